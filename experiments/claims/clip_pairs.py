@@ -1,6 +1,6 @@
 """Is (0.1, 0.3) the best pair of clip bounds?
 
-Table 14 of the framework document compares six pairs (low, high), and finds the best accuracy at (0.1, 0.3).
+Table 14 of the design document compares six pairs (low, high), and finds the best accuracy at (0.1, 0.3).
 
 Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
 policy is right on about one response in 150, and every seed has another one.
@@ -52,7 +52,7 @@ def lead(arms):
 
 
 CLAIM = Claim(
-    paper="the framework document (unpublished)",
+    paper="the design document (unpublished)",
     place="Table 14",
     text="of six pairs of clip bounds, (0.1, 0.3) ends best",
     arms=ARMS,

@@ -1,6 +1,6 @@
 """Does a lambda that falls where the policy is uncertain help on long responses?
 
-The framework document lets lambda fall with the offset and with the complexity of the state at the temporal difference
+The design document lets lambda fall with the offset and with the complexity of the state at the temporal difference
 (its Eqs. 11-12), by a factor of 1 - beta times the complexity over its bound, and recommends beta = 0.1. It says that
 complexity is syntactic or semantic, and no more.
 
@@ -45,7 +45,7 @@ ARMS = {
 }
 
 CLAIM = Claim(
-    paper="the framework document (unpublished)",
+    paper="the design document (unpublished)",
     place="Eqs. 11-12, Table 1",
     text="a lambda that falls with the state's complexity lets the policy learn more than a constant one",
     arms=ARMS,

@@ -1,7 +1,7 @@
 """Does a controller of the step size end better than a fixed learning rate that is ten times too large, or ten times too small?
 
 `rljax train --remedy controller` scales every update, the clip range and an entropy bonus by what the last step did. The rule is
-one answer of ours to Eq. 61 of the framework document, which lets a network predict hyper-parameters from statistics of the
+one answer of ours to Eq. 61 of the design document, which lets a network predict hyper-parameters from statistics of the
 training and does not say how.
 
 Setting: 8 codes of 6 tokens out of 4, DAPO's loss, 4 updates a rollout, a verifier that errs on one response in 20. The learning
@@ -132,7 +132,7 @@ def worse_start(arms: Arms) -> np.ndarray:
 
 
 CLAIM = Claim(
-    paper="the framework document (unpublished)",
+    paper="the design document (unpublished)",
     place="Section 9.2.2, Eq. 61",
     pilot=(
         "The target of the divergence, 1e-4, and the rates at which the scale grows and falls were chosen among five pairs on the "

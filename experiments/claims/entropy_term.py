@@ -1,6 +1,6 @@
 """Does an entropy term in the loss end better than none?
 
-The framework document gives the entropy a coefficient of 0.01 in its objective, and recommends 0.001 to 0.1 (its
+The design document gives the entropy a coefficient of 0.01 in its objective, and recommends 0.001 to 0.1 (its
 Table 1); another of the documents says that the term helps most where rewards are sparse.
 
 Setting: 8 codes of 6 tokens out of 4; a response is right if each token is one of two right ones, so that a policy
@@ -39,7 +39,7 @@ ARMS = {
 }
 
 CLAIM = Claim(
-    paper="the framework document (unpublished)",
+    paper="the design document (unpublished)",
     place="Table 1",
     text="an entropy term with the coefficient 0.01 ends better than none",
     arms=ARMS,

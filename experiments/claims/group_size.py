@@ -1,6 +1,6 @@
 """Which group size ends best from the same number of responses?
 
-Table 15 of the framework document has the best accuracy at 8 responses a prompt, 5 points above 2, and a little less at
+Table 15 of the design document has the best accuracy at 8 responses a prompt, 5 points above 2, and a little less at
 16 and 32.
 
 Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
@@ -28,7 +28,7 @@ def run(algorithm, **settings):
 ARMS = {f"group {size}": run(grpo(beta=0.0), prompts=64 // size, group=size) for size in (2, 4, 8, 16, 32)}
 
 CLAIM = Claim(
-    paper="the framework document (unpublished)",
+    paper="the design document (unpublished)",
     place="Table 15",
     text="at equal responses, groups of 8 end better than groups of 2",
     arms=ARMS,

@@ -1,6 +1,6 @@
 """Does a baseline over all problems of one kind help, mixed with that of the batch?
 
-The framework document compares a response with those to similar problems, and mixes this with a comparison with the
+The design document compares a response with those to similar problems, and mixes this with a comparison with the
 whole batch (its Eq. 51, 0.7 of the former); its Table 6 gains 0.8 points on GSM8K with it.
 
 Setting: 8 codes, 4 of them of 3 tokens and 4 of 9, each token out of 2; a response is right if all its tokens are, and
@@ -49,7 +49,7 @@ ARMS = {
 }
 
 CLAIM = Claim(
-    paper="the framework document (unpublished)",
+    paper="the design document (unpublished)",
     place="Eq. 51, Table 6",
     text="a baseline over the problems of one kind, mixed with that of the batch, learns more than that of the prompt",
     arms=ARMS,

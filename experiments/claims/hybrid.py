@@ -1,6 +1,6 @@
 """Is a mixture of VAPO's and GRPO's advantages better than both?
 
-The framework document begins with VAPO's advantage and goes over to GRPO's as training proceeds (its Eqs. 58-59), to
+The design document begins with VAPO's advantage and goes over to GRPO's as training proceeds (its Eqs. 58-59), to
 have the precision of the one and the robustness of the other.
 
 Setting: 4 codes of 4, 8, 16 and 32 tokens out of 2; a response is right if all its tokens are, and the reward is 1 or
@@ -59,7 +59,7 @@ def lead(arms):
 
 
 CLAIM = Claim(
-    paper="the framework document (unpublished)",
+    paper="the design document (unpublished)",
     place="Section 9.1.1, Eqs. 58-59",
     text="an advantage that goes over from VAPO's to GRPO's ends better than either",
     arms=ARMS,

@@ -11,8 +11,9 @@ and in the loss. One update a rollout. The divergence of whole responses is exac
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another, and
 there are no tasks out of distribution. The divergence of a token does not depend on earlier tokens here, so that k2 in the
-loss has the right gradient, too. Adam; each arm has the learning rate, of 0.01, 0.03, 0.1 and 0.3, that ends best on 8
-other seeds.
+loss has the right gradient, too. Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, with the best pass
+rate at the end less the price of the divergence, 0.05 a nat, on 8 other seeds: what the arms are trained for, so that a
+weaker penalty is no advantage.
 
 Command: rljax claims --rerun kl_in_reward
 """
@@ -27,7 +28,7 @@ from rljax.algorithms import rloo
 from rljax.algorithms.terms import kl_to_reference
 from rljax.book.claims import Claim, difference
 from rljax.book.tabular import Setting, train_seeds
-from rljax.book.tuned import tune
+from rljax.book.tuned import TUNING_SEEDS
 from rljax.book.verdicts import fallible
 from rljax.book.worlds import codes, leaning, log_probabilities
 from rljax.ops.divergence import k1, k2, k3
@@ -35,7 +36,7 @@ from rljax.ops.masked import zero_outside
 
 WORLD = codes(contexts=8, length=6, tokens=4)
 BETA = 0.05
-RATES = (0.01, 0.03, 0.1, 0.3)
+RATES = (0.03, 0.1, 0.3, 1.0)
 ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 
 
@@ -73,24 +74,29 @@ def divergence(table, reference):
     return after[WORLD.start].mean()
 
 
+DIVERGENCES = jax.jit(jax.vmap(divergence))
+
+
 def measure(setting, seeds):
-    """Pass rates at the rate that ends best on other seeds, and how far the policy is from the reference."""
-    best = tune([setting], number="success", rates=RATES)
-    curves, tables = train_seeds(best, seeds)
-    firsts = [best.initial(jax.random.split(jax.random.key(seed), 3)[0]) for seed in seeds]
+    """Numbers at the learning rate with the best objective on other seeds."""
+    tried = [numbers_of(setting._replace(learning_rate=rate), TUNING_SEEDS)["objective"].mean() for rate in RATES]
+    return numbers_of(setting._replace(learning_rate=RATES[int(np.argmax(tried))]), seeds)
+
+
+def numbers_of(setting, seeds):
+    """Pass rates, how far the policy is from the reference, and the objective: pass rate less the divergence at its price."""
+    curves, tables = train_seeds(setting, seeds)
+    firsts = [setting.initial(jax.random.split(jax.random.key(seed), 3)[0]) for seed in seeds]
     curve = np.asarray(curves.success.mean(-1))
+    far = np.asarray(DIVERGENCES(tables, jnp.stack(firsts)))
     return {
         "success": curve[:, -1],
         "area": curve.mean(-1),
-        "divergence": np.array([divergence(*pair) for pair in zip(tables, firsts, strict=True)]),
-        "learning_rate": np.full(len(seeds), best.learning_rate),
+        "divergence": far,
+        "objective": curve[:, -1] - BETA * far,
+        "learning_rate": np.full(len(seeds), setting.learning_rate),
         "curve": curve,
     }
-
-
-def objective(arms, name):
-    """Pass rate less the divergence at its price."""
-    return arms[name]["success"] - BETA * arms[name]["divergence"]
 
 
 OTHERS = [name for name in ARMS if name != "k1 in reward"]
@@ -100,19 +106,18 @@ CLAIM = Claim(
     text="k1 in the reward, whose gradient is unbiased, ends better than k3 in the loss, whose gradient is not",
     arms=ARMS,
     measure=measure,
-    statistic=difference("success", "k1 in reward", "k3 in loss"),
-    unit="pass rate at the end with k1 in the reward, less that with k3 in the loss",
+    statistic=difference("objective", "k1 in reward", "k3 in loss"),
+    unit="pass rate at the end less the price of the divergence, with k1 in the reward, less that with k3 in the loss",
     margin=0.01,
+    pilot="In a first run the pass rate alone chose the learning rates and decided, by 0.125 (0.065 to 0.184); there a weaker "
+    "penalty is better.",
     figures={
-        f"pass rate at the end, k1 in reward less {name}": difference("success", "k1 in reward", name)
-        for name in OTHERS
-        if name != "k3 in loss"
+        f"pass rate at the end, k1 in reward less {name}": difference("success", "k1 in reward", name) for name in OTHERS
     }
     | {
-        f"pass rate less the price of the divergence, k1 in reward less {name}": lambda arms, name=name: (
-            objective(arms, "k1 in reward") - objective(arms, name)
-        )
+        f"pass rate less the price, k1 in reward less {name}": difference("objective", "k1 in reward", name)
         for name in OTHERS
+        if name != "k3 in loss"
     }
     | {f"divergence at the end, {name}, nats": lambda arms, name=name: arms[name]["divergence"] for name in ARMS}
     | {f"learning rate, {name}": lambda arms, name=name: arms[name]["learning_rate"] for name in ARMS},

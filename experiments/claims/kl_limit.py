@@ -1,6 +1,6 @@
 """Does a limit of the divergence protect many passes over a rollout?
 
-The framework document constrains the mean KL divergence of an update to a delta (its Eq. 8), and so does a second one.
+The design document constrains the mean KL divergence of an update to a delta (its Eq. 8), and so does a second one.
 Where a rollout is gone through many times, updates that stop at a limit should end better than updates that do not.
 
 Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
@@ -62,7 +62,7 @@ ARMS = {
 }
 
 CLAIM = Claim(
-    paper="the framework document (unpublished)",
+    paper="the design document (unpublished)",
     place="Eq. 8",
     text="with 16 passes over a rollout, updates that stop at a divergence of 0.03 nats end better than updates that do not",
     arms=ARMS,

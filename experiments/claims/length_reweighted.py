@@ -1,6 +1,6 @@
 """Do weights that fall with the length shorten responses, and cost no accuracy?
 
-The framework document tilts the weights of tokens by (length / median length) to the power of -0.5 at most, to keep
+The design document tilts the weights of tokens by (length / median length) to the power of -0.5 at most, to keep
 responses short without a loss of quality.
 
 Setting: 8 contexts; every token thinks on or stops, and an answer follows, right or wrong. Each context has two logits
@@ -44,7 +44,7 @@ ARMS = {
 }
 
 CLAIM = Claim(
-    paper="the framework document (unpublished)",
+    paper="the design document (unpublished)",
     place="Eq. 30",
     text="tilting the weights against long responses makes responses shorter",
     arms=ARMS,

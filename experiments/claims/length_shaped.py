@@ -1,6 +1,6 @@
 """Does the length-shaped reward spare difficult problems, and make responses to simple ones shorter?
 
-The framework document subtracts a penalty for length from the reward, logarithmic and light for good responses, quadratic
+The design document subtracts a penalty for length from the reward, logarithmic and light for good responses, quadratic
 for others (its Eqs. 31-33), and says that this encourages thorough reasoning for difficult problems while it discourages
 verbosity for simple ones.
 
@@ -12,7 +12,9 @@ group's mean, as the document has them.
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. The
 document gives no target length, and no value of alpha or beta: the target is 8 tokens, the longest right response being 7,
 and both factors are 1; lambda and gamma are the document's 0.05 and 2, in a further arm 0.1 and 5. It is the part
-outcome_reward=length_shaped of the trainer. Adam at 0.05, for all arms.
+outcome_reward=length_shaped of the trainer. Adam at 0.05, for all arms. Lengths are of right responses,
+as a wrong answer ends one early. A simple response has at least 2 tokens, a difficult one 7; what the plain arm has beyond
+that is all that can be saved.
 
 Command: rljax claims --rerun length_shaped
 """
@@ -64,10 +66,10 @@ ARMS = {
 
 
 def measure(setting, seeds):
-    """Pass rate and length of simple and of difficult problems at the end, and the course of the pass rate."""
+    """Pass rate, and length of right responses, of simple and of difficult problems at the end; the course of the pass rate."""
     curves, tables = train_seeds(setting, seeds)
     alone = [WORLD._replace(start=WORLD.start[at : at + 1]) for at in range(len(NEEDED))]
-    length_of = jax.jit(jax.vmap(lambda table: jnp.stack([exact(world, table).length for world in alone])))
+    length_of = jax.jit(jax.vmap(lambda table: jnp.stack([exact(world, table).right_length for world in alone])))
     length, success = np.asarray(length_of(tables)), np.asarray(curves.success)
     return {
         "simple_length": length[:, SIMPLE].mean(-1),
@@ -86,19 +88,29 @@ def shorter(arms, name, kind):
 
 
 CLAIM = Claim(
-    paper="the framework document (unpublished)",
+    paper="the design document (unpublished)",
     place="Section 4.6, Eqs. 31-33",
     text="the length-shaped reward makes responses to simple problems shorter, and those to difficult ones less so",
     arms=ARMS,
     measure=measure,
     statistic=lambda arms: shorter(arms, "shaped", "simple") - shorter(arms, "shaped", "difficult"),
-    unit="log of how much shorter responses to simple problems become, less the same of difficult ones",
+    unit="log of how much shorter right responses to simple problems become, less the same of difficult ones",
     margin=0.02,
+    pilot="Lengths were of all responses in a first run, whose difference was -0.053 (-0.128 to 0.023).",
     figures={
         f"{kind} problems, {words}, {name} less plain": difference(f"{kind}_{number}", name, "plain")
         for name in list(ARMS)[1:]
         for kind in ("simple", "difficult")
-        for number, words in {"length": "length at the end, tokens", "success": "pass rate at the end"}.items()
+        for number, words in {
+            "length": "length of right responses at the end, tokens",
+            "success": "pass rate at the end",
+        }.items()
+    }
+    | {
+        f"{kind} problems, plain, tokens of right responses beyond the fewest": lambda arms, kind=kind, fewest=fewest: (
+            arms["plain"][f"{kind}_length"] - fewest
+        )
+        for kind, fewest in {"simple": 2, "difficult": 7}.items()
     }
     | {
         "difficult problems, mean pass rate during training, shaped less plain": difference(

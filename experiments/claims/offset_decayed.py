@@ -1,6 +1,6 @@
 """Does a lambda that falls with the distance to the reward help on long responses?
 
-The framework document lets lambda fall with the offset between a token and a temporal difference (its Eqs. 11-12), and
+The design document lets lambda fall with the offset between a token and a temporal difference (its Eqs. 11-12), and
 says that advantages then vary less on long sequences and updates are more stable. VAPO's own lambda grows with the
 length instead.
 
@@ -42,7 +42,7 @@ BY_OFFSET = "critic.advantage=offset_decayed,lambda_base=0.95,alpha=0.05,max_len
 ARMS = {"0.95": run(vc_ppo()), "by offset": run(with_parts(vc_ppo(), [BY_OFFSET]))}
 
 CLAIM = Claim(
-    paper="the framework document (unpublished)",
+    paper="the design document (unpublished)",
     place="Eqs. 11-12, Theorem 3.1",
     text="a lambda that falls with the offset ends better than a constant one",
     arms=ARMS,

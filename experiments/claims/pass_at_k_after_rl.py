@@ -9,10 +9,10 @@ first, 4, 3 and 2 the others. The 3 tokens after it, out of 4, have rows of each
 first policy takes every approach about equally often, and is right on about one response in 60; every seed has another
 one. Groups of 16. pass@k is exact, from the pass rate of each context.
 
-Deviations from the paper: the policy is a table of logits. Where every context has rows of its own, nothing is lost for
-good that pays, and RL can hardly lower pass@k; an arm shows it. So contexts that need different approaches share a row: this
+Deviations from the paper: the policy is a table of logits. Where every context has rows of its own, no approach that
+pays is lost for good, and RL can hardly lower pass@k; an arm shows it. So contexts that need different approaches share a row: this
 setting was chosen because RL could lower pass@k in it, and the claim is whether it does. Adam; each arm has the learning
-rate, of 0.03, 0.1, 0.3 and 1, with the best pass@1 at the end on 8 other seeds. Further arms have a KL penalty, and train
+rate, of 0.03, 0.1, 0.3, 1 and 3, with the best pass@1 at the end on 8 other seeds. Further arms have a KL penalty, and train
 for pass@8.
 
 Command: rljax claims --rerun pass_at_k_after_rl
@@ -23,7 +23,7 @@ import numpy as np
 from rljax.algorithms import grpo, pkpo
 from rljax.book.claims import Claim
 from rljax.book.tabular import Setting, train_seeds
-from rljax.book.tuned import tune
+from rljax.book.tuned import RATES, tune
 from rljax.book.worlds import codes, leaning, pass_rate_at
 
 NEEDED = (0,) * 7 + (1,) * 4 + (2,) * 3 + (3,) * 2
@@ -70,7 +70,7 @@ ARMS = {
 
 def measure(setting, seeds):
     """pass@k before and after training at the rate with the best pass@1 on other seeds."""
-    best = tune([setting], number="success")
+    best = tune([setting], number="success", rates=(*RATES, 3.0))
     success = train_seeds(best, seeds)[0].success
     rates = {f"pass_at_{k}": np.asarray(pass_rate_at(success, k)) for k in KS}
     ends = {f"{when}{name}": rate[:, at] for when, at in (("first_", 0), ("", -1)) for name, rate in rates.items()}

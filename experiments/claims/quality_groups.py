@@ -1,6 +1,6 @@
 """Does a baseline weighted by quality help?
 
-The framework document weighs the responses of a group in its baseline by a quality, such as 1/sqrt(length) or the
+The design document weighs the responses of a group in its baseline by a quality, such as 1/sqrt(length) or the
 policy's confidence (its Eq. 52), and gains 1.6 points on GSM8K in its Table 6.
 
 Setting: 8 contexts; a right response takes 4 steps of thought and an answer, and may wander in between; a wrong answer
@@ -43,7 +43,7 @@ ARMS = {
 }
 
 CLAIM = Claim(
-    paper="the framework document (unpublished)",
+    paper="the design document (unpublished)",
     place="Eq. 52, Table 6",
     text="a baseline weighted by 1/sqrt(length) ends better than a plain mean",
     arms=ARMS,

@@ -1,6 +1,6 @@
 """Do ranks lose less to outliers of the reward than z-scores?
 
-The framework document calls advantages by rank robust to outliers and to the scale of rewards. What is robust loses
+The design document calls advantages by rank robust to outliers and to the scale of rewards. What is robust loses
 little to outliers, so what they cost each advantage is compared.
 
 Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
@@ -51,7 +51,7 @@ def loss(arms, advantage, number):
 
 
 CLAIM = Claim(
-    paper="the framework document (unpublished)",
+    paper="the design document (unpublished)",
     place="Section 5.3.3, Eq. 40",
     text="advantages by rank lose less to outliers of the reward than z-scores",
     arms=ARMS,

@@ -1,6 +1,6 @@
 """Does a baseline weighted by the reliability of rewards help where the reward is noisy?
 
-The framework document weighs the responses of a group in its baseline by a quality, and names the reliability of the reward
+The design document weighs the responses of a group in its baseline by a quality, and names the reliability of the reward
 as one (its Eq. 52). The trainer's part takes several ratings of each response, and weighs by the inverse of their variance.
 
 Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are. Four raters say 1 or 0 of each response,
@@ -87,7 +87,7 @@ def run(credit):
 ARMS = {"equal weights": run(equal), "by reliability": run(by_reliability), "by known variance": run(by_truth)}
 
 CLAIM = Claim(
-    paper="the framework document (unpublished)",
+    paper="the design document (unpublished)",
     place="Eq. 52",
     text="a baseline weighted by the reliability of rewards learns more than a plain mean where rewards are noisy",
     arms=ARMS,

@@ -1,6 +1,6 @@
 """Does it matter whether a right answer is worth 1 or 2, and a wrong one 0 or -1?
 
-The framework document's Theorem 5.1 says that an affine change of the rewards only scales group-relative advantages,
+The design document's Theorem 5.1 says that an affine change of the rewards only scales group-relative advantages,
 and DAPO takes +1 and -1 where GRPO takes 1 and 0. With a division by the standard deviation, or an optimiser that takes
 out the scale, nothing should change; with a critic that starts at 0, it may.
 
@@ -35,7 +35,7 @@ ARMS = {
 }
 
 CLAIM = Claim(
-    paper="the framework document (unpublished)",
+    paper="the design document (unpublished)",
     place="Theorem 5.1",
     text="group-relative advantages learn the same from +1 / -1 as from 1 / 0",
     kind="equal",

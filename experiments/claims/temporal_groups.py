@@ -1,6 +1,6 @@
 """Do earlier rewards of a prompt help its group?
 
-The last row of the framework document's Table 6 completes the groups with earlier responses to the same prompt (its
+The last row of the design document's Table 6 completes the groups with earlier responses to the same prompt (its
 Algorithm 5), and gains 0.8 points on GSM8K.
 
 Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
@@ -32,7 +32,7 @@ ARMS = {
 }
 
 CLAIM = Claim(
-    paper="the framework document (unpublished)",
+    paper="the design document (unpublished)",
     place="Algorithm 5, Table 6",
     text="completing a group with earlier rewards of its prompt ends better",
     arms=ARMS,

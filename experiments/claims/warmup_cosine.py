@@ -1,6 +1,6 @@
 """Does a learning rate that rises and falls end better than a constant one?
 
-The framework document lets the learning rate rise linearly and fall along a cosine (its Eq. 57), and calls the
+The design document lets the learning rate rise linearly and fall along a cosine (its Eq. 57), and calls the
 optimisation more stable for it. As it is printed the rise is a fall; what is meant is taken.
 
 Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The verifier
@@ -42,7 +42,7 @@ ARMS = {
 }
 
 CLAIM = Claim(
-    paper="the framework document (unpublished)",
+    paper="the design document (unpublished)",
     place="Eq. 57, as meant",
     text="a learning rate with warm-up and cosine ends better than a constant one",
     arms=ARMS,

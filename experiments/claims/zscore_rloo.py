@@ -2,6 +2,7 @@
 
 GRPO divides by the standard deviation of a group. Dr.GRPO calls that a bias by difficulty, and leaves the deviation out;
 what is left is, up to a factor, the advantage of RLOO. A prompt that is nearly always or nearly never right then weighs less.
+That this learns more is our reading of a bias that is left out; the paper compares whole algorithms.
 
 Setting: 16 codes of 3 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The verifier
 errs on one response in 20. The first logits spread by 2, so that contexts reach from hopeless to easy; every seed has

@@ -82,7 +82,7 @@ SUMMARY: dict[str, dict[str, str]] = {
         "kl_in_reward": "k1 in the reward ends better than k3 in the loss",
         "k3_gradient": "the gradient of k3 in the loss is biased",
     },
-    "A sampler that lags, or computes otherwise": {
+    "A sampler with old weights or other rounding": {
         "truncated_weights": "truncated weights end better than none",
         "masked_weights": "a mask ends better than a cap",
         "staleness_gepo": "a delay costs GEPO less than GRPO",

@@ -76,7 +76,7 @@ ALGORITHMS: tuple[Rule, ...] = (
     Rule(
         "you will report pass@k", (Where("pass_k", "at least", 2),),
         "pkpo", "the advantage is that of k attempts (so is that of `pass_at_k`)", {"--algorithm-options": "k={k}"},
-        {"pass_at_k_after_rl": "for", "pkpo_pass_at_k": "for", "max_rl_pass_at_16": "against", "negative_only": "against"},
+        {"pkpo_pass_at_k": "for", "max_rl_pass_at_16": "against", "negative_only": "against"},
         "PKPO, arXiv:2505.15201",
     ),
     Rule(

@@ -143,7 +143,7 @@ def _answers(piece: object, earlier: Mapping[int, Response], count: int) -> Mapp
     for place in piece:
         if place in earlier or place not in range(count):
             raise InputError(
-                f"engine.stream: a piece must answer requests without response, by places from 0 to {count - 1}; got {place!r:.80}."
+                f"engine.stream: a piece must map places of unanswered requests, 0 to {count - 1}, to responses; got {place!r:.80}."
             )
     return piece
 

@@ -237,7 +237,7 @@ def update_row(step: int, outcome: str, heldout: Heldout | None, *, made: int = 
 
 
 def better(best: Float[np.ndarray, "P"] | None, right: Float[np.ndarray, "N"]) -> Float[np.ndarray, "..."]:
-    """The one of two evaluations with the higher accuracy, the earlier one if both are the same; the later one for other problems.
+    """Evaluation with the higher accuracy; the earlier one if both have the same, the later one if their problems differ.
 
     Example:
         >>> better(np.array([1.0, 0.0]), np.array([np.nan, 0.0])).tolist()

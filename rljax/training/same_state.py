@@ -52,8 +52,8 @@ def refused_structures(folder: Path, saved: PyTree, like: PyTree) -> Generator[N
     """Refuse a checkpoint that has the arrays of this run's state and another structure.
 
     Raises:
-        InputError: Orbax has found that. The message names the first place where an optimiser or a policy with other parts without
-            arrays is the cause; if it is neither, an earlier version is.
+        InputError: Orbax has found that. If an optimiser or a policy is the cause, the message names the first place that differs;
+            otherwise an earlier version of rljax has saved the checkpoint.
     """
     try:
         yield
@@ -83,7 +83,7 @@ class _Place(NamedTuple):
 
 
 def _entries(node: object) -> dict[str, object] | None:
-    """Entries of a container by name; None for an array, for None and for an empty container, which Orbax does not tell apart."""
+    """Entries of a container by name; None for an array and for what Orbax does not tell apart: None and an empty container."""
     if isinstance(node, Mapping):
         return {str(name): entry for name, entry in node.items()} or None
     if isinstance(node, list | tuple) and node:

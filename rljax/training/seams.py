@@ -123,7 +123,7 @@ def check_trackers(trackers: Sequence[Tracker]) -> None:
     for place, tracker in enumerate(trackers):
         if isinstance(tracker, type):
             raise InputError(
-                f"trackers[{place}]: an object is needed; got the class {tracker.__qualname__}. Pass one of it."
+                f"trackers[{place}]: an object is needed; got the class {tracker.__qualname__}. Pass an instance."
             )
         missing = [name for name in ("log", "samples", "close") if not callable(getattr(tracker, name, None))]
         if missing:

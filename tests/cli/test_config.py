@@ -131,7 +131,7 @@ def test_an_own_algorithm_is_named_like_a_reward(tmp_path, capsys):
 
 def test_a_trial_cuts_the_warm_start_and_says_so():
     whole = starting_config([])
-    assert (whole.optimization.steps, whole.warm_start.steps) == (140, 320)
+    assert (whole.optimization.steps, whole.warm_start.steps) == (180, 320)
     assert starting_config(["--steps", "20"]).warm_start.steps == 320
     assert starting_config(["--steps", "3"]).warm_start.steps == 7
     assert starting_config(["--steps", "0"]).warm_start.steps == 1

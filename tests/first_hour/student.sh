@@ -7,7 +7,7 @@ rljax eval runs/first | tee eval.txt
 python - <<'EOF'
 import json, pathlib
 rows = [json.loads(line) for line in pathlib.Path("runs/first/metrics.jsonl").read_text().splitlines()]
-accuracy = [row["accuracy"] for row in rows if row["phase"] == "eval" and row["step"] == 140]
+accuracy = [row["accuracy"] for row in rows if row["phase"] == "eval" and row["step"] == 180]
 assert accuracy[-1] >= 0.9, accuracy
 EOF
 rljax eval runs/first --samples 16 --k 1 4 16
