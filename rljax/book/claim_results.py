@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,7 +110,12 @@ def _decides(node: ast.stmt) -> bool:
 
 
 def _code(file: Path) -> list[str]:
-    source = file.read_text(encoding="utf-8")
+    return _parts(file.read_text(encoding="utf-8"))
+
+
+@cache
+def _parts(source: str) -> list[str]:
+    """Parsed once: some files belong to every experiment."""
     lines = source.encode().splitlines(keepends=True)
     parts: list[str] = []
     for node in ast.parse(source).body:

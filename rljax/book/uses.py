@@ -93,14 +93,12 @@ def _referred(function: Callable[..., Any]) -> Iterator[object]:
             yield found
 
 
-def _global_names(code: CodeType) -> Iterator[str]:
+@cache
+def _global_names(code: CodeType) -> list[str]:
     """Names of globals that compiled code loads, those of the functions inside it included."""
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "LOAD_GLOBAL":
-            yield instruction.argval
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _global_names(constant)
+    own = [found.argval for found in dis.get_instructions(code) if found.opname == "LOAD_GLOBAL"]
+    inner = [name for constant in code.co_consts if isinstance(constant, CodeType) for name in _global_names(constant)]
+    return [*own, *inner]
 
 
 def slots(record: Algorithm | Critic | Correction) -> dict[str, object]:
