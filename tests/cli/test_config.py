@@ -133,7 +133,7 @@ def test_a_trial_cuts_the_warm_start_and_says_so():
     whole = starting_config([])
     assert (whole.optimization.steps, whole.warm_start.steps) == (180, 320)
     assert starting_config(["--steps", "20"]).warm_start.steps == 320
-    assert starting_config(["--steps", "3"]).warm_start.steps == 7
+    assert starting_config(["--steps", "3"]).warm_start.steps == 6
     assert starting_config(["--steps", "0"]).warm_start.steps == 1
     assert "7 of 320 steps" in start_from_flags(["--steps", "3"]).notes[0]
     assert not start_from_flags(["--steps", "3", "--warm-start-steps", "9"]).notes

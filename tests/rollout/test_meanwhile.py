@@ -153,7 +153,7 @@ FAULTS = {
     "twice after the last": (Pieces(range(10), [2]), "unanswered requests, 0 to 9, to responses; got 2"),
     "too few": (Pieces(range(4)), "each of 10 requests needs a response; it ended without one to request 4"),
     "twice": (Pieces(range(3), [2]), "unanswered requests, 0 to 9, to responses; got 2"),
-    "no place": (type("Eleven", (Whole,), {"stream": lambda *_: iter([{10: None}])})(), "from 0 to 9; got 10"),
+    "no place": (type("Eleven", (Whole,), {"stream": lambda *_: iter([{10: None}])})(), "0 to 9, to responses; got 10"),
     "no dict": (type("Listed", (Whole,), {"stream": lambda *_: iter([[1]])})(), r"must be a dict .*; got \[1\]"),
 }
 
