@@ -368,7 +368,7 @@ def test_a_critic_needs_a_value_function(tmp_path):
             {"trackers": (Quiet(), SimpleNamespace(log=print, samples=print))},
             r"^trackers\[1\]\.close: a tracker must have the methods .*; got namespace\(.*\) without close\.$",
         ),
-        ({"trackers": [Quiet]}, r"^trackers\[0\]: an object is needed; got the class Quiet\. Pass one of it\.$"),
+        ({"trackers": [Quiet]}, r"^trackers\[0\]: an object is needed; got the class Quiet\. Pass an instance\.$"),
         ({"trackers": Quiet()}, r"^trackers: a list of trackers is needed; got <.*Quiet object at .*>\.$"),
         ({"trackers": "wandb"}, r"^trackers: a list of trackers is needed; got 'wandb'\.$"),
     ],

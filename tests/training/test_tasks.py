@@ -120,8 +120,8 @@ def test_a_text_is_converted_where_the_type_is_known():
     }
 
 
-def test_an_option_that_is_there_twice_is_refused():
-    with pytest.raises(ValueError, match="'count' is there twice"):
+def test_an_option_that_appears_twice_is_refused():
+    with pytest.raises(ValueError, match="'count' appears twice"):
         read_words(["count=1", "count=2"])
 
 
