@@ -135,7 +135,7 @@ def test_a_trial_cuts_the_warm_start_and_says_so():
     assert starting_config(["--steps", "20"]).warm_start.steps == 320
     assert starting_config(["--steps", "3"]).warm_start.steps == 6
     assert starting_config(["--steps", "0"]).warm_start.steps == 1
-    assert "7 of 320 steps" in start_from_flags(["--steps", "3"]).notes[0]
+    assert "6 of 320 steps" in start_from_flags(["--steps", "3"]).notes[0]
     assert not start_from_flags(["--steps", "3", "--warm-start-steps", "9"]).notes
 
 
