@@ -24,11 +24,9 @@ network by its paired difference over the seeds, by the rule of `rljax claims`.
 
 import itertools
 import json
-import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,8 +38,7 @@ from matplotlib.figure import Figure
 
 import rljax
 from rljax.book.claims import over_seeds, verdict_of
-from rljax.files import atomic_write
-from rljax.machine import usable_processors
+from rljax.book.experiment_rows import made_on, write_rows
 from rljax.tracking.rows import read_metrics
 from rljax.training.problems import make_problems
 
@@ -180,12 +177,6 @@ def draw(rows: Rows, file: Path) -> None:
     figure.savefig(file)
 
 
-def place() -> str:
-    """Day, machine and versions of a run."""
-    machine = f"{usable_processors()} cores, {platform.machine()}"
-    return f"{datetime.now(UTC):%Y-%m-%d}, {machine}, Python {platform.python_version()}, JAX {jax.__version__}"
-
-
 def main(arguments: Arguments) -> None:
     """Do the runs that are not in the JSON file yet; write that file after every run, then table and picture."""
     jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
@@ -195,14 +186,13 @@ def main(arguments: Arguments) -> None:
     for seed, arm in itertools.product(arguments.seeds, ARMS):
         if (arm, seed) not in done and time.monotonic() - start <= 60 * arguments.minutes:
             rows.append(row_of(arm, seed, arguments.work))
-            lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
-            atomic_write(file, f"[\n{lines}\n]\n".encode())
+            write_rows(file, rows)
             print(json.dumps(rows[-1]), flush=True)
     if {row["arm"] for row in rows} != {*ARMS}:
         return
     seeds = sorted({row["seed"] for row in rows})
     arguments.out.with_suffix(".md").write_text(
-        f"`python experiments/calculator.py --seeds {' '.join(map(str, seeds))}` ({place()}): means over the seeds, "
+        f"`python experiments/calculator.py --seeds {' '.join(map(str, seeds))}` ({made_on()}): means over the seeds, "
         "lowest and highest. "
         f"Accuracy of greedy answers to {CONFIG.data.heldout_problems} held-out problems after so many RL steps, with the "
         f"calculator in the arms that have it.\n\n{report(rows)}",

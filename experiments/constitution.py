@@ -23,20 +23,17 @@ five steps, and among the greedy answers to held-out problems, with their accura
 """
 
 import json
-import platform
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import jax
 import numpy as np
 import tyro
 
 import rljax
+from rljax.book.experiment_rows import made_on
 from rljax.data.arithmetic import arithmetic
 from rljax.data.problem import Problem
-from rljax.machine import usable_processors
 from rljax.rewards.constitution import constitution
 from rljax.tracking.rows import read_metrics
 
@@ -126,12 +123,6 @@ def table(rows: list[dict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def place() -> str:
-    """Day, machine and versions of a run."""
-    machine = f"{usable_processors()} cores, {platform.machine()}"
-    return f"{datetime.now(UTC):%Y-%m-%d}, {machine}, Python {platform.python_version()}, JAX {jax.__version__}"
-
-
 def main(arguments: Arguments) -> None:
     """Do the runs that are not in the JSON file yet; write that file after every run, and the table at the end."""
     file = arguments.out.with_suffix(".json")
@@ -144,8 +135,8 @@ def main(arguments: Arguments) -> None:
                 file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     command = f"python experiments/constitution.py --seeds {' '.join(map(str, arguments.seeds))} --out {arguments.out}"
     arguments.out.with_suffix(".md").write_text(
-        f"`{command}` ({place()}): means over the seeds. Violations are shares of the sampled responses of the first and the last "
-        f"{ENDS} steps, and of the greedy answers to held-out problems.\n"
+        f"`{command}` ({made_on()}): means over the seeds. Violations are shares of the sampled responses of the first and "
+        f"the last {ENDS} steps, and of the greedy answers to held-out problems.\n"
         f"\n{table(rows)}",
         encoding="utf-8",
     )

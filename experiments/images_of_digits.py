@@ -22,11 +22,9 @@ It writes OUT.json, OUT.md and OUT.png: the accuracy of greedy answers to held-o
 
 import itertools
 import json
-import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,8 +36,7 @@ from matplotlib.figure import Figure
 
 import rljax
 from rljax.book.claims import over_seeds, verdict_of
-from rljax.files import atomic_write
-from rljax.machine import usable_processors
+from rljax.book.experiment_rows import made_on, write_rows
 from rljax.records import required
 from rljax.tasks.digits import HEIGHT, WIDTH
 from rljax.tracking.rows import read_metrics
@@ -162,17 +159,14 @@ def main(arguments: Arguments) -> None:
     for seed, arm in itertools.product(arguments.seeds, ARMS):
         if (arm, seed) not in done and time.monotonic() - start <= 60 * arguments.minutes:
             rows.append(row_of(arm, seed))
-            lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
-            atomic_write(file, f"[\n{lines}\n]\n".encode())
+            write_rows(file, rows)
             print(json.dumps(rows[-1]), flush=True)
     if {row["arm"] for row in rows} == {*ARMS}:
         seeds = sorted({row["seed"] for row in rows})
-        versions = f"Python {platform.python_version()}, JAX {jax.__version__}"
-        made = f"{datetime.now(UTC):%Y-%m-%d}, {usable_processors()} cores, {platform.machine()}, {versions}"
         arguments.out.with_suffix(".md").write_text(
-            f"`python experiments/images_of_digits.py --seeds {' '.join(map(str, seeds))}` ({made}): accuracy of greedy answers to "
-            f"{CONFIG.data.heldout_problems} held-out problems, {CONFIG.to_flat()['pixel_noise']:.0%} of the pixels flipped, "
-            f"{len(seeds)} seeds.\n\n{report(rows)}",
+            f"`python experiments/images_of_digits.py --seeds {' '.join(map(str, seeds))}` ({made_on()}): accuracy of greedy "
+            f"answers to {CONFIG.data.heldout_problems} held-out problems, {CONFIG.to_flat()['pixel_noise']:.0%} of the pixels "
+            f"flipped, {len(seeds)} seeds.\n\n{report(rows)}",
             encoding="utf-8",
         )
         draw(rows, arguments.out.with_suffix(".png"))

@@ -24,11 +24,9 @@ with GRPO's by the rule of `rljax claims`. `best` is picked on the problems that
 import hashlib
 import itertools
 import json
-import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -39,9 +37,8 @@ import tyro
 
 import rljax
 from rljax.book.claims import over_seeds, verdict_of
+from rljax.book.experiment_rows import made_on, write_rows
 from rljax.book.separation import draw_comparisons
-from rljax.files import atomic_write
-from rljax.machine import usable_processors
 from rljax.tracking.rows import read_metrics
 
 STATED = {
@@ -177,14 +174,11 @@ def main(arguments: Arguments) -> None:
         if (name, delay, seed) in done or time.monotonic() - start > 60 * arguments.minutes:
             continue
         rows.append(row_of(name, delay, seed, arguments.work))
-        lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
-        atomic_write(file, f"[\n{lines}\n]\n".encode())
+        write_rows(file, rows)
         print(json.dumps(rows[-1]), flush=True)
     if rows:
-        versions = f"Python {platform.python_version()}, JAX {jax.__version__}"
-        made = f"{datetime.now(UTC):%Y-%m-%d}, {usable_processors()} cores, {platform.machine()}, {versions}"
         arguments.out.with_suffix(".md").write_text(
-            f"`python experiments/sampler_delay.py` ({made})\n{report(rows)}", encoding="utf-8"
+            f"`python experiments/sampler_delay.py` ({made_on()})\n{report(rows)}", encoding="utf-8"
         )
         arms = {f"{name}, {delay}": (name, delay) for name, delay in itertools.product(OPTIONS, DELAYS)}
         shown = {f"{n} accuracy": {arm: by_seed(rows, *key, n) for arm, key in arms.items()} for n in SHOWN}

@@ -22,11 +22,9 @@ tilts of 1, 2.5 and 6 it was given sixteen seeds, because the intervals had to b
 import hashlib
 import itertools
 import json
-import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,10 +36,9 @@ import tyro
 
 import rljax
 from rljax.book.claims import FEWEST_SEEDS, Interval, over_seeds
+from rljax.book.experiment_rows import made_on, write_rows
 from rljax.book.separation import certain_pairs, draw_comparisons, is_apart, tiers
 from rljax.data.problem import Problem, reward_columns
-from rljax.files import atomic_write
-from rljax.machine import usable_processors
 from rljax.records import required
 from rljax.rewards import resolve
 from rljax.tracking.rows import read_metrics
@@ -375,14 +372,11 @@ def main(arguments: Arguments) -> None:
             if (task, arm, seed) in done or time.monotonic() - start > 60 * arguments.minutes:
                 continue
             rows.append(row_of(task, arm, seed, arguments.work))
-            lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
-            atomic_write(file, f"[\n{lines}\n]\n".encode())
+            write_rows(file, rows)
             print(json.dumps(rows[-1]), flush=True)
     if rows:
-        versions = f"Python {platform.python_version()}, JAX {jax.__version__}"
-        made = f"{datetime.now(UTC):%Y-%m-%d}, {usable_processors()} cores, {platform.machine()}, {versions}"
         arguments.out.with_suffix(".md").write_text(
-            f"`python experiments/tasks_that_separate.py` ({made})\n{report(rows)}", encoding="utf-8"
+            f"`python experiments/tasks_that_separate.py` ({made_on()})\n{report(rows)}", encoding="utf-8"
         )
         decisive = {f"{task}: {case.decides}": values_of(rows, task, case.decides) for task, case in CASES.items()}
         draw_comparisons(decisive, arguments.out.with_suffix(".png"))

@@ -21,9 +21,7 @@ values of four facts, so leaving one out asks for an interpolation, not for a ne
 
 import itertools
 import json
-import platform
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +32,10 @@ from jaxtyping import Array, Float
 
 from rljax.algorithms import cispo, dapo, grpo, gspo, rloo, sapo
 from rljax.book.claims import over_seeds
+from rljax.book.experiment_rows import made_on, write_rows
 from rljax.book.selector import cross_fitted_best, leave_one_out
 from rljax.book.tabular import Setting, _quick_compilation, train
 from rljax.book.worlds import Key, World, codes, leaning
-from rljax.machine import usable_processors
 
 ALGORITHMS = {
     "dapo": dapo(),
@@ -128,12 +126,6 @@ def report(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def place() -> str:
-    """Day, machine and versions of a run."""
-    machine = f"{usable_processors()} cores, {platform.machine()}"
-    return f"{datetime.now(UTC):%Y-%m-%d}, {machine}, Python {platform.python_version()}, JAX {jax.__version__}"
-
-
 def main() -> None:
     """Do the programs that the file does not have, and write the table."""
     rows = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else []
@@ -146,11 +138,10 @@ def main() -> None:
         for (i, lean), (j, error) in itertools.product(enumerate(LEANS), enumerate(ERRORS)):
             facts = dict(zip(FACTS, (length, passes, lean, error), strict=True))
             rows.append({"algorithm": name, **facts, "scores": [round(float(score), 4) for score in scores[i, j]]})
-        lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
-        OUT.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+        write_rows(OUT, rows)
         print(f"{name}, length {length}, {passes} updates: {time.monotonic() - start:.0f} s", flush=True)
     OUT.with_suffix(".md").write_text(
-        f"`python experiments/choosing/selector.py` ({place()})\n\n{NOTE}\n{report(rows)}", encoding="utf-8"
+        f"`python experiments/choosing/selector.py` ({made_on()})\n\n{NOTE}\n{report(rows)}", encoding="utf-8"
     )
     print(report(rows))
 
