@@ -36,6 +36,17 @@ class LayerCache(NamedTuple):
 
 Cache = tuple[LayerCache, ...]
 
+
+@documented
+class RotaryAngles(NamedTuple):
+    """Rotary position embedding (RoPE, arXiv:2104.09864): the angle of each token, for each pair of a head's features."""
+
+    cos: Float[Array, "B T half"]
+    """Cosine, float32."""
+    sin: Float[Array, "B T half"]
+    """Sine, float32."""
+
+
 RESIDUAL, LOGITS = ("rows", "tokens", "features"), ("rows", "tokens", "vocab")
 """Logical axes of the residual stream and of logits."""
 SLOTS, CACHED_KEYS = ("rows", "kv_heads", "tokens", "head_dim"), ("rows", "kv_heads", "head_dim", "tokens")
@@ -54,10 +65,15 @@ def rope_frequencies(config: TransformerConfig) -> Float[Array, "half"]:
     return frequencies * (unscaled_share + (1 - unscaled_share) / scaling.factor)
 
 
-def rotate(x: Float[Array, "B T X H"], positions: Int[Array, "B T"], frequencies: Float[Array, "half"]) -> Array:
+def rotary_angles(positions: Int[Array, "B T"], config: TransformerConfig) -> RotaryAngles:
+    """Angles of the tokens, for all layers: without the barrier a compiler computes them again for each head of each layer."""
+    angle = positions[:, :, None].astype(jnp.float32) * rope_frequencies(config)[None, None, :]
+    return RotaryAngles(*jax.lax.optimization_barrier((jnp.cos(angle), jnp.sin(angle))))
+
+
+def rotate(x: Float[Array, "B T X H"], angles: RotaryAngles) -> Float[Array, "B T X H"]:
     """Rotate the pair (i, i + H/2) of every head by the angle of its position."""
-    angle = positions[:, :, None, None].astype(jnp.float32) * frequencies[None, None, None, :]
-    cos, sin = jnp.cos(angle).astype(x.dtype), jnp.sin(angle).astype(x.dtype)
+    cos, sin = angles.cos[:, :, None].astype(x.dtype), angles.sin[:, :, None].astype(x.dtype)
     first, second = jnp.split(x, 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
@@ -160,7 +176,7 @@ class Attention(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        positions: Int[Array, "B T"],
+        angles: RotaryAngles,
         segments: Int[Array, "B S"],
         cache: LayerCache | None,
         slot: Int[Array, ""] | int,
@@ -172,9 +188,7 @@ class Attention(nnx.Module):
         """
         rows, length, _ = x.shape
         query, key, value = self._project(x)
-        frequencies = rope_frequencies(self.config)
-        query = rotate(query, positions, frequencies)
-        key = rotate(key, positions, frequencies)
+        query, key = rotate(query, angles), rotate(key, angles)
         values = constrained(value.transpose(0, 2, 1, 3), SLOTS, self.mesh)
         grouped = query.reshape(rows, length, self.config.kv_heads, -1, self.config.head_dim)
         if cache is None:
@@ -227,13 +241,13 @@ class Layer(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        positions: Int[Array, "B T"],
+        angles: RotaryAngles,
         segments: Int[Array, "B S"],
         cache: LayerCache | None,
         slot: Int[Array, ""] | int,
     ) -> tuple[Float[Array, "B T D"], LayerCache]:
         """Return the new residual stream and this layer's keys and values."""
-        mixed, cache = self.attention(self.attention_norm(x), positions, segments, cache, slot)
+        mixed, cache = self.attention(self.attention_norm(x), angles, segments, cache, slot)
         x = constrained(x + mixed, RESIDUAL, self.mesh)
         return constrained(x + self.feed_forward(self.feed_forward_norm(x)), RESIDUAL, self.mesh), cache
 
@@ -263,10 +277,10 @@ class Transformer(nnx.Module):
         embedding = jnp.asarray(uncopied(self.embedding.get_value()))
         x = constrained(embedding, ("vocab", "features"), self.mesh)[tokens]
         x = constrained((x if offset is None else x + offset).astype(self.config.compute_dtype), RESIDUAL, self.mesh)
-        caches = []
+        angles, caches = rotary_angles(positions, self.config), []
         for index, layer in enumerate(self.layers):
             run = nnx.remat(Layer.__call__) if self.config.remat and cache is None else Layer.__call__
-            x, layer_cache = run(layer, x, positions, segments, None if cache is None else cache[index], slot)
+            x, layer_cache = run(layer, x, angles, segments, None if cache is None else cache[index], slot)
             caches.append(layer_cache)
         return self.norm(x), tuple(caches)
 
