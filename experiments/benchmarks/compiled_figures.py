@@ -33,8 +33,10 @@ SHAPES = {"qwen3-0.6b": QWEN_0_6B, "qwen3-1.7b": QWEN_1_7B, "llama-3.1-8b": LLAM
 ROWS = tuple(f"{name}/{count}" for name in SHAPES for count in (1, 8))
 """Shape and number of devices."""
 DEVICE = "h100"
-PROMPT, RESPONSE, PROMPTS, GROUP, SLOTS = 512, 512, 16, 16, 64
-"""Tokens of each prompt and each response, how many there are in a step (262,144 tokens), and responses drawn at once."""
+PROMPT, RESPONSE, PROMPTS, GROUP = 512, 512, 16, 16
+"""Tokens of each prompt and of each response, and how many there are in a step: 262,144 tokens."""
+SLOTS, MICROBATCH = 64, 8
+"""Responses that are drawn at once, and rows that are trained on at once, on all devices together."""
 COLUMNS = {
     "parameters": "parameters",
     "optimizer": "optimiser",
@@ -67,6 +69,7 @@ def settings(count: int) -> TrainConfig:
         max_prompt_tokens=PROMPT,
         max_response_tokens=RESPONSE,
         decode_slots=SLOTS,
+        microbatch_rows=MICROBATCH,
         dtype="bfloat16",
         remat=True,
         fsdp=count,
@@ -104,8 +107,9 @@ def table(content: dict[str, Any]) -> str:
         f"`python experiments/benchmarks/{NAME}.py` writes this page.",
         "",
         f"GRPO with a reference and AdamW, {PROMPTS} x {GROUP} responses of {RESPONSE} tokens after prompts of {PROMPT}, all of",
-        "their full length; products in bfloat16, layers computed again in the backward pass, micro-batches of 16,384 tokens,",
-        f"{SLOTS} responses drawn at once, parameters cut over all devices.",
+        f"their full length; products in bfloat16, layers computed again in the backward pass, micro-batches of {MICROBATCH}",
+        f"rows on all devices together, {SLOTS} responses drawn at once, parameters cut over all devices. The compiler is that for",
+        "CPUs: it sums whole gradients on every device, and multiplies and sends bfloat16 as float32.",
         "",
         f"GB on each device; the last column says whether the largest sum is below the {room / 1e9:g} GB of an H100:",
         "",
@@ -140,13 +144,13 @@ def main(arguments: Arguments) -> None:
     if unknown:
         raise SystemExit(f"There is no {', '.join(sorted(unknown))}; rows: {', '.join(ROWS)}.")
     pretend_devices(os.environ, max(int(row.partition("/")[2]) for row in ROWS))
-    file = arguments.out / f"{NAME}.json"
+    file, known = arguments.out / f"{NAME}.json", own_versions()
     rows = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.is_file() else {}
     for row in arguments.rows:
         rows[row] = figures(row)
         content = {
             "made_on": made_on(),
-            "versions": own_versions(),
+            "versions": known,
             "rows": {key: rows[key] for key in ROWS if key in rows},
         }
         file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -39,7 +39,7 @@ class Step(NamedTuple):
     trained: int = TRAINED
     vocabulary: int = TOKENS
     microbatch: int = PROMPTS * GROUP
-    """Rows that are trained on at once."""
+    """Most rows that are trained on at once."""
     slots: int = PROMPTS * GROUP
     """Rows that are decoded at once."""
     on_cpu: bool = True

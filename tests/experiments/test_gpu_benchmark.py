@@ -102,8 +102,6 @@ def test_the_sizes_are_those_that_the_cases_are_named_after(gpu):
     }
     assert tokens == {"train_16k": 16_384, "train_65k": 65_536}
     assert {name: gpu.STEPS[name].prompts for name in ("decode_500", "decode_64")} == {"decode_500": 500, "decode_64": 64}
-    rows = {step.prompts * step.group // step.microbatch for step in gpu.STEPS.values() if step.trained == 1536}
-    assert rows == {1, 4}, "micro-batches of 16,384 tokens"
 
 
 def test_the_command_measures_every_case_on_a_cpu(tmp_path):
@@ -120,5 +118,5 @@ def test_the_command_measures_every_case_on_a_cpu(tmp_path):
     assert 0 < content["rows"]["toy/decode_64"]["bandwidth_share"] < 1
     page = (tmp_path / "gpu.md").read_text()
     assert "| toy | rl_step |" in page
-    assert "times faster than TRL ≥ 1.5, not measured" in page
+    assert page.count("missed") + page.count("✓") == 4, "a whole step has no target"
     assert content["versions"]["rljax"]["rljax"] in page
