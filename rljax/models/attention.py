@@ -1,4 +1,4 @@
-"""Scaled dot-product attention with grouped heads: over whole sequences, and of one new token over a cache.
+"""Scaled dot-product attention with grouped heads: over whole sequences, and of new tokens over a cache.
 
 Axes: B rows, T query tokens, S key slots, K key/value heads, G query heads of a key head, H features of a head; N blocks of C
 queries.
@@ -55,11 +55,58 @@ def attend_cached(
     query: Float[Array, "B T K G H"],
     keys: Float[Array, "B K H S"],
     values: Float[Array, "B K S H"],
-    visible: Bool[Array, "B T S"],
+    segments: Int[Array, "B S"],
+    slot: Int[Array, ""] | int,
+    *,
+    block: int | None = None,
+    devices: int = 1,
 ) -> Float[Array, "B T K G H"]:
-    """The same over a cache, whose keys have their slots last, so that CPUs multiply them with few queries faster."""
-    scores = jnp.einsum("BKQH,BKHS->BKQS", _by_group(query), keys, preferred_element_type=jnp.float32)
-    return _mix(scores, values, visible, query)
+    """Let new tokens, which were just written, see the slots of a cache; see `visible_in_cache`.
+
+    The keys have their slots last, so that CPUs multiply them with few queries faster. More than `block` tokens are computed block
+    by block, so that no array has both axes. It has no derivative of its own.
+
+    Args:
+        query: of the new tokens.
+        keys: of every slot, rotated.
+        values: of every slot.
+        segments: above 0 where a slot holds a token.
+        slot: slot of the first new token.
+        block: queries that are held against all keys at once; None: as many as `block_size` says.
+        devices: number of devices that share rows and heads.
+    """
+    rows, length, key_heads, group, _ = query.shape
+    block = block_size(rows, key_heads * group, keys.shape[3], devices=devices) if block is None else block
+
+    def attended(first: Array | int, part: Float[Array, "B C K G H"]) -> Float[Array, "B C K G H"]:
+        visible = visible_in_cache(segments, slot, new=length, first=first, count=part.shape[1])
+        scores = jnp.einsum("BKQH,BKHS->BKQS", _by_group(part), keys, preferred_element_type=jnp.float32)
+        return _mix(scores, values, visible, part)
+
+    if length <= block:
+        return attended(0, query)
+    padded = jnp.pad(query, ((0, 0), (0, -length % block), (0, 0), (0, 0), (0, 0)))
+    parts = jnp.moveaxis(padded.reshape(rows, -1, block, *query.shape[2:]), 1, 0)
+    mixed = jax.lax.map(lambda pair: attended(pair[0] * block, pair[1]), (jnp.arange(len(parts)), parts))
+    return jnp.moveaxis(mixed, 0, 1).reshape(padded.shape)[:, :length]
+
+
+def visible_in_cache(
+    segments: Int[Array, "B S"], slot: Int[Array, ""] | int, *, new: int, first: Int[Array, ""] | int = 0, count: int
+) -> Bool[Array, "B T S"]:
+    """The slots that T new tokens see: all that hold a token, but those of later new ones. Padding sees itself, too.
+
+    Args:
+        segments: above 0 where a slot holds a token.
+        slot: slot of the first new token; the others follow it.
+        new: number of new tokens.
+        first: place of the first of the T tokens among them.
+        count: T.
+    """
+    place = (jnp.arange(segments.shape[1]) - slot)[None, None]
+    token = (first + jnp.arange(count))[None, :, None]
+    is_later = (place > token) & (place < new)
+    return ((segments > 0)[:, None] & ~is_later) | (place == token)
 
 
 def _by_group(query: Float[Array, "B T K G H"]) -> Float[Array, "B K Q H"]:

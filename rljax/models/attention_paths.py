@@ -121,9 +121,13 @@ def attend_rows(
         return attend_cudnn(query, keys, values, segments, mesh=mesh)
     if path == "splash":
         return attend_splash(query, keys, values, segments, mesh=mesh)
-    devices = 1 if mesh is None else row_shards(mesh) * mesh.shape[TENSOR]
     block = query.shape[1] if path == "dense" else None
-    return attend_within(query, keys, values, segments, block=block, devices=devices)
+    return attend_within(query, keys, values, segments, block=block, devices=attention_devices(mesh))
+
+
+def attention_devices(mesh: Mesh | None) -> int:
+    """Number of devices that share rows and heads."""
+    return 1 if mesh is None else row_shards(mesh) * mesh.shape[TENSOR]
 
 
 def attend_cudnn(

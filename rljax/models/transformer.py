@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from rljax.models.adapters import Adapted
 from rljax.models.attention import attend_cached
-from rljax.models.attention_paths import attend_rows
+from rljax.models.attention_paths import attend_rows, attention_devices
 from rljax.models.axes import constrained
 from rljax.models.config import TransformerConfig
 from rljax.models.copies import Copied, in_precision, uncopied
@@ -184,7 +184,7 @@ class Attention(nnx.Module):
         """Attend from T new tokens to S slots.
 
         Without a cache the slots are the tokens themselves, and each sees the earlier ones of its segment; a new cache is returned.
-        With one it is written from `slot` on, and every token sees all slots whose segment is not 0.
+        With one it is written from `slot` on, and a token sees all slots whose segment is not 0, but those of later new tokens.
         """
         rows, length, _ = x.shape
         query, key, value = self._project(x)
@@ -197,8 +197,7 @@ class Attention(nnx.Module):
             cache = LayerCache(keys.swapaxes(2, 3), values)
         else:
             cache = self._write(cache, key.transpose(0, 2, 3, 1), values, slot)
-            visible = jnp.broadcast_to((segments > 0)[:, None], (rows, length, segments.shape[1]))
-            mixed = attend_cached(grouped, cache.keys, cache.values, visible)
+            mixed = attend_cached(grouped, *cache, segments, slot, devices=attention_devices(self.mesh))
         mixed = mixed.reshape(rows, length, -1, self.config.head_dim)
         out = product("BTNH,NHD->BTD", mixed, self.output)
         if self.config.output_bias:

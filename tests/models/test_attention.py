@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from rljax.models import attention
-from rljax.models.attention import attend, attend_within
+from rljax.models.attention import attend, attend_cached, attend_within
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import visible_slots
 from rljax.models.transformer import Transformer
@@ -37,6 +37,22 @@ def by_loops():
 @pytest.mark.parametrize("block", [1, 4, 5, 13, 512])
 def test_blocks_give_the_softmax_by_hand(block):
     np.testing.assert_allclose(attend_within(QUERY, KEY, VALUE, SEGMENTS, block=block), by_loops(), atol=1e-5)
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 5, 512])
+@pytest.mark.parametrize(("slot", "new"), [(0, 13), (3, 5), (8, 5), (6, 1)])
+def test_new_tokens_see_a_cache_up_to_themselves(block, slot, new):
+    """Softmax in float64 over all slots that hold a token, before and behind the new ones, as in a ring."""
+    query, keys, values = (np.asarray(array, np.float64) for array in (QUERY[:, :new], KEY, VALUE))
+    expected = np.zeros(query.shape)
+    for row, token, key, group in np.ndindex(query.shape[:-1]):
+        later = range(slot + token + 1, slot + new)
+        seen = [s for s in range(SLOTS) if s == slot + token or (SEGMENTS[row, s] > 0 and s not in later)]
+        scores = np.array([query[row, token, key, group] @ keys[row, key, s] for s in seen]) / FEATURES**0.5
+        weights = np.exp(scores) / np.exp(scores).sum()
+        expected[row, token, key, group] = sum(w * values[row, key, s] for w, s in zip(weights, seen, strict=True))
+    mixed = attend_cached(QUERY[:, :new], KEY.swapaxes(2, 3), VALUE, SEGMENTS, slot, block=block)
+    np.testing.assert_allclose(mixed, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(("slots", "at_once", "block"), [(600, attention.SCORES_AT_ONCE, 512), (150, 1, 64)])

@@ -16,6 +16,7 @@ from rljax.models import (
     abstract_params,
     count_parameters,
     init_params,
+    language_model,
     score_tokens,
 )
 from rljax.models.language_model import advance_decode, begin_decode, grow_decode, insert_prompts, positions_of
@@ -63,6 +64,32 @@ def test_cached_decode_is_the_whole_forward(params, whole):
     for slot in range(3, 6):
         out, state = advance_decode(model, params, TOKENS[:, slot], state)
         np.testing.assert_allclose(out, whole[:, slot], atol=1e-4)
+
+
+@pytest.mark.parametrize("length", [8, 11, 13])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_prompt_read_in_chunks_leaves_the_cache_of_one_read_whole(params, monkeypatch, length, dtype):
+    """Rows of 2 to `length` tokens with padding before them, chunks of at most 4, and decoding after them."""
+    model, budget = Model(replace(CONFIG, compute_dtype=dtype)), 3
+    random = np.random.default_rng(length)
+    tokens = jnp.array(random.integers(2, 13, (4, length)))
+    attention = jnp.arange(length)[None] >= jnp.array([0, 1, length // 2, length - 2])[:, None]
+    monkeypatch.setattr(language_model, "PREFILL_TOKENS", length)
+    expected, whole_state = begin_decode(model, params, tokens, attention, budget)
+    monkeypatch.setattr(language_model, "PREFILL_TOKENS", 4)
+    out, state = begin_decode(model, params, tokens, attention, budget)
+    tolerance = 1e-4 if dtype == "float32" else 0.2
+    np.testing.assert_allclose(out, expected, atol=tolerance)
+    assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, whole_state)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a.astype(jnp.float32), b.astype(jnp.float32), atol=tolerance),
+        state,
+        whole_state,
+    )
+    for token in (5, 6):
+        out, state = advance_decode(model, params, jnp.full(4, token), state)
+        expected, whole_state = advance_decode(model, params, jnp.full(4, token), whole_state)
+        np.testing.assert_allclose(out, expected, atol=tolerance)
 
 
 def test_a_cache_that_grows_holds_what_it_held(params, whole):
