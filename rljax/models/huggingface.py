@@ -223,10 +223,10 @@ def load_params(
         if entry.name not in files:
             raise InputError(f"The weights in {str(folder)!r} lack the tensor {entry.name!r} that config.json implies.")
         tensor = _read(files[entry.name], entry.name)
-        want = get_at(expected, entry.path).shape
-        if tensor.size != int(np.prod(want)):
+        shape = jax.eval_shape(entry.write, get_at(expected, entry.path)).shape
+        if tensor.shape != shape:
             raise InputError(
-                f"{entry.name!r} in {str(folder)!r} has shape {tensor.shape}, but config.json implies {want} in rljax."
+                f"{entry.name!r} in {str(folder)!r} has shape {tensor.shape}, but config.json implies {shape}."
             )
         array = np.ascontiguousarray(entry.read(tensor))
         sharding = None if shardings is None else get_at(shardings, entry.path)

@@ -124,8 +124,35 @@ def test_a_missing_tensor_is_named(llama):
 
 
 def test_a_tensor_of_another_shape_is_named(llama):
-    with pytest.raises(InputError, match=r"'model.embed_tokens.weight' .* has shape \(20, 16\)"):
+    message = r"'model.embed_tokens.weight' .* has shape \(20, 16\), but config.json implies \(21, 16\)"
+    with pytest.raises(InputError, match=message):
         load_params(llama, replace(LLAMA, vocab_size=21))
+
+
+@pytest.mark.parametrize("kind", [None, "nf4"])
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("embed_tokens", (20, 16)),
+        ("layers.0.mlp.gate_proj", (24, 16)),
+        ("layers.1.mlp.down_proj", (16, 24)),
+        ("layers.0.self_attn.k_proj", (16, 16)),
+        ("layers.1.self_attn.o_proj", (16, 32)),
+        ("layers.1.self_attn.k_norm", (8,)),
+    ],
+)
+def test_a_tensor_of_as_many_numbers_in_another_shape_is_named(tmp_path, name, shape, kind):
+    """Transposed, or where that has the same shape, as one row."""
+    config, name = SHAPES["qwen3"], f"model.{name}.weight"
+    save_pretrained(tmp_path, config, random_params(config), bos=None, eos=1)
+    tensors = load_file(tmp_path / "model.safetensors")
+    other = tensors[name].T.copy()
+    tensors[name] = other if other.shape != shape else other.reshape(1, -1)
+    save_file(tensors, tmp_path / "model.safetensors")
+    policy = transformer_policy(config, folder=tmp_path, eos=1)
+    message = f"{name!r} in .* has shape {tensors[name].shape}, but config.json implies {shape}"
+    with pytest.raises(InputError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        policy.init(jax.random.key(0)) if kind is None else policy.quantized(jax.random.key(0), kind=kind)
 
 
 def test_folders_that_are_not_there_are_refused(tmp_path, llama):
