@@ -4,6 +4,9 @@ Axes: B rows, T query tokens, S key slots, K key/value heads, G query heads of a
 queries.
 """
 
+from functools import partial
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -60,6 +63,7 @@ def attend_cached(
     *,
     block: int | None = None,
     devices: int = 1,
+    window: int | None = None,
 ) -> Float[Array, "B T K G H"]:
     """Let new tokens, which were just written, see the slots of a cache; see `visible_in_cache`.
 
@@ -74,12 +78,13 @@ def attend_cached(
         slot: slot of the first new token.
         block: queries that are held against all keys at once; None: as many as `block_size` says.
         devices: number of devices that share rows and heads.
+        window: most tokens that a token sees, see `visible_in_cache`.
     """
     rows, length, key_heads, group, _ = query.shape
     block = block_size(rows, key_heads * group, keys.shape[3], devices=devices) if block is None else block
 
     def attended(first: Array | int, part: Float[Array, "B C K G H"]) -> Float[Array, "B C K G H"]:
-        visible = visible_in_cache(segments, slot, new=length, first=first, count=part.shape[1])
+        visible = visible_in_cache(segments, slot, new=length, first=first, count=part.shape[1], window=window)
         scores = jnp.einsum("BKQH,BKHS->BKQS", _by_group(part), keys, preferred_element_type=jnp.float32)
         return _mix(scores, values, visible, part)
 
@@ -92,7 +97,13 @@ def attend_cached(
 
 
 def visible_in_cache(
-    segments: Int[Array, "B S"], slot: Int[Array, ""] | int, *, new: int, first: Int[Array, ""] | int = 0, count: int
+    segments: Int[Array, "B S"],
+    slot: Int[Array, ""] | int,
+    *,
+    new: int,
+    first: Int[Array, ""] | int = 0,
+    count: int,
+    window: int | None = None,
 ) -> Bool[Array, "B T S"]:
     """The slots that T new tokens see: all that hold a token, but those of later new ones. Padding sees itself, too.
 
@@ -102,11 +113,15 @@ def visible_in_cache(
         new: number of new tokens.
         first: place of the first of the T tokens among them.
         count: T.
+        window: most tokens that a token sees: itself and the nearest before it in the ring; None: all of them.
     """
-    place = (jnp.arange(segments.shape[1]) - slot)[None, None]
+    slots = segments.shape[1]
+    place = (jnp.arange(slots) - slot)[None, None]
     token = (first + jnp.arange(count))[None, :, None]
-    is_later = (place > token) & (place < new)
-    return ((segments > 0)[:, None] & ~is_later) | (place == token)
+    is_seen = (segments > 0)[:, None] & ~((place > token) & (place < new))
+    if window is not None:
+        is_seen &= (token - place) % slots < window
+    return is_seen | (place == token)
 
 
 def _by_group(query: Float[Array, "B T K G H"]) -> Float[Array, "B K Q H"]:
@@ -138,10 +153,12 @@ def attend_within(
     *,
     block: int | None = None,
     devices: int = 1,
+    window: int | None = None,
 ) -> Float[Array, "B S K G H"]:
     """Let each token see the earlier ones of its sequence, and itself.
 
     Rows of more than `block` slots are computed block by block, in the forward and in the backward pass: no array has both axes.
+    With a window, a block is held against the slots that its tokens can see alone.
 
     Args:
         query: of every token.
@@ -150,24 +167,50 @@ def attend_within(
         segments: sequence of each token; 0 is padding, which sees itself.
         block: queries that are held against all keys at once; None: as many as `block_size` says.
         devices: number of devices that share rows and heads.
+        window: most tokens that a token sees, see `visible_slots`.
     """
     rows, slots, key_heads, group, _ = query.shape
-    block = block_size(rows, key_heads * group, slots, devices=devices) if block is None else block
+    if block is None:
+        held = slots if window is None else min(slots, MOST_QUERIES + window - 1)
+        block = block_size(rows, key_heads * group, held, devices=devices)
     if slots <= block:
-        return attend(query, keys, values, visible_slots(segments))
+        return attend(query, keys, values, visible_slots(segments, window=window))
     blocks = -(-slots // block)
     spare = blocks * block - slots
     padded = jnp.pad(query, ((0, 0), (0, spare), (0, 0), (0, 0), (0, 0)))
     laid_out = jnp.moveaxis(padded.reshape(rows, blocks, block, *query.shape[2:]), 1, 0)
-    mixed = _over_blocks(laid_out, keys, values, segments)
+    mixed = _over_blocks(laid_out, keys, values, segments, window)
     return jnp.moveaxis(mixed, 0, 1).reshape(padded.shape)[:, :slots]
 
 
+class _Seen(NamedTuple):
+    """Slots that the tokens of a block can see."""
+
+    first: Int[Array, ""] | int
+    count: int
+
+    def of(self, array: Array, *, axis: int) -> Array:
+        """The part of an array of all slots."""
+        return jax.lax.dynamic_slice_in_dim(array, self.first, self.count, axis=axis)
+
+
+def _seen(number: Array, length: int, slots: int, window: int | None) -> _Seen:
+    if window is None or length + window - 1 >= slots:
+        return _Seen(0, slots)
+    count = length + window - 1
+    return _Seen(jnp.clip(number * length - (window - 1), 0, slots - count), count)
+
+
 def _attend_block(
-    number: Array, block: Array, keys: Array, values: Array, segments: Int[Array, "B S"]
+    first: Array,
+    block: Float[Array, "B C K G H"],
+    keys: Float[Array, "B K S H"],
+    values: Float[Array, "B K S H"],
+    segments: Int[Array, "B S"],
+    window: int | None,
 ) -> Float[Array, "B C K G H"]:
-    length = block.shape[1]
-    return attend(block, keys, values, visible_slots(segments, first=number * length, count=length))
+    """Attend from a block whose first token is at slot `first` of those that are passed."""
+    return attend(block, keys, values, visible_slots(segments, first=first, count=block.shape[1], window=window))
 
 
 def _mixed(
@@ -175,35 +218,46 @@ def _mixed(
     keys: Float[Array, "B K S H"],
     values: Float[Array, "B K S H"],
     segments: Int[Array, "B S"],
+    window: int | None,
 ) -> Float[Array, "N B C K G H"]:
     """Attend from N blocks of C queries, one after the other. Each result takes the place of its queries.
 
     A loop that stacked its results would begin with an array of zeros, and a compiler may make those of all layers at once.
     """
+    length, slots = queries.shape[2], segments.shape[1]
 
     def step(number: Array, mixed: Array) -> Array:
+        seen = _seen(number, length, slots, window)
         block = jax.lax.dynamic_index_in_dim(mixed, number, keepdims=False)
-        block = _attend_block(number, block, keys, values, segments)
+        parts = seen.of(keys, axis=2), seen.of(values, axis=2), seen.of(segments, axis=1)
+        block = _attend_block(number * length - seen.first, block, *parts, window)
         return jax.lax.dynamic_update_index_in_dim(mixed, block, number, 0)
 
     return jax.lax.fori_loop(0, len(queries), step, queries)
 
 
-def _forward(queries: Array, keys: Array, values: Array, segments: Array) -> tuple[Array, tuple[Array, ...]]:
-    return _mixed(queries, keys, values, segments), (queries, keys, values, segments)
+def _forward(
+    queries: Array, keys: Array, values: Array, segments: Array, window: int | None
+) -> tuple[Array, tuple[Array, ...]]:
+    return _mixed(queries, keys, values, segments, window), (queries, keys, values, segments)
 
 
-def _backward(residuals: tuple[Array, ...], gradient: Float[Array, "N B C K G H"]) -> tuple[Array, Array, Array, None]:
+def _backward(
+    window: int | None, residuals: tuple[Array, ...], gradient: Float[Array, "N B C K G H"]
+) -> tuple[Array, Array, Array, None]:
     """Compute the scores of each block again. The gradient in the queries takes the place of the result's."""
     queries, keys, values, segments = residuals
+    length, slots = queries.shape[2], segments.shape[1]
 
     def step(number: Array, carried: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         pulled, by_keys, by_values = carried
+        seen = _seen(number, length, slots, window)
         block = jax.lax.dynamic_index_in_dim(queries, number, keepdims=False)
-        _, pull = jax.vjp(lambda q, k, v: _attend_block(number, q, k, v, segments), block, keys, values)
+        own = partial(_attend_block, number * length - seen.first, segments=seen.of(segments, axis=1), window=window)
+        _, pull = jax.vjp(own, block, seen.of(keys, axis=2), seen.of(values, axis=2))
         by_block, more_keys, more_values = pull(jax.lax.dynamic_index_in_dim(pulled, number, keepdims=False))
         pulled = jax.lax.dynamic_update_index_in_dim(pulled, by_block, number, 0)
-        return pulled, by_keys + more_keys.astype(jnp.float32), by_values + more_values.astype(jnp.float32)
+        return pulled, _added(by_keys, more_keys, seen), _added(by_values, more_values, seen)
 
     nothing = jnp.zeros(keys.shape, jnp.float32)
     gradient, zeros = jax.lax.optimization_barrier((gradient, nothing))  # so that no zeros are made before the layer's turn
@@ -211,5 +265,11 @@ def _backward(residuals: tuple[Array, ...], gradient: Float[Array, "N B C K G H"
     return by_queries, by_keys.astype(keys.dtype), by_values.astype(values.dtype), None
 
 
-_over_blocks = jax.custom_vjp(_mixed)
+def _added(total: Float[Array, "B K S H"], more: Float[Array, "B K C H"], seen: _Seen) -> Float[Array, "B K S H"]:
+    """Add to the slots that a block sees, in the precision of the total."""
+    more = seen.of(total, axis=2) + more.astype(total.dtype)
+    return jax.lax.dynamic_update_slice_in_dim(total, more, seen.first, axis=2)
+
+
+_over_blocks = jax.custom_vjp(_mixed, nondiff_argnums=(4,))
 _over_blocks.defvjp(_forward, _backward)
