@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.models.packed import visible_slots
+from rljax.ops.arrays import sum_dtype
 
 MOST_QUERIES, FEWEST_QUERIES = 512, 64
 """Queries of a row that are held against all keys at once."""
@@ -45,9 +46,9 @@ def attend(
 
     ::
 
-        softmax(q k / √H + log visible) v        with scores and softmax in float32
+        softmax(q k / √H + log visible) v        with scores and softmax in float32 at least
     """
-    scores = jnp.einsum("BKQH,BKSH->BKQS", _by_group(query), keys, preferred_element_type=jnp.float32)
+    scores = jnp.einsum("BKQH,BKSH->BKQS", _by_group(query), keys, preferred_element_type=sum_dtype(query))
     return _mix(scores, values, visible, query)
 
 
@@ -58,7 +59,7 @@ def attend_cached(
     visible: Bool[Array, "B T S"],
 ) -> Float[Array, "B T K G H"]:
     """The same over a cache, whose keys have their slots last, so that CPUs multiply them with few queries faster."""
-    scores = jnp.einsum("BKQH,BKHS->BKQS", _by_group(query), keys, preferred_element_type=jnp.float32)
+    scores = jnp.einsum("BKQH,BKHS->BKQS", _by_group(query), keys, preferred_element_type=sum_dtype(query))
     return _mix(scores, values, visible, query)
 
 
@@ -77,7 +78,7 @@ def _mix(
     """Mix values by the softmax of scores, in the precision of `query`."""
     rows, length, key_heads, group, features = query.shape
     scores = scores.reshape(rows, key_heads, group, length, -1)
-    scores = jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
+    scores = jnp.where(visible[:, None, None], scores, jnp.finfo(scores.dtype).min)
     attention = jax.nn.softmax(scores, axis=-1).astype(query.dtype).reshape(rows, key_heads, group * length, -1)
     mixed = jnp.einsum("BKQS,BKSH->BKQH", attention, values).reshape(rows, key_heads, group, length, features)
     return jnp.moveaxis(mixed, 3, 1)
@@ -156,9 +157,9 @@ def _backward(residuals: tuple[Array, ...], gradient: Float[Array, "N B C K G H"
         _, pull = jax.vjp(lambda q, k, v: _attend_block(number, q, k, v, segments), block, keys, values)
         by_block, more_keys, more_values = pull(jax.lax.dynamic_index_in_dim(pulled, number, keepdims=False))
         pulled = jax.lax.dynamic_update_index_in_dim(pulled, by_block, number, 0)
-        return pulled, by_keys + more_keys.astype(jnp.float32), by_values + more_values.astype(jnp.float32)
+        return pulled, by_keys + more_keys.astype(nothing.dtype), by_values + more_values.astype(nothing.dtype)
 
-    nothing = jnp.zeros(keys.shape, jnp.float32)
+    nothing = jnp.zeros(keys.shape, sum_dtype(keys))
     gradient, zeros = jax.lax.optimization_barrier((gradient, nothing))  # so that no zeros are made before the layer's turn
     by_queries, by_keys, by_values = jax.lax.fori_loop(0, len(queries), step, (gradient, zeros, zeros))
     return by_queries, by_keys.astype(keys.dtype), by_values.astype(values.dtype), None

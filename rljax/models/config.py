@@ -62,7 +62,7 @@ class TransformerConfig:
     qk_norm: bool = False
     """Whether every query and key head is normalised with RMSNorm (Qwen 3)."""
     compute_dtype: str = "float32"
-    """Precision of matrix products; parameters stay float32, softmax and norms compute in float32."""
+    """Precision of matrix products; parameters stay float32, softmax and norms compute in float32 at least."""
     remat: bool = False
     """Recompute each layer in the backward pass: memory of one layer instead of all."""
     attention: str = "blockwise"
