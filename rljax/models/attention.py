@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.models.packed import visible_slots
+from rljax.ops.arrays import sum_dtype
 
 MOST_QUERIES, FEWEST_QUERIES = 512, 64
 """Queries of a row that are held against all keys at once."""
@@ -48,9 +49,9 @@ def attend(
 
     ::
 
-        softmax(q k / √H + log visible) v        with scores and softmax in float32
+        softmax(q k / √H + log visible) v        with scores and softmax in float32 at least
     """
-    scores = jnp.einsum("BKQH,BKSH->BKQS", _by_group(query), keys, preferred_element_type=jnp.float32)
+    scores = jnp.einsum("BKQH,BKSH->BKQS", _by_group(query), keys, preferred_element_type=sum_dtype(query))
     return _mix(scores, values, visible, query)
 
 
@@ -85,7 +86,7 @@ def attend_cached(
 
     def attended(first: Array | int, part: Float[Array, "B C K G H"]) -> Float[Array, "B C K G H"]:
         visible = visible_in_cache(segments, slot, new=length, first=first, count=part.shape[1], window=window)
-        scores = jnp.einsum("BKQH,BKHS->BKQS", _by_group(part), keys, preferred_element_type=jnp.float32)
+        scores = jnp.einsum("BKQH,BKHS->BKQS", _by_group(part), keys, preferred_element_type=sum_dtype(part))
         return _mix(scores, values, visible, part)
 
     if length <= block:
@@ -139,7 +140,7 @@ def _mix(
     """Mix values by the softmax of scores, in the precision of `query`."""
     rows, length, key_heads, group, features = query.shape
     scores = scores.reshape(rows, key_heads, group, length, -1)
-    scores = jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
+    scores = jnp.where(visible[:, None, None], scores, jnp.finfo(scores.dtype).min)
     attention = jax.nn.softmax(scores, axis=-1).astype(query.dtype).reshape(rows, key_heads, group * length, -1)
     mixed = jnp.einsum("BKQS,BKSH->BKQH", attention, values).reshape(rows, key_heads, group, length, features)
     return jnp.moveaxis(mixed, 3, 1)
@@ -259,7 +260,7 @@ def _backward(
         pulled = jax.lax.dynamic_update_index_in_dim(pulled, by_block, number, 0)
         return pulled, _added(by_keys, more_keys, seen), _added(by_values, more_values, seen)
 
-    nothing = jnp.zeros(keys.shape, jnp.float32)
+    nothing = jnp.zeros(keys.shape, sum_dtype(keys))
     gradient, zeros = jax.lax.optimization_barrier((gradient, nothing))  # so that no zeros are made before the layer's turn
     by_queries, by_keys, by_values = jax.lax.fori_loop(0, len(queries), step, (gradient, zeros, zeros))
     return by_queries, by_keys.astype(keys.dtype), by_values.astype(values.dtype), None

@@ -66,7 +66,7 @@ class TransformerConfig:
     full_layers: tuple[int, ...] = ()
     """Numbers of the layers without the window, from 0, in order."""
     compute_dtype: str = "float32"
-    """Precision of matrix products; parameters stay float32, softmax and norms compute in float32."""
+    """Precision of matrix products; parameters stay float32, softmax and norms compute in float32 at least."""
     remat: bool = False
     """Recompute each layer in the backward pass: memory of one layer instead of all."""
     attention: str = "blockwise"

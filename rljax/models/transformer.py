@@ -21,6 +21,7 @@ from rljax.models.axes import constrained
 from rljax.models.config import TransformerConfig
 from rljax.models.copies import Copied, in_precision, uncopied
 from rljax.models.quantization import Quantized, quantized_product
+from rljax.ops.arrays import sum_dtype
 from rljax.records import documented
 
 
@@ -125,7 +126,7 @@ _product.defvjp(_product_forward, _product_backward)
 
 
 class RMSNorm(nnx.Module):
-    """Scale to unit root mean square, computed in float32."""
+    """Scale to unit root mean square, computed in float32 at least."""
 
     def __init__(self, features: int, eps: float, *, rngs: nnx.Rngs):
         self.scale = nnx.Param(ones(rngs.params(), (features,)))
@@ -133,7 +134,7 @@ class RMSNorm(nnx.Module):
 
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         """Normalise the last axis."""
-        wide = x.astype(jnp.float32)
+        wide = x.astype(sum_dtype(x))
         wide = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + self.eps)
         return jax.lax.mul(wide, jnp.broadcast_to(self.scale[...], wide.shape)).astype(x.dtype)
 
@@ -286,9 +287,9 @@ class Transformer(nnx.Module):
         return self.norm(x), tuple(caches)
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
-        """Logits of every token before any temperature, float32."""
+        """Logits of every token before any temperature, float32 at least."""
         weight = in_precision(self._head, hidden.dtype)
-        return jnp.einsum("...D,VD->...V", hidden, weight, preferred_element_type=jnp.float32)
+        return jnp.einsum("...D,VD->...V", hidden, weight, preferred_element_type=sum_dtype(hidden))
 
     @property
     def _head(self) -> Array | Copied:

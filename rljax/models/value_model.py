@@ -19,6 +19,7 @@ from rljax.models.language_model import Model, hidden_states, init_params
 from rljax.models.model_folder import ModelContents, write_model
 from rljax.models.packed import Packed, batched, before_scored
 from rljax.models.policy import HostParams, Params
+from rljax.ops.arrays import sum_dtype
 from rljax.records import documented
 
 HEAD = "score.weight"
@@ -79,7 +80,7 @@ def value_outputs(model: ValueModel, params: Params, packed: Packed) -> Float[Ar
         packed: the rows; with `policy_logp` for models that read it.
 
     Returns:
-        `[B, T, N]`, float32; where the batch has no token, it is meaningless and must be masked.
+        `[B, T, N]`, float32 at least; where the batch has no token, it is meaningless and must be masked.
 
     Raises:
         ValueError: the model reads log-probabilities and `packed` has none.
@@ -92,7 +93,7 @@ def value_outputs(model: ValueModel, params: Params, packed: Packed) -> Float[Ar
     rows = packed.tokens, packed.positions, packed.segments
     hidden = before_scored(hidden_states(model.trunk, params["trunk"], *rows, offset=offset), packed)
     weight = params["head"].astype(hidden.dtype)
-    return batched(jnp.einsum("RKD,ND->RKN", hidden, weight, preferred_element_type=jnp.float32), packed)
+    return batched(jnp.einsum("RKD,ND->RKN", hidden, weight, preferred_element_type=sum_dtype(hidden)), packed)
 
 
 def value_contents(
