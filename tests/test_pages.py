@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rljax.book.experiment_rows import rows_of
 from rljax.cli import COMMANDS, parse
 from rljax.tracking.glossary import GLOSSARY
 
@@ -100,6 +101,7 @@ def test_the_page_of_an_experiment_is_that_of_its_committed_rows(name):
     sys.modules[name] = experiment  # its dataclass looks up the module
     spec.loader.exec_module(experiment)
     rows = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+    assert rows_of(file.with_suffix(".json"), lambda row: experiment.settings_of(row["arm"])) == rows, "of these settings"
     assert len({row["seed"] for row in rows}) >= 3
     assert file.with_suffix(".md").read_text(encoding="utf-8").endswith(experiment.report(rows))
     assert file.with_suffix(".png").stat().st_size > 10_000
