@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rljax.book.experiment_rows import rows_of
 from rljax.cli import COMMANDS, parse
 from rljax.tracking.glossary import GLOSSARY
 
@@ -116,6 +117,8 @@ def test_the_page_of_an_experiment_is_that_of_its_committed_rows(name):
 @pytest.mark.parametrize("name", ["calculator", "images_of_digits"])
 def test_an_experiment_with_a_picture_has_rows_of_all_arms(name):
     experiment, rows = experiment_and_results(name)
+    file = ROOT / "experiments" / f"{name}.json"
+    assert rows_of(file, lambda row: experiment.settings_of(row["arm"])) == rows, "of these settings"
     assert {row["arm"] for row in rows} == set(experiment.ARMS)
     assert (ROOT / "experiments" / f"{name}.png").stat().st_size > 10_000
 

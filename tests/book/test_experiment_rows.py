@@ -8,7 +8,15 @@ import jax
 import numpy as np
 import pytest
 
-from rljax.book.experiment_rows import add_missing_rows, made_on, points_text, share_text, write_rows
+from rljax.book.experiment_rows import (
+    add_missing_rows,
+    made_on,
+    points_text,
+    rows_of,
+    settings_hash,
+    share_text,
+    write_rows,
+)
 
 ROWS = [{"seed": 0, "curve": [0.5, 1.0]}, {"seed": 1, "name": "é\n"}]
 
@@ -30,6 +38,15 @@ def test_a_row_that_json_cannot_hold_leaves_the_file_as_it_was(tmp_path):
     with pytest.raises(TypeError, match="not JSON serializable"):
         write_rows(file, [*ROWS, {"seed": object()}])
     assert json.loads(file.read_text(encoding="utf-8")) == ROWS
+
+
+def test_rows_of_other_settings_are_not_read(tmp_path):
+    file, present = tmp_path / "rows.json", settings_hash({"steps": 40}, (8, 4))
+    assert rows_of(file, lambda row: present) == []
+    rows = [{"arm": "a", "settings": present}, {"arm": "a", "settings": settings_hash({"steps": 41}, (8, 4))}]
+    write_rows(file, rows)
+    assert rows_of(file, lambda row: present if row["arm"] == "a" else "other") == rows[:1]
+    assert rows_of(file, lambda row: "other") == []
 
 
 def test_a_page_says_when_and_with_what_it_was_made():
