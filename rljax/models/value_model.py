@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from rljax.errors import InputError
+from rljax.models.attention_paths import facts_of
+from rljax.models.dtypes import check_dtype
 from rljax.models.huggingface import FAMILY_NAMES, load_params, load_tensor, model_contents, read_config
 from rljax.models.language_model import Model, hidden_states, init_params
 from rljax.models.model_folder import ModelContents, write_model
@@ -139,10 +141,11 @@ def load_value_model(
         The model and its parameters.
 
     Raises:
-        InputError: the folder holds no such model, a tensor's shape differs from config.json, or the vocabulary, the head or the
-            input is not the required one.
+        InputError: the folder holds no such model; a tensor's shape differs from config.json; its vocabulary, its head or its input
+            is not the required one; or the devices lack the type of the products.
     """
     config = replace(read_config(folder, compute_dtype=compute_dtype, remat=remat), tied_head=True)
+    check_dtype(facts_of(config, None))
     head = load_tensor(folder, HEAD)
     if head is None:
         raise InputError(
