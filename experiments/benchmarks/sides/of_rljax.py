@@ -31,6 +31,7 @@ def configuration(folder: Path, step: work.Step):
         learning_rate=work.LEARNING_RATE,
         minibatches=1,
         microbatch_rows=step.microbatch,
+        replicas=1,
         warm_start_steps=0,
         steps=10**6,
         run=tempfile.mkdtemp(prefix="rljax-", dir=folder) + "/run",
