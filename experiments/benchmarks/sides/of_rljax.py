@@ -127,7 +127,7 @@ def decode(lengths: list[int], slots: int, folder: Path, pace: Pace) -> None:
     policy, params = transformer_policy(config, eos=work.EOS), load_params(folder, config)
     engine = DecodingEngine(policy.decoder, mesh, work.PROMPT_TOKENS, slots)
     requests = [
-        Request(tuple(work.prompt_ids(place // work.GROUP)), 0, place // work.GROUP, Sampling(length, -1), place)
+        Request(tuple(work.prompt_ids(place // work.GROUP)), 0, place // work.GROUP, Sampling(length, ()), place)
         for place, length in enumerate(lengths)
     ]
 
