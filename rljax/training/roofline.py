@@ -13,7 +13,9 @@ from rljax.errors import InputError
 from rljax.models import TransformerConfig
 from rljax.parallel import row_shards
 from rljax.records import documented
-from rljax.rollout.engine import compiled_rows, fewer_rows, rooms
+from rljax.rollout.engine import compiled_rows
+from rljax.rollout.slots import peak_bytes
+from rljax.training.cache_memory import USUAL_SLOTS
 from rljax.training.config import TrainConfig
 from rljax.training.setup import rows_at_once
 from rljax.training.value_update import value_schedule
@@ -155,7 +157,7 @@ def step_work(
     """
     sampling, drawn = config.sampling, config.sampling.max_response_tokens
     count, slots = sampling.prompts * sampling.group_size, prompt_length + drawn
-    rounds = math.ceil(count / min(sampling.decode_slots, count))
+    rounds = math.ceil(count / most_rows(config))
     read = forward_flops(shape, sampling.prompts * prompt_length, prompt_length, scored=sampling.prompts)
     written = forward_flops(shape, count * drawn, prompt_length + drawn / 2, scored=count * drawn)
     seen = held.cache * (prompt_length + drawn / 2) / slots
@@ -186,10 +188,16 @@ def step_work(
     return work
 
 
+def most_rows(config: TrainConfig) -> int:
+    """Rows that the settings let the engine decode at once, where there is memory for them."""
+    sampling = config.sampling
+    slots = USUAL_SLOTS if sampling.decode_slots is None else sampling.decode_slots
+    return min(slots, sampling.prompts * sampling.group_size)
+
+
 def decoded_rows(config: TrainConfig, mesh: Mesh) -> int:
     """Rows that are decoded at once, on all devices together."""
-    sampling = config.sampling
-    return compiled_rows(min(sampling.decode_slots, sampling.prompts * sampling.group_size), row_shards(mesh))
+    return compiled_rows(most_rows(config), row_shards(mesh))
 
 
 def cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> int:
@@ -206,7 +214,4 @@ def most_cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, 
     """
     budget, rows = config.sampling.max_response_tokens, decoded_rows(config, mesh)
     whole = cache_bytes(config, shape, mesh, prompt_length)
-    less_room = [prompt_length + room for room in rooms(budget, prompt_length)[:-1]]
-    growth = whole * max(less_room, default=0) // (prompt_length + budget)
-    move = whole * max(fewer_rows(rows, budget, row_shards(mesh)), default=0) // rows
-    return whole + max(growth, move)
+    return peak_bytes(whole, rows, length=prompt_length, budget=budget, devices=row_shards(mesh))

@@ -88,7 +88,7 @@ def test_log_probs_compute_the_logits_twice(log_probs):
 def test_reading_the_prompts_of_512_responses_takes_at_most_half_a_gb():
     """Prompts of 1,024 tokens, 16 responses each; one layer."""
     prompts = [tuple(np.random.default_rng(place).integers(0, 9, 1024).tolist()) for place in range(32)]
-    requests = [Request(prompts[place // 16], 0, place // 16, Sampling(128, 0), 0) for place in range(512)]
+    requests = [Request(prompts[place // 16], 0, place // 16, Sampling(128, (0,)), 0) for place in range(512)]
     rows = next(blocks_of(requests, 256, 1024, 1)).rows
     policy = transformer_policy(replace(QWEN, layers=1), eos=0)
     params, attention = jax.eval_shape(policy.init, jax.random.key(0)), shape(rows, 1024, dtype=jnp.bool_)
@@ -127,7 +127,7 @@ def test_prompts_that_were_read_in_four_parts_rewrite_the_rows_once():
 
     def moved(parts):
         source = shape(64, dtype=jnp.int32)
-        lowered = fill_rows.lower(policy.decoder, rows, [part] * parts, source, rows.draws, sampling=Sampling(budget, 0))
+        lowered = fill_rows.lower(policy.decoder, rows, [part] * parts, source, rows.draws, sampling=Sampling(budget, (0,)))
         return lowered.compile(compiler_options=for_measuring(make_mesh(1, 1))).cost_analysis()["bytes accessed"]
 
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows.state))
