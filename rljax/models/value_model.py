@@ -125,7 +125,7 @@ def load_value_model(
     size: int | None = None,
     surprisal: bool | None = None,
     compute_dtype: str = "float32",
-    remat: bool = False,
+    remat: str = "none",
 ) -> tuple[ValueModel, Params]:
     """Read a critic or a reward model.
 
@@ -135,7 +135,7 @@ def load_value_model(
         size: how many numbers the algorithm's value head reads; None: any.
         surprisal: whether the model has to read log-probabilities; None: either.
         compute_dtype: precision of matrix products.
-        remat: recompute layers in the backward pass.
+        remat: what layers compute again in the backward pass, one of `rljax.models.config.REMATS`.
 
     Returns:
         The model and its parameters.

@@ -166,7 +166,7 @@ def load_reward_model(
     tokenizer: Tokenizer | None = None,
     chat: bool = False,
     dtype: str = "float32",
-    remat: bool = False,
+    remat: str = "none",
 ) -> RewardModel:
     """Read a reward model: one trained by rljax, or any sequence-classification model with one output.
 
@@ -175,7 +175,7 @@ def load_reward_model(
         tokenizer: in place of the folder's own.
         chat: for a folder without a note, whether prompts go through the chat template.
         dtype: precision of matrix products.
-        remat: recompute layers in the backward pass.
+        remat: what layers compute again in the backward pass, one of `rljax.models.config.REMATS`.
 
     Raises:
         InputError: the folder holds no reward model, the head gives several numbers, or the tokenizer does not fit the model.

@@ -177,7 +177,7 @@ def changes_to_try(config: TrainConfig, count: int) -> list[Change]:
         count: number of devices.
 
     Example:
-        >>> [flag for flag, _ in changes_to_try(TrainConfig.flat(model="m", remat=True), 4)]
+        >>> [flag for flag, _ in changes_to_try(TrainConfig.flat(model="m", remat="full"), 4)]
         ['--fsdp 4', '--microbatch-rows 4', '--dtype bfloat16', '--lora-rank 16', '--quantize nf4']
     """
     fsdp, tensor = config.devices.fsdp, config.devices.tensor
@@ -187,8 +187,8 @@ def changes_to_try(config: TrainConfig, count: int) -> list[Change]:
     fewest = count // tensor
     if config.optimization.microbatch_rows != fewest:
         changes.append((f"--microbatch-rows {fewest}", {"microbatch_rows": fewest}))
-    if not config.model.remat:
-        changes.append(("--remat", {"remat": True}))
+    if config.model.remat != "full":
+        changes.append(("--remat full", {"remat": "full"}))
     if config.model.dtype == "float32":
         changes.append(("--dtype bfloat16", {"dtype": "bfloat16"}))
     can_adapt = not config.optimization.freeze and config.algorithm.anchor is None and config.model.images is None

@@ -113,7 +113,7 @@ def forward_flops(shape: TransformerConfig, tokens: float, slots: float, *, scor
 
 
 def update_flops(shape: TransformerConfig, tokens: float, slots: float, *, scored: float) -> float:
-    """Operations of the forward and the backward pass. With `remat` the layers are computed twice; logits always are.
+    """Operations of the forward and the backward pass. `remat` computes layers, or their attention alone, twice; logits always are.
 
     Args:
         shape: of the transformer.
@@ -123,7 +123,9 @@ def update_flops(shape: TransformerConfig, tokens: float, slots: float, *, score
     """
     layers = forward_flops(shape, tokens, slots, scored=0)
     head = forward_flops(shape, 0, slots, scored=scored)
-    return (4 if shape.remat else 3) * layers + 4 * head
+    products = 2.0 * tokens * shape.layers * matrix_sizes(shape)
+    again = {"none": 0.0, "full": layers, "dots": 0.0, "dots_no_batch": layers - products}[shape.remat]
+    return 3 * layers + again + 4 * head
 
 
 @documented
@@ -168,7 +170,7 @@ def step_work(
     if passes or values:
         work["score"] = Work(passes * forward + values, (passes + (values > 0)) * held.weights)
     updates, repeats = config.optimization.minibatches, config.optimization.passes
-    read = 3 if shape.remat else 2
+    read = 3 if shape.remat == "full" else 2
 
     def parts(minibatches: int) -> int:
         responses = count // minibatches

@@ -3,6 +3,7 @@
 Nothing is run at these widths, and no weight exists. The bounds hold for every machine, because nothing is timed.
 """
 
+import itertools
 from dataclasses import replace
 from functools import partial
 
@@ -135,6 +136,24 @@ def test_prompts_that_were_read_in_four_parts_rewrite_the_rows_once():
     assert moved(4) - moved(1) <= 0.2 * held
 
 
+def test_the_more_a_layer_computes_again_the_less_it_leaves():
+    """Temporaries of a gradient for each further layer of 256 features, over 4 rows of 256 tokens."""
+    config = replace(QWEN, vocab_size=64, width=256, heads=4, kv_heads=2, head_dim=64, hidden=512)
+    one = np.ones((4, 128), np.int32)
+    rows = jax.tree.map(
+        lambda array: shape(*array.shape, dtype=array.dtype),
+        pack(Sequences(one, one > 0, one, one > 0, one.astype(np.float32))),
+    )
+
+    def measured(layers, remat):
+        policy = transformer_policy(replace(config, layers=layers, remat=remat), eos=0)
+        loss = jax.grad(lambda params, rows: policy.score(params, rows, 1.0).logp.sum())
+        return temporaries(compiled(loss, jax.eval_shape(policy.init, KEY), rows))
+
+    left = [measured(4, remat) - measured(2, remat) for remat in ("none", "dots", "dots_no_batch", "full")]
+    assert min(more / less for more, less in itertools.pairwise(left)) > 1.2, left
+
+
 def test_a_row_of_8704_tokens_is_held_a_layer_at_a_time():
     """Gradient with remat. A further layer leaves its input behind, so that all 28 need less than 4 GB."""
     prompt, drawn = np.ones((1, 512), np.int32), np.ones((1, 8192), np.int32)
@@ -148,7 +167,7 @@ def test_a_row_of_8704_tokens_is_held_a_layer_at_a_time():
             compiled(jax.grad(lambda params, rows: policy.score(params, rows, 1.0).logp.sum()), params, packed)
         )
 
-    one, two = (measured(layers, remat=True) for layers in (1, 2))
+    one, two = (measured(layers, remat="full") for layers in (1, 2))
     assert one <= 2.1 * GB, "the logits of a chunk, the head's gradient, and the pass of one layer"
     row = 4 * QWEN.width * 8704
     assert two - one <= 2 * row, "its input, and what the compiler adds"

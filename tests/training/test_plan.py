@@ -198,9 +198,9 @@ def test_the_work_of_a_step_is_that_of_a_hand_count():
     assert work["sample"].flops == read + 16 * 12 * 2 * (layer + 2 * 64 * 26 + 64 * 512)
     assert work["sample"].moved == 2 * 12 * (1000 + 3200 * 26 / 32), "rounds, tokens, weights and the cache on average"
     assert work["update"].moved == 4 * 2 * 1000 + 2 * 2 * 300, "micro-batches, both ways; updates, both ways"
-    assert step_work(config, replace(shape, remat=True), algorithm, make_mesh(1, 1), 20, Held(1, 0, 0, 0))[
-        "update"
-    ].flops == (16 * (32 * 4 * 2 * (layer + 2 * 64 * 32) + 12 * 4 * 2 * 64 * 512))
+    for remat, matrices, mixing in (("full", 4, 4), ("dots_no_batch", 3, 4), ("dots", 3, 3)):
+        update = step_work(config, replace(shape, remat=remat), algorithm, make_mesh(1, 1), 20, Held(1, 0, 0, 0))["update"]
+        assert update.flops == 16 * (32 * 2 * (matrices * layer + mixing * 2 * 64 * 32) + 12 * 4 * 2 * 64 * 512), remat
 
 
 def test_the_examples_of_the_auxiliary_loss_are_planned():
@@ -371,7 +371,7 @@ def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
     assert main([*flags, "--device-memory", "1KB"]) == 1
     text = capsys.readouterr().out
     assert "It does not fit 1KB" in text
-    assert "Nor does it with --microbatch-rows 1 --remat --dtype bfloat16 --lora-rank 16 --quantize nf4: " in text
+    assert "Nor does it with --microbatch-rows 1 --remat full --dtype bfloat16 --lora-rank 16 --quantize nf4: " in text
     assert main([*flags, "--cache-memory", "100KB"]) == 0
     assert re.search(r"^  rows decoded at once +6$", capsys.readouterr().out, re.MULTILINE)
     refused(capsys, "--device 'abacus' is unknown; choose one of a100, h100", *flags, "--device", "abacus")
