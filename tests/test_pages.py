@@ -117,8 +117,7 @@ def test_the_page_of_an_experiment_is_that_of_its_committed_rows(name):
 @pytest.mark.parametrize("name", ["calculator", "images_of_digits"])
 def test_an_experiment_with_a_picture_has_rows_of_all_arms(name):
     experiment, rows = experiment_and_results(name)
-    file = ROOT / "experiments" / f"{name}.json"
-    assert rows_of(file, lambda row: experiment.settings_of(row["arm"])) == rows, "of these settings"
+    assert rows_of(ROOT / "experiments" / f"{name}.json", lambda row: experiment.settings_of(row["arm"])) == rows
     assert {row["arm"] for row in rows} == set(experiment.ARMS)
     assert (ROOT / "experiments" / f"{name}.png").stat().st_size > 10_000
 

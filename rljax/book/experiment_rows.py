@@ -32,6 +32,30 @@ def write_rows(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     atomic_write(file, f"[\n{lines}\n]\n".encode())
 
 
+def settings_hash(*settings: Any) -> str:
+    """Hash of the settings of a row, which stands in it; rows of others are not read, but made again.
+
+    Args:
+        settings: what the row depends on; a value that JSON cannot hold counts as its text.
+
+    Example:
+        >>> settings_hash({"steps": 40}, 0.5) == settings_hash({"steps": 40}, 0.5) != settings_hash({"steps": 41}, 0.5)
+        True
+    """
+    return hashlib.sha256(json.dumps([*settings], default=str).encode()).hexdigest()[:16]
+
+
+def rows_of(file: Path, settings: Callable[[Mapping[str, Any]], str]) -> list[dict[str, Any]]:
+    """Read the rows of a file that were made with the present settings; none if there is no file.
+
+    Args:
+        file: as `write_rows` writes it.
+        settings: row -> the hash that a row of its kind has now.
+    """
+    rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    return [row for row in rows if row["settings"] == settings(row)]
+
+
 def add_missing_rows(
     file: Path, wanted: Iterable[Mapping[str, Any]], make: Callable[..., Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
@@ -87,30 +111,6 @@ def points_text(one: Mapping[int, float], other: Mapping[int, float]) -> str:
     if math.isnan(value):
         return "-"
     return f"{100 * value:+.1f}" if math.isnan(low) else f"{100 * value:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
-
-
-def settings_hash(*settings: Any) -> str:
-    """Hash of the settings of a row, which stands in it; rows of others are not read, but made again.
-
-    Args:
-        settings: what the row depends on; a value that JSON cannot hold counts as its text.
-
-    Example:
-        >>> settings_hash({"steps": 40}, 0.5) == settings_hash({"steps": 40}, 0.5) != settings_hash({"steps": 41}, 0.5)
-        True
-    """
-    return hashlib.sha256(json.dumps([*settings], default=str).encode()).hexdigest()[:16]
-
-
-def rows_of(file: Path, settings: Callable[[Mapping[str, Any]], str]) -> list[dict[str, Any]]:
-    """Read the rows of a file that were made with the present settings; none if there is no file.
-
-    Args:
-        file: as `write_rows` writes it.
-        settings: row -> the hash that a row of its kind has now.
-    """
-    rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
-    return [row for row in rows if row["settings"] == settings(row)]
 
 
 def made_on() -> str:
