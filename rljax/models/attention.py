@@ -56,7 +56,7 @@ def attend_cached(
     keys: Float[Array, "B K H S"],
     values: Float[Array, "B K S H"],
     segments: Int[Array, "B S"],
-    slot: Int[Array, ""] | int,
+    slot: Int[Array, "*R"] | int,
     *,
     block: int | None = None,
     devices: int = 1,
@@ -71,7 +71,7 @@ def attend_cached(
         keys: of every slot, rotated.
         values: of every slot.
         segments: above 0 where a slot holds a token.
-        slot: slot of the first new token.
+        slot: slot of the first new token, one for all rows or one a row.
         block: queries that are held against all keys at once; None: as many as `block_size` says.
         devices: number of devices that share rows and heads.
     """
@@ -92,18 +92,18 @@ def attend_cached(
 
 
 def visible_in_cache(
-    segments: Int[Array, "B S"], slot: Int[Array, ""] | int, *, new: int, first: Int[Array, ""] | int = 0, count: int
+    segments: Int[Array, "B S"], slot: Int[Array, "*R"] | int, *, new: int, first: Int[Array, ""] | int = 0, count: int
 ) -> Bool[Array, "B T S"]:
     """The slots that T new tokens see: all that hold a token, but those of later new ones. Padding sees itself, too.
 
     Args:
         segments: above 0 where a slot holds a token.
-        slot: slot of the first new token; the others follow it.
+        slot: slot of the first new token, one for all rows or one a row; the others follow it.
         new: number of new tokens.
         first: place of the first of the T tokens among them.
         count: T.
     """
-    place = (jnp.arange(segments.shape[1]) - slot)[None, None]
+    place = (jnp.arange(segments.shape[1])[None] - jnp.reshape(slot, (-1, 1)))[:, None]
     token = (first + jnp.arange(count))[None, :, None]
     is_later = (place > token) & (place < new)
     return ((segments > 0)[:, None] & ~is_later) | (place == token)
