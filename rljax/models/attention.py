@@ -60,7 +60,7 @@ def attend_cached(
     keys: Float[Array, "B K H S"],
     values: Float[Array, "B K S H"],
     segments: Int[Array, "B S"],
-    slot: Int[Array, ""] | int,
+    slot: Int[Array, "*R"] | int,
     *,
     block: int | None = None,
     devices: int = 1,
@@ -76,7 +76,7 @@ def attend_cached(
         keys: of every slot, rotated.
         values: of every slot.
         segments: above 0 where a slot holds a token.
-        slot: slot of the first new token.
+        slot: slot of the first new token, one for all rows or one a row.
         block: queries that are held against all keys at once; None: as many as `block_size` says.
         devices: number of devices that share rows and heads.
         window: most tokens that a token sees, see `visible_in_cache`.
@@ -99,7 +99,7 @@ def attend_cached(
 
 def visible_in_cache(
     segments: Int[Array, "B S"],
-    slot: Int[Array, ""] | int,
+    slot: Int[Array, "*R"] | int,
     *,
     new: int,
     first: Int[Array, ""] | int = 0,
@@ -110,14 +110,14 @@ def visible_in_cache(
 
     Args:
         segments: above 0 where a slot holds a token.
-        slot: slot of the first new token; the others follow it.
+        slot: slot of the first new token, one for all rows or one a row; the others follow it.
         new: number of new tokens.
         first: place of the first of the T tokens among them.
         count: T.
         window: most tokens that a token sees: itself and the nearest before it in the ring; None: all of them.
     """
     slots = segments.shape[1]
-    place = (jnp.arange(slots) - slot)[None, None]
+    place = (jnp.arange(slots)[None] - jnp.reshape(slot, (-1, 1)))[:, None]
     token = (first + jnp.arange(count))[None, :, None]
     is_seen = (segments > 0)[:, None] & ~((place > token) & (place < new))
     if window is not None:

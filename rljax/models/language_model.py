@@ -198,11 +198,15 @@ def begin_decode(
     Returns:
         Logits of the first new token, and the state of the decode.
     """
-    module, length = model.module(params), tokens.shape[1]
+    rows, length = tokens.shape
     if length > PREFILL_TOKENS:
-        last, cache = _read_in_chunks(model, params, tokens, attention, budget, offset)
-        attention = jnp.pad(attention, ((0, 0), (0, budget)))
-        return module.logits(last), DecodeState(cache, attention, attention.sum(-1), jnp.int32(length))
+        positions, end = positions_of(attention), jnp.full(rows, length - 1)
+        attention, cache = jnp.pad(attention, ((0, 0), (0, budget))), empty_cache(model, rows, length + budget)
+        last, cache = _read_in_chunks(
+            model, params, tokens, positions, attention, cache, jnp.int32(0), end=end, offset=offset
+        )
+        return model.module(params).logits(last), DecodeState(cache, attention, attention.sum(-1), jnp.int32(length))
+    module = model.module(params)
     hidden, cache = module(tokens, positions_of(attention), attention.astype(jnp.int32), offset=offset)
     state = DecodeState(cache, attention, attention.sum(-1), jnp.int32(length))
     return module.logits(hidden[:, -1]), grow_decode(state, budget)
@@ -211,37 +215,40 @@ def begin_decode(
 def _read_in_chunks(
     model: Model,
     params: Params,
-    tokens: Int[Array, "B L"],
-    attention: Bool[Array, "B L"],
-    budget: int,
-    offset: Float[Array, "B L D"] | None,
+    tokens: Int[Array, "B T"],
+    positions: Int[Array, "B T"],
+    attention: Bool[Array, "B S"],
+    cache: Cache,
+    slot: Int[Array, "*R"],
+    *,
+    end: Int[Array, "B"],
+    offset: Float[Array, "B T D"] | None = None,
 ) -> tuple[Float[Array, "B D"], Cache]:
-    """Last hidden state and cache of prompts. The chunks have one length, and the last one begins in the one before it if need be:
-    what is read a second time is written with the same numbers."""
-    module, (rows, length) = model.module(params), tokens.shape
+    """Read tokens into a cache from `slot` on; return the hidden state of the one at place `end` of each row.
+
+    The chunks have one length, and the last one begins inside of the one before it if need be: what is read a second time is
+    written with the same numbers.
+    """
+    module, length = model.module(params), tokens.shape[1]
     chunks = -(-length // PREFILL_TOKENS)
     chunk = -(-length // chunks)
-    positions, holds_token = positions_of(attention), jnp.pad(attention, ((0, 0), (0, budget)))
 
-    def read(number: Array, carried: tuple[Array, Cache]) -> tuple[Array, Cache]:
+    def read(number: Array | int, carried: tuple[Array, Cache]) -> tuple[Array, Cache]:
         start = jnp.minimum(number * chunk, length - chunk)
-        written = jnp.arange(length + budget) < start + chunk
+        is_written = jnp.arange(attention.shape[1])[None] < jnp.reshape(slot + start + chunk, (-1, 1))
 
         def part(array: Array) -> Array:
             return jax.lax.dynamic_slice_in_dim(array, start, chunk, axis=1)
 
-        hidden, cache = module(
-            part(tokens),
-            part(positions),
-            (holds_token & written[None]).astype(jnp.int32),
-            carried[1],
-            start,
-            offset=None if offset is None else part(offset),
-        )
-        return hidden[:, -1], cache
+        segments = (attention & is_written).astype(jnp.int32)
+        added = None if offset is None else part(offset)
+        hidden, cache = module(part(tokens), part(positions), segments, carried[1], slot + start, offset=added)
+        place = end - start
+        found = jnp.take_along_axis(hidden, jnp.clip(place, 0, chunk - 1)[:, None, None], axis=1)[:, 0]
+        return jnp.where(((place >= 0) & (place < chunk))[:, None], found, carried[0]), cache
 
-    nothing = jnp.zeros((rows, model.config.width), model.config.compute_dtype)
-    return jax.lax.fori_loop(0, chunks, read, (nothing, empty_cache(model, rows, length + budget)))
+    nothing = jnp.zeros((len(tokens), model.config.width), model.config.compute_dtype)
+    return read(0, (nothing, cache)) if chunks == 1 else jax.lax.fori_loop(0, chunks, read, (nothing, cache))
 
 
 def empty_cache(model: Model, rows: int, slots: int) -> Cache:
@@ -277,6 +284,22 @@ def advance_decode(
     attention = jax.lax.dynamic_update_slice_in_dim(state.attention, seen, slot, axis=1)
     hidden, cache = module(token[:, None], state.lengths[:, None], attention.astype(jnp.int32), state.cache, slot)
     return module.logits(hidden[:, -1]), DecodeState(cache, attention, state.lengths + 1, slot + 1)
+
+
+def extend_rows(
+    model: Model,
+    params: Params,
+    tokens: Int[Array, "B T"],
+    first: Int[Array, "B"],
+    count: Int[Array, "B"],
+    cache: Cache,
+) -> tuple[Float[Array, "B V"], Cache]:
+    """Read `count` tokens of each row behind the `first` ones, whose slots are the first of the cache; see
+    `rljax.models.policy.Extend`."""
+    positions = first[:, None] + jnp.arange(tokens.shape[1])[None]
+    everywhere = jnp.ones((len(tokens), cache[0].values.shape[2]), bool)
+    last, cache = _read_in_chunks(model, params, tokens, positions, everywhere, cache, first, end=count - 1)
+    return model.module(params).logits(last), cache
 
 
 def insert_prompts(state: DecodeState, fresh: DecodeState, source: Int[Array, "B"]) -> DecodeState:

@@ -119,6 +119,29 @@ class Grow(Protocol):
         ...
 
 
+@runtime_checkable
+class Extend(Protocol):
+    """Read several tokens of rows that have read others: the next turn of a dialogue, or the first one."""
+
+    def __call__(
+        self, params: Params, tokens: Int[Array, "B T"], first: Int[Array, "B"], count: Int[Array, "B"], state: PyTree
+    ) -> tuple[Float[Array, "B V"], PyTree]:
+        """Read tokens of each row behind its first ones.
+
+        Args:
+            params: parameters of the policy.
+            tokens: token ids from the left end of each row on; meaningless from `count` on.
+            first: tokens before them that the row keeps, 0 for a new row; it forgets what it has read besides.
+            count: tokens of each row, at least 1.
+            state: of B rows. Tokens for which it has no room are never needed.
+
+        Returns:
+            Logits of the token after the last one of each row, before any temperature, and the new state, with the shapes and
+            dtypes of the old one.
+        """
+        ...
+
+
 def insert_rows(state: PyTree, fresh: PyTree, source: Int[Array, "B"]) -> PyTree:
     """Replace rows of a state whose every array has the rows as its first axis: the `Insert` of most decoders.
 
@@ -140,6 +163,17 @@ def unchanged(params: Params) -> Params:
 
 
 @documented
+class TurnDecoder(NamedTuple):
+    """Functions for rows that go on after tokens that were not drawn, each at a length of its own. Every array of their state has
+    the rows as its first axis."""
+
+    empty: Callable[[int, int], PyTree]
+    """(rows, slots) -> a state with room for that many tokens of each row, of which none was read."""
+    extend: Extend
+    """(params, tokens [B, T], first [B], count [B], state) -> (logits [B, V], state)."""
+
+
+@documented
 class Decoder(NamedTuple):
     """Functions with which the built-in engine samples from a model. All of them are traced, and have to be hashable."""
 
@@ -155,6 +189,8 @@ class Decoder(NamedTuple):
     grow: Grow | None = None
     """(state, more) -> state with room for `more` further tokens; the state of a long decode begins small. None: `begin` makes room
     for the whole budget."""
+    turns: TurnDecoder | None = None
+    """For episodes of several turns, which then go on with what the model has read; None: each turn reads its whole context."""
 
 
 @documented

@@ -189,13 +189,14 @@ class Attention(nnx.Module):
         angles: RotaryAngles,
         segments: Int[Array, "B S"],
         cache: LayerCache | None,
-        slot: Int[Array, ""] | int,
+        slot: Int[Array, "*R"] | int,
     ) -> tuple[Float[Array, "B T D"], LayerCache]:
         """Attend from T new tokens to S slots.
 
         Without a cache the slots are the tokens themselves, and each sees the earlier ones of its segment; a new cache is returned.
         With one, a ring, it is written from `slot` on, and a token sees all slots whose segment is not 0, but those of later new
-        tokens, as far back as the layer's window.
+        tokens, as far back as the layer's window. If each row has a slot of its own, what would lie behind the last slot is not
+        written.
         """
         rows, length, _ = x.shape
         query, key, value = self._project(x)
@@ -218,8 +219,14 @@ class Attention(nnx.Module):
 
     def _write(self, cache: LayerCache, keys: Array, values: Array, slot: Array | int) -> LayerCache:
         """The cache with new tokens from a slot on."""
-        keys = jax.lax.dynamic_update_slice_in_dim(cache.keys, keys, slot, axis=3)
-        values = jax.lax.dynamic_update_slice_in_dim(cache.values, values, slot, axis=2)
+        if jnp.ndim(slot) == 0:
+            keys = jax.lax.dynamic_update_slice_in_dim(cache.keys, keys, slot, axis=3)
+            values = jax.lax.dynamic_update_slice_in_dim(cache.values, values, slot, axis=2)
+        else:
+            rows, length = values.shape[0], values.shape[2]
+            row, slots = jnp.arange(rows)[:, None], jnp.reshape(slot, (-1, 1)) + jnp.arange(length)[None]
+            keys = cache.keys.at[row, :, :, slots].set(keys.transpose(0, 3, 1, 2), mode="drop")
+            values = cache.values.at[row, :, slots].set(values.swapaxes(1, 2), mode="drop")
         return LayerCache(constrained(keys, CACHED_KEYS, self.mesh), constrained(values, SLOTS, self.mesh))
 
 
@@ -255,7 +262,7 @@ class Layer(nnx.Module):
         angles: RotaryAngles,
         segments: Int[Array, "B S"],
         cache: LayerCache | None,
-        slot: Int[Array, ""] | int,
+        slot: Int[Array, "*R"] | int,
     ) -> tuple[Float[Array, "B T D"], LayerCache]:
         """Return the new residual stream and this layer's keys and values."""
         mixed, cache = self.attention(self.attention_norm(x), angles, segments, cache, slot)
@@ -280,7 +287,7 @@ class Transformer(nnx.Module):
         positions: Int[Array, "B T"],
         segments: Int[Array, "B S"],
         cache: Cache | None = None,
-        slot: Int[Array, ""] | int = 0,
+        slot: Int[Array, "*R"] | int = 0,
         *,
         offset: Float[Array | np.ndarray, "B T D"] | None = None,
     ) -> tuple[Float[Array, "B T D"], Cache]:

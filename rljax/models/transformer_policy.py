@@ -21,6 +21,8 @@ from rljax.models.language_model import (
     advance_decode,
     begin_decode,
     decode_weights,
+    empty_cache,
+    extend_rows,
     grow_decode,
     init_params,
     insert_prompts,
@@ -29,7 +31,7 @@ from rljax.models.language_model import (
     token_features,
 )
 from rljax.models.model_folder import ModelContents, write_model
-from rljax.models.policy import Bound, Decoder, HostParams, Params, Policy, ValueFunction, path_names
+from rljax.models.policy import Bound, Decoder, HostParams, Params, Policy, TurnDecoder, ValueFunction, path_names
 from rljax.models.quantization import quantized, quantized_params
 from rljax.models.value_model import ValueModel, init_value_params, value_contents, value_model, value_outputs
 from rljax.sharing import shared
@@ -95,6 +97,7 @@ def transformer_policy(
             insert_prompts,
             Bound(decode_weights, model),
             grow_decode,
+            TurnDecoder(Bound(empty_cache, model), Bound(extend_rows, model)),
         ),
         value_function=shared(
             lambda size, surprisal: value_function(

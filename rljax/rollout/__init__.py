@@ -8,12 +8,14 @@ from rljax.rollout.groups import Groups, pad
 from rljax.rollout.judging import Judge
 from rljax.rollout.layout import Layout, lay_out
 from rljax.rollout.packing import Sequences, demonstrated, pack, sequences_of
-from rljax.rollout.request import Engine, Request, Response, Sampling, StreamingEngine
+from rljax.rollout.request import Dialogue, DialogueEngine, Engine, Request, Response, Sampling, StreamingEngine
 from rljax.rollout.worker import RolloutWorker
 
 __all__ = [
     "Collected",
     "DecodingEngine",
+    "Dialogue",
+    "DialogueEngine",
     "Engine",
     "Environment",
     "Groups",

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from rljax.errors import InputError
-from rljax.models import Decoder, Params
+from rljax.models import Decoder, Params, TurnDecoder
 from rljax.records import required
 from rljax.sharing import shared
 from rljax.text import one_line
@@ -21,6 +21,7 @@ _RETURNS = MappingProxyType(
         "insert": "a state",
         "weights": "parameters",
         "grow": "a state",
+        "turns": "logits and a state",
     }
 )
 
@@ -51,6 +52,19 @@ def check_decoder(decoder: Decoder, params: Params, vocab_size: int, *, rows: in
         _, small = _traced("begin", begin_small, params, *prompts(rows))
         _check_state("grow", state, _traced("grow", grow, small)[1])
         _check_state("insert", state, _traced("insert", insert, state, small, token)[1])
+    if decoder.turns is not None:
+        _check_turns(decoder.turns, params, vocab_size, rows=rows, slots=prompt_length + budget)
+
+
+def _check_turns(turns: TurnDecoder, params: Params, vocab_size: int, *, rows: int, slots: int) -> None:
+    """Refuse functions for turns that do not fit."""
+    number = jax.ShapeDtypeStruct((rows,), np.int32)
+    for length in (1, slots):
+        _, state = _traced("turns", lambda: (None, turns.empty(rows, slots)))
+        tokens = jax.ShapeDtypeStruct((rows, length), np.int32)
+        logits, read = _traced("turns", turns.extend, params, tokens, number, number, state)
+        _check_logits("turns", logits, (rows, vocab_size))
+        _check_state("turns", state, read)
 
 
 @shared

@@ -1,6 +1,6 @@
 """The built-in engine: reads each prompt once, and decodes a bounded number of rows, which other prompts take when they end."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from rljax.errors import InputError
 from rljax.models import Decoder, Params
 from rljax.parallel import fetch, put_rows, row_sharding, row_shards
 from rljax.records import documented, required
-from rljax.rollout.request import Request, Response, Sampling
+from rljax.rollout.request import Dialogue, Request, Response, Sampling
 from rljax.rollout.sampling import (
     Draws,
     Prompts,
@@ -94,13 +94,40 @@ class DecodingEngine:
         at a time."""
         yield from self._kinds(params, requests, last=8)
 
-    def _kinds(self, params: Params, requests: Sequence[Request], *, last: int) -> Iterator[dict[int, Response]]:
-        """Responses to requests of any kind, one kind after the other; see `_draw`."""
-        params = decode_weights(self.decoder, params)
+    def dialogue(self, params: Params, requests: Mapping[int, Request]) -> Dialogue:
+        """Begin episodes of several turns, whose rows go on after a turn with what the model has read of them, if the decoder has
+        `turns`."""
+        from rljax.rollout.dialogue import CachedDialogue, Rereading  # noqa: PLC0415  they need this module
+
+        return (Rereading if self.decoder.turns is None else CachedDialogue)(self, params, requests)
+
+    def check_stop(self, requests: Iterable[Request]) -> None:
+        """Refuse stop strings if there is no `text`.
+
+        Raises:
+            InputError: a request has stop strings, and the engine has no `text`.
+        """
         if self.text is None and any(request.sampling.stop for request in requests):
             raise InputError(
                 "text: stop strings are looked for in text, and this engine cannot decode token ids; got None."
             )
+
+    def batch_rows(self, params: Params, count: int, length: int, budget: int) -> int:
+        """Rows of the batch in which so many requests are drawn.
+
+        Args:
+            params: ready for reading.
+            count: number of requests.
+            length: slots of a prompt, in tokens.
+            budget: most tokens of a response.
+        """
+        most = self.slots if isinstance(self.slots, int) else self.slots(params, count, length, budget)
+        return compiled_rows(min(count, most), row_shards(self.mesh))
+
+    def _kinds(self, params: Params, requests: Sequence[Request], *, last: int) -> Iterator[dict[int, Response]]:
+        """Responses to requests of any kind, one kind after the other; see `_draw`."""
+        params = decode_weights(self.decoder, params)
+        self.check_stop(requests)
         kinds = [request.sampling._replace(max_tokens=0, stop=()) for request in requests]
         for kind in dict.fromkeys(kinds):
             places = [place for place, other in enumerate(kinds) if other == kind]
@@ -112,8 +139,7 @@ class DecodingEngine:
         budget = max(request.sampling.max_tokens for request in requests)
         sampling = requests[0].sampling._replace(max_tokens=budget, stop=())
         length = padded_length(requests, self.prompt_length)
-        most = self.slots if isinstance(self.slots, int) else self.slots(params, len(requests), length, budget)
-        slots = compiled_rows(min(len(requests), most), row_shards(self.mesh))
+        slots = self.batch_rows(params, len(requests), length, budget)
         can_grow = self.decoder.grow is not None
         room = rooms(budget, length)[0] if can_grow else budget
         empty = partial(empty_rows, self.decoder, params, length=length, budget=budget, place=row_sharding(self.mesh))
@@ -124,11 +150,11 @@ class DecodingEngine:
             while waiting:
                 if (decoding.holder >= 0).all():
                     decoding = self._grow(decoding, budget)
-                    decoding, ended = self._decode(params, decoding, requests, max(1, slots // 8), sampling)
+                    decoding, ended = self.draw_rows(params, decoding, requests, max(1, slots // 8), sampling)
                     yield ended
                 free = np.flatnonzero(decoding.holder < 0)[: len(waiting)]
                 begun, waiting = waiting[: len(free)], waiting[len(free) :]
-                decoding = self._fill(decoding, prompts, requests, free, begun, sampling)
+                decoding = self.begin_rows(decoding, prompts, requests, free, begun, sampling)
         while (live := int((decoding.holder >= 0).sum())) > 0:
             slots = len(decoding.holder)
             fewer = fewer_rows(slots, budget, row_shards(self.mesh))
@@ -137,7 +163,7 @@ class DecodingEngine:
                 continue
             left = max(0, live - -(-slots // last), *fewer[:1])
             decoding = self._grow(decoding, budget)
-            decoding, ended = self._decode(params, decoding, requests, slots - left, sampling)
+            decoding, ended = self.draw_rows(params, decoding, requests, slots - left, sampling)
             yield ended
 
     def _move(self, decoding: Decoding, empty: Rows) -> Decoding:
@@ -155,7 +181,7 @@ class DecodingEngine:
         room = min(budget, 2 * decoding.room)
         return decoding._replace(rows=grow_rows(self.decoder, decoding.rows, more=room - decoding.room), room=room)
 
-    def _decode(
+    def draw_rows(
         self, params: Params, decoding: Decoding, requests: Sequence[Request], enough: int, sampling: Sampling
     ) -> tuple[Decoding, dict[int, Response]]:
         """Draw until `enough` rows have ended; their responses, whose rows get free."""
@@ -204,7 +230,7 @@ class DecodingEngine:
             parts.append(read_prompts(self.decoder, params, *placed, budget=room))
         return parts + parts[:1] * (block.parts - len(parts))
 
-    def _fill(
+    def begin_rows(
         self,
         decoding: Decoding,
         prompts: Sequence[Prompts],

@@ -5,8 +5,9 @@ trained on.
 Token ids are never decoded and encoded again, so what is scored is exactly what was drawn.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, chdir, nullcontext
+from functools import partial
 from numbers import Real
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -20,8 +21,9 @@ from rljax.parallel import agree
 from rljax.records import documented
 from rljax.rewards.calling import called_name, check_failures, read_answer
 from rljax.rewards.failure import Failed
+from rljax.rollout.dialogue import Rereading
 from rljax.rollout.judging import Verdicts
-from rljax.rollout.request import Engine, Request, Response, check_responses
+from rljax.rollout.request import Dialogue, DialogueEngine, Engine, Request, Response, check_responses
 from rljax.text import one_line
 
 
@@ -164,17 +166,16 @@ def play(
     check_environment(environment)
     with judging():
         episodes = [_begun(environment, *pair) for pair in zip(requests, problems, strict=True)]
-    for turn in range(environment.max_turns):
-        open_places = [place for place, episode in enumerate(episodes) if not episode.done]
-        if not open_places:
-            break
-        turns = _next_turns([episodes[place] for place in open_places], turn)
-        responses = engine.generate(params, turns)
-        check_responses(turns, responses)
-        last = turn + 1 == environment.max_turns
+    turns = {place: _next_turn(episode) for place, episode in enumerate(episodes)}
+    dialogue = (engine.dialogue if isinstance(engine, DialogueEngine) else partial(Rereading, engine))(params, turns)
+    while turns:
+        responses = _ended(dialogue, turns)
         with judging():
-            for place, response in zip(open_places, responses, strict=True):
-                episodes[place] = _advanced(environment, episodes[place], response, tokenizer, last=last)
+            for place, response in responses.items():
+                episodes[place] = _advanced(environment, episodes[place], response, tokenizer)
+        added = {place: _next_turn(episodes[place]) for place in responses if not episodes[place].done}
+        dialogue.add(added)
+        turns = {place: request for place, request in turns.items() if place not in responses} | added
     agree("observations of the environment", repr([[piece.tokens.tolist() for piece in e.pieces] for e in episodes]))
     answer = read_answer(
         [episode.reward if episode.failure is None else episode.failure for episode in episodes],
@@ -196,24 +197,28 @@ def _begun(environment: Environment, request: Request, problem: Problem) -> _Epi
         return _Episode(request, None, failure=Failed("raised", one_line(error)))
 
 
-def _next_turns(episodes: Sequence[_Episode], turn: int) -> list[Request]:
-    """Requests of the next turns. All have the same budget, rounded up to a power of two, so that few programs are compiled."""
-    most = max(episode.room for episode in episodes)
-    requests = []
-    for episode in episodes:
-        budget = min(1 << (most - 1).bit_length(), episode.request.sampling.max_tokens)
-        context = episode.request.prompt_tokens + tuple(int(token) for piece in episode.pieces for token in piece.tokens)
-        seed = episode.request.seed ^ (turn * 0x9E3779B97F4A7C15 % 2**64)
-        sampling = episode.request.sampling._replace(max_tokens=budget)
-        requests.append(episode.request._replace(prompt_tokens=context, sampling=sampling, seed=seed))
-    return requests
+def _next_turn(episode: _Episode) -> Request:
+    """Request of the next turn."""
+    request, turn = episode.request, episode.turns
+    context = request.prompt_tokens + tuple(int(token) for piece in episode.pieces for token in piece.tokens)
+    seed = request.seed ^ (turn * 0x9E3779B97F4A7C15 % 2**64)
+    return request._replace(prompt_tokens=context, sampling=request.sampling._replace(max_tokens=episode.room), seed=seed)
 
 
-def _advanced(
-    environment: Environment, episode: _Episode, response: Response, tokenizer: Tokenizer, *, last: bool
-) -> _Episode:
+def _ended(dialogue: Dialogue, turns: Mapping[int, Request]) -> Mapping[int, Response]:
+    """Responses to some turns."""
+    responses = dialogue.draw()
+    if not responses or not responses.keys() <= turns.keys():
+        raise InputError(
+            f"engine.dialogue: draw must return responses to some of the turns of episodes {sorted(turns)}; got some to "
+            f"{sorted(responses)}."
+        )
+    check_responses([turns[place] for place in responses], list(responses.values()))
+    return responses
+
+
+def _advanced(environment: Environment, episode: _Episode, turn: Response, tokenizer: Tokenizer) -> _Episode:
     """The episode after a turn of the policy and the environment's answer."""
-    turn = _cut(response, episode.room)
     episode = episode._replace(pieces=(*episode.pieces, turn), turns=episode.turns + 1)
     if episode.failure is not None:
         return episode._replace(done=True)
@@ -229,19 +234,11 @@ def _advanced(
     episode = episode._replace(state=step.state, reward=sum(rewards) if rewards else None)
     if step.done or turn.truncated:
         return episode._replace(done=True)
-    observation = tokenizer.encode(step.observation)
+    observation, last = tokenizer.encode(step.observation), episode.turns == environment.max_turns
     if last or len(observation) >= episode.room:
         ended = turn._replace(finish="turns" if last else "length")
         return episode._replace(pieces=(*episode.pieces[:-1], ended), done=True)
     return episode._replace(pieces=(*episode.pieces, _observed(turn, observation))) if observation else episode
-
-
-def _cut(response: Response, room: int) -> Response:
-    """Cut a turn to the tokens that are left in the budget."""
-    if len(response.tokens) <= room:
-        return response
-    names = ("tokens", "mask", "behaviour_logp", "policy_logp")
-    return response._replace(finish="length", **{name: getattr(response, name)[:room] for name in names})
 
 
 def _observed(turn: Response, observation: Sequence[int]) -> Response:

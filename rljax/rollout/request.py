@@ -1,6 +1,6 @@
 """Requests to an engine and its responses, as token ids without padding."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
@@ -115,6 +115,43 @@ class StreamingEngine(Engine, Protocol):
 
         Yields:
             Some responses, by the places of their requests; each once, in any order that does not depend on time.
+        """
+        ...
+
+
+@runtime_checkable
+class Dialogue(Protocol):
+    """Turns of many episodes, each drawn after its whole context."""
+
+    def add(self, requests: Mapping[int, Request]) -> None:
+        """Let turns wait for a row, also while others are drawn.
+
+        Args:
+            requests: episode -> its next turn; on several hosts the same in every process. The prompt is the whole context: the
+                episode's first prompt, its turns, and what was observed between them.
+        """
+        ...
+
+    def draw(self) -> Mapping[int, Response]:
+        """Draw until some turns have ended.
+
+        Returns:
+            Their responses, by episode; each turn once. Empty if none waits and none is drawn.
+        """
+        ...
+
+
+@runtime_checkable
+class DialogueEngine(Engine, Protocol):
+    """An engine that goes on with what it has read of an episode. Environments of several turns then use it."""
+
+    def dialogue(self, params: Params, requests: Mapping[int, Request]) -> Dialogue:
+        """Begin episodes.
+
+        Args:
+            params: parameters of the policy.
+            requests: episode -> its first turn. The budget of a later one is what is left of the episode's; requests with other
+                prompts may be added, if they have as much room.
         """
         ...
 

@@ -56,8 +56,9 @@ def test_new_tokens_see_a_cache_up_to_themselves(block, slot, new, window):
         scores = np.array([query[row, token, key, group] @ keys[row, key, s] for s in seen]) / FEATURES**0.5
         weights = np.exp(scores) / np.exp(scores).sum()
         expected[row, token, key, group] = sum(w * values[row, key, s] for w, s in zip(weights, seen, strict=True))
-    mixed = attend_cached(QUERY[:, :new], KEY.swapaxes(2, 3), VALUE, SEGMENTS, slot, block=block, window=window)
-    np.testing.assert_allclose(mixed, expected, atol=1e-5)
+    for slots in (slot, jnp.full(ROWS, slot)):
+        mixed = attend_cached(QUERY[:, :new], KEY.swapaxes(2, 3), VALUE, SEGMENTS, slots, block=block, window=window)
+        np.testing.assert_allclose(mixed, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

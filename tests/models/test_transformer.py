@@ -1,7 +1,9 @@
 """The transformer as pure functions: cache, padding, chunks, recomputation."""
 
 from dataclasses import replace
+from functools import partial
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +22,15 @@ from rljax.models import (
     score_tokens,
 )
 from rljax.models.config import REMATS
-from rljax.models.language_model import advance_decode, begin_decode, grow_decode, insert_prompts, positions_of
+from rljax.models.language_model import (
+    advance_decode,
+    begin_decode,
+    empty_cache,
+    extend_rows,
+    grow_decode,
+    insert_prompts,
+    positions_of,
+)
 from rljax.models.language_model import logits as logits_of
 from rljax.models.transformer import rope_frequencies
 
@@ -68,30 +78,31 @@ def test_cached_decode_is_the_whole_forward(params, whole):
 
 
 @pytest.mark.parametrize("length", [8, 11, 13])
-@pytest.mark.parametrize(("dtype", "window"), [("float32", None), ("bfloat16", None), ("float32", 3), ("float32", 6)])
-def test_a_prompt_read_in_chunks_leaves_the_cache_of_one_read_whole(params, monkeypatch, length, dtype, window):
+@pytest.mark.parametrize("window", [None, 3, 6])
+def test_a_prompt_read_in_chunks_leaves_the_cache_of_one_read_whole(params, monkeypatch, length, window):
     """Rows of 2 to `length` tokens with padding before them, chunks of at most 4, and decoding after them."""
-    model, budget = Model(replace(CONFIG, compute_dtype=dtype, window=window)), 3
-    random = np.random.default_rng(length)
-    tokens = jnp.array(random.integers(2, 13, (4, length)))
+    model, budget = Model(replace(CONFIG, window=window)), 3
+    tokens = jnp.array(np.random.default_rng(length).integers(2, 13, (4, length)))
     attention = jnp.arange(length)[None] >= jnp.array([0, 1, length // 2, length - 2])[:, None]
-    monkeypatch.setattr(language_model, "PREFILL_TOKENS", length)
     expected, whole_state = begin_decode(model, params, tokens, attention, budget)
     monkeypatch.setattr(language_model, "PREFILL_TOKENS", 4)
     out, state = begin_decode(model, params, tokens, attention, budget)
-
-    def assert_close(found, wanted):
-        """In bfloat16 up to two last digits of the largest number, which a rotation carries over to small ones, or 0.2."""
-        found, wanted = (array.astype(jnp.float32) for array in (found, wanted))
-        tolerance = 1e-4 if dtype == "float32" else max(0.2, 2**-6 * np.abs(wanted).max())
-        np.testing.assert_allclose(found, wanted, atol=tolerance)
-
-    assert_close(out, expected)
-    jax.tree.map(assert_close, state, whole_state)
+    np.testing.assert_allclose(out, expected, atol=1e-4)
+    chex.assert_trees_all_equal_shapes_and_dtypes(state, whole_state)
+    chex.assert_trees_all_close(state, whole_state, atol=1e-4)
     for token in (5, 6):
         out, state = advance_decode(model, params, jnp.full(4, token), state)
         expected, whole_state = advance_decode(model, params, jnp.full(4, token), whole_state)
-        assert_close(out, expected)
+        np.testing.assert_allclose(out, expected, atol=1e-4)
+
+
+def test_a_cache_read_in_chunks_has_the_precision_of_the_products(params, monkeypatch):
+    model = Model(replace(CONFIG, compute_dtype="bfloat16"))
+    whole = jax.eval_shape(partial(begin_decode, model, budget=3), params, TOKENS, ATTENTION)
+    monkeypatch.setattr(language_model, "PREFILL_TOKENS", 4)
+    in_chunks = jax.eval_shape(partial(begin_decode, model, budget=3), params, TOKENS, ATTENTION)
+    assert whole[1].cache[0].keys.dtype == jnp.bfloat16
+    assert in_chunks == whole
 
 
 WINDOWS = {"in all layers": {"window": 2}, "in the first": {"window": 3, "full_layers": (1,)}, "none": {}}
@@ -152,6 +163,22 @@ def test_a_cache_that_grows_holds_what_it_held(params, whole):
     np.testing.assert_array_equal(joined.attention[0, 3:6], ATTENTION[0, :3])
     out, _ = advance_decode(model, params, TOKENS[:, 3], joined)
     np.testing.assert_allclose(out[0], whole[0, 3], atol=1e-4)
+
+
+@pytest.mark.parametrize("most", [2, 9])
+def test_rows_go_on_at_places_of_their_own(params, whole, monkeypatch, most):
+    """Pieces of different lengths, filled up with other tokens and read behind what is forgotten; in chunks of two, and whole."""
+    monkeypatch.setattr(language_model, "PREFILL_TOKENS", most)
+    model = Model(CONFIG)
+    cache = empty_cache(model, 2, 7)
+    filler = jnp.full((2, 8), 11)
+    for first, count in (((0, 0), (4, 1)), ((2, 1), (1, 4)), ((3, 5), (3, 1))):
+        place = jnp.array(first)[:, None] + jnp.arange(8)[None]
+        is_new = jnp.arange(8)[None] < jnp.array(count)[:, None]
+        tokens = jnp.where(is_new, jnp.take_along_axis(TOKENS, jnp.minimum(place, 5), axis=1), filler)
+        out, cache = extend_rows(model, params, tokens, jnp.array(first), jnp.array(count), cache)
+        for row in range(2):
+            np.testing.assert_allclose(out[row], whole[row, first[row] + count[row] - 1], atol=1e-4)
 
 
 @pytest.mark.parametrize("window", WINDOWS)

@@ -1,6 +1,7 @@
 """An environment of several turns: played, judged and trained on, with observations that are seen and not learnt."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -16,7 +17,9 @@ from rljax.algorithms import BY_NAME, loss, prepare
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
-from rljax.rollout import Response, Step, pack, sequences_of
+from rljax.models import TransformerConfig, transformer_policy
+from rljax.rollout import Request, Response, Sampling, Step, pack, sequences_of
+from rljax.rollout.dialogue import CachedDialogue
 from rljax.training.evaluation import evaluate
 from rljax.training.opening import load
 from rljax.training.update import make_score
@@ -154,6 +157,66 @@ def sampled():
     assert observed.any(axis=-1).sum() > 4, "the case must hold observations"
     assert groups.rollout.rewards.std() > 0
     return groups, state.params, observed
+
+
+class GenerateAlone:
+    """An engine that reads the whole context for each turn."""
+
+    def __init__(self, engine):
+        self.engine, self.calls = engine, 0
+
+    def generate(self, params, requests):
+        self.calls += 1
+        return self.engine.generate(params, requests)
+
+
+@pytest.mark.parametrize("slots", [64, 5])
+def test_turns_that_go_on_with_their_cache_are_those_of_reading_again(slots):
+    """Sixteen episodes of one to three turns of a transformer."""
+    shape = TransformerConfig(TOKENIZER.vocab_size, width=16, layers=1, heads=2, kv_heads=1, head_dim=8, hidden=32)
+    policy = transformer_policy(shape, eos=EOS)
+    parts = {"policy": policy, "problems": PROBLEMS, "environment": Guessing()}
+    setup, state = first_state(OWN.replace(max_response_tokens=40, decode_slots=slots), **parts)
+    engine = setup.train.engine
+    assert isinstance(engine.dialogue(state.params, {0: Request((2,), 0, 0, Sampling(4, EOS), 0)}), CachedDialogue)
+    alone = GenerateAlone(engine)
+    actual, expected = (
+        replace(setup.train, engine=each).generate(state.params, [0, 1, 2, 3], 4, jax.random.key(5))
+        for each in (engine, alone)
+    )
+    assert alone.calls == 3
+    assert set(expected.turns.ravel().tolist()) == {1, 2, 3}
+    for name in ("tokens", "attention", "turns"):
+        np.testing.assert_array_equal(getattr(actual, name), getattr(expected, name))
+    for name in ("mask", "rewards", "truncated", "valid"):
+        np.testing.assert_array_equal(getattr(actual.rollout, name), getattr(expected.rollout, name))
+    np.testing.assert_allclose(actual.rollout.behaviour_logp, expected.rollout.behaviour_logp, atol=1e-5)
+
+
+class Silent:
+    """A dialogue of one's own that answers what was not its turn, or nothing."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def generate(self, params, requests):
+        raise AssertionError("it has a dialogue")
+
+    def dialogue(self, params, requests):
+        return self
+
+    def add(self, requests):
+        pass
+
+    def draw(self):
+        return self.answer
+
+
+@pytest.mark.parametrize(("answer", "shown"), [({}, r"\[\]"), ({7: None}, r"\[7\]")])
+def test_a_dialogue_that_answers_no_turn_is_refused(answer, shown):
+    setup, state = first_state(OWN, policy=POLICY, problems=PROBLEMS, environment=Guessing(), engine=Silent(answer))
+    with pytest.raises(InputError, match=rf"^engine\.dialogue: .* turns of episodes \[0, 1\]; got some to {shown}"):
+        setup.train.generate(state.params, [0, 1], 1, jax.random.key(0))
 
 
 def gradient_of(batch, params, groups):

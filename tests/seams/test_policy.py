@@ -21,7 +21,7 @@ from rljax.data.history import no_history
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
-from rljax.models import Decoder, Policy, Scores, on_every_device
+from rljax.models import Decoder, Policy, Scores, TurnDecoder, on_every_device
 from rljax.parallel import make_mesh
 from rljax.parallel.mesh import path_names
 from rljax.rollout import sequences_of
@@ -316,6 +316,15 @@ INCOMPLETE = {
             advance=lambda params, token, state: (jnp.zeros((len(token), VOCABULARY)), state),
         ),
         r"^policy.decoder.insert: the new state must have .* of the old one, float32\[3, 1\]; got float32\[3, 2\]\.",
+    ),
+    "a read turn of another shape": (
+        with_decoder(
+            turns=TurnDecoder(
+                lambda rows, slots: jnp.zeros((rows, slots)),
+                lambda params, tokens, first, count, state: (jnp.zeros((len(tokens), VOCABULARY)), state[:, 1:]),
+            )
+        ),
+        r"^policy.decoder.turns: the new state must have .* of the old one, float32\[1, \d+\]; got float32\[1, \d+\]\.",
     ),
     "a decoder that raises": (
         with_decoder(begin=lambda params, tokens: None),

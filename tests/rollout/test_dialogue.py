@@ -1,0 +1,199 @@
+"""Episodes of several turns that go on with what was read: the responses of reading everything again, for fewer tokens read."""
+
+import jax
+import numpy as np
+import pytest
+
+from rljax.errors import InputError
+from rljax.models import TransformerConfig, transformer_policy
+from rljax.parallel import make_mesh, policy_shardings, put
+from rljax.rollout import DecodingEngine, Request, Sampling
+from rljax.rollout.dialogue import Rereading, row_decoder
+from rljax.rollout.request import DialogueEngine, check_responses
+
+SHAPE = TransformerConfig(vocab_size=10, width=16, layers=2, heads=4, kv_heads=2, head_dim=8, hidden=32)
+POLICY = transformer_policy(SHAPE, eos=1)
+EOS, BUDGET = 1, 60
+SAMPLING = Sampling(BUDGET, EOS, temperature=0.9)
+PARAMS = jax.tree.map(lambda x: x * 3, POLICY.init(jax.random.key(0)))
+PROMPTS = [(2, 3, 4), (5,), (6, 7, 8, 9, 2), (3, 3)]
+REQUESTS = {
+    episode: Request(PROMPTS[episode % 4], episode % 4, episode % 4, SAMPLING, seed=episode << 40) for episode in range(12)
+}
+TURNS = {episode: 1 + (episode + 2) % 4 for episode in range(20)}
+"""Turns of each episode: one to four."""
+
+
+def an_engine(slots=16, *, text=None, mesh=None, decoder=POLICY.decoder):
+    return DecodingEngine(decoder, make_mesh(1, 1) if mesh is None else mesh, 4, slots, text)
+
+
+def observed(episode, turn):
+    """Up to nine tokens, or none."""
+    return tuple(np.random.default_rng((episode, turn)).integers(2, 10, (episode + 3 * turn) % 10).tolist())
+
+
+def next_turn(first, request, response):
+    """The request after a turn, with what is left of the budget; None if the episode is over."""
+    turn = 1 + (request.seed - first.seed)
+    episode = first.seed >> 40
+    context = (*request.prompt_tokens, *response.tokens.tolist(), *observed(episode, turn))
+    left = first.sampling.max_tokens - (len(context) - len(first.prompt_tokens))
+    if response.truncated or turn == TURNS[episode] or left < 1:
+        return None
+    sampling = first.sampling._replace(max_tokens=left)
+    return request._replace(prompt_tokens=context, sampling=sampling, seed=first.seed + turn)
+
+
+def played(dialogue, requests, later=()):
+    """Requests and responses of all turns of each episode; `later` are added after the first draw."""
+    first, current = {**requests, **dict(later)}, dict(requests)
+    turns, waves = {episode: [] for episode in first}, []
+    while ended := dialogue.draw():
+        waves.append(len(ended))
+        added = dict(later) if len(waves) == 1 else {}
+        for episode, response in ended.items():
+            turns[episode].append((current[episode], response))
+            request = next_turn(first[episode], current[episode], response)
+            if request is not None:
+                added[episode] = request
+        dialogue.add(added)
+        current |= added
+    return turns, waves
+
+
+def assert_same(actual, expected):
+    assert actual.keys() == expected.keys()
+    for episode, turns in expected.items():
+        assert len(actual[episode]) == len(turns), episode
+        for (_, one), (request, other) in zip(actual[episode], turns, strict=True):
+            check_responses([request], [one])
+            assert (one.prompt_id, one.finish) == (other.prompt_id, other.finish)
+            np.testing.assert_array_equal(one.tokens, other.tokens, err_msg=str(episode))
+            for name in ("behaviour_logp", "policy_logp"):
+                np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-4)
+
+
+class Counting:
+    """An engine that reads the context of each turn, and counts the tokens of different ones."""
+
+    def __init__(self, engine):
+        self.engine, self.tokens_read = engine, 0
+
+    def generate(self, params, requests):
+        self.tokens_read += sum(map(len, {request.prompt_tokens for request in requests}))
+        return self.engine.generate(params, requests)
+
+
+@pytest.fixture(scope="module")
+def reread():
+    """All turns of the episodes, and the tokens that were read for them."""
+    engine = Counting(an_engine())
+    assert not isinstance(engine, DialogueEngine)
+    turns, _ = played(Rereading(engine, PARAMS, REQUESTS), REQUESTS)
+    counts = [len(turns[episode]) for episode in REQUESTS]
+    assert {1, 2, 3, 4} <= set(counts), "the case must hold episodes that end at different turns"
+    assert any(response.truncated for pairs in turns.values() for _, response in pairs)
+    return turns, engine.tokens_read
+
+
+@pytest.mark.parametrize("slots", [16, 5, 1])
+def test_turns_that_go_on_are_those_of_reading_everything_again(reread, slots):
+    """With fewer rows than episodes, each row plays several of them one after the other."""
+    expected, tokens = reread
+    dialogue = an_engine(slots).dialogue(PARAMS, REQUESTS)
+    actual, waves = played(dialogue, REQUESTS)
+    assert_same(actual, expected)
+    assert len(waves) > 4, "rows end their turns at different times"
+    states = jax.tree.leaves(dialogue.decoding.rows.state.state)
+    assert {leaf.shape[0] for leaf in states} == {min(slots, 12)}
+    assert {max(leaf.shape[2:]) for leaf in states} == {8 + BUDGET}, "a row has room for one episode"
+    if slots == 16:
+        later = [request for turns in expected.values() for request, _ in turns[1:]]
+        added = [1 + len(observed(request.seed >> 40, request.seed & 7)) for request in later]
+        assert dialogue.tokens_read == sum(map(len, PROMPTS)) + sum(added), "a prompt once, the last token, an observation"
+        assert dialogue.tokens_read < 0.2 * tokens
+
+
+def test_turns_are_the_same_on_several_devices(reread):
+    mesh = make_mesh(2, 1, 2)
+    policy = transformer_policy(SHAPE, eos=EOS, mesh=mesh)
+    params = put(PARAMS, policy_shardings(mesh, PARAMS, PARAMS, policy.partition))
+    dialogue = an_engine(mesh=mesh, decoder=policy.decoder).dialogue(params, REQUESTS)
+    assert_same(played(dialogue, REQUESTS)[0], reread[0])
+
+
+@pytest.mark.parametrize("slots", [16, 3])
+def test_episodes_are_added_while_others_are_drawn(reread, slots):
+    first = {episode: REQUESTS[episode] for episode in range(6)}
+    later = {episode: REQUESTS[episode] for episode in range(6, 12)}
+    actual, waves = played(an_engine(slots).dialogue(PARAMS, first), first, later)
+    assert waves[0] < min(slots, len(first)), "others were in the middle of a turn"
+    assert_same(actual, reread[0])
+
+
+def test_an_episode_goes_on_after_its_row_was_given_away(reread):
+    """One row: another episode takes it between two turns, and the context is read again."""
+    expected = reread[0]
+    one = next(episode for episode in REQUESTS if len(expected[episode]) > 2)
+    other = next(episode for episode in REQUESTS if episode != one)
+    dialogue = an_engine(1).dialogue(PARAMS, {one: REQUESTS[one]})
+    for turn, (request, response) in enumerate(expected[one]):
+        before = dialogue.tokens_read
+        if turn > 0:
+            dialogue.add({one: request})
+        assert dialogue.draw()[one].tokens.tolist() == response.tokens.tolist()
+        assert dialogue.tokens_read == before + len(request.prompt_tokens)
+        dialogue.add({other: REQUESTS[other]})
+        assert dialogue.draw()[other].tokens.tolist() == expected[other][0][1].tokens.tolist()
+    assert dialogue.draw() == {}
+
+
+def test_what_was_drawn_after_a_stop_string_is_forgotten():
+    """Rows are drawn up to a look at their text, past the string."""
+
+    def text(tokens):
+        return "".join(chr(ord("a") + token) for token in tokens)
+
+    sampling = SAMPLING._replace(stop=("df", "eg", "hh", "fi"))._replace(max_tokens=150)
+    requests = {episode: request._replace(sampling=sampling) for episode, request in REQUESTS.items()}
+    engine = an_engine(text=text)
+    expected, _ = played(Rereading(Counting(engine), PARAMS, requests), requests)
+    ends = [text(response.tokens[-2:]) for turns in expected.values() for _, response in turns[:-1]]
+    assert sum(end in sampling.stop for end in ends) > 4
+    assert_same(played(engine.dialogue(PARAMS, requests), requests)[0], expected)
+    with pytest.raises(InputError, match="stop strings are looked for in text"):
+        an_engine().dialogue(PARAMS, requests)
+
+
+def test_what_reads_turns_decodes_plain_responses_too():
+    requests = list(REQUESTS.values())
+    expected, actual = (
+        an_engine(5, decoder=decoder).generate(PARAMS, requests)
+        for decoder in (POLICY.decoder, row_decoder(POLICY.decoder.turns))
+    )
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+        np.testing.assert_allclose(one.behaviour_logp, other.behaviour_logp, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sampling": SAMPLING._replace(temperature=0.5)}, "all turns are drawn alike"),
+        ({"prompt_tokens": (2,) * 9}, "with its context 68; episode 3 needs 60 and 69"),
+        ({"sampling": SAMPLING._replace(max_tokens=61)}, "a turn may have 60 tokens"),
+        ({}, "the turn of episode 3 has not ended"),
+    ],
+)
+def test_turns_that_do_not_fit_are_refused(changes, message):
+    dialogue = an_engine().dialogue(PARAMS, REQUESTS)
+    with pytest.raises(InputError, match=f"^dialogue: .*{message}"):
+        dialogue.add({3: REQUESTS[3]._replace(**changes)})
+
+
+def test_a_decoder_that_cannot_go_on_reads_again(reread):
+    engine = an_engine(decoder=POLICY.decoder._replace(turns=None))
+    dialogue = engine.dialogue(PARAMS, REQUESTS)
+    assert isinstance(dialogue, Rereading)
+    assert_same(played(dialogue, REQUESTS)[0], reread[0])
