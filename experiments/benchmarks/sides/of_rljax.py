@@ -1,7 +1,7 @@
 """rljax's side."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,8 +87,8 @@ def rl_step(folder: Path, pace: Pace) -> None:
     train(configuration(folder), work.reward, problems=problems(), trackers=[Paced(pace)])
 
 
-def training_step(folder: Path, pace: Pace) -> None:
-    """An update on responses of one length."""
+def updates(folder: Path) -> Callable[[], None]:
+    """A function that makes an update on responses of one length, and goes on from the last one."""
     from rljax.rollout import Groups  # noqa: PLC0415
     from rljax.training.learner import make_learner  # noqa: PLC0415
     from rljax.training.lesson import make_study  # noqa: PLC0415
@@ -109,11 +109,18 @@ def training_step(folder: Path, pace: Pace) -> None:
     )
     tokens = random.integers(2, work.TOKENS, shape).astype(np.int32)
     groups = groups._replace(rollout=rollout, attention=whole, tokens=tokens)
-    while True:
-        pace.wait()
+
+    def update() -> None:
+        nonlocal state
         state, _ = learn(state, study(state, groups))
         jax.block_until_ready(state)
-        pace.done()
+
+    return update
+
+
+def training_step(folder: Path, pace: Pace) -> None:
+    """An update on responses of one length."""
+    pace.rounds(updates(folder))
 
 
 def decode(lengths: list[int], slots: int, folder: Path, pace: Pace) -> None:
