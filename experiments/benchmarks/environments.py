@@ -40,9 +40,9 @@ def python_of(peer: str, work: Path) -> Path:
     return python
 
 
-def environment(side: str) -> dict[str, str]:
-    """Variables of a side's process: the CPU, no programs that an earlier process compiled, and for a peer no path to rljax."""
-    variables = os.environ | {"JAX_PLATFORMS": "cpu", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+def environment(side: str, platform: str = "cpu") -> dict[str, str]:
+    """Variables of a side's process: JAX's platform, no programs of an earlier process, and for a peer no path to rljax."""
+    variables = os.environ | {"JAX_PLATFORMS": platform, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     variables.pop("JAX_COMPILATION_CACHE_DIR", None)
     if side != "rljax":
         variables.pop("PYTHONPATH", None)

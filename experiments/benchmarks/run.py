@@ -29,7 +29,8 @@ from environments import PACKAGES, environment, own_versions, python_of, version
 from report import machine, write_results
 
 from rljax.models import TransformerConfig, init_params
-from rljax.models.huggingface import save_pretrained
+from rljax.models.huggingface import model_contents
+from rljax.models.model_folder import write_model
 
 HERE = Path(__file__).resolve().parent
 
@@ -93,13 +94,18 @@ class Arguments:
 class Side:
     """A process that does one side's rounds."""
 
-    def __init__(self, side: str, case: str, python: Path | str, folder: Path, log: Path):
-        self._log = log
+    def __init__(self, side: str, case: str, python: Path | str, folder: Path, platform: str):
+        self._log = folder / f"{side}.log"
         self._name = f"{case} of {side}"
         command = [str(python), str(HERE / "child.py"), f"of_{side}", case, str(folder)]
-        with log.open("w") as errors:
+        with self._log.open("w") as errors:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment(side)
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment(side, platform),
             )
 
     def round(self) -> dict[str, float]:
@@ -124,9 +130,9 @@ class Side:
 
 
 @contextmanager
-def side(name: str, case: str, python: Path | str, folder: Path) -> Generator[Side]:
+def side(name: str, case: str, python: Path | str, folder: Path, platform: str = "cpu") -> Generator[Side]:
     """A side that ends with the context."""
-    opened = Side(name, case, python, folder, folder / f"{name}.log")
+    opened = Side(name, case, python, folder, platform)
     try:
         yield opened
     finally:
@@ -177,20 +183,24 @@ def compared(case: Case, times: list[tuple[float, float]]) -> dict[str, Any]:
     }
 
 
-def write_model(folder: Path) -> None:
-    """Write the model that both sides read."""
-    config = TransformerConfig(
-        vocab_size=work.TOKENS,
-        width=work.WIDTH,
-        layers=work.LAYERS,
-        heads=work.HEADS,
-        kv_heads=work.KV_HEADS,
-        head_dim=work.HEAD_DIM,
-        hidden=work.HIDDEN,
-        qk_norm=True,
-    )
-    save_pretrained(folder, config, init_params(config, jax.random.key(0)), bos=None, eos=work.EOS)
-    work.write_tokenizer(folder)
+SHAPE = TransformerConfig(
+    vocab_size=work.TOKENS,
+    width=work.WIDTH,
+    layers=work.LAYERS,
+    heads=work.HEADS,
+    kv_heads=work.KV_HEADS,
+    head_dim=work.HEAD_DIM,
+    hidden=work.HIDDEN,
+    qk_norm=True,
+)
+"""Of the model that both sides read."""
+
+
+def write_random_model(folder: Path, shape: TransformerConfig) -> None:
+    """Write a model with random weights, in the type of its products, and a tokenizer of letters."""
+    contents = model_contents(shape, init_params(shape, jax.random.key(0)), bos=None, eos=work.EOS)
+    write_model(folder, contents.stored_as(shape.compute_dtype))
+    work.write_tokenizer(folder, shape.vocab_size)
 
 
 def main(arguments: Arguments) -> None:
@@ -209,7 +219,7 @@ def main(arguments: Arguments) -> None:
     known = {name: own_versions() if name == "rljax" else versions(python) for name, python in pythons.items()}
     arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        write_model(Path(scratch))
+        write_random_model(Path(scratch), SHAPE)
         for case in chosen:
             times = rounds_of(case, arguments.rounds or case.rounds, pythons, Path(scratch))
             row = compared(case, times) | {"versions": {name: known[name] for name in ("rljax", case.peer)}}

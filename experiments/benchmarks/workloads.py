@@ -6,6 +6,7 @@ tokens: lengths spread from a few tokens to the limit, on every side in the same
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 TOKENS, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 64, 256, 4, 4, 2, 64, 1024
 """The model: Qwen3's architecture with tied embeddings."""
@@ -25,32 +26,70 @@ VOCABULARY, FEATURES, SCORED = 151_936, 256, 256
 ROWS, STEPS, GAMMA, LAMBDA = 64, 16_384, 0.99, 0.95
 """Of GAE."""
 
-LETTERS = ["<pad>", "<eos>", *(chr(33 + place) for place in range(TOKENS - 2))]
+
+class Step(NamedTuple):
+    """Sizes of an RL step, a training step and a decode of responses of one length."""
+
+    prompts: int = PROMPTS
+    group: int = GROUP
+    """Responses to each prompt."""
+    prompt_tokens: int = PROMPT_TOKENS
+    limit: int = LIMIT
+    """Most tokens of a response in an RL step, and those of every response in a decode."""
+    trained: int = TRAINED
+    vocabulary: int = TOKENS
+    microbatch: int = PROMPTS * GROUP
+    """Most rows that are trained on at once."""
+    slots: int = PROMPTS * GROUP
+    """Rows that are decoded at once."""
+    on_cpu: bool = True
+    """Whether all is float32 on a CPU; otherwise products are bfloat16, and layers are computed again in the backward pass."""
+    trace: str | None = None
+    """Folder for a profiler's trace of the second round."""
 
 
-def prompt(place: int) -> str:
-    """A prompt of `PROMPT_TOKENS` letters."""
-    return "".join(LETTERS[2 + (7 * place + 13 * letter) % (TOKENS - 2)] for letter in range(PROMPT_TOKENS))
+USUAL = Step()
+"""The sizes above."""
+STEP_FILE = "step.json"
+"""Other sizes, beside the model."""
 
 
-def prompt_ids(place: int) -> list[int]:
-    """The same as token ids."""
-    return [LETTERS.index(letter) for letter in prompt(place)]
+def step_of(folder: Path) -> Step:
+    """The sizes in a model's folder, or the usual ones."""
+    file = folder / STEP_FILE
+    return Step(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else USUAL
+
+
+def letters(vocabulary: int) -> list[str]:
+    """The texts of all tokens: printable characters, and beyond 64 tokens those of the higher planes."""
+    return ["<pad>", "<eos>", *(chr(33 + place if place < TOKENS else 0x20000 + place) for place in range(vocabulary - 2))]
+
+
+def prompt_ids(place: int, step: Step = USUAL) -> list[int]:
+    """A prompt as token ids."""
+    return [2 + (7 * place + 13 * letter) % (step.vocabulary - 2) for letter in range(step.prompt_tokens)]
+
+
+def prompt(place: int, step: Step = USUAL) -> str:
+    """The same as letters."""
+    texts = letters(step.vocabulary)
+    return "".join(texts[token] for token in prompt_ids(place, step))
 
 
 def reward(completions: list[str]) -> list[float]:
-    """A reward that costs nothing: 1 for an even number of letters."""
-    return [float(len(completion) % 2 == 0) for completion in completions]
+    """A reward that costs nothing: 1 if the number of letters and the code of the last one have an even sum."""
+    return [float((len(completion) + sum(map(ord, completion[-1:]))) % 2 == 0) for completion in completions]
 
 
-def write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path, vocabulary: int = TOKENS) -> None:
     """Write a tokenizer of letters as `transformers` reads it."""
+    texts = letters(vocabulary)
     special = [
-        {"id": place, "content": LETTERS[place], "special": True}
+        {"id": place, "content": texts[place], "special": True}
         | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
         for place in (PAD, EOS)
     ]
-    letters = {
+    contents = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
@@ -61,10 +100,10 @@ def write_tokenizer(folder: Path) -> None:
         "decoder": {"type": "Fuse"},
         "model": {
             "type": "WordLevel",
-            "vocab": {letter: place for place, letter in enumerate(LETTERS)},
-            "unk_token": LETTERS[PAD],
+            "vocab": {letter: place for place, letter in enumerate(texts)},
+            "unk_token": texts[PAD],
         },
     }
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": LETTERS[EOS], "pad_token": LETTERS[PAD]}
-    (folder / "tokenizer.json").write_text(json.dumps(letters), encoding="utf-8")
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": texts[EOS], "pad_token": texts[PAD]}
+    (folder / "tokenizer.json").write_text(json.dumps(contents), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")

@@ -16,11 +16,12 @@ from jaxtyping import Array, Float, Int
 
 from rljax.models.adapters import Adapted
 from rljax.models.attention import attend_cached
-from rljax.models.attention_paths import attend_rows
+from rljax.models.attention_paths import attend_rows, attention_devices
 from rljax.models.axes import constrained
 from rljax.models.config import TransformerConfig
 from rljax.models.copies import Copied, in_precision, uncopied
 from rljax.models.quantization import Quantized, quantized_product
+from rljax.ops.arrays import sum_dtype
 from rljax.records import documented
 
 
@@ -125,7 +126,7 @@ _product.defvjp(_product_forward, _product_backward)
 
 
 class RMSNorm(nnx.Module):
-    """Scale to unit root mean square, computed in float32."""
+    """Scale to unit root mean square, computed in float32 at least."""
 
     def __init__(self, features: int, eps: float, *, rngs: nnx.Rngs):
         self.scale = nnx.Param(ones(rngs.params(), (features,)))
@@ -133,7 +134,7 @@ class RMSNorm(nnx.Module):
 
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         """Normalise the last axis."""
-        wide = x.astype(jnp.float32)
+        wide = x.astype(sum_dtype(x))
         wide = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + self.eps)
         return jax.lax.mul(wide, jnp.broadcast_to(self.scale[...], wide.shape)).astype(x.dtype)
 
@@ -141,7 +142,7 @@ class RMSNorm(nnx.Module):
 class Attention(nnx.Module):
     """Grouped-query attention with rotary positions."""
 
-    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None = None):
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None = None, window: int | None = None):
         width, heads, kv_heads, head_dim = config.width, config.heads, config.kv_heads, config.head_dim
         inner = normal(width**-0.5)
         outer = normal((heads * head_dim) ** -0.5 / (2 * config.layers) ** 0.5)
@@ -158,7 +159,7 @@ class Attention(nnx.Module):
         if config.qk_norm:
             self.query_norm = RMSNorm(head_dim, config.norm_eps, rngs=rngs)
             self.key_norm = RMSNorm(head_dim, config.norm_eps, rngs=rngs)
-        self.config, self.mesh = config, mesh
+        self.config, self.mesh, self.window = config, mesh, window
 
     def _project(self, x: Float[Array, "B T D"]) -> tuple[Array, Array, Array]:
         dtype = x.dtype
@@ -184,7 +185,8 @@ class Attention(nnx.Module):
         """Attend from T new tokens to S slots.
 
         Without a cache the slots are the tokens themselves, and each sees the earlier ones of its segment; a new cache is returned.
-        With one it is written from `slot` on, and every token sees all slots whose segment is not 0.
+        With one, a ring, it is written from `slot` on, and a token sees all slots whose segment is not 0, but those of later new
+        tokens, as far back as the layer's window.
         """
         rows, length, _ = x.shape
         query, key, value = self._project(x)
@@ -193,12 +195,12 @@ class Attention(nnx.Module):
         grouped = query.reshape(rows, length, self.config.kv_heads, -1, self.config.head_dim)
         if cache is None:
             keys = constrained(key.transpose(0, 2, 1, 3), SLOTS, self.mesh)
-            mixed = attend_rows(grouped, keys, values, segments, config=self.config, mesh=self.mesh)
+            mixed = attend_rows(grouped, keys, values, segments, config=self.config, mesh=self.mesh, window=self.window)
             cache = LayerCache(keys.swapaxes(2, 3), values)
         else:
             cache = self._write(cache, key.transpose(0, 2, 3, 1), values, slot)
-            visible = jnp.broadcast_to((segments > 0)[:, None], (rows, length, segments.shape[1]))
-            mixed = attend_cached(grouped, cache.keys, cache.values, visible)
+            devices = attention_devices(self.mesh)
+            mixed = attend_cached(grouped, *cache, segments, slot, devices=devices, window=self.window)
         mixed = mixed.reshape(rows, length, -1, self.config.head_dim)
         out = product("BTNH,NHD->BTD", mixed, self.output)
         if self.config.output_bias:
@@ -231,9 +233,9 @@ class SwiGLU(nnx.Module):
 class Layer(nnx.Module):
     """Attention, then SwiGLU, each on a normalised residual stream."""
 
-    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None = None):
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None = None, window: int | None = None):
         self.attention_norm = RMSNorm(config.width, config.norm_eps, rngs=rngs)
-        self.attention = Attention(config, rngs=rngs, mesh=mesh)
+        self.attention = Attention(config, rngs=rngs, mesh=mesh, window=window)
         self.feed_forward_norm = RMSNorm(config.width, config.norm_eps, rngs=rngs)
         self.feed_forward = SwiGLU(config, rngs=rngs)
         self.mesh = mesh
@@ -257,7 +259,7 @@ class Transformer(nnx.Module):
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None = None):
         self.embedding = nnx.Param(normal(0.02)(rngs.params(), (config.vocab_size, config.width)))
-        self.layers = nnx.List([Layer(config, rngs=rngs, mesh=mesh) for _ in range(config.layers)])
+        self.layers = nnx.List([Layer(config, rngs=rngs, mesh=mesh, window=window) for window in config.windows])
         self.norm = RMSNorm(config.width, config.norm_eps, rngs=rngs)
         if not config.tied_head:
             self.head = nnx.Param(normal(config.width**-0.5)(rngs.params(), (config.vocab_size, config.width)))
@@ -285,9 +287,9 @@ class Transformer(nnx.Module):
         return self.norm(x), tuple(caches)
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
-        """Logits of every token before any temperature, float32."""
+        """Logits of every token before any temperature, float32 at least."""
         weight = in_precision(self._head, hidden.dtype)
-        return jnp.einsum("...D,VD->...V", hidden, weight, preferred_element_type=jnp.float32)
+        return jnp.einsum("...D,VD->...V", hidden, weight, preferred_element_type=sum_dtype(hidden))
 
     @property
     def _head(self) -> Array | Copied:

@@ -32,11 +32,13 @@ from rljax.records import documented
 from rljax.rollout import Groups
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.tracking.run_folder import Mark
-from rljax.training.manifest import fault_of, write_manifest
+from rljax.training.manifest import Rows, fault_of, write_manifest
 from rljax.training.remedies import Remedied
 from rljax.training.retention import numbers_in
 from rljax.training.ring import Ring, entries_by_number, in_order, ring_like
 from rljax.training.same_state import check_same_state, refused_structures
+from rljax.training.saved_reference import ITEM as REFERENCE
+from rljax.training.saved_reference import content_hash, link_reference, same_reference
 from rljax.training.state import TrainState
 
 LAST, BEST = "last", "best"
@@ -155,6 +157,7 @@ def _manager(folder: Path, *, writes: bool = False, partial: bool = False) -> oc
     handlers = {
         "state": ocp.PyTreeCheckpointHandler() if partial else ocp.StandardCheckpointHandler(),
         "history": ocp.StandardCheckpointHandler(),
+        REFERENCE: ocp.StandardCheckpointHandler(),
         "carried": ocp.StandardCheckpointHandler(),
         "ring": ocp.StandardCheckpointHandler(),
         "notes": ocp.JsonCheckpointHandler(),
@@ -176,7 +179,7 @@ def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> Non
         "remedies": [list(change) for change in checkpoint.remedies],
     }
     items = {
-        "state": ocp.args.StandardSave(checkpoint.state),
+        "state": ocp.args.StandardSave(checkpoint.state._replace(reference=None)),
         "history": ocp.args.StandardSave(checkpoint.history._asdict()),
         "notes": ocp.args.JsonSave(notes),
     }
@@ -186,10 +189,22 @@ def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> Non
         items["ring"] = ocp.args.StandardSave(entries_by_number(checkpoint.ring))
     # The number counts saves, not steps: after a resume, the same step can be saved again.
     number = int(of_first(np.int32(max(numbers_in(folder), default=-1)))) + 1
+    found: list[tuple[Path, Rows]] = []
+    if checkpoint.state.reference is not None:
+        notes[REFERENCE] = content_hash(checkpoint.state.reference)
+        on_first(lambda: found.extend(same_reference(folder, notes[REFERENCE])))
+        if not of_first(np.int32(len(found))):
+            items[REFERENCE] = ocp.args.StandardSave(checkpoint.state.reference)
+
+    def complete() -> None:
+        for source, _ in found:
+            link_reference(source, folder / str(number))
+        write_manifest(folder / str(number), *(rows for _, rows in found))
+
     try:
         with quiet_orbax(), _manager(folder, writes=True) as manager:
             manager.save(number, args=ocp.args.Composite(**items), force=True)
-        on_first(lambda: write_manifest(folder / str(number)))
+        on_first(complete)
     except BaseException:
         if is_first():
             for part in (folder / str(number), *folder.glob(f"{number}.*")):
@@ -245,20 +260,26 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
         marks = {name: Mark(*mark) for name, mark in notes.pop("files").items()}
         remedies = tuple(Remedied(*row) for row in notes.pop("remedies", []))  # absent in earlier versions
         saved = manager.item_metadata(number)
-        check_same_state(folder, saved["state"], state)
+        own = dict(saved["state"])
         wanted = {
             "state": ocp.args.StandardRestore(state),
             "history": ocp.args.StandardRestore(_abstract(saved["history"])),
         }
+        if notes.pop(REFERENCE, None) is not None:  # absent in earlier versions, where it was a part of the state
+            own[REFERENCE] = saved[REFERENCE]
+            wanted["state"] = ocp.args.StandardRestore(state._replace(reference=None))
+            wanted[REFERENCE] = ocp.args.StandardRestore(state.reference)
+        check_same_state(folder, own, state)
         if saved.get("carried") is not None:
             wanted["carried"] = ocp.args.StandardRestore(_abstract(saved["carried"]))
         if saved.get("ring") is not None:
             wanted["ring"] = ocp.args.StandardRestore(ring_like(dict(saved["ring"]), state.params))
-        with refused_structures(folder, saved["state"], state):
+        with refused_structures(folder, own, state):
             found = manager.restore(number, args=ocp.args.Composite(**wanted))
     carried = from_dict(found["carried"]) if "carried" in wanted else None
     ring = in_order(found["ring"]) if "ring" in wanted else ()
-    checkpoint = Checkpoint(found["state"], History(**found["history"]), carried, Notes.from_json(notes), remedies, ring)
+    state = found["state"]._replace(reference=found[REFERENCE]) if REFERENCE in wanted else found["state"]
+    checkpoint = Checkpoint(state, History(**found["history"]), carried, Notes.from_json(notes), remedies, ring)
     return Restored(checkpoint, marks, damaged)
 
 

@@ -7,13 +7,19 @@ disk, a lost file or a flipped bit is therefore noticed before anything is read.
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 
 from rljax.files import atomic_write
 
 MANIFEST = "sha256.json"
 """Name of the manifest in the folder of a checkpoint."""
+UNREADABLE = (OSError, ValueError, TypeError, AttributeError, RecursionError)
+"""Raised by a manifest that is missing or damaged."""
+Rows = Mapping[str, tuple[int, str]]
+"""A manifest: relative path of each file -> its length and its SHA-256."""
 
 
 def files_of(checkpoint: Path) -> dict[str, Path]:
@@ -28,19 +34,39 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _flushed_digest(path: Path) -> str:
+def _flush(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def _flushed_digest(path: Path) -> str:
+    _flush(path)
     return digest(path)
 
 
-def write_manifest(checkpoint: Path) -> None:
-    """Write the manifest of a checkpoint whose other files are complete, after these are on the disk."""
-    files = files_of(checkpoint)
+def write_manifest(checkpoint: Path, known: Rows = MappingProxyType({})) -> None:
+    """Write the manifest of a checkpoint whose other files are complete, after these are on the disk.
+
+    Args:
+        checkpoint: its folder.
+        known: rows of files that need not be read.
+    """
+    for name in known:
+        _flush(checkpoint / name)
+    files = {name: path for name, path in files_of(checkpoint).items() if name not in known}
     with ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock
         digests = pool.map(_flushed_digest, files.values())
-        rows = {name: [path.stat().st_size, sha256] for (name, path), sha256 in zip(files.items(), digests, strict=True)}
-    atomic_write(checkpoint / MANIFEST, json.dumps(rows, indent=1).encode())
+        rows = {name: (path.stat().st_size, sha256) for (name, path), sha256 in zip(files.items(), digests, strict=True)}
+    atomic_write(checkpoint / MANIFEST, json.dumps(dict(sorted({**rows, **known}.items())), indent=1).encode())
+
+
+def sound_rows(checkpoint: Path, part: str) -> Rows | None:
+    """Rows of the files in a folder of a checkpoint; None if one of them has changed, or there is none."""
+    try:
+        rows = {name: row for name, row in _rows_of(checkpoint).items() if name.startswith(f"{part}/")}
+    except UNREADABLE:
+        return None
+    return rows if rows and _fault_of_files(checkpoint, rows) is None else None
 
 
 def fault_of(checkpoint: Path) -> str | None:
@@ -59,15 +85,23 @@ def fault_of(checkpoint: Path) -> str | None:
         'weights has 3 bytes instead of 4'
     """
     try:
-        rows = json.loads((checkpoint / MANIFEST).read_bytes())
-        expected = {str(name): (int(size), str(sha256)) for name, (size, sha256) in rows.items()}
+        rows = _rows_of(checkpoint)
     except FileNotFoundError:
         return "it has no manifest: its save was not finished, or an older rljax wrote it"
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except UNREADABLE as error:
         return f"{MANIFEST} cannot be read ({error})"
+    return _fault_of_files(checkpoint, rows)
+
+
+def _rows_of(checkpoint: Path) -> Rows:
+    rows = json.loads((checkpoint / MANIFEST).read_bytes())
+    return {str(name): (int(size), str(sha256)) for name, (size, sha256) in rows.items()}
+
+
+def _fault_of_files(checkpoint: Path, rows: Rows) -> str | None:
     files = files_of(checkpoint)
     with ThreadPoolExecutor() as pool:
-        faults = list(pool.map(lambda name: _fault_of_file(name, files.get(name), *expected[name]), expected))
+        faults = list(pool.map(lambda name: _fault_of_file(name, files.get(name), *rows[name]), rows))
     return next((fault for fault in faults if fault is not None), None)
 
 

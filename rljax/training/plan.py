@@ -88,8 +88,11 @@ def make_plan(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_
         name: bytes_on_a_device(getattr(state, name)) for name in ("params", "opt_state", "reference", "anchor", "critic")
     }
     cache = cache_bytes(config, shape, mesh, prompt_length)
+    alike = (
+        replace(shape, window=None, full_layers=()) if shape.full_layers else shape
+    )  # a layer with a window takes no more
     found = extrapolated(
-        lambda layers: measure_updates(config, replace(shape, layers=layers), mesh, prompt_length), shape.layers
+        lambda layers: measure_updates(config, replace(alike, layers=layers), mesh, prompt_length), shape.layers
     )
     held = Held(weights, sizes["params"] + sizes["opt_state"], sizes["critic"], cache)
     phases = step_work(config, shape, algorithm, mesh, prompt_length, held)

@@ -56,7 +56,7 @@ def _copy_apart(checkpoint: Path, place: Path) -> None:
             if source.is_dir():
                 target.mkdir(parents=True)
             else:
-                _link(source, target)
+                link(source, target)
         shutil.rmtree(place, ignore_errors=True)
         part.rename(place)
     except BaseException:
@@ -64,7 +64,8 @@ def _copy_apart(checkpoint: Path, place: Path) -> None:
         raise
 
 
-def _link(source: Path, place: Path) -> None:
+def link(source: Path, place: Path) -> None:
+    """Give a file a second place; on a disk without links it is copied."""
     try:
         os.link(source, place)
     except OSError as error:

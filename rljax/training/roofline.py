@@ -102,11 +102,12 @@ def forward_flops(shape: TransformerConfig, tokens: float, slots: float, *, scor
     Args:
         shape: of the transformer.
         tokens: all tokens, prompts included.
-        slots: slots that each token is held against.
+        slots: slots that each token is held against; in a layer with a window, at most that many.
         scored: tokens whose logits are computed.
     """
-    mixing = 2 * shape.heads * shape.head_dim * slots
-    return 2.0 * (tokens * shape.layers * (matrix_sizes(shape) + mixing) + scored * shape.width * shape.vocab_size)
+    seen = sum(slots if window is None else min(slots, window) for window in shape.windows)
+    layers = shape.layers * matrix_sizes(shape) + 2 * shape.heads * shape.head_dim * seen
+    return 2.0 * (tokens * layers + scored * shape.width * shape.vocab_size)
 
 
 def update_flops(shape: TransformerConfig, tokens: float, slots: float, *, scored: float) -> float:
@@ -115,7 +116,7 @@ def update_flops(shape: TransformerConfig, tokens: float, slots: float, *, score
     Args:
         shape: of the transformer.
         tokens: all tokens, prompts included.
-        slots: slots that each token is held against.
+        slots: slots that each token is held against; in a layer with a window, at most that many.
         scored: tokens whose logits are computed.
     """
     layers = forward_flops(shape, tokens, slots, scored=0)

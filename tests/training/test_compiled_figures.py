@@ -99,6 +99,23 @@ def test_reading_the_prompts_of_512_responses_takes_at_most_half_a_gb():
     assert operations(program) <= 1.1 * once, "only the last token of a prompt has logits"
 
 
+def test_reading_a_long_prompt_takes_no_more_memory_than_its_cache_and_a_chunk():
+    """Prompts of 8,192 and 32,768 tokens, with room for 1,024 more."""
+    policy = transformer_policy(replace(QWEN, vocab_size=64, width=256, heads=4, kv_heads=2, hidden=512, layers=2), eos=0)
+    params = jax.eval_shape(policy.init, jax.random.key(0))
+
+    def measured(length):
+        prompt = shape(1, length, dtype=jnp.int32), shape(1, length, dtype=jnp.bool_)
+        lowered = read_prompts.lower(policy.decoder, params, *prompt, budget=1024)
+        program = lowered.compile(compiler_options=for_measuring(make_mesh(1, 1)))
+        state = jax.eval_shape(partial(read_prompts, policy.decoder, budget=1024), params, *prompt).state
+        return temporaries(program), sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+
+    (short, small_cache), (long, large_cache) = measured(8192), measured(32_768)
+    assert long - short <= 1.1 * (large_cache - small_cache), "the cache, and a few numbers of each token"
+    assert short - small_cache <= 0.2 * GB
+
+
 def test_prompts_that_were_read_in_four_parts_rewrite_the_rows_once():
     policy = transformer_policy(replace(QWEN, vocab_size=64, width=64, head_dim=16, hidden=64, layers=1), eos=0)
     params, length, budget = jax.eval_shape(policy.init, jax.random.key(0)), 256, 128

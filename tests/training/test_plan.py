@@ -118,6 +118,20 @@ def test_what_a_deep_model_takes_follows_from_shallow_ones():
     )
 
 
+def test_layers_with_a_window_are_planned_as_those_without_one(monkeypatch):
+    shapes = []
+
+    def measure(_config, shape, *_):
+        shapes.append(shape)
+        return Measured(temporaries=shape.layers, sent=0)
+
+    monkeypatch.setattr(plan, "measure_updates", measure)
+    mixed = make_plan(CONFIG, replace(SHAPE, window=8, full_layers=(3,)), make_mesh(1, 1), 20)
+    assert mixed.temporaries == SHAPE.layers
+    make_plan(CONFIG, replace(SHAPE, window=8), make_mesh(1, 1), 20)
+    assert {shape.windows for shape in shapes} == {(None,) * 2, (None,) * 3, (8,) * 2, (8,) * 3}
+
+
 def test_cheap_code_has_the_temporaries_of_the_code_that_runs():
     mesh, shape = make_mesh(1, 1), replace(SHAPE, layers=1)
     cheap = policy_program(CONFIG, shape, mesh, 20)
@@ -174,6 +188,8 @@ def test_the_work_of_a_step_is_that_of_a_hand_count():
     work = step_work(config, shape, algorithm, make_mesh(1, 1), 20, Held(1000, 300, 0, 3200))
     layer = 4 * 64 * 64 + 3 * 64 * 128
     assert forward_flops(shape, 1, 10, scored=1) == 2 * (layer + 2 * 64 * 10 + 64 * 512)
+    windows = replace(shape, layers=2, window=4, full_layers=(0,))
+    assert forward_flops(windows, 1, 10, scored=0) == 2 * (2 * layer + 2 * 64 * (10 + 4))
     assert set(work) == {"sample", "update"}
     assert work["update"].flops == 16 * (32 * 3 * 2 * (layer + 2 * 64 * 32) + 12 * 4 * 2 * 64 * 512)
     read = 4 * (20 * 2 * (layer + 2 * 64 * 20) + 2 * 64 * 512)

@@ -13,7 +13,7 @@ import workloads as work
 from child import Pace
 
 
-def configuration(folder: Path, limit: int = work.LIMIT):
+def configuration(folder: Path, step: work.Step):
     """Settings of the RL step: GRPO without a reference, one update, nothing saved or evaluated between steps."""
     from rljax.training.algorithm import factory_of  # noqa: PLC0415  the case "import" measures it
     from rljax.training.config import TrainConfig  # noqa: PLC0415  as above
@@ -22,13 +22,15 @@ def configuration(folder: Path, limit: int = work.LIMIT):
         model=str(folder),
         algorithm="grpo",
         algorithm_options={"beta": 0.0},
-        prompts=work.PROMPTS,
-        group_size=work.GROUP,
-        max_prompt_tokens=work.PROMPT_TOKENS,
-        max_response_tokens=limit,
+        prompts=step.prompts,
+        group_size=step.group,
+        max_prompt_tokens=step.prompt_tokens,
+        max_response_tokens=step.limit,
+        dtype="float32" if step.on_cpu else "bfloat16",
+        remat=not step.on_cpu,
         learning_rate=work.LEARNING_RATE,
         minibatches=1,
-        microbatch_rows=work.PROMPTS * work.GROUP,
+        microbatch_rows=step.microbatch,
         warm_start_steps=0,
         steps=10**6,
         run=tempfile.mkdtemp(prefix="rljax-", dir=folder) + "/run",
@@ -42,11 +44,11 @@ def configuration(folder: Path, limit: int = work.LIMIT):
     return config
 
 
-def problems():
+def problems(step: work.Step):
     """Problems to train on and, because `train` evaluates before its first step, one that is held out."""
     from rljax.data.problem import Problem  # noqa: PLC0415  as above
 
-    made = [Problem(work.prompt(place), "") for place in range(work.PROMPTS)]
+    made = [Problem(work.prompt(place, step), "") for place in range(step.prompts)]
     return made, made[:1]
 
 
@@ -70,13 +72,13 @@ class Paced:
         """Nothing is open."""
 
 
-def opened(folder: Path, limit: int):
+def opened(folder: Path, step: work.Step):
     """Setup and state of a run that has made no step."""
     from rljax.training.beginning import first_state, rl_state  # noqa: PLC0415
     from rljax.training.seams import Seams  # noqa: PLC0415
     from rljax.training.setup import make_setup  # noqa: PLC0415
 
-    setup = make_setup(configuration(folder, limit), Seams(reward=work.reward, problems=problems()))
+    setup = make_setup(configuration(folder, step), Seams(reward=work.reward, problems=problems(step)))
     return setup, rl_state(setup, first_state(setup))
 
 
@@ -84,7 +86,8 @@ def rl_step(folder: Path, pace: Pace) -> None:
     """A whole step of `train`: draw, judge, learn, log."""
     from rljax import train  # noqa: PLC0415  as above
 
-    train(configuration(folder), work.reward, problems=problems(), trackers=[Paced(pace)])
+    step = work.step_of(folder)
+    train(configuration(folder, step), work.reward, problems=problems(step), trackers=[Paced(pace)])
 
 
 def updates(folder: Path) -> Callable[[], None]:
@@ -93,12 +96,13 @@ def updates(folder: Path) -> Callable[[], None]:
     from rljax.training.learner import make_learner  # noqa: PLC0415
     from rljax.training.lesson import make_study  # noqa: PLC0415
 
-    setup, state = opened(folder, work.TRAINED)
+    step = work.step_of(folder)
+    setup, state = opened(folder, step._replace(limit=step.trained))
     study, learn = make_study(setup), make_learner(setup, state)
-    groups: Groups = setup.train.generate(state.params, list(range(work.PROMPTS)), work.GROUP, jax.random.key(0))
+    groups: Groups = setup.train.generate(state.params, list(range(step.prompts)), step.group, jax.random.key(0))
     shape, random = groups.tokens.shape, np.random.default_rng(0)
     whole = np.ones(shape, bool)
-    logp = np.full(shape, -np.log(work.TOKENS), np.float32)
+    logp = np.full(shape, -np.log(step.vocabulary), np.float32)
     rollout = groups.rollout._replace(
         mask=whole,
         behaviour_logp=logp,
@@ -107,7 +111,7 @@ def updates(folder: Path) -> Callable[[], None]:
         truncated=np.ones(shape[:2], bool),
         valid=np.ones(shape[:2], bool),
     )
-    tokens = random.integers(2, work.TOKENS, shape).astype(np.int32)
+    tokens = random.integers(2, step.vocabulary, shape).astype(np.int32)
     groups = groups._replace(rollout=rollout, attention=whole, tokens=tokens)
 
     def update() -> None:
@@ -123,24 +127,26 @@ def training_step(folder: Path, pace: Pace) -> None:
     pace.rounds(updates(folder))
 
 
-def decode(lengths: list[int], slots: int, folder: Path, pace: Pace) -> None:
-    """Responses of these lengths, whatever is drawn."""
+def decode(lengths: list[int] | None, folder: Path, pace: Pace) -> None:
+    """Responses of these lengths, or all of the same one, whatever is drawn."""
     from rljax.models.huggingface import load_params, read_config  # noqa: PLC0415
     from rljax.models.transformer_policy import transformer_policy  # noqa: PLC0415
     from rljax.parallel import make_mesh  # noqa: PLC0415
     from rljax.rollout import DecodingEngine, Request, Sampling  # noqa: PLC0415
 
-    config, mesh = read_config(folder), make_mesh(1, 1)
+    step = work.step_of(folder)
+    wanted = [step.limit] * (step.prompts * step.group) if lengths is None else lengths
+    config, mesh = read_config(folder, compute_dtype="float32" if step.on_cpu else "bfloat16"), make_mesh(1, 1)
     policy, params = transformer_policy(config, eos=work.EOS), load_params(folder, config)
-    engine = DecodingEngine(policy.decoder, mesh, work.PROMPT_TOKENS, slots)
+    engine = DecodingEngine(policy.decoder, mesh, step.prompt_tokens, step.slots)
     requests = [
-        Request(tuple(work.prompt_ids(place // work.GROUP)), 0, place // work.GROUP, Sampling(length, -1), place)
-        for place, length in enumerate(lengths)
+        Request(tuple(work.prompt_ids(place // step.group, step)), 0, place // step.group, Sampling(length, -1), place)
+        for place, length in enumerate(wanted)
     ]
 
     def drawn() -> None:
         responses = engine.generate(params, requests)
-        if [len(response.tokens) for response in responses] != lengths:
+        if [len(response.tokens) for response in responses] != wanted:
             raise ValueError("a response has another length than it should have")
 
     pace.rounds(drawn)
@@ -187,12 +193,41 @@ def imported(folder: Path, pace: Pace) -> None:
     pace.done()
 
 
+class Traced(Pace):
+    """The pace of another one, with a profiler's trace of its second round."""
+
+    def __init__(self, pace: Pace, folder: str):
+        self._pace = pace
+        self._folder = folder
+        self._begun = 0
+
+    def wait(self) -> None:
+        """Wait for a round, and begin the trace of the second one."""
+        self._pace.wait()
+        self._begun += 1
+        if self._begun == 2:
+            jax.profiler.start_trace(self._folder)
+
+    def done(self) -> None:
+        """End the trace, and the round."""
+        if self._begun == 2:
+            jax.profiler.stop_trace()
+        self._pace.done()
+
+
+def traced(case: Callable[[Path, Pace], None], folder: Path, pace: Pace) -> None:
+    """A case, with a trace if the sizes ask for one."""
+    trace = work.step_of(folder).trace
+    case(folder, pace if trace is None else Traced(pace, trace))
+
+
 CASES = {
-    "rl_step": rl_step,
+    "rl_step": partial(traced, rl_step),
     "first_step": rl_step,
-    "training_step": training_step,
-    "decode_equal": partial(decode, work.EQUAL, 64),
-    "decode_spread": partial(decode, work.SPREAD, 64),
+    "training_step": partial(traced, training_step),
+    "decode": partial(traced, partial(decode, None)),
+    "decode_equal": partial(decode, work.EQUAL),
+    "decode_spread": partial(decode, work.SPREAD),
     "log_probs": log_probs,
     "gae": gae,
     "import": imported,

@@ -22,11 +22,13 @@ def trainer(folder: Path, pace: Pace, *, steps: int = 10**6):
         def on_step_end(self, args, state, control, **kwargs):
             pace.done()
 
+    step = work.step_of(folder)
     config = GRPOConfig(
         output_dir=str(folder / "trl"),
-        per_device_train_batch_size=work.PROMPTS * work.GROUP,
-        num_generations=work.GROUP,
-        max_completion_length=work.LIMIT,
+        per_device_train_batch_size=step.microbatch,
+        gradient_accumulation_steps=step.prompts * step.group // step.microbatch,
+        num_generations=step.group,
+        max_completion_length=step.limit,
         learning_rate=work.LEARNING_RATE,
         lr_scheduler_type="constant",
         beta=0.0,
@@ -36,12 +38,13 @@ def trainer(folder: Path, pace: Pace, *, steps: int = 10**6):
         report_to="none",
         logging_steps=1,
         disable_tqdm=True,
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
+        use_cpu=step.on_cpu,
+        bf16=not step.on_cpu,
+        gradient_checkpointing=not step.on_cpu,
+        model_init_kwargs={"dtype": "float32"},
         shuffle_dataset=False,
     )
-    rows = Dataset.from_list([{"prompt": work.prompt(place)} for place in range(work.PROMPTS)])
+    rows = Dataset.from_list([{"prompt": work.prompt(place, step)} for place in range(step.prompts)])
     return GRPOTrainer(
         str(folder),
         lambda completions, **_: work.reward(completions),

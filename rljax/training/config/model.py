@@ -24,7 +24,8 @@ class ModelConfig:
     chat: bool = False
     """Format prompts with the tokenizer's chat template."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Precision of matrix products. Parameters stay float32."""
+    """Precision of matrix products. Parameters stay float32. NVIDIA GPUs before the A100 (compute capability 8.0) do not multiply
+    in bfloat16, and it is refused there."""
     remat: bool = False
     """Recompute layers in the backward pass to save memory."""
     attention: Literal["blockwise", "dense", "cudnn", "splash"] = "blockwise"

@@ -1,0 +1,162 @@
+"""Memory, operations, messages and least time of one RL step at the shapes of real models, as the compiler counts them.
+
+    python experiments/benchmarks/compiled_figures.py                       (all rows)
+    python experiments/benchmarks/compiled_figures.py --rows qwen3-0.6b/1   (this one alone; the others stay as they are)
+
+No weight exists and nothing is run: the updates are compiled ahead of time for pretended devices, as `rljax plan` does it. The
+counts are those of the compiler for CPUs, rather too much than too little. The least time is that of an H100's peak figures, which
+no program reaches.
+
+Writes compiled_figures.json and compiled_figures.md beside this file.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from environments import own_versions
+from shapes import LLAMA_8B, QWEN_0_6B, QWEN_1_7B
+
+from rljax import TrainConfig
+from rljax.book.experiment_rows import made_on
+from rljax.cli.plan import pretend_devices
+from rljax.parallel import make_mesh
+from rljax.training.plan import make_plan
+from rljax.training.roofline import device_of, speed_of
+
+HERE = Path(__file__).resolve().parent
+NAME = "compiled_figures"
+SHAPES = {"qwen3-0.6b": QWEN_0_6B, "qwen3-1.7b": QWEN_1_7B, "llama-3.1-8b": LLAMA_8B}
+ROWS = tuple(f"{name}/{count}" for name in SHAPES for count in (1, 8))
+"""Shape and number of devices."""
+DEVICE = "h100"
+PROMPT, RESPONSE, PROMPTS, GROUP = 512, 512, 16, 16
+"""Tokens of each prompt and of each response, and how many there are in a step: 262,144 tokens."""
+SLOTS, MICROBATCH = 64, 8
+"""Responses that are drawn at once, and rows that are trained on at once, on all devices together."""
+COLUMNS = {
+    "parameters": "parameters",
+    "optimizer": "optimiser",
+    "reference": "reference",
+    "temporaries": "activations, gradients, logits",
+    "sampler": "weights for sampling",
+    "cache": "cache",
+    "peak": "largest sum",
+}
+"""Bytes of a plan on each device, and their names in the table."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What is computed."""
+
+    rows: tuple[str, ...] = ROWS
+    """Shapes and numbers of devices."""
+    out: Path = HERE
+    """Folder of the results."""
+
+
+def settings(count: int) -> TrainConfig:
+    """GRPO with a reference, in bfloat16, with the parameters cut over all devices."""
+    return TrainConfig.flat(
+        algorithm="grpo",
+        algorithm_options={"beta": 0.04},
+        prompts=PROMPTS,
+        group_size=GROUP,
+        max_prompt_tokens=PROMPT,
+        max_response_tokens=RESPONSE,
+        decode_slots=SLOTS,
+        microbatch_rows=MICROBATCH,
+        dtype="bfloat16",
+        remat=True,
+        fsdp=count,
+    )
+
+
+def figures(row: str) -> dict[str, Any]:
+    """Bytes on each device, and the work of each phase of a step."""
+    name, _, count = row.partition("/")
+    config, devices = settings(int(count)), int(count)
+    plan = make_plan(config, SHAPES[name], make_mesh(1, devices, devices=pretended(devices)), PROMPT)
+    device, speed = device_of(DEVICE), speed_of(config.model.dtype)
+    phases = {
+        phase: work._asdict() | {"seconds": work.seconds(device, devices, speed=speed)}
+        for phase, work in plan.phases.items()
+    }
+    return {"bytes": {column: getattr(plan, column) for column in COLUMNS}, "phases": phases}
+
+
+def pretended(count: int) -> list[Any]:
+    """The first of the devices that `main` lets JAX pretend."""
+    import jax  # noqa: PLC0415  its first computation fixes their number
+
+    return jax.devices()[:count]
+
+
+def table(content: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    head = ["model", "devices", *COLUMNS.values(), "fits"]
+    room = device_of(DEVICE).memory
+    lines = [
+        "# Figures of one step, as the compiler counts them",
+        "",
+        f"{content['made_on']}; rljax {content['versions']['rljax']}.",
+        f"`python experiments/benchmarks/{NAME}.py` writes this page.",
+        "",
+        f"GRPO with a reference and AdamW, {PROMPTS} x {GROUP} responses of {RESPONSE} tokens after prompts of {PROMPT}, all of",
+        f"their full length; products in bfloat16, layers computed again in the backward pass, micro-batches of {MICROBATCH}",
+        f"rows on all devices together, {SLOTS} responses drawn at once, parameters cut over all devices. The compiler is that for",
+        "CPUs: it sums whole gradients on every device, and multiplies and sends bfloat16 as float32.",
+        "",
+        f"GB on each device; the last column says whether the largest sum is below the {room / 1e9:g} GB of an H100:",
+        "",
+        "| " + " | ".join(head) + " |",
+        "| " + " | ".join(["---"] * 2 + ["---:"] * (len(head) - 3) + ["---"]) + " |",
+    ]
+    for row, found in content["rows"].items():
+        name, _, count = row.partition("/")
+        sizes = [f"{found['bytes'][column] / 1e9:.2f}" for column in COLUMNS]
+        fits = "yes" if found["bytes"]["peak"] < room else "no"
+        lines.append("| " + " | ".join([name, count, *sizes, fits]) + " |")
+    lines += [
+        "",
+        "Work of a step: operations of all devices together; bytes of weights, optimiser and cache that each device reads or",
+        "writes; bytes that each device sends in the updates (what it sends while sampling and scoring is not counted); and the",
+        "least time on H100s by the largest of the three.",
+        "",
+        "| model | devices | phase | operations | GB moved | GB sent | seconds at least |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for row, found in content["rows"].items():
+        name, _, count = row.partition("/")
+        for phase, work in found["phases"].items():
+            numbers = f"{work['flops']:.2e} | {work['moved'] / 1e9:.1f} | {work['sent'] / 1e9:.1f} | {work['seconds']:.3f}"
+            lines.append(f"| {name} | {count} | {phase} | {numbers} |")
+    return "\n".join([*lines, ""])
+
+
+def main(arguments: Arguments) -> None:
+    """Compute the rows one after the other, and write the results after each."""
+    unknown = {*arguments.rows} - {*ROWS}
+    if unknown:
+        raise SystemExit(f"There is no {', '.join(sorted(unknown))}; rows: {', '.join(ROWS)}.")
+    pretend_devices(os.environ, max(int(row.partition("/")[2]) for row in ROWS))
+    file, known = arguments.out / f"{NAME}.json", own_versions()
+    rows = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.is_file() else {}
+    for row in arguments.rows:
+        rows[row] = figures(row)
+        content = {
+            "made_on": made_on(),
+            "versions": known,
+            "rows": {key: rows[key] for key in ROWS if key in rows},
+        }
+        file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        (arguments.out / f"{NAME}.md").write_text(table(content), encoding="utf-8")
+        print(f"{row}: {rows[row]['bytes']['peak'] / 1e9:.2f} GB", flush=True)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments, description=__doc__))

@@ -1,0 +1,270 @@
+"""How much of an accelerator rljax uses, with random weights in bfloat16 at the shapes of Qwen3-0.6B and Qwen3-1.7B.
+
+    python experiments/benchmarks/gpu.py                                        (one GPU of 80 GB)
+    python experiments/benchmarks/gpu.py --beside trl --trace /tmp/trace
+    python experiments/benchmarks/gpu.py --shapes toy --platform cpu --peak 1e12 1e11 --out /tmp    (a trial)
+
+| case | work | what is reported |
+| --- | --- | --- |
+| `train_16k`, `train_65k` | an update on 8 or 32 responses of 1,536 tokens after 512 of the prompt | tokens/s, MFU |
+| `decode_500` | 500 prompts of 512 tokens, 128 tokens each, 256 rows at once | tokens/s of the responses |
+| `decode_64` | 64 of them at once; the time of their first token is taken off | tokens/s, share of the memory's bandwidth |
+| `rl_step` | a whole step: 64 responses of 512 tokens; with `--beside trl` TRL's, too | seconds, ratio |
+
+MFU is 3 x forward operations / seconds / peak: the backward pass counts as two forward ones, what is computed again in it as
+nothing, and a token attends to the mean of those before it. The share of the bandwidth is (bytes of the weights + keys and values
+of the tokens so far, on average) x tokens / seconds / peak. Each case is a process of its own. On a device that two libraries use,
+the second one begins when the first has ended.
+
+Writes gpu.json and gpu.md beside this file; rows that are not measured stay as they are.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import tyro
+import workloads as work
+from environments import environment, own_versions, python_of, versions
+from report import machine
+from run import side, write_random_model
+from shapes import QWEN_0_6B, QWEN_1_7B, TOY
+
+from rljax.book.experiment_rows import made_on
+from rljax.models import TransformerConfig, abstract_params, count_parameters
+from rljax.training.roofline import DEVICES, Device, forward_flops
+
+HERE = Path(__file__).resolve().parent
+SHAPES = {"qwen3-0.6b": QWEN_0_6B, "qwen3-1.7b": QWEN_1_7B, "toy": TOY}
+KINDS = {
+    "NVIDIA A100-SXM4-80GB": "a100",
+    "NVIDIA H100 80GB HBM3": "h100",
+    "NVIDIA H200": "h200",
+    "NVIDIA B200": "b200",
+    "TPU v5 lite": "v5e",
+    "TPU v5p": "v5p",
+    "TPU v6 lite": "v6e",
+}
+"""JAX's name of a device -> its peak figures in `rljax.training.roofline.DEVICES`."""
+TRAINED = work.Step(prompts=1, group=8, prompt_tokens=512, trained=1536, microbatch=8, slots=64, on_cpu=False)
+DECODED = work.Step(prompts=500, group=1, prompt_tokens=512, limit=128, slots=256, on_cpu=False)
+STEPS = {
+    "train_16k": TRAINED,
+    "train_65k": TRAINED._replace(prompts=4),
+    "decode_500": DECODED,
+    "decode_64": DECODED._replace(prompts=64, slots=64),
+    "rl_step": work.Step(prompts=8, group=8, prompt_tokens=512, limit=512, microbatch=16, slots=64, on_cpu=False),
+}
+"""Sizes of each case."""
+TOY_STEP = work.Step(prompts=2, group=4, prompt_tokens=8, limit=64, trained=24, microbatch=4, slots=8, on_cpu=False)
+"""Sizes of all cases for the shape `toy`."""
+TARGETS = {
+    "train_16k": ("mfu", 0.25),
+    "train_65k": ("mfu", 0.40),
+    "decode_500": ("tokens_per_second", 12_100),
+    "decode_64": ("bandwidth_share", 0.60),
+}
+"""The number of a case that has a target."""
+NAMES = {
+    "seconds": "seconds",
+    "tokens_per_second": "tokens/s",
+    "mfu": "MFU",
+    "bandwidth_share": "share of the bandwidth",
+    "ratio": "times faster than TRL",
+}
+WARM = 2
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What is measured, and where."""
+
+    shapes: tuple[str, ...] = ("qwen3-0.6b", "qwen3-1.7b")
+    """Models: qwen3-0.6b, qwen3-1.7b, toy."""
+    cases: tuple[str, ...] = tuple(STEPS)
+    """Cases."""
+    platform: Literal["cuda", "tpu", "cpu"] = "cuda"
+    """JAX's platform."""
+    beside: tuple[Literal["trl"], ...] = ()
+    """Libraries whose whole step is measured, too."""
+    rounds: int = 5
+    """Rounds of each case, after two that do not count."""
+    peak: tuple[float, float] | None = None
+    """Operations of bfloat16 products and bytes of its memory a second, for a device that is not in the table."""
+    trace: Path | None = None
+    """Folder for a profiler's trace of a round of each case."""
+    work: Path = field(default_factory=lambda: Path.home() / ".cache" / "rljax" / "benchmarks")
+    """Folder of the other libraries' environments."""
+    out: Path = HERE
+    """Folder of the results."""
+
+
+def training_flops(shape: TransformerConfig, step: work.Step) -> float:
+    """Operations of an update: three times those of a forward pass, in which a token sees those before it."""
+    rows, tokens = step.prompts * step.group, step.prompt_tokens + step.trained
+    return 3 * forward_flops(shape, rows * tokens, (tokens + 1) / 2, scored=rows * step.trained)
+
+
+def decoding_bytes(shape: TransformerConfig, rows: int, tokens: float) -> float:
+    """Bytes that have to be read for another token of each row: the weights, and keys and values of the `tokens` so far.
+
+    Of an embedding that is not the head, only a row for each token is read.
+    """
+    itemsize = jnp.dtype(shape.compute_dtype).itemsize
+    weights = count_parameters(abstract_params(shape))
+    unread = 0 if shape.tied_head else (shape.vocab_size - rows) * shape.width
+    cache = 2 * shape.layers * shape.kv_heads * shape.head_dim * rows * tokens
+    return itemsize * (weights - unread + cache)
+
+
+def peak_of(kind: str, peak: tuple[float, float] | None) -> Device:
+    """Peak figures of a device.
+
+    Raises:
+        SystemExit: the device is unknown, and no figures are passed.
+    """
+    if peak is not None:
+        return Device(*peak, link=0.0, memory=0)
+    if kind not in KINDS:
+        raise SystemExit(f"{kind!r} is not in the table of peak figures ({', '.join(KINDS)}); pass --peak FLOPS BYTES.")
+    return DEVICES[KINDS[kind]]
+
+
+def numbers(case: str, shape: TransformerConfig, step: work.Step, seconds: float, device: Device) -> dict[str, float]:
+    """What a case reports, from the seconds of a round."""
+    rows = step.prompts * step.group
+    if case.startswith("train"):
+        tokens = rows * (step.prompt_tokens + step.trained)
+        flops = training_flops(shape, step)
+        return {"tokens_per_second": tokens / seconds, "mfu": flops / seconds / device.flops}
+    if case == "rl_step":
+        return {"tokens_per_second": rows * (step.prompt_tokens + step.limit) / seconds}
+    found = {"tokens_per_second": rows * step.limit / seconds}
+    if case == "decode_64":
+        drawn = step.limit - 1
+        moved = drawn * decoding_bytes(shape, rows, step.prompt_tokens + step.limit / 2)
+        found = {"tokens_per_second": rows * drawn / seconds, "bandwidth_share": moved / seconds / device.bandwidth}
+    return found
+
+
+class Bench:
+    """Measures the cases of one model, whose folder it writes.
+
+    Args:
+        folder: of the model, new.
+        name: of its shape.
+        arguments: what is measured, and where.
+    """
+
+    def __init__(self, folder: Path, name: str, arguments: Arguments):
+        self._folder = folder
+        self._name = name
+        self._arguments = arguments
+        write_random_model(folder, SHAPES[name])
+
+    def row(self, case: str, device: Device) -> dict[str, Any]:
+        """Measure a case."""
+        shape = SHAPES[self._name]
+        step = (TOY_STEP if self._name == "toy" else STEPS[case])._replace(vocabulary=shape.vocab_size)
+        name = {"t": "training_step", "d": "decode", "r": "rl_step"}[case[0]]
+        trace = self._arguments.trace
+        rounds = self._rounds("rljax", name, step if trace is None else step._replace(trace=str(trace / case)))
+        first = self._rounds("rljax", name, step._replace(limit=1)) if case == "decode_64" else [0.0]
+        seconds = statistics.median(rounds) - statistics.median(first)
+        if seconds <= 0:
+            raise SystemExit(f"{case}: a decode took no longer than its first token; measure it with more --rounds.")
+        row: dict[str, Any] = {"seconds": seconds, "rounds": rounds, "sizes": step._asdict()}
+        row |= numbers(case, shape, step, seconds, device)
+        for peer in self._arguments.beside if case == "rl_step" else ():
+            theirs = self._rounds(peer, name, step)
+            row |= {"peer_rounds": theirs, "ratio": statistics.median(theirs) / seconds}
+        return row
+
+    def _rounds(self, library: str, case: str, step: work.Step) -> list[float]:
+        """Seconds of the rounds that count."""
+        python = sys.executable if library == "rljax" else python_of(library, self._arguments.work)
+        sizes = json.dumps(step._replace(on_cpu=self._arguments.platform == "cpu")._asdict())
+        (self._folder / work.STEP_FILE).write_text(sizes, encoding="utf-8")
+        with side(library, case, python, self._folder, self._arguments.platform) as opened:
+            return [opened.round()["seconds"] for _ in range(WARM + self._arguments.rounds)][WARM:]
+
+
+def device_kind(platform: str) -> str:
+    """JAX's name of the device, asked for in a process that ends: one that has opened a GPU holds most of its memory."""
+    code = "import jax; print(jax.devices()[0].device_kind)"
+    command, variables = [sys.executable, "-c", code], environment("rljax", platform)
+    found = subprocess.run(command, check=False, env=variables, capture_output=True, text=True)
+    if found.returncode:
+        raise SystemExit(f"JAX finds no device of the platform {platform!r}:\n{found.stderr[-2000:]}")
+    return found.stdout.strip()
+
+
+def verdict(case: str, row: dict[str, Any]) -> str:
+    """The target, and whether it is reached."""
+    if case not in TARGETS:
+        return "-"
+    name, target = TARGETS[case]
+    return f"{NAMES[name]} ≥ {target:,g} {'✓' if row[name] >= target else 'missed'}"
+
+
+def table(content: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    lines = [
+        "# rljax on an accelerator",
+        "",
+        f"{content['made_on']}; {content['device']}: at its peak {content['flops']:.4g} operations a second and",
+        f"{content['bandwidth']:.4g} bytes a second.",
+        "`python experiments/benchmarks/gpu.py` writes this page and says what each case is.",
+        "",
+        f"| model | case | {' | '.join(NAMES.values())} | target |",
+        f"| --- | --- |{' ---: |' * len(NAMES)} --- |",
+    ]
+    for key, row in content["rows"].items():
+        shape, _, case = key.partition("/")
+        cells = [f"{row[name]:,.4g}" if name in row else "-" for name in NAMES]
+        lines.append(f"| {shape} | {case} | {' | '.join(cells)} | {verdict(case, row)} |")
+    lines += ["", "Versions:", ""]
+    for name, found in content["versions"].items():
+        lines.append(f"- {name}: " + ", ".join(f"{package} {version}" for package, version in found.items()))
+    return "\n".join([*lines, ""])
+
+
+def main(arguments: Arguments) -> None:
+    """Measure, and write the results after each case."""
+    unknown = {*arguments.shapes} - {*SHAPES} | {*arguments.cases} - {*STEPS}
+    if unknown:
+        raise SystemExit(
+            f"There is no {', '.join(sorted(unknown))}; shapes: {', '.join(SHAPES)}; cases: {', '.join(STEPS)}."
+        )
+    jax.config.update("jax_platforms", "cpu")  # this process computes nothing on the device
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # one device for all sides
+    kind = device_kind(arguments.platform)
+    device = peak_of(kind, arguments.peak)
+    known = {"rljax": own_versions()} | {peer: versions(python_of(peer, arguments.work)) for peer in arguments.beside}
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    file = arguments.out / "gpu.json"
+    rows = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.is_file() else {}
+    for name in arguments.shapes:
+        with tempfile.TemporaryDirectory() as scratch:
+            bench = Bench(Path(scratch), name, arguments)
+            for case in arguments.cases:
+                row = bench.row(case, device)
+                rows[f"{name}/{case}"] = row
+                head = {"made_on": made_on(), "device": kind, "machine": machine(), "versions": known}
+                head |= {"flops": device.flops, "bandwidth": device.bandwidth}
+                content = head | {"rows": rows}
+                file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+                (arguments.out / "gpu.md").write_text(table(content), encoding="utf-8")
+                print(f"{name}/{case}: {row['seconds']:.3g} s, {row['tokens_per_second']:,.4g} tokens/s", flush=True)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments, description=__doc__))

@@ -1,0 +1,34 @@
+"""Shapes of the models that are measured or planned; the numbers are those of their config.json."""
+
+from dataclasses import replace
+
+from rljax.models import TransformerConfig
+
+QWEN_0_6B = TransformerConfig(
+    vocab_size=151_936,
+    width=1024,
+    layers=28,
+    heads=16,
+    kv_heads=8,
+    head_dim=128,
+    hidden=3072,
+    rope_theta=1e6,
+    qk_norm=True,
+    compute_dtype="bfloat16",
+    remat=True,
+)
+QWEN_1_7B = replace(QWEN_0_6B, width=2048, hidden=6144)
+LLAMA_8B = replace(
+    QWEN_0_6B,
+    vocab_size=128_256,
+    width=4096,
+    layers=32,
+    heads=32,
+    hidden=14_336,
+    rope_theta=5e5,
+    qk_norm=False,
+    tied_head=False,
+)
+"""Llama-3.1-8B, without the scaling of its rotations, which changes no figure."""
+TOY = replace(QWEN_0_6B, vocab_size=512, width=64, layers=2, heads=4, kv_heads=2, head_dim=16, hidden=128)
+"""For a trial of a command on a CPU."""

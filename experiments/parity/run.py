@@ -1,0 +1,229 @@
+"""rljax beside `transformers` and `peft`: the same folders, opened by both, give the same numbers.
+
+    pip install -e '.[parity]'
+    python experiments/parity/run.py        (a minute)
+
+Every number is random: weights, tokens, adapters. A model goes three ways:
+
+| way | who writes the folder | who reads it |
+| --- | --- | --- |
+| loaded | `transformers` | rljax |
+| exported | rljax, from a model of its own | `transformers` |
+| trained | rljax, from a model that it has loaded and changed, with the config.json of that one | `transformers` |
+
+and an adapter a fourth one: rljax writes it, and `peft` puts it on top of the folder of its base; rljax merges it. All are compared
+in float32 on a CPU: the logits of every token, and the log-probabilities of the tokens that follow.
+
+Writes results.json and results.md beside this file, and ends with the code 1 if a difference exceeds the bound.
+"""
+
+import argparse
+import importlib.metadata
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import transformers
+
+from rljax.book.experiment_rows import made_on, write_rows
+from rljax.models import Model, TransformerConfig, init_params, transformer_policy
+from rljax.models.adapters import init_adapter, merge
+from rljax.models.huggingface import load_params, model_contents, read_config
+from rljax.models.language_model import logits
+from rljax.models.model_folder import write_model
+from rljax.models.peft_folder import save_adapter
+from rljax.rollout import Sequences, pack
+
+BOUND = 1e-4
+"""Largest difference of two logits or log-probabilities."""
+ROWS, TOKENS, PROMPT = 4, 48, 8
+VOCABULARY, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 512, 128, 4, 8, 2, 16, 320
+COMMON = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": WIDTH,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "intermediate_size": HIDDEN,
+    "max_position_embeddings": 256,
+}
+STRETCH = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+FAMILIES: dict[str, transformers.PretrainedConfig] = {
+    "Llama": transformers.LlamaConfig(**COMMON, tie_word_embeddings=False),
+    "Llama, stretched rotations": transformers.LlamaConfig(**COMMON, rope_parameters=STRETCH),
+    "Mistral": transformers.MistralConfig(**COMMON, sliding_window=None),
+    "Qwen2": transformers.Qwen2Config(**COMMON, tie_word_embeddings=True),
+    "Qwen3": transformers.Qwen3Config(**COMMON, head_dim=2 * HEAD_DIM, tie_word_embeddings=True),
+}
+TARGETS = {"every matrix": ("attention", "feed_forward"), "some": ("layers/[12]/attention/query", "value", "down")}
+"""Matrices of the adapters."""
+
+
+class Found(NamedTuple):
+    """What one library computes: for each token the logits of the next one, and the log-probability of the one that follows."""
+
+    logits: np.ndarray
+    logp: np.ndarray
+
+
+def random_tokens() -> np.ndarray:
+    """The rows that all models read."""
+    return np.random.default_rng(0).integers(0, VOCABULARY, (ROWS, TOKENS)).astype(np.int32)
+
+
+def of_transformers(model: torch.nn.Module) -> Found:
+    """The numbers of a model of PyTorch."""
+    tokens = torch.from_numpy(random_tokens()).long()
+    with torch.no_grad():
+        out = model.eval()(tokens).logits
+    logp = torch.log_softmax(out[:, PROMPT - 1 : -1], -1).gather(-1, tokens[:, PROMPT:, None])[..., 0]
+    return Found(out.numpy(), logp.numpy())
+
+
+def of_rljax(config: TransformerConfig, params: Any) -> Found:
+    """The numbers of rljax: logits as it evaluates, and log-probabilities as it trains."""
+    tokens = random_tokens()
+    slots = jnp.broadcast_to(jnp.arange(TOKENS), tokens.shape)
+    out = logits(Model(config), params, jnp.asarray(tokens), slots, jnp.ones_like(slots))
+    prompts, rest = tokens[:, :PROMPT], tokens[:, PROMPT:]
+    packed = pack(Sequences(prompts, np.ones_like(prompts, bool), rest, np.ones_like(rest, bool)))
+    scores = transformer_policy(config, eos=1).score(params, jax.tree.map(jnp.asarray, packed), 1.0)
+    return Found(np.asarray(out), np.asarray(scores.logp))
+
+
+def changed(params: Any, seed: int) -> Any:
+    """Every tensor with noise of its own, biases and norms too."""
+    leaves, tree = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    return tree.unflatten(
+        [leaf + 0.05 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
+    )
+
+
+def opened(folder: Path) -> torch.nn.Module:
+    """A model of `transformers` from its folder, in float32."""
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def model_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
+    """A family's model, the three ways."""
+    torch.manual_seed(0)
+    theirs = transformers.AutoModelForCausalLM.from_config(FAMILIES[family], dtype=torch.float32)
+    with torch.no_grad():
+        for tensor in theirs.parameters():
+            tensor.add_(0.05 * torch.randn_like(tensor))
+    theirs.save_pretrained(folder / "theirs")
+    config = read_config(folder / "theirs")
+    params = load_params(folder / "theirs", config)
+    yield compared("transformers", family, "loaded", of_rljax(config, params), of_transformers(theirs))
+    if family != "Mistral":  # a model without a checkpoint is written as one of the other families
+        own = changed(init_params(config, jax.random.key(0)), 1)
+        write_model(folder / "own", model_contents(config, own, bos=None, eos=1))
+        yield compared("transformers", family, "exported", of_rljax(config, own), of_transformers(opened(folder / "own")))
+    params = changed(params, 2)
+    write_model(folder / "trained", model_contents(config, params, bos=None, eos=1, source=folder / "theirs"))
+    ours, theirs = of_rljax(config, params), of_transformers(opened(folder / "trained"))
+    yield compared("transformers", family, "trained", ours, theirs)
+
+
+def adapter_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
+    """Adapters on top of a family's model; the base without one has other logits, so that one that changes nothing is noticed."""
+    import peft  # noqa: PLC0415  the models of transformers need nothing of it
+
+    config = read_config(folder / "theirs")
+    params = load_params(folder / "theirs", config)
+    plain = of_rljax(config, params).logits
+    for name, targets in TARGETS.items():
+        adapter = changed(init_adapter(jax.random.key(2), params, rank=4, targets=targets), 3)
+        place = folder / name.replace(" ", "_")
+        save_adapter(place, config, adapter, alpha=8.0, base=str(folder / "theirs"))
+        ours = of_rljax(config, merge(params, adapter, jnp.float32(2.0)))
+        theirs = of_transformers(peft.PeftModel.from_pretrained(opened(folder / "theirs"), str(place)))
+        row = compared("peft", family, f"adapter of {name}", ours, theirs)
+        yield row | {"change_by_adapter": float(np.abs(ours.logits - plain).max())}
+
+
+def compared(library: str, family: str, way: str, ours: Found, theirs: Found) -> dict[str, Any]:
+    """The largest differences between two libraries."""
+    return {
+        "library": library,
+        "family": family,
+        "way": way,
+        "largest_logit": float(np.abs(theirs.logits).max()),
+        "logit_difference": float(np.abs(ours.logits - theirs.logits).max()),
+        "logp_difference": float(np.abs(ours.logp - theirs.logp).max()),
+        "same_likeliest_token": float((ours.logits.argmax(-1) == theirs.logits.argmax(-1)).mean()),
+    }
+
+
+def all_rows() -> Iterator[dict[str, Any]]:
+    """Every family and every way."""
+    for family in FAMILIES:
+        with tempfile.TemporaryDirectory() as scratch:
+            yield from model_rows(family, Path(scratch))
+            yield from adapter_rows(family, Path(scratch))
+
+
+def is_equal(row: dict[str, Any]) -> bool:
+    """Whether both libraries have the same numbers, up to the bound; an adapter also has to change the model."""
+    close = max(row["logit_difference"], row["logp_difference"]) <= BOUND
+    return close and row.get("change_by_adapter", 1.0) > 1000 * BOUND
+
+
+def versions() -> str:
+    """The libraries that are compared."""
+    return ", ".join(
+        f"{name} {importlib.metadata.version(name)}" for name in ("transformers", "peft", "torch", "safetensors")
+    )
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The results as Markdown."""
+    lines = [
+        "# The same numbers as transformers and peft",
+        "",
+        f"{made_on()}, {versions()}. `python experiments/parity/run.py` writes this page and says what each way is.",
+        "",
+        f"Random weights, {LAYERS} layers of width {WIDTH}, {VOCABULARY} tokens, {ROWS} rows of {TOKENS}; float32 on a CPU. No",
+        f"logit and no log-probability may differ by more than {BOUND:g}.",
+        "",
+        "| beside | family | way | largest logit | difference of logits | of log-probabilities | same likeliest token | equal |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row['library']} | {row['family']} | {row['way']} | {row['largest_logit']:.1f} | {row['logit_difference']:.1e} "
+            f"| {row['logp_difference']:.1e} | {row['same_likeliest_token']:.1%} | {'yes' if is_equal(row) else 'no'} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def main() -> int:
+    """Compare, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent)
+    out = parser.parse_args().out
+    rows = []
+    for row in all_rows():
+        rows.append(row | {"made_on": made_on(), "versions": versions()})
+        print(f"{row['family']}, {row['way']}: {row['logit_difference']:.1e}, {row['logp_difference']:.1e}", flush=True)
+    write_rows(out / "results.json", rows)
+    (out / "results.md").write_text(table(rows), encoding="utf-8")
+    return 0 if all(map(is_equal, rows)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""The committed figures of real shapes: complete, and its cheapest row as it is computed now."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "benchmarks"
+COMMITTED = json.loads((FOLDER / "compiled_figures.json").read_text(encoding="utf-8"))["rows"]
+CHEAPEST = "qwen3-0.6b/1"
+
+
+def test_every_shape_is_there_on_one_and_on_eight_devices():
+    shapes = ["qwen3-0.6b", "qwen3-1.7b", "llama-3.1-8b"]
+    assert list(COMMITTED) == [f"{shape}/{count}" for shape in shapes for count in (1, 8)]
+    page = (FOLDER / "compiled_figures.md").read_text(encoding="utf-8")
+    for row in COMMITTED:
+        assert page.count(f"| {row.replace('/', ' | ')} |") == 4, "the bytes, and three phases"
+
+
+def test_eight_devices_hold_an_eighth_each():
+    for shape in ("qwen3-0.6b", "qwen3-1.7b", "llama-3.1-8b"):
+        one, eight = (COMMITTED[f"{shape}/{count}"] for count in (1, 8))
+        for name in ("parameters", "optimizer", "reference", "cache"):
+            assert eight["bytes"][name] == pytest.approx(one["bytes"][name] / 8, rel=0.01)
+        assert one["phases"]["update"]["sent"] == 0 < eight["phases"]["update"]["sent"]
+        assert one["phases"]["update"]["flops"] == eight["phases"]["update"]["flops"]
+
+
+def test_the_parameters_are_those_of_the_models():
+    """As their pages count them, with float32 parameters."""
+    for shape, count in (("qwen3-0.6b", 0.6e9), ("qwen3-1.7b", 1.7e9), ("llama-3.1-8b", 8.0e9)):
+        assert COMMITTED[f"{shape}/1"]["bytes"]["parameters"] == pytest.approx(4 * count, rel=0.02)
+
+
+def test_the_cheapest_row_is_that_of_the_present_code(tmp_path):
+    command = [sys.executable, FOLDER / "compiled_figures.py", "--rows", CHEAPEST, "--out", tmp_path]
+    subprocess.run(command, check=True, cwd=FOLDER.parents[1])
+    found = json.loads((tmp_path / "compiled_figures.json").read_text())["rows"][CHEAPEST]
+    committed = COMMITTED[CHEAPEST]
+    assert found["phases"] == {name: pytest.approx(work) for name, work in committed["phases"].items()}
+    counted = ("temporaries", "peak")  # by the compiler, which may be another version
+    exact = [name for name in committed["bytes"] if name not in counted]
+    assert {name: found["bytes"][name] for name in exact} == {name: committed["bytes"][name] for name in exact}
+    for name in counted:
+        assert found["bytes"][name] == pytest.approx(committed["bytes"][name], rel=0.1)
+
+
+def test_an_unknown_row_is_refused():
+    command = [sys.executable, FOLDER / "compiled_figures.py", "--rows", "qwen3-0.6b/2"]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, cwd=FOLDER.parents[1])
+    assert ended.returncode == 1
+    assert "There is no qwen3-0.6b/2; rows: qwen3-0.6b/1, qwen3-0.6b/8," in ended.stderr

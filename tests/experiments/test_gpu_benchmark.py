@@ -1,0 +1,122 @@
+"""The benchmark of an accelerator: its formulas against the compiler, and the command from end to end at a toy size on a CPU."""
+
+import importlib
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import rljax
+from rljax.models import transformer_policy
+from rljax.parallel import make_mesh
+from rljax.training.measured_programs import policy_program
+from rljax.training.roofline import DEVICES
+
+FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    """The module of the command; its neighbours are forgotten again, because their names are short."""
+    before = set(sys.modules)
+    sys.path.insert(0, str(FOLDER))
+    yield importlib.import_module("gpu")
+    sys.path.remove(str(FOLDER))
+    for name in set(sys.modules) - before:
+        if str(FOLDER) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def shape(gpu):
+    """The toy, with a head of its own or not, as a CPU counts it: in float32, and nothing is computed twice but logits."""
+    return replace(gpu.TOY, compute_dtype="float32", remat=False, attention="dense")
+
+
+def test_the_operations_are_nearly_those_that_the_compiler_counts(gpu, shape):
+    """It counts the half of the scores that no token sees, logits a second time, and the optimiser besides."""
+    step = gpu.TOY_STEP._replace(prompts=2, group=4, prompt_tokens=8, trained=24)
+    config = rljax.TrainConfig.flat(
+        algorithm="grpo",
+        algorithm_options={"beta": 0.0},
+        prompts=step.prompts,
+        group_size=step.group,
+        max_prompt_tokens=step.prompt_tokens,
+        max_response_tokens=step.trained,
+        microbatch_rows=step.prompts * step.group,
+    )
+    counted = policy_program(config, shape, make_mesh(1, 1), step.prompt_tokens).cost_analysis()["flops"]
+    assert 0.75 * counted < gpu.training_flops(shape, step) < counted
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_bytes_of_a_token_are_nearly_those_that_the_compiler_counts(gpu, shape, tied):
+    """The program gets the whole embedding; it reads of it, and writes, what the formula leaves out."""
+    shape = replace(shape, tied_head=tied)
+    rows, slots, room = 8, 24, 40
+    policy = transformer_policy(shape, eos=0)
+    params = jax.eval_shape(policy.init, jax.random.key(0))
+    prompts = jnp.zeros((rows, slots), jnp.int32)
+    _, state = jax.eval_shape(lambda params: policy.decoder.begin(params, prompts, prompts == 0, room), params)
+    token = jax.ShapeDtypeStruct((rows,), jnp.int32)
+    program = jax.jit(policy.decoder.advance, donate_argnums=2).lower(params, token, state).compile()
+    expected = gpu.decoding_bytes(shape, rows, slots + room)
+    unread = 0 if tied else 4 * (shape.vocab_size - rows) * shape.width
+    assert expected + unread == pytest.approx(program.memory_analysis().argument_size_in_bytes, rel=0.02)
+    assert expected <= program.cost_analysis()["bytes accessed"] <= 2.5 * expected
+
+
+def test_numbers_are_those_of_a_hand_count(gpu, shape):
+    device = DEVICES["h100"]._replace(flops=1e9, bandwidth=1e6)
+    step = gpu.TOY_STEP._replace(prompts=2, group=4, prompt_tokens=8, trained=24, limit=11)
+    layer = 64 * 16 * (4 + 2) * 2 + 3 * 64 * 128
+    flops = 3 * 2 * (256 * 2 * (layer + 2 * 4 * 16 * 16.5) + 192 * 64 * 512)
+    assert gpu.training_flops(shape, step) == flops
+    assert gpu.numbers("train_16k", shape, step, 2.0, device) == {"tokens_per_second": 128.0, "mfu": flops / 2e9}
+    assert gpu.numbers("rl_step", shape, step, 2.0, device) == {"tokens_per_second": 8 * 19 / 2}
+    assert gpu.numbers("decode_500", shape, step, 2.0, device) == {"tokens_per_second": 44.0}
+    weights = 2 * (layer + 2 * 64 + 2 * 16) + 64 + 512 * 64
+    read = 4 * (weights + 2 * 2 * 2 * 16 * 8 * 13.5)
+    found = gpu.numbers("decode_64", shape, step, 2.0, device)
+    assert found == {"tokens_per_second": 40.0, "bandwidth_share": pytest.approx(10 * read / 2e6)}
+
+
+def test_the_peak_is_that_of_the_device_or_has_to_be_passed(gpu):
+    assert gpu.peak_of("NVIDIA H100 80GB HBM3", None) == DEVICES["h100"]
+    assert set(gpu.KINDS.values()) <= set(DEVICES)
+    assert gpu.peak_of("cpu", (2.0, 3.0))[:2] == (2.0, 3.0)
+    with pytest.raises(SystemExit, match=r"'NVIDIA H100 PCIe' is not in the table .* pass --peak FLOPS BYTES"):
+        gpu.peak_of("NVIDIA H100 PCIe", None)
+
+
+def test_the_sizes_are_those_that_the_cases_are_named_after(gpu):
+    tokens = {
+        name: step.prompts * step.group * (step.prompt_tokens + step.trained)
+        for name, step in gpu.STEPS.items()
+        if name.startswith("train")
+    }
+    assert tokens == {"train_16k": 16_384, "train_65k": 65_536}
+    assert {name: gpu.STEPS[name].prompts for name in ("decode_500", "decode_64")} == {"decode_500": 500, "decode_64": 64}
+
+
+def test_the_command_measures_every_case_on_a_cpu(tmp_path):
+    command = [sys.executable, FOLDER / "gpu.py", "--shapes", "toy", "--platform", "cpu", "--peak", "1e12", "1e11"]
+    options = ["--rounds", "1", "--out", tmp_path, "--trace", tmp_path / "trace"]
+    subprocess.run([*command, *options], check=True, cwd=FOLDER.parents[1])
+    content = json.loads((tmp_path / "gpu.json").read_text())
+    cases = ["train_16k", "train_65k", "decode_500", "decode_64", "rl_step"]
+    assert list(content["rows"]) == [f"toy/{case}" for case in cases]
+    for key, row in content["rows"].items():
+        assert all(row[name] > 0 for name in ("seconds", "tokens_per_second")), key
+        assert any((tmp_path / "trace" / key.partition("/")[2]).rglob("*.xplane.pb")), key
+    assert 0 < content["rows"]["toy/train_65k"]["mfu"] < 1
+    assert 0 < content["rows"]["toy/decode_64"]["bandwidth_share"] < 1
+    page = (tmp_path / "gpu.md").read_text()
+    assert "| toy | rl_step |" in page
+    assert page.count("missed") + page.count("✓") == 4, "a whole step has no target"
+    assert content["versions"]["rljax"]["rljax"] in page
