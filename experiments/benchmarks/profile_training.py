@@ -4,8 +4,8 @@
 
 The update is that of the case "training step" of `run.py`: 64 responses of 128 tokens, the model of `workloads.py`, float32. The
 profiler of JAX records three updates; an operation belongs to a kind by the name that XLA gave it. Operations run side by side on
-several threads, so the table has shares of the threads' time. The floor is the time of the products alone: three times the FLOPs of
-the forward pass at the speed of the model's largest product, measured in the same process.
+several threads, so the table has shares of the threads' time. The floor is the time of the products alone: the FLOPs of
+the update at the speed of the model's largest product, measured in the same process.
 
 Writes profile_training.md beside this file.
 """
@@ -26,8 +26,10 @@ import tyro
 import workloads as work
 from environments import own_versions
 from report import machine, seconds
-from run import write_model
+from run import SHAPE, write_random_model
 from sides.of_rljax import updates
+
+from rljax.training.roofline import update_flops
 
 HERE = Path(__file__).resolve().parent
 KINDS = {
@@ -67,12 +69,6 @@ def thread_times(folder: Path) -> Counter[str]:
     return times
 
 
-def forward_flops(tokens: int) -> int:
-    """FLOPs of the matrix products of the layers for so many tokens, attention scores aside."""
-    attended = 2 * work.WIDTH * work.HEAD_DIM * (work.HEADS + work.KV_HEADS)
-    return 2 * tokens * work.LAYERS * (attended + 3 * work.WIDTH * work.HIDDEN)
-
-
 def product_speed(tokens: int) -> float:
     """FLOP/s of the largest product of the forward pass."""
     x, matrix = jnp.ones((tokens, work.WIDTH)), jnp.ones((work.WIDTH, work.HIDDEN))
@@ -93,16 +89,17 @@ def timed(run: Callable[[], object], count: int) -> float:
 def main(arguments: Arguments) -> None:
     """Record, and write the table."""
     rows = work.PROMPTS * work.GROUP
-    tokens = rows * (work.PROMPT_TOKENS + work.TRAINED)
     with tempfile.TemporaryDirectory() as scratch:
-        write_model(Path(scratch))
+        write_random_model(Path(scratch), SHAPE)
         update = updates(Path(scratch))
         step = timed(update, 1 + arguments.updates)
         with jax.profiler.trace(scratch + "/recording"):
             for _ in range(arguments.updates):
                 update()
         times = thread_times(Path(scratch) / "recording")
-    floor = 3 * forward_flops(tokens) / product_speed(tokens)
+    length = work.PROMPT_TOKENS + work.TRAINED
+    speed = product_speed(rows * length)
+    floor = update_flops(SHAPE, rows * length, length, scored=rows * work.TRAINED) / speed
     whole = sum(times.values())
     versions = own_versions()
     table = [f"| {kind} | {count / whole:.1%} |" for kind, count in times.most_common()]
@@ -111,8 +108,7 @@ def main(arguments: Arguments) -> None:
         f"Python {versions['Python']}, JAX {versions['jax']}, rljax {versions['rljax']})",
         "",
         f"An update on {rows} responses of {work.TRAINED} tokens takes {seconds(step)}. Its matrix products take "
-        f"{seconds(floor)} at the speed of the largest one ({3 * forward_flops(tokens) / floor / 1e9:.0f} GFLOP/s), attention "
-        "scores aside.",
+        f"{seconds(floor)} at the speed of the largest one ({speed / 1e9:.0f} GFLOP/s).",
         "",
         "| operations | share of the threads' time |",
         "| --- | --- |",
