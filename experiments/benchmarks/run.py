@@ -62,6 +62,7 @@ class Case(NamedTuple):
 CASES = (
     Case("trl", "rl_step", "RL step, spread lengths", 1.5, 9, 3),
     Case("tunix", "rl_step", "RL step, spread lengths", 2.5, 9, 3),
+    Case("trl", "training_step", "training step, equal lengths", None, 9),
     Case("tunix", "training_step", "training step, equal lengths", 1.5, 9),
     Case("transformers", "decode_equal", "decode, equal lengths", 1.2, 9),
     Case("transformers", "decode_spread", "decode, lengths spread 1:10", 2.0, 9),

@@ -91,8 +91,8 @@ def rl_step(folder: Path, pace: Pace) -> None:
     train(configuration(folder, step), work.reward, problems=problems(step), trackers=[Paced(pace)])
 
 
-def training_step(folder: Path, pace: Pace) -> None:
-    """An update on responses of one length."""
+def updates(folder: Path) -> Callable[[], None]:
+    """A function that makes an update on responses of one length, and goes on from the last one."""
     from rljax.rollout import Groups  # noqa: PLC0415
     from rljax.training.learner import make_learner  # noqa: PLC0415
     from rljax.training.lesson import make_study  # noqa: PLC0415
@@ -114,11 +114,18 @@ def training_step(folder: Path, pace: Pace) -> None:
     )
     tokens = random.integers(2, step.vocabulary, shape).astype(np.int32)
     groups = groups._replace(rollout=rollout, attention=whole, tokens=tokens)
-    while True:
-        pace.wait()
+
+    def update() -> None:
+        nonlocal state
         state, _ = learn(state, study(state, groups))
         jax.block_until_ready(state)
-        pace.done()
+
+    return update
+
+
+def training_step(folder: Path, pace: Pace) -> None:
+    """An update on responses of one length."""
+    pace.rounds(updates(folder))
 
 
 def decode(lengths: list[int] | None, folder: Path, pace: Pace) -> None:

@@ -59,6 +59,34 @@ def rl_step(folder: Path, pace: Pace) -> None:
     trainer(folder, pace).train()
 
 
+def training_step(folder: Path, pace: Pace) -> None:
+    """An update on responses of one length: loss, gradient, clipped to the trainer's norm, and AdamW."""
+    made = trainer(folder, pace)
+    model, optimizer = made.model.train(), made.create_optimizer()
+    made.current_gradient_accumulation_steps = 1  # which the trainer's own loop sets
+    torch.manual_seed(0)
+    rows = work.PROMPTS * work.GROUP
+    prompts = torch.tensor([work.prompt_ids(place // work.GROUP) for place in range(rows)])
+    completions = torch.randint(2, work.TOKENS, (rows, work.TRAINED))
+    batch = {
+        "prompt_ids": prompts,
+        "prompt_mask": torch.ones_like(prompts),
+        "completion_ids": completions,
+        "completion_mask": torch.ones_like(completions),
+        "advantages": torch.randn(rows),
+        "old_per_token_logps": None,
+        "num_items_in_batch": torch.tensor(completions.numel()),
+    }
+
+    def update() -> None:
+        made.compute_loss(model, batch).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), made.args.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    pace.rounds(update)
+
+
 def log_probs(folder: Path, pace: Pace) -> None:
     """Gradient of the sum of the log-probabilities, in the hidden states and in the head."""
     from trl.trainer.utils import selective_log_softmax  # noqa: PLC0415
@@ -85,4 +113,10 @@ def imported(folder: Path, pace: Pace) -> None:
     pace.done()
 
 
-CASES = {"rl_step": rl_step, "first_step": rl_step, "log_probs": log_probs, "import": imported}
+CASES = {
+    "rl_step": rl_step,
+    "first_step": rl_step,
+    "training_step": training_step,
+    "log_probs": log_probs,
+    "import": imported,
+}

@@ -1,0 +1,122 @@
+"""Where the time of a training step goes: kinds of operations of the compiled update, and the floor of its matrix products.
+
+    python experiments/benchmarks/profile_training.py
+
+The update is that of the case "training step" of `run.py`: 64 responses of 128 tokens, the model of `workloads.py`, float32. The
+profiler of JAX records three updates; an operation belongs to a kind by the name that XLA gave it. Operations run side by side on
+several threads, so the table has shares of the threads' time. The floor is the time of the products alone: the FLOPs of
+the update at the speed of the model's largest product, measured in the same process.
+
+Writes profile_training.md beside this file.
+"""
+
+import re
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import tyro
+import workloads as work
+from environments import own_versions
+from report import machine, seconds
+from run import SHAPE, write_random_model
+from sides.of_rljax import updates
+
+from rljax.training.roofline import update_flops
+
+HERE = Path(__file__).resolve().parent
+KINDS = {
+    "matrix products": r"(ynn|onednn|dot)",
+    "copies and transposes": r"(copy|transpose|concatenate|slice|pad|dynamic-update-slice|bitcast_dynamic)",
+    "reductions": r"(reduce|.*_reduce)",
+    "elementwise operations": r"",
+}
+"""Kind of operation -> how the names of its instructions begin; the first that fits counts."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """How much is measured."""
+
+    updates: int = 3
+    """Updates that are recorded, after two that compile."""
+    out: Path = HERE / "profile_training.md"
+    """The table."""
+
+
+def kind_of(instruction: str) -> str:
+    """The kind of an instruction."""
+    return next(kind for kind, begins in KINDS.items() if re.match(begins, instruction))
+
+
+def thread_times(folder: Path) -> Counter[str]:
+    """Kind -> nanoseconds of all threads, in a recording of the profiler."""
+    (file,) = folder.rglob("*.xplane.pb")
+    times: Counter[str] = Counter()
+    for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
+        for line in plane.lines:
+            for event in line.events:
+                instruction = dict(event.stats).get("hlo_op")
+                if instruction is not None and event.name == instruction:
+                    times[kind_of(str(instruction))] += round(event.duration_ns)
+    return times
+
+
+def product_speed(tokens: int) -> float:
+    """FLOP/s of the largest product of the forward pass."""
+    x, matrix = jnp.ones((tokens, work.WIDTH)), jnp.ones((work.WIDTH, work.HIDDEN))
+    multiply = jax.jit(jnp.matmul)
+    return 2 * x.size * work.HIDDEN / timed(lambda: multiply(x, matrix), 20)
+
+
+def timed(run: Callable[[], object], count: int) -> float:
+    """Median seconds of a call, after one that compiles."""
+    times = []
+    for _ in range(count + 1):
+        begun = time.perf_counter()
+        jax.block_until_ready(run())
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times[1:])
+
+
+def main(arguments: Arguments) -> None:
+    """Record, and write the table."""
+    rows = work.PROMPTS * work.GROUP
+    with tempfile.TemporaryDirectory() as scratch:
+        write_random_model(Path(scratch), SHAPE)
+        update = updates(Path(scratch))
+        step = timed(update, 1 + arguments.updates)
+        with jax.profiler.trace(scratch + "/recording"):
+            for _ in range(arguments.updates):
+                update()
+        times = thread_times(Path(scratch) / "recording")
+    length = work.PROMPT_TOKENS + work.TRAINED
+    speed = product_speed(rows * length)
+    floor = update_flops(SHAPE, rows * length, length, scored=rows * work.TRAINED) / speed
+    whole = sum(times.values())
+    versions = own_versions()
+    table = [f"| {kind} | {count / whole:.1%} |" for kind, count in times.most_common()]
+    text = [
+        f"`python experiments/benchmarks/profile_training.py` ({date.today()}, {machine()['cores']} x {machine()['processor']}, "
+        f"Python {versions['Python']}, JAX {versions['jax']}, rljax {versions['rljax']})",
+        "",
+        f"An update on {rows} responses of {work.TRAINED} tokens takes {seconds(step)}. Its matrix products take "
+        f"{seconds(floor)} at the speed of the largest one ({speed / 1e9:.0f} GFLOP/s).",
+        "",
+        "| operations | share of the threads' time |",
+        "| --- | --- |",
+        *table,
+    ]
+    arguments.out.write_text("\n".join([*text, ""]), encoding="utf-8")
+    print("\n".join(text))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments, description=__doc__))
