@@ -10,7 +10,7 @@ Command:
 
     python experiments/calculator.py     (a quarter of an hour on one CPU core)
 
-A finished run is not made again; `--seeds` and `--minutes` make a part.
+A finished run is not made again, unless the settings have changed; `--seeds` and `--minutes` make a part.
 
 Deviations: no paper has this setting; the mixture is that of a design document (`rljax.ops.unpublished.mixture`). The
 learning rate was chosen after runs with 1e-3 and the seeds 0 to 2, in which the network alone ended at 7, 49 and 52 %, and
@@ -38,7 +38,7 @@ from matplotlib.figure import Figure
 
 import rljax
 from rljax.book.claims import over_seeds, verdict_of
-from rljax.book.experiment_rows import made_on, write_rows
+from rljax.book.experiment_rows import made_on, rows_of, settings_hash, write_rows
 from rljax.tracking.rows import read_metrics
 from rljax.training.problems import make_problems
 
@@ -85,6 +85,12 @@ class Arguments:
     """Folder of the warm starts and the compiled programs."""
 
 
+def settings_of(arm: str) -> str:
+    """Hash of the settings of an arm: those that are not the general defaults."""
+    general = rljax.TrainConfig().to_flat()
+    return settings_hash({name: value for name, value in CONFIG.to_flat().items() if general.get(name) != value}, ARMS[arm])
+
+
 def warm_start(seed: int, work: Path) -> Path:
     """Folder of the network after the warm start of a seed, which is made if it does not exist."""
     place = work / f"warm-start-{seed}"
@@ -109,6 +115,7 @@ def row_of(arm: str, seed: int, work: Path) -> dict[str, Any]:
     return {
         "arm": arm,
         "seed": seed,
+        "settings": settings_of(arm),
         "accuracy": {str(evaluation["step"]): evaluation["accuracy"] for evaluation in evaluations},
         "network alone": alone.whole.measures["avg@1"].value,
         "sampled": [float(np.mean([step["accuracy"] for step in part])) for part in (steps[:ENDS], steps[-ENDS:])],
@@ -181,7 +188,7 @@ def main(arguments: Arguments) -> None:
     """Do the runs that are not in the JSON file yet; write that file after every run, then table and picture."""
     jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
     file, start = arguments.out.with_suffix(".json"), time.monotonic()
-    rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    rows = rows_of(file, lambda row: settings_of(row["arm"]))
     done = {(row["arm"], row["seed"]) for row in rows}
     for seed, arm in itertools.product(arguments.seeds, ARMS):
         if (arm, seed) not in done and time.monotonic() - start <= 60 * arguments.minutes:

@@ -10,28 +10,36 @@ beside the reward of the answer, 1 or 0. With the weight 0 the rules are measure
 
 Command:
 
-    python experiments/constitution.py --seeds 0 1 --out experiments/constitution
+    python experiments/constitution.py --seeds 0 1 2 3 4 --out experiments/constitution
 
 An arm and seed takes one to two minutes on two cores; those that stand in the JSON file are not run again.
 
 Deviations: no paper has this setting; rules judge by code, where constitutional training has a model judge.
 
-The committed results: 2026-11-22, 2 cores of an AMD EPYC, Python 3.11.7, JAX 0.10.2.
+Result (seeds 0 and 1: 2026-11-22, the others: 2026-11-23; 2 cores of an AMD EPYC that others used too, Python 3.11.7, JAX 0.10.2;
+means of five seeds with 95 % t intervals): violations fall, and the accuracy does not rise with them. With the rules it changes by
++0.5 points in 40 steps (-6.6 to +7.6), from 79 %, so a loss of some points is not excluded; with the answer alone by +9.5 (+3.9 to
++15.1). Paired by seed, the rules cost 9.0 points of accuracy at the end (7.0 to 11.0), about what RL gains without them. Of the
+held-out answers, 79 points fewer break `polite` (66 to 93), and 8 points fewer `brief` (2 to 14). Longer runs and other weights of
+the rules were not made.
 
 It writes constitution.json and constitution.md: the share of violations among the sampled responses of the first and of the last
-five steps, and among the greedy answers to held-out problems, with their accuracy.
+five steps, and among the greedy answers to held-out problems, with their accuracy; means over the seeds with 95 % t intervals, and
+the differences after less before RL and between the arms, paired by seed.
 """
 
-import json
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import tyro
 
 import rljax
-from rljax.book.experiment_rows import made_on
+from rljax.book.experiment_rows import add_missing_rows, made_on, points_text, share_text
 from rljax.data.arithmetic import arithmetic
 from rljax.data.problem import Problem
 from rljax.rewards.constitution import constitution
@@ -63,6 +71,7 @@ CONFIG = rljax.TrainConfig.flat(
     models="none",
     quiet=True,
 )
+Rows = Sequence[Mapping[str, Any]]
 ENDS = 5
 """Number of steps whose mean is the beginning, and the end, of a run."""
 
@@ -71,7 +80,7 @@ ENDS = 5
 class Arguments:
     """Arguments of the experiment."""
 
-    seeds: tuple[int, ...] = (0, 1)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Random seeds; the arms are compared with the same ones."""
     out: Path = Path("constitution")
     """Where the results go: `.json` and `.md`."""
@@ -92,7 +101,7 @@ def problems(seed: int) -> tuple[list[Problem], list[Problem]]:
     return [with_habits(problem, i) for i, problem in enumerate(train)], arithmetic("heldout", 80, seed=seed, **sums)
 
 
-def row_of(arm: str, seed: int) -> dict:
+def row_of(arm: str, seed: int) -> dict[str, Any]:
     """Train one arm with one seed."""
     config = CONFIG.replace(seed=seed, reward_weights=(1.0, ARMS[arm]))
     with TemporaryDirectory() as folder:
@@ -101,7 +110,7 @@ def row_of(arm: str, seed: int) -> dict:
         )
         rows = read_metrics(result.run / "metrics.jsonl")
     steps, evaluations = ([row for row in rows if row["phase"] == phase] for phase in ("rl", "eval"))
-    row = {"arm": arm, "seed": seed, "accuracy": [evaluations[0]["accuracy"], evaluations[-1]["accuracy"]]}
+    row = {"accuracy": [evaluations[0]["accuracy"], evaluations[-1]["accuracy"]]}
     for rule in RULES:
         name = f"reward_constitution/{rule}"
         row[rule] = [float(np.mean([step[name] for step in part])) for part in (steps[:ENDS], steps[-ENDS:])]
@@ -109,38 +118,45 @@ def row_of(arm: str, seed: int) -> dict:
     return row
 
 
-def table(rows: list[dict]) -> str:
-    """Mean over the seeds, lowest and highest, in Markdown."""
-    names = ["accuracy", *(name for rule in RULES for name in (rule, f"{rule}, held out"))]
-    lines = ["| arm | number | before RL | after RL | lowest to highest |", "| --- | --- | --- | --- | --- |"]
-    for arm in ARMS:
-        for name in names:
-            before, after = np.array([row[name] for row in rows if row["arm"] == arm]).T
-            label = name if name == "accuracy" else f"violations of `{name.partition(',')[0]}`{name.partition(',')[2]}"
-            lines.append(
-                f"| {arm} | {label} | {before.mean():.1%} | {after.mean():.1%} | {after.min():.1%} to {after.max():.1%} |"
-            )
+def by_seed(rows: Rows, arm: str, number: str, place: int) -> dict[int, float]:
+    """A number of an arm before RL (place 0) or after it (place 1), by seed."""
+    return {row["seed"]: row[number][place] for row in rows if row["arm"] == arm}
+
+
+def report(rows: Rows) -> str:
+    """Means over the seeds with their intervals, changes by RL, and differences between the arms, in Markdown."""
+    labels = {"accuracy": "accuracy"}
+    labels |= {f"{rule}{place}": f"violations of `{rule}`{place}" for rule in RULES for place in ("", ", held out")}
+    lines = ["| arm | number | before RL | after RL | change |", f"|{' --- |' * 5}"]
+    for arm, number in itertools.product(ARMS, labels):
+        before, after = (by_seed(rows, arm, number, place) for place in (0, 1))
+        lines.append(
+            f"| {arm} | {labels[number]} | {share_text(before)} | {share_text(after)} | {points_text(after, before)} |"
+        )
+    alone, ruled = ARMS
+    lines += [
+        "",
+        f"After RL, {ruled} less {alone}, paired by seed, in points:",
+        "",
+        "| number | difference |",
+        "| --- | --- |",
+    ]
+    for number, label in labels.items():
+        lines.append(f"| {label} | {points_text(by_seed(rows, ruled, number, 1), by_seed(rows, alone, number, 1))} |")
     return "\n".join(lines) + "\n"
 
 
 def main(arguments: Arguments) -> None:
     """Do the runs that are not in the JSON file yet; write that file after every run, and the table at the end."""
-    file = arguments.out.with_suffix(".json")
-    rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
-    done = {(row["arm"], row["seed"]) for row in rows}
-    for seed in arguments.seeds:
-        for arm in ARMS:
-            if (arm, seed) not in done:
-                rows.append(row_of(arm, seed))
-                file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    wanted = [{"arm": arm, "seed": seed} for seed, arm in itertools.product(arguments.seeds, ARMS)]
+    rows = add_missing_rows(arguments.out.with_suffix(".json"), wanted, row_of)
     command = f"python experiments/constitution.py --seeds {' '.join(map(str, arguments.seeds))} --out {arguments.out}"
     arguments.out.with_suffix(".md").write_text(
-        f"`{command}` ({made_on()}): means over the seeds. Violations are shares of the sampled responses of the first and "
-        f"the last {ENDS} steps, and of the greedy answers to held-out problems.\n"
-        f"\n{table(rows)}",
+        f"`{command}` ({made_on()}): means over the seeds with 95 % t intervals, changes paired by seed and in points. Violations "
+        f"are shares of the sampled responses of the first and the last {ENDS} steps, and of the greedy answers to held-out "
+        f"problems.\n\n{report(rows)}",
         encoding="utf-8",
     )
-    print(table(rows))
 
 
 if __name__ == "__main__":

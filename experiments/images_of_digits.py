@@ -9,7 +9,7 @@ Command:
 
     python experiments/images_of_digits.py     (a few minutes on one CPU core)
 
-A finished run is not made again; `--seeds` and `--minutes` make a part.
+A finished run is not made again, unless the settings have changed; `--seeds` and `--minutes` make a part.
 
 Deviations: no paper has this setting. The patch embedding is equation 1 of arXiv:2010.11929, in a decoder that reads text
 too. The length of the warm start and the learning rate were chosen after runs: 60 steps led to an accuracy of 88 % before
@@ -36,7 +36,7 @@ from matplotlib.figure import Figure
 
 import rljax
 from rljax.book.claims import over_seeds, verdict_of
-from rljax.book.experiment_rows import made_on, write_rows
+from rljax.book.experiment_rows import made_on, rows_of, settings_hash, write_rows
 from rljax.records import required
 from rljax.tasks.digits import HEIGHT, WIDTH
 from rljax.tracking.rows import read_metrics
@@ -91,6 +91,12 @@ class Arguments:
     """Folder of the compiled programs."""
 
 
+def settings_of(arm: str) -> str:
+    """Hash of the settings of an arm: those that are not the general defaults."""
+    general = rljax.TrainConfig().to_flat()
+    return settings_hash({name: value for name, value in CONFIG.to_flat().items() if general.get(name) != value}, ARMS[arm])
+
+
 def row_of(arm: str, seed: int) -> dict[str, Any]:
     """Train one arm with one seed."""
     config, begin = CONFIG.replace(seed=seed, images=ARMS[arm]), time.monotonic()
@@ -102,6 +108,7 @@ def row_of(arm: str, seed: int) -> dict[str, Any]:
     return {
         "arm": arm,
         "seed": seed,
+        "settings": settings_of(arm),
         "curve": [row["accuracy"] for row in rows if row["phase"] == "eval"],
         "best possible": task.optimum(heldout),
         "seconds": round(time.monotonic() - begin, 1),
@@ -154,7 +161,7 @@ def main(arguments: Arguments) -> None:
     """Do the runs that are not in the JSON file yet; write that file after every run, then table and picture."""
     jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
     file, start = arguments.out.with_suffix(".json"), time.monotonic()
-    rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    rows = rows_of(file, lambda row: settings_of(row["arm"]))
     done = {(row["arm"], row["seed"]) for row in rows}
     for seed, arm in itertools.product(arguments.seeds, ARMS):
         if (arm, seed) not in done and time.monotonic() - start <= 60 * arguments.minutes:

@@ -10,7 +10,8 @@ Command:
     python experiments/tasks_that_separate.py     (an estimated hour on one CPU core)
 
 A finished row is not made again; `--tasks` and `--minutes` make a part. A row with another hash of its settings and of what its
-task draws is dropped. It writes OUT.json, OUT.md and OUT.png.
+task draws is dropped. It writes OUT.json, OUT.md and OUT.png. The accuracy of samples is the share of right answers also where the
+training reward is another, in `exploit` and `outliers`.
 
 Deviations: no paper has these tasks. Pilots with seeds from 100 on chose arms, steps and learning rates. Two tasks were measured
 again, with seeds that had not been used. `tight` had 40 steps first, and three arms were apart (seeds 0 to 7). `lengths` was to be

@@ -17,6 +17,8 @@ SHAPES = {
     "llama-untied-stretched": replace(LLAMA, tied_head=False, rope_scaling=STRETCH),
     "llama-biased": replace(LLAMA, qkv_bias=True, output_bias=True),
     "qwen2": replace(LLAMA, qkv_bias=True),
+    "mistral": replace(LLAMA, tied_head=False, window=3),
+    "qwen2-window": replace(LLAMA, qkv_bias=True, window=3, full_layers=(0,)),
     "qwen3": replace(LLAMA, qk_norm=True, head_dim=8),
 }
 EVERYTHING = ("attention", "feed_forward")

@@ -172,6 +172,21 @@ def test_demonstrations_are_cleaned_by_the_votes(run, tmp_path, capsys):
     assert len(load_problems(tmp_path / "b.jsonl")) == 2
 
 
+def test_a_demonstration_that_the_votes_contradict_is_dropped(tmp_path, capsys):
+    """The model has learned by heart that the answer is 2."""
+    learned, rows = tmp_path / "learned.jsonl", tmp_path / "rows.jsonl"
+    line = '{"prompt": "%s=", "answer": "%s", "demonstration": "#%s"}\n'
+    learned.write_text("".join(line % (f"{number}+1", 2, 2) for number in range(10)))
+    rows.write_text(line % ("1+1", 2, 2) + line % ("2+1", 7, 7) + line % ("3+1", 2, 2))
+    warm_start = {"warm_start_steps": 60, "warm_start_batch": 8, "warm_start_learning_rate": 1e-2}
+    chosen = {"tokenizer": "characters", "max_response_tokens": 4, "steps": 0, "heldout_problems": 2}
+    result = train(SMALL.replace(dataset=str(learned), **chosen, **warm_start, run=str(tmp_path / "run")))
+    out = tmp_path / "clean.jsonl"
+    output = printed(capsys, "generate", str(result.run), str(out), "--clean", str(rows), "--samples", "8")
+    assert "2 rows left: 2 confirmed by the votes, 1 contradicted and dropped, 0 undecided" in output
+    assert [problem.prompt for problem in load_problems(out)] == ["1+1=", "3+1="]
+
+
 def test_runs_vote_and_prompts_change(run, tmp_path, capsys):
     out = tmp_path / "v.json"
     output = printed(capsys, "eval", str(run), str(run / "checkpoints" / "last"), "--vote", "--out", str(out))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rljax.book.experiment_rows import rows_of
 from rljax.cli import COMMANDS, parse
 from rljax.tracking.glossary import GLOSSARY
 
@@ -92,18 +93,33 @@ def test_every_notebook_is_named_in_the_readme_or_the_site():
     assert len(readme.split()) <= 900
 
 
-@pytest.mark.parametrize("name", ["calculator", "images_of_digits"])
-def test_the_page_of_an_experiment_is_that_of_its_committed_rows(name):
+def experiment_and_results(name):
+    """The module of an experiment, and what its committed JSON holds."""
     file = ROOT / "experiments" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, file)
     experiment = importlib.util.module_from_spec(spec)
     sys.modules[name] = experiment  # its dataclass looks up the module
     spec.loader.exec_module(experiment)
-    rows = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
-    assert len({row["seed"] for row in rows}) >= 3
-    assert file.with_suffix(".md").read_text(encoding="utf-8").endswith(experiment.report(rows))
-    assert file.with_suffix(".png").stat().st_size > 10_000
+    return experiment, json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["adaptation", "calculator", "constitution", "continual_anchor", "images_of_digits", "reward_exploit"],
+)
+def test_the_page_of_an_experiment_is_that_of_its_committed_rows(name):
+    experiment, found = experiment_and_results(name)
+    rows = found if isinstance(found, list) else found["trials"]
+    assert len({row["seed"] for row in rows}) == 5
+    assert (ROOT / "experiments" / f"{name}.md").read_text(encoding="utf-8").endswith(experiment.report(found))
+
+
+@pytest.mark.parametrize("name", ["calculator", "images_of_digits"])
+def test_an_experiment_with_a_picture_has_rows_of_all_arms(name):
+    experiment, rows = experiment_and_results(name)
+    assert rows_of(ROOT / "experiments" / f"{name}.json", lambda row: experiment.settings_of(row["arm"])) == rows
     assert {row["arm"] for row in rows} == set(experiment.ARMS)
+    assert (ROOT / "experiments" / f"{name}.png").stat().st_size > 10_000
 
 
 def test_the_page_of_tasks_has_the_accuracies_before_rl_of_the_experiment():

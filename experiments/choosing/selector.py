@@ -15,12 +15,11 @@ Command:
 
 selector.json and selector.md: 2026-11-22, 2 cores of an AMD EPYC, Python 3.11.7, JAX 0.10.2.
 
-It can be stopped and repeated: programs whose scores are in selector.json are skipped. All tasks are combinations of the same
-values of four facts, so leaving one out asks for an interpolation, not for a new kind of task.
+It can be stopped and repeated: programs whose scores, with these settings, are in selector.json are skipped. All tasks are
+combinations of the same values of four facts, so leaving one out asks for an interpolation, not for a new kind of task.
 """
 
 import itertools
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from rljax.algorithms import cispo, dapo, grpo, gspo, rloo, sapo
+from rljax.book.claim_results import algorithms_in
 from rljax.book.claims import over_seeds
-from rljax.book.experiment_rows import made_on, write_rows
+from rljax.book.experiment_rows import made_on, rows_of, settings_hash, write_rows
 from rljax.book.selector import cross_fitted_best, leave_one_out
 from rljax.book.tabular import Setting, _quick_compilation, train
 from rljax.book.worlds import Key, World, codes, leaning
@@ -46,6 +46,7 @@ ALGORITHMS = {
     "gspo": gspo(clip_low=0.02, clip_high=0.03),
 }
 LENGTHS, PASSES, LEANS, ERRORS = (3, 7), (1, 8), (0.5, 1.5), (0.0, 0.15)
+CONTEXTS, TOKENS, STEPS = 8, 4, 100
 RATES = (0.01, 0.03, 0.1, 0.3)
 SEEDS, TUNING_SEEDS = range(4), range(1000, 1004)
 OUT = Path(__file__).resolve().parents[1] / "selector.json"
@@ -62,7 +63,12 @@ that the selector is compared with.
 
 def world_of(length: int) -> World:
     """The codes of a length."""
-    return codes(contexts=8, length=length, tokens=4)
+    return codes(contexts=CONTEXTS, length=length, tokens=TOKENS)
+
+
+def settings_of(name: str) -> str:
+    """Hash of what the scores of an algorithm depend on beside the facts of a task: what it is made of, and the settings here."""
+    return settings_hash(algorithms_in(ALGORITHMS[name]), CONTEXTS, TOKENS, STEPS, RATES, [*SEEDS], [*TUNING_SEEDS])
 
 
 def scores_of(name: str, length: int, passes: int) -> np.ndarray:
@@ -77,7 +83,7 @@ def scores_of(name: str, length: int, passes: int) -> np.ndarray:
             world,
             leaning(world, lean=lean),  # pyright: ignore[reportArgumentType]  traced
             ALGORITHMS[name],
-            steps=100,
+            steps=STEPS,
             passes=passes,
             learning_rate=rate,  # pyright: ignore[reportArgumentType]  traced
             judge=judge,
@@ -128,7 +134,7 @@ def report(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Do the programs that the file does not have, and write the table."""
-    rows = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else []
+    rows = rows_of(OUT, lambda row: settings_of(row["algorithm"]))
     done = {(row["algorithm"], row["length"], row["updates"]) for row in rows}
     for name, length, passes in itertools.product(ALGORITHMS, LENGTHS, PASSES):
         if (name, length, passes) in done:
@@ -137,7 +143,8 @@ def main() -> None:
         scores = scores_of(name, length, passes)
         for (i, lean), (j, error) in itertools.product(enumerate(LEANS), enumerate(ERRORS)):
             facts = dict(zip(FACTS, (length, passes, lean, error), strict=True))
-            rows.append({"algorithm": name, **facts, "scores": [round(float(score), 4) for score in scores[i, j]]})
+            found = [round(float(score), 4) for score in scores[i, j]]
+            rows.append({"algorithm": name, **facts, "settings": settings_of(name), "scores": found})
         write_rows(OUT, rows)
         print(f"{name}, length {length}, {passes} updates: {time.monotonic() - start:.0f} s", flush=True)
     OUT.with_suffix(".md").write_text(

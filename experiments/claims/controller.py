@@ -1,4 +1,7 @@
-"""Does a controller of the step size end better than a fixed learning rate that is ten times too large, or ten times too small?
+"""Does a controller of the step size make up for a learning rate that is ten times too large, or ten times too small?
+
+In part. From ten times too large it ends at a pass rate of 0.326, where the fixed rate ends at 0.218 and the tuned one at 0.463:
+0.108 of the lost 0.244 come back, and 0.137 do not. From ten times too small it is 0.393 of 0.415.
 
 `rljax train --remedy controller` scales every update, the clip range and an entropy bonus by what the last step did. The rule is
 one answer of ours to Eq. 61 of the design document, which lets a network predict hyper-parameters from statistics of the
@@ -139,8 +142,8 @@ CLAIM = Claim(
         "seeds 200 to 207, by the pass rates at the end of the three controlled arms."
     ),
     text=(
-        "from a learning rate ten times too large or too small, hyper-parameters that follow the training's statistics end better "
-        "than fixed ones"
+        "hyper-parameters that follow the training's statistics recover a part of what a learning rate ten times too large or too "
+        "small costs: 0.108 of 0.244, and 0.393 of 0.415"
     ),
     arms={
         f"{'controlled' if controlled else 'fixed'}, {name}": Arm(factor, controlled)

@@ -55,7 +55,7 @@ def measure(setting, seeds):
 
 CLAIM = Claim(
     paper="Dr.GRPO, arXiv:2503.20783",
-    place="Section 3.1 (place not checked)",
+    place="Section 3.1",
     text="GRPO's deviation gives prompts that are too easy or too hard a larger share than Dr.GRPO",
     arms=ARMS,
     measure=measure,

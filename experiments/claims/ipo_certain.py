@@ -62,7 +62,7 @@ def at(strength, number):
 
 CLAIM = Claim(
     paper="IPO, arXiv:2310.12036",
-    place="Section 4.2 (place not checked)",
+    place="Section 4.2",
     text="at the same strength, IPO takes less from rejected responses than DPO, as the minima of the losses imply",
     arms=ARMS,
     measure=measure_pairs,

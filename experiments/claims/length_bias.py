@@ -38,7 +38,7 @@ def growth(arms, arm):
 
 CLAIM = Claim(
     paper="Dr.GRPO, arXiv:2503.20783",
-    place="Section 3.1, Figure 5 (place not checked)",
+    place="Sections 3.1 and 3.2, Figure 5",
     text="wrong responses grow longer under GRPO than under Dr.GRPO",
     arms=ARMS,
     measure=measure,

@@ -39,7 +39,7 @@ ARMS = {"tokens of the batch": run(token_mean), "tokens of a prompt": run(token_
 
 CLAIM = Claim(
     paper="ScaleRL, arXiv:2510.13786",
-    place="Section 3 (subsection not checked)",
+    place="Section 3.2 and Appendix A.9, Figure 14a",
     text="a mean over the tokens of each prompt ends better than one over all tokens of the batch",
     arms=ARMS,
     measure=partial(measure_tuned, number="success", rates=(0.1, 0.3, 1.0, 3.0)),

@@ -53,7 +53,7 @@ ARMS = {"average": run(average), "sum": run(total)}
 
 CLAIM = Claim(
     paper="SimPO, arXiv:2405.14734",
-    place="Section 4.2 (subsection not checked)",
+    place="Section 4.2",
     text="responses grow longer where the reward is a sum over tokens and not their average",
     arms=ARMS,
     measure=measure_pairs,

@@ -54,7 +54,7 @@ def measure(arm, seeds):
 
 CLAIM = Claim(
     paper="Dr.GRPO, arXiv:2503.20783",
-    place="Section 3.1 (place not checked)",
+    place="Section 3.1",
     text="where difficulty is mixed, rewards less a leave-one-out mean learn more than z-scores",
     arms=ARMS,
     measure=measure,

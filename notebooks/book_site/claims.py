@@ -1,9 +1,11 @@
 """The pages of claims: what was claimed, and what small experiments say, sorted by verdict, and a page for each."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from book_site.book import HIDDEN
 from book_site.docstrings import escaped, table
+from rljax.book.claim_picture import draw_all
 from rljax.book.claim_results import Outcome, outcome_of, read_results
 from rljax.book.claims import VERDICTS, Page, Verdict, claim_files, read_page
 
@@ -11,8 +13,7 @@ MEANING: dict[Verdict, str] = {
     "holds here": "The 95 % interval lies on the side of the claim, beyond the smallest size that would matter.",
     "contradicted": "The interval lies on the other side, beyond that size. A larger model may still bear the claim out.",
     "not seen at this scale": "The interval ends below the smallest size that would matter.",
-    "not decided": "The interval is too wide to tell, or the experiment is no fair test of the claim: `rljax claims NAME` "
-    "says which. Results of another version of the experiment decide nothing either.",
+    "not decided": "The interval is too wide to tell, or the experiment is no fair test of the claim: its page says which.",
 }
 INTRODUCTION = """(page-claims)=
 # Claims of papers, put to the test
@@ -21,30 +22,35 @@ INTRODUCTION = """(page-claims)=
 policy is a table of logits on a small world of tokens; the losses, advantages and weights are those of the library.
 So an experiment takes seconds, every arm trains on the same worlds from the same seeds, and pass rates are exact.
 What depends on a network does not show: features that prompts share, a large vocabulary, a capacity that runs out.
-**A verdict is about these worlds.** It says what an equation does by itself, which is where a claim about an equation
-should begin.
+**A verdict is about these worlds.**
 
 ## In ten lines
 
-For someone who chooses an algorithm or a setting; every name is a link to its experiment.
+Every name is a link to its experiment.
 
 {summary}
+
+```{{image}} claims.png
+:alt: the statistic of every claim with its interval, under the verdicts
+```
+
+Each statistic is divided by the smallest size that would matter; within the grey band nothing does. Beyond it the axis is
+logarithmic. Squares are claims that two things are equal.
 
 ## How they are decided
 
 Where algorithms want different learning rates, both sides have the same search for theirs, on seeds of their own, and often
-a verifier that errs on one response in 20; the page of an experiment says so. The others share one learning rate.
+a verifier that errs on one response in 20. The others share one learning rate.
 
 The statistic of a claim is one number a seed, its interval is that of Student's t over the seeds, and one rule decides
-all claims: `rljax claims NAME` prints it. {count} intervals at 95 % are {count} looks, so about one in twenty misses its
-true value by chance. Where something was chosen after results had been seen, the experiment says what, under "pilot".
-A claim to learn more or faster is decided by the mean pass rate during training, one to end better by the pass rate at
-the end; `rljax claims NAME` shows the other beside it. All experiments took {minutes:.0f} minutes on two shared cores.
+all claims: `rljax claims NAME` prints it. About one interval in twenty misses its true value by chance. Where something was
+chosen after results had been seen, the experiment says what, under "pilot". A claim to learn more or faster is decided by the
+mean pass rate during training, one to end better by the pass rate at the end; the experiment shows the other beside it. All
+took {minutes:.0f} minutes on two shared cores.
 
-On 2026-11-23, 43 experiments were run again from the first seed on, each under the same settings as before: every verdict was the
-same, and no statistic moved by more than 0.00001.
+On 2026-11-23, 43 experiments were run again from the first seed on: every verdict was the same, and no statistic moved by more than
+0.00001.
 
-    rljax claims                     # this table
     rljax claims cispo               # an experiment: question, setting, deviations from the paper, all numbers
     rljax claims --rerun cispo"""
 SUMMARY: dict[str, dict[str, str]] = {
@@ -116,10 +122,16 @@ def claims_pages() -> dict[str, str]:
     for verdict in VERDICTS:
         rows = [_row(page, found) for page, found in both if found.verdict == verdict]
         if rows:
-            heads = ("claim", "made by", "statistic, mean over the seeds (95 % interval)", "experiment")
+            heads = ("claim", "mean (95 % interval)", "experiment")
             text.append(f"## {verdict.capitalize()}\n\n{MEANING[verdict]}\n\n{table(heads, rows)}")
     text.append(HIDDEN.format("\n".join(f"claims/{page.name}" for page in pages)))
     return {"claims": "\n\n".join(text)} | {f"claims/{page.name}": _page(page, found) for page, found in both}
+
+
+def claims_picture(file: Path) -> None:
+    """Draw the intervals of all claims."""
+    pages = [read_page(claim) for claim in claim_files().values()]
+    draw_all(pages, [outcome_of(page, read_results(page)) for page in pages], file)
 
 
 def summary(verdicts: Mapping[str, Verdict]) -> str:
@@ -151,9 +163,8 @@ def _statistic(page: Page, outcome: Outcome) -> str:
     return escaped(statistic)
 
 
-def _row(page: Page, outcome: Outcome) -> tuple[str, str, str, str]:
-    claim = page.claim
-    return escaped(claim.text), escaped(f"{claim.paper}, {claim.place}"), _statistic(page, outcome), _link(page.name)
+def _row(page: Page, outcome: Outcome) -> tuple[str, str, str]:
+    return escaped(page.claim.text), outcome.statistic.text(), _link(page.name)
 
 
 def _page(page: Page, outcome: Outcome) -> str:

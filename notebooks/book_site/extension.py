@@ -10,12 +10,15 @@ if TYPE_CHECKING:  # the tests make the pages without Sphinx
     from sphinx.application import Sphinx
 
 RESULTS = (
+    "adaptation",
     "arithmetic_algorithms",
     "arithmetic_distillation",
     "calculator",
     "constitution",
+    "continual_anchor",
     "images_of_digits",
     "long_chain_algorithms",
+    "reward_exploit",
     "sampler_delay",
     "selector",
     "tasks_that_separate",

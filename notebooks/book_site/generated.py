@@ -26,7 +26,7 @@ def pages() -> dict[str, str]:
 
 
 def write(folder: Path) -> None:
-    """Write what has changed, so that Sphinx reads no page twice; delete what no longer exists."""
+    """Write what has changed, so that Sphinx reads no page twice, and a picture of all claims; delete what no longer exists."""
     wanted = {folder / f"{name}.md": f"{text}\n" for name, text in pages().items()}
     for file in set(folder.rglob("*.md")) - set(wanted):
         file.unlink()
@@ -34,6 +34,7 @@ def write(folder: Path) -> None:
         if not file.is_file() or file.read_text(encoding="utf-8") != text:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
+    claims.claims_picture(folder / "claims.png")
 
 
 if __name__ == "__main__":

@@ -112,6 +112,12 @@ def categorical_hl_gauss(*, low: float = -0.5, high: float = 1.5, bins: int = 21
 
 
 HEADS: Mapping[str, Callable[..., ValueHead]] = MappingProxyType(
-    {"scalar": scalar, "mixture": mixture, "two_hot": categorical_two_hot, "hl_gauss": categorical_hl_gauss}
+    {
+        "scalar": scalar,
+        "mixture": mixture,
+        "two_hot": categorical_two_hot,
+        "c51": categorical_two_hot,
+        "hl_gauss": categorical_hl_gauss,
+    }
 )
 """Name -> factory; its keyword arguments are the head's options."""

@@ -1,5 +1,6 @@
-"""The picture of a claim: the arms' curves, and the statistic of every seed with its interval."""
+"""Pictures of claims: the arms' curves of one with the statistic of every seed, and the intervals of all."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rljax.book.claim_results import Outcome
-from rljax.book.claims import Claim, over_seeds
+from rljax.book.claims import VERDICTS, Claim, Page, over_seeds
+
+COLORS = dict(zip(VERDICTS, ("C2", "C3", "0.45", "C1"), strict=True))
+"""Colour of a verdict."""
 
 
 def draw(claim: Claim, outcome: Outcome, file: Path) -> None:
@@ -24,6 +28,41 @@ def draw(claim: Claim, outcome: Outcome, file: Path) -> None:
     if curves:
         _draw_curves(places[0], curves)
     _draw_statistic(places[-1], claim, outcome)
+    figure.savefig(file)
+
+
+def draw_all(pages: Sequence[Page], outcomes: Sequence[Outcome], file: Path) -> None:
+    """Draw the statistic of every claim with its interval, in units of the claim's margin, under the verdicts.
+
+    The axis is linear within the margin and logarithmic beyond. A square is a claim that its statistic lies within the margin.
+
+    Args:
+        pages: the claims.
+        outcomes: their results, of at least `FEWEST_SEEDS` seeds each.
+        file: the picture.
+    """
+    both = sorted(
+        zip(pages, outcomes, strict=True),
+        key=lambda both: (-VERDICTS.index(both[1].verdict), both[1].statistic.value / both[0].claim.margin),
+    )
+    figure = Figure(figsize=(7.5, 1.2 + 0.155 * len(both)), dpi=100, layout="constrained")
+    axes = figure.subplots()
+    axes.axvspan(-1, 1, color="0.92", zorder=0)
+    axes.axvline(0, color="0.6", linewidth=0.8)
+    for row, (page, outcome) in enumerate(both):
+        value, low, high = (number / page.claim.margin for number in outcome.statistic[:3])
+        marker, color = "s" if page.claim.kind == "equal" else "o", COLORS[outcome.verdict]
+        axes.errorbar(
+            [value], [row], xerr=[[value - low], [high - value]], fmt=marker, color=color, markersize=3, linewidth=1
+        )
+    for verdict in VERDICTS:
+        count = sum(outcome.verdict == verdict for outcome in outcomes)
+        axes.plot([], [], "o", color=COLORS[verdict], markersize=4, label=f"{verdict} ({count})")
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set_yticks(range(len(both)), [page.name for page, _ in both], fontsize=6)
+    axes.set(ylim=(-1, len(both)), xlabel="statistic over the smallest size that would matter, 95 % interval")
+    axes.legend(frameon=False, fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(VERDICTS))
+    axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(file)
 
 

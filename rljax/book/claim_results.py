@@ -2,7 +2,8 @@
 
 An experiment is its page, `rljax.book.tabular`, `rljax.book.worlds` and what else of `rljax.book` the page imports. The
 equations that it tries are not in its hash, as an edit that changes no number would throw all results away; a test runs a seed of
-some experiments again, and compares.
+some experiments again, and compares. What the algorithms of each arm hold, equations by name and numbers, is in the file: an arm
+with another algorithm has no results.
 """
 
 import ast
@@ -10,6 +11,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -17,8 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rljax.algorithms import Algorithm
 from rljax.book import tabular, worlds
 from rljax.book.claims import Arms, Interval, Numbers, Page, Verdict, over_seeds, verdict_of
+from rljax.book.slots import fillings
 from rljax.files import atomic_write
 from rljax.records import documented
 
@@ -81,7 +85,7 @@ def version_of(file: Path) -> str:
     the measure), and for what it imports from `rljax.book.claims`.
 
     Results of another hash are of another experiment, and are not used. `rljax.ops` and `rljax.algorithms` are left out: whoever
-    changes what they compute runs the claims again.
+    changes what an equation computes runs its claims again. What an algorithm is made of is compared by `algorithms_in`.
     """
     parts = [part for one in sources(file) for part in _code(one)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
@@ -135,8 +139,32 @@ def _text_of(node: ast.stmt | ast.expr, lines: Sequence[bytes]) -> str:
     return b"".join(own).decode()
 
 
+def algorithms_in(settings: object) -> list[dict[str, str]]:
+    """Describe every algorithm in the settings of an arm, at any depth: the equations and numbers in each of its slots.
+
+    Example:
+        >>> from rljax.algorithms import BY_NAME
+        >>> algorithms_in((BY_NAME["rloo"](), 0.5))[0]["advantage"]
+        'leave_one_out'
+    """
+    if isinstance(settings, Algorithm):
+        return [{slot: held.text() for slot, held in fillings(settings).items()}]
+    if isinstance(settings, Mapping):
+        parts: Sequence[object] = [*settings.values()]
+    elif isinstance(settings, tuple | list):
+        parts = settings
+    elif is_dataclass(settings):
+        parts = [getattr(settings, field.name) for field in fields(settings)]
+    else:
+        return []
+    return [found for part in parts for found in algorithms_in(part)]
+
+
 def read_results(page: Page) -> Results:
-    """Read the results of an experiment as it is now: without runs if there are none, or only those of another version."""
+    """Read the results of an experiment as it is now: without runs if there are none, or only those of another version.
+
+    An arm whose algorithms are no longer those that its runs had is without runs, too.
+    """
     version, file = version_of(page.file), page.file.with_suffix(".json")
     empty = Results(version, "", 0.0, {arm: {} for arm in page.claim.arms})
     if not file.is_file():
@@ -144,7 +172,9 @@ def read_results(page: Page) -> Results:
     found = json.loads(file.read_text(encoding="utf-8"))
     if found["version"] != version:
         return empty
-    return Results(version, found["date"], found["seconds"], empty.runs | found["runs"])
+    same = {arm: found["algorithms"].get(arm) == algorithms_in(settings) for arm, settings in page.claim.arms.items()}
+    runs = {arm: found["runs"].get(arm, {}) if is_same else {} for arm, is_same in same.items()}
+    return Results(version, found["date"], found["seconds"], runs)
 
 
 def _rounded(value: Any) -> Any:
@@ -162,7 +192,8 @@ def write_results(page: Page, results: Results) -> None:
         for arm, runs in results.runs.items()
     )
     head = "".join(f' "{name}": {json.dumps(getattr(results, name))},\n' for name in ("version", "date", "seconds"))
-    text = f'{{\n{head} "runs": {{\n{arms}\n }}\n}}\n'
+    held = ",\n".join(f"  {json.dumps(arm)}: {json.dumps(algorithms_in(page.claim.arms[arm]))}" for arm in results.runs)
+    text = f'{{\n{head} "algorithms": {{\n{held}\n }},\n "runs": {{\n{arms}\n }}\n}}\n'
     atomic_write(page.file.with_suffix(".json"), text.encode())
 
 

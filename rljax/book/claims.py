@@ -19,7 +19,7 @@ import numpy as np
 
 from rljax.errors import InputError
 from rljax.records import documented
-from rljax.text import did_you_mean, listed, one_line
+from rljax.text import did_you_mean, one_line
 
 Numbers = Mapping[str, np.ndarray]
 """Numbers of one arm by name, each with a first axis over seeds."""
@@ -331,7 +331,5 @@ def find_page(name: str) -> Page:
     """
     files = claim_files()
     if name not in files:
-        raise InputError(
-            f"There is no claim {name!r}{did_you_mean(name, files)} The claims are {listed(files, 'rljax claims')}."
-        )
+        raise InputError(f"There is no claim {name!r}{did_you_mean(name, files)} The claims are {', '.join(files)}.")
     return read_page(files[name])

@@ -1,14 +1,17 @@
-"""Rows of an experiment: a JSON file that is written again after every run, and the day and machine of a page of results."""
+"""Rows of an experiment: a JSON file that is written again after every run, means over its seeds, and the day and machine."""
 
+import hashlib
 import json
+import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from rljax.book.claims import over_seeds
 from rljax.files import atomic_write
 from rljax.machine import usable_processors
 
@@ -27,6 +30,87 @@ def write_rows(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """
     lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
     atomic_write(file, f"[\n{lines}\n]\n".encode())
+
+
+def settings_hash(*settings: Any) -> str:
+    """Hash of the settings of a row, which stands in it; rows of others are not read, but made again.
+
+    Args:
+        settings: what the row depends on; a value that JSON cannot hold counts as its text.
+
+    Example:
+        >>> settings_hash({"steps": 40}, 0.5) == settings_hash({"steps": 40}, 0.5) != settings_hash({"steps": 41}, 0.5)
+        True
+    """
+    return hashlib.sha256(json.dumps([*settings], default=str).encode()).hexdigest()[:16]
+
+
+def rows_of(file: Path, settings: Callable[[Mapping[str, Any]], str]) -> list[dict[str, Any]]:
+    """Read the rows of a file that were made with the present settings; none if there is no file.
+
+    Args:
+        file: as `write_rows` writes it.
+        settings: row -> the hash that a row of its kind has now.
+    """
+    rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    return [row for row in rows if row["settings"] == settings(row)]
+
+
+def add_missing_rows(
+    file: Path, wanted: Iterable[Mapping[str, Any]], make: Callable[..., Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Make the rows that a file does not have yet, and write it after each, so that a stopped experiment goes on.
+
+    Args:
+        file: a list of rows, which need not exist.
+        wanted: for each row the entries that it is known by, such as its arm and its seed.
+        make: is called with these entries by name, and returns the others.
+
+    Returns:
+        All rows: those of the file, then the new ones.
+    """
+    rows: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    for key in wanted:
+        if not any(key.items() <= row.items() for row in rows):
+            rows.append({**key, **make(**key)})
+            write_rows(file, rows)
+            print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def share_text(shares: Mapping[int, float]) -> str:
+    """Write the mean of a share over seeds, in per cent, with its 95 % t interval if there are seeds enough for one.
+
+    Args:
+        shares: the share of each seed.
+
+    Example:
+        >>> share_text({0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4, 4: 0.5}), share_text({0: 0.1, 1: 0.2})
+        ('30.0 % (10.4 to 49.6)', '15.0 %')
+    """
+    value, low, high, _ = over_seeds([*shares.values()])
+    if math.isnan(value):
+        return "-"
+    return f"{100 * value:.1f} %" if math.isnan(low) else f"{100 * value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def points_text(one: Mapping[int, float], other: Mapping[int, float]) -> str:
+    """Write the mean difference of two shares, paired by seed, in points, with its 95 % t interval if there are seeds enough.
+
+    Args:
+        one: a share of each seed.
+        other: what is subtracted; a seed that one of the two lacks is left out.
+
+    Example:
+        >>> points_text({0: 0.5, 1: 0.6}, {0: 0.4, 1: 0.6, 2: 0.9})
+        '+5.0'
+        >>> points_text({seed: 0.5 for seed in range(5)}, {seed: 0.1 * seed for seed in range(5)})
+        '+30.0 (+10.4 to +49.6)'
+    """
+    value, low, high, _ = over_seeds([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
+    if math.isnan(value):
+        return "-"
+    return f"{100 * value:+.1f}" if math.isnan(low) else f"{100 * value:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 def made_on() -> str:

@@ -101,6 +101,7 @@ def attend_rows(
     *,
     config: TransformerConfig,
     mesh: Mesh | None,
+    window: int | None = None,
 ) -> Float[Array, "B S K G H"]:
     """Let each token see the earlier ones of its sequence, and itself, by the program that the configuration chooses.
 
@@ -111,6 +112,7 @@ def attend_rows(
         segments: sequence of each token; 0 is padding, whose result means nothing.
         config: of the model.
         mesh: devices that share rows and heads.
+        window: most tokens that a token sees, see `rljax.models.packed.visible_slots`.
 
     Raises:
         InputError: the program that was chosen cannot run.
@@ -118,12 +120,16 @@ def attend_rows(
     path = config.attention
     check_path(path, facts_of(config, mesh))
     if path == "cudnn":
-        return attend_cudnn(query, keys, values, segments, mesh=mesh)
+        return attend_cudnn(query, keys, values, segments, mesh=mesh, window=window)
     if path == "splash":
-        return attend_splash(query, keys, values, segments, mesh=mesh)
-    devices = 1 if mesh is None else row_shards(mesh) * mesh.shape[TENSOR]
+        return attend_splash(query, keys, values, segments, mesh=mesh, window=window)
     block = query.shape[1] if path == "dense" else None
-    return attend_within(query, keys, values, segments, block=block, devices=devices)
+    return attend_within(query, keys, values, segments, block=block, devices=attention_devices(mesh), window=window)
+
+
+def attention_devices(mesh: Mesh | None) -> int:
+    """Number of devices that share rows and heads."""
+    return 1 if mesh is None else row_shards(mesh) * mesh.shape[TENSOR]
 
 
 def attend_cudnn(
@@ -133,6 +139,7 @@ def attend_cudnn(
     segments: Int[Array, "B S"],
     *,
     mesh: Mesh | None = None,
+    window: int | None = None,
 ) -> Float[Array, "B S K G H"]:
     """The same by cuDNN's fused kernel, which holds no scores.
 
@@ -144,7 +151,7 @@ def attend_cudnn(
     keys, values = (jnp.pad(part, ((0, 0), (0, 0), (0, odd), (0, 0))).transpose(0, 2, 1, 3) for part in (keys, values))
     heads = query.reshape(rows, slots + odd, key_heads * group, features)
     heads = constrained(heads, ("rows", "tokens", "heads", "head_dim"), mesh)
-    visible = constrained(visible_slots(segments), ("rows", "tokens", "tokens"), mesh)
+    visible = constrained(visible_slots(segments, window=window), ("rows", "tokens", "tokens"), mesh)
     mixed = jax.nn.dot_product_attention(heads, keys, values, mask=visible[:, None], is_causal=True, implementation="cudnn")
     return mixed[:, :slots].reshape(query[:, :slots].shape)
 
@@ -156,6 +163,7 @@ def attend_splash(
     segments: Int[Array, "B S"],
     *,
     mesh: Mesh | None = None,
+    window: int | None = None,
     interpret: bool = False,
 ) -> Float[Array, "B S K G H"]:
     """The same by the kernel of TPUs, which holds no scores and skips the blocks above the diagonal. Padding sees padding.
@@ -166,21 +174,22 @@ def attend_splash(
         values: of every token.
         segments: sequence of each token; 0 is padding.
         mesh: devices that share rows and heads; each runs the kernel on its own part.
+        window: most tokens that a token sees; the kernel skips the blocks before it, too.
         interpret: compute what the kernel computes without a TPU, slowly.
     """
     if mesh is None or mesh.size == 1:
-        return _splash(query, keys, values, segments, interpret=interpret)
+        return _splash(query, keys, values, segments, window=window, interpret=interpret)
     rows = (DATA, FSDP)
     cached = PartitionSpec(rows, TENSOR, None, None)
     queries = PartitionSpec(rows, None, TENSOR, None, None)
-    kernel = partial(_splash, interpret=interpret)
+    kernel = partial(_splash, window=window, interpret=interpret)
     places = (queries, cached, cached, PartitionSpec(rows, None))
     return jax.shard_map(kernel, mesh=mesh, in_specs=places, out_specs=queries, check_vma=False)(
         query, keys, values, segments
     )
 
 
-def _splash(query: Array, keys: Array, values: Array, segments: Array, *, interpret: bool) -> Array:
+def _splash(query: Array, keys: Array, values: Array, segments: Array, *, window: int | None, interpret: bool) -> Array:
     """Attend on one device."""
     from jax.experimental.pallas.ops.tpu import splash_attention as splash  # noqa: PLC0415  most devices have no use for it
 
@@ -194,7 +203,9 @@ def _splash(query: Array, keys: Array, values: Array, segments: Array, *, interp
     sizes = splash.BlockSizes(
         block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=block, block_q_dq=block, block_kv_dq=block
     )
-    mask = splash.MultiHeadMask([splash.CausalMask((length, length))] * (key_heads * group))
-    kernel: Any = splash.make_splash_mha(mask, block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=interpret)
+    near = None if window is None else window - 1
+    mask = splash.LocalMask((length, length), (near, 0), offset=0)
+    masks = splash.MultiHeadMask([mask] * (key_heads * group))
+    kernel: Any = splash.make_splash_mha(masks, block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=interpret)
     mixed = jax.vmap(kernel)(heads, keys, values, splash.SegmentIds(segments, segments))
     return mixed.transpose(0, 2, 1, 3)[:, :slots].reshape(query.shape)

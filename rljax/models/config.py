@@ -7,6 +7,8 @@ from rljax.records import documented
 
 MOST_LAYERS = 1_000
 """Most layers of a model: each is compiled by itself."""
+REMATS = ("none", "full", "dots", "dots_no_batch")
+"""What a layer computes again: nothing; everything; all but products of matrices; all but products with weights."""
 
 
 @documented
@@ -61,10 +63,14 @@ class TransformerConfig:
     """Whether the attention's output projection has a bias (Llama with `attention_bias`)."""
     qk_norm: bool = False
     """Whether every query and key head is normalised with RMSNorm (Qwen 3)."""
+    window: int | None = None
+    """Most tokens that a token sees: itself and the nearest before it. None: all of its sequence up to itself."""
+    full_layers: tuple[int, ...] = ()
+    """Numbers of the layers without the window, from 0, in order."""
     compute_dtype: str = "float32"
-    """Precision of matrix products; parameters stay float32, softmax and norms compute in float32."""
-    remat: bool = False
-    """Recompute each layer in the backward pass: memory of one layer instead of all."""
+    """Precision of matrix products; parameters stay float32, softmax and norms compute in float32 at least."""
+    remat: str = "none"
+    """What each layer computes again in the backward pass: one of `REMATS`."""
     attention: str = "blockwise"
     """Program of the attention of whole sequences: dense, blockwise, cudnn or splash; see `rljax.models.attention_paths`."""
 
@@ -79,3 +85,22 @@ class TransformerConfig:
             raise InputError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads}).")
         if self.head_dim % 2:
             raise InputError(f"head_dim is {self.head_dim}; rotary positions need an even number.")
+        if self.remat not in REMATS:
+            raise InputError(f"The model's remat is {self.remat!r}; choose one of {', '.join(REMATS)}.")
+        if self.window is not None and self.window < 1:
+            raise InputError(f"The model's window is {self.window}; a token sees at least itself.")
+        if self.full_layers != tuple(index for index in range(self.layers) if index in self.full_layers):
+            raise InputError(f"full_layers is {self.full_layers}; give numbers from 0 to {self.layers - 1}, in order.")
+        if self.full_layers and self.window is None:
+            raise InputError(f"full_layers is {self.full_layers}, but the model has no window; leave it out.")
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Window of each layer; None: the layer has none.
+
+        Example:
+            >>> shape = TransformerConfig(9, 8, layers=3, heads=1, kv_heads=1, head_dim=8, hidden=8, window=4, full_layers=(1,))
+            >>> shape.windows
+            (4, None, 4)
+        """
+        return tuple(None if index in self.full_layers else self.window for index in range(self.layers))

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from rljax.errors import InputError
 from rljax.models.checkpoint_tensors import entries, get_at, put_at, same
 from rljax.models.config import RopeScaling, TransformerConfig
-from rljax.models.config_json import checked_config
+from rljax.models.config_json import checked_config, read_window, window_entries
 from rljax.models.language_model import abstract_params
 from rljax.models.model_folder import (
     CODES,
@@ -73,14 +73,14 @@ def locate(name_or_folder: str, files: Collection[str] = MODEL_FILES) -> Path:
 
 
 def read_config(
-    folder: Path, *, compute_dtype: str = "float32", remat: bool = False, attention: str = "blockwise"
+    folder: Path, *, compute_dtype: str = "float32", remat: str = "none", attention: str = "blockwise"
 ) -> TransformerConfig:
     """Read config.json.
 
     Args:
         folder: the model's folder.
         compute_dtype: precision of matrix products.
-        remat: recompute layers in the backward pass.
+        remat: what layers compute again in the backward pass, one of `rljax.models.config.REMATS`.
         attention: program of the attention of whole sequences.
 
     Raises:
@@ -100,10 +100,9 @@ def read_config(
     raw = checked_config(raw, file)
     if raw.get("hidden_act", "silu") != "silu":
         raise InputError(f"{file} asks for the activation {raw['hidden_act']!r}; only 'silu' is supported.")
-    if raw.get("sliding_window") is not None and raw.get("use_sliding_window", family == "mistral"):
-        raise InputError(f"{file} asks for sliding-window attention, which is not supported; set sliding_window to null.")
     heads = raw["num_attention_heads"]
     theta, scaling = _read_rope(raw, file)
+    window, full_layers = read_window(raw, family, file)
     return TransformerConfig(
         vocab_size=raw["vocab_size"],
         width=raw["hidden_size"],
@@ -119,6 +118,8 @@ def read_config(
         qkv_bias=family == "qwen2" or raw.get("attention_bias", False),
         output_bias=family in ("llama", "qwen3") and raw.get("attention_bias", False),
         qk_norm=family == "qwen3",
+        window=window,
+        full_layers=full_layers,
         compute_dtype=compute_dtype,
         remat=remat,
         attention=attention,
@@ -223,10 +224,10 @@ def load_params(
         if entry.name not in files:
             raise InputError(f"The weights in {str(folder)!r} lack the tensor {entry.name!r} that config.json implies.")
         tensor = _read(files[entry.name], entry.name)
-        want = get_at(expected, entry.path).shape
-        if tensor.size != int(np.prod(want)):
+        shape = jax.eval_shape(entry.write, get_at(expected, entry.path)).shape
+        if tensor.shape != shape:
             raise InputError(
-                f"{entry.name!r} in {str(folder)!r} has shape {tensor.shape}, but config.json implies {want} in rljax."
+                f"{entry.name!r} in {str(folder)!r} has shape {tensor.shape}, but config.json implies {shape}."
             )
         array = np.ascontiguousarray(entry.read(tensor))
         sharding = None if shardings is None else get_at(shardings, entry.path)
@@ -295,7 +296,8 @@ def model_contents(
         extra: further tensors by name; in the type of the embedding.
 
     Raises:
-        InputError: the source cannot be read, it holds weights of another type, or no family has biases at these projections.
+        InputError: the source cannot be read, it holds weights of another type, or no family has biases at these projections,
+            or a window in these layers.
     """
     if source is None:
         raw, types = _raw_config(config, bos=bos, eos=eos), {}
@@ -326,9 +328,10 @@ def _raw_config(config: TransformerConfig, *, bos: int | None, eos: int) -> dict
     """config.json of a model that does not come from a checkpoint.
 
     Raises:
-        InputError: no family has biases at these projections.
+        InputError: no family has biases at these projections, or a window in these layers.
     """
-    family = "qwen3" if config.qk_norm else "qwen2" if config.qkv_bias and not config.output_bias else "llama"
+    plain = "llama" if config.window is None else "mistral"
+    family = "qwen3" if config.qk_norm else "qwen2" if config.qkv_bias and not config.output_bias else plain
     if family != "qwen2" and config.qkv_bias != config.output_bias:
         raise InputError(
             f"A {family} model has biases at all projections of its attention or at none; this one has "
@@ -360,6 +363,7 @@ def _raw_config(config: TransformerConfig, *, bos: int | None, eos: int) -> dict
         "rope_parameters": rope,
         "tie_word_embeddings": config.tied_head,
         "attention_bias": config.output_bias,
+        **window_entries(config, family),
         "bos_token_id": bos,
         "eos_token_id": eos,
         "dtype": "float32",

@@ -21,9 +21,12 @@ from rljax.models.copies import Copies
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
 from rljax.models.policy import Params, insert_rows, path_names
 from rljax.models.token_scores import default_chunk, features_scores
-from rljax.models.transformer import Cache, LayerCache, Transformer
+from rljax.models.transformer import CACHED_KEYS, SLOTS, Cache, LayerCache, Transformer
 from rljax.records import documented
 from rljax.sharing import shared
+
+PREFILL_TOKENS = 2_048
+"""Slots of a prompt that are read at once; longer ones are read chunk by chunk."""
 
 
 @documented
@@ -187,15 +190,66 @@ def begin_decode(
 ) -> tuple[Float[Array, "B V"], DecodeState]:
     """Read prompts, whose tokens are at the right end of their rows, and make room for `budget` more tokens.
 
+    Rows of more than `PREFILL_TOKENS` slots are read chunk by chunk, each behind those before it in the cache. What is held beside
+    the cache then does not grow with the prompt.
+
     `offset` is added to the tokens' embeddings.
 
     Returns:
         Logits of the first new token, and the state of the decode.
     """
-    module = model.module(params)
+    module, length = model.module(params), tokens.shape[1]
+    if length > PREFILL_TOKENS:
+        last, cache = _read_in_chunks(model, params, tokens, attention, budget, offset)
+        attention = jnp.pad(attention, ((0, 0), (0, budget)))
+        return module.logits(last), DecodeState(cache, attention, attention.sum(-1), jnp.int32(length))
     hidden, cache = module(tokens, positions_of(attention), attention.astype(jnp.int32), offset=offset)
-    state = DecodeState(cache, attention, attention.sum(-1), jnp.int32(tokens.shape[1]))
+    state = DecodeState(cache, attention, attention.sum(-1), jnp.int32(length))
     return module.logits(hidden[:, -1]), grow_decode(state, budget)
+
+
+def _read_in_chunks(
+    model: Model,
+    params: Params,
+    tokens: Int[Array, "B L"],
+    attention: Bool[Array, "B L"],
+    budget: int,
+    offset: Float[Array, "B L D"] | None,
+) -> tuple[Float[Array, "B D"], Cache]:
+    """Last hidden state and cache of prompts. The chunks have one length, and the last one begins in the one before it if need be:
+    what is read a second time is written with the same numbers."""
+    module, (rows, length) = model.module(params), tokens.shape
+    chunks = -(-length // PREFILL_TOKENS)
+    chunk = -(-length // chunks)
+    positions, holds_token = positions_of(attention), jnp.pad(attention, ((0, 0), (0, budget)))
+
+    def read(number: Array, carried: tuple[Array, Cache]) -> tuple[Array, Cache]:
+        start = jnp.minimum(number * chunk, length - chunk)
+        written = jnp.arange(length + budget) < start + chunk
+
+        def part(array: Array) -> Array:
+            return jax.lax.dynamic_slice_in_dim(array, start, chunk, axis=1)
+
+        hidden, cache = module(
+            part(tokens),
+            part(positions),
+            (holds_token & written[None]).astype(jnp.int32),
+            carried[1],
+            start,
+            offset=None if offset is None else part(offset),
+        )
+        return hidden[:, -1], cache
+
+    nothing = jnp.zeros((rows, model.config.width), model.config.compute_dtype)
+    return jax.lax.fori_loop(0, chunks, read, (nothing, empty_cache(model, rows, length + budget)))
+
+
+def empty_cache(model: Model, rows: int, slots: int) -> Cache:
+    """Make a cache in which nothing was written."""
+    config = model.config
+    keys = jnp.zeros((rows, config.kv_heads, config.head_dim, slots), config.compute_dtype)
+    layer = LayerCache(constrained(keys, CACHED_KEYS, model.mesh), constrained(keys.swapaxes(2, 3), SLOTS, model.mesh))
+    return (layer,) * config.layers
 
 
 def over_slots(function: Callable[..., Array], state: DecodeState) -> DecodeState:

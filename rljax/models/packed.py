@@ -54,7 +54,11 @@ class Features(NamedTuple):
 
 
 def visible_slots(
-    segments: Int[Array, "R S"], *, first: Int[Array, ""] | int = 0, count: int | None = None
+    segments: Int[Array, "R S"],
+    *,
+    first: Int[Array, ""] | int = 0,
+    count: int | None = None,
+    window: int | None = None,
 ) -> Bool[Array, "R T S"]:
     """The slots that each token sees: those of its own sequence up to itself. Padding sees itself, so that its softmax is defined.
 
@@ -62,12 +66,14 @@ def visible_slots(
         segments: sequence of each slot, `[R, S]`; 0 is padding.
         first: first slot of the T tokens.
         count: T; None takes all slots.
+        window: most tokens that a token sees: itself and the nearest before it; None: all of them.
     """
     slots = jnp.arange(segments.shape[-1])
     tokens = first + jnp.arange(segments.shape[-1] if count is None else count)
     own = jnp.take(segments, tokens, axis=1, mode="clip")[..., None]
-    is_earlier, is_itself = (tokens[:, None] >= slots[None])[None], (tokens[:, None] == slots[None])[None]
-    return (is_earlier & (own == segments[:, None]) & (own > 0)) | is_itself
+    distance = (tokens[:, None] - slots[None])[None]
+    is_near = distance >= 0 if window is None else (distance >= 0) & (distance < window)
+    return (is_near & (own == segments[:, None]) & (own > 0)) | (distance == 0)
 
 
 def before_scored(states: Shaped[Array, "R S *D"], packed: Packed) -> Shaped[Array, "R K *D"]:

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rljax.models.axes import TENSOR, constrained, row_shards
 from rljax.models.packed import Features
+from rljax.ops.arrays import sum_dtype
 from rljax.records import documented
 
 LOGITS = ("rows", "tokens", "tokens", "vocab")
@@ -91,7 +92,7 @@ def token_scores(
 
         logp = log softmax(W h / τ)[token]        H = -Σ_v π_v log π_v        π = softmax(W h / τ)
 
-    Matrix products take the dtype of `hidden` and add up in float32; so does the gradient of `head`.
+    Matrix products take the dtype of `hidden` and add up in float32 at least; so does the gradient of `head`.
 
     Args:
         hidden: last hidden states, `[R, K, D]`.
@@ -104,7 +105,7 @@ def token_scores(
             once. None: one device.
 
     Returns:
-        Log-probabilities and entropies, `[R, K]`, nats, float32; differentiable in `hidden` and `head`.
+        Log-probabilities and entropies, `[R, K]`, nats, float32 at least; differentiable in `hidden` and `head`.
 
     Raises:
         ValueError: the mesh does not divide the rows.
@@ -123,7 +124,7 @@ def features_scores(
 
 
 def _log_softmax(hidden: Array, head: Array, temperature: float, mesh: Mesh | None) -> Float[Array, "N A C V"]:
-    logits = jnp.einsum("NACD,VD->NACV", hidden, head, preferred_element_type=jnp.float32)
+    logits = jnp.einsum("NACD,VD->NACV", hidden, head, preferred_element_type=sum_dtype(hidden))
     return constrained(jax.nn.log_softmax(logits / temperature, axis=-1), LOGITS, mesh)
 
 
@@ -183,12 +184,12 @@ def _backward(
         by_logits = ((jnp.where(_is_token(logp, tokens), by_logp[..., None], 0.0) - pull) / temperature).astype(
             weight.dtype
         )
-        by_head = jnp.einsum("NACV,NACD->NVD", by_logits, hidden, preferred_element_type=jnp.float32)
+        by_head = jnp.einsum("NACV,NACD->NVD", by_logits, hidden, preferred_element_type=sum_dtype(hidden))
         return constrained(total + by_head, ("rows", "vocab", "features"), mesh), jnp.einsum(
             "NACV,VD->NACD", by_logits, weight
         )
 
-    nothing = jnp.zeros((hidden.shape[1], *head.shape), jnp.float32)
+    nothing = jnp.zeros((hidden.shape[1], *head.shape), sum_dtype(hidden))
     by_head, by_hidden = jax.lax.scan(accumulate, nothing, (hidden, tokens, entropy, *gradient))
     return by_hidden, by_head.sum(0).astype(head.dtype), None, None
 

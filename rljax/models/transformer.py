@@ -4,6 +4,7 @@ Axes: B rows, T new tokens, S key slots, D width, N query heads, K key/value hea
 F hidden, V vocabulary.
 """
 
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -16,11 +17,12 @@ from jaxtyping import Array, Float, Int
 
 from rljax.models.adapters import Adapted
 from rljax.models.attention import attend_cached
-from rljax.models.attention_paths import attend_rows
+from rljax.models.attention_paths import attend_rows, attention_devices
 from rljax.models.axes import constrained
 from rljax.models.config import TransformerConfig
 from rljax.models.copies import Copied, in_precision, uncopied
 from rljax.models.quantization import Quantized, quantized_product
+from rljax.ops.arrays import sum_dtype
 from rljax.records import documented
 
 
@@ -36,8 +38,27 @@ class LayerCache(NamedTuple):
 
 Cache = tuple[LayerCache, ...]
 
+
+@documented
+class RotaryAngles(NamedTuple):
+    """Rotary position embedding (RoPE, arXiv:2104.09864): the angle of each token, for each pair of a head's features."""
+
+    cos: Float[Array, "B T half"]
+    """Cosine, float32."""
+    sin: Float[Array, "B T half"]
+    """Sine, float32."""
+
+
 RESIDUAL, LOGITS = ("rows", "tokens", "features"), ("rows", "tokens", "vocab")
 """Logical axes of the residual stream and of logits."""
+SAVED = MappingProxyType(
+    {
+        "full": jax.checkpoint_policies.nothing_saveable,
+        "dots": jax.checkpoint_policies.dots_saveable,
+        "dots_no_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    }
+)
+"""What the forward pass of a layer leaves for the backward pass, by the configuration's `remat`."""
 SLOTS, CACHED_KEYS = ("rows", "kv_heads", "tokens", "head_dim"), ("rows", "kv_heads", "head_dim", "tokens")
 """Logical axes of keys and values, and of the keys in a cache."""
 
@@ -54,10 +75,15 @@ def rope_frequencies(config: TransformerConfig) -> Float[Array, "half"]:
     return frequencies * (unscaled_share + (1 - unscaled_share) / scaling.factor)
 
 
-def rotate(x: Float[Array, "B T X H"], positions: Int[Array, "B T"], frequencies: Float[Array, "half"]) -> Array:
+def rotary_angles(positions: Int[Array, "B T"], config: TransformerConfig) -> RotaryAngles:
+    """Angles of the tokens, for all layers: without the barrier a compiler computes them again for each head of each layer."""
+    angle = positions[:, :, None].astype(jnp.float32) * rope_frequencies(config)[None, None, :]
+    return RotaryAngles(*jax.lax.optimization_barrier((jnp.cos(angle), jnp.sin(angle))))
+
+
+def rotate(x: Float[Array, "B T X H"], angles: RotaryAngles) -> Float[Array, "B T X H"]:
     """Rotate the pair (i, i + H/2) of every head by the angle of its position."""
-    angle = positions[:, :, None, None].astype(jnp.float32) * frequencies[None, None, None, :]
-    cos, sin = jnp.cos(angle).astype(x.dtype), jnp.sin(angle).astype(x.dtype)
+    cos, sin = angles.cos[:, :, None].astype(x.dtype), angles.sin[:, :, None].astype(x.dtype)
     first, second = jnp.split(x, 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
@@ -109,7 +135,7 @@ _product.defvjp(_product_forward, _product_backward)
 
 
 class RMSNorm(nnx.Module):
-    """Scale to unit root mean square, computed in float32."""
+    """Scale to unit root mean square, computed in float32 at least."""
 
     def __init__(self, features: int, eps: float, *, rngs: nnx.Rngs):
         self.scale = nnx.Param(ones(rngs.params(), (features,)))
@@ -117,7 +143,7 @@ class RMSNorm(nnx.Module):
 
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         """Normalise the last axis."""
-        wide = x.astype(jnp.float32)
+        wide = x.astype(sum_dtype(x))
         wide = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + self.eps)
         return jax.lax.mul(wide, jnp.broadcast_to(self.scale[...], wide.shape)).astype(x.dtype)
 
@@ -125,7 +151,7 @@ class RMSNorm(nnx.Module):
 class Attention(nnx.Module):
     """Grouped-query attention with rotary positions."""
 
-    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None = None):
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None = None, window: int | None = None):
         width, heads, kv_heads, head_dim = config.width, config.heads, config.kv_heads, config.head_dim
         inner = normal(width**-0.5)
         outer = normal((heads * head_dim) ** -0.5 / (2 * config.layers) ** 0.5)
@@ -142,7 +168,7 @@ class Attention(nnx.Module):
         if config.qk_norm:
             self.query_norm = RMSNorm(head_dim, config.norm_eps, rngs=rngs)
             self.key_norm = RMSNorm(head_dim, config.norm_eps, rngs=rngs)
-        self.config, self.mesh = config, mesh
+        self.config, self.mesh, self.window = config, mesh, window
 
     def _project(self, x: Float[Array, "B T D"]) -> tuple[Array, Array, Array]:
         dtype = x.dtype
@@ -160,7 +186,7 @@ class Attention(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        positions: Int[Array, "B T"],
+        angles: RotaryAngles,
         segments: Int[Array, "B S"],
         cache: LayerCache | None,
         slot: Int[Array, ""] | int,
@@ -168,23 +194,22 @@ class Attention(nnx.Module):
         """Attend from T new tokens to S slots.
 
         Without a cache the slots are the tokens themselves, and each sees the earlier ones of its segment; a new cache is returned.
-        With one it is written from `slot` on, and every token sees all slots whose segment is not 0.
+        With one, a ring, it is written from `slot` on, and a token sees all slots whose segment is not 0, but those of later new
+        tokens, as far back as the layer's window.
         """
         rows, length, _ = x.shape
         query, key, value = self._project(x)
-        frequencies = rope_frequencies(self.config)
-        query = rotate(query, positions, frequencies)
-        key = rotate(key, positions, frequencies)
+        query, key = rotate(query, angles), rotate(key, angles)
         values = constrained(value.transpose(0, 2, 1, 3), SLOTS, self.mesh)
         grouped = query.reshape(rows, length, self.config.kv_heads, -1, self.config.head_dim)
         if cache is None:
             keys = constrained(key.transpose(0, 2, 1, 3), SLOTS, self.mesh)
-            mixed = attend_rows(grouped, keys, values, segments, config=self.config, mesh=self.mesh)
+            mixed = attend_rows(grouped, keys, values, segments, config=self.config, mesh=self.mesh, window=self.window)
             cache = LayerCache(keys.swapaxes(2, 3), values)
         else:
             cache = self._write(cache, key.transpose(0, 2, 3, 1), values, slot)
-            visible = jnp.broadcast_to((segments > 0)[:, None], (rows, length, segments.shape[1]))
-            mixed = attend_cached(grouped, cache.keys, cache.values, visible)
+            devices = attention_devices(self.mesh)
+            mixed = attend_cached(grouped, *cache, segments, slot, devices=devices, window=self.window)
         mixed = mixed.reshape(rows, length, -1, self.config.head_dim)
         out = product("BTNH,NHD->BTD", mixed, self.output)
         if self.config.output_bias:
@@ -217,9 +242,9 @@ class SwiGLU(nnx.Module):
 class Layer(nnx.Module):
     """Attention, then SwiGLU, each on a normalised residual stream."""
 
-    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None = None):
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None = None, window: int | None = None):
         self.attention_norm = RMSNorm(config.width, config.norm_eps, rngs=rngs)
-        self.attention = Attention(config, rngs=rngs, mesh=mesh)
+        self.attention = Attention(config, rngs=rngs, mesh=mesh, window=window)
         self.feed_forward_norm = RMSNorm(config.width, config.norm_eps, rngs=rngs)
         self.feed_forward = SwiGLU(config, rngs=rngs)
         self.mesh = mesh
@@ -227,13 +252,13 @@ class Layer(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        positions: Int[Array, "B T"],
+        angles: RotaryAngles,
         segments: Int[Array, "B S"],
         cache: LayerCache | None,
         slot: Int[Array, ""] | int,
     ) -> tuple[Float[Array, "B T D"], LayerCache]:
         """Return the new residual stream and this layer's keys and values."""
-        mixed, cache = self.attention(self.attention_norm(x), positions, segments, cache, slot)
+        mixed, cache = self.attention(self.attention_norm(x), angles, segments, cache, slot)
         x = constrained(x + mixed, RESIDUAL, self.mesh)
         return constrained(x + self.feed_forward(self.feed_forward_norm(x)), RESIDUAL, self.mesh), cache
 
@@ -243,7 +268,7 @@ class Transformer(nnx.Module):
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None = None):
         self.embedding = nnx.Param(normal(0.02)(rngs.params(), (config.vocab_size, config.width)))
-        self.layers = nnx.List([Layer(config, rngs=rngs, mesh=mesh) for _ in range(config.layers)])
+        self.layers = nnx.List([Layer(config, rngs=rngs, mesh=mesh, window=window) for window in config.windows])
         self.norm = RMSNorm(config.width, config.norm_eps, rngs=rngs)
         if not config.tied_head:
             self.head = nnx.Param(normal(config.width**-0.5)(rngs.params(), (config.vocab_size, config.width)))
@@ -263,17 +288,19 @@ class Transformer(nnx.Module):
         embedding = jnp.asarray(uncopied(self.embedding.get_value()))
         x = constrained(embedding, ("vocab", "features"), self.mesh)[tokens]
         x = constrained((x if offset is None else x + offset).astype(self.config.compute_dtype), RESIDUAL, self.mesh)
-        caches = []
+        angles, caches = rotary_angles(positions, self.config), []
+        run = Layer.__call__
+        if self.config.remat != "none" and cache is None:
+            run = nnx.remat(run, policy=SAVED[self.config.remat])
         for index, layer in enumerate(self.layers):
-            run = nnx.remat(Layer.__call__) if self.config.remat and cache is None else Layer.__call__
-            x, layer_cache = run(layer, x, positions, segments, None if cache is None else cache[index], slot)
+            x, layer_cache = run(layer, x, angles, segments, None if cache is None else cache[index], slot)
             caches.append(layer_cache)
         return self.norm(x), tuple(caches)
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
-        """Logits of every token before any temperature, float32."""
+        """Logits of every token before any temperature, float32 at least."""
         weight = in_precision(self._head, hidden.dtype)
-        return jnp.einsum("...D,VD->...V", hidden, weight, preferred_element_type=jnp.float32)
+        return jnp.einsum("...D,VD->...V", hidden, weight, preferred_element_type=sum_dtype(hidden))
 
     @property
     def _head(self) -> Array | Copied:

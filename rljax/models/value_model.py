@@ -14,11 +14,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from rljax.errors import InputError
+from rljax.models.attention_paths import facts_of
+from rljax.models.dtypes import check_dtype
 from rljax.models.huggingface import FAMILY_NAMES, load_params, load_tensor, model_contents, read_config
 from rljax.models.language_model import Model, hidden_states, init_params
 from rljax.models.model_folder import ModelContents, write_model
 from rljax.models.packed import Packed, batched, before_scored
 from rljax.models.policy import HostParams, Params
+from rljax.ops.arrays import sum_dtype
 from rljax.records import documented
 
 HEAD = "score.weight"
@@ -79,7 +82,7 @@ def value_outputs(model: ValueModel, params: Params, packed: Packed) -> Float[Ar
         packed: the rows; with `policy_logp` for models that read it.
 
     Returns:
-        `[B, T, N]`, float32; where the batch has no token, it is meaningless and must be masked.
+        `[B, T, N]`, float32 at least; where the batch has no token, it is meaningless and must be masked.
 
     Raises:
         ValueError: the model reads log-probabilities and `packed` has none.
@@ -92,7 +95,7 @@ def value_outputs(model: ValueModel, params: Params, packed: Packed) -> Float[Ar
     rows = packed.tokens, packed.positions, packed.segments
     hidden = before_scored(hidden_states(model.trunk, params["trunk"], *rows, offset=offset), packed)
     weight = params["head"].astype(hidden.dtype)
-    return batched(jnp.einsum("RKD,ND->RKN", hidden, weight, preferred_element_type=jnp.float32), packed)
+    return batched(jnp.einsum("RKD,ND->RKN", hidden, weight, preferred_element_type=sum_dtype(hidden)), packed)
 
 
 def value_contents(
@@ -122,7 +125,7 @@ def load_value_model(
     size: int | None = None,
     surprisal: bool | None = None,
     compute_dtype: str = "float32",
-    remat: bool = False,
+    remat: str = "none",
 ) -> tuple[ValueModel, Params]:
     """Read a critic or a reward model.
 
@@ -132,15 +135,17 @@ def load_value_model(
         size: how many numbers the algorithm's value head reads; None: any.
         surprisal: whether the model has to read log-probabilities; None: either.
         compute_dtype: precision of matrix products.
-        remat: recompute layers in the backward pass.
+        remat: what layers compute again in the backward pass, one of `rljax.models.config.REMATS`.
 
     Returns:
         The model and its parameters.
 
     Raises:
-        InputError: the folder holds no such model, or its vocabulary, its head or its input is not the required one.
+        InputError: the folder holds no such model; a tensor's shape differs from config.json; its vocabulary, its head or its input
+            is not the required one; or the devices lack the type of the products.
     """
     config = replace(read_config(folder, compute_dtype=compute_dtype, remat=remat), tied_head=True)
+    check_dtype(facts_of(config, None))
     head = load_tensor(folder, HEAD)
     if head is None:
         raise InputError(
@@ -148,10 +153,23 @@ def load_value_model(
             "with a critic saved, or a sequence-classification model."
         )
     direction = load_tensor(folder, SURPRISAL)
+    _check_shapes(folder, config.width, head, direction)
     model = ValueModel(Model(config), head.shape[0], direction is not None)
     _check_fits(folder, model, vocab_size=vocab_size, size=size, surprisal=surprisal)
     params = {"trunk": load_params(folder, config, besides=(HEAD, SURPRISAL)), "head": head}
     return model, params if direction is None else params | {"surprisal": direction}
+
+
+def _check_shapes(folder: Path, width: int, head: Array, direction: Array | None) -> None:
+    """Refuse a head, or a vector that multiplies log-probabilities, of another width than the trunk's."""
+    if head.ndim != 2 or head.shape[1] != width:
+        raise InputError(
+            f"{HEAD!r} in {str(folder)!r} has shape {head.shape}, but config.json implies (N, {width}) for N numbers per token."
+        )
+    if direction is not None and direction.shape != (width,):
+        raise InputError(
+            f"{SURPRISAL!r} in {str(folder)!r} has shape {direction.shape}, but config.json implies ({width},)."
+        )
 
 
 def _check_fits(

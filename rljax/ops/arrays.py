@@ -55,6 +55,17 @@ def at_least_float32(x: Any) -> Any:
     return x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < jnp.finfo(jnp.float32).bits else x
 
 
+def sum_dtype(x: Array) -> jnp.dtype:
+    """The dtype of sums over an array's numbers: its own, and float32 at least.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> sum_dtype(jnp.ones(2, jnp.bfloat16)).name
+        'float32'
+    """
+    return x.dtype if jnp.finfo(x.dtype).bits > jnp.finfo(jnp.float32).bits else jnp.dtype(jnp.float32)
+
+
 def in_float32(equation: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Compute an equation in float32 at least: arrays of half precision among its arguments, and in their trees, are widened.
 

@@ -66,7 +66,7 @@ class OutliersConfig(TaskConfig):
     """The task `outliers`: the last digit of a sum of two numbers; in training some rewards are outliers of either sign, the same
     ones in every epoch."""
 
-    reward: ClassVar[str] = "rljax.tasks.outliers:noisy"
+    reward: ClassVar[str] = "rljax.tasks.rewards:OUTLIERS"
 
     outlier_share: float = 0.02
     """Share of the training responses whose reward gets an outlier. A response to a problem has the same one in every epoch."""

@@ -25,6 +25,7 @@ from rljax.ops.divergence import importance_weighted_k3
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import dual_clipped
 from rljax.ops.weights import token_mean
+from rljax.parallel import row_shards
 from rljax.records import documented, required
 from rljax.rollout import Sequences, lay_out
 from rljax.sharing import shared
@@ -214,7 +215,7 @@ def try_batch(tools: Tools, state: TrainState, examples: Sequence[Example], earl
     """
     setup, sequences = tools.setup, sequences_of(examples, tools.setup)
     rollout = rollout_of(tools, state, examples, earlier)
-    layout = lay_out(sequences, sequences.attention, rows=setup.rows_at_once(len(examples)))
+    layout = lay_out(sequences, sequences.attention, rows=setup.rows_at_once(len(examples)), devices=row_shards(setup.mesh))
     data = put_layout(setup.mesh, layout, tools.prepare(rollout))
     history: list[UpdateMetrics] = []
     outcome, made, distance = KEPT, 0, 0.0

@@ -86,9 +86,9 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
         except ValueError as error:
             raise InputError(f"--without {part}: {error}.") from error
     try:
-        algorithm = _with_parts(algorithm, config.algorithm.parts)
+        algorithm = _with_parts(algorithm, config.algorithm.all_parts)
     except ValueError as error:
-        raise InputError(f"--with {' '.join(config.algorithm.parts)}: {error}.") from error
+        raise InputError(f"--with {' '.join(config.algorithm.all_parts)}: {error}.") from error
     check_critic(algorithm, config)
     if config.critic.head is not None:
         head = make_head(config.critic.head, config.critic.head_options)

@@ -17,7 +17,7 @@ from rljax.algorithms.losses import term_inputs
 from rljax.errors import InputError
 from rljax.models.adapters import scored
 from rljax.ops.divergence import k3
-from rljax.parallel import fetch, mini_batches
+from rljax.parallel import fetch, mini_batches, row_shards
 from rljax.parallel.mesh import path_names
 from rljax.records import documented, required
 from rljax.rollout import Groups, Sequences, lay_out, sequences_of
@@ -297,7 +297,7 @@ def update_terms(
     norm = 0.0
     parts = mini_batches((sequences, batch), config.optimization.minibatches)
     for number, (responses, part) in enumerate(each for each in parts if each[1].weights.any()):
-        layout = lay_out(responses, part.mask, rows=rows)
+        layout = lay_out(responses, part.mask, rows=rows, devices=row_shards(setup.mesh))
         gradient, metrics = differentiated(state, setup.base, teacher, *put_layout(setup.mesh, layout, part))
         gradient, _ = pull(state, gradient)
         gradient, supervised = auxiliary(state, setup.base, gradient, draw(step, number))

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rljax.algorithms import Algorithm, Batch, Rollout
 from rljax.ops.masked import zero_outside
-from rljax.parallel import mini_batches
+from rljax.parallel import mini_batches, row_shards
 from rljax.records import required
 from rljax.rollout import Sequences, lay_out, sequences_of
 from rljax.training.algorithm import reward_weights, with_reward_weights
@@ -148,13 +148,14 @@ def make_improve(
     }
     update = make_policy_step(algorithm, score, setup.optimizer, state, setup.mesh, **parts)
     optimization, rows = config.optimization, setup.rows_at_once(config.minibatch_rows)
+    devices = row_shards(setup.mesh)
     minibatches, passes, limit = optimization.minibatches, optimization.passes, optimization.kl_limit
     draw = make_draw(setup.examples, setup.mesh, config)
     move, steer = make_move(algorithm, config, setup.optimizer, state), make_steer(config, algorithm)
 
     def improve(state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> tuple[TrainState, LearnMetrics]:
         parts = {
-            index: (lay_out(responses, part.mask, rows=rows), part)
+            index: (lay_out(responses, part.mask, rows=rows, devices=devices), part)
             for index, (responses, part) in enumerate(mini_batches((sequences, batch), minibatches))
             if part.weights.any()
         }
@@ -207,12 +208,13 @@ def make_teach(
     update = make_value_step(algorithm, critic, optimizer, state, setup.mesh)
     sampling = setup.config.sampling
     rows = setup.rows_at_once(sampling.prompts * sampling.group_size // schedule.minibatches)
+    devices = row_shards(setup.mesh)
 
     def teach(state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> tuple[TrainState, CriticMetrics | None]:
         check_support(critic.head, batch)
         history: list[CriticMetrics] = []
         parts = [
-            (lay_out(responses, part.mask, rows=rows), part)
+            (lay_out(responses, part.mask, rows=rows, devices=devices), part)
             for responses, part in mini_batches((sequences, batch), schedule.minibatches)
         ]
         for layout, part in parts * (schedule.passes * passes):

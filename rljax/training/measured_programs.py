@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from rljax.algorithms import Algorithm, Batch, prepare
 from rljax.models import Packed, TransformerConfig, transformer_policy
 from rljax.models.policy import Policy
-from rljax.parallel import check_rows, replicated, row_sharding
+from rljax.parallel import check_rows, replicated, row_sharding, row_shards
 from rljax.parallel.collectives import collectives
 from rljax.records import documented, required
 from rljax.rollout import Layout, Sequences, lay_out, pack
@@ -72,7 +72,8 @@ def data_shapes(
     batch = jax.eval_shape(lambda rollout, progress: prepare(algorithm, rollout, progress=progress), rollout, progress)
     count, length = sampling.prompts * sampling.group_size, sampling.max_response_tokens
     sequences = _full(count, prompt_length, length)._replace(policy_logp=np.zeros((count, length), np.float32))
-    layout = lay_out(sequences, sequences.attention, rows=rows_at_once(config, mesh, prompt_length, count))
+    at_once = rows_at_once(config, mesh, prompt_length, count)
+    layout = lay_out(sequences, sequences.attention, rows=at_once, devices=row_shards(mesh))
     everywhere, rows = replicated(mesh), row_sharding(mesh, leading=1)
     packed = with_places(layout.packed, jax.tree.map(lambda _: rows, layout.packed))
     places = with_places(layout.responses, everywhere)

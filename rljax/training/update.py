@@ -20,7 +20,7 @@ from rljax.models import Packed, Params, Policy, Scores
 from rljax.models.adapters import Base, scored
 from rljax.models.copies import Copies
 from rljax.ops.weights import token_mean
-from rljax.parallel import accumulate, fetch, put, put_rows, replicated
+from rljax.parallel import accumulate, fetch, put, put_rows, replicated, row_shards
 from rljax.rollout import Layout, Sequences, lay_out, pack
 from rljax.sharing import shared
 from rljax.text import one_line
@@ -133,7 +133,7 @@ def on_sequences(
     program = compiled(function)
 
     def call(params: Params, sequences: Sequences) -> Output:
-        layout = lay_out(sequences, sequences.attention, rows=rows)
+        layout = lay_out(sequences, sequences.attention, rows=rows, devices=row_shards(mesh))
         used = [i for i, part in enumerate(layout.responses) if i == 0 or (part >= 0).any()]
         parts = [jax.tree.map(lambda array, i=i: array[i], layout.packed) for i in used]
         outputs = fetch([program(params, put_rows(mesh, part)) for part in parts])

@@ -5,9 +5,18 @@ import platform
 from datetime import UTC, datetime
 
 import jax
+import numpy as np
 import pytest
 
-from rljax.book.experiment_rows import made_on, write_rows
+from rljax.book.experiment_rows import (
+    add_missing_rows,
+    made_on,
+    points_text,
+    rows_of,
+    settings_hash,
+    share_text,
+    write_rows,
+)
 
 ROWS = [{"seed": 0, "curve": [0.5, 1.0]}, {"seed": 1, "name": "é\n"}]
 
@@ -31,8 +40,50 @@ def test_a_row_that_json_cannot_hold_leaves_the_file_as_it_was(tmp_path):
     assert json.loads(file.read_text(encoding="utf-8")) == ROWS
 
 
+def test_rows_of_other_settings_are_not_read(tmp_path):
+    file, present = tmp_path / "rows.json", settings_hash({"steps": 40}, (8, 4))
+    assert rows_of(file, lambda row: present) == []
+    rows = [{"arm": "a", "settings": present}, {"arm": "a", "settings": settings_hash({"steps": 41}, (8, 4))}]
+    write_rows(file, rows)
+    assert rows_of(file, lambda row: present if row["arm"] == "a" else "other") == rows[:1]
+    assert rows_of(file, lambda row: "other") == []
+
+
 def test_a_page_says_when_and_with_what_it_was_made():
     parts = made_on().split(", ")
     assert abs((datetime.now(UTC).date() - datetime.fromisoformat(parts[0]).date()).days) <= 1
     assert parts[1].endswith(" cores")
     assert parts[2:] == [platform.machine(), f"Python {platform.python_version()}", f"JAX {jax.__version__}"]
+
+
+def test_only_missing_rows_are_made_and_each_is_in_the_file_at_once(tmp_path):
+    file, made = tmp_path / "rows.json", []
+
+    def make(seed, arm):
+        if (seed, arm) == (1, "b"):
+            raise KeyboardInterrupt
+        made.append((seed, arm))
+        return {"curve": [seed, 1]}
+
+    wanted = [{"seed": seed, "arm": arm} for seed in (0, 1) for arm in "ab"]
+    with pytest.raises(KeyboardInterrupt):
+        add_missing_rows(file, wanted, make)
+    assert json.loads(file.read_text(encoding="utf-8")) == [
+        {"seed": seed, "arm": arm, "curve": [seed, 1]} for seed, arm in ((0, "a"), (0, "b"), (1, "a"))
+    ]
+    rows = add_missing_rows(file, wanted, lambda seed, arm: {"curve": []})
+    assert made == [(0, "a"), (0, "b"), (1, "a")]
+    assert rows == json.loads(file.read_text(encoding="utf-8"))
+    assert rows[3] == {"seed": 1, "arm": "b", "curve": []}
+
+
+def test_texts_of_means_have_the_t_interval_of_five_seeds_and_none_of_four():
+    shares = [0.11, 0.52, 0.33, 0.74, 0.25]
+    error = 2.776445 * np.std(shares, ddof=1) / np.sqrt(5)
+    low, high = (100 * (np.mean(shares) + sign * error) for sign in (-1, 1))
+    assert share_text(dict(enumerate(shares))) == f"39.0 % ({low:.1f} to {high:.1f})"
+    assert share_text(dict(enumerate(shares[:4]))) == "42.5 %"
+    assert share_text({}) == "-"
+    moved = {seed: share - 0.1 * (seed % 2) for seed, share in enumerate(shares)}
+    assert points_text(moved, {**dict(enumerate(shares)), 9: 1.0}) == "-4.0 (-10.8 to +2.8)"
+    assert points_text({0: 0.5}, {1: 0.5}) == "-"

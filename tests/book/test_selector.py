@@ -1,8 +1,13 @@
 """The selector: its regression against a solver by hand, and what it may not see of the task that it chooses for."""
 
+import importlib.util
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from rljax.book.experiment_rows import rows_of
 from rljax.book.selector import choice, cross_fitted_best, leave_one_out, ridge, standardised
 
 
@@ -63,3 +68,13 @@ def test_the_best_of_equal_algorithms_is_no_better_than_they_are():
     assert cross_fitted_best(scores + 9 * np.eye(6)[2][:, None]).mean() == pytest.approx(9, abs=0.05)
     with pytest.raises(ValueError, match="two or more seeds, got 1"):
         cross_fitted_best(scores[..., :1])
+
+
+def test_the_committed_scores_are_of_the_present_settings_and_their_page_is_made_from_them():
+    file = Path(__file__).resolve().parents[2] / "experiments" / "choosing" / "selector.py"
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    experiment = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(experiment)
+    rows = json.loads(experiment.OUT.read_text(encoding="utf-8"))
+    assert rows_of(experiment.OUT, lambda row: experiment.settings_of(row["algorithm"])) == rows
+    assert experiment.OUT.with_suffix(".md").read_text(encoding="utf-8").endswith(experiment.report(rows))

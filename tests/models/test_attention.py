@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from rljax.models import attention
-from rljax.models.attention import attend, attend_within
+from rljax.models.attention import attend, attend_cached, attend_within
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import visible_slots
 from rljax.models.transformer import Transformer
@@ -21,13 +21,14 @@ KEY, VALUE = jnp.array(RANDOM.normal(size=(2, ROWS, KEYS, SLOTS, FEATURES)), jnp
 SEGMENTS = jnp.array([[0, 0, 1, 1, 1, 1, 2, 2, 3, 3, 3, 3, 0], [1] * 13])
 
 
-def by_loops():
-    """Softmax over the earlier tokens of the same segment, one token and head at a time, in float64."""
+def by_loops(window=SLOTS):
+    """Softmax over the nearest earlier tokens of the same segment, one token and head at a time, in float64."""
     query, keys, values = (np.asarray(array, np.float64) for array in (QUERY, KEY, VALUE))
     mixed = np.zeros(query.shape)
     for row, slot, key, group in np.ndindex(query.shape[:-1]):
         segment = int(SEGMENTS[row, slot])
-        seen = [s for s in range(slot + 1) if s == slot or (segment > 0 and int(SEGMENTS[row, s]) == segment)]
+        nearest = range(max(0, slot + 1 - window), slot + 1)
+        seen = [s for s in nearest if s == slot or (segment > 0 and int(SEGMENTS[row, s]) == segment)]
         scores = np.array([query[row, slot, key, group] @ keys[row, key, s] for s in seen]) / FEATURES**0.5
         weights = np.exp(scores) / np.exp(scores).sum()
         mixed[row, slot, key, group] = sum(w * values[row, key, s] for w, s in zip(weights, seen, strict=True))
@@ -35,12 +36,35 @@ def by_loops():
 
 
 @pytest.mark.parametrize("block", [1, 4, 5, 13, 512])
-def test_blocks_give_the_softmax_by_hand(block):
-    np.testing.assert_allclose(attend_within(QUERY, KEY, VALUE, SEGMENTS, block=block), by_loops(), atol=1e-5)
+@pytest.mark.parametrize("window", [None, 1, 2, 4, 100])
+def test_blocks_give_the_softmax_by_hand(block, window):
+    mixed = attend_within(QUERY, KEY, VALUE, SEGMENTS, block=block, window=window)
+    np.testing.assert_allclose(mixed, by_loops(SLOTS if window is None else window), atol=1e-5)
 
 
-@pytest.mark.parametrize(("slots", "at_once", "block"), [(600, attention.SCORES_AT_ONCE, 512), (150, 1, 64)])
-def test_default_blocks_give_the_dense_form(monkeypatch, slots, at_once, block):
+@pytest.mark.parametrize("block", [1, 2, 3, 5, 512])
+@pytest.mark.parametrize(("slot", "new"), [(0, 13), (3, 5), (8, 5), (6, 1)])
+@pytest.mark.parametrize("window", [None, 1, 3])
+def test_new_tokens_see_a_cache_up_to_themselves(block, slot, new, window):
+    """Softmax in float64 over all slots that hold a token, before and behind the new ones, as in a ring."""
+    query, keys, values = (np.asarray(array, np.float64) for array in (QUERY[:, :new], KEY, VALUE))
+    expected = np.zeros(query.shape)
+    for row, token, key, group in np.ndindex(query.shape[:-1]):
+        later = range(slot + token + 1, slot + new)
+        near = {(slot + token - age) % SLOTS for age in range(SLOTS if window is None else window)}
+        seen = [s for s in range(SLOTS) if s == slot + token or (SEGMENTS[row, s] > 0 and s in near and s not in later)]
+        scores = np.array([query[row, token, key, group] @ keys[row, key, s] for s in seen]) / FEATURES**0.5
+        weights = np.exp(scores) / np.exp(scores).sum()
+        expected[row, token, key, group] = sum(w * values[row, key, s] for w, s in zip(weights, seen, strict=True))
+    mixed = attend_cached(QUERY[:, :new], KEY.swapaxes(2, 3), VALUE, SEGMENTS, slot, block=block, window=window)
+    np.testing.assert_allclose(mixed, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("slots", "window", "at_once", "block"),
+    [(600, None, attention.SCORES_AT_ONCE, 512), (600, 40, attention.SCORES_AT_ONCE, 512), (150, None, 1, 64)],
+)
+def test_default_blocks_give_the_dense_form(monkeypatch, slots, window, at_once, block):
     """Several rows and heads, in two blocks of the most queries, and in three of the fewest; the last block is not full."""
     monkeypatch.setattr(attention, "SCORES_AT_ONCE", at_once)
     rows, heads, group = 3, 2, 2
@@ -51,10 +75,10 @@ def test_default_blocks_give_the_dense_form(monkeypatch, slots, at_once, block):
     segments = jnp.array(np.sort(random.integers(0, 4, (rows, slots))), jnp.int32)
 
     def dense(query, keys, values):
-        return attend(query, keys, values, visible_slots(segments))
+        return attend(query, keys, values, visible_slots(segments, window=window))
 
     def blocked(query, keys, values):
-        return attend_within(query, keys, values, segments)
+        return attend_within(query, keys, values, segments, window=window)
 
     def both(function):
         return jax.jit(
@@ -88,14 +112,15 @@ def test_a_block_has_as_many_scores_on_each_of_several_devices_as_on_one(monkeyp
 
 
 @pytest.mark.parametrize("block", [4, 5])
-def test_the_gradient_is_that_of_the_dense_form(block):
+@pytest.mark.parametrize("window", [None, 1, 3, 7])
+def test_the_gradient_is_that_of_the_dense_form(block, window):
     weights = jnp.array(RANDOM.normal(size=QUERY.shape), jnp.float32)
 
     def dense(*arrays):
-        return (weights * attend(*arrays, visible_slots(SEGMENTS))).sum()
+        return (weights * attend(*arrays, visible_slots(SEGMENTS, window=window))).sum()
 
     def blocked(*arrays):
-        return (weights * attend_within(*arrays, SEGMENTS, block=block)).sum()
+        return (weights * attend_within(*arrays, SEGMENTS, block=block, window=window)).sum()
 
     actual, expected = (jax.jit(jax.grad(function, (0, 1, 2)))(QUERY, KEY, VALUE) for function in (blocked, dense))
     chex.assert_trees_all_close(actual, expected, rtol=1e-4, atol=1e-5)
@@ -113,3 +138,20 @@ def test_no_array_has_both_axes():
 
     compiled = jax.jit(jax.grad(total, (0, 1, 2))).lower(query, cache, cache, segments).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < heads * slots * slots * 4
+
+
+def test_a_block_is_held_against_its_window_alone():
+    """Products of one block of 64 queries, in the forward and the backward pass: with 127 slots in place of 4,096."""
+    slots = 4096
+    query = jax.ShapeDtypeStruct((1, slots, 1, 2, 8), jnp.float32)
+    cache = jax.ShapeDtypeStruct((1, 1, slots, 8), jnp.float32)
+    segments = jax.ShapeDtypeStruct((1, slots), jnp.int32)
+
+    def products(window):
+        def total(query, keys, values, segments):
+            return attend_within(query, keys, values, segments, block=64, window=window).sum()
+
+        compiled = jax.jit(jax.grad(total, (0, 1, 2))).lower(query, cache, cache, segments).compile()
+        return compiled.cost_analysis()["flops"]
+
+    assert products(64) < products(None) / 16

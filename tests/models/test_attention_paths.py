@@ -1,6 +1,7 @@
 """The table by which the attention's program is chosen, and the kernels of other devices as far as a CPU can show them."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -109,29 +110,32 @@ def free_promotion():
 
 
 @pytest.mark.usefixtures("free_promotion")
-def test_splash_computes_what_the_dense_path_computes():
+@pytest.mark.parametrize(("slots", "window"), [(200, None), (200, 20), (300, 130)])
+def test_splash_computes_what_the_dense_path_computes(slots, window):
     """In the interpreter of its kernel: results, and gradients in queries, keys and values; also cut over a mesh."""
-    parts = rows_of(200)
-    dense = outcome(attend_within, *parts)
+    parts = rows_of(slots)
+    dense = outcome(partial(attend_within, window=window), *parts)
     for mesh in (None, make_mesh(1, 2, 2)):
-        found = outcome(lambda *a, mesh=mesh: attend_splash(*a, mesh=mesh, interpret=True), *parts)
+        found = outcome(partial(attend_splash, mesh=mesh, window=window, interpret=True), *parts)
         for one, other in zip(found, dense, strict=True):
             assert np.abs(other).max() > 0.1
             np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 @pytest.mark.usefixtures("free_promotion")
-def test_splash_is_lowered_for_a_tpu():
+@pytest.mark.parametrize("window", [None, 100])
+def test_splash_is_lowered_for_a_tpu(window):
     parts = rows_of(600, dtype=jnp.bfloat16)
-    traced = jax.jit(lambda *a: outcome(attend_splash, *a)).trace(*parts)
+    traced = jax.jit(lambda *a: outcome(partial(attend_splash, window=window), *a)).trace(*parts)
     text = traced.lower(lowering_platforms=("tpu",)).as_text()
     assert text.count("tpu_custom_call") >= 3, "forward, and backward in queries and in keys and values"
 
 
-def test_an_explicit_path_is_taken():
+@pytest.mark.parametrize("window", [None, 30])
+def test_an_explicit_path_is_taken(window):
     parts = rows_of(1_100, features=4)
     found = [
-        outcome(lambda *a, path=path: attend_rows(*a, config=replace(LLAMA, attention=path), mesh=None), *parts)
+        outcome(partial(attend_rows, config=replace(LLAMA, attention=path), mesh=None, window=window), *parts)
         for path in ("dense", "blockwise")
     ]
     for one in found[1:]:
@@ -140,14 +144,14 @@ def test_an_explicit_path_is_taken():
 
 
 @pytest.mark.usefixtures("free_promotion")
-@pytest.mark.parametrize("slots", [200, 333])
-def test_cudnn_is_lowered_for_a_gpu(monkeypatch, slots):
-    """With JAX's look at the installed library left out; an odd number of slots is filled up."""
+@pytest.mark.parametrize(("slots", "window"), [(200, None), (333, None), (200, 20)])
+def test_cudnn_is_lowered_for_a_gpu(monkeypatch, slots, window):
+    """With JAX's look at the installed library left out; an odd number of slots is filled up, and a window is in the mask."""
     from jax._src.cudnn import fused_attention_stablehlo as kernel
 
     monkeypatch.setattr(kernel, "check_cudnn_version", lambda: 91_000)
     parts = rows_of(slots, dtype=jnp.bfloat16)
-    traced = jax.jit(lambda *a: outcome(attend_cudnn, *a)).trace(*parts)
+    traced = jax.jit(lambda *a: outcome(partial(attend_cudnn, window=window), *a)).trace(*parts)
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     calls = [line for line in text.splitlines() if "__cudnn$fmha" in line]
     assert any("Backward" in line for line in calls)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from small_models import LLAMA, SHAPES, STRETCH, random_params
+from transformers import AutoConfig
 
 from rljax.errors import InputError
 from rljax.models import Model, transformer_policy
@@ -63,7 +64,7 @@ def test_pretrained_weights_tell_their_story(shared_data):
     config = read_config(folder)
     policy = transformer_policy(config, folder=folder, bos=1, eos=2)
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), prompt_length=1)
-    request = Request((1,), prompt_id=0, group=0, sampling=Sampling(5, eos_id=2, temperature=0.0), seed=0)
+    request = Request((1,), prompt_id=0, group=0, sampling=Sampling(5, eos_ids=(2,), temperature=0.0), seed=0)
     (response,) = engine.generate(policy.init(jax.random.key(0)), [request])
     assert response.tokens.tolist() == [403, 407, 261, 378, 432]
 
@@ -85,7 +86,22 @@ def llama(tmp_path):
         ({"model_type": "gpt2", "hidden_size": None}, "family 'gpt2', which is not supported; choose among llama"),
         ({"model_type": "mamba"}, "family 'mamba', which is not supported; choose among llama"),
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
-        ({"model_type": "mistral", "sliding_window": 8}, "sliding-window"),
+        (
+            {"use_sliding_window": True, "sliding_window": 8},
+            "has use_sliding_window True; false, because a Llama has no window",
+        ),
+        (
+            {"model_type": "mistral", "sliding_window": 8, "layer_types": 2 * ["full_attention"]},
+            "'sliding_attention' for each",
+        ),
+        (
+            {"model_type": "qwen2", "layer_types": ["full_attention", "sliding_attention"]},
+            "'full_attention' for each layer",
+        ),
+        ({"model_type": "qwen2", "layer_types": ["full_attention"]}, "or 'full_attention' for each layer is expected"),
+        ({"model_type": "qwen2", "layer_types": ["linear_attention"] * 2}, "has layer_types"),
+        ({"model_type": "qwen2", "max_window_layers": -1}, "has max_window_layers -1; a whole number of at least 0"),
+        ({"model_type": "qwen2", "sliding_window": "8"}, "has sliding_window '8'; a whole number above 0"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "scaling of type 'yarn'"),
     ],
 )
@@ -93,6 +109,41 @@ def test_unknown_features_are_refused(llama, changes, message):
     edited(llama, **changes)
     with pytest.raises(InputError, match=message):
         read_config(llama)
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({"model_type": "mistral"}, (4096, 4096)),
+        ({"model_type": "mistral", "sliding_window": None}, (None, None)),
+        ({"model_type": "mistral", "sliding_window": 8, "layer_types": 2 * ["sliding_attention"]}, (8, 8)),
+        ({"model_type": "qwen2", "sliding_window": 8}, (None, None)),
+        ({"model_type": "qwen3", "use_sliding_window": True}, (None, None)),
+        ({"model_type": "qwen3", "use_sliding_window": True, "max_window_layers": 0}, (4096, 4096)),
+        ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, (None, 8)),
+        ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": None, "max_window_layers": 0}, (None, None)),
+        (
+            {
+                "model_type": "qwen2",
+                "use_sliding_window": True,
+                "sliding_window": 8,
+                "max_window_layers": 2,
+                "layer_types": ["sliding_attention", "full_attention"],
+            },
+            (8, None),
+        ),
+    ],
+)
+def test_windows_are_those_of_transformers(llama, changes, windows):
+    edited(llama, **changes)
+    theirs = AutoConfig.from_pretrained(llama)
+    if theirs.model_type == "mistral":
+        assert windows == (theirs.sliding_window,) * 2
+    else:
+        assert windows == tuple(
+            theirs.sliding_window if kind.startswith("sliding") else None for kind in theirs.layer_types
+        )
+    assert read_config(llama).windows == windows
 
 
 def test_a_run_is_no_model(llama):
@@ -124,8 +175,35 @@ def test_a_missing_tensor_is_named(llama):
 
 
 def test_a_tensor_of_another_shape_is_named(llama):
-    with pytest.raises(InputError, match=r"'model.embed_tokens.weight' .* has shape \(20, 16\)"):
+    message = r"'model.embed_tokens.weight' .* has shape \(20, 16\), but config.json implies \(21, 16\)"
+    with pytest.raises(InputError, match=message):
         load_params(llama, replace(LLAMA, vocab_size=21))
+
+
+@pytest.mark.parametrize("kind", [None, "nf4"])
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("embed_tokens", (20, 16)),
+        ("layers.0.mlp.gate_proj", (24, 16)),
+        ("layers.1.mlp.down_proj", (16, 24)),
+        ("layers.0.self_attn.k_proj", (16, 16)),
+        ("layers.1.self_attn.o_proj", (16, 32)),
+        ("layers.1.self_attn.k_norm", (8,)),
+    ],
+)
+def test_a_tensor_of_as_many_numbers_in_another_shape_is_named(tmp_path, name, shape, kind):
+    """Transposed, or where that has the same shape, as one row."""
+    config, name = SHAPES["qwen3"], f"model.{name}.weight"
+    save_pretrained(tmp_path, config, random_params(config), bos=None, eos=1)
+    tensors = load_file(tmp_path / "model.safetensors")
+    other = tensors[name].T.copy()
+    tensors[name] = other if other.shape != shape else other.reshape(1, -1)
+    save_file(tensors, tmp_path / "model.safetensors")
+    policy = transformer_policy(config, folder=tmp_path, eos=1)
+    message = f"{name!r} in .* has shape {tensors[name].shape}, but config.json implies {shape}"
+    with pytest.raises(InputError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        policy.init(jax.random.key(0)) if kind is None else policy.quantized(jax.random.key(0), kind=kind)
 
 
 def test_folders_that_are_not_there_are_refused(tmp_path, llama):
@@ -153,6 +231,12 @@ def test_copies_of_what_is_read_are_no_strangers(llama):
     copies = {"lm_head.weight": np.ones((20, 16)), "model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(2)}
     save_file(tensors | copies, llama / "model.safetensors")
     jax.tree.map(np.testing.assert_array_equal, load_params(llama, LLAMA), random_params(LLAMA))
+
+
+def test_windows_that_no_family_has_are_not_saved(tmp_path):
+    for shape in (replace(LLAMA, window=3, full_layers=(0,)), replace(LLAMA, window=3, qkv_bias=True, output_bias=True)):
+        with pytest.raises(InputError, match="A Mistral model has a window in all layers and no bias"):
+            save_pretrained(tmp_path / "model", shape, random_params(shape), bos=None, eos=1)
 
 
 def test_biases_that_no_family_has_are_not_saved(tmp_path):

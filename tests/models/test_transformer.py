@@ -16,8 +16,10 @@ from rljax.models import (
     abstract_params,
     count_parameters,
     init_params,
+    language_model,
     score_tokens,
 )
+from rljax.models.config import REMATS
 from rljax.models.language_model import advance_decode, begin_decode, grow_decode, insert_prompts, positions_of
 from rljax.models.language_model import logits as logits_of
 from rljax.models.transformer import rope_frequencies
@@ -65,6 +67,76 @@ def test_cached_decode_is_the_whole_forward(params, whole):
         np.testing.assert_allclose(out, whole[:, slot], atol=1e-4)
 
 
+@pytest.mark.parametrize("length", [8, 11, 13])
+@pytest.mark.parametrize(("dtype", "window"), [("float32", None), ("bfloat16", None), ("float32", 3), ("float32", 6)])
+def test_a_prompt_read_in_chunks_leaves_the_cache_of_one_read_whole(params, monkeypatch, length, dtype, window):
+    """Rows of 2 to `length` tokens with padding before them, chunks of at most 4, and decoding after them."""
+    model, budget = Model(replace(CONFIG, compute_dtype=dtype, window=window)), 3
+    random = np.random.default_rng(length)
+    tokens = jnp.array(random.integers(2, 13, (4, length)))
+    attention = jnp.arange(length)[None] >= jnp.array([0, 1, length // 2, length - 2])[:, None]
+    monkeypatch.setattr(language_model, "PREFILL_TOKENS", length)
+    expected, whole_state = begin_decode(model, params, tokens, attention, budget)
+    monkeypatch.setattr(language_model, "PREFILL_TOKENS", 4)
+    out, state = begin_decode(model, params, tokens, attention, budget)
+
+    def assert_close(found, wanted):
+        """In bfloat16 up to two last digits of the largest number, which a rotation carries over to small ones, or 0.2."""
+        found, wanted = (array.astype(jnp.float32) for array in (found, wanted))
+        tolerance = 1e-4 if dtype == "float32" else max(0.2, 2**-6 * np.abs(wanted).max())
+        np.testing.assert_allclose(found, wanted, atol=tolerance)
+
+    assert_close(out, expected)
+    jax.tree.map(assert_close, state, whole_state)
+    for token in (5, 6):
+        out, state = advance_decode(model, params, jnp.full(4, token), state)
+        expected, whole_state = advance_decode(model, params, jnp.full(4, token), whole_state)
+        assert_close(out, expected)
+
+
+WINDOWS = {"in all layers": {"window": 2}, "in the first": {"window": 3, "full_layers": (1,)}, "none": {}}
+
+
+def test_a_window_ends_what_a_token_sees(params):
+    """Two layers that see two tokens each: a token changes its own hidden state and those of the next two."""
+    model = Model(replace(CONFIG, window=2))
+    whole, changed = (logits(model, params, tokens, ATTENTION) for tokens in (TOKENS, TOKENS.at[:, 1].set(11)))
+    assert (np.abs(changed - whole).max((0, 2)) > 0.01).tolist() == [False, True, True, True, False, False]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_window_goes_round_the_ring_of_a_decode(params, window):
+    """One row of six tokens fills six slots; a prompt joins it there, and its next tokens are written from slot 0 on."""
+    model = Model(replace(CONFIG, **WINDOWS[window]))
+    whole = logits(model, params, TOKENS, ATTENTION)
+    out, state = begin_decode(model, params, TOKENS[:, :3], ATTENTION[:, :3], 3)
+    _, fresh = begin_decode(model, params, TOKENS[:, :4], ATTENTION[:, :4], 0)
+    for slot in range(3, 6):
+        np.testing.assert_allclose(out, whole[:, slot - 1], atol=1e-4)
+        out, state = advance_decode(model, params, TOKENS[:, slot], state)
+    np.testing.assert_allclose(out, whole[:, 5], atol=1e-4)
+    state = insert_prompts(state, fresh, jnp.array([1, 0]))
+    assert (state.attention.shape[1], int(state.slot)) == (6, 6)
+    for slot in range(4, 6):
+        out, state = advance_decode(model, params, TOKENS[::-1, slot], state)
+        np.testing.assert_allclose(out, whole[::-1, slot], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"window": 0}, "window is 0; a token sees at least itself"),
+        ({"window": 4, "full_layers": (2,)}, r"full_layers is \(2,\); give numbers from 0 to 1"),
+        ({"window": 4, "full_layers": (1, 0)}, "in order"),
+        ({"full_layers": (1,)}, "has no window"),
+        ({"remat": "all"}, "remat is 'all'; choose one of none, full, dots, dots_no_batch"),
+    ],
+)
+def test_what_no_layer_can_have_is_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        replace(CONFIG, **changes)
+
+
 def test_a_cache_that_grows_holds_what_it_held(params, whole):
     """Slots are added one at a time, in the middle of a decode; a prompt whose cache has fewer slots joins it."""
     model = Model(CONFIG)
@@ -82,9 +154,11 @@ def test_a_cache_that_grows_holds_what_it_held(params, whole):
     np.testing.assert_allclose(out[0], whole[0, 3], atol=1e-4)
 
 
-def test_sequences_that_share_a_row_do_not_see_each_other(params, whole):
+@pytest.mark.parametrize("window", WINDOWS)
+def test_sequences_that_share_a_row_do_not_see_each_other(params, window):
     """Two sequences in one row give what they give in rows of their own, wherever the batch has their tokens."""
-    alone = score_tokens(Model(CONFIG), params, packed(2))
+    model = Model(replace(CONFIG, **WINDOWS[window]))
+    alone = score_tokens(model, params, packed(2))
     shared = Packed(
         tokens=TOKENS.reshape(1, 12),
         positions=jnp.tile(jnp.arange(6), 2)[None],
@@ -92,7 +166,7 @@ def test_sequences_that_share_a_row_do_not_see_each_other(params, whole):
         scored=jnp.concatenate([jnp.arange(2, 6), jnp.arange(8, 12)])[None],
         place=jnp.arange(8).reshape(2, 4)[::-1],
     )
-    together = score_tokens(Model(CONFIG), params, shared)
+    together = score_tokens(model, params, shared)
     np.testing.assert_allclose(together.logp, alone.logp[::-1], atol=1e-5)
     np.testing.assert_allclose(together.entropy, alone.entropy[::-1], atol=1e-5)
 
@@ -117,13 +191,13 @@ def test_scores_are_the_log_softmax_of_the_logits(params, whole):
     np.testing.assert_allclose(scores.entropy, -(np.exp(reference) * reference).sum(-1), atol=1e-5)
 
 
-@pytest.mark.parametrize("variant", [{"chunk": 3}, {"remat": True}])
+@pytest.mark.parametrize("variant", [{"chunk": 3}, *({"remat": remat} for remat in REMATS[1:])])
 def test_saving_memory_changes_neither_value_nor_gradient(params, variant):
     def total(params, config, chunk):
         scores = score_tokens(Model(config), params, packed(1), chunk=chunk)
         return (scores.logp + 0.3 * scores.entropy).sum()
 
-    config = replace(CONFIG, remat=variant.get("remat", False))
+    config = replace(CONFIG, remat=variant.get("remat", "none"))
     value, gradient = jax.value_and_grad(total)(params, config, variant.get("chunk", 256))
     expected, expected_gradient = jax.value_and_grad(total)(params, CONFIG, 256)
     np.testing.assert_allclose(value, expected, rtol=1e-5)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from rljax.errors import InputError
 from rljax.models import Model, Packed, TransformerConfig, init_params
@@ -157,3 +158,20 @@ def test_what_does_not_fit_is_refused(tmp_path, params):
     save_pretrained(tmp_path / "policy", CONFIG, init_params(CONFIG, jax.random.key(0)), bos=None, eos=1)
     with pytest.raises(InputError, match=r"has no 'score.weight', so it is neither a critic nor a reward model"):
         load_value_model(tmp_path / "policy")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("score.weight", r"'score.weight' in .* has shape \(16, 1\), but config.json implies \(N, 16\)"),
+        ("surprisal.weight", r"'surprisal.weight' in .* has shape \(1, 16\), but config.json implies \(16,\)"),
+        ("model.layers.0.mlp.up_proj.weight", r"up_proj.weight' in .* has shape \(16, 32\), but .* implies \(32, 16\)"),
+    ],
+)
+def test_a_tensor_of_as_many_numbers_in_another_shape_is_named(tmp_path, name, message):
+    save_value_model(tmp_path, READER, init_value_params(READER, jax.random.key(1)), bos=None, eos=1)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors[name] = tensors[name].T.copy() if tensors[name].ndim == 2 else tensors[name][None]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=message):
+        load_value_model(tmp_path)

@@ -167,7 +167,10 @@ def test_the_summary_of_claims_has_ten_lines_about_existing_ones():
 
 
 def test_every_claim_has_a_page_with_its_picture_and_a_link_to_it():
+    """The index is read in ten minutes: at most 2,300 words."""
     pages = claims.claims_pages()
+    assert len(pages["claims"].split()) <= 2300
+    assert "{image} claims.png" in pages["claims"]
     assert set(pages) == {"claims", *(f"claims/{name}" for name in claim_files())}
     for name in claim_files():
         page = pages[f"claims/{name}"]

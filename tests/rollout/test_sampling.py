@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.models import Model, TransformerConfig, init_params, score_tokens, transformer_policy
+from rljax.models import Model, TransformerConfig, init_params, language_model, score_tokens, transformer_policy
 from rljax.rollout import Sampling, Sequences, pack
 from rljax.rollout.engine import seed_words
 from rljax.rollout.sampling import Draws, decode, draw, empty_rows, fill_rows, read_prompts, shift_right
@@ -18,7 +18,7 @@ CONFIG = TransformerConfig(vocab_size=13, width=16, layers=2, heads=4, kv_heads=
 MODEL = Model(CONFIG)
 DECODER = transformer_policy(CONFIG, eos=1).decoder
 EOS, PAD, BUDGET = 1, 0, 10
-SAMPLING = Sampling(BUDGET, EOS, temperature=0.7)
+SAMPLING = Sampling(BUDGET, (EOS,), temperature=0.7)
 PROMPTS = jnp.array([[0, 0, 5, 6], [7, 8, 9, 10], [0, 3, 4, 5]] * 8)
 PROMPT_MASK = PROMPTS != PAD
 SEEDS = seed_words(range(len(PROMPTS)))
@@ -40,10 +40,10 @@ class Drawn(NamedTuple):
     truncated: jax.Array
 
 
-def sample(params, prompts, attention, seeds, sampling=SAMPLING):
+def sample(params, prompts, attention, seeds, sampling=SAMPLING, decoder=DECODER):
     """One response to each prompt, all at once."""
     count, length = prompts.shape
-    read = read_prompts(DECODER, params, prompts, attention, budget=BUDGET)
+    read = read_prompts(decoder, params, prompts, attention, budget=BUDGET)
     rows = empty_rows(DECODER, params, rows=count, length=length, budget=BUDGET, room=BUDGET)
     draws = Draws(jnp.array(seeds), jnp.full(count, BUDGET))
     rows = fill_rows(DECODER, rows, [read], jnp.arange(count), draws, sampling=sampling)
@@ -139,6 +139,22 @@ def test_padding_does_not_change_the_likeliest_tokens(params):
     alone = sample(params, PROMPTS[:1, 2:], PROMPT_MASK[:1, 2:], SEEDS[:1], sampling=greedy)
     padded = sample(params, PROMPTS[:1], PROMPT_MASK[:1], SEEDS[:1], sampling=greedy)
     np.testing.assert_array_equal(alone.tokens, padded.tokens)
+
+
+def test_prompts_read_in_chunks_get_the_responses_of_those_read_whole(params, samples, monkeypatch):
+    """Right and left padding; chunks of two tokens, which cut every prompt."""
+    monkeypatch.setattr(language_model, "PREFILL_TOKENS", 2)
+
+    def begin(*arguments):  # of its own, so that it is compiled with these chunks
+        return DECODER.begin(*arguments)
+
+    order = jnp.argsort(~PROMPT_MASK, axis=-1, stable=True)
+    right = (jnp.take_along_axis(array, order, axis=-1) for array in (PROMPTS, PROMPT_MASK))
+    for prompts, attention in ((PROMPTS, PROMPT_MASK), right):
+        drawn = sample(params, prompts, attention, SEEDS, decoder=DECODER._replace(begin=begin))
+        for actual, expected in zip(drawn[:2], samples[:2], strict=True):
+            np.testing.assert_array_equal(actual, expected)
+        np.testing.assert_allclose(drawn.behaviour_logp, samples.behaviour_logp, atol=1e-5)
 
 
 def test_shift_right_keeps_order():

@@ -10,6 +10,7 @@ from rljax.data.problem import Problem
 from rljax.data.stages import StagedStream
 from rljax.errors import InputError
 from rljax.rewards.exact import exact
+from rljax.rewards.protocol import judge
 from rljax.tasks.brackets import DEEPEST, BracketsConfig, prefix_of, same_formula
 from rljax.tasks.countdown import CountdownConfig, solved, value_of
 from rljax.tasks.drift import DriftConfig
@@ -17,6 +18,7 @@ from rljax.tasks.exploit import ExploitConfig, coefficients, judged
 from rljax.tasks.lengths import LengthsConfig
 from rljax.tasks.mixed import MixedConfig
 from rljax.tasks.outliers import OutliersConfig, noisy
+from rljax.tasks.rewards import EXPLOIT, OUTLIERS
 from rljax.tasks.tight import TightConfig, long_way, short_way
 from rljax.training.config import TrainConfig
 from rljax.training.problems import make_stream
@@ -90,6 +92,17 @@ def test_a_response_is_mislabelled_alike_in_every_call():
     beside = noisy(["2+2=", "1+1=", "1+1="], ["#4", "#2", "#2"], **columns)
     assert beside[1:] == alone[:2]
     assert len(set(alone)) > 1
+
+
+def test_an_outlier_makes_no_answer_correct_and_no_answer_wrong():
+    answers = {"answer": ["2"] * 8, "outlier_share": [1.0] * 8, "outlier_size": [100.0] * 8}
+    scores = judge(OUTLIERS, ["1+1="] * 8, ["#2", "#3"] * 4, answers)
+    assert {(reward, right) for reward, right in zip(scores.total.tolist(), scores.correct.tolist(), strict=True)} == {
+        (101.0, 1.0),
+        (-99.0, 1.0),
+        (100.0, 0.0),
+        (-100.0, 0.0),
+    }
 
 
 def test_only_training_rewards_are_noisy():
@@ -187,3 +200,11 @@ def test_the_learned_reward_pays_for_what_the_truth_does_not():
     truth = {"answer": [one.answer for one in heldout], "judge": [one.columns["judge"] for one in heldout]}
     assert judged([one.prompt for one in heldout], ["1+1=2;#2"] * 20, **truth) == [0.0] * 20
     assert coefficients()[3] > 0, "more equations, more reward"
+
+
+def test_a_response_that_exploits_the_learned_reward_is_not_correct():
+    responses = ["1+1=2;1+1=2;1+1=2;#2", "7+5=12;12+9=21;#21"]
+    scores = judge(EXPLOIT, ["7+5+9="] * 2, responses, {"answer": ["21"] * 2, "judge": ["learned"] * 2})
+    assert scores.total[0] > scores.total[1] > 0
+    assert scores.correct.tolist() == scores.parts["exact"].tolist() == [0.0, 1.0]
+    np.testing.assert_array_equal(scores.total, scores.parts["learned"])

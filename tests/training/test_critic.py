@@ -205,7 +205,7 @@ def sampled():
     "change",
     [
         {"critic_head": "mixture", "critic_head_options": {"heads": 2}},
-        {"critic_head": "two_hot"},
+        {"critic_head": "c51"},
         {"critic_head": "hl_gauss", "critic_head_options": {"low": -1, "high": 2, "bins": 31}},
         {"mix_pretrained_value": True},
         {"critic_surprisal": True, "algorithm": "open_reasoner_zero"},
@@ -359,7 +359,7 @@ def test_returns_beyond_the_support_are_refused():
         ({"critic": "nowhere/at/all"}, "'nowhere/at/all' does not exist"),
         (
             {"critic_head": "quantile"},
-            "critic_head 'quantile' is unknown; choose one of scalar, mixture, two_hot, hl_gauss",
+            "critic_head 'quantile' is unknown; choose one of scalar, mixture, two_hot, c51, hl_gauss",
         ),
         (
             {"critic_head": "two_hot", "critic_head_options": {"heads": 3}},

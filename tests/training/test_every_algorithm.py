@@ -17,6 +17,7 @@ from whole_runs import TINY, distances, rows
 
 import rljax
 from rljax.algorithms import BY_NAME
+from rljax.cli import main, parse
 from rljax.errors import InputError
 from rljax.ops.unpublished.group_baseline import rank_based
 from rljax.training.algorithm import check_algorithm, make_algorithm
@@ -184,8 +185,22 @@ def test_several_rewards_reach_a_part():
 
 
 def test_a_part_that_cannot_be_is_refused_by_its_flag():
-    with pytest.raises(InputError, match="--with advantage=rang: advantage has no part 'rang'"):
-        first_state(ONE_STEP.replace(algorithm="dapo", **{"with": ("advantage=rang",)}))
+    for short, parts in (("rang", ()), (None, ("advantage=rang",))):
+        with pytest.raises(InputError, match=r"--with advantage=rang: advantage has no part 'rang'; .*centered.*rank"):
+            first_state(ONE_STEP.replace(algorithm="dapo", advantage=short, **{"with": parts}))
+    with pytest.raises(InputError, match="advantage=rank and advantage=centered are two parts for one slot"):
+        first_state(ONE_STEP.replace(algorithm="dapo", advantage="rank", **{"with": ("advantage=centered",)}))
+
+
+def test_the_advantage_has_a_flag_of_its_own(capsys):
+    config = parse(["train", "--algorithm", "grpo", "--advantage", "rank", "--with", "term=entropy"]).config
+    changed = make_algorithm(config)
+    assert changed.advantage is rank_based
+    assert [term.name for term in changed.terms][-1] == "entropy_bonus"
+    assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    with pytest.raises(SystemExit):
+        main(["train", "--help-all"])
+    assert "--advantage" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,15 @@ import jax
 import numpy as np
 import pytest
 from reopened import first_state
+from scripted_policy import TOKENIZER, places, scripted_policy, share, table
 from small_runs import SMALL, even_length
 
 import rljax
+from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Scores
+from rljax.models.calculator import calculator_of
+from rljax.models.symbolic import mixed_policy
 from rljax.rollout import demonstrated, pack
 from rljax.tracking.rows import read_metrics
 from rljax.training.update import check_policy, make_score, make_supervised_score
@@ -33,13 +37,13 @@ TINY = SMALL.replace(
 def test_demonstrations_and_examples_train_the_network_alone(tmp_path):
     """The losses of the warm start and the auxiliary one are those of a run without rules."""
     runs = {}
-    for share in (None, 0.9):
-        result = rljax.train(TINY.replace(run=str(tmp_path / str(share)), calculator=share), even_length)
-        runs[share] = read_metrics(result.run / "metrics.jsonl")
+    for calculator in (None, 0.9):
+        result = rljax.train(TINY.replace(run=str(tmp_path / str(calculator)), calculator=calculator), even_length)
+        runs[calculator] = read_metrics(result.run / "metrics.jsonl")
     found = {
-        share: [row["loss"] for row in rows if row["phase"] == "warm_start"]
+        calculator: [row["loss"] for row in rows if row["phase"] == "warm_start"]
         + [row["auxiliary_loss"] for row in rows if row["phase"] == "rl"]
-        for share, rows in runs.items()
+        for calculator, rows in runs.items()
     }
     assert len(found[None]) == 4
     row = next(row for row in runs[None] if row["phase"] == "warm_start")
@@ -62,6 +66,32 @@ def test_rules_are_in_the_score_of_responses_alone(freeze):
     assert make_supervised_score(network.policy, 1.0) is make_score(network.policy, 1.0)
     slope = jax.grad(lambda params: alone(params, packed).logp.sum())(state.params)
     assert bool(np.abs(slope["embedding"]).max() > 0) == (not freeze)
+
+
+@pytest.mark.parametrize("digit", ["3", "5"], ids=["that of the rules", "another one"])
+def test_rl_moves_the_network_to_the_rewarded_answer_through_the_mixture(tmp_path, prepared, digit):
+    """A step `1+2=?` of which the rules know the result, 3, with half of the probability; the network has four digits."""
+    script, rules = "1+2=?", calculator_of(TOKENIZER.encode, TOKENIZER.vocab_size)
+    (place,), start = places(script), table(script, {})
+    problems = [Problem(f"{number}+2=", digit) for number in range(8)]
+    settings = {
+        "tokenizer": "bytes",
+        "warm_start_steps": 0,
+        "auxiliary": 0.0,
+        "learning_rate": 0.5,
+        "learning_rate_warmup": 0,
+    }
+    result = rljax.train(
+        TINY.replace(**settings, group_size=16, run=str(tmp_path / "run")),
+        lambda completions, answer: [float(text.endswith(right)) for text, right in zip(completions, answer, strict=True)],
+        policy=mixed_policy(scripted_policy(start), rules, share=0.5),
+        problems=(problems[:4], problems[4:]),
+    )
+    rollout = prepared[0][0]
+    drawn = np.exp(rollout.behaviour_logp[..., len(script) - 1])
+    expected = 0.5 * share(start, place, digit) + 0.5 * (digit == "3")
+    np.testing.assert_allclose(drawn[rollout.rewards > 0], expected, rtol=1e-4)
+    assert share(result.params, place, digit) > share(start, place, digit) + 0.05
 
 
 def test_a_wrong_one_is_refused():

@@ -1,84 +1,62 @@
-"""Rewards that are no verdict on an answer, each in two RL steps: the policy does more often what they pay for.
+"""Rewards that are no verdict on an answer, each in a few RL steps: the policy does more often what they pay for.
 
 The policy is a table of logits by position. It writes `#3 confidence: 0.9`, and only the two digits are open.
 """
 
 import json
-import math
+from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from scripted_policy import places, scripted_policy, share, table
 from small_runs import SMALL
 from whole_runs import rows
 
 import rljax
+from rljax.data.preferences import Preference
 from rljax.data.problem import Problem
-from rljax.data.tokenizer import load_tokenizer
-from rljax.models import Decoder, policy_of_logits
+from rljax.parallel import make_mesh
+from rljax.preference.config import RewardModelConfig
+from rljax.preference.reward_model import reward_of_model
+from rljax.rewards.protocol import combine, judge
+from rljax.tasks.outliers import OutliersConfig
+from rljax.training.labelled import pairs_of
+from rljax.training.reward_model import train_reward_model
 
-TOKENIZER = load_tokenizer("bytes")
-PROMPT = 5
-"""Tokens of a prompt, such as `1+2=`, with the one that opens it."""
 SCRIPT = "#? confidence: 0.?"
-ANSWER, CONFIDENCE = (PROMPT - 1 + place for place, sign in enumerate(SCRIPT) if sign == "?")
-"""Positions whose logits are those of the two digits."""
+ANSWER, CONFIDENCE = places(SCRIPT)
 PROMPTS = [Problem(f"{number}+2=", str(number + 2)) for number in range(8)]
-FAVOURITE = {ANSWER: "3", CONFIDENCE: "9"}
-
-
-def token(sign):
-    """Its id."""
-    return int(TOKENIZER.encode(sign)[-1])
-
-
-def init(key):
-    """At an open place the favourite has the odds 3 to 1 against each of three other digits."""
-    table = np.zeros((PROMPT + len(SCRIPT) + 1, TOKENIZER.vocab_size), np.float32)
-    for place, sign in enumerate(SCRIPT, start=PROMPT - 1):
-        for digit in "1359" if sign == "?" else sign:
-            table[place, token(digit)] = 14 + math.log(3) * (digit == FAVOURITE.get(place))
-    table[PROMPT - 1 + len(SCRIPT), TOKENIZER.eos_token_id] = 14
-    return {"table": jnp.asarray(table)}
-
-
-def logits(params, packed):
-    """Those of the position alone."""
-    return params["table"][jnp.minimum(packed.positions, len(params["table"]) - 1)]
-
-
-def begin(params, tokens, attention, budget):
-    """Logits after the prompt, and the position of the next token."""
-    lengths = attention.sum(-1, dtype=jnp.int32)
-    return params["table"][lengths - 1], lengths
-
-
-def advance(params, token, position):
-    """Logits after a token."""
-    return params["table"][jnp.minimum(position, len(params["table"]) - 1)], position + 1
-
-
-SCRIPTED = policy_of_logits(TOKENIZER.vocab_size, init, logits, decoder=Decoder(begin, advance))
-
-
-def share(params, place, digit):
-    """Probability of a digit."""
-    return float(jax.nn.softmax(params["table"][place])[token(digit)])
+START = table(SCRIPT, {ANSWER: "3", CONFIDENCE: "9"})
+ONE = make_mesh(1, 1)
+REWARD_MODEL = RewardModelConfig(
+    dataset="-",
+    tokenizer="bytes",
+    layers=1,
+    width=16,
+    heads=2,
+    kv_heads=2,
+    hidden=32,
+    steps=40,
+    batch=16,
+    learning_rate=1e-2,
+    eval_every=0,
+    replicas=1,
+    quiet=True,
+)
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Trains on a reward; gives the parameters, the numbers of the first step and the samples of both."""
+    """Trains on a reward, from a table of logits; gives the new one, the numbers of the first step and all samples."""
 
-    def train(reward):
+    def train(reward, problems=PROMPTS, *, start=START, steps=2, name="run"):
         config = SMALL.replace(
-            run=str(tmp_path / "run"),
-            reward=reward,
+            run=str(tmp_path / name),
             tokenizer="bytes",
             algorithm="rloo",
             warm_start_steps=0,
-            steps=2,
+            steps=steps,
             prompts=4,
             group_size=8,
             max_response_tokens=24,
@@ -89,10 +67,10 @@ def run(tmp_path):
             sample_every=1,
             shown_samples=4,
         )
-        result = rljax.train(config, policy=SCRIPTED, problems=(PROMPTS[:4], PROMPTS[4:]))
-        numbers, _ = (row for row in rows(result.run) if row["phase"] == "rl")
+        result = rljax.train(config, reward, policy=scripted_policy(start), problems=(problems[:4], problems[4:]))
+        numbers, *_ = (row for row in rows(result.run) if row["phase"] == "rl")
         samples = [json.loads(line) for line in (result.run / "samples.jsonl").read_text().splitlines()]
-        return result.params, numbers, samples
+        return jax.device_get(result.params), numbers, samples
 
     return train
 
@@ -108,7 +86,7 @@ def test_a_bonus_by_counts_spreads_the_answers(run, prepared):
                 "a bonus of 0.5 / √n comes n times for each such answer"
             )
     assert len(np.unique(rewards)) > 2
-    assert share(init(None), ANSWER, "3") == pytest.approx(0.5, abs=0.01)
+    assert share(START, ANSWER, "3") == pytest.approx(0.5, abs=0.01)
     assert share(params, ANSWER, "3") < 0.4
 
 
@@ -132,4 +110,77 @@ def test_the_brier_reward_lowers_a_confidence_that_is_too_high(run):
     assert 0 < numbers["reward_exact"] < 0.5, "less than the confidence of 0.9"
     assert numbers["reward"] == pytest.approx(numbers["reward_exact"] - numbers["reward_brier_score"], rel=1e-5)
     assert share(params, CONFIDENCE, "9") < 0.4
-    assert share(params, CONFIDENCE, "1") > share(init(None), CONFIDENCE, "1")
+    assert share(params, CONFIDENCE, "1") > share(START, CONFIDENCE, "1")
+
+
+def test_the_accuracy_of_samples_is_that_of_right_answers_whatever_their_outliers(run, prepared):
+    """Every reward has an outlier here: half of the wrong answers have a reward above 0."""
+    columns = {"outlier_share": 1.0, "outlier_size": 100.0}
+    problems = [replace(problem, answer="3 confidence: 0.9", columns=columns) for problem in PROMPTS]
+    _, numbers, samples = run(OutliersConfig.reward, problems)
+    rewards = prepared[0][0].rewards
+    assert numbers["accuracy"] == numbers["reward_exact"] == np.isin(rewards, (101, -99)).mean()
+    assert 0 < numbers["accuracy"] < (rewards > 0).mean()
+    assert any(not sample["correct"] and sample["reward"] > 0 for sample in samples)
+
+
+def pairs_in_order(order):
+    """Pairs for each prompt in which an earlier digit of `order` is preferred to a later one."""
+    texts = [f"#{digit} confidence: 0.9" for digit in order]
+    return [
+        Preference(problem.prompt, better, worse)
+        for problem in PROMPTS
+        for place, better in enumerate(texts)
+        for worse in texts[place + 1 :]
+    ]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Folders of two reward models, each of which overrates another answer."""
+    place = tmp_path_factory.mktemp("models")
+    for evasion, order in (("9", "9315"), ("1", "1395")):
+        pairs = pairs_in_order(order)
+        train_reward_model(replace(REWARD_MODEL, output=str(place / evasion)), preferences=(pairs, pairs))
+    return place / "9", place / "1"
+
+
+def scores_of(reward):
+    """Mean reward of the right answer, and of the two that a model overrates."""
+    found = {}
+    for digit in "391":
+        scores = judge(reward, [problem.prompt for problem in PROMPTS], [f"#{digit} confidence: 0.9"] * len(PROMPTS), {})
+        found[digit] = scores.total.mean()
+    return found
+
+
+def test_a_policy_exploits_a_reward_model_until_that_is_retrained_on_its_responses(run, models, tmp_path):
+    old = reward_of_model(models[0], ONE)
+    assert scores_of(old)["9"] > scores_of(old)["3"] > scores_of(old)["1"]
+    hacked, _, samples = run(old, steps=5)
+    before, exploited = share(START, ANSWER, "9"), share(hacked, ANSWER, "9")
+    assert exploited > 1.5 * before
+    pairs = []
+    for prompt in {sample["prompt"] for sample in samples}:
+        texts = [sample["completion"] for sample in samples if sample["prompt"] == prompt]
+        right, wrong = ([text for text in texts if text.startswith("#3") == is_right] for is_right in (True, False))
+        pairs += [Preference(prompt, *pair) for pair in pairs_of(right, wrong)]
+    assert any(pair.rejected.startswith("#9") for pair in pairs), "the policy's own evasions"
+    folder = tmp_path / "retrained"
+    train_reward_model(replace(REWARD_MODEL, model=str(models[0]), output=str(folder)), preferences=(pairs, pairs))
+    retrained = reward_of_model(folder, ONE)
+    assert scores_of(retrained)["3"] > scores_of(retrained)["9"]
+    cured, *_ = run(retrained, start=hacked, steps=5, name="cured")
+    assert share(cured, ANSWER, "9") < exploited / 1.5
+    assert share(cured, ANSWER, "3") > share(hacked, ANSWER, "3")
+
+
+def test_what_one_of_two_models_overrates_becomes_rarer_under_their_minimum(run, models):
+    both = [reward_of_model(folder, ONE) for folder in models]
+    least = combine(both, None, how="min")
+    assert scores_of(both[1])["1"] > scores_of(both[1])["3"]
+    assert scores_of(least)["3"] > max(scores_of(least)["9"], scores_of(least)["1"])
+    trained, *_ = run(least, steps=5)
+    for evasion in "91":
+        assert share(trained, ANSWER, evasion) < share(START, ANSWER, evasion) / 1.5
+    assert share(trained, ANSWER, "3") > share(START, ANSWER, "3")

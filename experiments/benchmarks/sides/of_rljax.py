@@ -134,7 +134,7 @@ def decode(lengths: list[int] | None, folder: Path, pace: Pace) -> None:
     policy, params = transformer_policy(config, eos=work.EOS), load_params(folder, config)
     engine = DecodingEngine(policy.decoder, mesh, step.prompt_tokens, step.slots)
     requests = [
-        Request(tuple(work.prompt_ids(place // step.group, step)), 0, place // step.group, Sampling(length, -1), place)
+        Request(tuple(work.prompt_ids(place // step.group, step)), 0, place // step.group, Sampling(length, ()), place)
         for place, length in enumerate(wanted)
     ]
 

@@ -26,6 +26,9 @@ class AlgorithmConfig:
     temperature and never changes. It needs the same tokens as the model that is trained."""
     without: tuple[str, ...] = ()
     """Parts to remove from the algorithm, e.g. `--algorithm vapo --without length_adaptive`; `rljax algorithms` lists them."""
+    advantage: str | None = None
+    """How the rewards of a group become advantages, in place of the algorithm's own way, e.g. `--algorithm grpo --advantage rank`:
+    short for `--with advantage=NAME`. All are listed by `rljax algorithms --parts`."""
     parts: Annotated[tuple[str, ...], tyro.conf.arg(name="with")] = ()
     """Parts to put into the algorithm in place of its own, each SLOT=PART with its numbers behind commas, and terms to add to its
     loss, e.g. `--with advantage=rank keep_group=difficulty_window,low=0.3,high=0.7 term=entropy,coefficient=0.01`; all are listed
@@ -59,6 +62,16 @@ class AlgorithmConfig:
     anchor_problems: str | None = None
     """With --anchor: folder of the run, or dataset, with the problems that the policy is to keep solving; by default the run whose
     folder --model lies in, as in `--model runs/first/last`."""
+
+    @property
+    def all_parts(self) -> tuple[str, ...]:
+        """Parts to put into the algorithm: `parts` and that of `advantage`.
+
+        Example:
+            >>> AlgorithmConfig(advantage="rank", parts=("term=entropy",)).all_parts
+            ('advantage=rank', 'term=entropy')
+        """
+        return (() if self.advantage is None else (f"advantage={self.advantage}",)) + self.parts
 
     def __post_init__(self):
         """Refuse bounds that cannot work."""
@@ -121,7 +134,9 @@ class RewardConfig:
     """Largest share of responses that the reward may fail to judge (exception or time-out). Above this share the run stops."""
     groups: Annotated[int | None, tyro.conf.arg(name="reward-groups")] = None
     """Groups in one call of the reward, always the same ones. It judges them while the next responses are drawn, so a slow reward
-    costs less time. By default one call judges all groups that were sampled together, after the last response."""
+    costs less time. By default one call judges all groups that were sampled together, after the last response: with several calls,
+    math and reasoning_gym may exceed their time limits because the drawing slows them, code waits for the slowest program of every
+    call, your own reward may compare everything in its call, and the other built-in verifiers take next to no time."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""

@@ -20,7 +20,8 @@ class CriticConfig:
     """Initial parameters of the critic: 'policy' (a copy of the policy, the default), 'fresh' (random weights), or the folder of a
     run, a critic or a reward model."""
     head: Annotated[str | None, tyro.conf.arg(name="critic-head")] = None
-    """Last layer of the critic: 'scalar' (the default of the algorithms), 'mixture', 'two_hot' or 'hl_gauss'."""
+    """Last layer of the critic: 'scalar' (the default of the algorithms), 'mixture', 'two_hot', 'c51' (the same
+    head: C51's projection of a whole return is the two-hot) or 'hl_gauss'."""
     head_options: Annotated[Options, tyro.conf.arg(name="critic-head-options")] = field(default_factory=dict)
     """Options of the critic's head, e.g. `--critic-head two_hot --critic-head-options low=-1 high=2 bins=31`."""
     frozen_trunk: Annotated[bool, tyro.conf.arg(name="critic-frozen-trunk")] = False

@@ -1,0 +1,207 @@
+"""Thumbs on a served model: does `rljax adapt` make the responses better that they judge, and what becomes of the others?
+
+A small transformer learns sums of two and three numbers from demonstrations; half of them write a `*` where none belongs, which
+leaves the answer right. This run is served: it draws responses to its training problems at temperature 1, and each gets thumbs up
+or down. `rljax adapt` reads them once, with its own settings but for the learning rate. Two arms begin with the same served model
+and the same responses, and differ in the thumbs:
+
+    verifier    up for a right answer;
+    rule        up for a response without `*`, right or wrong: a wish that no demonstration and no reward has stated.
+
+The same as commands, for one seed and arm:
+
+    rljax train --dataset problems.jsonl --steps 0 --run runs/served
+    rljax adapt runs/served --feedback queue.jsonl --learning-rate 3e-4 --heldout 0 --once
+
+Command:
+
+    python experiments/adaptation.py --seeds 0 1 2 3 4 --out experiments/adaptation
+
+Result (2026-11-23, 2 cores of an AMD EPYC that others used too, Python 3.11.7, JAX 0.10.2, ten minutes; means of five seeds with
+95 % t intervals): the rule is learned, and the verifier's thumbs teach nothing that is seen. Thumbs by the rule raise the share of
+responses without `*` by 24 points (20 to 29), from 57 %; they cost 4.2 points of right ones (0.3 to 8.0), of 79 %. Thumbs by the
+verifier change the share of right responses by -1.4 points (-7.9 to +5.0). A habit is one choice that half of the responses make
+either way; an error is another one in each problem, and a thousand single responses say little about it. The learning rate was
+chosen on seed 100, which is not in the table: 1e-3 lowered the right ones of the verifier's arm there from 68 to 55 %. Of 320
+updates five went beyond `--max-kl` and were undone.
+
+Deviations: no paper has this setting. Code gives the thumbs in place of people, to every response, and never by mistake; the queue
+is complete before the first line is learned.
+
+Finished rows are not made again, so the command can be stopped and repeated. It writes OUT.json, a row for each seed and arm, and
+OUT.md: the shares of right responses and of those without `*` among sampled responses to held-out problems, before and after, means
+over the seeds with 95 % t intervals, and their changes, paired by seed.
+"""
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+import rljax
+from rljax.book.experiment_rows import add_missing_rows, made_on, points_text, share_text
+from rljax.data.arithmetic import arithmetic
+from rljax.data.problem import Problem
+from rljax.files import atomic_write
+from rljax.rewards.exact import exact
+from rljax.tracking.rows import read_metrics
+from rljax.training.adaptation_run import adapt
+from rljax.training.config.adaptation import AdaptationConfig
+from rljax.training.opening import OpenPolicy, load
+
+CONFIG = rljax.TrainConfig.flat(
+    name="adaptation",
+    tokenizer="characters",
+    layers=2,
+    width=64,
+    heads=4,
+    kv_heads=2,
+    hidden=192,
+    heldout_problems=1,
+    max_prompt_tokens=6,
+    max_response_tokens=32,
+    algorithm="grpo",
+    warm_start_steps=240,
+    warm_start_batch=32,
+    warm_start_optimizer="muon",
+    warm_start_learning_rate=4e-3,
+    steps=0,
+    eval_every=0,
+    sample_every=0,
+    models="last",
+    quiet=True,
+)
+SUMS = {"operands": (2, 3), "digits": 1, "operators": "+", "nesting": 0}
+LINES = 1024
+"""Lines of the queue, one for each problem in turn."""
+LEARNING_RATE = 3e-4
+Judge = Callable[[Problem, str], bool]
+Rows = Sequence[Mapping[str, Any]]
+
+
+def is_right(problem: Problem, response: str) -> bool:
+    """Whether the verifier accepts the answer."""
+    return exact([problem.prompt], [response], [problem.answer]) == [1.0]
+
+
+def is_plain(problem: Problem, response: str) -> bool:
+    """Whether a response has no `*`."""
+    del problem
+    return "*" not in response
+
+
+ARMS: Mapping[str, Judge] = {"verifier": is_right, "rule": is_plain}
+"""Name of an arm -> what gets thumbs up."""
+NUMBERS: Mapping[str, Judge] = {"right": is_right, "without `*`": is_plain}
+"""Shares that are measured."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments of the experiment."""
+
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Random seeds; the arms are compared with the same ones."""
+    out: Path = Path("experiments/adaptation")
+    """Where the results go: `.json` and `.md`."""
+    work: Path = Path("runs/adaptation")
+    """Folder of the data and the runs."""
+
+
+def train_problems(seed: int) -> list[Problem]:
+    """Problems that the served model has learned and answers."""
+    return arithmetic("train", 700, seed=seed, **SUMS)
+
+
+def served(seed: int, place: Path) -> Path:
+    """Run that is served, which is made if it does not exist: every second demonstration has a `*` behind its first step."""
+    if not (place / "served" / "last" / "config.json").exists():
+        rows = []
+        for number, problem in enumerate(train_problems(seed)):
+            first, rest = str(problem.demonstration).split(";", 1)
+            shown = f"{first};{'*' if number % 2 else ''}{rest}"
+            rows.append({"prompt": problem.prompt, "answer": problem.answer, "demonstration": shown})
+        place.mkdir(parents=True, exist_ok=True)
+        data = place / "problems.jsonl"
+        atomic_write(data, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+        rljax.train(CONFIG.replace(seed=seed, dataset=str(data), run=str(place / "served")), resume="auto")
+    return place / "served"
+
+
+def queue_of(opened: OpenPolicy, judge: Judge, seed: int, file: Path) -> Path:
+    """Write the feedback on one response after the other, until the queue is full."""
+    problems = list(itertools.islice(itertools.cycle(train_problems(seed)), LINES))
+    texts = opened.sample([problem.prompt for problem in problems], temperature=1.0, seed=seed)
+    lines = [
+        json.dumps({"id": str(number), "prompt": problem.prompt, "response": text, "thumbs": judge(problem, text)})
+        for number, (problem, (text,)) in enumerate(zip(problems, texts, strict=True))
+    ]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(file, "".join(f"{line}\n" for line in lines).encode())
+    return file
+
+
+def shares(opened: OpenPolicy) -> dict[str, float]:
+    """Shares of four responses to each held-out problem, drawn at temperature 1."""
+    problems = arithmetic("heldout", 60, seed=0, **SUMS)
+    texts = opened.sample([problem.prompt for problem in problems], count=4, temperature=1.0, seed=0)
+    pairs = [(problem, text) for problem, row in zip(problems, texts, strict=True) for text in row]
+    return {name: float(np.mean([judge(*pair) for pair in pairs])) for name, judge in NUMBERS.items()}
+
+
+def row_of(work: Path, seed: int, arm: str) -> dict[str, Any]:
+    """Adapt the served run of a seed to the thumbs of an arm."""
+    begin, place = time.monotonic(), work / f"seed{seed}"
+    run = served(seed, place)
+    opened = load(run, which="last")
+    queue, folder = queue_of(opened, ARMS[arm], seed, place / arm / "queue.jsonl"), place / arm / "adapted"
+    settings = {"learning_rate": LEARNING_RATE, "heldout": 0, "once": True}
+    adapt(AdaptationConfig(str(run), queue, folder, checkpoint="last", **settings))
+    steps = [row for row in read_metrics(folder / "metrics.jsonl") if row["phase"] == "rl"]
+    return {
+        "before": shares(opened),
+        "after": shares(load(folder, which="last")),
+        "updates": int(sum(step["updates"] for step in steps)),
+        "kl": round(steps[-1]["kl_to_reference"], 4),
+        "seconds": round(time.monotonic() - begin, 1),
+    }
+
+
+def by_seed(rows: Rows, arm: str, when: str, number: str) -> dict[int, float]:
+    """A share of an arm before or after the adaptation, by seed."""
+    return {row["seed"]: row[when][number] for row in rows if row["arm"] == arm}
+
+
+def report(rows: Rows) -> str:
+    """Means over the seeds with their intervals, and changes paired by seed, in Markdown."""
+    lines = ["| thumbs by | responses | before | after | change |", f"|{' --- |' * 5}"]
+    for arm, number in itertools.product(ARMS, NUMBERS):
+        before, after = (by_seed(rows, arm, when, number) for when in ("before", "after"))
+        lines.append(f"| {arm} | {number} | {share_text(before)} | {share_text(after)} | {points_text(after, before)} |")
+    far = {arm: [row["kl"] for row in rows if row["arm"] == arm] for arm in ARMS}
+    texts = [f"{np.mean(values):.3f} with the {arm}" for arm, values in far.items()]
+    lines += ["", f"Divergence from the served model on the last batch, nats a token: {', '.join(texts)}."]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Arguments) -> None:
+    """Do the runs that are not in the JSON file yet; write that file after every run, and the table at the end."""
+    wanted = [{"seed": seed, "arm": arm} for seed, arm in itertools.product(arguments.seeds, ARMS)]
+    rows = add_missing_rows(arguments.out.with_suffix(".json"), wanted, partial(row_of, arguments.work))
+    arguments.out.with_suffix(".md").write_text(
+        f"`python experiments/adaptation.py --seeds {' '.join(map(str, arguments.seeds))}` ({made_on()}): shares of 240 sampled "
+        f"responses to held-out problems before and after {LINES} thumbs, means over the seeds with 95 % t intervals; changes are "
+        f"paired by seed, in points.\n\n{report(rows)}",
+        encoding="utf-8",
+    )
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments))
