@@ -27,7 +27,7 @@ def configuration(folder: Path, step: work.Step):
         max_prompt_tokens=step.prompt_tokens,
         max_response_tokens=step.limit,
         dtype="float32" if step.on_cpu else "bfloat16",
-        remat=not step.on_cpu,
+        remat="none" if step.on_cpu else "full",
         learning_rate=work.LEARNING_RATE,
         minibatches=1,
         microbatch_rows=step.microbatch,
