@@ -105,7 +105,7 @@ def experiment_and_results(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["adaptation", "calculator", "constitution", "continual_anchor", "images_of_digits", "reward_exploit"],
+    ["adaptation", "calculator", "constitution", "continual_anchor", "images_of_digits", "reward_exploit", "tuning"],
 )
 def test_the_page_of_an_experiment_is_that_of_its_committed_rows(name):
     experiment, found = experiment_and_results(name)

@@ -22,6 +22,7 @@ RESULTS = (
     "sampler_delay",
     "selector",
     "tasks_that_separate",
+    "tuning",
 )
 """Tables in experiments/ that have a page; the table of slots is part of the page of algorithms."""
 
