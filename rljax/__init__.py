@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         tracking,
         training,
     )
+    from rljax.cli.compilation_cache import use_compilation_cache
     from rljax.data.problem import Problem
     from rljax.models import Decoder, Packed, Policy, Scores, ValueFunction
     from rljax.rollout import Engine, Environment, Request, Response, Step
@@ -57,6 +58,7 @@ _SOURCES = {
     "evaluate": "rljax.training.evaluation",
     **dict.fromkeys(("Result", "train"), "rljax.training.loop"),
     **dict.fromkeys(("export", "load"), "rljax.training.opening"),
+    "use_compilation_cache": "rljax.cli.compilation_cache",
 }
 
 __all__ = [
@@ -94,6 +96,7 @@ __all__ = [
     "tracking",
     "train",
     "training",
+    "use_compilation_cache",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _SOURCES)

@@ -2,6 +2,8 @@
 
 from functools import partial
 
+from rljax.data.history import no_history
+from rljax.tracking.run_folder import RunFolder
 from rljax.training import checkpoint as checkpoints
 from rljax.training.beginning import first_params, initial_state, state_of_phase
 from rljax.training.learner import make_learner
@@ -14,6 +16,15 @@ def first_state(config, **seams):
     """Setup of a run, and the state that it begins with."""
     setup = make_setup(config, Seams(**seams))
     return setup, initial_state(setup, first_params(setup))
+
+
+def run_without_training(path, config, which=("best", "last")):
+    """The folder of a run that ended before its first step."""
+    setup, state = first_state(config)
+    folder = RunFolder.create(path, config.to_json() | {"seams": []})
+    for name in which:
+        checkpoints.save(folder.checkpoints / name, checkpoints.Checkpoint(state, no_history(24)), {})
+    return setup, state
 
 
 def checkpoint_of(config, run, which="last", **seams):

@@ -71,7 +71,7 @@ def settings(count: int) -> TrainConfig:
         decode_slots=SLOTS,
         microbatch_rows=MICROBATCH,
         dtype="bfloat16",
-        remat=True,
+        remat="full",
         fsdp=count,
     )
 

@@ -15,7 +15,7 @@ QWEN_0_6B = TransformerConfig(
     rope_theta=1e6,
     qk_norm=True,
     compute_dtype="bfloat16",
-    remat=True,
+    remat="full",
 )
 QWEN_1_7B = replace(QWEN_0_6B, width=2048, hidden=6144)
 LLAMA_8B = replace(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rljax.machine import processor
 
-DIRECTORY = "JAX_COMPILATION_CACHE_DIR"
+DIRECTORY, FOLDER = "JAX_COMPILATION_CACHE_DIR", "jax_compilation_cache_dir"
 SHORTEST = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 MOST_BYTES = 4 * 2**30
 """Size above which the oldest programs are removed. JAX's own limit locks at every read, and a kill can break it for good."""
@@ -51,6 +51,29 @@ def keep_compiled_programs(environment: MutableMapping[str, str]) -> None:
     remove_oldest(folder, MOST_BYTES)
     environment[DIRECTORY] = str(folder)
     environment.setdefault(SHORTEST, "0.1")  # a small run is many short compilations
+
+
+def use_compilation_cache() -> Path | None:
+    """Let JAX keep compiled programs in the folder that the commands use, so that the next process need not compile them again.
+
+    A library does not change the configuration of JAX by itself, so a Python program calls this once, before its first computation.
+    A folder that JAX has already (`JAX_COMPILATION_CACHE_DIR` or `jax_compilation_cache_dir`) stays.
+
+    Returns:
+        The folder; None if there is none: the variable is set and empty, or the user's cache folder cannot be written.
+    """
+    import jax  # noqa: PLC0415  the commands set the variables before they import JAX
+
+    known = jax.config.values[FOLDER]
+    if known is not None or DIRECTORY in os.environ:
+        return Path(known) if known else None
+    environment = dict(os.environ)
+    keep_compiled_programs(environment)
+    if DIRECTORY not in environment:
+        return None
+    jax.config.update(FOLDER, environment[DIRECTORY])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", float(environment[SHORTEST]))
+    return Path(environment[DIRECTORY])
 
 
 def remove_oldest(folder: Path, most_bytes: int) -> None:

@@ -74,7 +74,7 @@ TABLE = (
     Elsewhere("--critic-learning-rate", "", "critic.optim.lr"),
     Elsewhere("--value-pretraining-steps", "", "trainer.critic_warmup"),
     Elsewhere("--dtype bfloat16", "bf16", "", "", "parameters stay float32"),
-    Elsewhere("--remat", "gradient_checkpointing", "actor_rollout_ref.model.enable_gradient_checkpointing"),
+    Elsewhere("--remat full", "gradient_checkpointing", "actor_rollout_ref.model.enable_gradient_checkpointing"),
     Elsewhere("--lora-rank", "lora_r", "actor_rollout_ref.model.lora_rank"),
     Elsewhere("--lora-alpha", "lora_alpha", "actor_rollout_ref.model.lora_alpha"),
     Elsewhere(
@@ -143,7 +143,7 @@ _PAIRS = {
     "lr": "--learning-rate",
     "warmup-steps": "--learning-rate-warmup",
     "bf16": "--dtype bfloat16",
-    "gradient-checkpointing": "--remat",
+    "gradient-checkpointing": "--remat full",
     "output-dir": "--output",
     "run-name": "--name",
     "eval-steps": "--eval-every",

@@ -63,6 +63,8 @@ class Eval:
     """Draw from the smallest set of tokens with this share of probability."""
     stop: tuple[str, ...] | None = None
     """Texts that end an answer, which keeps them; by default those of the run."""
+    stop_ids: tuple[int, ...] = ()
+    """Ids of tokens that end an answer, besides those of the model and of the run."""
     by: tuple[str, ...] | None = None
     """Columns to group problems by; by default those of subject, type, level, difficulty and operands that the data has."""
     batch: int = 256
@@ -109,8 +111,7 @@ def _check_several(command: Eval) -> None:
 
 def _run_several(command: Eval, settings: dict[str, Any]) -> int:
     """Print what several evaluations say together; `--out` holds their numbers."""
-    from rljax.files import atomic_write  # noqa: PLC0415  as above
-    from rljax.training.opening import check_new_file  # noqa: PLC0415  as above
+    from rljax.files import atomic_write, check_new_file  # noqa: PLC0415  as above
     from rljax.training.together import ensemble, robustness  # noqa: PLC0415  as above
 
     out = settings.pop("out")

@@ -33,6 +33,8 @@ class Sample:
     """Draw from the smallest set of tokens with this share of probability."""
     stop: tuple[str, ...] | None = None
     """Texts that end a continuation, which keeps them; by default those of the run."""
+    stop_ids: tuple[int, ...] = ()
+    """Ids of tokens that end a continuation, besides those of the model and of the run."""
     max_response_tokens: int | None = None
     """Maximum number of tokens of a continuation; by default the run's."""
     tokenizer: str | None = None
@@ -94,7 +96,8 @@ def run_sample(command: Sample) -> int:
         problems=[Problem(prompt, "") for prompt in command.prompt] or [Problem("", "")],
         max_response_tokens=command.max_response_tokens,
     )
-    drawn = {name: getattr(command, name) for name in ("count", "temperature", "top_k", "top_p", "stop", "seed")}
+    names = ("count", "temperature", "top_k", "top_p", "stop", "stop_ids", "seed")
+    drawn = {name: getattr(command, name) for name in names}
     for prompt, texts in zip(command.prompt, opened.sample(command.prompt, **drawn) if command.prompt else [], strict=True):
         for text in texts:
             print(f"{prompt}{text}")

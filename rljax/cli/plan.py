@@ -8,11 +8,9 @@ from typing import Any
 from rljax.cli.starting import Settings
 from rljax.errors import InputError
 from rljax.records import documented
+from rljax.text import byte_count
 from rljax.training.config import TrainConfig
 from rljax.training.config.start import Start
-
-USABLE = 0.9
-"""Share of a device's memory that a plan may fill; the rest is for programs and for gaps."""
 
 
 @documented
@@ -48,7 +46,7 @@ def run_plan(command: Plan, begun: Start, arguments: list[str]) -> int:
     if command.device_count < 1:
         raise InputError(f"--device-count is {command.device_count}; it must be at least 1.")
     pretend_devices(os.environ, command.device_count)
-    from rljax.models.model_folder import byte_count  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.cache_memory import USABLE  # noqa: PLC0415  --help need not wait for JAX
     from rljax.training.plan import plan_of  # noqa: PLC0415
     from rljax.training.roofline import device_of  # noqa: PLC0415
 
@@ -59,7 +57,7 @@ def run_plan(command: Plan, begun: Start, arguments: list[str]) -> int:
     room = None if memory is None else int(USABLE * byte_count(memory))
     config = command.config
     length = config.data.max_prompt_tokens if command.prompt_length is None else command.prompt_length
-    plan = plan_of(config, command.device_count, length)
+    plan = plan_of(config, command.device_count, length, room=room)
     print("\n".join(table_of(plan, config, command.device_count) + time_table(plan, config, command, device)))
     if room is None:
         return 0
@@ -97,6 +95,7 @@ def table_of(plan: Any, config: TrainConfig, count: int) -> list[str]:
         f"{config.algorithm.name}, {sampling.prompts} x {sampling.group_size} responses of at most {sampling.max_response_tokens} "
         f"tokens; GB on {devices}",
         *(f"  {name:<28}{size / 1e9:>10.3f}" for name, size in rows.items() if size),
+        f"  {'rows decoded at once':<28}{plan.rows:>10,}",
     ]
     return lines
 
@@ -130,8 +129,8 @@ def _way_out(config: TrainConfig, count: int, length: int, room: int) -> str:
     from rljax.training.plan import plan_of  # noqa: PLC0415
 
     changes = changes_to_try(config, count)
-    out = way_out(config, changes, lambda changed: plan_of(changed, count, length).peak, room)
+    out = way_out(config, changes, lambda changed: plan_of(changed, count, length, room=room).peak, room)
     if out.fits:
         return f"With {' '.join(out.flags)} it would: {out.needed / 1e9:.3f} GB."
     tried = f" with {' '.join(out.flags)}: {out.needed / 1e9:.3f} GB" if out.flags else ""
-    return f"Nor does it{tried}. Use more devices, fewer --decode-slots or shorter responses."
+    return f"Nor does it{tried}. Use more devices or shorter responses."

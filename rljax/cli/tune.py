@@ -115,8 +115,8 @@ def words_of(names: Sequence[str], values: Sequence[str]) -> list[str]:
     """Flags of a candidate; a value with spaces stands for several.
 
     Example:
-        >>> words_of(["algorithm_options", "remat"], ["beta=0.1 clip=0.2", "True"])
-        ['--algorithm-options', 'beta=0.1', 'clip=0.2', '--remat']
+        >>> words_of(["algorithm_options", "chat"], ["beta=0.1 clip=0.2", "True"])
+        ['--algorithm-options', 'beta=0.1', 'clip=0.2', '--chat']
     """
     switches = {"True": "--", "False": "--no-"}
     words: list[str] = []

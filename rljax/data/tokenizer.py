@@ -273,8 +273,8 @@ def check_no_special_token(tokenizer: Tokenizer, stop: Iterable[str]) -> None:
     if found is not None:
         raise InputError(
             f"stop has {found[0]!r}, and {found[1]!r} is a special token of the tokenizer: text never contains it, so no "
-            "response would stop there. Leave it out: the end token ends a response anyway, and is the `eos_token` of "
-            "tokenizer_config.json."
+            "response would stop there. Give its id with stop_ids; the end token, which is the `eos_token` of "
+            "tokenizer_config.json, ends a response anyway."
         )
 
 

@@ -329,7 +329,8 @@ def settings_of(worker: RolloutWorker, params: Params, mesh: Mesh) -> dict:
         first = np.asarray(leaf[(0,) * max(leaf.ndim - 1, 0)], np.float32).ravel()[:_FINGERPRINT]
         numbers.update(f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}".encode() + first.tobytes())
     return {
-        "sampling": worker.sampling._asdict() | {"stop": list(worker.sampling.stop)},
+        "sampling": worker.sampling._asdict()
+        | {"stop": list(worker.sampling.stop), "eos_ids": list(worker.sampling.eos_ids)},
         "prompt_length": worker.prompt_length,
         "verifier": worker.verifies,
         "problems_sha256": problems.hexdigest(),

@@ -7,6 +7,8 @@ from rljax.records import documented
 
 MOST_LAYERS = 1_000
 """Most layers of a model: each is compiled by itself."""
+REMATS = ("none", "full", "dots", "dots_no_batch")
+"""What a layer computes again: nothing; everything; all but products of matrices; all but products with weights."""
 
 
 @documented
@@ -67,8 +69,8 @@ class TransformerConfig:
     """Numbers of the layers without the window, from 0, in order."""
     compute_dtype: str = "float32"
     """Precision of matrix products; parameters stay float32, softmax and norms compute in float32 at least."""
-    remat: bool = False
-    """Recompute each layer in the backward pass: memory of one layer instead of all."""
+    remat: str = "none"
+    """What each layer computes again in the backward pass: one of `REMATS`."""
     attention: str = "blockwise"
     """Program of the attention of whole sequences: dense, blockwise, cudnn or splash; see `rljax.models.attention_paths`."""
 
@@ -83,6 +85,8 @@ class TransformerConfig:
             raise InputError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads}).")
         if self.head_dim % 2:
             raise InputError(f"head_dim is {self.head_dim}; rotary positions need an even number.")
+        if self.remat not in REMATS:
+            raise InputError(f"The model's remat is {self.remat!r}; choose one of {', '.join(REMATS)}.")
         if self.window is not None and self.window < 1:
             raise InputError(f"The model's window is {self.window}; a token sees at least itself.")
         if self.full_layers != tuple(index for index in range(self.layers) if index in self.full_layers):

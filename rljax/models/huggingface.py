@@ -73,14 +73,14 @@ def locate(name_or_folder: str, files: Collection[str] = MODEL_FILES) -> Path:
 
 
 def read_config(
-    folder: Path, *, compute_dtype: str = "float32", remat: bool = False, attention: str = "blockwise"
+    folder: Path, *, compute_dtype: str = "float32", remat: str = "none", attention: str = "blockwise"
 ) -> TransformerConfig:
     """Read config.json.
 
     Args:
         folder: the model's folder.
         compute_dtype: precision of matrix products.
-        remat: recompute layers in the backward pass.
+        remat: what layers compute again in the backward pass, one of `rljax.models.config.REMATS`.
         attention: program of the attention of whole sequences.
 
     Raises:

@@ -1,7 +1,6 @@
 """Writing of Hugging Face folders: config.json, and safetensors whose tensors pass through memory one at a time."""
 
 import json
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,9 +14,10 @@ from jaxtyping import Array, Shaped
 
 from rljax.errors import InputError
 from rljax.records import documented
-from rljax.text import one_line
+from rljax.text import byte_count, one_line
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+GENERATION = "generation_config.json"
 MAX_SHARD_SIZE = "50GB"
 """Largest file of weights by default, as in `transformers`."""
 
@@ -80,25 +80,6 @@ class ModelContents(NamedTuple):
             raise InputError(f"dtype {dtype!r} is unknown; choose one of {', '.join(DTYPES)}.")
         tensors = tuple(tensor._replace(dtype=DTYPES[dtype]) for tensor in self.tensors)
         return ModelContents(dict(self.config) | {"dtype": dtype}, tensors)
-
-
-def byte_count(size: str) -> int:
-    """Bytes of a size in words.
-
-    Raises:
-        InputError: the text is not a positive number with a unit.
-
-    Example:
-        >>> byte_count("5GB"), byte_count("200 KB"), byte_count("1MiB")
-        (5000000000, 200000, 1048576)
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B", size.strip(), re.IGNORECASE)
-    number, prefix, binary = ("0", "", "") if found is None else found.groups()
-    power = ("", "K", "M", "G", "T").index(prefix.upper())
-    count = int(float(number) * (1024 if binary else 1000) ** power)
-    if count < 1:
-        raise InputError(f"the size {size!r} is not a number of bytes; write it as 5GB, 500MB or 4GiB.")
-    return count
 
 
 def in_shards(tensors: Iterable[Tensor], limit: int) -> list[list[Tensor]]:
@@ -178,7 +159,26 @@ def read_json(file: Path) -> dict[str, Any]:
     return raw
 
 
-def with_token_ids(raw: Mapping[str, Any], *, bos: int | None, eos: int, pad: int) -> dict[str, Any]:
+def end_tokens(folder: Path) -> tuple[int, ...]:
+    """Tokens that end a response of a model: those of generation_config.json, or of config.json if it names none; may be empty.
+
+    Raises:
+        InputError: they are not token ids.
+    """
+    for file in (folder / GENERATION, folder / "config.json"):
+        named = read_json(file).get("eos_token_id") if file.is_file() else None
+        if named is None:
+            continue
+        ends = named if isinstance(named, list) else [named]
+        if not all(type(end) is int and end >= 0 for end in ends):
+            raise InputError(f"{file} has eos_token_id={named!r:.80}; it must be a token id or a list of them.")
+        return tuple(dict.fromkeys(ends))
+    return ()
+
+
+def with_token_ids(
+    raw: Mapping[str, Any], *, bos: int | None, eos: int, pad: int, more: Sequence[int] = ()
+) -> dict[str, Any]:
     """Give config.json or generation_config.json the special tokens of a training, where it does not end at them already.
 
     Args:
@@ -186,17 +186,23 @@ def with_token_ids(raw: Mapping[str, Any], *, bos: int | None, eos: int, pad: in
         bos: token that opens a sequence.
         eos: token that ends a response.
         pad: token that pads.
+        more: further tokens that end a response.
 
     Example:
         >>> with_token_ids({"eos_token_id": [7, 2], "pad_token_id": 9}, bos=None, eos=2, pad=0)
         {'eos_token_id': [7, 2], 'pad_token_id': 9}
         >>> with_token_ids({"eos_token_id": 7}, bos=1, eos=2, pad=0)
         {'eos_token_id': 2, 'bos_token_id': 1, 'pad_token_id': 0}
+        >>> with_token_ids({"eos_token_id": 2, "pad_token_id": 9}, bos=None, eos=2, pad=0, more=[7])
+        {'eos_token_id': [2, 7], 'pad_token_id': 9}
     """
-    ids = {"bos_token_id": bos, "eos_token_id": eos, "pad_token_id": pad}
-    ends = raw.get("eos_token_id")
-    if eos in (ends if isinstance(ends, list) else [ends]):
+    stored = raw.get("eos_token_id")
+    stored = stored if isinstance(stored, list) else [stored]
+    ends = list(dict.fromkeys([*(stored if eos in stored else []), eos, *more]))
+    ids = {"bos_token_id": bos, "eos_token_id": ends if len(ends) > 1 else eos, "pad_token_id": pad}
+    if eos in stored:
         ids = {name: value for name, value in ids.items() if raw.get(name) is None}
+        ids |= {"eos_token_id": ends} if len(ends) > len(stored) else {}
     return dict(raw) | {name: value for name, value in ids.items() if value is not None or name in raw}
 
 

@@ -30,8 +30,10 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from rljax.errors import InputError
+from rljax.models.attention_paths import facts_of
 from rljax.models.axes import check_shape, parameter_spec
 from rljax.models.config import TransformerConfig
+from rljax.models.dtypes import check_dtype
 from rljax.models.language_model import (
     DecodeState,
     Model,
@@ -326,6 +328,7 @@ def patch_policy(
     _check(config, patches)
     if mesh is not None:
         check_shape(config, mesh)
+    check_dtype(facts_of(config, mesh))
     reader = PatchModel(Model(config, mesh), patches)
     return Policy(
         vocab_size=config.vocab_size,

@@ -4,6 +4,7 @@ Axes: B rows, T new tokens, S key slots, D width, N query heads, K key/value hea
 F hidden, V vocabulary.
 """
 
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -50,6 +51,14 @@ class RotaryAngles(NamedTuple):
 
 RESIDUAL, LOGITS = ("rows", "tokens", "features"), ("rows", "tokens", "vocab")
 """Logical axes of the residual stream and of logits."""
+SAVED = MappingProxyType(
+    {
+        "full": jax.checkpoint_policies.nothing_saveable,
+        "dots": jax.checkpoint_policies.dots_saveable,
+        "dots_no_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    }
+)
+"""What the forward pass of a layer leaves for the backward pass, by the configuration's `remat`."""
 SLOTS, CACHED_KEYS = ("rows", "kv_heads", "tokens", "head_dim"), ("rows", "kv_heads", "head_dim", "tokens")
 """Logical axes of keys and values, and of the keys in a cache."""
 
@@ -280,8 +289,10 @@ class Transformer(nnx.Module):
         x = constrained(embedding, ("vocab", "features"), self.mesh)[tokens]
         x = constrained((x if offset is None else x + offset).astype(self.config.compute_dtype), RESIDUAL, self.mesh)
         angles, caches = rotary_angles(positions, self.config), []
+        run = Layer.__call__
+        if self.config.remat != "none" and cache is None:
+            run = nnx.remat(run, policy=SAVED[self.config.remat])
         for index, layer in enumerate(self.layers):
-            run = nnx.remat(Layer.__call__) if self.config.remat and cache is None else Layer.__call__
             x, layer_cache = run(layer, x, angles, segments, None if cache is None else cache[index], slot)
             caches.append(layer_cache)
         return self.norm(x), tuple(caches)

@@ -13,6 +13,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree, UInt32
 from rljax.models.attention_paths import check_path, facts_of
 from rljax.models.axes import check_shape, parameter_spec
 from rljax.models.config import TransformerConfig
+from rljax.models.dtypes import check_dtype
 from rljax.models.huggingface import load_params, model_contents
 from rljax.models.language_model import (
     Model,
@@ -57,9 +58,12 @@ def transformer_policy(
         chunk: tokens whose logits a device holds at once; None takes as many as make 160 MB.
 
     Raises:
-        InputError: the mesh does not divide the transformer's axes, or the program of its attention cannot run there.
+        InputError: the mesh does not divide the transformer's axes, or its devices lack the type of the products or the program of
+            the attention.
     """
-    check_path(config.attention, facts_of(config, mesh))
+    facts = facts_of(config, mesh)
+    check_dtype(facts)
+    check_path(config.attention, facts)
     if mesh is not None:
         check_shape(config, mesh)
     model = Model(config, mesh)

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from rljax.errors import InputError
+from rljax.models.attention_paths import facts_of
+from rljax.models.dtypes import check_dtype
 from rljax.models.huggingface import FAMILY_NAMES, load_params, load_tensor, model_contents, read_config
 from rljax.models.language_model import Model, hidden_states, init_params
 from rljax.models.model_folder import ModelContents, write_model
@@ -123,7 +125,7 @@ def load_value_model(
     size: int | None = None,
     surprisal: bool | None = None,
     compute_dtype: str = "float32",
-    remat: bool = False,
+    remat: str = "none",
 ) -> tuple[ValueModel, Params]:
     """Read a critic or a reward model.
 
@@ -133,16 +135,17 @@ def load_value_model(
         size: how many numbers the algorithm's value head reads; None: any.
         surprisal: whether the model has to read log-probabilities; None: either.
         compute_dtype: precision of matrix products.
-        remat: recompute layers in the backward pass.
+        remat: what layers compute again in the backward pass, one of `rljax.models.config.REMATS`.
 
     Returns:
         The model and its parameters.
 
     Raises:
-        InputError: the folder holds no such model, a tensor's shape differs from config.json, or the vocabulary, the head or the
-            input is not the required one.
+        InputError: the folder holds no such model; a tensor's shape differs from config.json; its vocabulary, its head or its input
+            is not the required one; or the devices lack the type of the products.
     """
     config = replace(read_config(folder, compute_dtype=compute_dtype, remat=remat), tied_head=True)
+    check_dtype(facts_of(config, None))
     head = load_tensor(folder, HEAD)
     if head is None:
         raise InputError(

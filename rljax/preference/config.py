@@ -74,8 +74,9 @@ class PairConfig:
     """Largest norm of the gradient; larger gradients are scaled down to it."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of matrix products. Parameters stay float32."""
-    remat: bool = False
-    """Recompute layers in the backward pass to save memory."""
+    remat: Literal["none", "full", "dots", "dots_no_batch"] = "none"
+    """What the backward pass computes again to save memory: full (all of a layer, which leaves its input alone), dots_no_batch (all
+    but products with weights), dots (all but products, those of the attention's dense form included) or none."""
 
     # --- devices
     replicas: Annotated[int | None, tyro.conf.arg(aliases=["--data"])] = None

@@ -4,7 +4,6 @@ The score of a response is the output of the model's head at the last token of p
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +20,7 @@ from rljax.data.problem import Problem
 from rljax.data.prompts import prompt_tokens, right_pad
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
-from rljax.models import Model, Params
+from rljax.models import Params
 from rljax.models.huggingface import locate
 from rljax.models.language_model import hidden_states, positions_of
 from rljax.models.model_folder import with_token_ids, write_model
@@ -167,7 +166,7 @@ def load_reward_model(
     tokenizer: Tokenizer | None = None,
     chat: bool = False,
     dtype: str = "float32",
-    remat: bool = False,
+    remat: str = "none",
 ) -> RewardModel:
     """Read a reward model: one trained by rljax, or any sequence-classification model with one output.
 
@@ -176,13 +175,13 @@ def load_reward_model(
         tokenizer: in place of the folder's own.
         chat: for a folder without a note, whether prompts go through the chat template.
         dtype: precision of matrix products.
-        remat: recompute layers in the backward pass.
+        remat: what layers compute again in the backward pass, one of `rljax.models.config.REMATS`.
 
     Raises:
         InputError: the folder holds no reward model, the head gives several numbers, or the tokenizer does not fit the model.
     """
     folder = locate(str(name_or_folder))
-    model, params = load_value_model(folder)
+    model, params = load_value_model(folder, compute_dtype=dtype, remat=remat)
     if model.size != 1:
         raise InputError(
             f"The model in {str(folder)!r} gives {model.size} numbers per token, but a reward model gives 1; it is a classifier "
@@ -193,7 +192,6 @@ def load_reward_model(
             f"The model in {str(folder)!r} is a critic that reads the policy's log-probabilities, but a reward model reads text "
             "alone. Choose another folder."
         )
-    model = ValueModel(Model(replace(model.trunk.config, compute_dtype=dtype, remat=remat)), 1)
     note = read_note(folder)
     found = folder_tokenizer(folder) if tokenizer is None else tokenizer
     check_vocabulary(found, folder, model, note)

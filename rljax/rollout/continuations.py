@@ -13,7 +13,7 @@ from rljax.records import documented, required
 from rljax.rewards.protocol import score
 from rljax.rollout.engine import draw_seeds
 from rljax.rollout.groups import Groups
-from rljax.rollout.request import Request, check_responses
+from rljax.rollout.request import Request, Sampling, check_responses
 from rljax.rollout.worker import RolloutWorker
 
 
@@ -45,6 +45,8 @@ class Prefix(NamedTuple):
     """Log-probability of each of them under the policy before truncation, nats; for critics that read it."""
     ended: bool
     """Whether the response ends here."""
+    end: int | None = None
+    """The end token after these tokens, if one ended the response."""
 
 
 Value = Callable[[Sequence[Prefix]], Float[np.ndarray, "N"]]
@@ -64,8 +66,8 @@ def prefixes_of(worker: RolloutWorker, groups: Groups) -> list[Prefix]:
     for group, member in np.ndindex(groups.tokens.shape[:2]):
         attention = groups.attention[group, member]
         tokens = groups.tokens[group, member][attention].tolist()
-        ended = bool(tokens) and tokens[-1] == worker.sampling.eos_id
-        kept = tokens[: len(tokens) - ended]
+        end = end_token(tokens, worker.sampling)
+        kept = tokens if end is None else tokens[:-1]
         prompt_id = int(groups.prompt_ids[group])
         found.append(
             Prefix(
@@ -74,10 +76,16 @@ def prefixes_of(worker: RolloutWorker, groups: Groups) -> list[Prefix]:
                 tokens=tuple(kept),
                 text=tokenizer.decode(kept),
                 logp=tuple(logp[group, member][attention][: len(kept)].tolist()),
-                ended=ended,
+                ended=end is not None,
+                end=end,
             )
         )
     return found
+
+
+def end_token(tokens: Sequence[int], sampling: Sampling) -> int | None:
+    """The last token, if it is one that ends a response."""
+    return tokens[-1] if tokens and tokens[-1] in sampling.eos_ids else None
 
 
 def draw_states(groups: Groups, count: int, *, seed: int) -> list[State]:

@@ -1,6 +1,6 @@
 """The built-in engine: reads each prompt once, and decodes a bounded number of rows, which other prompts take when they end."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -37,6 +37,8 @@ FEWEST_ROWS = 8
 """Rows of the smallest batch that the last responses of a decode are moved to."""
 LONG_BUDGET = 128
 """Tokens of a response from which on programs for fewer rows and for less room are worth compiling."""
+Slots = Callable[[Params, int, int, int], int]
+"""(params ready for reading, requests, slots of a prompt, most tokens of a response) -> most rows that are decoded at once."""
 
 
 @documented
@@ -64,7 +66,8 @@ class DecodingEngine:
         decoder: how the model reads prompts and tokens.
         mesh: devices that share the rows.
         prompt_length: slots that every prompt is padded to, in tokens; a call with a longer one is padded to a power of two.
-        slots: most rows that are decoded at once. The key/value cache holds as many rows of prompt and response.
+        slots: most rows that are decoded at once; a number, or what gives it for each call, as `rljax.rollout.slots.FittingSlots`
+            does. The key/value cache holds as many rows of prompt and response.
         text: turns token ids into text; only needed for stop strings. The text of more ids begins with that of fewer,
             see `rljax.rollout.stopping.Decode`.
     """
@@ -72,7 +75,7 @@ class DecodingEngine:
     decoder: Decoder
     mesh: Mesh
     prompt_length: int
-    slots: int = 256
+    slots: int | Slots = 256
     text: Decode | None = None
 
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
@@ -108,8 +111,9 @@ class DecodingEngine:
         """Responses to requests that are drawn in the same manner; when no request waits, the rows left end in `last` pieces."""
         budget = max(request.sampling.max_tokens for request in requests)
         sampling = requests[0].sampling._replace(max_tokens=budget, stop=())
-        slots = compiled_rows(min(len(requests), self.slots), row_shards(self.mesh))
         length = padded_length(requests, self.prompt_length)
+        most = self.slots if isinstance(self.slots, int) else self.slots(params, len(requests), length, budget)
+        slots = compiled_rows(min(len(requests), most), row_shards(self.mesh))
         can_grow = self.decoder.grow is not None
         room = rooms(budget, length)[0] if can_grow else budget
         empty = partial(empty_rows, self.decoder, params, length=length, budget=budget, place=row_sharding(self.mesh))

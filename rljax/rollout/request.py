@@ -20,8 +20,8 @@ class Sampling(NamedTuple):
 
     max_tokens: int
     """Response budget, EOS included."""
-    eos_id: int
-    """Token that ends a response."""
+    eos_ids: tuple[int, ...]
+    """Tokens that end a response: the tokenizer's end token first, then further ones of the model and of `--stop-ids`."""
     temperature: float = 1.0
     """0 takes the likeliest token."""
     top_k: int | None = None

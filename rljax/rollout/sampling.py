@@ -169,7 +169,8 @@ def _with_token(
     token, behaviour, policy = draw(logits, jax.vmap(jax.random.fold_in)(keys, samples.count), sampling)
     place = jnp.arange(drawn.size), jnp.where(drawn, samples.count, samples.tokens.shape[1])  # beyond the end: not written
     count = samples.count + drawn.astype(jnp.int32)
-    is_last, is_eos = count >= rows.draws.limit, token == sampling.eos_id
+    is_last = count >= rows.draws.limit
+    is_eos = (token[:, None] == jnp.array([sampling.eos_ids], jnp.int32)).any(-1)
     return Rows(
         state=state,
         token=jnp.where(drawn, token, rows.token),

@@ -9,7 +9,7 @@ from jaxtyping import PRNGKeyArray
 
 from rljax.models import Params
 from rljax.records import documented
-from rljax.rollout.continuations import Prefix, Value
+from rljax.rollout.continuations import Prefix, Value, end_token
 from rljax.rollout.engine import draw_seeds
 from rljax.rollout.request import Request, Response, check_responses
 from rljax.rollout.worker import RolloutWorker
@@ -161,13 +161,13 @@ def _continued(worker: RolloutWorker, prefix: Prefix, response: Response) -> Pre
     """The prefix with one more step. It has ended with the end token, or with a stop string of the worker."""
     tokenizer, sampling = worker.judge.tokenizer, worker.sampling
     drawn = response.tokens.tolist()
-    has_end = bool(drawn) and drawn[-1] == sampling.eos_id
-    kept = drawn[: len(drawn) - has_end]
+    end = end_token(drawn, sampling)
+    kept = drawn if end is None else drawn[:-1]
     tokens = (*prefix.tokens, *kept)
     text = tokenizer.decode(tokens)
     stopped = any(string in text for string in sampling.stop)
     logp = (*prefix.logp, *response.policy_logp[: len(kept)].tolist())
-    return prefix._replace(tokens=tokens, text=text, logp=logp, ended=has_end or stopped)
+    return prefix._replace(tokens=tokens, text=text, logp=logp, ended=end is not None or stopped, end=end)
 
 
 def _valued(value: Value, candidates: Sequence[Sequence[Prefix]]) -> list[list[Kept]]:
@@ -179,9 +179,9 @@ def _valued(value: Value, candidates: Sequence[Sequence[Prefix]]) -> list[list[K
 
 def _best(candidates: Sequence[Kept], count: int) -> list[Kept]:
     """The prefixes with the highest values, each once; of equal ones the first."""
-    once: dict[tuple[tuple[int, ...], bool], Kept] = {}
+    once: dict[tuple[tuple[int, ...], bool, int | None], Kept] = {}
     for kept in candidates:
-        once.setdefault((kept.prefix.tokens, kept.prefix.ended), kept)
+        once.setdefault((kept.prefix.tokens, kept.prefix.ended, kept.prefix.end), kept)
     return sorted(once.values(), key=lambda kept: -kept.value)[:count]
 
 

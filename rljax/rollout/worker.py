@@ -152,7 +152,7 @@ class RolloutWorker:
         prompts = replace(self.prompts, problems=self.prompts.problems[:count], tokens=self.prompts.tokens[:count])
         return replace(self, prompts=prompts)
 
-    def drawn_with(self, **changes: float | int | tuple[str, ...] | None) -> "RolloutWorker":
+    def drawn_with(self, **changes: float | int | tuple[str, ...] | tuple[int, ...] | None) -> "RolloutWorker":
         """Return a worker with other sampling settings; see `Sampling`."""
         return replace(self, sampling=self.sampling._replace(**changes))
 

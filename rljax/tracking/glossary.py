@@ -65,7 +65,7 @@ _TIME = (
         "sample_seconds", RL, "seconds", "Time in which responses were drawn and arranged in groups, judging left out.",
         "wall time", "rljax.tracking.phase_times.Stopwatch",
         "The largest part where responses are long. It follows the longest response and tries.",
-        "Too large: more rows at once (--decode-slots), a smaller --max-response-tokens, and see tries.",
+        "Too large: more rows at once (--cache-memory), a smaller --max-response-tokens, and see tries.",
     ),
     Entry(
         "judge_seconds", RL, "seconds", "Time in which the reward or the environment judged the responses.",

@@ -77,6 +77,7 @@ def answer_problems(
     top_k: int | None = None,
     top_p: float | None = None,
     stop: Sequence[str] | None = None,
+    stop_ids: Sequence[int] = (),
     by: Sequence[str] | None = None,
     batch: int = 256,
     seed: int = 0,
@@ -106,7 +107,7 @@ def answer_problems(
         environment=environment,
     )
     refuse_missing(opened.missing)
-    worker = opened.sampler(temperature=temperature, top_k=top_k, top_p=top_p, stop=stop)
+    worker = opened.sampler(temperature=temperature, top_k=top_k, top_p=top_p, stop=stop, stop_ids=stop_ids)
     worker = worker if limit is None else worker.first(limit)
     judged_by = judge_name(reward if environment is None else environment, opened.config.reward.name)
     columns = chosen_columns(worker.prompts.problems, by)

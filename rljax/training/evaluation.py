@@ -40,6 +40,7 @@ def evaluate(
     top_k: int | None = None,
     top_p: float | None = None,
     stop: Sequence[str] | None = None,
+    stop_ids: Sequence[int] = (),
     by: Sequence[str] | None = None,
     batch: int = 256,
     seed: int = 0,
@@ -71,6 +72,7 @@ def evaluate(
         top_k: draw from the k most likely tokens only.
         top_p: draw from the smallest set of most likely tokens that holds this share of the probability.
         stop: texts that end an answer, which keeps them; by default those of the run.
+        stop_ids: ids of tokens that end an answer, besides those of the model and of the run.
         by: columns to group problems by; by default the known ones, such as `level`, that the data has.
         batch: maximum number of answers that are drawn at once.
         seed: random seed of the sampling.
@@ -104,6 +106,7 @@ def evaluate(
         top_k=top_k,
         top_p=top_p,
         stop=stop,
+        stop_ids=stop_ids,
         by=by,
         batch=batch,
         seed=seed,

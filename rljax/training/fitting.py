@@ -15,7 +15,7 @@ from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 from rljax.models import Params, Policy
 from rljax.models.adapters import Base, init_adapter
-from rljax.parallel import make_mesh, policy_shardings, replicated
+from rljax.parallel import policy_shardings, replicated
 from rljax.records import documented, required
 from rljax.training.adapter import base_shapes
 from rljax.training.algorithm import add_correction, laid_out, make_algorithm
@@ -27,10 +27,6 @@ from rljax.training.ring import cast_of, entry_of
 from rljax.training.state import CriticState, TrainState, create
 
 Shapes = PyTree[jax.ShapeDtypeStruct]
-
-MOST_STATE_BYTES = 40
-"""Bytes of state that a parameter of the policy can have: with a reference, an anchor and its Fisher information, a critic and its
-pretrained copy, and Adam for policy and critic."""
 
 
 def bytes_on_a_device(shapes: Shapes) -> int:
@@ -181,7 +177,7 @@ def changes_to_try(config: TrainConfig, count: int) -> list[Change]:
         count: number of devices.
 
     Example:
-        >>> [flag for flag, _ in changes_to_try(TrainConfig.flat(model="m", remat=True), 4)]
+        >>> [flag for flag, _ in changes_to_try(TrainConfig.flat(model="m", remat="full"), 4)]
         ['--fsdp 4', '--microbatch-rows 4', '--dtype bfloat16', '--lora-rank 16', '--quantize nf4']
     """
     fsdp, tensor = config.devices.fsdp, config.devices.tensor
@@ -191,8 +187,8 @@ def changes_to_try(config: TrainConfig, count: int) -> list[Change]:
     fewest = count // tensor
     if config.optimization.microbatch_rows != fewest:
         changes.append((f"--microbatch-rows {fewest}", {"microbatch_rows": fewest}))
-    if not config.model.remat:
-        changes.append(("--remat", {"remat": True}))
+    if config.model.remat != "full":
+        changes.append(("--remat full", {"remat": "full"}))
     if config.model.dtype == "float32":
         changes.append(("--dtype bfloat16", {"dtype": "bfloat16"}))
     can_adapt = not config.optimization.freeze and config.algorithm.anchor is None and config.model.images is None
@@ -230,53 +226,3 @@ def way_out(config: TrainConfig, changes: list[Change], measure: Callable[[Train
         if needed <= room:
             return WayOut(flags, needed, True)
     return WayOut(flags, needed, False)
-
-
-def check_room(
-    config: TrainConfig,
-    algorithm: Algorithm,
-    policy: Policy,
-    mesh: Mesh,
-    available: int | None,
-    *,
-    optimizer: optax.GradientTransformation | None = None,
-) -> None:
-    """Refuse a run whose state alone is larger than the memory, before any weight is read.
-
-    Args:
-        config: the settings.
-        algorithm: the record of functions.
-        policy: the model; one that does not tell its shapes is not checked.
-        mesh: the devices.
-        available: bytes of all devices together; None if they are not known.
-        optimizer: the policy's; None means the built-in one.
-
-    Raises:
-        InputError: the message names changes with which the state would fit.
-    """
-    if available is None or policy.shapes is None:
-        return
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(policy.shapes()))
-    delay = config.sampling.delay
-    if optimizer is None and (MOST_STATE_BYTES + 4 * delay) * parameters * mesh.size <= available:
-        return
-    room, needed = available // mesh.size, state_bytes(config, algorithm, policy, mesh, optimizer=optimizer)
-    if needed <= room:
-        return
-
-    def measure(config: TrainConfig) -> int:
-        axes = config.devices
-        changed = make_mesh(axes.replicas, axes.fsdp, axes.tensor)
-        return state_bytes(config, algorithm, policy, changed, optimizer=optimizer)
-
-    changes = [change for change in changes_to_try(config, mesh.size) if {"fsdp", "lora_rank", "quantize"} & set(change[1])]
-    out = way_out(config, changes, measure, room)
-    named = " ".join(out.flags)
-    last = f" with {named}: {out.needed / 1e9:,.2f} GB" if out.flags else ""
-    advice = f"With {named} it would: {out.needed / 1e9:,.2f} GB." if out.fits else f"Nor does it{last}. Use more devices."
-    where = "the device" if mesh.size == 1 else f"each of {mesh.size} devices"
-    old = f" (with old parameters of {delay} steps, for sampler_delay={delay})" if delay else ""
-    raise InputError(
-        f"The training state takes {needed / 1e9:,.2f} GB on {where}{old}, and there is room for {room / 1e9:,.2f} GB: it does "
-        f"not fit. {advice} `rljax plan` with the same flags says what else a run needs."
-    )

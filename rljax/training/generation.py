@@ -10,11 +10,11 @@ from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.evaluation.consistency import Cleaned, Keep, Kept, cleaned_demonstrations, kept_responses
 from rljax.evaluation.sampled import Call, answered_rows
-from rljax.files import atomic_write
+from rljax.files import atomic_write, check_new_file
 from rljax.rewards.ballot import vote_for
 from rljax.rollout import RolloutWorker
 from rljax.training.answering import check_numbers, check_temperature, judge_name
-from rljax.training.opening import OpenPolicy, check_new_file, find_run, load
+from rljax.training.opening import OpenPolicy, find_run, load
 from rljax.training.problems import training_problems
 from rljax.training.seams import refuse_missing
 

@@ -88,7 +88,8 @@ def train(
     """Train a language model with reinforcement learning.
 
     On several hosts (after `jax.distributed.initialize()`), every process makes the same call. All hosts must be able to reach the
-    run folder, and the returned parameters lie on the devices of all hosts.
+    run folder, and the returned parameters lie on the devices of all hosts. Compiled programs are kept for the next process only if
+    JAX is told to: `rljax.use_compilation_cache()` does it as the commands do.
 
     Args:
         config: all settings. Leave it out on resume, when the settings are read from the run's config.json.

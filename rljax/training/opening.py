@@ -19,6 +19,7 @@ from rljax.errors import InputError
 from rljax.models import Params, Policy
 from rljax.models.model_folder import MAX_SHARD_SIZE, byte_count
 from rljax.parallel import agree, make_mesh, on_first, policy_shardings, put, together
+from rljax.parallel.memory import device_bytes
 from rljax.records import documented
 from rljax.rollout import Engine, Environment, Response, RolloutWorker
 from rljax.settings.checks import check_stop
@@ -26,11 +27,14 @@ from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.training import checkpoint as checkpoints
 from rljax.training.adapter import bytes_each, check_alone, merged, open_adapter, write_adapter
 from rljax.training.config import DevicesConfig, TrainConfig
+from rljax.training.end_tokens import check_stop_ids
 from rljax.training.hub import Client, check_push, push_folder
+from rljax.training.memory_check import check_loaded
 from rljax.training.problems import Problems, make_problems
 from rljax.training.saving import Companions, atomically, companions, save_model
 from rljax.training.seams import Seams, check_parts, refuse_missing, saved_settings
-from rljax.training.setup import chosen_policy, encode_problems, make_policy, make_tokenizer, make_worker
+from rljax.training.setup import chosen_policy, encode_problems, make_policy, make_tokenizer
+from rljax.training.worker import make_worker
 
 JUDGING = ("environment", "reward")
 """Arguments of `train` that judge responses."""
@@ -57,12 +61,19 @@ class OpenPolicy(NamedTuple):
     """Arguments of `train` that judged the run's responses and were not passed again; if any, answers cannot be judged."""
 
     def sampler(
-        self, *, temperature: float, top_k: int | None, top_p: float | None, stop: Sequence[str] | None = None
+        self,
+        *,
+        temperature: float,
+        top_k: int | None,
+        top_p: float | None,
+        stop: Sequence[str] | None = None,
+        stop_ids: Sequence[int] = (),
     ) -> RolloutWorker:
         """Make a worker that samples answers with these settings instead of greedily; `stop` None: the stop strings of the run.
+        `stop_ids` end an answer besides the tokens that end one of the run.
 
         Raises:
-            InputError: a value is out of range, or a stop string has a special token.
+            InputError: a value is out of range, a stop string has a special token, or a stop id is not that of a token.
         """
         if temperature < 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
             raise InputError(
@@ -72,7 +83,9 @@ class OpenPolicy(NamedTuple):
         stop = self.worker.sampling.stop if stop is None else stop
         check_stop(stop)
         check_no_special_token(self.tokenizer, stop)
-        return self.worker.drawn_with(temperature=temperature, top_k=top_k, top_p=top_p, stop=tuple(stop))
+        check_stop_ids(stop_ids, self.tokenizer)
+        ends = tuple(dict.fromkeys([*self.worker.sampling.eos_ids, *stop_ids]))
+        return self.worker.drawn_with(temperature=temperature, top_k=top_k, top_p=top_p, stop=tuple(stop), eos_ids=ends)
 
     def sample(
         self,
@@ -83,6 +96,7 @@ class OpenPolicy(NamedTuple):
         top_k: int | None = None,
         top_p: float | None = None,
         stop: Sequence[str] | None = None,
+        stop_ids: Sequence[int] = (),
         seed: int = 0,
     ) -> list[list[str]]:
         """Draw continuations of prompts.
@@ -94,6 +108,7 @@ class OpenPolicy(NamedTuple):
             top_k: draw from the k most likely tokens only.
             top_p: draw from the smallest set of most likely tokens that holds this share of the probability.
             stop: texts that end a continuation, which keeps them; by default those of the run.
+            stop_ids: ids of tokens that end a continuation, besides those of the model and of the run.
             seed: random seed of the sampling.
 
         Returns:
@@ -107,7 +122,7 @@ class OpenPolicy(NamedTuple):
         if found.dropped:
             limit = self.config.data.max_prompt_tokens
             raise InputError(f"{found.dropped} prompts are longer than max_prompt_tokens={limit}.")
-        worker = self.sampler(temperature=temperature, top_k=top_k, top_p=top_p, stop=stop)
+        worker = self.sampler(temperature=temperature, top_k=top_k, top_p=top_p, stop=stop, stop_ids=stop_ids)
         responses = _continued(replace(worker, prompts=found), self.params, count, seed)
         return [[worker.judge.completion(response) for response in row] for row in responses]
 
@@ -120,6 +135,7 @@ class OpenPolicy(NamedTuple):
         top_k: int | None = None,
         top_p: float | None = None,
         stop: Sequence[str] | None = None,
+        stop_ids: Sequence[int] = (),
         seed: int = 0,
     ) -> list[list[list[int]]]:
         """Draw continuations of token ids, exactly as they are: no token is added before them.
@@ -131,6 +147,7 @@ class OpenPolicy(NamedTuple):
             top_k: draw from the k most likely tokens only.
             top_p: draw from the smallest set of most likely tokens that holds this share of the probability.
             stop: texts that end a continuation, which keeps them; by default those of the run.
+            stop_ids: ids of tokens that end a continuation, besides those of the model and of the run.
             seed: random seed of the sampling.
 
         Returns:
@@ -149,7 +166,7 @@ class OpenPolicy(NamedTuple):
                 raise InputError("a prompt has no token ids; give at least one.")
         rows = tuple(list(map(int, tokens)) for tokens in prompts)
         found = EncodedPrompts(tuple(Problem("", "") for _ in rows), rows, dropped=0)
-        worker = self.sampler(temperature=temperature, top_k=top_k, top_p=top_p, stop=stop)
+        worker = self.sampler(temperature=temperature, top_k=top_k, top_p=top_p, stop=stop, stop_ids=stop_ids)
         responses = _continued(replace(worker, prompts=found), self.params, count, seed)
         return [[response.tokens.tolist() for response in row] for row in responses]
 
@@ -275,7 +292,9 @@ def _opened(config: TrainConfig, seams: Seams, problems: Problems, run: RunFolde
     policy = chosen_policy(config, seams, tokenizer, mesh)
     prompts = encode_problems(config, problems.heldout, tokenizer)
     longest = max(map(len, prompts.tokens))
-    worker = make_worker(config, seams, mesh, policy, tokenizer, prompts, longest, problems).greedy()
+    drawn = longest if seams.engine is None else None
+    left = check_loaded(config, policy, mesh, device_bytes(mesh), prompt_length=drawn)
+    worker = make_worker(config, seams, mesh, policy, tokenizer, prompts, longest, problems, left=left).greedy()
     return OpenPolicy(config, policy, parameters_of(config, policy, mesh, run, which), tokenizer, worker, mesh)
 
 
@@ -371,19 +390,8 @@ def model_of(
     tokenizer = make_tokenizer(config)
     if policy is None:
         policy = make_policy(config.model, tokenizer, mesh, bytes_each=bytes_each(config))
+    check_loaded(config, policy, mesh, device_bytes(mesh))
     return config, folder, place, policy, mesh, companions(config, tokenizer)
-
-
-def check_new_file(path: Path) -> None:
-    """Refuse a file that exists, or whose folder does not, before the work that fills it.
-
-    Raises:
-        InputError: the file exists, or its folder does not.
-    """
-    if path.exists():
-        raise InputError(f"{str(path)!r} already exists; choose another file.")
-    if not path.parent.is_dir():
-        raise InputError(f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}; make it first.")
 
 
 def check_new(folder: Path) -> None:

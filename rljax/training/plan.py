@@ -16,9 +16,9 @@ from rljax.models import TransformerConfig, count_parameters, transformer_policy
 from rljax.models.huggingface import locate, read_config
 from rljax.parallel import make_mesh
 from rljax.records import documented
+from rljax.training.cache_memory import sampled_bytes
 from rljax.training.config import TrainConfig
 from rljax.training.fitting import (
-    Shapes,
     bytes_on_a_device,
     parameter_shapes,
     planned_algorithm,
@@ -54,6 +54,8 @@ class Plan(NamedTuple):
     """Work of each phase of one RL step in which every response has its full length: sample, score, update, critic."""
     ring: int = 0
     """Old parameters that the sampler draws with, if it is behind the learner."""
+    rows: int = 0
+    """Rows that are decoded at once, on all devices together."""
 
     @property
     def state(self) -> int:
@@ -66,7 +68,9 @@ class Plan(NamedTuple):
         return self.state + max(self.temporaries, self.critic_temporaries, self.sampler + self.cache)
 
 
-def make_plan(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> Plan:
+def make_plan(
+    config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, *, room: int | None = None
+) -> Plan:
     """Find out what a run needs.
 
     Args:
@@ -74,6 +78,7 @@ def make_plan(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_
         shape: of its model.
         mesh: devices, which may be pretended.
         prompt_length: tokens of the longest prompt.
+        room: bytes of a device that the run may fill, from which the rows of the cache follow; None if they are not known.
 
     Raises:
         InputError: the settings cannot work on this mesh, or cannot be planned.
@@ -87,51 +92,38 @@ def make_plan(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_
     sizes = {
         name: bytes_on_a_device(getattr(state, name)) for name in ("params", "opt_state", "reference", "anchor", "critic")
     }
-    cache = cache_bytes(config, shape, mesh, prompt_length)
-    alike = (
-        replace(shape, window=None, full_layers=()) if shape.full_layers else shape
-    )  # a layer with a window takes no more
+    held = sum(sizes.values()) + (0 if base is None else bytes_on_a_device(base.params))
+    ring = ring_bytes(config, policy, state.params, base)
+    left = None if room is None else room - held - ring
+    sampled = sampled_bytes(config, policy, mesh, prompt_length, left=left, platform="accelerator")
+    config = config.replace(decode_slots=sampled.rows)
+    # A layer with a window takes no more memory than others, so layers of both kinds are measured alike.
+    alike = replace(shape, window=None, full_layers=()) if shape.full_layers else shape
     found = extrapolated(
         lambda layers: measure_updates(config, replace(alike, layers=layers), mesh, prompt_length), shape.layers
     )
-    held = Held(weights, sizes["params"] + sizes["opt_state"], sizes["critic"], cache)
-    phases = step_work(config, shape, algorithm, mesh, prompt_length, held)
+    read = Held(
+        weights, sizes["params"] + sizes["opt_state"], sizes["critic"], cache_bytes(config, shape, mesh, prompt_length)
+    )
+    phases = step_work(config, shape, algorithm, mesh, prompt_length, read)
     messages = {"update": found.sent, "critic": found.critic_sent}
     return Plan(
         parameters=sizes["params"] + (0 if base is None else bytes_on_a_device(base.params)),
         optimizer=sizes["opt_state"],
         reference=sizes["reference"] + sizes["anchor"],
         critic=sizes["critic"],
-        sampler=sampler_bytes(config, shape, params, weights, mesh),
+        sampler=sampled.weights,
         cache=most_cache_bytes(config, shape, mesh, prompt_length),
         temporaries=found.temporaries,
         critic_temporaries=found.critic_temporaries,
         phases={name: work._replace(sent=float(messages.get(name, 0))) for name, work in phases.items()},
-        ring=ring_bytes(config, policy, state.params, base),
+        ring=ring,
+        rows=sampled.rows,
     )
 
 
-def sampler_bytes(config: TrainConfig, shape: TransformerConfig, params: Shapes, weights: int, mesh: Mesh) -> int:
-    """Bytes on each device of what the engine reads: a merged copy of an adapter's model, and the weights ready for reading.
-
-    Args:
-        config: the settings.
-        shape: of the model.
-        params: shapes and places of all parameters.
-        weights: bytes of the weights in the precision of the products, gathered over `fsdp`.
-        mesh: the devices.
-    """
-    itemsize = jnp.dtype(shape.compute_dtype).itemsize
-    merged, is_gathered = bytes_on_a_device(params), mesh.shape["fsdp"] == 1
-    if config.adapter.rank is None:
-        return 0 if is_gathered and itemsize == 4 else weights
-    if config.adapter.quantize is None:
-        return merged + (0 if is_gathered and itemsize == 4 else weights)
-    return merged * itemsize // 4 + (0 if is_gathered else weights)
-
-
-def plan_of(config: TrainConfig, count: int, prompt_length: int) -> Plan:
-    """Find out what a run needs on `count` devices; of its model only config.json is read.
+def plan_of(config: TrainConfig, count: int, prompt_length: int, *, room: int | None = None) -> Plan:
+    """Find out what a run needs on `count` devices, of which it may fill `room` bytes each; of its model only config.json is read.
 
     Raises:
         InputError: this process has fewer devices, the model cannot be found, or the settings cannot work on this mesh.
@@ -150,4 +142,4 @@ def plan_of(config: TrainConfig, count: int, prompt_length: int) -> Plan:
         shape = read_config(locate(model.path, ["config.json"]), compute_dtype=model.dtype, remat=model.remat)
     if config.model.attention == "dense":  # the pretended devices are CPUs, which have no fused kernel
         shape = replace(shape, attention="dense")
-    return make_plan(config, shape, mesh, prompt_length)
+    return make_plan(config, shape, mesh, prompt_length, room=room)

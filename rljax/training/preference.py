@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from rljax.preference.note import MODEL_NOTE, check_named, save_tokenizer
 from rljax.preference.pair_update import EncodedPairs, PairState
 from rljax.records import documented
 from rljax.training.config.preference import PreferenceConfig
+from rljax.training.end_tokens import all_ends
 from rljax.training.pair_training import (
     PairData,
     PairTraining,
@@ -48,7 +50,8 @@ from rljax.training.pair_training import (
     train_on_pairs,
 )
 from rljax.training.saving import Companions, save_model
-from rljax.training.setup import check_vocabulary, make_policy
+from rljax.training.setup import make_policy
+from rljax.training.worker import check_vocabulary
 
 
 @documented
@@ -277,5 +280,6 @@ def commands(folder: str) -> list[str]:
 
 def _save(setup: PreferenceSetup, params: Params, folder: Path) -> None:
     source = None if setup.config.model is None else locate(setup.config.model)
-    save_model(folder, setup.policy, params, Companions(setup.tokenizer, source, sampling=None))
+    ends = all_ends(replace(model_config(setup.config), tokenizer=setup.config.tokenizer), setup.tokenizer)
+    save_model(folder, setup.policy, params, Companions(setup.tokenizer, source, sampling=None, ends=ends))
     save_tokenizer(folder, MODEL_NOTE, setup.tokenizer, chat=setup.config.chat)

@@ -21,7 +21,8 @@ from rljax.training.state import RL, WARM_START, TrainState
 FREE = (
     *("steps", "eval_every", "checkpoint_every", "max_to_keep", "max_best_to_keep", "keep_period", "models"),
     *("sample_every", "shown_samples", "quiet", "wandb"),
-    *("replicas", "fsdp", "tensor", "microbatch_rows", "score_chunk", "remat", "attention", "max_failure_share"),
+    *("replicas", "fsdp", "tensor", "microbatch_rows", "score_chunk", "remat", "attention", "decode_slots", "cache_memory"),
+    *("max_failure_share",),
     *("host_timeout", "grace", "keep_warm_start"),
 )
 """Settings that may change on resume."""

@@ -13,7 +13,9 @@ from rljax.errors import InputError
 from rljax.models import TransformerConfig
 from rljax.parallel import row_shards
 from rljax.records import documented
-from rljax.rollout.engine import compiled_rows, fewer_rows, rooms
+from rljax.rollout.engine import compiled_rows
+from rljax.rollout.slots import peak_bytes
+from rljax.training.cache_memory import USUAL_SLOTS
 from rljax.training.config import TrainConfig
 from rljax.training.setup import rows_at_once
 from rljax.training.value_update import value_schedule
@@ -111,7 +113,7 @@ def forward_flops(shape: TransformerConfig, tokens: float, slots: float, *, scor
 
 
 def update_flops(shape: TransformerConfig, tokens: float, slots: float, *, scored: float) -> float:
-    """Operations of the forward and the backward pass. With `remat` the layers are computed twice; logits always are.
+    """Operations of the forward and the backward pass. `remat` computes layers, or their attention alone, twice; logits always are.
 
     Args:
         shape: of the transformer.
@@ -121,7 +123,9 @@ def update_flops(shape: TransformerConfig, tokens: float, slots: float, *, score
     """
     layers = forward_flops(shape, tokens, slots, scored=0)
     head = forward_flops(shape, 0, slots, scored=scored)
-    return (4 if shape.remat else 3) * layers + 4 * head
+    products = 2.0 * tokens * shape.layers * matrix_sizes(shape)
+    again = {"none": 0.0, "full": layers, "dots": 0.0, "dots_no_batch": layers - products}[shape.remat]
+    return 3 * layers + again + 4 * head
 
 
 @documented
@@ -155,7 +159,7 @@ def step_work(
     """
     sampling, drawn = config.sampling, config.sampling.max_response_tokens
     count, slots = sampling.prompts * sampling.group_size, prompt_length + drawn
-    rounds = math.ceil(count / min(sampling.decode_slots, count))
+    rounds = math.ceil(count / most_rows(config))
     read = forward_flops(shape, sampling.prompts * prompt_length, prompt_length, scored=sampling.prompts)
     written = forward_flops(shape, count * drawn, prompt_length + drawn / 2, scored=count * drawn)
     seen = held.cache * (prompt_length + drawn / 2) / slots
@@ -166,7 +170,7 @@ def step_work(
     if passes or values:
         work["score"] = Work(passes * forward + values, (passes + (values > 0)) * held.weights)
     updates, repeats = config.optimization.minibatches, config.optimization.passes
-    read = 3 if shape.remat else 2
+    read = 3 if shape.remat == "full" else 2
 
     def parts(minibatches: int) -> int:
         responses = count // minibatches
@@ -186,10 +190,16 @@ def step_work(
     return work
 
 
+def most_rows(config: TrainConfig) -> int:
+    """Rows that the settings let the engine decode at once, where there is memory for them."""
+    sampling = config.sampling
+    slots = USUAL_SLOTS if sampling.decode_slots is None else sampling.decode_slots
+    return min(slots, sampling.prompts * sampling.group_size)
+
+
 def decoded_rows(config: TrainConfig, mesh: Mesh) -> int:
     """Rows that are decoded at once, on all devices together."""
-    sampling = config.sampling
-    return compiled_rows(min(sampling.decode_slots, sampling.prompts * sampling.group_size), row_shards(mesh))
+    return compiled_rows(most_rows(config), row_shards(mesh))
 
 
 def cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> int:
@@ -206,7 +216,4 @@ def most_cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, 
     """
     budget, rows = config.sampling.max_response_tokens, decoded_rows(config, mesh)
     whole = cache_bytes(config, shape, mesh, prompt_length)
-    less_room = [prompt_length + room for room in rooms(budget, prompt_length)[:-1]]
-    growth = whole * max(less_room, default=0) // (prompt_length + budget)
-    move = whole * max(fewer_rows(rows, budget, row_shards(mesh)), default=0) // rows
-    return whole + max(growth, move)
+    return peak_bytes(whole, rows, length=prompt_length, budget=budget, devices=row_shards(mesh))

@@ -38,7 +38,7 @@ def content_hash(params: Params | HostParams) -> str:
         whole = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
         for index, part in [("", leaf)] if whole else [(shard.index, shard.data) for shard in leaf.addressable_shards]:
             digest.update(repr(index).encode())
-            digest.update(np.ascontiguousarray(part).view(np.uint8))
+            digest.update(np.ascontiguousarray(part).view(np.uint8).data)
     own = np.frombuffer(digest.digest(), np.uint8)
     return hashlib.sha256(process_allgather(own).tobytes()).hexdigest()
 

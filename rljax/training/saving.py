@@ -12,12 +12,11 @@ from rljax.data.tokenizer_files import save_tokenizer_files
 from rljax.errors import InputError
 from rljax.models import Params, Policy, ValueFunction
 from rljax.models.huggingface import locate
-from rljax.models.model_folder import DEFAULT_SHARD_BYTES, read_json, with_token_ids, write_json, write_model
+from rljax.models.model_folder import DEFAULT_SHARD_BYTES, GENERATION, read_json, with_token_ids, write_json, write_model
 from rljax.parallel import fetch, fetch_once, is_first, on_first, together
 from rljax.records import documented
 from rljax.training.config import SamplingConfig, TrainConfig
-
-GENERATION = "generation_config.json"
+from rljax.training.end_tokens import all_ends
 
 
 @documented
@@ -30,12 +29,14 @@ class Companions(NamedTuple):
     """Folder of the checkpoint that the model was trained from, if any; its generation_config.json is kept."""
     sampling: SamplingConfig | None
     """How responses were drawn in training: the defaults of `generate` where the source has none."""
+    ends: tuple[int, ...] = ()
+    """Tokens that end a response, besides the tokenizer's end token."""
 
 
 def companions(config: TrainConfig, tokenizer: Tokenizer) -> Companions:
     """Files and settings beside the weights of a run's models."""
     source = None if config.model.path is None else locate(config.model.path)
-    return Companions(tokenizer, source, config.sampling)
+    return Companions(tokenizer, source, config.sampling, all_ends(config.model, tokenizer, config.sampling.stop_ids))
 
 
 def save_model(
@@ -68,7 +69,7 @@ def save_model(
         return
     contents = model.contents(params)
     contents = contents if dtype is None else contents.stored_as(dtype)
-    contents = contents._replace(config=_with_token_ids(contents.config, beside.tokenizer))
+    contents = contents._replace(config=_with_token_ids(contents.config, beside))
     together(lambda: write_model(folder, contents, max_shard_bytes=max_shard_bytes, fetch=fetch_once, writes=is_first()))
     on_first(lambda: write_companions(folder, beside, is_policy=isinstance(model, Policy)))
 
@@ -93,7 +94,7 @@ def generation_config(beside: Companions) -> dict[str, Any]:
         (True, 8, 2, 0)
     """
     if beside.source is not None and (beside.source / GENERATION).is_file():
-        return _with_token_ids(read_json(beside.source / GENERATION), beside.tokenizer)
+        return _with_token_ids(read_json(beside.source / GENERATION), beside)
     sampling = beside.sampling
     raw: dict[str, Any] = {}
     if sampling is not None:
@@ -104,12 +105,13 @@ def generation_config(beside: Companions) -> dict[str, Any]:
             "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
             "max_new_tokens": sampling.max_response_tokens,
         }
-    return _with_token_ids(raw, beside.tokenizer)
+    return _with_token_ids(raw, beside)
 
 
-def _with_token_ids(raw: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
-    ends = {"eos": tokenizer.eos_token_id, "pad": tokenizer.pad_token_id}
-    return with_token_ids(raw, bos=tokenizer.bos_token_id, **ends)
+def _with_token_ids(raw: Mapping[str, Any], beside: Companions) -> dict[str, Any]:
+    tokenizer = beside.tokenizer
+    ids = {"eos": tokenizer.eos_token_id, "pad": tokenizer.pad_token_id}
+    return with_token_ids(raw, bos=tokenizer.bos_token_id, **ids, more=beside.ends)
 
 
 def atomically(folder: Path, write: Callable[[Path], None]) -> None:

@@ -158,7 +158,7 @@ def judged_answers(worker: RolloutWorker, found: Sequence[Found]) -> tuple[Bool[
     prefixes = [result.best.prefix for result in found]
     responses = []
     for place, prefix in enumerate(prefixes):
-        tokens = np.array([*prefix.tokens, *([worker.sampling.eos_id] if prefix.ended else [])], np.int32)
+        tokens = np.array([*prefix.tokens, *([] if prefix.end is None else [prefix.end])], np.int32)
         logp = np.zeros(len(tokens), np.float32)
         drawn = np.ones(len(tokens), bool)
         finish = "stop" if prefix.ended else "length"

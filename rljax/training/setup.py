@@ -17,38 +17,38 @@ from rljax.data.prompts import (
     encode_prompts,
     right_pad_demonstrations,
 )
-from rljax.data.tokenizer import IDS, IdTokenizer, Tokenizer, check_no_special_token, holds_tokenizer, load_tokenizer
+from rljax.data.tokenizer import IDS, IdTokenizer, Tokenizer, holds_tokenizer, load_tokenizer
 from rljax.errors import InputError
 from rljax.models import Params, Policy, TransformerConfig, count_parameters, transformer_policy
 from rljax.models.adapters import Base
 from rljax.models.calculator import calculator_of
 from rljax.models.huggingface import locate, read_config
 from rljax.models.language_model import abstract_params
-from rljax.models.model_folder import read_json
+from rljax.models.model_folder import end_tokens, read_json
 from rljax.models.symbolic import mixed_policy
 from rljax.parallel import check_rows, make_mesh, row_shards
 from rljax.parallel.memory import check_fits, device_bytes
 from rljax.preference.note import folder_tokenizer, read_note
 from rljax.records import documented
 from rljax.rewards.calling import Progress
-from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling, Sequences
-from rljax.rollout.stopping import Decode
+from rljax.rollout import RolloutWorker, Sequences
 from rljax.training.adapter import bytes_each, make_base, merged
 from rljax.training.algorithm import add_correction, check_algorithm, check_features, check_judges, laid_out, make_algorithm
 from rljax.training.anchor import SAMPLES
 from rljax.training.auxiliary import make_examples
-from rljax.training.chosen_reward import make_reward, make_step_reward, own_reward, reward_groups
+from rljax.training.chosen_reward import make_step_reward, reward_groups
 from rljax.training.config import MICROBATCH_TOKENS, ModelConfig, TrainConfig
 from rljax.training.controller import add_entropy_bonus, check_controller
 from rljax.training.critic import Critic, make_critic
-from rljax.training.fitting import check_room
 from rljax.training.freezing import check_freeze, held, without_frozen
 from rljax.training.images import check_images, image_policy
+from rljax.training.memory_check import check_room
 from rljax.training.optimizer import policy_optimizer
-from rljax.training.problems import Problems, anchor_problems, make_stream, problems_of_run
+from rljax.training.problems import anchor_problems, make_stream, problems_of_run
 from rljax.training.reference import check_reference
 from rljax.training.seams import BUILT_IN, Seams, check_parts
 from rljax.training.teacher import Teacher, make_teacher
+from rljax.training.worker import make_worker
 
 
 @documented
@@ -141,13 +141,13 @@ def _id_tokenizer(config: ModelConfig) -> IdTokenizer:
         )
     folder = locate(config.path)
     file = folder / "config.json"
-    eos = read_json(file).get("eos_token_id")
-    eos = eos[0] if isinstance(eos, list) and eos else eos
-    if not isinstance(eos, int):
+    ends = end_tokens(folder)
+    if not ends:
         raise InputError(
-            f"{file} has eos_token_id={eos!r}, so a response could never end; set it to the model's end token."
+            f"{file} has eos_token_id={read_json(file).get('eos_token_id')!r}, so a response could never end; set it to the "
+            "model's end token."
         )
-    return IdTokenizer(read_config(folder).vocab_size, eos=eos)
+    return IdTokenizer(read_config(folder).vocab_size, eos=ends[0])
 
 
 def has_tokenizer(model: str) -> bool:
@@ -217,33 +217,6 @@ def chosen_policy(config: TrainConfig, seams: Seams, tokenizer: Tokenizer, mesh:
     return seams.policy
 
 
-def check_vocabulary(policy: Policy, tokenizer: Tokenizer) -> None:
-    """Refuse a tokenizer that has more tokens than the policy.
-
-    Raises:
-        InputError: the message names both sizes.
-    """
-    if tokenizer.vocab_size > policy.vocab_size:
-        raise InputError(
-            f"The tokenizer has {tokenizer.vocab_size} tokens and the model only {policy.vocab_size}; give the tokenizer that "
-            "belongs to the model."
-        )
-
-
-def make_engine(policy: Policy, mesh: Mesh, prompt_length: int, *, slots: int, text: Decode) -> DecodingEngine:
-    """Make the built-in engine for a policy.
-
-    Raises:
-        InputError: the policy has no decoder.
-    """
-    if policy.decoder is None:
-        raise InputError(
-            "policy.decoder: the built-in engine needs one to sample from the policy; got None. Give the policy a decoder, or "
-            "pass an engine to train()."
-        )
-    return DecodingEngine(policy.decoder, mesh, prompt_length, slots, text)
-
-
 def _check_sizes(config: TrainConfig, mesh: Mesh) -> None:
     """Refuse numbers of rows that cannot be divided among the devices."""
     if config.optimization.microbatch_rows is not None:
@@ -277,11 +250,12 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     check_freeze(config, policy)
     frozen = config.optimization.freeze
     optimizer = None if seams.optimizer is None else without_frozen(seams.optimizer, frozen)
-    check_room(config, algorithm, policy, mesh, device_bytes(mesh), optimizer=optimizer)
     problems = problems_of_run(config, seams)
     train, heldout = (encode_problems(config, part, tokenizer) for part in (problems.train, problems.heldout))
     prompt_length = max(map(len, train.tokens + heldout.tokens))
-    worker = make_worker(config, seams, mesh, policy, tokenizer, train, prompt_length, problems)
+    drawn = prompt_length if seams.engine is None else None
+    left = check_room(config, algorithm, policy, mesh, device_bytes(mesh), prompt_length=drawn, optimizer=optimizer)
+    worker = make_worker(config, seams, mesh, policy, tokenizer, train, prompt_length, problems, left=left)
     check_judges(algorithm, config, worker)
     step_reward = make_step_reward(algorithm, config)
     if step_reward is not None and seams.environment is not None:
@@ -338,61 +312,3 @@ def make_demonstrations(
         return None
     budget = config.sampling.max_response_tokens
     return right_pad_demonstrations(prompts.problems, tokenizer, prompt_length, budget, chat=config.model.chat)
-
-
-def make_worker(
-    config: TrainConfig,
-    seams: Seams,
-    mesh: Mesh,
-    policy: Policy,
-    tokenizer: Tokenizer,
-    prompts: EncodedPrompts,
-    prompt_length: int,
-    problems: Problems,
-) -> RolloutWorker:
-    """Build the worker that samples and judges responses to prompts; it does not judge reasoning steps.
-
-    Args:
-        config: the settings.
-        seams: parts that replace built-in ones.
-        mesh: the devices.
-        policy: the model.
-        tokenizer: of prompts and responses.
-        prompts: prompts that can be sampled.
-        prompt_length: number of token slots of a prompt.
-        problems: all problems, for a reward model that needs their chat messages.
-
-    Raises:
-        InputError: a part cannot work with the others.
-    """
-    check_vocabulary(policy, tokenizer)
-    reward = make_reward(config, mesh, problems) if seams.reward is None else own_reward(seams.reward, config)
-    engine = seams.engine
-    if engine is None:
-        engine = make_engine(policy, mesh, prompt_length, slots=config.sampling.decode_slots, text=tokenizer.decode)
-    return RolloutWorker(
-        engine=engine,
-        prompts=prompts,
-        prompt_length=prompt_length,
-        sampling=make_sampling(config, tokenizer),
-        judge=Judge(tokenizer, reward, messages=config.reward.messages, max_failure_share=config.reward.max_failure_share),
-        environment=seams.environment,
-    )
-
-
-def make_sampling(config: TrainConfig, tokenizer: Tokenizer) -> Sampling:
-    """Sampling settings of training responses.
-
-    Raises:
-        InputError: a stop string has a special token.
-    """
-    sampling = config.sampling
-    check_no_special_token(tokenizer, sampling.stop)
-    return Sampling(
-        max_tokens=sampling.max_response_tokens,
-        eos_id=tokenizer.eos_token_id,
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        stop=sampling.stop,
-    )

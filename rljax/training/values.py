@@ -73,7 +73,7 @@ def critic_value(opened: OpenPolicy, target: str | Path, *, which: str = "best")
     critic = _critic_of(config, opened)
     params = _critic_params(critic, opened.policy, opened.params, opened.mesh, run.checkpoints / place)
     compiled = make_values(critic, opened.mesh, -(-ROWS // row_shards(opened.mesh)) * row_shards(opened.mesh))
-    end = opened.worker.sampling.eos_id
+    end = opened.worker.sampling.eos_ids[0]
 
     def value(prefixes: Sequence[Prefix]) -> Float[np.ndarray, "N"]:
         found = np.zeros(len(prefixes), np.float32)

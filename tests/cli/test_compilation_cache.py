@@ -72,3 +72,43 @@ def test_a_command_fills_the_cache_that_jax_reads(tmp_path):
     environment = own | {"HOME": str(tmp_path), "XDG_CACHE_HOME": "", "JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-c", script], env=environment, check=True)
     assert list(cache_folder(environment).glob("*-cache"))
+
+
+USE = """
+import os, rljax
+{before}
+print(rljax.use_compilation_cache())
+import jax; jax.config.update('jax_persistent_cache_min_compile_time_secs', 0); jax.jit(lambda x: x + 1)(1.0)
+print(jax.config.jax_compilation_cache_dir)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "variable", "folder"),
+    [
+        ("", None, "{home}/.cache/rljax/compiled/{processor}"),
+        ("", "{home}/of the environment", "{home}/of the environment"),
+        ("", "", None),
+        (
+            "import jax; jax.config.update('jax_compilation_cache_dir', '{home}/of the program')",
+            None,
+            "{home}/of the program",
+        ),
+    ],
+    ids=["nothing is set", "variable", "empty variable", "configuration"],
+)
+def test_a_program_keeps_its_programs_where_the_commands_do_unless_jax_has_a_folder(tmp_path, before, variable, folder):
+    places = {"home": tmp_path, "processor": processor()}
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XDG_"))}
+    own |= {"HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+    own |= {} if variable is None else {DIRECTORY: variable.format(**places)}
+    script = USE.format(before=before.format(**places))
+    out = subprocess.run([sys.executable, "-c", script], env=own, check=True, capture_output=True, text=True).stdout
+    used, configured = out.splitlines()
+    files = {path.parent for path in tmp_path.rglob("*-cache")}
+    if folder is None:
+        assert (used, files) == ("None", set())
+        return
+    expected = folder.format(**places)
+    assert used == configured == expected
+    assert files == {Path(expected)}

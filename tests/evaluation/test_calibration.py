@@ -88,7 +88,7 @@ class Sure:
 def test_the_confidence_of_a_response_is_in_its_row():
     prompts = EncodedPrompts((Problem("1+1=", "2"),), (ByteTokenizer().encode("1+1="),), 0)
     judge = Judge(ByteTokenizer(), BY_NAME["exact"])
-    worker = RolloutWorker(Sure(), prompts, 4, Sampling(32, ByteTokenizer.eos_token_id), judge)
+    worker = RolloutWorker(Sure(), prompts, 4, Sampling(32, (ByteTokenizer.eos_token_id,)), judge)
     rows = answered_rows(worker, None, 2, seed=0, batch=4, vote=vote)
     assert [(row["confidence"], row["correct"]) for row in rows] == [(0.75, True)] * 2
     sampled = gathered(rows, 1, 2, verified=True)

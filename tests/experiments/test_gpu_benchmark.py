@@ -35,7 +35,7 @@ def gpu():
 @pytest.fixture(scope="module")
 def shape(gpu):
     """The toy, with a head of its own or not, as a CPU counts it: in float32, and nothing is computed twice but logits."""
-    return replace(gpu.TOY, compute_dtype="float32", remat=False, attention="dense")
+    return replace(gpu.TOY, compute_dtype="float32", remat="none", attention="dense")
 
 
 def test_the_operations_are_nearly_those_that_the_compiler_counts(gpu, shape):

@@ -14,6 +14,7 @@ from rljax.errors import InputError
 from rljax.models import score_tokens, transformer_policy
 from rljax.models.adapters import Base, LowRank, adapted_paths, fingerprint, init_adapter, merge, scored, whole
 from rljax.models.checkpoint_tensors import entries, get_at
+from rljax.models.config import REMATS
 from rljax.models.language_model import Model
 from rljax.models.model_folder import read_json
 from rljax.models.patterns import matches, selected
@@ -40,7 +41,7 @@ def test_a_new_adapter_leaves_the_model_bit_for_bit(name):
 
 
 @pytest.mark.parametrize("targets", [EVERYTHING, ("query", "down"), ("output",)])
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("remat", REMATS)
 def test_an_adapter_beside_its_matrices_is_the_merged_one(targets, remat):
     """Log-probabilities, and the gradient in every factor."""
     config = replace(LLAMA, remat=remat)

@@ -64,7 +64,7 @@ def test_pretrained_weights_tell_their_story(shared_data):
     config = read_config(folder)
     policy = transformer_policy(config, folder=folder, bos=1, eos=2)
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), prompt_length=1)
-    request = Request((1,), prompt_id=0, group=0, sampling=Sampling(5, eos_id=2, temperature=0.0), seed=0)
+    request = Request((1,), prompt_id=0, group=0, sampling=Sampling(5, eos_ids=(2,), temperature=0.0), seed=0)
     (response,) = engine.generate(policy.init(jax.random.key(0)), [request])
     assert response.tokens.tolist() == [403, 407, 261, 378, 432]
 

@@ -133,7 +133,7 @@ def first_logits(decoder, weights, text):
 @pytest.fixture(scope="module")
 def drawn(params):
     """Two responses to each prompt at a high temperature: packed rows, and arrays."""
-    sampling = Sampling(8, TOKENIZER.eos_token_id, temperature=1.5)
+    sampling = Sampling(8, (TOKENIZER.eos_token_id,), temperature=1.5)
     requests = [
         Request(tuple(TOKENIZER.encode(PROMPTS[i])), i, i, sampling, seed=10 * i + j) for i in range(3) for j in range(2)
     ]

@@ -126,7 +126,7 @@ def test_a_product_and_its_derivative_are_those_with_the_dequantized_matrix(equa
 )
 def test_an_adapter_learns_what_it_learns_above_the_dequantized_model(kind, name, targets):
     """Log-probabilities, and the gradient in every factor; also where a matrix has no adapter, and as the sampler merges."""
-    config = replace(SHAPES[name], remat=name == "qwen3")
+    config = replace(SHAPES[name], remat="full" if name == "qwen3" else "none")
     params = random_params(config)
     held = Base(quantized_params(params, kind=kind, dtype="float32"), SCALE)
     plain, adapter = Base(unquantized(held.params), SCALE), random_adapter(params, targets=targets)
@@ -189,7 +189,7 @@ def test_a_backward_pass_holds_the_matrices_of_a_layer_and_not_of_all():
     """What the compiler counts for one layer and for two: with whole matrices kept, the second one would add its size."""
 
     def temporaries(layers):
-        config = replace(WIDE, width=256, hidden=1024, layers=layers, remat=True)
+        config = replace(WIDE, width=256, hidden=1024, layers=layers, remat="full")
         params = abstract_params(config)
         held = jax.eval_shape(partial(quantized_params, kind="nf4", dtype="float32"), params)
         adapter = jax.eval_shape(lambda: random_adapter(params))

@@ -89,7 +89,7 @@ def test_memory_of_packed_rows_begins_anew_with_each_sequence():
 def drawn():
     """Responses to the prompts, two each, drawn from the mixed policy at a temperature of 0.7: parameters, texts, rows, arrays."""
     params = MIXED.init(jax.random.key(0))
-    sampling = Sampling(12, TOKENIZER.eos_token_id, temperature=0.7)
+    sampling = Sampling(12, (TOKENIZER.eos_token_id,), temperature=0.7)
     ids = [tuple(TOKENIZER.encode(prompt)) for prompt in PROMPTS]
     requests = [Request(ids[i], i, i, sampling, seed=10 * i + j) for i in range(3) for j in range(2)]
     responses = DecodingEngine(MIXED.decoder, make_mesh(1, 1, 1), 8).generate(params, requests)

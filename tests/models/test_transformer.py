@@ -19,6 +19,7 @@ from rljax.models import (
     language_model,
     score_tokens,
 )
+from rljax.models.config import REMATS
 from rljax.models.language_model import advance_decode, begin_decode, grow_decode, insert_prompts, positions_of
 from rljax.models.language_model import logits as logits_of
 from rljax.models.transformer import rope_frequencies
@@ -128,9 +129,10 @@ def test_a_window_goes_round_the_ring_of_a_decode(params, window):
         ({"window": 4, "full_layers": (2,)}, r"full_layers is \(2,\); give numbers from 0 to 1"),
         ({"window": 4, "full_layers": (1, 0)}, "in order"),
         ({"full_layers": (1,)}, "has no window"),
+        ({"remat": "all"}, "remat is 'all'; choose one of none, full, dots, dots_no_batch"),
     ],
 )
-def test_windows_that_no_layer_can_have_are_refused(changes, message):
+def test_what_no_layer_can_have_is_refused(changes, message):
     with pytest.raises(InputError, match=message):
         replace(CONFIG, **changes)
 
@@ -189,13 +191,13 @@ def test_scores_are_the_log_softmax_of_the_logits(params, whole):
     np.testing.assert_allclose(scores.entropy, -(np.exp(reference) * reference).sum(-1), atol=1e-5)
 
 
-@pytest.mark.parametrize("variant", [{"chunk": 3}, {"remat": True}])
+@pytest.mark.parametrize("variant", [{"chunk": 3}, *({"remat": remat} for remat in REMATS[1:])])
 def test_saving_memory_changes_neither_value_nor_gradient(params, variant):
     def total(params, config, chunk):
         scores = score_tokens(Model(config), params, packed(1), chunk=chunk)
         return (scores.logp + 0.3 * scores.entropy).sum()
 
-    config = replace(CONFIG, remat=variant.get("remat", False))
+    config = replace(CONFIG, remat=variant.get("remat", "none"))
     value, gradient = jax.value_and_grad(total)(params, config, variant.get("chunk", 256))
     expected, expected_gradient = jax.value_and_grad(total)(params, CONFIG, 256)
     np.testing.assert_allclose(value, expected, rtol=1e-5)

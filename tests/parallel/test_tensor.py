@@ -95,7 +95,7 @@ def responses(mesh):
     policy = transformer_policy(CONFIG, eos=1, mesh=mesh)
     params = put(PARAMS, policy_shardings(mesh, PARAMS, PARAMS, policy.partition))
     engine = DecodingEngine(policy.decoder, mesh, prompt_length=4, slots=8)
-    sampling = Sampling(max_tokens=6, eos_id=1, temperature=1.0, top_p=0.9)
+    sampling = Sampling(max_tokens=6, eos_ids=(1,), temperature=1.0, top_p=0.9)
     requests = [
         Request(
             prompt_id=prompt,

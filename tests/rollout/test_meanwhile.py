@@ -24,7 +24,7 @@ from rljax.training.seams import Seams
 from rljax.training.setup import make_setup
 
 TOKENIZER = load_tokenizer("characters")
-SAMPLING = Sampling(4, TOKENIZER.eos_token_id)
+SAMPLING = Sampling(4, (TOKENIZER.eos_token_id,))
 REQUESTS = [Request((2, 3), place // 2, place // 2, SAMPLING, seed=place) for place in range(10)]
 PROBLEMS = [Problem(f"{request.group}+1=", str(request.group + 1)) for request in REQUESTS]
 SECONDS = 20.0

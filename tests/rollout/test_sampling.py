@@ -18,7 +18,7 @@ CONFIG = TransformerConfig(vocab_size=13, width=16, layers=2, heads=4, kv_heads=
 MODEL = Model(CONFIG)
 DECODER = transformer_policy(CONFIG, eos=1).decoder
 EOS, PAD, BUDGET = 1, 0, 10
-SAMPLING = Sampling(BUDGET, EOS, temperature=0.7)
+SAMPLING = Sampling(BUDGET, (EOS,), temperature=0.7)
 PROMPTS = jnp.array([[0, 0, 5, 6], [7, 8, 9, 10], [0, 3, 4, 5]] * 8)
 PROMPT_MASK = PROMPTS != PAD
 SEEDS = seed_words(range(len(PROMPTS)))

@@ -38,7 +38,7 @@ class Digits:
 
 
 def worker_of(engine, budget=12):
-    sampling = Sampling(budget, TOKENIZER.eos_token_id)
+    sampling = Sampling(budget, (TOKENIZER.eos_token_id,))
     return RolloutWorker(engine, PROMPTS, 2, sampling, Judge(TOKENIZER, lambda completions: [0.0] * len(completions)))
 
 

@@ -16,7 +16,7 @@ from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Sampling
 from rljax.rollout.stopping import may_have_stopped, stop_end
 from rljax.training.config import TrainConfig
-from rljax.training.setup import make_sampling
+from rljax.training.worker import make_sampling
 
 BYTES = ByteTokenizer()
 
@@ -93,7 +93,7 @@ def drawn():
     """Requests without stop strings, an engine of 4 rows, and the responses."""
     params = jax.tree.map(lambda x: x * 3, POLICY.init(jax.random.key(0)))
     engine = DecodingEngine(POLICY.decoder, make_mesh(1, 1), 4, 4, PAIRS.decode)
-    requests = [Request((5 + i // 2, 9), i // 2, i // 2, Sampling(BUDGET - i % 3, 0), seed=i << 40) for i in range(10)]
+    requests = [Request((5 + i // 2, 9), i // 2, i // 2, Sampling(BUDGET - i % 3, (0,)), seed=i << 40) for i in range(10)]
     return params, engine, requests, engine.generate(params, requests)
 
 
@@ -139,7 +139,7 @@ def test_an_engine_without_text_refuses_stop_strings(drawn):
     params, _, requests, _ = drawn
     engine = DecodingEngine(POLICY.decoder, make_mesh(1, 1), 4, 4)
     with pytest.raises(InputError, match=r"^text: stop strings .* got None"):
-        engine.generate(params, [requests[0]._replace(sampling=Sampling(4, 0, stop=("x",)))])
+        engine.generate(params, [requests[0]._replace(sampling=Sampling(4, (0,), stop=("x",)))])
 
 
 def test_the_setting_reaches_the_requests_and_an_empty_text_is_refused():

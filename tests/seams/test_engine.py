@@ -52,7 +52,7 @@ class PythonEngine:
     def draw(self, request):
         generator = random.Random(request.seed if request.sampling.temperature else request.prompt_id)
         digits = "".join(generator.choice("0123456789") for _ in range(generator.randint(1, 6)))
-        tokens = np.array([*TOKENIZER.encode(digits), request.sampling.eos_id], np.int32)
+        tokens = np.array([*TOKENIZER.encode(digits), request.sampling.eos_ids[0]], np.int32)
         nothing = np.zeros(len(tokens), np.float32)
         drawn = np.ones(len(tokens), bool)
         return Response(request.prompt_id, request.group, tokens, drawn, nothing, nothing, "stop", self.version)
@@ -82,10 +82,10 @@ def test_it_draws_for_training_and_for_evaluation(trained):
     before, first, second, after = engine.calls
     for call in (before, after):
         assert [request.prompt_id for request in call] == [0, 1, 2, 3]
-        assert {request.sampling for request in call} == {Sampling(12, TOKENIZER.eos_token_id, temperature=0.0)}
+        assert {request.sampling for request in call} == {Sampling(12, (TOKENIZER.eos_token_id,), temperature=0.0)}
     for call in (first, second):
         assert [request.group for request in call] == [group for group in range(4) for _ in range(4)]
-        assert {request.sampling for request in call} == {Sampling(12, TOKENIZER.eos_token_id)}
+        assert {request.sampling for request in call} == {Sampling(12, (TOKENIZER.eos_token_id,))}
         assert len({request.prompt_id for request in call}) == 4
     for call, problems in ((before, PROBLEMS[1]), (first, PROBLEMS[0]), (second, PROBLEMS[0])):
         assert all(list(request.prompt_tokens) == TOKENIZER.encode(problems[request.prompt_id].prompt) for request in call)
@@ -204,7 +204,7 @@ def test_responses_that_answer_otherwise_are_refused(case):
 
 
 def test_an_observation_has_no_log_probability_to_check():
-    request = Request((2, 3), 0, 0, Sampling(12, 1), 5)
+    request = Request((2, 3), 0, 0, Sampling(12, (1,)), 5)
     observed = {"mask": np.array([True, False]), "behaviour_logp": np.array([-1.0, np.nan], np.float32)}
     check_responses([request], [response(request, **observed)])
 
@@ -231,7 +231,9 @@ def test_a_request_gets_the_same_response_in_any_company(name):
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6)
     generator = np.random.default_rng(0)
     requests = [
-        Request(tuple(generator.integers(2, 20, 3 + i % 4).tolist()), i, 0, Sampling(12, 1, temperature=0.8), seed=i << 40)
+        Request(
+            tuple(generator.integers(2, 20, 3 + i % 4).tolist()), i, 0, Sampling(12, (1,), temperature=0.8), seed=i << 40
+        )
         for i in range(24)
     ]
     whole = engine.generate(params, requests)
@@ -255,7 +257,7 @@ def test_few_slots_give_the_responses_of_many(name, slots):
     generator = np.random.default_rng(0)
     prompts = [tuple(generator.integers(2, 20, length).tolist()) for length in (3, 6, 5, 4, 6)]
     requests = [
-        Request(prompts[i % 5], i % 5, 0, Sampling(4 + 4 * (i % 3), 1, temperature=0.8), seed=i << 40) for i in range(20)
+        Request(prompts[i % 5], i % 5, 0, Sampling(4 + 4 * (i % 3), (1,), temperature=0.8), seed=i << 40) for i in range(20)
     ]
     at_once, in_turn = (DecodingEngine(policy.decoder, make_mesh(1, 1), 6, each) for each in (20, slots))
     expected, actual = (engine.generate(params, requests) for engine in (at_once, in_turn))
@@ -286,7 +288,7 @@ def test_the_last_rows_go_on_in_fewer(name, monkeypatch):
     budgets = [3 + place % 3 if place % 8 else 20 + place for place in range(32)]
     prompts = [tuple(range(2, 4 + place % 5)) for place in range(32)]
     requests = [
-        Request(prompts[i], i, 0, Sampling(budget, -1, temperature=0.8), seed=i << 40) for i, budget in enumerate(budgets)
+        Request(prompts[i], i, 0, Sampling(budget, (), temperature=0.8), seed=i << 40) for i, budget in enumerate(budgets)
     ]
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6, 32)
     expected, moved = engine.generate(params, requests), []
@@ -314,7 +316,7 @@ def test_a_long_decode_begins_with_little_room(name, slots, monkeypatch):
     policy = MODELS[name]
     params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
     prompts = [tuple(range(2, 4 + place % 5)) for place in range(24)]
-    requests = [Request(prompts[i], i, 0, Sampling(1 + 5 * i % 37, -1, temperature=0.8), seed=i << 40) for i in range(24)]
+    requests = [Request(prompts[i], i, 0, Sampling(1 + 5 * i % 37, (), temperature=0.8), seed=i << 40) for i in range(24)]
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6, slots)
     expected, grown = engine.generate(params, requests), []
 
@@ -343,7 +345,7 @@ def test_each_prompt_is_read_once(monkeypatch):
 
     monkeypatch.setattr("rljax.rollout.engine.read_prompts", counted)
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6, 32)
-    engine.generate(params, [Request((2, 3 + i // 16), i // 16, 0, Sampling(5, 1), seed=i) for i in range(64)])
+    engine.generate(params, [Request((2, 3 + i // 16), i // 16, 0, Sampling(5, (1,)), seed=i) for i in range(64)])
     assert read == [(2, 6), (2, 6)]
 
 
@@ -351,7 +353,7 @@ def test_prompts_that_are_read_in_parts_are_put_into_rows_at_once(monkeypatch):
     """40 prompts, two read at once: four in each fill, which is an eighth of the slots."""
     policy = MODELS["transformer"]
     params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
-    requests = [Request((2, 3 + i % 16, 2 + i // 16), i, 0, Sampling(5, 1), seed=i) for i in range(40)]
+    requests = [Request((2, 3 + i % 16, 2 + i // 16), i, 0, Sampling(5, (1,)), seed=i) for i in range(40)]
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6, 32)
     expected, filled = engine.generate(params, requests), []
 

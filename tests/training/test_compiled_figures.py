@@ -3,6 +3,7 @@
 Nothing is run at these widths, and no weight exists. The bounds hold for every machine, because nothing is timed.
 """
 
+import itertools
 from dataclasses import replace
 from functools import partial
 
@@ -88,7 +89,7 @@ def test_log_probs_compute_the_logits_twice(log_probs):
 def test_reading_the_prompts_of_512_responses_takes_at_most_half_a_gb():
     """Prompts of 1,024 tokens, 16 responses each; one layer."""
     prompts = [tuple(np.random.default_rng(place).integers(0, 9, 1024).tolist()) for place in range(32)]
-    requests = [Request(prompts[place // 16], 0, place // 16, Sampling(128, 0), 0) for place in range(512)]
+    requests = [Request(prompts[place // 16], 0, place // 16, Sampling(128, (0,)), 0) for place in range(512)]
     rows = next(blocks_of(requests, 256, 1024, 1)).rows
     policy = transformer_policy(replace(QWEN, layers=1), eos=0)
     params, attention = jax.eval_shape(policy.init, jax.random.key(0)), shape(rows, 1024, dtype=jnp.bool_)
@@ -127,12 +128,30 @@ def test_prompts_that_were_read_in_four_parts_rewrite_the_rows_once():
 
     def moved(parts):
         source = shape(64, dtype=jnp.int32)
-        lowered = fill_rows.lower(policy.decoder, rows, [part] * parts, source, rows.draws, sampling=Sampling(budget, 0))
+        lowered = fill_rows.lower(policy.decoder, rows, [part] * parts, source, rows.draws, sampling=Sampling(budget, (0,)))
         return lowered.compile(compiler_options=for_measuring(make_mesh(1, 1))).cost_analysis()["bytes accessed"]
 
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows.state))
     assert moved(1) >= 2 * held, "the count would notice a second time"
     assert moved(4) - moved(1) <= 0.2 * held
+
+
+def test_the_more_a_layer_computes_again_the_less_it_leaves():
+    """Temporaries of a gradient for each further layer of 256 features, over 4 rows of 256 tokens."""
+    config = replace(QWEN, vocab_size=64, width=256, heads=4, kv_heads=2, head_dim=64, hidden=512)
+    one = np.ones((4, 128), np.int32)
+    rows = jax.tree.map(
+        lambda array: shape(*array.shape, dtype=array.dtype),
+        pack(Sequences(one, one > 0, one, one > 0, one.astype(np.float32))),
+    )
+
+    def measured(layers, remat):
+        policy = transformer_policy(replace(config, layers=layers, remat=remat), eos=0)
+        loss = jax.grad(lambda params, rows: policy.score(params, rows, 1.0).logp.sum())
+        return temporaries(compiled(loss, jax.eval_shape(policy.init, KEY), rows))
+
+    left = [measured(4, remat) - measured(2, remat) for remat in ("none", "dots", "dots_no_batch", "full")]
+    assert min(more / less for more, less in itertools.pairwise(left)) > 1.2, left
 
 
 def test_a_row_of_8704_tokens_is_held_a_layer_at_a_time():
@@ -148,7 +167,7 @@ def test_a_row_of_8704_tokens_is_held_a_layer_at_a_time():
             compiled(jax.grad(lambda params, rows: policy.score(params, rows, 1.0).logp.sum()), params, packed)
         )
 
-    one, two = (measured(layers, remat=True) for layers in (1, 2))
+    one, two = (measured(layers, remat="full") for layers in (1, 2))
     assert one <= 2.1 * GB, "the logits of a chunk, the head's gradient, and the pass of one layer"
     row = 4 * QWEN.width * 8704
     assert two - one <= 2 * row, "its input, and what the compiler adds"

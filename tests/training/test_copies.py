@@ -25,7 +25,7 @@ from rljax.training.update import make_gradient, make_score, put_layout, without
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 CONFIG = TransformerConfig(
-    vocab_size=48, width=32, layers=1, heads=2, kv_heads=2, head_dim=6, hidden=56, compute_dtype="bfloat16", remat=True
+    vocab_size=48, width=32, layers=1, heads=2, kv_heads=2, head_dim=6, hidden=56, compute_dtype="bfloat16", remat="full"
 )
 ALGORITHM = BY_NAME["grpo"](beta=0.0)
 GROUPS, LENGTH = (2, 4), 5

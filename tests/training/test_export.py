@@ -11,36 +11,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import transformers
-from reopened import first_state
+from reopened import first_state, run_without_training
 from safetensors.numpy import load_file, save_file
 from small_cli import printed, refused
 from small_runs import SMALL
 from two_hosts import on_two_hosts
 
 import rljax
-from rljax.data.history import no_history
 from rljax.data.tokenizer import CharacterTokenizer
 from rljax.models import transformer_policy
 from rljax.models.huggingface import load_params, read_config, save_pretrained
 from rljax.models.model_folder import read_json
 from rljax.parallel import make_mesh
-from rljax.tracking.run_folder import RunFolder
-from rljax.training import checkpoint as checkpoints
 from rljax.training.config import TrainConfig
 from rljax.training.opening import load
 from rljax.training.saving import Companions, companions, generation_config, save_model
 
 TINY = SMALL.replace(train_problems=24, heldout_problems=6, top_p=0.9)
 CHAT = "{% for m in messages %}{{ m.content }}{% endfor %}"
-
-
-def run_without_training(path, config, which=("best", "last")):
-    """The folder of a run that ended before its first step."""
-    setup, state = first_state(config)
-    folder = RunFolder.create(path, config.to_json() | {"seams": []})
-    for name in which:
-        checkpoints.save(folder.checkpoints / name, checkpoints.Checkpoint(state, no_history(24)), {})
-    return setup, state
 
 
 @pytest.fixture(scope="module")

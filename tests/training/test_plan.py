@@ -3,6 +3,7 @@
 import os
 import re
 from dataclasses import replace
+from functools import partial
 
 import jax
 import optax
@@ -18,11 +19,11 @@ from rljax.models import TransformerConfig, abstract_params, count_parameters, t
 from rljax.parallel import make_mesh
 from rljax.training import measured_programs, plan, setup
 from rljax.training.beginning import rl_state
+from rljax.training.cache_memory import USABLE, sampled_bytes
 from rljax.training.config import TrainConfig
 from rljax.training.fitting import (
     bytes_on_a_device,
     changes_to_try,
-    check_room,
     parameter_shapes,
     planned_algorithm,
     state_bytes,
@@ -38,6 +39,7 @@ from rljax.training.measured_programs import (
     policy_program,
     temporaries,
 )
+from rljax.training.memory_check import check_loaded, check_room
 from rljax.training.optimizer import policy_optimizer
 from rljax.training.plan import Plan, make_plan, plan_of
 from rljax.training.roofline import (
@@ -196,9 +198,9 @@ def test_the_work_of_a_step_is_that_of_a_hand_count():
     assert work["sample"].flops == read + 16 * 12 * 2 * (layer + 2 * 64 * 26 + 64 * 512)
     assert work["sample"].moved == 2 * 12 * (1000 + 3200 * 26 / 32), "rounds, tokens, weights and the cache on average"
     assert work["update"].moved == 4 * 2 * 1000 + 2 * 2 * 300, "micro-batches, both ways; updates, both ways"
-    assert step_work(config, replace(shape, remat=True), algorithm, make_mesh(1, 1), 20, Held(1, 0, 0, 0))[
-        "update"
-    ].flops == (16 * (32 * 4 * 2 * (layer + 2 * 64 * 32) + 12 * 4 * 2 * 64 * 512))
+    for remat, matrices, mixing in (("full", 4, 4), ("dots_no_batch", 3, 4), ("dots", 3, 3)):
+        update = step_work(config, replace(shape, remat=remat), algorithm, make_mesh(1, 1), 20, Held(1, 0, 0, 0))["update"]
+        assert update.flops == 16 * (32 * 2 * (matrices * layer + mixing * 2 * 64 * 32) + 12 * 4 * 2 * 64 * 512), remat
 
 
 def test_the_examples_of_the_auxiliary_loss_are_planned():
@@ -253,6 +255,41 @@ def test_a_state_without_room_is_refused_with_changes_that_would_fit():
         check_room(config, algorithm, policy, mesh, 8 * (needed - 1))
     with pytest.raises(InputError, match=r"Nor does it with --fsdp 8 --lora-rank 16: .* Use more devices"):
         check_room(config, algorithm, policy, mesh, 8)
+
+
+def test_the_sampler_needs_room_too():
+    """Its weights are whole on each of eight devices that share the state, and its cache has a row on each."""
+    algorithm, config = planned_algorithm(CONFIG.replace(fsdp=8))
+    mesh = make_mesh(1, 8)
+    policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
+    state, sampled = state_bytes(config, algorithm, policy, mesh), sampled_bytes(config, policy, mesh, 20, left=0)
+    assert sampled.weights == 4 * count_parameters(policy.shapes())
+    assert (sampled.rows, sampled.cache // 2**14) == (8, 2 * 4 * 32 * 64 * 4 // 2**14)
+    needed = state + sampled.weights + sampled.cache
+    check = partial(check_room, config, algorithm, policy, mesh)
+    assert check(8 * needed, prompt_length=20) == int(USABLE * needed) - state - sampled.weights
+    assert check(8 * state) == int(USABLE * state) - state, "an engine of one's own"
+    assert check(None, prompt_length=20) is None
+    with pytest.raises(InputError, match=r", drawing responses .* GB more for weights and .* GB for keys and values, "):
+        check(8 * (needed - 1), prompt_length=20)
+    with pytest.raises(InputError, match=rf"With --cache-memory {sampled.cache}B it would"):
+        check_room(config.replace(cache_memory="1GB"), algorithm, policy, mesh, 8 * needed, prompt_length=20)
+    assert check_room(
+        config.replace(cache_memory=f"{sampled.cache}B"), algorithm, policy, mesh, 8 * needed, prompt_length=20
+    )
+
+
+def test_a_model_that_is_opened_needs_room_for_its_parameters_and_a_row():
+    adapted = CONFIG.replace(lora_rank=2)
+    mesh = make_mesh(8, 1)
+    policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
+    params, cache = 4 * count_parameters(policy.shapes()), sampled_bytes(CONFIG, policy, mesh, 20, left=0).cache
+    for config, length, needed in ((CONFIG, None, params), (CONFIG, 20, params + cache), (adapted, 20, 2 * params + cache)):
+        assert check_loaded(config, policy, mesh, 8 * needed, prompt_length=length) is not None
+        with pytest.raises(
+            InputError, match=r"The model takes .* GB on each of 8 devices.* It needs devices with more memory"
+        ):
+            check_loaded(config, policy, mesh, 8 * (needed - 1), prompt_length=length)
 
 
 def test_the_room_is_that_of_the_optimizer_that_is_passed():
@@ -324,6 +361,7 @@ def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
     assert "grpo, 4 x 4 responses of at most 12 tokens; GB on 1 device\n" in text
     assert text.endswith("It fits 1GB.\n")
     assert "  optimiser" in text
+    assert re.search(r"^  rows decoded at once +16$", text, re.MULTILINE)
     assert re.search(r"^  in one step +operations +GB moved +GB sent$", text, re.MULTILINE)
     assert re.search(r"^  update +\d\.\d\de\+\d\d +\d\.\d +2\.0$", text, re.MULTILINE)
     assert main([*flags, "--device", "h100"]) == 0
@@ -333,7 +371,9 @@ def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
     assert main([*flags, "--device-memory", "1KB"]) == 1
     text = capsys.readouterr().out
     assert "It does not fit 1KB" in text
-    assert "Nor does it with --microbatch-rows 1 --remat --dtype bfloat16 --lora-rank 16 --quantize nf4: " in text
+    assert "Nor does it with --microbatch-rows 1 --remat full --dtype bfloat16 --lora-rank 16 --quantize nf4: " in text
+    assert main([*flags, "--cache-memory", "100KB"]) == 0
+    assert re.search(r"^  rows decoded at once +6$", capsys.readouterr().out, re.MULTILINE)
     refused(capsys, "--device 'abacus' is unknown; choose one of a100, h100", *flags, "--device", "abacus")
     refused(capsys, "--device-count is 0", *flags, "--device-count", "0")
     refused(capsys, r"this process has 8 devices and the plan is for 99; .*device_count=99", *flags, "--device-count", "99")

@@ -152,7 +152,7 @@ def test_a_copied_run_goes_on_bit_for_bit_and_its_model_is_opened(tmp_path):
     assert max(jax.tree.leaves(difference)) > 0, "the policy has left the reference"
     saved = {path.parent: path.stat().st_ino for path in whole.run.glob("checkpoints/*/*/reference/_METADATA")}
     assert len(saved) >= 4
-    assert len(set(saved.values())) == 2, "that of the warm start, and that of RL"
+    assert len(set(saved.values())) == 1
     policy = rljax.load(resumed.run, which="last", reward=even_length)
     chex.assert_trees_all_equal(*jax.device_get([policy.params, states[0].params]))
     rljax.export(resumed.run, tmp_path / "model", which="last")

@@ -143,11 +143,11 @@ def test_settings_and_values():
         "learning_rate": ("1", "2"),
         "with": ("advantage=rank", "weights=length_reweighted,alpha=0.5"),
     }
-    assert without_own(["--out", "x", "--steps=3", "--try=a=1,2", "--seeds", "2", "--json", "--remat"]) == [
+    assert without_own(["--out", "x", "--steps=3", "--try=a=1,2", "--seeds", "2", "--json", "--chat"]) == [
         "--steps=3",
-        "--remat",
+        "--chat",
     ]
-    assert words_of(["remat"], ["False"]) == ["--no-remat"]
+    assert words_of(["chat"], ["False"]) == ["--no-chat"]
 
 
 @pytest.mark.parametrize(

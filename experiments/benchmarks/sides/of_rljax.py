@@ -31,6 +31,7 @@ def configuration(folder: Path, step: work.Step):
         learning_rate=work.LEARNING_RATE,
         minibatches=1,
         microbatch_rows=step.microbatch,
+        replicas=1,
         warm_start_steps=0,
         steps=10**6,
         run=tempfile.mkdtemp(prefix="rljax-", dir=folder) + "/run",
@@ -133,7 +134,7 @@ def decode(lengths: list[int] | None, folder: Path, pace: Pace) -> None:
     policy, params = transformer_policy(config, eos=work.EOS), load_params(folder, config)
     engine = DecodingEngine(policy.decoder, mesh, step.prompt_tokens, step.slots)
     requests = [
-        Request(tuple(work.prompt_ids(place // step.group, step)), 0, place // step.group, Sampling(length, -1), place)
+        Request(tuple(work.prompt_ids(place // step.group, step)), 0, place // step.group, Sampling(length, ()), place)
         for place, length in enumerate(wanted)
     ]
 

@@ -134,7 +134,9 @@ class RewardConfig:
     """Largest share of responses that the reward may fail to judge (exception or time-out). Above this share the run stops."""
     groups: Annotated[int | None, tyro.conf.arg(name="reward-groups")] = None
     """Groups in one call of the reward, always the same ones. It judges them while the next responses are drawn, so a slow reward
-    costs less time. By default one call judges all groups that were sampled together, after the last response."""
+    costs less time. By default one call judges all groups that were sampled together, after the last response: with several calls,
+    math and reasoning_gym may exceed their time limits because the drawing slows them, code waits for the slowest program of every
+    call, your own reward may compare everything in its call, and the other built-in verifiers take next to no time."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""

@@ -24,9 +24,11 @@ class ModelConfig:
     chat: bool = False
     """Format prompts with the tokenizer's chat template."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Precision of matrix products. Parameters stay float32."""
-    remat: bool = False
-    """Recompute layers in the backward pass to save memory."""
+    """Precision of matrix products. Parameters stay float32. NVIDIA GPUs before the A100 (compute capability 8.0) do not multiply
+    in bfloat16, and it is refused there."""
+    remat: Literal["none", "full", "dots", "dots_no_batch"] = "none"
+    """What the backward pass computes again to save memory: full (all of a layer, which leaves its input alone), dots_no_batch (all
+    but products with weights), dots (all but products, those of the attention's dense form included) or none."""
     attention: Literal["blockwise", "dense", "cudnn", "splash"] = "blockwise"
     """Program that computes the attention of whole sequences: blockwise (some queries at a time) or dense (all scores at once)
     anywhere; cudnn on NVIDIA GPUs and splash on TPUs, which have not been run on such devices yet."""
@@ -66,6 +68,8 @@ class ModelConfig:
             self._check_images(self.images)
         if self.dtype not in ("float32", "bfloat16"):
             raise InputError(f"dtype is {self.dtype!r}; choose float32 or bfloat16.")
+        if self.remat not in ("none", "full", "dots", "dots_no_batch"):
+            raise InputError(f"remat is {self.remat!r}; choose none, full, dots or dots_no_batch.")
         if self.width % self.heads or (self.width // self.heads) % 2:
             raise InputError(f"width={self.width} over heads={self.heads} must give an even number of features per head.")
 

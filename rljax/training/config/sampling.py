@@ -8,6 +8,7 @@ import tyro
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.settings.checks import check_at_least, check_positive, check_positive_share, check_stop
+from rljax.text import byte_count
 
 
 @documented
@@ -30,9 +31,17 @@ class SamplingConfig:
     stop: tuple[str, ...] = ()
     """Texts that end a response, as EOS does, such as `--stop "</answer>"`. A response ends with the token that completes one, and
     keeps it: the reward reads it, and its tokens are trained on. Texts are found inside of tokens and across them. A
-    special token, such as `<|im_end|>`, is not text: make it the tokenizer's `eos_token`."""
-    decode_slots: int = 256
-    """Responses that are decoded at once; the others wait until some have ended. The key/value cache holds as many rows."""
+    special token, such as `<|im_end|>`, is not text: give its id as `stop_ids`."""
+    stop_ids: tuple[int, ...] = ()
+    """Ids of further tokens that end a response, which keeps them: `--stop-ids 7 13`. The tokenizer's end token always ends one,
+    and so do all tokens that the model's generation_config.json, or else its config.json, names as `eos_token_id`."""
+    decode_slots: int | None = None
+    """Most responses that are decoded at once; the others wait until some have ended. The key/value cache holds as many rows. By
+    default as many as --cache-memory holds; on CPUs, where it is not set, at most 256."""
+    cache_memory: str | None = None
+    """Memory of the key/value cache on each device, such as 8GB: as many rows are decoded at once as it holds when every prompt and
+    every response has its full length. By default what state and weights leave of nine tenths of the device's memory, and 256
+    rows where that is not known or where several hosts take part."""
     oversample: float = 1.5
     """Dynamic sampling: prompts sampled at a time, as a multiple of `prompts`."""
     max_tries: int = 4
@@ -57,6 +66,8 @@ class SamplingConfig:
         check_positive(self, ["temperature"])
         check_positive_share(self, ["top_p"])
         check_stop(self.stop)
+        if self.cache_memory is not None:
+            byte_count(self.cache_memory)
         least = 2 * self.prompts * self.max_response_tokens
         if self.token_budget is not None and (self.token_budget < least or self.group_size < 2):
             raise InputError(

@@ -1,0 +1,53 @@
+"""Types of the matrix products: which devices have them."""
+
+import jax
+
+from rljax.errors import InputError
+from rljax.models.attention_paths import Facts, described
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+"""Types in which products can be computed."""
+
+
+def missing_dtype(facts: Facts, *, x64: bool) -> str | None:
+    """Why products cannot be computed in a type; None if they can. CPUs have all of them, some by conversion.
+
+    Matrices that are held in 8 or 4 bits (`rljax.models.quantization`) are multiplied in this type too, so they need no other one.
+
+    Args:
+        facts: of the model and the devices.
+        x64: whether JAX computes in 64 bits (`jax_enable_x64`).
+
+    Example:
+        >>> missing_dtype(Facts("gpu", (7, 5), "bfloat16", 64), x64=False)
+        'bfloat16 needs an NVIDIA GPU of compute capability 8.0 or more, and the devices are gpu 7.5'
+        >>> missing_dtype(Facts("cpu", None, "bfloat16", 64), x64=False)
+    """
+    if facts.dtype not in DTYPES:
+        return f"products are computed in one of {', '.join(DTYPES)}"
+    least = {"bfloat16": (8, 0), "float16": (5, 3)}.get(facts.dtype)
+    if least is not None and facts.capability is not None and facts.capability < least:
+        version = ".".join(map(str, least))
+        return f"{facts.dtype} needs an NVIDIA GPU of compute capability {version} or more, and the devices are {described(facts)}"
+    if facts.dtype == "float16" and facts.platform == "tpu":
+        return "TPUs multiply in bfloat16 and float32, not in float16"
+    if facts.dtype == "float64" and not x64:
+        return "without jax_enable_x64, JAX computes in 32 bits"
+    return None
+
+
+def check_dtype(facts: Facts, *, x64: bool | None = None) -> None:
+    """Refuse a type of the products that the devices do not have.
+
+    Args:
+        facts: of the model and the devices.
+        x64: whether JAX computes in 64 bits; None: as it is configured.
+
+    Raises:
+        InputError: the message has the reason.
+    """
+    reason = missing_dtype(facts, x64=jax.config.jax_enable_x64 if x64 is None else x64)  # pyright: ignore[reportAttributeAccessIssue]
+    if reason is not None:
+        raise InputError(
+            f"dtype={facts.dtype!r} cannot be used: {reason}. Leave it out: float32, the default, runs anywhere."
+        )

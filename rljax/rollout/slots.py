@@ -1,0 +1,117 @@
+"""Rows that are decoded at once: as many as fit into some bytes of each device."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import PyTree
+
+from rljax.errors import InputError
+from rljax.models import Decoder, Params
+from rljax.parallel import row_shards
+from rljax.rollout.engine import compiled_rows, fewer_rows, rooms
+from rljax.rollout.sampling import read_prompts
+
+Weights = Params | PyTree[jax.ShapeDtypeStruct]
+"""Parameters, or their shapes."""
+
+
+@dataclass(frozen=True)
+class FittingSlots:
+    """Most rows that are decoded at once, for each length of prompts and responses: as many as a number of bytes holds.
+
+    Args:
+        decoder: how the model reads prompts and tokens.
+        mesh: devices that share the rows.
+        memory: bytes of each device.
+        most: most rows, whatever fits; None: as many as there are requests.
+        beside: bytes of a row beside its cache.
+        refuses: whether memory for less than a row on each device is refused; otherwise such a row is decoded.
+    """
+
+    decoder: Decoder
+    mesh: Mesh
+    memory: int
+    most: int | None = None
+    beside: int = 0
+    refuses: bool = True
+
+    def __call__(self, params: Weights, requests: int, length: int, budget: int) -> int:
+        """Most rows of a call.
+
+        Args:
+            params: ready for reading, or their shapes.
+            requests: number of responses to draw.
+            length: slots of a prompt, in tokens.
+            budget: most tokens of a response.
+
+        Raises:
+            InputError: not even one row on each device fits; the message has the bytes that it needs.
+        """
+        row = row_bytes(self.decoder, params, self.mesh, length, budget)
+        wanted = requests if self.most is None else min(requests, self.most)
+
+        def needed(rows: int) -> int:
+            return self._bytes(rows, row, length, budget) + self._each(rows) * self.beside
+
+        fitting = next((rows for rows in range(wanted, 0, -1) if needed(rows) <= self.memory), None)
+        if fitting is not None or not self.refuses:
+            return 1 if fitting is None else fitting
+        raise InputError(
+            f"cache_memory is {self.memory:,} bytes on each device, and the keys and values of one row, {length} tokens of prompt "
+            f"and {budget} of response, take {needed(1):,} bytes; give at least {needed(1)}B, or shorter responses."
+        )
+
+    def cache(self, params: Weights, rows: int, length: int, budget: int) -> int:
+        """The most bytes of caches that each device holds while so many rows are decoded; see `__call__`."""
+        return self._bytes(rows, row_bytes(self.decoder, params, self.mesh, length, budget), length, budget)
+
+    def _each(self, rows: int) -> int:
+        """Rows of a device."""
+        devices = row_shards(self.mesh)
+        return compiled_rows(rows, devices) // devices
+
+    def _bytes(self, rows: int, row: int, length: int, budget: int) -> int:
+        devices, each = row_shards(self.mesh), self._each(rows)
+        return peak_bytes(each * row, each * devices, length=length, budget=budget, devices=devices)
+
+
+def row_bytes(decoder: Decoder, params: Weights, mesh: Mesh, length: int, budget: int) -> int:
+    """Bytes on a device of the decoder's state for one row, whose heads lie over the axis `tensor`.
+
+    Args:
+        decoder: how the model reads prompts and tokens.
+        params: ready for reading, or their shapes.
+        mesh: devices that share the rows.
+        length: slots of a prompt, in tokens.
+        budget: most tokens of a response.
+    """
+    rows = row_shards(mesh)
+    prompts, attention = (jax.ShapeDtypeStruct((rows, max(length, 1)), dtype) for dtype in (jnp.int32, bool))
+    read: Callable = lambda *arrays: read_prompts(decoder, *arrays, budget=budget)  # noqa: E731
+    leaves = jax.tree.leaves(jax.eval_shape(read, params, prompts, attention).state)
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) // mesh.size
+
+
+def peak_bytes(whole: int, rows: int, *, length: int, budget: int, devices: int) -> int:
+    """The most bytes of caches that a device holds at once: a long decode copies its cache.
+
+    It copies a cache with less room into a larger one, and at the end the last rows into a cache of fewer rows.
+
+    Args:
+        whole: bytes of a device's part of the whole cache.
+        rows: of the decode, on all devices.
+        length: slots of a prompt, in tokens.
+        budget: most tokens of a response.
+        devices: number of devices that share the rows.
+
+    Example:
+        >>> peak_bytes(1000, 8, length=8, budget=32, devices=1), peak_bytes(1000, 16, length=72, budget=128, devices=1)
+        (1000, 1750)
+    """
+    less_room = [length + room for room in rooms(budget, length)[:-1]]
+    growth = whole * max(less_room, default=0) // (length + budget)
+    move = whole * max(fewer_rows(rows, budget, devices), default=0) // rows
+    return whole + max(growth, move)

@@ -1,0 +1,107 @@
+"""The worker that draws and judges responses, made from the settings."""
+
+from jax.sharding import Mesh
+
+from rljax.data.prompts import EncodedPrompts
+from rljax.data.tokenizer import Tokenizer, check_no_special_token
+from rljax.errors import InputError
+from rljax.models import Policy
+from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
+from rljax.rollout.stopping import Decode
+from rljax.training.cache_memory import decode_slots
+from rljax.training.chosen_reward import make_reward, own_reward
+from rljax.training.config import TrainConfig
+from rljax.training.end_tokens import all_ends
+from rljax.training.problems import Problems
+from rljax.training.seams import Seams
+
+
+def check_vocabulary(policy: Policy, tokenizer: Tokenizer) -> None:
+    """Refuse a tokenizer that has more tokens than the policy.
+
+    Raises:
+        InputError: the message names both sizes.
+    """
+    if tokenizer.vocab_size > policy.vocab_size:
+        raise InputError(
+            f"The tokenizer has {tokenizer.vocab_size} tokens and the model only {policy.vocab_size}; give the tokenizer that "
+            "belongs to the model."
+        )
+
+
+def make_engine(
+    config: TrainConfig, policy: Policy, mesh: Mesh, prompt_length: int, *, left: int | None, text: Decode
+) -> DecodingEngine:
+    """Make the built-in engine for a policy.
+
+    Raises:
+        InputError: the policy has no decoder.
+    """
+    if policy.decoder is None:
+        raise InputError(
+            "policy.decoder: the built-in engine needs one to sample from the policy; got None. Give the policy a decoder, or "
+            "pass an engine to train()."
+        )
+    slots = decode_slots(config, policy, mesh, left=left)
+    return DecodingEngine(policy.decoder, mesh, prompt_length, slots, text)
+
+
+def make_worker(
+    config: TrainConfig,
+    seams: Seams,
+    mesh: Mesh,
+    policy: Policy,
+    tokenizer: Tokenizer,
+    prompts: EncodedPrompts,
+    prompt_length: int,
+    problems: Problems,
+    *,
+    left: int | None,
+) -> RolloutWorker:
+    """Build the worker that samples and judges responses to prompts; it does not judge reasoning steps.
+
+    Args:
+        config: the settings.
+        seams: parts that replace built-in ones.
+        mesh: the devices.
+        policy: the model.
+        tokenizer: of prompts and responses.
+        prompts: prompts that can be sampled.
+        prompt_length: number of token slots of a prompt.
+        problems: all problems, for a reward model that needs their chat messages.
+        left: bytes of each device for the cache of the built-in engine; None if they are not known.
+
+    Raises:
+        InputError: a part cannot work with the others.
+    """
+    check_vocabulary(policy, tokenizer)
+    reward = make_reward(config, mesh, problems) if seams.reward is None else own_reward(seams.reward, config)
+    engine = seams.engine
+    if engine is None:
+        engine = make_engine(config, policy, mesh, prompt_length, left=left, text=tokenizer.decode)
+    return RolloutWorker(
+        engine=engine,
+        prompts=prompts,
+        prompt_length=prompt_length,
+        sampling=make_sampling(config, tokenizer),
+        judge=Judge(tokenizer, reward, messages=config.reward.messages, max_failure_share=config.reward.max_failure_share),
+        environment=seams.environment,
+    )
+
+
+def make_sampling(config: TrainConfig, tokenizer: Tokenizer) -> Sampling:
+    """Sampling settings of training responses.
+
+    Raises:
+        InputError: a stop string has a special token, or a stop id is not that of a token.
+    """
+    sampling = config.sampling
+    check_no_special_token(tokenizer, sampling.stop)
+    return Sampling(
+        max_tokens=sampling.max_response_tokens,
+        eos_ids=all_ends(config.model, tokenizer, sampling.stop_ids),
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        stop=sampling.stop,
+    )

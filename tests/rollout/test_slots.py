@@ -1,0 +1,118 @@
+"""Rows that fit into a number of bytes: what a row takes, how many are chosen, and that the engine decodes no more."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_runs import SMALL, even_length
+
+from rljax.errors import InputError
+from rljax.models import TransformerConfig, transformer_policy
+from rljax.parallel import make_mesh, put, row_shards
+from rljax.rollout import DecodingEngine, Request, Sampling, engine
+from rljax.rollout.engine import compiled_rows
+from rljax.rollout.sampling import empty_rows
+from rljax.rollout.slots import FittingSlots, row_bytes
+from rljax.training import setup
+from rljax.training.cache_memory import USUAL_SLOTS, decode_slots, sampled_bytes
+from rljax.training.seams import BUILT_IN
+from rljax.training.setup import make_policy, make_tokenizer
+
+SHAPE = TransformerConfig(vocab_size=32, width=16, layers=2, heads=2, kv_heads=2, head_dim=8, hidden=32)
+MESH = make_mesh(1, 1)
+POLICY = transformer_policy(SHAPE, eos=1, mesh=MESH)
+CONFIG = SMALL.replace(task="sums", train_problems=16, heldout_problems=4)
+
+
+def fitting(memory, **options):
+    return FittingSlots(POLICY.decoder, MESH, memory, **options)
+
+
+@pytest.mark.parametrize("axes", [(1, 1, 1), (2, 2, 1), (2, 2, 2)])
+def test_a_row_takes_what_the_arrays_of_a_decode_take(axes):
+    mesh = make_mesh(*axes)
+    policy = transformer_policy(SHAPE, eos=1, mesh=mesh)
+    params = policy.init(jax.random.key(0))
+    shards = row_shards(mesh)
+    state = empty_rows(policy.decoder, params, rows=shards, length=6, budget=10, room=10).state
+    assert (
+        row_bytes(policy.decoder, params, mesh, 6, 10) == sum(leaf.nbytes for leaf in jax.tree.leaves(state)) // mesh.size
+    )
+    assert row_bytes(policy.decoder, policy.shapes(), mesh, 6, 10) >= 2 * 2 * 16 * 16 * 4 // mesh.shape["tensor"]
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 400), st.integers(0, 2_000), st.sampled_from([12, 200]), st.sampled_from([0, 5_000]))
+def test_as_many_rows_as_fit_and_no_more(requests, kilobytes, budget, beside):
+    slots = fitting(1_000 * kilobytes, beside=beside, refuses=False)
+    params = POLICY.shapes()
+    rows = slots(params, requests, 8, budget)
+
+    def needed(rows):
+        return slots.cache(params, rows, 8, budget) + compiled_rows(rows, 1) * beside
+
+    assert rows == 1 or needed(rows) <= slots.memory
+    assert rows == requests or needed(rows + 1) > slots.memory
+    assert fitting(1_000 * kilobytes, beside=beside, refuses=False, most=7)(params, requests, 8, budget) == min(7, rows)
+
+
+def test_what_holds_no_row_is_refused_with_the_bytes_of_one():
+    with pytest.raises(InputError, match=r"cache_memory is 10 bytes on each device, .* give at least (\d+)B") as error:
+        fitting(10)(POLICY.shapes(), 4, 6, 12)
+    least = int(str(error.value).split("at least ")[1].split("B")[0])
+    assert fitting(least)(POLICY.shapes(), 4, 6, 12) == 1
+    with pytest.raises(InputError, match="give at least"):
+        fitting(least - 1)(POLICY.shapes(), 4, 6, 12)
+
+
+def test_the_engine_decodes_no_more_rows_than_fit_and_draws_the_same(monkeypatch):
+    sizes = []
+    monkeypatch.setattr(
+        engine,
+        "empty_rows",
+        lambda *arguments, rows, **rest: sizes.append(rows) or empty_rows(*arguments, rows=rows, **rest),
+    )
+    params = put(POLICY.init(jax.random.key(0)), jax.tree.map(lambda leaf: leaf.sharding, POLICY.init(jax.random.key(0))))
+    requests = [Request((2, 3 + i % 5), i, 0, Sampling(12, (1,)), seed=i << 40) for i in range(20)]
+    memory = fitting(0).cache(params, 6, 6, 12)
+    few, many = (
+        DecodingEngine(POLICY.decoder, MESH, 6, slots).generate(params, requests) for slots in (fitting(memory), 20)
+    )
+    assert sizes == [6, 20]
+    for one, other in zip(few, many, strict=True):
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+        np.testing.assert_allclose(one.policy_logp, other.policy_logp, atol=1e-5)
+
+
+def test_the_settings_choose_the_rows():
+    tokenizer = make_tokenizer(CONFIG)
+    policy = make_policy(CONFIG.model, tokenizer, MESH)
+
+    def rows(left=None, platform="gpu", **changes):
+        config = CONFIG.replace(prompts=100, **changes)
+        return sampled_bytes(config, policy, MESH, 6, left=left, platform=platform).rows
+
+    one = sampled_bytes(CONFIG, policy, MESH, 6, left=0).cache
+    assert rows() == USUAL_SLOTS, "nothing is known"
+    assert rows(left=10**9) == compiled_rows(800, 1), "all requests"
+    assert rows(left=10**9, platform="cpu") == USUAL_SLOTS
+    assert rows(left=10**9, decode_slots=48) == rows(cache_memory="1GB", decode_slots=48) == 48
+    assert rows(cache_memory=f"{40 * one}B") == rows(left=10**9, cache_memory=f"{40 * one}B") == 40
+    assert rows(left=0) == 1
+    beside = 16 * policy.vocab_size
+    assert rows(left=8 * (one + beside)) == 8, "the logits of a row count where everything that is left is filled"
+    assert decode_slots(CONFIG.replace(decode_slots=5), policy, MESH, left=None) == 5
+
+
+def test_a_run_with_too_little_for_a_row_is_refused_before_a_weight_is_drawn(monkeypatch):
+    monkeypatch.setattr(setup, "make_worker", lambda *arguments, **keywords: pytest.fail("a weight may be read"))
+    with pytest.raises(
+        InputError, match=r"cache_memory is 1,000 bytes on each device, .* 12 of response, take 1,\d+ bytes"
+    ):
+        setup.make_setup(CONFIG.replace(cache_memory="1KB"), BUILT_IN._replace(reward=even_length))
+    with pytest.raises(InputError, match="the size 'much' is not a number of bytes; write it as 5GB"):
+        CONFIG.replace(cache_memory="much")
+    monkeypatch.undo()
+    made = setup.make_setup(CONFIG.replace(cache_memory="20KB"), BUILT_IN._replace(reward=even_length))
+    assert made.train.engine.slots == FittingSlots(made.policy.decoder, made.mesh, 20_000)
