@@ -17,7 +17,9 @@ Deviations: no paper has these tasks. Pilots with seeds from 100 on chose arms, 
 again, with seeds that had not been used. `tight` had 40 steps first, and three arms were apart (seeds 0 to 7). `lengths` was to be
 decided by the length of wrong answers first, with tilts of 0.5, 1 and 2, and no arms were apart (seeds 0 to 4); then by the length
 of samples, which varies less, with tilts of 1, 2 and 4: it was stopped after eight seeds (8 to 15), as 1 and 2 were too close. With
-tilts of 1, 2.5 and 6 it was given sixteen seeds, because the intervals had to be shorter.
+tilts of 1, 2.5 and 6 it was given sixteen seeds, because the intervals had to be shorter. `outliers` and `exploit` were made
+again from another base model, when the accuracy of samples began to count right answers. From the first one, centred rewards with
+outliers were apart from rewards without; in `exploit` all arms were apart, as now.
 """
 
 import hashlib

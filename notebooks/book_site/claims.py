@@ -26,8 +26,6 @@ What depends on a network does not show: features that prompts share, a large vo
 
 ## In ten lines
 
-Every name is a link to its experiment.
-
 {summary}
 
 ```{{image}} claims.png
@@ -51,7 +49,7 @@ took {minutes:.0f} minutes on two shared cores.
 On 2026-11-23, 43 experiments were run again from the first seed on: every verdict was the same, and no statistic moved by more than
 0.00001.
 
-    rljax claims cispo               # an experiment: question, setting, deviations from the paper, all numbers
+    rljax claims cispo               # its question, setting, deviations from the paper, all numbers
     rljax claims --rerun cispo"""
 SUMMARY: dict[str, dict[str, str]] = {
     "Many updates on a rollout": {
