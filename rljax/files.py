@@ -1,4 +1,4 @@
-"""Floor 0: writes that leave nothing half-written or overwritten, and errors that mean that there is no room."""
+"""Floor 0: writes that leave nothing half-written, and errors that mean that there is no room."""
 
 import errno
 import os
@@ -7,22 +7,8 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from rljax.errors import InputError
-
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """Error numbers of a full disk, a used-up quota and a disk that can only be read."""
-
-
-def check_new_file(path: Path) -> None:
-    """Refuse a file that exists, or whose folder does not, before the work that fills it.
-
-    Raises:
-        InputError: the file exists, or its folder does not.
-    """
-    if path.exists():
-        raise InputError(f"{str(path)!r} already exists; choose another file.")
-    if not path.parent.is_dir():
-        raise InputError(f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}; make it first.")
 
 
 def atomic_write(path: Path, data: bytes) -> None:

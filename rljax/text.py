@@ -1,10 +1,7 @@
-"""Floor 0: pure functions of strings that several floors need: one-line errors, text for a terminal, names that exist, sizes."""
+"""Floor 0: pure functions of strings that several floors need: one-line errors, text for a terminal, names that exist."""
 
 import difflib
-import re
 from collections.abc import Iterable
-
-from rljax.errors import InputError
 
 
 def one_line(error: BaseException) -> str:
@@ -102,22 +99,3 @@ def listed(names: Iterable[str], command: str, *, most: int = 40) -> str:
     known = list(names)
     first = ", ".join(known[:most])
     return first if len(known) <= most else f"{first} and {len(known) - most} more (`{command}` prints them all)"
-
-
-def byte_count(size: str) -> int:
-    """Bytes of a size in words.
-
-    Raises:
-        InputError: the text is not a positive number with a unit.
-
-    Example:
-        >>> byte_count("5GB"), byte_count("200 KB"), byte_count("1MiB")
-        (5000000000, 200000, 1048576)
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B", size.strip(), re.IGNORECASE)
-    number, prefix, binary = ("0", "", "") if found is None else found.groups()
-    power = ("", "K", "M", "G", "T").index(prefix.upper())
-    count = int(float(number) * (1024 if binary else 1000) ** power)
-    if count < 1:
-        raise InputError(f"the size {size!r} is not a number of bytes; write it as 5GB, 500MB or 4GiB.")
-    return count

@@ -8,7 +8,7 @@ from typing import Any
 from rljax.cli.starting import Settings
 from rljax.errors import InputError
 from rljax.records import documented
-from rljax.text import byte_count
+from rljax.settings.sizes import byte_count
 from rljax.training.config import TrainConfig
 from rljax.training.config.start import Start
 

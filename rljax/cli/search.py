@@ -61,7 +61,8 @@ def run_search(command: SearchSteps) -> int:
     from rich.console import Console  # noqa: PLC0415  --help need not wait for JAX
 
     from rljax.data.prepared_folder import progress_bar  # noqa: PLC0415
-    from rljax.files import atomic_write, check_new_file  # noqa: PLC0415
+    from rljax.files import atomic_write  # noqa: PLC0415
+    from rljax.settings.checks import check_new_file  # noqa: PLC0415
     from rljax.training.search import search  # noqa: PLC0415
 
     settings = {entry.name: getattr(command, entry.name) for entry in fields(command)}

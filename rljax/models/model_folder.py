@@ -14,7 +14,8 @@ from jaxtyping import Array, Shaped
 
 from rljax.errors import InputError
 from rljax.records import documented
-from rljax.text import byte_count, one_line
+from rljax.settings.sizes import byte_count
+from rljax.text import one_line
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 GENERATION = "generation_config.json"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from rljax.errors import InputError
 from rljax.settings.flat import flat_names
@@ -93,3 +94,15 @@ def check_positive_share(settings: object, names: Iterable[str]) -> None:
         value = getattr(settings, name)
         if value is not None and not 0 < value <= 1:
             raise InputError(f"{flat_names(type(settings))[name]} is {value}; it must be above 0 and at most 1.")
+
+
+def check_new_file(path: Path) -> None:
+    """Refuse a file that exists, or whose folder does not, before the work that fills it.
+
+    Raises:
+        InputError: the file exists, or its folder does not.
+    """
+    if path.exists():
+        raise InputError(f"{str(path)!r} already exists; choose another file.")
+    if not path.parent.is_dir():
+        raise InputError(f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}; make it first.")

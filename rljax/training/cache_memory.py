@@ -11,7 +11,7 @@ from rljax.parallel import row_shards
 from rljax.records import documented, required
 from rljax.rollout.engine import compiled_rows
 from rljax.rollout.slots import FittingSlots
-from rljax.text import byte_count
+from rljax.settings.sizes import byte_count
 from rljax.training.config import TrainConfig
 from rljax.training.fitting import Shapes, bytes_on_a_device, parameter_shapes
 
@@ -68,7 +68,7 @@ def sampler_bytes(config: TrainConfig, params: Shapes, mesh: Mesh) -> int:
 
 @documented
 class Sampled(NamedTuple):
-    """What a device holds while responses are drawn, beside the state."""
+    """Bytes and rows of a device while responses are drawn, beside the state."""
 
     weights: int
     """Bytes of the weights as the engine reads them."""
@@ -81,7 +81,7 @@ class Sampled(NamedTuple):
 def sampled_bytes(
     config: TrainConfig, policy: Policy, mesh: Mesh, prompt_length: int, *, left: int | None, platform: str | None = None
 ) -> Sampled:
-    """What the built-in engine holds on each device when every prompt and every response has its full length.
+    """Bytes and rows of the built-in engine on each device when every prompt and every response has its full length.
 
     Args:
         config: the settings.

@@ -10,9 +10,10 @@ from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.evaluation.consistency import Cleaned, Keep, Kept, cleaned_demonstrations, kept_responses
 from rljax.evaluation.sampled import Call, answered_rows
-from rljax.files import atomic_write, check_new_file
+from rljax.files import atomic_write
 from rljax.rewards.ballot import vote_for
 from rljax.rollout import RolloutWorker
+from rljax.settings.checks import check_new_file
 from rljax.training.answering import check_numbers, check_temperature, judge_name
 from rljax.training.opening import OpenPolicy, find_run, load
 from rljax.training.problems import training_problems

@@ -10,11 +10,12 @@ import numpy as np
 
 from rljax.data.problem import Problem, reward_columns
 from rljax.errors import InputError
-from rljax.files import atomic_write, check_new_file
+from rljax.files import atomic_write
 from rljax.records import documented
 from rljax.rewards.protocol import judge
 from rljax.rollout import RolloutWorker
 from rljax.rollout.groups import right_and_known
+from rljax.settings.checks import check_new_file
 from rljax.training.answering import check_numbers, check_temperature
 from rljax.training.opening import OpenPolicy, Which, find_run, load
 from rljax.training.problems import training_problems

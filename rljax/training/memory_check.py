@@ -42,7 +42,7 @@ class Needs(NamedTuple):
         return self.held + self.weights + self.cache
 
     def refusal(self, what: str, mesh: Mesh, room: int, note: str = "") -> str:
-        """What is held and what there is room for, in words.
+        """The bytes that are held and those that there is room for, in words.
 
         Args:
             what: is held: "training state".

@@ -8,7 +8,7 @@ import tyro
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.settings.checks import check_at_least, check_positive, check_positive_share, check_stop
-from rljax.text import byte_count
+from rljax.settings.sizes import byte_count
 
 
 @documented
