@@ -142,7 +142,7 @@ def step_work(
 ) -> dict[str, Work]:
     """Work of each phase of an RL step in which every prompt and every response has its full length.
 
-    What devices send to each other in the updates is for the compiler to count; while sampling and scoring it is left out.
+    What devices send to each other is for the compiler to count.
 
     Args:
         config: the settings.
@@ -160,7 +160,7 @@ def step_work(
     seen = held.cache * (prompt_length + drawn / 2) / slots
     work = {"sample": Work(read + written, rounds * drawn * (held.weights + seen))}
     forward = forward_flops(shape, count * slots, slots, scored=count * drawn)
-    passes = sum(algorithm.needs(name) for name in ("ref_logp", "behaviour_entropy", "square_sum"))
+    passes = score_passes(algorithm)
     values = 0.0 if algorithm.critic is None else forward_flops(shape, count * slots, slots, scored=0)
     if passes or values:
         work["score"] = Work(passes * forward + values, (passes + (values > 0)) * held.weights)
@@ -183,6 +183,11 @@ def step_work(
         moved = parts(schedule.minibatches) * read * held.weights + 2 * schedule.minibatches * held.critic
         work["critic"] = Work(repeats * flops, repeats * moved)
     return work
+
+
+def score_passes(algorithm: Algorithm) -> int:
+    """How often a rollout is scored by the policy or its reference before the updates."""
+    return sum(algorithm.needs(name) for name in ("ref_logp", "behaviour_entropy", "square_sum"))
 
 
 def decoded_rows(config: TrainConfig, mesh: Mesh) -> int:
