@@ -76,11 +76,10 @@ def run(mesh, monkeypatch):
     return sum(total), max(held)
 
 
-@pytest.mark.parametrize("axes", [(1, 8, 1), (2, 2, 2)], ids=["1x8x1", "2x2x2"])
-def test_an_engine_sends_what_is_planned_and_holds_the_cache_that_is_planned(axes, monkeypatch):
-    mesh = make_mesh(*axes)
+def test_an_engine_sends_what_is_planned_and_holds_the_cache_that_is_planned(monkeypatch):
+    mesh = make_mesh(2, 2, 2)
     real, held = run(mesh, monkeypatch)
-    assert sample_sent(CONFIG, SHAPE, mesh, START) == pytest.approx(real, rel=0.1)
+    assert sample_sent(CONFIG, SHAPE, mesh, START) == pytest.approx(real, rel=1e-6)
     assert real > 0
     assert held == cache_bytes(CONFIG, SHAPE, mesh, START) == most_cache_bytes(CONFIG, SHAPE, mesh, START)
 
@@ -88,7 +87,7 @@ def test_an_engine_sends_what_is_planned_and_holds_the_cache_that_is_planned(axe
 def test_a_cache_that_grows_is_held_beside_its_copy_as_planned(monkeypatch):
     """From room for 2 tokens to 4 and 6."""
     monkeypatch.setattr(engine_module, "LONG_BUDGET", BUDGET)
-    mesh = make_mesh(2, 2, 2)
+    mesh = make_mesh(1, 1)
     _, held = run(mesh, monkeypatch)
     assert held == most_cache_bytes(CONFIG, SHAPE, mesh, START) > cache_bytes(CONFIG, SHAPE, mesh, START)
 
