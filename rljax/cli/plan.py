@@ -18,7 +18,7 @@ from rljax.training.config.start import Start
 class Plan(Settings):
     """Say what `rljax train` with the same flags would need on each device, before it is started.
 
-    Of the model only config.json is read, and the devices may be absent. The updates are compiled, not run. With --device-memory
+    Of the model only config.json is read, and the devices may be absent. The programs are compiled, not run. With --device-memory
     or --device the command ends with the code 1 if the run does not fit, and names flags with which it would. With --device it also
     says how long each phase of a step takes at least.
     """

@@ -68,7 +68,7 @@ def shared_rows(lengths: Int[np.ndarray, "N"], slots: int, *, most: int = MOST_I
 
 
 @documented
-class Rows(NamedTuple):
+class DenseRows(NamedTuple):
     """Sequences in the rows that they share."""
 
     shared: list[list[int]]
@@ -79,7 +79,7 @@ class Rows(NamedTuple):
     """Sequences that may share a row, one of `MOST_IN_A_ROW`."""
 
 
-def dense_rows(lengths: Int[np.ndarray, "N"], slots: int, *, count: int, rows: int) -> Rows:
+def dense_rows(lengths: Int[np.ndarray, "N"], slots: int, *, count: int, rows: int) -> DenseRows:
     """Distribute sequences over rows so that at most a tenth of what is computed is padding, if that can be.
 
     Rows of all slots with few sequences come first, because their program is the one that most batches use; then more sequences to
@@ -96,12 +96,12 @@ def dense_rows(lengths: Int[np.ndarray, "N"], slots: int, *, count: int, rows: i
         rows: R, rows of a micro-batch.
     """
     tokens, parts = int(lengths.sum()), -(-count // rows)
-    longest, best, least = max(lengths, default=1), Rows([], slots, MOST_IN_A_ROW[0]), 0
+    longest, best, least = max(lengths, default=1), DenseRows([], slots, MOST_IN_A_ROW[0]), 0
     for size in sorted({-(-slots * part // LENGTHS) for part in range(1, LENGTHS + 1)}, reverse=True):
         for most in MOST_IN_A_ROW:
             if size < longest or (best.shared and -(-tokens // (rows * size)) * rows * size >= least):
                 break
-            found = Rows(shared_rows(lengths, size, most=most), size, most)
+            found = DenseRows(shared_rows(lengths, size, most=most), size, most)
             used = -(-len(found.shared) // rows)
             computed = used * rows * size
             if used <= _parts(parts, most) and (not best.shared or computed < least):

@@ -41,7 +41,7 @@ from rljax.training.value_update import make_value_step, value_schedule
 
 @documented
 class Measured(NamedTuple):
-    """Memory and messages of the updates for one device, as the compiler counts them."""
+    """Memory of the updates and messages of a step for one device, as the compiler counts them."""
 
     temporaries: int
     """Bytes that an update of the policy holds for a while: activations, gradients, logits."""
@@ -51,6 +51,10 @@ class Measured(NamedTuple):
     """Bytes that an update of the critic holds for a while."""
     critic_sent: int = 0
     """Bytes that the device sends in all updates of the critic of a step."""
+    sample_sent: int = 0
+    """Bytes that the device sends while the responses of a step are drawn."""
+    score_sent: int = 0
+    """Bytes that the device sends while they are scored."""
 
 
 READ_BY_SOME = (
@@ -70,10 +74,7 @@ def data_shapes(
     rollout = everything._replace(**dict.fromkeys(unread))
     progress = jax.ShapeDtypeStruct((), jnp.float32)
     batch = jax.eval_shape(lambda rollout, progress: prepare(algorithm, rollout, progress=progress), rollout, progress)
-    count, length = sampling.prompts * sampling.group_size, sampling.max_response_tokens
-    sequences = _full(count, prompt_length, length)._replace(policy_logp=np.zeros((count, length), np.float32))
-    at_once = rows_at_once(config, mesh, prompt_length, count)
-    layout = lay_out(sequences, sequences.attention, rows=at_once, devices=row_shards(mesh))
+    layout = layout_of(config, mesh, prompt_length, sampling.prompts * sampling.group_size)
     everywhere, rows = replicated(mesh), row_sharding(mesh, leading=1)
     packed = with_places(layout.packed, jax.tree.map(lambda _: rows, layout.packed))
     places = with_places(layout.responses, everywhere)
@@ -91,6 +92,14 @@ def example_shapes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> tuple
     return packed, mask
 
 
+def layout_of(config: TrainConfig, mesh: Mesh, prompt_length: int, count: int) -> Layout:
+    """Layout of so many responses, in which every prompt and every response has its full length."""
+    length = config.sampling.max_response_tokens
+    sequences = _full(count, prompt_length, length)._replace(policy_logp=np.zeros((count, length), np.float32))
+    rows = rows_at_once(config, mesh, prompt_length, count)
+    return lay_out(sequences, sequences.attention, rows=rows, devices=row_shards(mesh))
+
+
 def _full(count: int, prompt_length: int, length: int) -> Sequences:
     """Sequences without padding."""
     prompts, drawn = np.ones((count, prompt_length), np.int32), np.ones((count, length), np.int32)
@@ -100,7 +109,7 @@ def _full(count: int, prompt_length: int, length: int) -> Sequences:
 def policy_program(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> jax.stages.Compiled:
     """Compile an update of a policy of this shape, for measuring."""
     algorithm, config = planned_algorithm(config)
-    policy = _policy(config, shape, mesh)
+    policy = planned_policy(config, shape, mesh)
     state, base = state_shapes(config, algorithm, policy, mesh)
     layout, batch = data_shapes(config, algorithm, mesh, prompt_length, minibatches=config.optimization.minibatches)
     score, optimizer = make_score(policy, config.sampling.temperature), policy_optimizer(config)
@@ -114,17 +123,23 @@ def policy_program(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, pr
 def critic_program(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> jax.stages.Compiled:
     """Compile an update of a critic of this shape, for measuring."""
     algorithm, config = planned_algorithm(config)
-    policy, minibatches = _policy(config, shape, mesh), value_schedule(algorithm, config).minibatches
+    policy, minibatches = planned_policy(config, shape, mesh), value_schedule(algorithm, config).minibatches
     state, _ = state_shapes(config, algorithm, policy, mesh)
     layout, batch = data_shapes(config, algorithm, mesh, prompt_length, minibatches=minibatches)
-    head = required(algorithm.critic, "algorithm.critic").head
-    function = required(policy.value_function, "policy.value_function")(head.size, config.critic.surprisal)
-    critic = Critic(function, head, config.critic.frozen_trunk, loaded=False)
+    critic = planned_critic(config, algorithm, policy)
     step: Any = make_value_step(algorithm, critic, critic_optimizer(config, algorithm), state, mesh)
     return step.lower(state, layout, batch).compile(compiler_options=for_measuring(mesh))
 
 
-def _policy(config: TrainConfig, shape: TransformerConfig, mesh: Mesh) -> Policy:
+def planned_critic(config: TrainConfig, algorithm: Algorithm, policy: Policy) -> Critic:
+    """The critic of a run, without its parameters."""
+    head = required(algorithm.critic, "algorithm.critic").head
+    function = required(policy.value_function, "policy.value_function")(head.size, config.critic.surprisal)
+    return Critic(function, head, config.critic.frozen_trunk, loaded=False)
+
+
+def planned_policy(config: TrainConfig, shape: TransformerConfig, mesh: Mesh) -> Policy:
+    """The policy of a run with a model of this shape."""
     policy = transformer_policy(shape, eos=0, mesh=mesh, chunk=config.model.score_chunk)
     return held(policy, config.optimization.freeze)
 
@@ -153,14 +168,20 @@ def measure_updates(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, p
 
 
 def for_memory(mesh: Mesh) -> dict[str, str]:
-    """Options that stop the compiler from removing the program's barriers.
+    """Options that stop the compiler from holding what is not needed at the same time.
 
     A CPU's compiler removes the barriers before a layer is computed again, and may then compute all layers again at once: the
-    temporaries that it reports would be those of a program without `remat`. A program that is compiled with these options is
-    measured, and not run.
+    temporaries that it reports would be those of a program without `remat`. With several devices it also gathers the parameters of
+    all layers first, and adds up the gradients of all layers last, in one operation. A program that is compiled with these options
+    is measured, and not run.
     """
-    on_cpu = mesh.devices.flat[0].platform == "cpu"
-    return {"xla_disable_hlo_passes": "cse_barrier_expander"} if on_cpu else {}
+    if mesh.devices.flat[0].platform != "cpu":
+        return {}
+    barriers = "cse_barrier_expander"
+    if mesh.size == 1:
+        return {"xla_disable_hlo_passes": barriers}
+    order = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+    return {"xla_disable_hlo_passes": f"{barriers},cpu-all-reduce-combiner", **order}
 
 
 CHEAP_CODE = MappingProxyType({"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True})
@@ -177,7 +198,7 @@ def extrapolated(measure: Callable[[int], Measured], layers: int) -> Measured:
 
     Example:
         >>> extrapolated(lambda layers: Measured(10 + 3 * layers, 7), 30)
-        Measured(temporaries=100, sent=7, critic_temporaries=0, critic_sent=0)
+        Measured(temporaries=100, sent=7, critic_temporaries=0, critic_sent=0, sample_sent=0, score_sent=0)
     """
     few, more = 2, 3
     if layers <= more:

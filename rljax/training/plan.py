@@ -1,6 +1,6 @@
 """Memory and work of a run on each device, from shapes alone: no weight is read, and nothing is computed.
 
-The updates are compiled ahead of time for devices that need not be there; see `rljax.training.measured_programs`.
+The programs are compiled ahead of time for devices that need not be there; see `rljax.training.measured_programs`.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,8 @@ from rljax.training.fitting import (
     ring_bytes,
     state_shapes,
 )
-from rljax.training.measured_programs import extrapolated, measure_updates
+from rljax.training.measured_programs import Measured, extrapolated, measure_updates
+from rljax.training.measured_sampling import sample_sent, score_sent
 from rljax.training.roofline import Held, Work, cache_bytes, most_cache_bytes, step_work
 from rljax.training.setup import make_shape, make_tokenizer
 
@@ -99,14 +100,17 @@ def make_plan(
     config = config.replace(decode_slots=sampled.rows)
     # A layer with a window takes no more memory than others, so layers of both kinds are measured alike.
     alike = replace(shape, window=None, full_layers=()) if shape.full_layers else shape
-    found = extrapolated(
-        lambda layers: measure_updates(config, replace(alike, layers=layers), mesh, prompt_length), shape.layers
-    )
+    found = extrapolated(lambda layers: measure(config, replace(alike, layers=layers), mesh, prompt_length), shape.layers)
     read = Held(
         weights, sizes["params"] + sizes["opt_state"], sizes["critic"], cache_bytes(config, shape, mesh, prompt_length)
     )
     phases = step_work(config, shape, algorithm, mesh, prompt_length, read)
-    messages = {"update": found.sent, "critic": found.critic_sent}
+    messages = {
+        "sample": found.sample_sent,
+        "score": found.score_sent,
+        "update": found.sent,
+        "critic": found.critic_sent,
+    }
     return Plan(
         parameters=sizes["params"] + (0 if base is None else bytes_on_a_device(base.params)),
         optimizer=sizes["opt_state"],
@@ -116,9 +120,17 @@ def make_plan(
         cache=most_cache_bytes(config, shape, mesh, prompt_length),
         temporaries=found.temporaries,
         critic_temporaries=found.critic_temporaries,
-        phases={name: work._replace(sent=float(messages.get(name, 0))) for name, work in phases.items()},
+        phases={name: work._replace(sent=float(messages[name])) for name, work in phases.items()},
         ring=ring,
         rows=sampled.rows,
+    )
+
+
+def measure(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> Measured:
+    """Compile the programs of a step for a model of this shape, and read what they take."""
+    return measure_updates(config, shape, mesh, prompt_length)._replace(
+        sample_sent=sample_sent(config, shape, mesh, prompt_length),
+        score_sent=score_sent(config, shape, mesh, prompt_length),
     )
 
 

@@ -147,7 +147,7 @@ def step_work(
 ) -> dict[str, Work]:
     """Work of each phase of an RL step in which every prompt and every response has its full length.
 
-    What devices send to each other in the updates is for the compiler to count; while sampling and scoring it is left out.
+    What devices send to each other is for the compiler to count.
 
     Args:
         config: the settings.
@@ -165,7 +165,7 @@ def step_work(
     seen = held.cache * (prompt_length + drawn / 2) / slots
     work = {"sample": Work(read + written, rounds * drawn * (held.weights + seen))}
     forward = forward_flops(shape, count * slots, slots, scored=count * drawn)
-    passes = sum(algorithm.needs(name) for name in ("ref_logp", "behaviour_entropy", "square_sum"))
+    passes = score_passes(algorithm)
     values = 0.0 if algorithm.critic is None else forward_flops(shape, count * slots, slots, scored=0)
     if passes or values:
         work["score"] = Work(passes * forward + values, (passes + (values > 0)) * held.weights)
@@ -195,6 +195,11 @@ def most_rows(config: TrainConfig) -> int:
     sampling = config.sampling
     slots = USUAL_SLOTS if sampling.decode_slots is None else sampling.decode_slots
     return min(slots, sampling.prompts * sampling.group_size)
+
+
+def score_passes(algorithm: Algorithm) -> int:
+    """How often a rollout is scored by the policy or its reference before the updates."""
+    return sum(algorithm.needs(name) for name in ("ref_logp", "behaviour_entropy", "square_sum"))
 
 
 def decoded_rows(config: TrainConfig, mesh: Mesh) -> int:

@@ -1,19 +1,22 @@
 """Devices that share rows, parameters, heads and vocabulary change no loss, no gradient and no token."""
 
+import functools
 import math
 from dataclasses import replace
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.algorithms import BY_NAME, Rollout, loss, prepare
+from rljax.algorithms import BY_NAME, Rollout, loss, prepare, value_loss
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, init_params, transformer_policy
 from rljax.models.axes import check_shape
 from rljax.models.language_model import abstract_params
 from rljax.parallel import make_mesh, policy_shardings, put, put_rows
+from rljax.records import required
 from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack
 from rljax.rollout.sampling import grow_rows
 
@@ -25,65 +28,107 @@ RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(2, 16, (P * G, START + T)).astype(np.int32)
 ATTENTION = np.arange(T) < RNG.integers(1, T + 1, P * G)[:, None]
 PACKED = pack(Sequences(TOKENS[:, :START], np.ones((P * G, START), bool), TOKENS[:, START:], ATTENTION))
-WEIGHTS = RNG.normal(size=(2, P * G, T)).astype(np.float32) * ATTENTION
 ROLLOUT = Rollout(
     mask=ATTENTION.reshape(P, G, T),
-    behaviour_logp=-RNG.random((P, G, T)).astype(np.float32),
-    rewards=RNG.random((P, G)).astype(np.float32),
-    ref_logp=-RNG.random((P, G, T)).astype(np.float32),
-    values=RNG.random((P, G, T)).astype(np.float32),
-    behaviour_entropy=RNG.random((P, G, T)).astype(np.float32),
-    step_rewards=RNG.random((P, G, T)).astype(np.float32),
-    teacher_logp=-RNG.random((P, G, T)).astype(np.float32),
-    square_sum=RNG.random((P, G, T)).astype(np.float32),
-    greedy_rewards=RNG.random(P).astype(np.float32),
-    reward_parts={"form": RNG.random((P, G)).astype(np.float32)},
+    behaviour_logp=-RNG.random((P, G, T)),
+    rewards=np.resize([0.0, 1.0, 0.0, 0.0, 1.0], (P, G)),
+    ref_logp=-RNG.random((P, G, T)),
+    values=RNG.random((P, G, T)),
+    behaviour_entropy=RNG.random((P, G, T)),
+    step_rewards=RNG.random((P, G, T)),
+    teacher_logp=-RNG.random((P, G, T)),
+    square_sum=RNG.random((P, G, T)),
+    greedy_rewards=RNG.random(P),
+    reward_parts={"form": RNG.random((P, G))},
     step_end=ATTENTION.reshape(P, G, T),
 )
-
-
-def scored(mesh):
-    """Scores, and the gradient of a weighted sum of them, on a mesh; None: one device without one."""
-    policy = transformer_policy(CONFIG, eos=1, mesh=mesh, chunk=5)
-    params = PARAMS if mesh is None else put(PARAMS, policy_shardings(mesh, PARAMS, PARAMS, policy.partition))
-    packed, weights = (PACKED, WEIGHTS) if mesh is None else (put_rows(mesh, PACKED), put_rows(mesh, WEIGHTS, leading=1))
-
-    @jax.jit
-    def both(params, packed, weights):
-        def total(params):
-            scores = policy.score(params, packed, 0.9)
-            return (weights[0] * scores.logp + weights[1] * scores.entropy).sum(), scores
-
-        return jax.grad(total, has_aux=True)(params)
-
-    return both(params, packed, weights)
+ALGORITHMS = {name: factory(**({"k": 2} if name == "pass_at_k" else {})) for name, factory in BY_NAME.items()}
 
 
 @pytest.fixture(scope="module")
-def one():
-    return jax.device_get(scored(None))
+def batches():
+    with jax.enable_x64(True):
+        return {
+            name: jax.device_get(prepare(algorithm, ROLLOUT, progress=0.5 if algorithm.needs("progress") else None))
+            for name, algorithm in ALGORITHMS.items()
+        }
+
+
+@jax.jit
+def losses(scores, batches):
+    """Loss of every algorithm, and its gradient in the scores."""
+
+    def of_scores(scores, name):
+        return loss(
+            ALGORITHMS[name], scores.logp, batches[name], entropy=scores.entropy, teacher_divergence=scores.entropy
+        )[0]
+
+    return {name: jax.value_and_grad(of_scores)(scores, name) for name in batches}
+
+
+def policy_on(mesh):
+    """The policy in float64, where the order of a sum does not matter, and its parameters."""
+    policy = transformer_policy(replace(CONFIG, compute_dtype="float64"), eos=1, mesh=mesh, chunk=5)
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), PARAMS)
+    return policy, put(params, policy_shardings(mesh, params, params, policy.partition))
+
+
+@pytest.fixture(scope="module")
+def gradients(batches):
+    """Mesh -> loss, gradient in the scores and gradient in the parameters by the name of the algorithm; computed once for each."""
+
+    @functools.cache
+    def on(axes):
+        mesh = make_mesh(*axes)
+        with jax.enable_x64(True):
+            policy, params = policy_on(mesh)
+            score = functools.partial(policy.score, temperature=0.9)
+            packed = put_rows(mesh, PACKED)
+            found = jax.device_get(losses(jax.jit(score)(params, packed=packed), put_rows(mesh, batches)))
+            stacked = jax.tree.map(lambda *each: np.stack(each), *[gradient for _, gradient in found.values()])
+
+            @jax.jit
+            def pulled_back(params, packed, stacked):
+                _, pull = jax.vjp(lambda params: score(params, packed=packed), params)
+                return jax.lax.map(lambda gradient: pull(gradient)[0], stacked)
+
+            pulled = jax.device_get(pulled_back(params, packed, put_rows(mesh, stacked, leading=1)))
+        in_params = [jax.tree.map(lambda leaf, i=i: leaf[i], pulled) for i in range(len(found))]
+        return {name: (*found[name], each) for name, each in zip(found, in_params, strict=True)}
+
+    return on
 
 
 @pytest.mark.parametrize("axes", MESHES.values(), ids=MESHES)
-def test_scores_and_their_gradient_are_those_of_one_device(one, axes):
-    chex.assert_trees_all_close(jax.device_get(scored(make_mesh(*axes))), one, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", BY_NAME)
-def test_the_loss_of_every_algorithm_is_that_of_one_device(one, name):
-    """With the chain rule, and the gradient of the scores above, its gradient is the same too."""
-    algorithm = BY_NAME[name]()
-    batch = jax.device_get(prepare(algorithm, ROLLOUT, progress=None if algorithm.mix is None else 0.5))
+def test_every_algorithm_has_the_loss_and_the_gradients_of_one_device(gradients, name, axes):
+    actual, expected = gradients(axes)[name], gradients((1, 1, 1))[name]
+    assert np.isfinite(expected[0])
+    assert any(leaf.any() for leaf in jax.tree.leaves(expected[1]))
+    assert all(leaf.any() for leaf in jax.tree.leaves(expected[2]))
+    chex.assert_trees_all_close(actual, expected, rtol=1e-9, atol=1e-9)
 
-    def of_scores(logp, entropy, batch):
-        return jax.value_and_grad(
-            lambda logp: loss(algorithm, logp, batch, entropy=entropy, teacher_divergence=entropy)[0]
-        )(logp)
 
-    scores, compiled, mesh = one[1], jax.jit(of_scores), make_mesh(2, 2, 2)
-    expected = compiled(*scores, batch)
-    actual = compiled(*put_rows(mesh, scores), put_rows(mesh, batch))
-    chex.assert_trees_all_close(jax.device_get(actual), jax.device_get(expected), rtol=1e-5, atol=1e-6)
+def test_a_critic_has_the_loss_and_the_gradient_of_one_device(batches):
+    ppo = ALGORITHMS["ppo"]
+    critic = required(ppo.critic, "critic")
+
+    def loss_and_gradient(mesh):
+        policy, params = policy_on(mesh)
+        function = policy.value_function(critic.head.size, False)
+        values = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), function.init(jax.random.key(1), params))
+        values = put(values, policy_shardings(mesh, values, params, policy.partition))
+
+        def total(values, packed, batch):
+            outputs = function.outputs(values, packed)
+            return value_loss(ppo, critic.head.value(outputs), batch, outputs=outputs)[0]
+
+        return jax.device_get(jax.jit(jax.value_and_grad(total))(values, *put_rows(mesh, (PACKED, batches["ppo"]))))
+
+    with jax.enable_x64(True):
+        expected, actual = (loss_and_gradient(make_mesh(*axes)) for axes in ((1, 1, 1), (2, 2, 2)))
+    assert all(leaf.any() for leaf in jax.tree.leaves(expected))
+    chex.assert_trees_all_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.fixture(scope="module")

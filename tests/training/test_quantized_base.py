@@ -23,11 +23,11 @@ from rljax.models.quantization import quantized_params, unquantized
 from rljax.parallel import make_mesh
 from rljax.rollout import sequences_of
 from rljax.training.beginning import rl_state
+from rljax.training.cache_memory import sampler_bytes
 from rljax.training.fitting import parameter_shapes
 from rljax.training.interrupt import Interrupted
 from rljax.training.lesson import scored_rows
 from rljax.training.opening import load
-from rljax.training.plan import sampler_bytes
 from rljax.training.saving import companions, save_model
 from rljax.training.setup import make_shape
 from rljax.training.update import make_score, make_scores
@@ -193,11 +193,8 @@ def test_a_plan_counts_the_copy_for_sampling(config):
         shape = make_shape(config.replace(dtype=dtype).model, 128)
         mesh = make_mesh(1, 1)
         params = parameter_shapes(transformer_policy(shape, eos=0, mesh=mesh), mesh)
-        weights = count_parameters(params) * jnp.dtype(dtype).itemsize
         for kind in (None, "nf4"):
-            found[dtype, kind] = sampler_bytes(config.replace(quantize=kind), shape, params, weights, mesh) / bytes_of(
-                params
-            )
+            found[dtype, kind] = sampler_bytes(config.replace(dtype=dtype, quantize=kind), params, mesh) / bytes_of(params)
     expected = {("float32", None): 1, ("float32", "nf4"): 1, ("bfloat16", None): 1.5, ("bfloat16", "nf4"): 0.5}
     assert found == expected
 

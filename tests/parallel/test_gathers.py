@@ -1,0 +1,93 @@
+"""How often devices gather the parameters that they share, and how much of them they hold, counted in programs that are not run.
+
+The counts are those of the compiler for CPUs with the options of a plan.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from rljax.models import TransformerConfig, transformer_policy
+from rljax.models.token_scores import token_scores
+from rljax.parallel import make_mesh, row_sharding
+from rljax.parallel.collectives import collectives
+from rljax.rollout import Sequences, pack
+from rljax.training.fitting import parameter_shapes
+from rljax.training.measured_programs import for_measuring, temporaries
+
+ROWS, TOKENS, WIDTH, VOCAB = 8, 16, 64, 128
+DEEP = TransformerConfig(vocab_size=512, width=2048, layers=2, heads=16, kv_heads=8, head_dim=128, hidden=8192, remat=True)
+MATRICES = [
+    *[4 * DEEP.width * DEEP.head_dim * heads for heads in (DEEP.heads, DEEP.heads, DEEP.kv_heads, DEEP.kv_heads)],
+    *[4 * DEEP.width * DEEP.hidden] * 3,
+]
+"""Bytes of a layer's matrices."""
+
+
+def compiled(function, mesh, *shapes, places=None):
+    program = jax.jit(function, out_shardings=places).lower(*shapes)
+    return program.compile(compiler_options=for_measuring(mesh))
+
+
+@pytest.mark.parametrize("chunk", [1, 16])
+@pytest.mark.parametrize("axes", [(1, 8, 1), (2, 4, 1), (2, 2, 2)], ids=["1x8x1", "2x4x1", "2x2x2"])
+def test_the_head_is_gathered_once_and_its_gradient_added_up_once_whatever_the_number_of_chunks(axes, chunk):
+    """A chunk of 16 tokens of a part, and one of a single token: forward and backward in one program."""
+    mesh = make_mesh(*axes)
+    place = NamedSharding(mesh, PartitionSpec("tensor", "fsdp"))
+    hidden = jax.ShapeDtypeStruct((ROWS, TOKENS, WIDTH), jnp.float32, sharding=row_sharding(mesh))
+    tokens = jax.ShapeDtypeStruct((ROWS, TOKENS), jnp.int32, sharding=row_sharding(mesh))
+    head = jax.ShapeDtypeStruct((VOCAB, WIDTH), jnp.float32, sharding=place)
+
+    def total(hidden, head, tokens):
+        return token_scores(hidden, head, tokens, chunk=chunk, mesh=mesh)[0].sum()
+
+    places = None, (row_sharding(mesh), place)
+    found = collectives(compiled(jax.value_and_grad(total, (0, 1)), mesh, hidden, head, tokens, places=places).as_text())
+    part = 4 * VOCAB * WIDTH // mesh.shape["tensor"]
+    gathers = [each for each in found if each.kind == "all-gather"]
+    assert {(each.size, each.devices, each.times) for each in gathers} == {(part, mesh.shape["fsdp"], 1)}
+    assert 1 <= len(gathers) <= 2, "once for both passes, or once for each"
+    sums = [each for each in found if each.kind in ("all-reduce", "reduce-scatter") and each.size >= part // ROWS]
+    assert [each.times for each in sums if each.size >= part] == [1]
+
+
+@pytest.fixture(scope="module")
+def deep():
+    """Gradient of the scores of models of two and three layers over fsdp=8."""
+    mesh, tokens = make_mesh(1, 8), np.ones((ROWS, 4), np.int32)
+    packed = pack(Sequences(tokens, tokens > 0, tokens, tokens > 0))
+    rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=row_sharding(mesh)), packed)
+
+    def gradient(layers):
+        policy = transformer_policy(replace(DEEP, layers=layers), eos=0, mesh=mesh)
+        params = parameter_shapes(policy, mesh)
+        places = None, jax.tree.map(lambda leaf: leaf.sharding, params)
+        score = jax.value_and_grad(lambda params, rows: policy.score(params, rows, 1.0).logp.sum())
+        return compiled(score, mesh, params, rows, places=places)
+
+    return {layers: gradient(layers) for layers in (2, 3)}
+
+
+def test_each_matrix_of_a_layer_is_gathered_once_in_each_pass(deep):
+    sizes = {
+        layers: Counter(
+            each.size for each in collectives(program.as_text()) if each.kind == "all-gather" and each.times == 1
+        )
+        for layers, program in deep.items()
+    }
+    one = Counter({size: count for size, count in (sizes[3] - sizes[2]).items() if size >= min(MATRICES)})
+    assert one == Counter(2 * MATRICES), "forward, and again when the layer is computed a second time"
+    assert max(sizes[3]) == max(MATRICES), "no two matrices at once"
+
+
+def test_a_further_layer_adds_next_to_nothing_to_what_a_device_holds(deep):
+    """Its parameters are gathered when it is their turn, and its gradient is added up and cut when it is there."""
+    layer = sum(MATRICES)
+    assert temporaries(deep[2]) > max(MATRICES), "the count would notice a matrix"
+    assert temporaries(deep[3]) - temporaries(deep[2]) <= 0.01 * layer
