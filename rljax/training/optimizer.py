@@ -236,7 +236,7 @@ def _trial(optimizer: optax.GradientTransformation) -> Callable[[Params, optax.O
 def policy_optimizer(config: TrainConfig) -> optax.GradientTransformation:
     """The built-in optimiser of the policy in RL."""
     optimization = config.optimization
-    updates = optimization.steps * optimization.minibatches * optimization.passes
+    updates = _updates(optimization)
     make = SCHEDULES[optimization.schedule]
     schedule = make(optimization.learning_rate, optimization.learning_rate_warmup, updates)
     optimizer = without_frozen(_shared(optimization, schedule), optimization.freeze)
@@ -245,8 +245,8 @@ def policy_optimizer(config: TrainConfig) -> optax.GradientTransformation:
 
 def warm_start_optimizer(config: TrainConfig) -> optax.GradientTransformation:
     """Optimiser of the policy in the warm start."""
-    warm, warmup = config.warm_start, config.optimization.learning_rate_warmup
-    schedule = cosine_schedule(warm.learning_rate, warmup, warm.steps)
+    warm = config.warm_start
+    schedule = cosine_schedule(warm.learning_rate, _short_warmup(config, warm.steps), warm.steps)
     if warm.optimizer == "muon":
         built_in = muon(schedule, b2=config.optimization.adam_b2, **_of_all_phases(config.optimization))
     else:
@@ -264,14 +264,24 @@ def critic_learning_rate(config: TrainConfig, algorithm: Algorithm) -> float:
 def critic_optimizer(config: TrainConfig, algorithm: Algorithm) -> optax.GradientTransformation:
     """Optimiser of the critic in RL."""
     peak = critic_learning_rate(config, algorithm)
-    return _shared(config.optimization, constant_schedule(peak, config.optimization.learning_rate_warmup))
+    return _shared(config.optimization, constant_schedule(peak, _short_warmup(config, _updates(config.optimization))))
 
 
 def pretraining_optimizer(config: TrainConfig, algorithm: Algorithm, updates: int) -> optax.GradientTransformation:
     """Optimiser of the critic in value pretraining, which makes `updates` updates; RL continues with its state."""
     own = config.critic.pretraining_learning_rate
     peak = critic_learning_rate(config, algorithm) if own is None else own
-    return _shared(config.optimization, cosine_schedule(peak, config.optimization.learning_rate_warmup, updates))
+    return _shared(config.optimization, cosine_schedule(peak, _short_warmup(config, updates), updates))
+
+
+def _updates(optimization: OptimizationConfig) -> int:
+    """Planned updates of the policy in RL."""
+    return optimization.steps * optimization.minibatches * optimization.passes
+
+
+def _short_warmup(config: TrainConfig, updates: int) -> int:
+    """Warm-up of a critic, or of a phase before RL: the policy's, but at most a tenth of the updates, or 10 of them."""
+    return min(config.optimization.learning_rate_warmup, max(10, updates // 10))
 
 
 def _of_all_phases(config: OptimizationConfig) -> dict[str, Any]:

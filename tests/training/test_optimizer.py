@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+from rljax import algorithms
 from rljax.errors import InputError
 from rljax.training.config import TrainConfig
 from rljax.training.optimizer import (
@@ -15,11 +16,14 @@ from rljax.training.optimizer import (
     check_optimizer,
     constant_schedule,
     cosine_schedule,
+    critic_optimizer,
     factored,
     falling_schedule,
     learning_rate_of,
     muon,
     policy_optimizer,
+    pretraining_optimizer,
+    warm_start_optimizer,
 )
 
 
@@ -56,6 +60,34 @@ def test_the_schedule_is_that_of_the_settings():
         for _ in range(4):
             _, state = optimizer.update(params, state, params)
         assert learning_rate_of(state) == pytest.approx(last, abs=1e-6)
+
+
+def rates_of(optimizer, updates: int) -> list[float | None]:
+    """Learning rate of each of the first updates."""
+    params = {"w": jnp.ones((2, 2))}
+    state, rates = optimizer.init(params), []
+    for _ in range(updates):
+        _, state = optimizer.update(params, state, params)
+        rates.append(learning_rate_of(state))
+    return rates
+
+
+@pytest.mark.parametrize(("warmup", "short"), [(6, 6), (300, 20)])
+def test_a_long_warmup_of_the_policy_is_cut_for_a_critic_and_before_rl(warmup, short):
+    config = TrainConfig.flat(
+        **{"algorithm": "vapo", "learning_rate": 0.5, "critic_learning_rate": 0.5, "value_pretraining_learning_rate": 0.5},
+        **{"learning_rate_warmup": warmup, "steps": 100, "minibatches": 2, "warm_start_steps": 200},
+        **{"warm_start_learning_rate": 0.5, "warm_start_optimizer": "adamw"},
+    )
+    vapo = algorithms.vapo()
+    np.testing.assert_allclose(rates_of(policy_optimizer(config), 3), 0.5 * np.arange(1, 4) / (warmup + 1), rtol=1e-5)
+    for optimizer in (
+        critic_optimizer(config, vapo),
+        pretraining_optimizer(config, vapo, 200),
+        warm_start_optimizer(config),
+    ):
+        rates = rates_of(optimizer, short + 1)
+        np.testing.assert_allclose(rates, 0.5 * np.arange(1, short + 2) / (short + 1), rtol=1e-5)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])

@@ -66,7 +66,8 @@ class OptimizationConfig:
     learning_rate: float = 1e-6
     """Peak learning rate of RL."""
     learning_rate_warmup: int = 10
-    """Updates over which the learning rate rises linearly."""
+    """Updates over which the learning rate rises linearly; for a critic and before RL, a tenth of the updates if that is less, but
+    not fewer than 10."""
     schedule: Literal["constant", "cosine"] = "constant"
     """The policy's learning rate in RL after its warm-up: 'constant', or 'cosine', which falls to 0 at the end of the run."""
     adam_b1: float = 0.9
