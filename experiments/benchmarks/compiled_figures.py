@@ -109,7 +109,7 @@ def table(content: dict[str, Any]) -> str:
         f"GRPO with a reference and AdamW, {PROMPTS} x {GROUP} responses of {RESPONSE} tokens after prompts of {PROMPT}, all of",
         f"their full length; products in bfloat16, layers computed again in the backward pass, micro-batches of {MICROBATCH}",
         f"rows on all devices together, {SLOTS} responses drawn at once, parameters cut over all devices. The compiler is that for",
-        "CPUs: it sums whole gradients on every device, and multiplies and sends bfloat16 as float32.",
+        "CPUs: it multiplies and sends bfloat16 as float32.",
         "",
         f"GB on each device; the last column says whether the largest sum is below the {room / 1e9:g} GB of an H100:",
         "",
@@ -124,8 +124,7 @@ def table(content: dict[str, Any]) -> str:
     lines += [
         "",
         "Work of a step: operations of all devices together; bytes of weights, optimiser and cache that each device reads or",
-        "writes; bytes that each device sends in the updates (what it sends while sampling and scoring is not counted); and the",
-        "least time on H100s by the largest of the three.",
+        "writes; bytes that each device sends; and the least time on H100s by the largest of the three.",
         "",
         "| model | devices | phase | operations | GB moved | GB sent | seconds at least |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: |",
@@ -145,7 +144,8 @@ def main(arguments: Arguments) -> None:
         raise SystemExit(f"There is no {', '.join(sorted(unknown))}; rows: {', '.join(ROWS)}.")
     pretend_devices(os.environ, max(int(row.partition("/")[2]) for row in ROWS))
     file, known = arguments.out / f"{NAME}.json", own_versions()
-    rows = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.is_file() else {}
+    content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    rows = content["rows"] if content.get("versions") == known else {}
     for row in arguments.rows:
         rows[row] = figures(row)
         content = {

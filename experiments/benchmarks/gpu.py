@@ -16,7 +16,7 @@ nothing, and a token attends to the mean of those before it. The share of the ba
 of the tokens so far, on average) x tokens / seconds / peak. Each case is a process of its own. On a device that two libraries use,
 the second one begins when the first has ended.
 
-Writes gpu.json and gpu.md beside this file; rows that are not measured stay as they are.
+Writes gpu.json and gpu.md beside this file; rows that are not measured stay as they are, if they are of this device and these versions.
 """
 
 import json
@@ -251,7 +251,8 @@ def main(arguments: Arguments) -> None:
     known = {"rljax": own_versions()} | {peer: versions(python_of(peer, arguments.work)) for peer in arguments.beside}
     arguments.out.mkdir(parents=True, exist_ok=True)
     file = arguments.out / "gpu.json"
-    rows = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.is_file() else {}
+    content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    rows = content["rows"] if (content.get("device"), content.get("versions")) == (kind, known) else {}
     for name in arguments.shapes:
         with tempfile.TemporaryDirectory() as scratch:
             bench = Bench(Path(scratch), name, arguments)

@@ -3,7 +3,7 @@
 An experiment is its page, `rljax.book.tabular`, `rljax.book.worlds` and what else of `rljax.book` the page imports. The
 equations that it tries are not in its hash, as an edit that changes no number would throw all results away; a test runs a seed of
 some experiments again, and compares. What the algorithms of each arm hold, equations by name and numbers, is in the file: an arm
-with another algorithm has no results.
+with another algorithm has no results. Arms that name no algorithm, such as those of a claim about an estimator, have no such entry.
 """
 
 import ast

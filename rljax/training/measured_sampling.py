@@ -89,7 +89,7 @@ def sampling_of(config: TrainConfig) -> Sampling:
     sampling = config.sampling
     return Sampling(
         sampling.max_response_tokens,
-        eos_id=0,
+        eos_ids=(0,),
         temperature=sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,

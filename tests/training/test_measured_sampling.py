@@ -65,7 +65,7 @@ def run(mesh, monkeypatch):
     policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
     params = init_params(SHAPE, jax.random.key(0))
     params = put(params, policy_shardings(mesh, params, params, policy.partition))
-    sampling = Sampling(BUDGET, NEVER, temperature=CONFIG.sampling.temperature, top_p=0.9)
+    sampling = Sampling(BUDGET, (NEVER,), temperature=CONFIG.sampling.temperature, top_p=0.9)
     requests = [
         Request((2 + prompt,) * START, prompt, prompt, sampling, place)
         for prompt in range(PROMPTS)
