@@ -16,7 +16,8 @@ nothing, and a token attends to the mean of those before it. The share of the ba
 of the tokens so far, on average) x tokens / seconds / peak. Each case is a process of its own. On a device that two libraries use,
 the second one begins when the first has ended.
 
-Writes gpu.json and gpu.md beside this file; rows that are not measured stay as they are, if they are of this device and these versions.
+Writes gpu.json and gpu.md beside this file. Rows that are not measured stay as they are where this device and these versions made
+them.
 """
 
 import json

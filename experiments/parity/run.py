@@ -42,7 +42,7 @@ from rljax.rollout import Sequences, pack
 
 BOUND = 1e-4
 """Largest difference of two logits or log-probabilities."""
-ROWS, TOKENS, PROMPT = 4, 48, 8
+ROWS, TOKENS, PROMPT, WINDOW = 4, 48, 8, 8
 VOCABULARY, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 512, 128, 4, 8, 2, 16, 320
 COMMON = {
     "vocab_size": VOCABULARY,
@@ -65,7 +65,11 @@ FAMILIES: dict[str, transformers.PretrainedConfig] = {
     "Llama": transformers.LlamaConfig(**COMMON, tie_word_embeddings=False),
     "Llama, stretched rotations": transformers.LlamaConfig(**COMMON, rope_parameters=STRETCH),
     "Mistral": transformers.MistralConfig(**COMMON, sliding_window=None),
+    "Mistral, sliding window": transformers.MistralConfig(**COMMON, sliding_window=WINDOW),
     "Qwen2": transformers.Qwen2Config(**COMMON, tie_word_embeddings=True),
+    "Qwen2, sliding window": transformers.Qwen2Config(
+        **COMMON, tie_word_embeddings=True, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1
+    ),
     "Qwen3": transformers.Qwen3Config(**COMMON, head_dim=2 * HEAD_DIM, tie_word_embeddings=True),
 }
 TARGETS = {"every matrix": ("attention", "feed_forward"), "some": ("layers/[12]/attention/query", "value", "down")}
@@ -129,7 +133,7 @@ def model_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
     config = read_config(folder / "theirs")
     params = load_params(folder / "theirs", config)
     yield compared("transformers", family, "loaded", of_rljax(config, params), of_transformers(theirs))
-    if family != "Mistral":  # a model without a checkpoint is written as one of the other families
+    if not family.startswith("Mistral"):  # a model without a checkpoint is written as one of the other families
         own = changed(init_params(config, jax.random.key(0)), 1)
         write_model(folder / "own", model_contents(config, own, bos=None, eos=1))
         yield compared("transformers", family, "exported", of_rljax(config, own), of_transformers(opened(folder / "own")))

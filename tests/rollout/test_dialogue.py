@@ -14,7 +14,7 @@ from rljax.rollout.request import DialogueEngine, check_responses
 SHAPE = TransformerConfig(vocab_size=10, width=16, layers=2, heads=4, kv_heads=2, head_dim=8, hidden=32)
 POLICY = transformer_policy(SHAPE, eos=1)
 EOS, BUDGET = 1, 60
-SAMPLING = Sampling(BUDGET, EOS, temperature=0.9)
+SAMPLING = Sampling(BUDGET, (EOS,), temperature=0.9)
 PARAMS = jax.tree.map(lambda x: x * 3, POLICY.init(jax.random.key(0)))
 PROMPTS = [(2, 3, 4), (5,), (6, 7, 8, 9, 2), (3, 3)]
 REQUESTS = {

@@ -178,7 +178,7 @@ def test_turns_that_go_on_with_their_cache_are_those_of_reading_again(slots):
     parts = {"policy": policy, "problems": PROBLEMS, "environment": Guessing()}
     setup, state = first_state(OWN.replace(max_response_tokens=40, decode_slots=slots), **parts)
     engine = setup.train.engine
-    assert isinstance(engine.dialogue(state.params, {0: Request((2,), 0, 0, Sampling(4, EOS), 0)}), CachedDialogue)
+    assert isinstance(engine.dialogue(state.params, {0: Request((2,), 0, 0, Sampling(4, (EOS,)), 0)}), CachedDialogue)
     alone = GenerateAlone(engine)
     actual, expected = (
         replace(setup.train, engine=each).generate(state.params, [0, 1, 2, 3], 4, jax.random.key(5))
