@@ -8,10 +8,9 @@ import logging
 import math
 import os
 import secrets
-import shutil
 import sys
 from collections.abc import Callable, Collection, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +33,7 @@ from rljax.rollout.groups import from_dict, to_dict
 from rljax.tracking.run_folder import Mark
 from rljax.training.manifest import Rows, fault_of, write_manifest
 from rljax.training.remedies import Remedied
-from rljax.training.retention import numbers_in
+from rljax.training.retention import numbers_in, removed_on_error
 from rljax.training.ring import Ring, entries_by_number, in_order, ring_like
 from rljax.training.same_state import check_same_state, refused_structures
 from rljax.training.saved_reference import ITEM as REFERENCE
@@ -151,7 +150,7 @@ def _manager(folder: Path, *, writes: bool = False, partial: bool = False) -> oc
     options = ocp.CheckpointManagerOptions(
         max_to_keep=None,  # `prune` removes the old ones, after the manifest of the new one is written
         create=writes,
-        enable_async_checkpointing=False,
+        enable_async_checkpointing=writes and jax.process_count() > 1,  # a single process has a thread of its own
         cleanup_tmp_directories=writes,
     )
     handlers = {
@@ -172,6 +171,16 @@ def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> Non
         folder: the checkpoints of one kind.
         checkpoint: the last phase and step of the run.
         marks: where the files of the run folder end now; a resume cuts them there.
+    """
+    begin_save(folder, checkpoint, marks)()
+
+
+def begin_save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> Callable[[], None]:
+    """Begin a `save`; all processes call it together. Several of them only copy their arrays, which may be donated afterwards.
+
+    Returns:
+        Ends the save: waits for the disk, and makes the checkpoint whole. It may be called in a thread, because the processes meet
+        in it without their devices; the first one knows when the checkpoint is whole.
     """
     notes = checkpoint.notes._asdict() | {
         "phase": int(checkpoint.state.phase),
@@ -196,20 +205,21 @@ def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> Non
         if not of_first(np.int32(len(found))):
             items[REFERENCE] = ocp.args.StandardSave(checkpoint.state.reference)
 
-    def complete() -> None:
-        for source, _ in found:
-            link_reference(source, folder / str(number))
-        write_manifest(folder / str(number), *(rows for _, rows in found))
+    with removed_on_error(folder, number), quiet_orbax(), ExitStack() as stack:
+        manager = stack.enter_context(_manager(folder, writes=True))
+        manager.save(number, args=ocp.args.Composite(**items), force=True)
+        stack.pop_all()
 
-    try:
-        with quiet_orbax(), _manager(folder, writes=True) as manager:
-            manager.save(number, args=ocp.args.Composite(**items), force=True)
-        on_first(complete)
-    except BaseException:
-        if is_first():
-            for part in (folder / str(number), *folder.glob(f"{number}.*")):
-                shutil.rmtree(part, ignore_errors=True)
-        raise
+    def end() -> None:
+        with removed_on_error(folder, number):
+            with quiet_orbax(), manager:
+                manager.wait_until_finished()
+            if is_first():
+                for source, _ in found:
+                    link_reference(source, folder / str(number))
+                write_manifest(folder / str(number), *(rows for _, rows in found))
+
+    return end
 
 
 def abandoned_in(folder: Path, best_step: int | None) -> list[Damaged]:

@@ -3,10 +3,13 @@
 import os
 import secrets
 import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from rljax.files import no_room
+from rljax.parallel import is_first
 from rljax.records import documented
 from rljax.training.manifest import MANIFEST
 
@@ -45,6 +48,18 @@ def prune(folder: Path, step: int, keep: Retention) -> None:
 def numbers_in(folder: Path) -> list[int]:
     """Numbers of the checkpoints in a folder, whole or not."""
     return [int(path.name) for path in folder.glob("*") if path.is_dir() and path.name.isdecimal()]
+
+
+@contextmanager
+def removed_on_error(folder: Path, number: int) -> Generator[None]:
+    """Remove what a failed save of a checkpoint has left; the first process does it."""
+    try:
+        yield
+    except BaseException:
+        if is_first():
+            for part in (folder / str(number), *folder.glob(f"{number}.*")):
+                shutil.rmtree(part, ignore_errors=True)
+        raise
 
 
 def _copy_apart(checkpoint: Path, place: Path) -> None:

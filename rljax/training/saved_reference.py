@@ -51,13 +51,13 @@ def same_reference(folder: Path, wanted: str) -> list[tuple[Path, Rows]]:
         wanted: hash of its content.
 
     Returns:
-        The checkpoint, and the rows of the reference's files in its manifest, which were compared with the files; empty if there
-        is none.
+        The checkpoint, and the rows of the reference's files in its manifest, which were compared with the files (with several
+        processes only in their lengths); empty if there is none.
     """
     for checkpoint in sorted(path.parent for path in folder.parent.glob(f"*/*/{MANIFEST}")):
         if sound_rows(checkpoint, NOTES) is None or read_json(checkpoint / NOTES / "metadata").get(ITEM) != wanted:
             continue
-        rows = sound_rows(checkpoint, ITEM)
+        rows = sound_rows(checkpoint, ITEM, by_hash=jax.process_count() == 1)  # other processes wait here for the first one
         if rows is not None:
             return [(checkpoint, rows)]
     return []

@@ -1,6 +1,7 @@
 """Checkpoints written beside the steps: the loop waits for a copy of the state, and for the save before if it is still in progress.
 
-With several processes each save is collective, so the loop waits for the disk too.
+Several processes begin a save together, and each ends it in a thread. The threads meet without the devices, whose computations have
+to come in the same order in all processes.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 import jax
 
-from rljax.parallel import on_first
+from rljax.parallel import is_first, together
 from rljax.records import documented
 from rljax.tracking.run_folder import Mark
 from rljax.training import checkpoint as checkpoints
@@ -58,16 +59,18 @@ class Saver:
         self._tell = tell
         self._waiting = waiting
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="save")
-        self._pending: tuple[Save, Future[None]] | None = None
+        self._pending: tuple[Save | None, Future[None]] | None = None
 
     def __enter__(self) -> "Saver":
         """Return the saver."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Wait for the save in progress; why it failed is only shown if another error ends the run."""
+        """Wait for the save in progress; why it failed is only shown if another error ends the run, on this process alone."""
+        pending, self._pending = self._pending, None
         try:
-            self.wait()
+            if pending is not None:
+                pending[1].result()
         except Exception as error:
             if not exception or exception[0] is None:
                 raise
@@ -78,15 +81,19 @@ class Saver:
 
     @property
     def has_failed(self) -> bool:
-        """True if the last save has ended with an error; the next one is due then, and `save` tries both."""
-        if self._pending is None or not self._pending[1].done():
+        """True if the last save has ended with an error; the next one is due then, and `save` tries both.
+
+        Several processes learn of it together, at the next save.
+        """
+        if jax.process_count() > 1 or self._pending is None or not self._pending[1].done():
             return False
         return self._pending[1].exception() is not None
 
     def save(self, which: str, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> None:
         """Begin a save, after the one before has ended. The arrays of the checkpoint may be donated afterwards.
 
-        If the one before has failed, this one is waited for. One of another kind is then tried again.
+        If the one before has failed, this one is waited for. One of another kind is then tried again. With several processes, which
+        call this together, a failure in one ends all.
 
         Args:
             which: kind of the checkpoint, the name of its folder.
@@ -98,7 +105,10 @@ class Saver:
             Exception: the save before could not be done, and neither could this one, or it a second time.
         """
         if jax.process_count() > 1:
-            self._write(Save(which, checkpoint, marks))
+            self.wait()
+            end = checkpoints.begin_save(self._folder / which, checkpoint, marks)
+            step = int(checkpoint.state.step)
+            self._pending = None, self._pool.submit(self._end, which, step, end)
             return
         failed = self._failed()
         # A host array of JAX stays as it is when the buffer that it may share is donated.
@@ -111,7 +121,7 @@ class Saver:
                 self.wait()
 
     def wait(self) -> None:
-        """Wait until the save in progress, if there is one, is on the disk.
+        """Wait until the save in progress, if there is one, is on the disk; all processes call it together.
 
         Raises:
             Exception: it could not be done.
@@ -119,7 +129,7 @@ class Saver:
         pending, self._pending = self._pending, None
         if pending is not None:
             with self._waiting():
-                pending[1].result()
+                together(pending[1].result)
 
     def _failed(self) -> Save | None:
         """Wait for the save before, and return it if it has failed, which is told."""
@@ -138,6 +148,16 @@ class Saver:
 
     def _write(self, save: Save) -> None:
         """Write a checkpoint, and then delete old ones: two writes, so that a lack of room in the second repeats it alone."""
-        folder, keep, step = self._folder / save.which, self._keep[save.which], int(save.checkpoint.state.step)
-        self._room.attempt_together("the checkpoint", lambda: checkpoints.save(folder, save.checkpoint, save.marks))
-        on_first(lambda: self._room.attempt("the checkpoint that is kept apart", lambda: prune(folder, step, keep)))
+        folder, step = self._folder / save.which, int(save.checkpoint.state.step)
+        self._room.attempt("the checkpoint", lambda: checkpoints.save(folder, save.checkpoint, save.marks))
+        self._prune(save.which, step)
+
+    def _end(self, which: str, step: int, end: Callable[[], None]) -> None:
+        """The same where all processes have begun the save; a lack of room ends them."""
+        end()
+        if is_first():
+            self._prune(which, step)
+
+    def _prune(self, which: str, step: int) -> None:
+        folder, keep = self._folder / which, self._keep[which]
+        self._room.attempt("the checkpoint that is kept apart", lambda: prune(folder, step, keep))

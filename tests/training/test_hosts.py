@@ -32,6 +32,31 @@ def even_length(completions):
     return [float(len(completion) % 2 == 0) for completion in completions]
 """
 
+SLOW_DISK = """
+import threading
+from rljax.training import checkpoint
+
+judged, calls, saves = threading.Condition(), [], []
+write_manifest = checkpoint.write_manifest
+
+def slow(*arguments):
+    with judged:
+        before = len(calls)
+        saves.append(before)
+        if len(saves) in (1, 3, 4) and not judged.wait_for(lambda: len(calls) > before, timeout=100):
+            raise TimeoutError("nothing went on beside a save")
+    write_manifest(*arguments)
+    print(f"{len(saves)} saves are whole")
+
+checkpoint.write_manifest = slow
+
+def even_length(completions):
+    with judged:
+        calls.append(None)
+        judged.notify_all()
+    return [float(len(completion) % 2 == 0) for completion in completions]
+"""
+
 TINY = SMALL.replace(
     train_problems=24,
     heldout_problems=6,
@@ -107,6 +132,29 @@ def test_ctrl_c_on_one_host_stops_both_and_the_resumed_run_is_the_uninterrupted_
     chex.assert_trees_all_close(ours, theirs, rtol=1e-7, atol=1e-4)
     first_host_alone = load(run, which="last")
     assert dict(first_host_alone.mesh.shape) == {"data": 1, "fsdp": 2, "tensor": 1}
+
+
+def test_saves_of_two_hosts_do_not_block_their_steps(tmp_path, reward_file):
+    """Three saves are whole only after a further call of the reward: in the evaluation before RL, in step 1 and in step 3."""
+    config = TINY.replace(
+        algorithm="grpo", algorithm_options={"beta": 0.1}, warm_start_steps=0, replicas=1, fsdp=2, keep_period=2
+    )
+    run, like, slow = tmp_path / "two", tmp_path / "one", tmp_path / "slow.py"
+    slow.write_text(SLOW_DISK)
+    changed = config.replace(run=str(run), reward=f"{slow}:even_length")
+    ended = train_on_two_hosts("--experiment", experiment(changed, tmp_path))
+    assert [host.returncode for host in ended] == [0, 0], [host.stdout[-2000:] for host in ended]
+    assert "4 saves are whole" in ended[0].stdout
+    assert "saves are whole" not in ended[1].stdout, "only the first host knows when a save has ended"
+    rljax.train(config.replace(run=str(like), reward=f"{reward_file}:even_length"))
+    assert_same_numbers(run, like)
+    ours, theirs = (load(path, which="last").params for path in (run, like))
+    chex.assert_trees_all_close(*jax.device_get([ours, theirs]), rtol=1e-7, atol=1e-4)
+    checkpoints = sorted(
+        str(path.parent.relative_to(run / "checkpoints")) for path in run.glob("checkpoints/*/*/sha256.json")
+    )
+    assert {"last/2", "last/3", "step-2/0"} < set(checkpoints)
+    assert len({file.stat().st_ino for file in run.glob("checkpoints/*/*/reference/_METADATA")}) == 1
 
 
 def test_two_hosts_share_a_reward_model_and_ragged_groups(tmp_path, reward_folder):
