@@ -132,7 +132,7 @@ def balance(tokens: Int[np.ndarray, "N"], *, rows: int, devices: int) -> list[li
 
     Example:
         >>> balance(np.array([9, 8, 5, 9, 7]), rows=4, devices=2)
-        [[0, 2, 1, 3], [-1, -1, 4, -1]]
+        [[0, 2, 1, 3], [4, -1, -1, -1]]
     """
     own, held = rows // devices, np.zeros(devices, int)
     places = np.full((-(-len(tokens) // rows), devices, own), -1)

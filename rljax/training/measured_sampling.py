@@ -41,7 +41,7 @@ def sample_sent(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, promp
     requests = [Request((place,), place, 0, sampling, 0) for place in range(config.sampling.prompts)]
     blocks = list(blocks_of(requests * config.sampling.group_size, slots, prompt_length, row_shards(mesh)))
 
-    def rows_of(*sizes: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
+    def rows_of(*sizes: int, dtype: Any = jnp.int32) -> Any:  # a shape, which stands for an array
         return jax.ShapeDtypeStruct(sizes, dtype, sharding=row_sharding(mesh))
 
     params = parameter_shapes(planned_policy(config, shape, mesh), mesh)
