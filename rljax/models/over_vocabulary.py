@@ -15,6 +15,7 @@ from rljax.models.axes import constrained
 from rljax.models.copies import Copied, in_precision
 from rljax.models.packed import Features
 from rljax.models.token_scores import LOGITS, chunked
+from rljax.ops.arrays import sum_dtype
 
 
 def over_vocabulary(
@@ -77,7 +78,7 @@ def _logits(
     weight = in_precision(
         head, hidden.dtype
     )  # here and not before the scan: so its gradient adds up in the head's own dtype
-    logits = jnp.einsum("NACD,NVD->NACV", hidden, weight, preferred_element_type=jnp.float32)
+    logits = jnp.einsum("NACD,NVD->NACV", hidden, weight, preferred_element_type=sum_dtype(hidden))
     return constrained(logits / temperature, LOGITS, mesh)
 
 

@@ -17,6 +17,7 @@ from rljax.errors import InputError
 from rljax.models.copies import Copied, in_precision
 from rljax.models.packed import Packed, Scores, batched, before_scored, scored_tokens
 from rljax.models.policy import Decoder, Params, Policy, insert_rows
+from rljax.ops.arrays import at_least_float32, sum_dtype
 from rljax.ops.unpublished.mixture import neural_symbolic_mixture
 from rljax.records import documented, required
 from rljax.sharing import shared
@@ -78,7 +79,7 @@ def mixed_logits(
         memory: of the rules, after the tokens that the logits come after.
         share: 1 - α, what the rules contribute where they have an opinion.
     """
-    logp = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+    logp = jax.nn.log_softmax(at_least_float32(logits), axis=-1)
     symbolic, has_opinion = rules.opinion(memory)
     mixed = neural_symbolic_mixture(logp, symbolic, alpha=1 - share)
     return jnp.where(has_opinion[..., None], mixed, logp)
@@ -125,7 +126,7 @@ def _mixed_score(policy: Policy, rules: Rules, share: float) -> Callable[[Params
     def score(params: Params, packed: Packed, temperature: float) -> Scores:
         hidden, head, copy = features(params, packed)
         weight = in_precision(head if copy is None else Copied(head, copy), hidden.dtype)
-        logits = jnp.einsum("RKD,VD->RKV", hidden, weight, preferred_element_type=jnp.float32)
+        logits = jnp.einsum("RKD,VD->RKV", hidden, weight, preferred_element_type=sum_dtype(hidden))
         tokens, positions, segments = (jnp.asarray(part) for part in (packed.tokens, packed.positions, packed.segments))
         memory = memories(rules, tokens, positions == 0, segments > 0)
         logp = jax.nn.log_softmax(mixed_logits(rules, logits, before_scored(memory, packed), share) / temperature, axis=-1)

@@ -49,8 +49,8 @@ class RotaryAngles(NamedTuple):
     """Sine, float32."""
 
 
-RESIDUAL, LOGITS = ("rows", "tokens", "features"), ("rows", "tokens", "vocab")
-"""Logical axes of the residual stream and of logits."""
+RESIDUAL = ("rows", "tokens", "features")
+"""Logical axes of the residual stream."""
 SAVED = MappingProxyType(
     {
         "full": jax.checkpoint_policies.nothing_saveable,
@@ -222,11 +222,10 @@ class Attention(nnx.Module):
         if jnp.ndim(slot) == 0:
             keys = jax.lax.dynamic_update_slice_in_dim(cache.keys, keys, slot, axis=3)
             values = jax.lax.dynamic_update_slice_in_dim(cache.values, values, slot, axis=2)
-        else:
-            rows, length = values.shape[0], values.shape[2]
-            row, slots = jnp.arange(rows)[:, None], jnp.reshape(slot, (-1, 1)) + jnp.arange(length)[None]
-            keys = cache.keys.at[row, :, :, slots].set(keys.transpose(0, 3, 1, 2), mode="drop")
-            values = cache.values.at[row, :, slots].set(values.swapaxes(1, 2), mode="drop")
+        else:  # row by row, so that devices with rows of their own need not talk
+            slots = jnp.reshape(slot, (-1, 1)) + jnp.arange(values.shape[2])[None]
+            keys = jax.vmap(lambda row, new, slots: row.at[:, :, slots].set(new, mode="drop"))(cache.keys, keys, slots)
+            values = jax.vmap(lambda row, new, slots: row.at[:, slots].set(new, mode="drop"))(cache.values, values, slots)
         return LayerCache(constrained(keys, CACHED_KEYS, self.mesh), constrained(values, SLOTS, self.mesh))
 
 

@@ -224,7 +224,7 @@ class CachedDialogue:
     def _rows(self, length: int) -> int:
         """Rows that are read together: an eighth of those that are drawn, or fewer if they are long."""
         count = len(self.requests)
-        most = min(count, max(FEWEST_ROWS, count // 8), max(1, PROMPT_TOKENS_AT_ONCE // length))
+        most = min(count, max(FEWEST_ROWS, count // 8), self.devices * max(1, PROMPT_TOKENS_AT_ONCE // length))
         return compiled_rows(most, self.devices)
 
     def _begin(self, part: tuple[int, list[Reading]]) -> None:

@@ -155,6 +155,7 @@ class DecodingEngine:
                 free = np.flatnonzero(decoding.holder < 0)[: len(waiting)]
                 begun, waiting = waiting[: len(free)], waiting[len(free) :]
                 decoding = self.begin_rows(decoding, prompts, requests, free, begun, sampling)
+            del prompts  # before the next block is read
         while (live := int((decoding.holder >= 0).sum())) > 0:
             slots = len(decoding.holder)
             fewer = fewer_rows(slots, budget, row_shards(self.mesh))

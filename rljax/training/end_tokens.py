@@ -31,7 +31,7 @@ def all_ends(model: ModelConfig, tokenizer: Tokenizer, stop_ids: Sequence[int] =
         stop_ids: further ids.
 
     Raises:
-        InputError: an id of the folder or of `stop_ids` is not that of a token.
+        InputError: an id of `stop_ids` is not that of a token.
     """
     check_stop_ids(stop_ids, tokenizer)
     stored = () if model.path is None else end_tokens(locate(model.path))

@@ -85,7 +85,7 @@ def score_sent(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt
 
 
 def sampling_of(config: TrainConfig) -> Sampling:
-    """How tokens are drawn; the end token does not matter, as every response has its full length."""
+    """Settings of the draws; the end token does not matter, as every response has its full length."""
     sampling = config.sampling
     return Sampling(
         sampling.max_response_tokens,

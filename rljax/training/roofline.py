@@ -198,7 +198,7 @@ def most_rows(config: TrainConfig) -> int:
 
 
 def score_passes(algorithm: Algorithm) -> int:
-    """How often a rollout is scored by the policy or its reference before the updates."""
+    """Number of times that a rollout is scored by the policy or its reference before the updates."""
     return sum(algorithm.needs(name) for name in ("ref_logp", "behaviour_entropy", "square_sum"))
 
 
