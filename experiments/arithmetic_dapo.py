@@ -1,12 +1,9 @@
 """A small transformer learns to work out sums to the end: supervised warm start, then DAPO.
 
 The demonstrations of the warm start write out every step. Those of sums of two numbers end with the answer; of those of three
-and four numbers one in five does, and of those of five numbers none. A model that imitates them can calculate, but it stops before
-it answers a longer sum. Only stated answers are rewarded: DAPO teaches it first to finish sums of three and four numbers, then
-those of five, which no demonstration finishes, and all the while to make fewer errors.
-
-The learning rate rises during most of the run. At a constant 1e-4 one seed had 92 % after 30 RL steps and another after 90, so the
-curve was flat for half of a run or not yet at its end.
+numbers one in five does, and of those of four numbers none. A model that imitates them can calculate, but it stops before it
+answers a longer sum. Only stated answers are rewarded: DAPO teaches it first to finish sums of three numbers, then those of four,
+which no demonstration finishes, and all the while to make fewer errors.
 
 Command:
 
@@ -26,16 +23,15 @@ import rljax
 CONFIG = rljax.TrainConfig.flat(
     name="arithmetic_dapo",
     algorithm="dapo",
-    algorithm_options={"max_length": 40, "cache": 4},
-    operands=(2, 5),
-    train_problems=6000,
+    algorithm_options={"max_length": 32, "cache": 4},
+    operands=(2, 4),
+    train_problems=2200,
     unfinished_share=0.8,
     unfinished_operands=3,
-    unanswered_operands=5,
-    heldout_problems=512,
-    max_prompt_tokens=10,
-    max_response_tokens=40,
-    warm_start_steps=480,
+    unanswered_operands=4,
+    max_prompt_tokens=8,
+    max_response_tokens=32,
+    warm_start_steps=320,
     warm_start_batch=32,
     warm_start_optimizer="muon",
     warm_start_learning_rate=4e-3,
@@ -44,10 +40,9 @@ CONFIG = rljax.TrainConfig.flat(
     group_size=8,
     oversample=1.5,
     max_tries=3,
-    steps=200,
+    steps=180,
     minibatches=2,
-    learning_rate=1e-4,
-    learning_rate_warmup=300,
+    learning_rate=2e-4,
     critic_learning_rate=1e-3,
     value_pretraining_learning_rate=2e-3,
     eval_every=10,

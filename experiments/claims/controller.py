@@ -1,7 +1,7 @@
 """Does a controller of the step size make up for a learning rate that is ten times too large, or ten times too small?
 
 In part. From ten times too large it ends at a pass rate of 0.326, where the fixed rate ends at 0.218 and the tuned one at 0.463:
-0.108 of the lost 0.244 come back, and 0.137 do not. From ten times too small it is 0.393 of 0.415.
+0.108 of 0.244 come back, and 0.137 do not. From ten times too small it is 0.393 of 0.415.
 
 `rljax train --remedy controller` scales every update, the clip range and an entropy bonus by what the last step did. The rule is
 one answer of ours to Eq. 61 of the design document, which lets a network predict hyper-parameters from statistics of the

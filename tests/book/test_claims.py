@@ -192,7 +192,7 @@ def test_a_page_says_how_much_the_controller_recovers():
     ends = {arm: numbers["success"].mean() for arm, numbers in read_results(page).arms().items()}
     for start in ("x 10", "/ 10"):
         back, lost = (ends[arm] - ends[f"fixed, {start}"] for arm in (f"controlled, {start}", "fixed, x 1"))
-        assert f"{back:.3f} of {lost:.3f}" in page.claim.text
+        assert f"{back:.3f} of {lost:.3f}" in page.text
 
 
 def test_a_picture_is_drawn_with_curves_and_without(page, tmp_path):

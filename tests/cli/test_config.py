@@ -132,11 +132,11 @@ def test_an_own_algorithm_is_named_like_a_reward(tmp_path, capsys):
 
 def test_a_trial_cuts_the_warm_start_and_says_so():
     whole = starting_config([])
-    assert (whole.optimization.steps, whole.warm_start.steps) == (200, 480)
-    assert starting_config(["--steps", "20"]).warm_start.steps == 480
-    assert starting_config(["--steps", "3"]).warm_start.steps == 8
+    assert (whole.optimization.steps, whole.warm_start.steps) == (180, 320)
+    assert starting_config(["--steps", "20"]).warm_start.steps == 320
+    assert starting_config(["--steps", "3"]).warm_start.steps == 6
     assert starting_config(["--steps", "0"]).warm_start.steps == 1
-    assert "8 of 480 steps" in start_from_flags(["--steps", "3"]).notes[0]
+    assert "6 of 320 steps" in start_from_flags(["--steps", "3"]).notes[0]
     assert not start_from_flags(["--steps", "3", "--warm-start-steps", "9"]).notes
 
 
