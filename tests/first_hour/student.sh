@@ -14,4 +14,4 @@ rljax eval runs/first --samples 16 --k 1 4 16
 rljax sample runs/first --prompt "8+9+7+2=" | grep "26"
 rljax plot runs/smoke runs/first
 rljax explain clip_fraction
-rljax train --resume runs/first --steps 142
+rljax train --resume runs/first --steps 182
