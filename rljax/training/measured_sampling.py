@@ -102,12 +102,12 @@ def returned(program: jax.stages.Compiled, shapes: Any) -> Shapes:
 
 
 def place_of_rows(mesh: Mesh, rows: int, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
-    """Where `empty_rows` puts an array."""
+    """Sharding that `empty_rows` gives an array."""
     return row_sharding(mesh) if leaf.shape[:1] == (rows,) else replicated(mesh)
 
 
 def fills(blocks: Sequence[Block], slots: int) -> int:
-    """How often prompts are put into rows, if all rows end at the same time.
+    """Number of times that prompts are put into rows, if all rows end at the same time.
 
     Example:
         >>> fills([Block([0, 1], 2, 1, [(0, 0)] * 6), Block([2], 2, 1, [(0, 0)] * 4)], 8)
