@@ -56,7 +56,9 @@ def check_decoder(decoder: Decoder, params: Params, vocab_size: int, *, rows: in
         _check_turns(decoder.turns, params, vocab_size, rows=rows, slots=prompt_length + budget)
 
 
-def _check_turns(turns: TurnDecoder, params: Params, vocab_size: int, *, rows: int, slots: int) -> None:
+def _check_turns(
+    turns: TurnDecoder, params: PyTree[jax.ShapeDtypeStruct], vocab_size: int, *, rows: int, slots: int
+) -> None:
     """Refuse functions for turns that do not fit."""
     number = jax.ShapeDtypeStruct((rows,), np.int32)
     for length in (1, slots):
