@@ -21,7 +21,9 @@ from rljax.training.fitting import parameter_shapes
 from rljax.training.measured_programs import for_measuring, temporaries
 
 ROWS, TOKENS, WIDTH, VOCAB = 8, 16, 64, 128
-DEEP = TransformerConfig(vocab_size=512, width=2048, layers=2, heads=16, kv_heads=8, head_dim=128, hidden=8192, remat="full")
+DEEP = TransformerConfig(
+    vocab_size=512, width=2048, layers=2, heads=16, kv_heads=8, head_dim=128, hidden=8192, remat="full"
+)
 MATRICES = [
     *[4 * DEEP.width * DEEP.head_dim * heads for heads in (DEEP.heads, DEEP.heads, DEEP.kv_heads, DEEP.kv_heads)],
     *[4 * DEEP.width * DEEP.hidden] * 3,
