@@ -34,6 +34,7 @@ def even_length(completions):
 
 SLOW_DISK = """
 import threading
+import jax
 from rljax.training import checkpoint
 
 judged, calls, saves = threading.Condition(), [], []
@@ -48,7 +49,8 @@ def slow(*arguments):
     write_manifest(*arguments)
     print(f"{len(saves)} saves are whole")
 
-checkpoint.write_manifest = slow
+if jax.process_count() > 1:
+    checkpoint.write_manifest = slow
 
 def even_length(completions):
     with judged:
