@@ -1,11 +1,11 @@
-"""Where the time of a training step goes: kinds of operations of the compiled update, and the floor of its matrix products.
+"""Where the time of a training step goes: kinds of operations of the compiled update, and its speed.
 
     python experiments/benchmarks/profile_training.py
 
 The update is that of the case "training step" of `run.py`: 64 responses of 128 tokens, the model of `workloads.py`, float32. The
 profiler of JAX records three updates; an operation belongs to a kind by the name that XLA gave it. Operations run side by side on
-several threads, so the table has shares of the threads' time. The floor is the time of the products alone: the FLOPs of
-the update at the speed of the model's largest product, measured in the same process.
+several threads, so the table has shares of the threads' time. For comparison, the model's largest product is timed by itself in
+the same process.
 
 Writes profile_training.md beside this file.
 """
@@ -99,7 +99,7 @@ def main(arguments: Arguments) -> None:
         times = thread_times(Path(scratch) / "recording")
     length = work.PROMPT_TOKENS + work.TRAINED
     speed = product_speed(rows * length)
-    floor = update_flops(SHAPE, rows * length, length, scored=rows * work.TRAINED) / speed
+    flops = update_flops(SHAPE, rows * length, length, scored=rows * work.TRAINED)
     whole = sum(times.values())
     versions = own_versions()
     table = [f"| {kind} | {count / whole:.1%} |" for kind, count in times.most_common()]
@@ -107,8 +107,8 @@ def main(arguments: Arguments) -> None:
         f"`python experiments/benchmarks/profile_training.py` ({date.today()}, {machine()['cores']} x {machine()['processor']}, "
         f"Python {versions['Python']}, JAX {versions['jax']}, rljax {versions['rljax']})",
         "",
-        f"An update on {rows} responses of {work.TRAINED} tokens takes {seconds(step)}. Its matrix products take "
-        f"{seconds(floor)} at the speed of the largest one ({speed / 1e9:.0f} GFLOP/s).",
+        f"An update on {rows} responses of {work.TRAINED} tokens takes {seconds(step)}, {flops / step / 1e9:.0f} GFLOP/s of "
+        f"matrix products; the largest of them by itself reaches {speed / 1e9:.0f}.",
         "",
         "| operations | share of the threads' time |",
         "| --- | --- |",
