@@ -1,9 +1,9 @@
 """A small transformer learns to work out sums to the end: supervised warm start, then DAPO.
 
 The demonstrations of the warm start write out every step. Those of sums of two numbers end with the answer; of those of three
-numbers one in five does, and of those of four numbers none. A model that imitates them can calculate, but it stops before it
-answers a longer sum. Only stated answers are rewarded: DAPO teaches it first to finish sums of three numbers, then those of four,
-which no demonstration finishes, and all the while to make fewer errors.
+and four numbers one in five does, and of those of five numbers none. A model that imitates them can calculate, but it stops before
+it answers a longer sum. Only stated answers are rewarded: DAPO teaches it first to finish sums of three and four numbers, then
+those of five, which no demonstration finishes, and all the while to make fewer errors.
 
 Command:
 
@@ -23,15 +23,16 @@ import rljax
 CONFIG = rljax.TrainConfig.flat(
     name="arithmetic_dapo",
     algorithm="dapo",
-    algorithm_options={"max_length": 32, "cache": 4},
-    operands=(2, 4),
-    train_problems=2200,
+    algorithm_options={"max_length": 40, "cache": 4},
+    operands=(2, 5),
+    train_problems=4096,
+    heldout_problems=512,
     unfinished_share=0.8,
     unfinished_operands=3,
-    unanswered_operands=4,
-    max_prompt_tokens=8,
-    max_response_tokens=32,
-    warm_start_steps=320,
+    unanswered_operands=5,
+    max_prompt_tokens=10,
+    max_response_tokens=40,
+    warm_start_steps=480,
     warm_start_batch=32,
     warm_start_optimizer="muon",
     warm_start_learning_rate=4e-3,
@@ -40,9 +41,9 @@ CONFIG = rljax.TrainConfig.flat(
     group_size=8,
     oversample=1.5,
     max_tries=3,
-    steps=180,
+    steps=100,
     minibatches=2,
-    learning_rate=2e-4,
+    learning_rate=1e-4,
     critic_learning_rate=1e-3,
     value_pretraining_learning_rate=2e-3,
     eval_every=10,

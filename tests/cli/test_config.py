@@ -132,11 +132,11 @@ def test_an_own_algorithm_is_named_like_a_reward(tmp_path, capsys):
 
 def test_a_trial_cuts_the_warm_start_and_says_so():
     whole = starting_config([])
-    assert (whole.optimization.steps, whole.warm_start.steps) == (180, 320)
-    assert starting_config(["--steps", "20"]).warm_start.steps == 320
-    assert starting_config(["--steps", "3"]).warm_start.steps == 6
+    assert (whole.optimization.steps, whole.warm_start.steps) == (100, 480)
+    assert starting_config(["--steps", "20"]).warm_start.steps == 480
+    assert starting_config(["--steps", "3"]).warm_start.steps == 15
     assert starting_config(["--steps", "0"]).warm_start.steps == 1
-    assert "6 of 320 steps" in start_from_flags(["--steps", "3"]).notes[0]
+    assert "15 of 480 steps" in start_from_flags(["--steps", "3"]).notes[0]
     assert not start_from_flags(["--steps", "3", "--warm-start-steps", "9"]).notes
 
 
@@ -144,7 +144,7 @@ def test_a_trial_keeps_the_warm_start_that_the_user_sets(tmp_path):
     assert (
         starting_config(["--config", str(file(tmp_path, "warm_start_steps: 50\n")), "--steps", "3"]).warm_start.steps == 50
     )
-    assert load_config(file(tmp_path, "steps: 3\n")).warm_start.steps == 320, "a file is no trial"
+    assert load_config(file(tmp_path, "steps: 3\n")).warm_start.steps == 480, "a file is no trial"
 
 
 def test_smoke_makes_every_part_small_and_flags_come_on_top(capsys):

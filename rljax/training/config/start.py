@@ -97,7 +97,7 @@ def load_config(source: str | Path) -> TrainConfig:
 
     Example:
         >>> load_config("arithmetic_dapo").warm_start.steps
-        320
+        480
     """
     is_name = Path(source).suffix == "" and not Path(source).exists()
     return start(Words(experiment=str(source)) if is_name else Words(file=Path(source))).config
