@@ -5,17 +5,18 @@
 
 from collections.abc import Callable
 from functools import cache, partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 from jax.tree_util import KeyPath
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from rljax.models.axes import INPUT_AXES, constrained, parameter_axes
+from rljax.models.axes import INPUT_AXES, constrained, parameter_axes, spec_of
 from rljax.models.config import TransformerConfig
 from rljax.models.copies import Copies
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
@@ -27,6 +28,10 @@ from rljax.sharing import shared
 
 PREFILL_TOKENS = 2_048
 """Slots of a prompt that are read at once; longer ones are read chunk by chunk."""
+STATE = MappingProxyType(
+    {"keys": CACHED_KEYS, "values": SLOTS, "attention": ("rows", "tokens"), "lengths": ("rows",), "slot": ()}
+)
+"""Array of a decode -> its logical axes."""
 
 
 @documented
@@ -145,6 +150,17 @@ class DecodeState(NamedTuple):
     """Tokens of each row so far."""
     slot: Int[Array, ""]
     """Slot of the next token."""
+
+
+def state_spec(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
+    """Mesh axes of an array of a decode, or of a cache.
+
+    Example:
+        >>> tuple(state_spec(("cache", "0", "values"), (8, 2, 32, 16)))
+        (('data', 'fsdp'), 'tensor', None, None)
+    """
+    del shape
+    return spec_of(STATE[path[-1]])
 
 
 def decode_weights(model: Model, params: Params) -> Params:

@@ -11,12 +11,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from rljax.errors import InputError
 from rljax.models import Decoder, Params, TurnDecoder
+from rljax.models.axes import spec_of
 from rljax.models.policy import Bound
-from rljax.parallel import put_rows, row_sharding, row_shards
+from rljax.parallel import put_rows, row_shards
 from rljax.records import documented, required
 from rljax.rollout.engine import (
     FEWEST_ROWS,
@@ -45,7 +47,14 @@ class RowState(NamedTuple):
 
 def row_decoder(turns: TurnDecoder) -> Decoder:
     """Make a decoder of the functions that read turns."""
-    return Decoder(Bound(_begin, turns), Bound(_advance, turns))
+    partition = None if turns.partition is None else Bound(_partition, turns)
+    return Decoder(Bound(_begin, turns), Bound(_advance, turns), partition=partition)
+
+
+def _partition(turns: TurnDecoder, path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
+    if path == ("lengths",):
+        return spec_of(("rows",))
+    return required(turns.partition, "turns.partition")(path[1:], shape)
 
 
 def _begin(
@@ -141,7 +150,7 @@ class CachedDialogue:
             length=length,
             budget=budget,
             room=budget,
-            place=row_sharding(engine.mesh),
+            mesh=engine.mesh,
         )
         self.decoding = Decoding(empty, np.full(rows, -1), budget)
         self.requests = [begun[0]] * rows

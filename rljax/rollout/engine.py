@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int, PRNGKeyArray, UInt32, UInt64
 from rljax.data.prompts import left_pad
 from rljax.errors import InputError
 from rljax.models import Decoder, Params
-from rljax.parallel import fetch, put_rows, row_sharding, row_shards
+from rljax.parallel import fetch, put_rows, row_shards
 from rljax.records import documented, required
 from rljax.rollout.request import Dialogue, Request, Response, Sampling
 from rljax.rollout.sampling import (
@@ -142,7 +142,7 @@ class DecodingEngine:
         slots = self.batch_rows(params, len(requests), length, budget)
         can_grow = self.decoder.grow is not None
         room = rooms(budget, length)[0] if can_grow else budget
-        empty = partial(empty_rows, self.decoder, params, length=length, budget=budget, place=row_sharding(self.mesh))
+        empty = partial(empty_rows, self.decoder, params, length=length, budget=budget, mesh=self.mesh)
         decoding = Decoding(empty(rows=slots, room=room), np.full(slots, -1), room)
         for block in blocks_of(requests, slots, length, row_shards(self.mesh)):
             prompts = self._read(params, requests, block, length, 0 if can_grow else budget)

@@ -1,18 +1,18 @@
 """Rows that are decoded at once: as many as fit into some bytes of each device."""
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
+from functools import partial
 
 import jax
-import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jaxtyping import PyTree
 
 from rljax.errors import InputError
 from rljax.models import Decoder, Params
 from rljax.parallel import row_shards
 from rljax.rollout.engine import compiled_rows, fewer_rows, rooms
-from rljax.rollout.sampling import read_prompts
+from rljax.rollout.sampling import empty_rows, rows_shardings
 
 Weights = Params | PyTree[jax.ShapeDtypeStruct]
 """Parameters, or their shapes."""
@@ -79,7 +79,7 @@ class FittingSlots:
 
 
 def row_bytes(decoder: Decoder, params: Weights, mesh: Mesh, length: int, budget: int) -> int:
-    """Bytes on a device of the decoder's state for one row, whose heads lie over the axis `tensor`.
+    """Bytes on a device of the decoder's state for one row.
 
     Args:
         decoder: how the model reads prompts and tokens.
@@ -88,11 +88,14 @@ def row_bytes(decoder: Decoder, params: Weights, mesh: Mesh, length: int, budget
         length: slots of a prompt, in tokens.
         budget: most tokens of a response.
     """
-    rows = row_shards(mesh)
-    prompts, attention = (jax.ShapeDtypeStruct((rows, max(length, 1)), dtype) for dtype in (jnp.int32, bool))
-    read: Callable = lambda *arrays: read_prompts(decoder, *arrays, budget=budget)  # noqa: E731
-    leaves = jax.tree.leaves(jax.eval_shape(read, params, prompts, attention).state)
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) // mesh.size
+    make = partial(empty_rows, decoder, rows=row_shards(mesh), length=max(length, 1), budget=budget, room=budget)
+    empty = jax.eval_shape(make, params)
+    places = rows_shardings(decoder, empty, mesh)
+
+    def part(leaf: jax.ShapeDtypeStruct, place: NamedSharding) -> int:
+        return math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+
+    return sum(jax.tree.leaves(jax.tree.map(part, empty.state, places.state)))
 
 
 def peak_bytes(whole: int, rows: int, *, length: int, budget: int, devices: int) -> int:

@@ -11,14 +11,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from rljax.models import TransformerConfig
-from rljax.parallel import replicated, row_sharding, row_shards
+from rljax.parallel import row_sharding, row_shards
 from rljax.records import required
 from rljax.rollout import Request, Sampling
 from rljax.rollout.engine import Block, blocks_of
-from rljax.rollout.sampling import Draws, decode, decode_weights, empty_rows, fill_rows, read_prompts
+from rljax.rollout.sampling import Draws, decode, decode_weights, empty_rows, fill_rows, read_prompts, rows_shardings
 from rljax.training.config import TrainConfig
 from rljax.training.fitting import Shapes, parameter_shapes, planned_algorithm, state_shapes, with_places
 from rljax.training.measured_programs import for_measuring, layout_of, planned_critic, planned_policy, sent
@@ -52,7 +52,7 @@ def sample_sent(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, promp
     part = returned(read, jax.eval_shape(partial(read_prompts, decoder, budget=0), ready, *prompts))
     make = partial(empty_rows, decoder, rows=slots, length=prompt_length, budget=budget, room=budget)
     empty = jax.eval_shape(make, ready)
-    empty = with_places(empty, jax.tree.map(partial(place_of_rows, mesh, slots), empty))
+    empty = with_places(empty, rows_shardings(decoder, empty, mesh))
     begun = [part] * blocks[0].parts, rows_of(slots), Draws(rows_of(slots, 2, dtype=jnp.uint32), rows_of(slots))
     fill = fill_rows.lower(decoder, empty, *begun, sampling=sampling).compile(compiler_options=options)
     full = returned(fill, empty)
@@ -99,11 +99,6 @@ def sampling_of(config: TrainConfig) -> Sampling:
 def returned(program: jax.stages.Compiled, shapes: Any) -> Shapes:
     """Shapes of what a program returns, and where it lies."""
     return with_places(shapes, program.output_shardings)
-
-
-def place_of_rows(mesh: Mesh, rows: int, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
-    """Sharding that `empty_rows` gives an array."""
-    return row_sharding(mesh) if leaf.shape[:1] == (rows,) else replicated(mesh)
 
 
 def fills(blocks: Sequence[Block], slots: int) -> int:

@@ -326,6 +326,10 @@ INCOMPLETE = {
         ),
         r"^policy.decoder.turns: the new state must have .* of the old one, float32\[1, \d+\]; got float32\[1, \d+\]\.",
     ),
+    "a partition of more axes than an array has": (
+        with_decoder(partition=lambda path, shape: PartitionSpec(None, None, "tensor")),
+        r"^policy.decoder.partition: the array '' of shape \[1, 16\] needs a jax.sharding.PartitionSpec of at most 2 axes; got ",
+    ),
     "a decoder that raises": (
         with_decoder(begin=lambda params, tokens: None),
         "^policy.decoder.begin: the decoder needs a function .*; got TypeError: .*takes 2 positional arguments",

@@ -58,8 +58,14 @@ def run(mesh, monkeypatch):
         held.append(cache_on_first(rows) + cache_on_first(larger))
         return larger
 
-    grow_rows = engine_module.grow_rows
+    def emptied(*args, **keywords):
+        rows = empty_rows(*args, **keywords)
+        held.append(cache_on_first(rows))
+        return rows
+
+    grow_rows, empty_rows = engine_module.grow_rows, engine_module.empty_rows
     monkeypatch.setattr(engine_module, "grow_rows", grown)
+    monkeypatch.setattr(engine_module, "empty_rows", emptied)
     for name in ("decode_weights", "read_prompts", "fill_rows", "decode"):
         monkeypatch.setattr(engine_module, name, counted(name))
     policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
