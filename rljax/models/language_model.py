@@ -275,19 +275,29 @@ def empty_cache(model: Model, rows: int, slots: int) -> Cache:
     return (layer,) * config.layers
 
 
+def cache_slots(function: Callable[..., Array], cache: Cache) -> Cache:
+    """Apply `function(array, axis=axis of the slots)` to each array of a cache."""
+    return tuple(LayerCache(function(layer.keys, axis=3), function(layer.values, axis=2)) for layer in cache)
+
+
 def over_slots(function: Callable[..., Array], state: DecodeState) -> DecodeState:
     """Apply `function(array, axis=axis of the slots)` to each array that has slots."""
-    cache = tuple(LayerCache(function(layer.keys, axis=3), function(layer.values, axis=2)) for layer in state.cache)
-    return state._replace(cache=cache, attention=function(state.attention, axis=1))
+    return state._replace(cache=cache_slots(function, state.cache), attention=function(state.attention, axis=1))
+
+
+def longer(array: Array, *, axis: int, more: int) -> Array:
+    """Add zeros at the end of an axis."""
+    return jnp.pad(array, [(0, more if place == axis else 0) for place in range(array.ndim)])
 
 
 def grow_decode(state: DecodeState, more: int) -> DecodeState:
     """Add empty slots; none may have been written twice yet."""
+    return over_slots(partial(longer, more=more), state)
 
-    def longer(array: Array, *, axis: int) -> Array:
-        return jnp.pad(array, [(0, more if place == axis else 0) for place in range(array.ndim)])
 
-    return over_slots(longer, state)
+def grow_cache(cache: Cache, more: int) -> Cache:
+    """Add empty slots."""
+    return cache_slots(partial(longer, more=more), cache)
 
 
 def advance_decode(

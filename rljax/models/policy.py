@@ -171,6 +171,9 @@ class TurnDecoder(NamedTuple):
     """(rows, slots) -> a state with room for that many tokens of each row, of which none was read."""
     extend: Extend
     """(params, tokens [B, T], first [B], count [B], state) -> (logits [B, V], state)."""
+    grow: Grow | None = None
+    """(state, more) -> state with room for `more` further tokens of each row, as `empty` gives it; the rows of long episodes then begin
+    small. None: they have room for the whole budget."""
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec] | None = None
     """As that of a `Decoder`, for this state."""
 

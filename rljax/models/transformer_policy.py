@@ -23,6 +23,7 @@ from rljax.models.language_model import (
     decode_weights,
     empty_cache,
     extend_rows,
+    grow_cache,
     grow_decode,
     init_params,
     insert_prompts,
@@ -99,7 +100,7 @@ def transformer_policy(
             insert_prompts,
             Bound(decode_weights, model),
             grow_decode,
-            TurnDecoder(Bound(empty_cache, model), Bound(extend_rows, model), partition),
+            TurnDecoder(Bound(empty_cache, model), Bound(extend_rows, model), grow_cache, partition),
             partition,
         ),
         value_function=shared(

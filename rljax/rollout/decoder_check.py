@@ -26,6 +26,7 @@ _RETURNS = MappingProxyType(
         "weights": "parameters",
         "grow": "a state",
         "turns": "logits and a state",
+        "turns.grow": "a state",
     }
 )
 
@@ -73,6 +74,11 @@ def _check_turns(
         logits, read = _traced("turns", turns.extend, params, tokens, number, number, state)
         _check_logits("turns", logits, (rows, vocab_size))
         _check_state("turns", state, read)
+        if turns.grow is not None:
+            _, small = _traced("turns", lambda: (None, turns.empty(rows, 1)))
+            grow = partial(required(turns.grow, "turns.grow"), more=slots - 1)
+            _, grown = _traced("turns.grow", lambda small: (None, grow(small)), small)
+            _check_state("turns.grow", state, grown)
         if turns.partition is not None:
             _check_partition("turns.partition", turns.partition, state)
 

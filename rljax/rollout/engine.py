@@ -149,7 +149,7 @@ class DecodingEngine:
             waiting = block.waiting
             while waiting:
                 if (decoding.holder >= 0).all():
-                    decoding = self._grow(decoding, budget)
+                    decoding = self.grow(decoding, budget)
                     decoding, ended = self.draw_rows(params, decoding, requests, max(1, slots // 8), sampling)
                     yield ended
                 free = np.flatnonzero(decoding.holder < 0)[: len(waiting)]
@@ -163,7 +163,7 @@ class DecodingEngine:
                 decoding = self._move(decoding, empty(rows=sizes[-1], room=decoding.room))
                 continue
             left = max(0, live - -(-slots // last), *fewer[:1])
-            decoding = self._grow(decoding, budget)
+            decoding = self.grow(decoding, budget)
             decoding, ended = self.draw_rows(params, decoding, requests, slots - left, sampling)
             yield ended
 
@@ -175,7 +175,7 @@ class DecodingEngine:
         moved = move_rows(self.decoder, empty, decoding.rows, put_rows(self.mesh, source))
         return decoding._replace(rows=moved, holder=np.where(source >= 0, decoding.holder[source], -1))
 
-    def _grow(self, decoding: Decoding, budget: int) -> Decoding:
+    def grow(self, decoding: Decoding, budget: int) -> Decoding:
         """The same with room for another token of every row; with room for a whole response, places are written again."""
         if decoding.room == budget or decoding.written < decoding.room:
             return decoding
@@ -206,7 +206,7 @@ class DecodingEngine:
                 decoding = decoding._replace(rows=decoding.rows._replace(ended=put_rows(self.mesh, over)))
             if over.sum() >= enough:
                 return decoding, responses
-            decoding = self._grow(decoding, budget)
+            decoding = self.grow(decoding, budget)
 
     def _cut(
         self, samples: Samples, ended: Bool[np.ndarray, "B"], holder: Int[np.ndarray, "B"], requests: Sequence[Request]

@@ -15,6 +15,7 @@ from rljax.parallel import make_mesh, put, put_rows, row_shards
 from rljax.rollout import DecodingEngine, Request, Sampling, engine
 from rljax.rollout.dialogue import row_decoder
 from rljax.rollout.engine import compiled_rows
+from rljax.rollout.environment import Step
 from rljax.rollout.sampling import empty_rows, read_prompts
 from rljax.rollout.slots import FittingSlots, row_bytes
 from rljax.training import setup
@@ -135,6 +136,29 @@ def test_the_settings_choose_the_rows():
     beside = 16 * policy.vocab_size
     assert rows(left=8 * (one + beside)) == 8, "the logits of a row count where everything that is left is filled"
     assert decode_slots(CONFIG.replace(decode_slots=5), policy, MESH, left=None) == 5
+
+
+class Silent:
+    """An environment of two turns that says nothing."""
+
+    max_turns = 2
+
+    def reset(self, problem):
+        return problem
+
+    def step(self, state, completion):
+        return Step(state)
+
+
+def test_an_environment_needs_a_row_and_its_copy():
+    """Known before a weight is drawn."""
+
+    def least(**parts):
+        with pytest.raises(InputError, match=r"cache_memory is 100 bytes on each device, .* give at least") as error:
+            setup.make_setup(CONFIG.replace(cache_memory="100B"), BUILT_IN._replace(**parts))
+        return int(str(error.value).split("at least ")[1].split("B")[0])
+
+    assert least(environment=Silent()) == 2 * least(reward=even_length)
 
 
 def test_a_run_with_too_little_for_a_row_is_refused_before_a_weight_is_drawn(monkeypatch):

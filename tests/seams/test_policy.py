@@ -326,6 +326,16 @@ INCOMPLETE = {
         ),
         r"^policy.decoder.turns: the new state must have .* of the old one, float32\[1, \d+\]; got float32\[1, \d+\]\.",
     ),
+    "turns that do not grow": (
+        with_decoder(
+            turns=TurnDecoder(
+                lambda rows, slots: jnp.zeros((rows, slots)),
+                lambda params, tokens, first, count, state: (jnp.zeros((len(tokens), VOCABULARY)), state),
+                lambda state, more: state,
+            )
+        ),
+        r"^policy.decoder.turns.grow: the new state must have .* of the old one, float32\[1, \d\d+\]; got float32\[1, 1\]\.",
+    ),
     "a partition of more axes than an array has": (
         with_decoder(partition=lambda path, shape: PartitionSpec(None, None, "tensor")),
         r"^policy.decoder.partition: the array '' of shape \[1, 16\] needs a jax.sharding.PartitionSpec of at most 2 axes; got ",
