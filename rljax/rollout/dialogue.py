@@ -129,9 +129,14 @@ class CachedDialogue:
 
     Attributes:
         tokens_read: tokens of contexts that were read so far; a prompt of several rows counts once.
+
+    Raises:
+        InputError: there is no first turn.
     """
 
     def __init__(self, engine: DecodingEngine, params: Params, requests: Mapping[int, Request]):
+        if not requests:
+            raise InputError("dialogue: rows are made for the lengths of the first turns; got no requests.")
         self.turns, begun = required(engine.decoder.turns, "decoder.turns"), list(requests.values())
         budget = max(request.sampling.max_tokens for request in begun)
         self.length = padded_length(begun, engine.prompt_length)
@@ -265,12 +270,15 @@ class Rereading:
     """
 
     def __init__(self, engine: Engine, params: Params, requests: Mapping[int, Request]):
-        self.engine, self.params, self.waiting = engine, params, dict(requests)
-        self.budget = max(request.sampling.max_tokens for request in requests.values())
+        self.engine, self.params = engine, params
+        self.waiting: dict[int, Request] = {}
+        self.budget = 0
+        self.add(requests)
 
     def add(self, requests: Mapping[int, Request]) -> None:
         """Let turns wait."""
         self.waiting |= requests
+        self.budget = max([self.budget, *(request.sampling.max_tokens for request in requests.values())])
 
     def draw(self) -> dict[int, Response]:
         """Draw all turns that wait. All have the same budget, rounded up to a power of two, so that few programs are compiled.

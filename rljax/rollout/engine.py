@@ -96,10 +96,11 @@ class DecodingEngine:
 
     def dialogue(self, params: Params, requests: Mapping[int, Request]) -> Dialogue:
         """Begin episodes of several turns, whose rows go on after a turn with what the model has read of them, if the decoder has
-        `turns`."""
+        `turns` and there are first turns, for whose length rows are made."""
         from rljax.rollout.dialogue import CachedDialogue, Rereading  # noqa: PLC0415  they need this module
 
-        return (Rereading if self.decoder.turns is None else CachedDialogue)(self, params, requests)
+        rereads = self.decoder.turns is None or not requests
+        return (Rereading if rereads else CachedDialogue)(self, params, requests)
 
     def check_stop(self, requests: Iterable[Request]) -> None:
         """Refuse stop strings if there is no `text`.

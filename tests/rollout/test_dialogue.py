@@ -12,7 +12,7 @@ from rljax.parallel import make_mesh, policy_shardings, put
 from rljax.rollout import DecodingEngine, Request, Sampling
 from rljax.rollout import dialogue as dialogue_module
 from rljax.rollout import engine as engine_module
-from rljax.rollout.dialogue import Rereading, row_decoder, turn_engine
+from rljax.rollout.dialogue import CachedDialogue, Rereading, row_decoder, turn_engine
 from rljax.rollout.request import DialogueEngine, check_responses
 from rljax.rollout.slots import FittingSlots
 
@@ -262,6 +262,17 @@ def test_turns_that_do_not_fit_are_refused(changes, message):
     dialogue = an_engine().dialogue(PARAMS, REQUESTS)
     with pytest.raises(InputError, match=f"^dialogue: .*{message}"):
         dialogue.add({3: REQUESTS[3]._replace(**changes)})
+
+
+def test_without_requests_there_are_no_responses_until_some_are_added(reread):
+    """As from the engine itself."""
+    assert an_engine().generate(PARAMS, []) == []
+    for dialogue in (an_engine().dialogue(PARAMS, {}), Rereading(Counting(an_engine()), PARAMS, {})):
+        assert dialogue.draw() == {}
+        dialogue.add({0: REQUESTS[0]})
+        np.testing.assert_array_equal(dialogue.draw()[0].tokens, reread[0][0][0][1].tokens)
+    with pytest.raises(InputError, match="^dialogue: rows are made for the lengths of the first turns; got no requests"):
+        CachedDialogue(an_engine(), PARAMS, {})
 
 
 def test_a_decoder_that_cannot_go_on_reads_again(reread):
