@@ -22,22 +22,29 @@ from rljax.rollout.sampling import Draws, decode, decode_weights, empty_rows, fi
 from rljax.training.config import TrainConfig
 from rljax.training.fitting import Shapes, parameter_shapes, planned_algorithm, state_shapes, with_places
 from rljax.training.measured_programs import for_measuring, layout_of, planned_critic, planned_policy, sent
-from rljax.training.roofline import decoded_rows, score_passes
+from rljax.training.roofline import score_passes
 from rljax.training.update import make_score
 
 
-def sample_sent(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> int:
+def sample_sent(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, slots: int) -> int:
     """Bytes that a device sends while all responses of a step are drawn by the built-in engine.
 
     It gathers the weights once, reads prompts, puts them into rows, and draws a token of each row, round after round. The weights
     are those of the whole model, also where an adapter is trained. Left out are the copies of a long decode, into a larger cache
     and into fewer rows.
+
+    Args:
+        config: the settings.
+        shape: of the model.
+        mesh: the devices.
+        prompt_length: tokens of the prompts.
+        slots: rows that are decoded at once, on all devices together.
     """
     if mesh.size == 1:
         return 0
     decoder, options = required(planned_policy(config, shape, mesh).decoder, "policy.decoder"), for_measuring(mesh)
     count, budget = config.sampling.prompts * config.sampling.group_size, config.sampling.max_response_tokens
-    slots, sampling = decoded_rows(config, mesh), sampling_of(config)
+    sampling = sampling_of(config)
     requests = [Request((place,), place, 0, sampling, 0) for place in range(config.sampling.prompts)]
     blocks = list(blocks_of(requests * config.sampling.group_size, slots, prompt_length, row_shards(mesh)))
 
