@@ -28,7 +28,7 @@ from rljax.sharing import shared
 
 PREFILL_TOKENS = 2_048
 """Slots of a prompt that are read at once; longer ones are read chunk by chunk."""
-STATE = MappingProxyType(
+STATE_AXES = MappingProxyType(
     {"keys": CACHED_KEYS, "values": SLOTS, "attention": ("rows", "tokens"), "lengths": ("rows",), "slot": ()}
 )
 """Array of a decode -> its logical axes."""
@@ -160,7 +160,7 @@ def state_spec(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
         (('data', 'fsdp'), 'tensor', None, None)
     """
     del shape
-    return spec_of(STATE[path[-1]])
+    return spec_of(STATE_AXES[path[-1]])
 
 
 def decode_weights(model: Model, params: Params) -> Params:
@@ -275,14 +275,14 @@ def empty_cache(model: Model, rows: int, slots: int) -> Cache:
     return (layer,) * config.layers
 
 
-def cache_slots(function: Callable[..., Array], cache: Cache) -> Cache:
+def over_cache(function: Callable[..., Array], cache: Cache) -> Cache:
     """Apply `function(array, axis=axis of the slots)` to each array of a cache."""
     return tuple(LayerCache(function(layer.keys, axis=3), function(layer.values, axis=2)) for layer in cache)
 
 
 def over_slots(function: Callable[..., Array], state: DecodeState) -> DecodeState:
     """Apply `function(array, axis=axis of the slots)` to each array that has slots."""
-    return state._replace(cache=cache_slots(function, state.cache), attention=function(state.attention, axis=1))
+    return state._replace(cache=over_cache(function, state.cache), attention=function(state.attention, axis=1))
 
 
 def longer(array: Array, *, axis: int, more: int) -> Array:
@@ -295,9 +295,9 @@ def grow_decode(state: DecodeState, more: int) -> DecodeState:
     return over_slots(partial(longer, more=more), state)
 
 
-def grow_cache(cache: Cache, more: int) -> Cache:
-    """Add empty slots."""
-    return cache_slots(partial(longer, more=more), cache)
+def grow_cache(state: Cache, more: int) -> Cache:
+    """Add empty slots to a cache without anything else."""
+    return over_cache(partial(longer, more=more), state)
 
 
 def advance_decode(

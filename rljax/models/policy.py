@@ -172,7 +172,7 @@ class TurnDecoder(NamedTuple):
     extend: Extend
     """(params, tokens [B, T], first [B], count [B], state) -> (logits [B, V], state)."""
     grow: Grow | None = None
-    """(state, more) -> state with room for `more` further tokens of each row, as `empty` gives it; the rows of long episodes then begin
+    """(state, more) -> state with room for `more` further tokens of each row, as `empty` gives it; rows of long episodes then begin
     small. None: they have room for the whole budget."""
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec] | None = None
     """As that of a `Decoder`, for this state."""

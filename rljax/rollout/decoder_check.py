@@ -68,19 +68,17 @@ def _check_turns(
 ) -> None:
     """Refuse functions for turns that do not fit."""
     number = jax.ShapeDtypeStruct((rows,), np.int32)
+    _, state = _traced("turns", lambda: (None, turns.empty(rows, slots)))
     for length in (1, slots):
-        _, state = _traced("turns", lambda: (None, turns.empty(rows, slots)))
         tokens = jax.ShapeDtypeStruct((rows, length), np.int32)
         logits, read = _traced("turns", turns.extend, params, tokens, number, number, state)
         _check_logits("turns", logits, (rows, vocab_size))
         _check_state("turns", state, read)
-        if turns.grow is not None:
-            _, small = _traced("turns", lambda: (None, turns.empty(rows, 1)))
-            grow = partial(required(turns.grow, "turns.grow"), more=slots - 1)
-            _, grown = _traced("turns.grow", lambda small: (None, grow(small)), small)
-            _check_state("turns.grow", state, grown)
-        if turns.partition is not None:
-            _check_partition("turns.partition", turns.partition, state)
+    if (grow := turns.grow) is not None:
+        _, small = _traced("turns", lambda: (None, turns.empty(rows, 1)))
+        _check_state("turns.grow", state, _traced("turns.grow", lambda small: (None, grow(small, slots - 1)), small)[1])
+    if turns.partition is not None:
+        _check_partition("turns.partition", turns.partition, state)
 
 
 @shared
@@ -124,8 +122,8 @@ def _check_partition(name: str, partition: Partition, state: PyTree[jax.ShapeDty
         spec = partition(names, shape)
         if not isinstance(spec, PartitionSpec) or len(spec) > len(shape):
             raise InputError(
-                f"policy.decoder.{name}: the array {'/'.join(names)!r} of shape {list(shape)} needs a jax.sharding.PartitionSpec of "
-                f"at most {len(shape)} axes; got {spec!r:.80}."
+                f"policy.decoder.{name}: the array {'/'.join(names)!r} of shape {list(shape)} needs a jax.sharding.PartitionSpec "
+                f"of at most {len(shape)} axes; got {spec!r:.80}."
             )
 
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 from jax.sharding import Mesh, NamedSharding
@@ -19,6 +19,7 @@ Weights = Params | PyTree[jax.ShapeDtypeStruct]
 """Parameters, or their shapes."""
 
 
+@runtime_checkable
 class Peak(Protocol):
     """The most bytes of caches that a device holds at once."""
 
@@ -165,5 +166,3 @@ def row_bytes(decoder: Decoder, params: Weights, mesh: Mesh, length: int, budget
         return math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize
 
     return sum(jax.tree.leaves(jax.tree.map(part, empty.state, places.state)))
-
-

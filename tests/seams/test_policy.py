@@ -418,7 +418,7 @@ def test_a_policy_is_no_more_than_a_stranger_is_told_of():
     }
     assert set(Policy._fields[5:]) == set(Policy._field_defaults)
     assert all(value is None for value in Policy._field_defaults.values())
-    assert Decoder._fields == ("begin", "advance", "insert", "weights", "grow", "turns")
+    assert Decoder._fields == ("begin", "advance", "insert", "weights", "grow", "turns", "partition")
     assert all(getattr(Policy, name).__doc__ for name in Policy._fields)
     assert GRU.partition is on_every_device
     assert BY_NAME["grpo"]().critic is None
