@@ -5,17 +5,18 @@
 
 from collections.abc import Callable
 from functools import cache, partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 from jax.tree_util import KeyPath
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from rljax.models.axes import INPUT_AXES, constrained, parameter_axes
+from rljax.models.axes import INPUT_AXES, constrained, parameter_axes, spec_of
 from rljax.models.config import TransformerConfig
 from rljax.models.copies import Copies
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
@@ -27,6 +28,10 @@ from rljax.sharing import shared
 
 PREFILL_TOKENS = 2_048
 """Slots of a prompt that are read at once; longer ones are read chunk by chunk."""
+STATE_AXES = MappingProxyType(
+    {"keys": CACHED_KEYS, "values": SLOTS, "attention": ("rows", "tokens"), "lengths": ("rows",), "slot": ()}
+)
+"""Array of a decode -> its logical axes."""
 
 
 @documented
@@ -147,6 +152,17 @@ class DecodeState(NamedTuple):
     """Slot of the next token."""
 
 
+def state_spec(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
+    """Mesh axes of an array of a decode, or of a cache.
+
+    Example:
+        >>> tuple(state_spec(("cache", "0", "values"), (8, 2, 32, 16)))
+        (('data', 'fsdp'), 'tensor', None, None)
+    """
+    del shape
+    return spec_of(STATE_AXES[path[-1]])
+
+
 def decode_weights(model: Model, params: Params) -> Params:
     """Cast matrices to the precision that they are multiplied in, and gather them over the devices that share the width.
 
@@ -259,19 +275,29 @@ def empty_cache(model: Model, rows: int, slots: int) -> Cache:
     return (layer,) * config.layers
 
 
+def over_cache(function: Callable[..., Array], cache: Cache) -> Cache:
+    """Apply `function(array, axis=axis of the slots)` to each array of a cache."""
+    return tuple(LayerCache(function(layer.keys, axis=3), function(layer.values, axis=2)) for layer in cache)
+
+
 def over_slots(function: Callable[..., Array], state: DecodeState) -> DecodeState:
     """Apply `function(array, axis=axis of the slots)` to each array that has slots."""
-    cache = tuple(LayerCache(function(layer.keys, axis=3), function(layer.values, axis=2)) for layer in state.cache)
-    return state._replace(cache=cache, attention=function(state.attention, axis=1))
+    return state._replace(cache=over_cache(function, state.cache), attention=function(state.attention, axis=1))
+
+
+def longer(array: Array, *, axis: int, more: int) -> Array:
+    """Add zeros at the end of an axis."""
+    return jnp.pad(array, [(0, more if place == axis else 0) for place in range(array.ndim)])
 
 
 def grow_decode(state: DecodeState, more: int) -> DecodeState:
     """Add empty slots; none may have been written twice yet."""
+    return over_slots(partial(longer, more=more), state)
 
-    def longer(array: Array, *, axis: int) -> Array:
-        return jnp.pad(array, [(0, more if place == axis else 0) for place in range(array.ndim)])
 
-    return over_slots(longer, state)
+def grow_cache(state: Cache, more: int) -> Cache:
+    """Add empty slots to a cache without anything else."""
+    return over_cache(partial(longer, more=more), state)
 
 
 def advance_decode(

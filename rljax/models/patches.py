@@ -44,6 +44,7 @@ from rljax.models.language_model import (
     hidden_states,
     init_params,
     insert_prompts,
+    state_spec,
 )
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
 from rljax.models.policy import Bound, Decoder, HostParams, Params, Policy
@@ -342,6 +343,7 @@ def patch_policy(
             insert_prompts,
             Bound(patch_weights, reader),
             grow_decode,
+            partition=None if mesh is None else state_spec,
         ),
         shapes=partial(_shapes, reader),
     )

@@ -171,6 +171,11 @@ class TurnDecoder(NamedTuple):
     """(rows, slots) -> a state with room for that many tokens of each row, of which none was read."""
     extend: Extend
     """(params, tokens [B, T], first [B], count [B], state) -> (logits [B, V], state)."""
+    grow: Grow | None = None
+    """(state, more) -> state with room for `more` further tokens of each row, as `empty` gives it; rows of long episodes then begin
+    small. None: they have room for the whole budget."""
+    partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec] | None = None
+    """As that of a `Decoder`, for this state."""
 
 
 @documented
@@ -191,6 +196,10 @@ class Decoder(NamedTuple):
     for the whole budget."""
     turns: TurnDecoder | None = None
     """For episodes of several turns, which then go on with what the model has read; None: each turn reads its whole context."""
+    partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec] | None = None
+    """(path of an array of the state, its shape) -> the mesh axes that its axes are sharded over, as in `Policy.partition`; so the
+    first, empty state lies as later ones do. None: arrays that begin with the rows are sharded over them alone, and others lie on
+    every device."""
 
 
 @documented

@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from rljax.errors import InputError
+from rljax.models.axes import spec_of
 from rljax.models.copies import Copied, in_precision
 from rljax.models.packed import Packed, Scores, batched, before_scored, scored_tokens
 from rljax.models.policy import Decoder, Params, Policy, insert_rows
@@ -157,4 +159,16 @@ def _mixed_decoder(decoder: Decoder, rules: Rules, share: float) -> Decoder:
     def grow(state: MixedState, more: int) -> MixedState:
         return state._replace(network=required(decoder.grow, "decoder.grow")(state.network, more))
 
-    return Decoder(begin, advance, insert, decoder.weights, None if decoder.grow is None else grow)
+    def partition(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
+        if path == ("rules",):
+            return spec_of(("rows", "features"))
+        return required(decoder.partition, "decoder.partition")(path[1:], shape)
+
+    return Decoder(
+        begin,
+        advance,
+        insert,
+        decoder.weights,
+        None if decoder.grow is None else grow,
+        partition=None if decoder.partition is None else partition,
+    )

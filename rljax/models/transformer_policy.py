@@ -23,11 +23,13 @@ from rljax.models.language_model import (
     decode_weights,
     empty_cache,
     extend_rows,
+    grow_cache,
     grow_decode,
     init_params,
     insert_prompts,
     product_copies,
     score_tokens,
+    state_spec,
     token_features,
 )
 from rljax.models.model_folder import ModelContents, write_model
@@ -84,6 +86,7 @@ def transformer_policy(
         )
 
     contents = partial(model_contents, config, bos=bos, eos=eos, source=folder)
+    partition = None if mesh is None else state_spec
 
     return Policy(
         vocab_size=config.vocab_size,
@@ -97,7 +100,8 @@ def transformer_policy(
             insert_prompts,
             Bound(decode_weights, model),
             grow_decode,
-            TurnDecoder(Bound(empty_cache, model), Bound(extend_rows, model)),
+            TurnDecoder(Bound(empty_cache, model), Bound(extend_rows, model), grow_cache, partition),
+            partition,
         ),
         value_function=shared(
             lambda size, surprisal: value_function(

@@ -40,7 +40,7 @@ class Prefix(NamedTuple):
     tokens: tuple[int, ...]
     """Token ids after the prompt, without the end token."""
     text: str
-    """Text of these tokens."""
+    """Text of these tokens, and of the end token, which has one if it is a token of text (`--stop-ids`): what a reward judges."""
     logp: tuple[float, ...]
     """Log-probability of each of them under the policy before truncation, nats; for critics that read it."""
     ended: bool
@@ -74,7 +74,7 @@ def prefixes_of(worker: RolloutWorker, groups: Groups) -> list[Prefix]:
                 problem=problems[prompt_id],
                 prompt=tuple(worker.prompts.tokens[prompt_id]),
                 tokens=tuple(kept),
-                text=tokenizer.decode(kept),
+                text=tokenizer.decode(tokens),
                 logp=tuple(logp[group, member][attention][: len(kept)].tolist()),
                 ended=end is not None,
                 end=end,

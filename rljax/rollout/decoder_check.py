@@ -6,10 +6,14 @@ from types import MappingProxyType
 
 import jax
 import numpy as np
+from jax.sharding import PartitionSpec
+from jax.tree_util import tree_leaves_with_path
 from jaxtyping import PyTree
 
 from rljax.errors import InputError
 from rljax.models import Decoder, Params, TurnDecoder
+from rljax.models.policy import path_names
+from rljax.parallel import Partition
 from rljax.records import required
 from rljax.sharing import shared
 from rljax.text import one_line
@@ -22,6 +26,7 @@ _RETURNS = MappingProxyType(
         "weights": "parameters",
         "grow": "a state",
         "turns": "logits and a state",
+        "turns.grow": "a state",
     }
 )
 
@@ -48,6 +53,8 @@ def check_decoder(decoder: Decoder, params: Params, vocab_size: int, *, rows: in
     _, fresh = _traced("begin", begin, params, *prompts(rows + 1))
     _, inserted = _traced("insert", insert, state, fresh, token)
     _check_state("insert", state, inserted)
+    if decoder.partition is not None:
+        _check_partition("partition", decoder.partition, state)
     if decoder.grow is not None:
         _, small = _traced("begin", begin_small, params, *prompts(rows))
         _check_state("grow", state, _traced("grow", grow, small)[1])
@@ -61,12 +68,17 @@ def _check_turns(
 ) -> None:
     """Refuse functions for turns that do not fit."""
     number = jax.ShapeDtypeStruct((rows,), np.int32)
+    _, state = _traced("turns", lambda: (None, turns.empty(rows, slots)))
     for length in (1, slots):
-        _, state = _traced("turns", lambda: (None, turns.empty(rows, slots)))
         tokens = jax.ShapeDtypeStruct((rows, length), np.int32)
         logits, read = _traced("turns", turns.extend, params, tokens, number, number, state)
         _check_logits("turns", logits, (rows, vocab_size))
         _check_state("turns", state, read)
+    if (grow := turns.grow) is not None:
+        _, small = _traced("turns", lambda: (None, turns.empty(rows, 1)))
+        _check_state("turns.grow", state, _traced("turns.grow", lambda small: (None, grow(small, slots - 1)), small)[1])
+    if turns.partition is not None:
+        _check_partition("turns.partition", turns.partition, state)
 
 
 @shared
@@ -101,6 +113,18 @@ def _check_state(name: str, before: PyTree, after: PyTree) -> None:
             f"policy.decoder.{name}: the new state must have the shapes and dtypes of the old one, {expected:.200}; got "
             f"{shown:.200}."
         )
+
+
+def _check_partition(name: str, partition: Partition, state: PyTree[jax.ShapeDtypeStruct]) -> None:
+    """Refuse a partition that does not fit an array of the state."""
+    for path, leaf in tree_leaves_with_path(state):
+        names, shape = path_names(path), tuple(leaf.shape)
+        spec = partition(names, shape)
+        if not isinstance(spec, PartitionSpec) or len(spec) > len(shape):
+            raise InputError(
+                f"policy.decoder.{name}: the array {'/'.join(names)!r} of shape {list(shape)} needs a jax.sharding.PartitionSpec "
+                f"of at most {len(shape)} axes; got {spec!r:.80}."
+            )
 
 
 def _traced(name: str, function: Callable, *arguments: PyTree) -> tuple:

@@ -11,23 +11,19 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from rljax.errors import InputError
 from rljax.models import Decoder, Params, TurnDecoder
+from rljax.models.axes import spec_of
 from rljax.models.policy import Bound
-from rljax.parallel import put_rows, row_sharding, row_shards
+from rljax.parallel import fetch, put_rows, row_shards
 from rljax.records import documented, required
-from rljax.rollout.engine import (
-    FEWEST_ROWS,
-    PROMPT_TOKENS_AT_ONCE,
-    Decoding,
-    DecodingEngine,
-    compiled_rows,
-    padded_length,
-)
+from rljax.rollout.engine import Decoding, DecodingEngine, padded_length, rooms
 from rljax.rollout.request import Engine, Request, Response, check_responses
 from rljax.rollout.sampling import Prompts, decode_weights, empty_rows
+from rljax.rollout.slots import FittingSlots, turn_bytes, turn_rows
 
 FEWEST_TOKENS = 8
 """Tokens of a row in the smallest program that reads a turn."""
@@ -45,7 +41,18 @@ class RowState(NamedTuple):
 
 def row_decoder(turns: TurnDecoder) -> Decoder:
     """Make a decoder of the functions that read turns."""
-    return Decoder(Bound(_begin, turns), Bound(_advance, turns))
+    partition = None if turns.partition is None else Bound(_partition, turns)
+    return Decoder(Bound(_begin, turns), Bound(_advance, turns), partition=partition)
+
+
+def _grow(turns: TurnDecoder, state: RowState, more: int) -> RowState:
+    return state._replace(state=required(turns.grow, "turns.grow")(state.state, more))
+
+
+def _partition(turns: TurnDecoder, path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
+    if path == ("lengths",):
+        return spec_of(("rows",))
+    return required(turns.partition, "turns.partition")(path[1:], shape)
 
 
 def _begin(
@@ -112,6 +119,8 @@ class CachedDialogue:
     A row stays with its episode until all others are taken and another episode waits; then the first one whose turn has ended and
     that does not go on is given away. If its episode goes on later, its whole context is read again.
 
+    If the turns can `grow`, rows begin with the room of a long decode, and all get more as soon as one needs it.
+
     Args:
         engine: decodes the rows, `slots` at most. Its decoder has `turns`.
         params: parameters of the policy.
@@ -120,30 +129,25 @@ class CachedDialogue:
 
     Attributes:
         tokens_read: tokens of contexts that were read so far; a prompt of several rows counts once.
+
+    Raises:
+        InputError: there is no first turn.
     """
 
     def __init__(self, engine: DecodingEngine, params: Params, requests: Mapping[int, Request]):
-        turns, begun, devices = (
-            required(engine.decoder.turns, "decoder.turns"),
-            list(requests.values()),
-            row_shards(engine.mesh),
-        )
+        if not requests:
+            raise InputError("dialogue: rows are made for the lengths of the first turns; got no requests.")
+        self.turns, begun = required(engine.decoder.turns, "decoder.turns"), list(requests.values())
         budget = max(request.sampling.max_tokens for request in begun)
-        length = padded_length(begun, engine.prompt_length)
-        self.params = decode_weights(engine.decoder, params)
-        rows = engine.batch_rows(self.params, len(begun), length, budget)
-        self.engine, self.turns, self.devices = replace(engine, decoder=row_decoder(turns)), turns, devices
-        self.sampling, self.room = begun[0].sampling._replace(max_tokens=budget, stop=()), length + budget
-        empty = empty_rows(
-            self.engine.decoder,
-            self.params,
-            rows=rows,
-            length=length,
-            budget=budget,
-            room=budget,
-            place=row_sharding(engine.mesh),
-        )
-        self.decoding = Decoding(empty, np.full(rows, -1), budget)
+        self.length = padded_length(begun, engine.prompt_length)
+        self.sampling, self.room = begun[0].sampling._replace(max_tokens=budget, stop=()), self.length + budget
+        self.params, self.devices = decode_weights(engine.decoder, params), row_shards(engine.mesh)
+        self.engine = turn_engine(engine, self.turns)
+        rows = self.engine.batch_rows(self.params, len(begun), self.length, budget)
+        room = budget if self.turns.grow is None else rooms(budget, self.length)[0]
+        sizes = {"rows": rows, "length": self.length, "budget": budget, "room": room}
+        empty = empty_rows(self.engine.decoder, self.params, **sizes, mesh=engine.mesh)
+        self.decoding = Decoding(empty, np.full(rows, -1), room)
         self.requests = [begun[0]] * rows
         self.episodes: list[int | None] = [None] * rows
         self.read: list[tuple[int, ...]] = [()] * rows
@@ -184,10 +188,19 @@ class CachedDialogue:
         if not drawn:
             return {}
         enough = len(self.requests) - drawn + max(1, drawn // 8)
+        longest = int(fetch(self.decoding.rows.state.lengths)[self.decoding.holder >= 0].max())
+        self._grow(longest + 1)
+        self.decoding = self.decoding._replace(written=longest - self.length)
         self.decoding, ended = self.engine.draw_rows(self.params, self.decoding, self.requests, enough, self.sampling)
         for row, response in ended.items():  # its last token was drawn and not read
             self.read[row] = (*self.requests[row].prompt_tokens, *response.tokens[:-1].tolist())
         return {required(self.episodes[row], "episode"): response for row, response in ended.items()}
+
+    def _grow(self, tokens: int) -> None:
+        """Make room for so many tokens of a row."""
+        while self.length + self.decoding.room < tokens:
+            full = self.decoding._replace(written=self.decoding.room)
+            self.decoding = self.engine.grow(full, self.sampling.max_tokens)
 
     def _readings(self) -> list[Reading]:
         """Give rows to turns that wait; what has to be read for them, once for new rows with the same prompt."""
@@ -213,7 +226,7 @@ class CachedDialogue:
         """Cut readings into parts of similar lengths: how many rows are read together, and what."""
         left = sorted(readings, key=lambda reading: -len(reading.tokens))
         while left:
-            rows = self._rows(self._length(left[0]))
+            rows = turn_rows(len(self.requests), self._length(left[0]), self.devices)
             yield rows, left[:rows]
             left = left[rows:]
 
@@ -221,15 +234,10 @@ class CachedDialogue:
         """Tokens that the longest row of a part is filled up to."""
         return min(self.room, max(FEWEST_TOKENS, 1 << (len(reading.tokens) - 1).bit_length()))
 
-    def _rows(self, length: int) -> int:
-        """Rows that are read together: an eighth of those that are drawn, or fewer if they are long."""
-        count = len(self.requests)
-        most = min(count, max(FEWEST_ROWS, count // 8), self.devices * max(1, PROMPT_TOKENS_AT_ONCE // length))
-        return compiled_rows(most, self.devices)
-
     def _begin(self, part: tuple[int, list[Reading]]) -> None:
         """Read a part, and begin the turns of its rows."""
         rows, readings = part
+        self._grow(max(reading.first + len(reading.tokens) for reading in readings))
         tokens = np.zeros((rows, self._length(readings[0])), np.int32)
         origin, first, count = np.zeros(rows, np.int32), np.zeros(rows, np.int32), np.ones(rows, np.int32)
         for place, reading in enumerate(readings):
@@ -243,6 +251,15 @@ class CachedDialogue:
         self.decoding = self.engine.begin_rows(self.decoding, [prompts], self.requests, taken, begun, self.sampling)
 
 
+def turn_engine(engine: DecodingEngine, turns: TurnDecoder) -> DecodingEngine:
+    """The engine of a dialogue: its rows have lengths of their own, and those that read a turn are copied."""
+    grow = None if turns.grow is None else Bound(_grow, turns)  # all rows and their copies have the same room
+    decoder, slots = row_decoder(turns)._replace(grow=grow), engine.slots
+    if isinstance(slots, FittingSlots):
+        slots = replace(slots, decoder=decoder, peak=turn_bytes)
+    return replace(engine, decoder=decoder, slots=slots)
+
+
 class Rereading:
     """Turns of any engine, which reads the whole context for each of them. All turns that wait are drawn together.
 
@@ -253,12 +270,15 @@ class Rereading:
     """
 
     def __init__(self, engine: Engine, params: Params, requests: Mapping[int, Request]):
-        self.engine, self.params, self.waiting = engine, params, dict(requests)
-        self.budget = max(request.sampling.max_tokens for request in requests.values())
+        self.engine, self.params = engine, params
+        self.waiting: dict[int, Request] = {}
+        self.budget = 0
+        self.add(requests)
 
     def add(self, requests: Mapping[int, Request]) -> None:
         """Let turns wait."""
         self.waiting |= requests
+        self.budget = max([self.budget, *(request.sampling.max_tokens for request in requests.values())])
 
     def draw(self) -> dict[int, Response]:
         """Draw all turns that wait. All have the same budget, rounded up to a power of two, so that few programs are compiled.

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int, PRNGKeyArray, UInt32, UInt64
 from rljax.data.prompts import left_pad
 from rljax.errors import InputError
 from rljax.models import Decoder, Params
-from rljax.parallel import fetch, put_rows, row_sharding, row_shards
+from rljax.parallel import fetch, put_rows, row_shards
 from rljax.records import documented, required
 from rljax.rollout.request import Dialogue, Request, Response, Sampling
 from rljax.rollout.sampling import (
@@ -96,10 +96,11 @@ class DecodingEngine:
 
     def dialogue(self, params: Params, requests: Mapping[int, Request]) -> Dialogue:
         """Begin episodes of several turns, whose rows go on after a turn with what the model has read of them, if the decoder has
-        `turns`."""
+        `turns` and there are first turns, for whose length rows are made."""
         from rljax.rollout.dialogue import CachedDialogue, Rereading  # noqa: PLC0415  they need this module
 
-        return (Rereading if self.decoder.turns is None else CachedDialogue)(self, params, requests)
+        rereads = self.decoder.turns is None or not requests
+        return (Rereading if rereads else CachedDialogue)(self, params, requests)
 
     def check_stop(self, requests: Iterable[Request]) -> None:
         """Refuse stop strings if there is no `text`.
@@ -142,14 +143,14 @@ class DecodingEngine:
         slots = self.batch_rows(params, len(requests), length, budget)
         can_grow = self.decoder.grow is not None
         room = rooms(budget, length)[0] if can_grow else budget
-        empty = partial(empty_rows, self.decoder, params, length=length, budget=budget, place=row_sharding(self.mesh))
+        empty = partial(empty_rows, self.decoder, params, length=length, budget=budget, mesh=self.mesh)
         decoding = Decoding(empty(rows=slots, room=room), np.full(slots, -1), room)
         for block in blocks_of(requests, slots, length, row_shards(self.mesh)):
             prompts = self._read(params, requests, block, length, 0 if can_grow else budget)
             waiting = block.waiting
             while waiting:
                 if (decoding.holder >= 0).all():
-                    decoding = self._grow(decoding, budget)
+                    decoding = self.grow(decoding, budget)
                     decoding, ended = self.draw_rows(params, decoding, requests, max(1, slots // 8), sampling)
                     yield ended
                 free = np.flatnonzero(decoding.holder < 0)[: len(waiting)]
@@ -163,7 +164,7 @@ class DecodingEngine:
                 decoding = self._move(decoding, empty(rows=sizes[-1], room=decoding.room))
                 continue
             left = max(0, live - -(-slots // last), *fewer[:1])
-            decoding = self._grow(decoding, budget)
+            decoding = self.grow(decoding, budget)
             decoding, ended = self.draw_rows(params, decoding, requests, slots - left, sampling)
             yield ended
 
@@ -175,7 +176,7 @@ class DecodingEngine:
         moved = move_rows(self.decoder, empty, decoding.rows, put_rows(self.mesh, source))
         return decoding._replace(rows=moved, holder=np.where(source >= 0, decoding.holder[source], -1))
 
-    def _grow(self, decoding: Decoding, budget: int) -> Decoding:
+    def grow(self, decoding: Decoding, budget: int) -> Decoding:
         """The same with room for another token of every row; with room for a whole response, places are written again."""
         if decoding.room == budget or decoding.written < decoding.room:
             return decoding
@@ -206,7 +207,7 @@ class DecodingEngine:
                 decoding = decoding._replace(rows=decoding.rows._replace(ended=put_rows(self.mesh, over)))
             if over.sum() >= enough:
                 return decoding, responses
-            decoding = self._grow(decoding, budget)
+            decoding = self.grow(decoding, budget)
 
     def _cut(
         self, samples: Samples, ended: Bool[np.ndarray, "B"], holder: Int[np.ndarray, "B"], requests: Sequence[Request]

@@ -10,11 +10,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
+from jax.tree_util import KeyPath
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 
 from rljax.models import Decoder, Params
-from rljax.models.policy import insert_rows
+from rljax.models.policy import insert_rows, path_names
+from rljax.parallel import replicated, row_sharding
 from rljax.records import documented, required
 from rljax.rollout.request import Sampling
 from rljax.rollout.truncation import keep_top_k, keep_top_p
@@ -114,7 +116,7 @@ def read_prompts(
     return Prompts(*decoder.begin(params, *shift_right(prompts, attention), budget))
 
 
-@partial(jax.jit, static_argnames=("decoder", "rows", "length", "budget", "room", "place"))
+@partial(jax.jit, static_argnames=("decoder", "rows", "length", "budget", "room", "mesh"))
 def empty_rows(
     decoder: Decoder,
     params: Params,
@@ -123,7 +125,7 @@ def empty_rows(
     length: int,
     budget: int,
     room: int,
-    place: NamedSharding | None = None,
+    mesh: Mesh | None = None,
 ) -> Rows:
     """Rows that all wait for a prompt of `length` slots.
 
@@ -134,7 +136,7 @@ def empty_rows(
         length: L.
         budget: T, most tokens of a response.
         room: tokens after a prompt that the decoder's state has room for.
-        place: where rows lie.
+        mesh: devices that share the rows; None: the compiler decides.
     """
     prompts, attention = jnp.zeros((rows, length), jnp.int32), jnp.zeros((rows, length), bool)
     begun = jax.eval_shape(partial(read_prompts, decoder, budget=room), params, prompts, attention)
@@ -146,12 +148,25 @@ def empty_rows(
         draws=Draws(jnp.zeros((rows, 2), jnp.uint32), whole),
         samples=Samples(numbers.astype(jnp.int32), numbers, numbers, whole, none),
     )
+    return empty if mesh is None else jax.lax.with_sharding_constraint(empty, rows_shardings(decoder, empty, mesh))
 
-    def placed(leaf: Array) -> Array:
-        is_spread = place is not None and leaf.shape[:1] == (rows,)
-        return jax.lax.with_sharding_constraint(leaf, place) if is_spread else leaf
 
-    return jax.tree.map(placed, empty)
+def rows_shardings(decoder: Decoder, rows: Rows, mesh: Mesh) -> PyTree[NamedSharding]:
+    """Sharding of every array of rows before the first prompt is put into them.
+
+    Args:
+        decoder: how the model reads prompts and tokens.
+        rows: arrays, or their shapes.
+        mesh: devices that share the rows.
+    """
+
+    def place(path: KeyPath, leaf: Array | jax.ShapeDtypeStruct) -> NamedSharding:
+        names = path_names(path)
+        if names[0] == "state" and decoder.partition is not None:
+            return NamedSharding(mesh, decoder.partition(names[1:], leaf.shape))
+        return row_sharding(mesh) if leaf.shape[:1] == rows.ended.shape else replicated(mesh)
+
+    return jax.tree_util.tree_map_with_path(place, rows)
 
 
 @partial(jax.jit, static_argnames=("decoder", "more"))

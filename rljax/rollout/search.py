@@ -163,11 +163,10 @@ def _continued(worker: RolloutWorker, prefix: Prefix, response: Response) -> Pre
     drawn = response.tokens.tolist()
     end = end_token(drawn, sampling)
     kept = drawn if end is None else drawn[:-1]
-    tokens = (*prefix.tokens, *kept)
-    text = tokenizer.decode(tokens)
+    text = tokenizer.decode((*prefix.tokens, *drawn))
     stopped = any(string in text for string in sampling.stop)
     logp = (*prefix.logp, *response.policy_logp[: len(kept)].tolist())
-    return prefix._replace(tokens=tokens, text=text, logp=logp, ended=end is not None or stopped, end=end)
+    return prefix._replace(tokens=(*prefix.tokens, *kept), text=text, logp=logp, ended=end is not None or stopped, end=end)
 
 
 def _valued(value: Value, candidates: Sequence[Sequence[Prefix]]) -> list[list[Kept]]:

@@ -1,5 +1,6 @@
 """Memory of the key/value cache: what the settings give it, or what everything else leaves, and the rows that follow."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -10,7 +11,8 @@ from rljax.models import Policy, count_parameters
 from rljax.parallel import row_shards
 from rljax.records import documented, required
 from rljax.rollout.engine import compiled_rows
-from rljax.rollout.slots import FittingSlots
+from rljax.rollout.environment import Environment
+from rljax.rollout.slots import FittingSlots, peak_bytes, turn_bytes
 from rljax.settings.sizes import byte_count
 from rljax.training.config import TrainConfig
 from rljax.training.fitting import Shapes, bytes_on_a_device, parameter_shapes
@@ -79,7 +81,14 @@ class Sampled(NamedTuple):
 
 
 def sampled_bytes(
-    config: TrainConfig, policy: Policy, mesh: Mesh, prompt_length: int, *, left: int | None, platform: str | None = None
+    config: TrainConfig,
+    policy: Policy,
+    mesh: Mesh,
+    prompt_length: int,
+    *,
+    left: int | None,
+    platform: str | None = None,
+    environment: Environment | None = None,
 ) -> Sampled:
     """Bytes and rows of the built-in engine on each device when every prompt and every response has its full length.
 
@@ -90,6 +99,7 @@ def sampled_bytes(
         prompt_length: tokens of the prompts.
         left: bytes of each device that the state leaves; None if they are not known; 0: for the fewest rows.
         platform: of the devices, "cpu" or another; None: that of the mesh.
+        environment: answers the policy turn by turn; None: responses have one turn.
 
     Raises:
         InputError: `cache_memory` does not hold a row on each device.
@@ -99,6 +109,8 @@ def sampled_bytes(
     decoder, weights = required(policy.decoder, "policy.decoder"), sampler_bytes(config, shapes, mesh)
     ready = jax.eval_shape(decoder.weights, shapes)
     slots = decode_slots(config, policy, mesh, left=None if left is None else left - weights, platform=platform)
-    rows = min(slots, requests) if isinstance(slots, int) else slots(ready, requests, prompt_length, budget)
-    cache = FittingSlots(decoder, mesh, 0).cache(ready, rows, prompt_length, budget)
+    peak = peak_bytes if environment is None or decoder.turns is None else turn_bytes
+    wanted = (ready, requests, prompt_length, budget)
+    rows = min(slots, requests) if isinstance(slots, int) else replace(slots, peak=peak)(*wanted)
+    cache = FittingSlots(decoder, mesh, 0, peak=peak).cache(ready, rows, prompt_length, budget)
     return Sampled(weights, compiled_rows(rows, row_shards(mesh)), cache)

@@ -11,33 +11,40 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from rljax.models import TransformerConfig
-from rljax.parallel import replicated, row_sharding, row_shards
+from rljax.parallel import row_sharding, row_shards
 from rljax.records import required
 from rljax.rollout import Request, Sampling
 from rljax.rollout.engine import Block, blocks_of
-from rljax.rollout.sampling import Draws, decode, decode_weights, empty_rows, fill_rows, read_prompts
+from rljax.rollout.sampling import Draws, decode, decode_weights, empty_rows, fill_rows, read_prompts, rows_shardings
 from rljax.training.config import TrainConfig
 from rljax.training.fitting import Shapes, parameter_shapes, planned_algorithm, state_shapes, with_places
 from rljax.training.measured_programs import for_measuring, layout_of, planned_critic, planned_policy, sent
-from rljax.training.roofline import decoded_rows, score_passes
+from rljax.training.roofline import score_passes
 from rljax.training.update import make_score
 
 
-def sample_sent(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> int:
+def sample_sent(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, slots: int) -> int:
     """Bytes that a device sends while all responses of a step are drawn by the built-in engine.
 
     It gathers the weights once, reads prompts, puts them into rows, and draws a token of each row, round after round. The weights
     are those of the whole model, also where an adapter is trained. Left out are the copies of a long decode, into a larger cache
     and into fewer rows.
+
+    Args:
+        config: the settings.
+        shape: of the model.
+        mesh: the devices.
+        prompt_length: tokens of the prompts.
+        slots: rows that are decoded at once, on all devices together.
     """
     if mesh.size == 1:
         return 0
     decoder, options = required(planned_policy(config, shape, mesh).decoder, "policy.decoder"), for_measuring(mesh)
     count, budget = config.sampling.prompts * config.sampling.group_size, config.sampling.max_response_tokens
-    slots, sampling = decoded_rows(config, mesh), sampling_of(config)
+    sampling = sampling_of(config)
     requests = [Request((place,), place, 0, sampling, 0) for place in range(config.sampling.prompts)]
     blocks = list(blocks_of(requests * config.sampling.group_size, slots, prompt_length, row_shards(mesh)))
 
@@ -52,7 +59,7 @@ def sample_sent(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, promp
     part = returned(read, jax.eval_shape(partial(read_prompts, decoder, budget=0), ready, *prompts))
     make = partial(empty_rows, decoder, rows=slots, length=prompt_length, budget=budget, room=budget)
     empty = jax.eval_shape(make, ready)
-    empty = with_places(empty, jax.tree.map(partial(place_of_rows, mesh, slots), empty))
+    empty = with_places(empty, rows_shardings(decoder, empty, mesh))
     begun = [part] * blocks[0].parts, rows_of(slots), Draws(rows_of(slots, 2, dtype=jnp.uint32), rows_of(slots))
     fill = fill_rows.lower(decoder, empty, *begun, sampling=sampling).compile(compiler_options=options)
     full = returned(fill, empty)
@@ -99,11 +106,6 @@ def sampling_of(config: TrainConfig) -> Sampling:
 def returned(program: jax.stages.Compiled, shapes: Any) -> Shapes:
     """Shapes of what a program returns, and where it lies."""
     return with_places(shapes, program.output_shardings)
-
-
-def place_of_rows(mesh: Mesh, rows: int, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
-    """Sharding that `empty_rows` gives an array."""
-    return row_sharding(mesh) if leaf.shape[:1] == (rows,) else replicated(mesh)
 
 
 def fills(blocks: Sequence[Block], slots: int) -> int:

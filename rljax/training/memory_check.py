@@ -10,6 +10,7 @@ from rljax.errors import InputError
 from rljax.models import Policy
 from rljax.parallel import make_mesh, policy_shardings
 from rljax.records import documented
+from rljax.rollout.environment import Environment
 from rljax.training.adapter import base_shapes
 from rljax.training.cache_memory import USABLE, sampled_bytes
 from rljax.training.config import TrainConfig
@@ -71,6 +72,7 @@ def check_room(
     *,
     prompt_length: int | None = None,
     optimizer: optax.GradientTransformation | None = None,
+    environment: Environment | None = None,
 ) -> int | None:
     """Refuse a run whose state, weights of the sampler and fewest rows of the cache are larger than the memory.
 
@@ -82,6 +84,7 @@ def check_room(
         available: bytes of all devices together; None if they are not known.
         prompt_length: tokens of the longest prompt; None: responses come from another engine than the built-in one.
         optimizer: the policy's; None means the built-in one.
+        environment: answers the policy turn by turn; None: responses have one turn.
 
     Returns:
         Bytes of each device for the cache of the built-in engine; None if they are not known.
@@ -92,9 +95,8 @@ def check_room(
     delay = config.sampling.delay
 
     def needs_of(config: TrainConfig, mesh: Mesh) -> Needs:
-        return _needs(
-            config, policy, mesh, prompt_length, state_bytes(config, algorithm, policy, mesh, optimizer=optimizer)
-        )
+        held = state_bytes(config, algorithm, policy, mesh, optimizer=optimizer)
+        return _needs(config, policy, mesh, prompt_length, environment, held)
 
     def measure(config: TrainConfig) -> int:
         axes = config.devices
@@ -127,7 +129,13 @@ def _advice(out: WayOut) -> str:
 
 
 def check_loaded(
-    config: TrainConfig, policy: Policy, mesh: Mesh, available: int | None, *, prompt_length: int | None = None
+    config: TrainConfig,
+    policy: Policy,
+    mesh: Mesh,
+    available: int | None,
+    *,
+    prompt_length: int | None = None,
+    environment: Environment | None = None,
 ) -> int | None:
     """Refuse a model whose parameters, and what drawing from it takes, are larger than the memory.
 
@@ -137,6 +145,7 @@ def check_loaded(
         mesh: the devices.
         available: bytes of all devices together; None if they are not known.
         prompt_length: tokens of the longest prompt; None: nothing is drawn by the built-in engine.
+        environment: answers the policy turn by turn; None: responses have one turn.
 
     Returns:
         Bytes of each device for the cache of the built-in engine; None if they are not known.
@@ -150,7 +159,7 @@ def check_loaded(
     if config.adapter.rank is not None:
         base = base_shapes(config, policy, mesh)
         held += bytes_on_a_device(with_places(base, policy_shardings(mesh, base, base, policy.partition)))
-    needs = _needs(config.replace(lora_rank=None, quantize=None), policy, mesh, prompt_length, held)
+    needs = _needs(config.replace(lora_rank=None, quantize=None), policy, mesh, prompt_length, environment, held)
     if available is None:
         return None
     room = available // mesh.size
@@ -162,10 +171,12 @@ def check_loaded(
     return _left(needs, room)
 
 
-def _needs(config: TrainConfig, policy: Policy, mesh: Mesh, prompt_length: int | None, held: int) -> Needs:
+def _needs(
+    config: TrainConfig, policy: Policy, mesh: Mesh, prompt_length: int | None, environment: Environment | None, held: int
+) -> Needs:
     if prompt_length is None or policy.decoder is None:
         return Needs(held)
-    sampled = sampled_bytes(config, policy, mesh, prompt_length, left=0)
+    sampled = sampled_bytes(config, policy, mesh, prompt_length, left=0, environment=environment)
     return Needs(held, sampled.weights, sampled.cache)
 
 

@@ -293,7 +293,7 @@ def _opened(config: TrainConfig, seams: Seams, problems: Problems, run: RunFolde
     prompts = encode_problems(config, problems.heldout, tokenizer)
     longest = max(map(len, prompts.tokens))
     drawn = longest if seams.engine is None else None
-    left = check_loaded(config, policy, mesh, device_bytes(mesh), prompt_length=drawn)
+    left = check_loaded(config, policy, mesh, device_bytes(mesh), prompt_length=drawn, environment=seams.environment)
     worker = make_worker(config, seams, mesh, policy, tokenizer, prompts, longest, problems, left=left).greedy()
     return OpenPolicy(config, policy, parameters_of(config, policy, mesh, run, which), tokenizer, worker, mesh)
 

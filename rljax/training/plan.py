@@ -97,13 +97,13 @@ def make_plan(
     ring = ring_bytes(config, policy, state.params, base)
     left = None if room is None else room - held - ring
     sampled = sampled_bytes(config, policy, mesh, prompt_length, left=left, platform="accelerator")
-    config = config.replace(decode_slots=sampled.rows)
     # A layer with a window takes no more memory than others, so layers of both kinds are measured alike.
     alike = replace(shape, window=None, full_layers=()) if shape.full_layers else shape
-    found = extrapolated(lambda layers: measure(config, replace(alike, layers=layers), mesh, prompt_length), shape.layers)
-    read = Held(
-        weights, sizes["params"] + sizes["opt_state"], sizes["critic"], cache_bytes(config, shape, mesh, prompt_length)
+    found = extrapolated(
+        lambda layers: measure(config, replace(alike, layers=layers), mesh, prompt_length, sampled.rows), shape.layers
     )
+    cache = cache_bytes(config, shape, mesh, prompt_length, sampled.rows)
+    read = Held(weights, sizes["params"] + sizes["opt_state"], sizes["critic"], cache, sampled.rows)
     phases = step_work(config, shape, algorithm, mesh, prompt_length, read)
     messages = {
         "sample": found.sample_sent,
@@ -117,7 +117,7 @@ def make_plan(
         reference=sizes["reference"] + sizes["anchor"],
         critic=sizes["critic"],
         sampler=sampled.weights,
-        cache=most_cache_bytes(config, shape, mesh, prompt_length),
+        cache=most_cache_bytes(config, shape, mesh, prompt_length, sampled.rows),
         temporaries=found.temporaries,
         critic_temporaries=found.critic_temporaries,
         phases={name: work._replace(sent=float(messages[name])) for name, work in phases.items()},
@@ -126,10 +126,10 @@ def make_plan(
     )
 
 
-def measure(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> Measured:
-    """Compile the programs of a step for a model of this shape, and read what they take."""
+def measure(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, rows: int) -> Measured:
+    """Compile the programs of a step for a model of this shape, which decodes so many rows at once, and read what they take."""
     return measure_updates(config, shape, mesh, prompt_length)._replace(
-        sample_sent=sample_sent(config, shape, mesh, prompt_length),
+        sample_sent=sample_sent(config, shape, mesh, prompt_length, rows),
         score_sent=score_sent(config, shape, mesh, prompt_length),
     )
 

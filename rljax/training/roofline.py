@@ -13,9 +13,7 @@ from rljax.errors import InputError
 from rljax.models import TransformerConfig
 from rljax.parallel import row_shards
 from rljax.records import documented
-from rljax.rollout.engine import compiled_rows
 from rljax.rollout.slots import peak_bytes
-from rljax.training.cache_memory import USUAL_SLOTS
 from rljax.training.config import TrainConfig
 from rljax.training.setup import rows_at_once
 from rljax.training.value_update import value_schedule
@@ -140,6 +138,8 @@ class Held(NamedTuple):
     """The critic and the moments of its optimiser."""
     cache: int
     """Keys and values of all slots of the rows that are decoded at once."""
+    rows: int
+    """Rows that are decoded at once, on all devices together."""
 
 
 def step_work(
@@ -155,11 +155,11 @@ def step_work(
         algorithm: what it learns with.
         mesh: the devices.
         prompt_length: tokens of the prompts.
-        held: bytes on each device.
+        held: bytes on each device, and rows.
     """
     sampling, drawn = config.sampling, config.sampling.max_response_tokens
     count, slots = sampling.prompts * sampling.group_size, prompt_length + drawn
-    rounds = math.ceil(count / most_rows(config))
+    rounds = math.ceil(count / held.rows)
     read = forward_flops(shape, sampling.prompts * prompt_length, prompt_length, scored=sampling.prompts)
     written = forward_flops(shape, count * drawn, prompt_length + drawn / 2, scored=count * drawn)
     seen = held.cache * (prompt_length + drawn / 2) / slots
@@ -190,35 +190,30 @@ def step_work(
     return work
 
 
-def most_rows(config: TrainConfig) -> int:
-    """Rows that the settings let the engine decode at once, where there is memory for them."""
-    sampling = config.sampling
-    slots = USUAL_SLOTS if sampling.decode_slots is None else sampling.decode_slots
-    return min(slots, sampling.prompts * sampling.group_size)
-
-
 def score_passes(algorithm: Algorithm) -> int:
     """Number of times that a rollout is scored by the policy or its reference before the updates."""
     return sum(algorithm.needs(name) for name in ("ref_logp", "behaviour_entropy", "square_sum"))
 
 
-def decoded_rows(config: TrainConfig, mesh: Mesh) -> int:
-    """Rows that are decoded at once, on all devices together."""
-    return compiled_rows(most_rows(config), row_shards(mesh))
+def cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, rows: int) -> int:
+    """Bytes of keys and values on each device.
 
-
-def cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> int:
-    """Bytes of keys and values on each device, of the rows that are decoded at once."""
-    rows = decoded_rows(config, mesh) // row_shards(mesh)
+    Args:
+        config: the settings.
+        shape: of the model.
+        mesh: the devices.
+        prompt_length: tokens of the prompts.
+        rows: that are decoded at once, on all devices together.
+    """
     heads, slots = shape.kv_heads // mesh.shape["tensor"], prompt_length + config.sampling.max_response_tokens
-    return 2 * shape.layers * rows * slots * heads * shape.head_dim * jnp.dtype(shape.compute_dtype).itemsize
+    each = rows // row_shards(mesh)
+    return 2 * shape.layers * each * slots * heads * shape.head_dim * jnp.dtype(shape.compute_dtype).itemsize
 
 
-def most_cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> int:
-    """The most bytes of caches that a device holds at once: a long decode copies its cache.
+def most_cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, rows: int) -> int:
+    """The most bytes of caches that a device holds at once, see `cache_bytes`: a long decode copies its cache.
 
     It copies a cache with less room into a larger one, and at the end the last rows into a cache of fewer rows.
     """
-    budget, rows = config.sampling.max_response_tokens, decoded_rows(config, mesh)
-    whole = cache_bytes(config, shape, mesh, prompt_length)
+    whole, budget = cache_bytes(config, shape, mesh, prompt_length, rows), config.sampling.max_response_tokens
     return peak_bytes(whole, rows, length=prompt_length, budget=budget, devices=row_shards(mesh))

@@ -254,7 +254,16 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     train, heldout = (encode_problems(config, part, tokenizer) for part in (problems.train, problems.heldout))
     prompt_length = max(map(len, train.tokens + heldout.tokens))
     drawn = prompt_length if seams.engine is None else None
-    left = check_room(config, algorithm, policy, mesh, device_bytes(mesh), prompt_length=drawn, optimizer=optimizer)
+    left = check_room(
+        config,
+        algorithm,
+        policy,
+        mesh,
+        device_bytes(mesh),
+        prompt_length=drawn,
+        optimizer=optimizer,
+        environment=seams.environment,
+    )
     worker = make_worker(config, seams, mesh, policy, tokenizer, train, prompt_length, problems, left=left)
     check_judges(algorithm, config, worker)
     step_reward = make_step_reward(algorithm, config)

@@ -1,5 +1,7 @@
 """Episodes of several turns that go on with what was read: the responses of reading everything again, for fewer tokens read."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -8,8 +10,11 @@ from rljax.errors import InputError
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.parallel import make_mesh, policy_shardings, put
 from rljax.rollout import DecodingEngine, Request, Sampling
-from rljax.rollout.dialogue import Rereading, row_decoder
+from rljax.rollout import dialogue as dialogue_module
+from rljax.rollout import engine as engine_module
+from rljax.rollout.dialogue import CachedDialogue, Rereading, row_decoder, turn_engine
 from rljax.rollout.request import DialogueEngine, check_responses
+from rljax.rollout.slots import FittingSlots
 
 SHAPE = TransformerConfig(vocab_size=10, width=16, layers=2, heads=4, kv_heads=2, head_dim=8, hidden=32)
 POLICY = transformer_policy(SHAPE, eos=1)
@@ -115,6 +120,73 @@ def test_turns_that_go_on_are_those_of_reading_everything_again(reread, slots):
         assert dialogue.tokens_read < tokens / 4
 
 
+@pytest.mark.parametrize("slots", [16, 3])
+def test_a_long_dialogue_begins_with_little_room(reread, slots, monkeypatch):
+    """Room for 15 tokens after a prompt, then 30 and 60; a context that is read again may need more at once."""
+    monkeypatch.setattr("rljax.rollout.engine.LONG_BUDGET", 36)
+    dialogue = an_engine(slots).dialogue(PARAMS, REQUESTS)
+    rooms = []
+
+    def room():
+        (slots,) = {max(leaf.shape[2:]) for leaf in jax.tree.leaves(dialogue.decoding.rows.state.state)}
+        assert slots == 8 + dialogue.decoding.room
+        return dialogue.decoding.room
+
+    def counted(draw=dialogue.draw):
+        rooms.append(room())
+        return draw()
+
+    monkeypatch.setattr(dialogue, "draw", counted)
+    assert_same(played(dialogue, REQUESTS)[0], reread[0])
+    assert list(dict.fromkeys(rooms)) == [15, 30, 60]
+
+
+def held(tree):
+    """Bytes of the arrays on the first device."""
+    shards = [shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
+    return sum(shard.data.nbytes for shard in shards if shard.device == jax.devices()[0])
+
+
+@pytest.mark.parametrize("axes", [(1, 1), (2, 1, 2)])
+@pytest.mark.parametrize(("long", "fewest"), [(128, 8), (36, 8), (36, 2)])
+def test_a_dialogue_holds_the_caches_that_are_counted(axes, long, fewest, monkeypatch):
+    """Rows and the copies of those that read their turns; or two caches, of which the second has more room."""
+    monkeypatch.setattr("rljax.rollout.engine.LONG_BUDGET", long)
+    monkeypatch.setattr("rljax.rollout.slots.FEWEST_ROWS", fewest)
+    mesh = make_mesh(*axes)
+    policy = transformer_policy(SHAPE, eos=EOS, mesh=mesh)
+    params = put(PARAMS, policy_shardings(mesh, PARAMS, PARAMS, policy.partition))
+    most = []
+
+    def recorded(module, name, state_of):
+        function = getattr(module, name)
+
+        def call(*args, **keywords):
+            result = function(*args, **keywords)
+            most.append(held(state_of(*args)) + held(result.state))
+            return result
+
+        monkeypatch.setattr(module, name, call)
+
+    recorded(dialogue_module, "read_turns", lambda turns, params, rows, *_: rows)
+    recorded(dialogue_module, "empty_rows", lambda *_: ())
+    recorded(engine_module, "grow_rows", lambda decoder, rows: rows.state)
+    slots = FittingSlots(policy.decoder, mesh, 0)
+    memory = turn_engine(an_engine(slots, mesh=mesh), policy.decoder.turns).slots.cache(params, 6, 8, BUDGET)
+    dialogue = an_engine(replace(slots, memory=memory), mesh=mesh, decoder=policy.decoder).dialogue(params, REQUESTS)
+    played(dialogue, REQUESTS)
+    assert len(dialogue.requests) == 6
+    assert max(most) == pytest.approx(memory, rel=0.01)
+
+
+def test_a_dialogue_needs_memory_for_copies():
+    slots = FittingSlots(POLICY.decoder, make_mesh(1, 1), 0)
+    one = slots.cache(PARAMS, 1, 8, BUDGET)
+    with pytest.raises(InputError, match=r"cache_memory is .* one row, 8 tokens of prompt and 60 of response, take"):
+        an_engine(replace(slots, memory=one)).dialogue(PARAMS, REQUESTS)
+    assert len(an_engine(replace(slots, memory=2 * one)).dialogue(PARAMS, REQUESTS).requests) == 1
+
+
 def test_turns_are_the_same_on_several_devices(reread):
     mesh = make_mesh(2, 1, 2)
     policy = transformer_policy(SHAPE, eos=EOS, mesh=mesh)
@@ -190,6 +262,17 @@ def test_turns_that_do_not_fit_are_refused(changes, message):
     dialogue = an_engine().dialogue(PARAMS, REQUESTS)
     with pytest.raises(InputError, match=f"^dialogue: .*{message}"):
         dialogue.add({3: REQUESTS[3]._replace(**changes)})
+
+
+def test_without_requests_there_are_no_responses_until_some_are_added(reread):
+    """As from the engine itself."""
+    assert an_engine().generate(PARAMS, []) == []
+    for dialogue in (an_engine().dialogue(PARAMS, {}), Rereading(Counting(an_engine()), PARAMS, {})):
+        assert dialogue.draw() == {}
+        dialogue.add({0: REQUESTS[0]})
+        np.testing.assert_array_equal(dialogue.draw()[0].tokens, reread[0][0][0][1].tokens)
+    with pytest.raises(InputError, match=r"^dialogue: rows are made for the lengths .*; got no requests\."):
+        CachedDialogue(an_engine(), PARAMS, {})
 
 
 def test_a_decoder_that_cannot_go_on_reads_again(reread):

@@ -1,6 +1,7 @@
 """Rows that fit into a number of bytes: what a row takes, how many are chosen, and that the engine decodes no more."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,10 +10,13 @@ from small_runs import SMALL, even_length
 
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, transformer_policy
-from rljax.parallel import make_mesh, put, row_shards
+from rljax.models.symbolic import Rules, mixed_policy
+from rljax.parallel import make_mesh, put, put_rows, row_shards
 from rljax.rollout import DecodingEngine, Request, Sampling, engine
+from rljax.rollout.dialogue import row_decoder
 from rljax.rollout.engine import compiled_rows
-from rljax.rollout.sampling import empty_rows
+from rljax.rollout.environment import Step
+from rljax.rollout.sampling import empty_rows, read_prompts
 from rljax.rollout.slots import FittingSlots, row_bytes
 from rljax.training import setup
 from rljax.training.cache_memory import USUAL_SLOTS, decode_slots, sampled_bytes
@@ -29,17 +33,46 @@ def fitting(memory, **options):
     return FittingSlots(POLICY.decoder, MESH, memory, **options)
 
 
+NO_RULES = Rules(
+    (0,), lambda memory, token: memory, lambda memory: (jnp.zeros((*memory.shape[:-1], 32)), memory[..., 0] > 0)
+)
+
+
+def held(tree):
+    """Bytes of the arrays on the first device."""
+    shards = [shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
+    return sum(shard.data.nbytes for shard in shards if shard.device == jax.devices()[0])
+
+
 @pytest.mark.parametrize("axes", [(1, 1, 1), (2, 2, 1), (2, 2, 2)])
-def test_a_row_takes_what_the_arrays_of_a_decode_take(axes):
+@pytest.mark.parametrize("kind", ["transformer", "turns", "rules", "own"])
+def test_a_row_takes_what_the_arrays_of_a_decode_take(axes, kind):
     mesh = make_mesh(*axes)
     policy = transformer_policy(SHAPE, eos=1, mesh=mesh)
+    decoder = {
+        "transformer": policy.decoder,
+        "turns": row_decoder(policy.decoder.turns),
+        "rules": mixed_policy(policy, NO_RULES, share=0.5).decoder,
+        "own": policy.decoder._replace(partition=None),
+    }[kind]
+    shapes, shards = policy.shapes(), row_shards(mesh)
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    state = empty_rows(decoder, params, rows=shards, length=6, budget=10, room=10, mesh=mesh).state
+    found, whole = row_bytes(decoder, shapes, mesh, 6, 10), 2 * 2 * 16 * 16 * 4
+    assert found == held(state)
+    assert 0 < found - whole // (1 if kind == "own" else mesh.shape["tensor"]) < 100, "keys and values, and a few numbers"
+
+
+def test_an_empty_cache_lies_as_one_that_was_read():
+    mesh = make_mesh(2, 2, 2)
+    policy = transformer_policy(SHAPE, eos=1, mesh=mesh)
     params = policy.init(jax.random.key(0))
-    shards = row_shards(mesh)
-    state = empty_rows(policy.decoder, params, rows=shards, length=6, budget=10, room=10).state
-    assert (
-        row_bytes(policy.decoder, params, mesh, 6, 10) == sum(leaf.nbytes for leaf in jax.tree.leaves(state)) // mesh.size
-    )
-    assert row_bytes(policy.decoder, policy.shapes(), mesh, 6, 10) >= 2 * 2 * 16 * 16 * 4 // mesh.shape["tensor"]
+    empty = empty_rows(policy.decoder, params, rows=8, length=6, budget=10, room=10, mesh=mesh).state
+    prompts = put_rows(mesh, (np.full((8, 6), 3, np.int32), np.ones((8, 6), bool)))
+    read = read_prompts(policy.decoder, params, *prompts, budget=10).state
+    for name, part in (("keys", (2, 1, 8, 16)), ("values", (2, 1, 16, 8))):
+        for layer in (*empty.cache, *read.cache):
+            assert {shard.data.shape for shard in getattr(layer, name).addressable_shards} == {part}
 
 
 @settings(max_examples=25)
@@ -103,6 +136,29 @@ def test_the_settings_choose_the_rows():
     beside = 16 * policy.vocab_size
     assert rows(left=8 * (one + beside)) == 8, "the logits of a row count where everything that is left is filled"
     assert decode_slots(CONFIG.replace(decode_slots=5), policy, MESH, left=None) == 5
+
+
+class Silent:
+    """An environment of two turns that says nothing."""
+
+    max_turns = 2
+
+    def reset(self, problem):
+        return problem
+
+    def step(self, state, completion):
+        return Step(state)
+
+
+def test_an_environment_needs_a_row_and_its_copy():
+    """Known before a weight is drawn."""
+
+    def least(**parts):
+        with pytest.raises(InputError, match=r"cache_memory is 100 bytes on each device, .* give at least") as error:
+            setup.make_setup(CONFIG.replace(cache_memory="100B"), BUILT_IN._replace(**parts))
+        return int(str(error.value).split("at least ")[1].split("B")[0])
+
+    assert least(environment=Silent()) == 2 * least(reward=even_length)
 
 
 def test_a_run_with_too_little_for_a_row_is_refused_before_a_weight_is_drawn(monkeypatch):

@@ -18,7 +18,7 @@ from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.models import transformer_policy
 from rljax.models.config import TransformerConfig
-from rljax.parallel import make_mesh, row_sharding
+from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Response, Sampling, Sequences, pack
 from rljax.rollout.groups import padded_responses
 from rljax.rollout.request import check_responses
@@ -273,7 +273,7 @@ def test_rows_that_move_are_written_over_the_empty_ones():
     """So the caches of both batches are all that a move holds."""
     policy, mesh = MODELS["transformer"], make_mesh(1, 1)
     params = jax.eval_shape(policy.init, jax.random.key(0))
-    empty = partial(empty_rows, policy.decoder, params, length=8, budget=128, room=128, place=row_sharding(mesh))
+    empty = partial(empty_rows, policy.decoder, params, length=8, budget=128, room=128, mesh=mesh)
     few, many = (jax.eval_shape(partial(empty, rows=rows)) for rows in (12, 16))
     source = jax.ShapeDtypeStruct((12,), np.int32)
     found = move_rows.lower(policy.decoder, few, many, source).compile().memory_analysis()

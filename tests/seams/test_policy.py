@@ -326,6 +326,20 @@ INCOMPLETE = {
         ),
         r"^policy.decoder.turns: the new state must have .* of the old one, float32\[1, \d+\]; got float32\[1, \d+\]\.",
     ),
+    "turns that do not grow": (
+        with_decoder(
+            turns=TurnDecoder(
+                lambda rows, slots: jnp.zeros((rows, slots)),
+                lambda params, tokens, first, count, state: (jnp.zeros((len(tokens), VOCABULARY)), state),
+                lambda state, more: state,
+            )
+        ),
+        r"^policy.decoder.turns.grow: the new state must have .* of the old one, float32\[1, \d\d+\]; got float32\[1, 1\]\.",
+    ),
+    "a partition of more axes than an array has": (
+        with_decoder(partition=lambda path, shape: PartitionSpec(None, None, "tensor")),
+        r"^policy.decoder.partition: the array '' of shape \[1, 16\] needs a jax.sharding.PartitionSpec of at most 2 axes; got ",
+    ),
     "a decoder that raises": (
         with_decoder(begin=lambda params, tokens: None),
         "^policy.decoder.begin: the decoder needs a function .*; got TypeError: .*takes 2 positional arguments",
@@ -404,7 +418,7 @@ def test_a_policy_is_no_more_than_a_stranger_is_told_of():
     }
     assert set(Policy._fields[5:]) == set(Policy._field_defaults)
     assert all(value is None for value in Policy._field_defaults.values())
-    assert Decoder._fields == ("begin", "advance", "insert", "weights", "grow", "turns")
+    assert Decoder._fields == ("begin", "advance", "insert", "weights", "grow", "turns", "partition")
     assert all(getattr(Policy, name).__doc__ for name in Policy._fields)
     assert GRU.partition is on_every_device
     assert BY_NAME["grpo"]().critic is None

@@ -89,6 +89,7 @@ def test_a_rollout_ends_at_each_of_them(folder):
     for prefix, row in zip(prefixes_of(setup.train, groups), responses, strict=True):
         assert prefix.ended == (row[-1] in (1, 7, 9))
         assert [*prefix.tokens, *([prefix.end] if prefix.ended else [])] == row
+        assert prefix.text == TOKENIZER.decode(row), "as the reward reads it, with an end token that has a text"
 
 
 def test_a_search_ends_at_each_of_them(folder):
@@ -99,6 +100,9 @@ def test_a_search_ends_at_each_of_them(folder):
     best = [result.best.prefix for result in found]
     assert {prefix.end for prefix in best} == {1, 7}
     assert not any(set(prefix.tokens) & {1, 7} for prefix in best)
+    for prefix in best:
+        assert prefix.text == TOKENIZER.decode([*prefix.tokens, prefix.end])
+        assert prefix.text.endswith(TOKENIZER.decode([7])) == (prefix.end == 7)
 
 
 def test_answers_end_at_each_of_them(folder, tmp_path, capsys):

@@ -24,7 +24,6 @@ CONFIG = SMALL.replace(
     prompts=PROMPTS,
     group_size=GROUP,
     max_response_tokens=BUDGET,
-    decode_slots=SLOTS,
     top_p=0.9,
 )
 NEVER = -1
@@ -58,8 +57,14 @@ def run(mesh, monkeypatch):
         held.append(cache_on_first(rows) + cache_on_first(larger))
         return larger
 
-    grow_rows = engine_module.grow_rows
+    def emptied(*args, **keywords):
+        rows = empty_rows(*args, **keywords)
+        held.append(cache_on_first(rows))
+        return rows
+
+    grow_rows, empty_rows = engine_module.grow_rows, engine_module.empty_rows
     monkeypatch.setattr(engine_module, "grow_rows", grown)
+    monkeypatch.setattr(engine_module, "empty_rows", emptied)
     for name in ("decode_weights", "read_prompts", "fill_rows", "decode"):
         monkeypatch.setattr(engine_module, name, counted(name))
     policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
@@ -79,9 +84,9 @@ def run(mesh, monkeypatch):
 def test_an_engine_sends_what_is_planned_and_holds_the_cache_that_is_planned(monkeypatch):
     mesh = make_mesh(2, 2, 2)
     real, held = run(mesh, monkeypatch)
-    assert sample_sent(CONFIG, SHAPE, mesh, START) == pytest.approx(real, rel=1e-6)
+    assert sample_sent(CONFIG, SHAPE, mesh, START, SLOTS) == pytest.approx(real, rel=1e-6)
     assert real > 0
-    assert held == cache_bytes(CONFIG, SHAPE, mesh, START) == most_cache_bytes(CONFIG, SHAPE, mesh, START)
+    assert held == cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS) == most_cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS)
 
 
 def test_a_cache_that_grows_is_held_beside_its_copy_as_planned(monkeypatch):
@@ -89,13 +94,13 @@ def test_a_cache_that_grows_is_held_beside_its_copy_as_planned(monkeypatch):
     monkeypatch.setattr(engine_module, "LONG_BUDGET", BUDGET)
     mesh = make_mesh(1, 1)
     _, held = run(mesh, monkeypatch)
-    assert held == most_cache_bytes(CONFIG, SHAPE, mesh, START) > cache_bytes(CONFIG, SHAPE, mesh, START)
+    assert held == most_cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS) > cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS)
 
 
 def test_a_layer_over_two_tensor_devices_adds_up_two_results_for_every_token():
     """Those of the attention and of the feed-forward layer, of each prompt once and of 16 responses, but for their last tokens."""
     mesh = make_mesh(1, 1, 2)
-    one, two = (sample_sent(CONFIG, replace(SHAPE, layers=layers), mesh, START) for layers in (1, 2))
+    one, two = (sample_sent(CONFIG, replace(SHAPE, layers=layers), mesh, START, SLOTS) for layers in (1, 2))
     tokens = PROMPTS * START + PROMPTS * GROUP * (BUDGET - 1)
     assert two - one == pytest.approx(2 * tokens * 4 * SHAPE.width, rel=0.05)
 
@@ -113,5 +118,5 @@ def test_every_micro_batch_that_is_scored_gathers_the_parameters():
 
 
 def test_one_device_sends_nothing():
-    assert sample_sent(CONFIG, SHAPE, make_mesh(1, 1), START) == 0
+    assert sample_sent(CONFIG, SHAPE, make_mesh(1, 1), START, SLOTS) == 0
     assert score_sent(CONFIG, SHAPE, make_mesh(1, 1), START) == 0

@@ -167,7 +167,7 @@ def test_the_update_of_a_critic_is_compiled_and_counted():
     weights = 4 * matrix_sizes(shape)
     assert temporaries(program) > weights, "the gradient of its matrices"
     algorithm, config = planned_algorithm(config)
-    phases = step_work(config, shape, algorithm, mesh, 20, Held(weights, weights, weights, 1))
+    phases = step_work(config, shape, algorithm, mesh, 20, Held(weights, weights, weights, 1, 16))
     assert set(phases) == {"sample", "score", "update", "critic"}
     assert phases["critic"].flops == phases["score"].flops * 3, "forward, and twice as much backward"
     assert Plan(1, 2, 3, 4, 5, 6, 7, critic_temporaries=20, phases=phases).peak == 10 + 20
@@ -184,10 +184,10 @@ def test_every_kind_of_advantage_is_planned(part):
 
 def test_the_work_of_a_step_is_that_of_a_hand_count():
     """16 responses in two rounds of decoding, 20 + 12 tokens each; no reference, no remat."""
-    config = CONFIG.replace(algorithm_options={"beta": 0.0}, decode_slots=8, microbatch_rows=4)
+    config = CONFIG.replace(algorithm_options={"beta": 0.0}, microbatch_rows=4)
     algorithm, config = planned_algorithm(config)
     shape = replace(SHAPE, layers=1)
-    work = step_work(config, shape, algorithm, make_mesh(1, 1), 20, Held(1000, 300, 0, 3200))
+    work = step_work(config, shape, algorithm, make_mesh(1, 1), 20, Held(1000, 300, 0, 3200, rows=8))
     layer = 4 * 64 * 64 + 3 * 64 * 128
     assert forward_flops(shape, 1, 10, scored=1) == 2 * (layer + 2 * 64 * 10 + 64 * 512)
     windows = replace(shape, layers=2, window=4, full_layers=(0,))
@@ -199,7 +199,9 @@ def test_the_work_of_a_step_is_that_of_a_hand_count():
     assert work["sample"].moved == 2 * 12 * (1000 + 3200 * 26 / 32), "rounds, tokens, weights and the cache on average"
     assert work["update"].moved == 4 * 2 * 1000 + 2 * 2 * 300, "micro-batches, both ways; updates, both ways"
     for remat, matrices, mixing in (("full", 4, 4), ("dots_no_batch", 3, 4), ("dots", 3, 3)):
-        update = step_work(config, replace(shape, remat=remat), algorithm, make_mesh(1, 1), 20, Held(1, 0, 0, 0))["update"]
+        update = step_work(config, replace(shape, remat=remat), algorithm, make_mesh(1, 1), 20, Held(1, 0, 0, 0, 16))[
+            "update"
+        ]
         assert update.flops == 16 * (32 * 2 * (matrices * layer + mixing * 2 * 64 * 32) + 12 * 4 * 2 * 64 * 512), remat
 
 
@@ -208,7 +210,7 @@ def test_the_examples_of_the_auxiliary_loss_are_planned():
     with_examples = CONFIG.replace(algorithm_options={"beta": 0.0}, auxiliary=0.5, warm_start_batch=8, microbatch_rows=8)
     shape, mesh = replace(SHAPE, layers=1), make_mesh(1, 1)
     plain, both = (
-        step_work(config, shape, algorithm, mesh, 20, Held(1000, 0, 0, 3200))["update"]
+        step_work(config, shape, algorithm, mesh, 20, Held(1000, 0, 0, 3200, 16))["update"]
         for algorithm, config in (planned_algorithm(with_examples.replace(auxiliary=0.0)), planned_algorithm(with_examples))
     )
     assert (both.flops, both.moved) == (2 * plain.flops, 2 * plain.moved)
@@ -223,7 +225,7 @@ def test_updates_of_several_passes_are_all_counted(monkeypatch):
     once = CONFIG.replace(algorithm="open_reasoner_zero", algorithm_options={})
     thrice, shape, mesh = once.replace(passes=3), replace(SHAPE, layers=1), make_mesh(1, 2)
     one, three = (
-        step_work(config, shape, algorithm, mesh, 20, Held(1000, 300, 200, 3200))
+        step_work(config, shape, algorithm, mesh, 20, Held(1000, 300, 200, 3200, 16))
         for algorithm, config in map(planned_algorithm, (once, thrice))
     )
     assert {name for name in one if three[name] != one[name]} == {"update", "critic"}
@@ -326,13 +328,13 @@ def test_an_adapter_and_a_cut_model_need_less():
 
 
 @pytest.mark.parametrize(
-    ("decode_slots", "budget", "slots"),
+    ("rows", "budget", "slots"),
     [(16, 100, 16 * 120), (8, 130, 8 * (150 + 20 + 66)), (16, 130, (16 + 12) * 150), (16, 256, (16 + 12) * 276)],
 )
-def test_a_long_decode_copies_its_cache(decode_slots, budget, slots):
+def test_a_long_decode_copies_its_cache(rows, budget, slots):
     """From 128 tokens on: into twice the room; and 16 rows and more into the largest of the smaller batches."""
-    config = CONFIG.replace(max_response_tokens=budget, decode_slots=decode_slots)
-    found = most_cache_bytes(config, replace(SHAPE, layers=1), make_mesh(1, 1), 20)
+    config = CONFIG.replace(max_response_tokens=budget)
+    found = most_cache_bytes(config, replace(SHAPE, layers=1), make_mesh(1, 1), 20, rows)
     assert found == 2 * 1 * slots * 64 * 4
 
 
