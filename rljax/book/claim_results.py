@@ -176,11 +176,13 @@ def equations_in(settings: object) -> list[dict[str, str]]:
         ([{'function': 'k3'}], [])
     """
     fields = getattr(settings, "_asdict", lambda: {"function": settings})()
-    found = {name: text for name, value in fields.items() if isinstance(value, FunctionType) and (text := _called(value))}
+    found = {
+        name: text for name, value in fields.items() if isinstance(value, FunctionType) and (text := _equation_names(value))
+    }
     return [found] if found else []
 
 
-def _called(function: FunctionType) -> str:
+def _equation_names(function: FunctionType) -> str:
     """Names of the ops that a function is or calls, and the numbers that it was made with; empty without ops."""
     names, around = names_of_ops(), inspect.getclosurevars(function)
     functions = [function, *(value for value in around.globals.values() if isinstance(value, FunctionType))]
