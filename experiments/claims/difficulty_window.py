@@ -20,7 +20,7 @@ Command: rljax claims --rerun difficulty_window
 from functools import partial
 
 from rljax.algorithms import grpo
-from rljax.book.claims import Claim, difference
+from rljax.book.claims import Claim, Interval, difference
 from rljax.book.tabular import Setting, measure
 from rljax.book.worlds import codes, leaning
 from rljax.ops.selection import has_mixed_outcomes, in_difficulty_window
@@ -52,6 +52,8 @@ CLAIM = Claim(
     statistic=difference("area", "window", "without"),
     unit="mean pass rate during training with a window of difficulty, less that without, at equal trained prompts",
     margin=0.005,
+    seeds=64,
+    first_look=Interval(-0.00363, -0.0164, 0.00917, 16),
     figures={
         "pass rate at the end, the same arms": difference("success", "window", "without"),
         "mean pass rate during training, window less mixed outcomes": difference("area", "window", "mixed outcomes"),

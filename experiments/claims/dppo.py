@@ -17,7 +17,7 @@ Command: rljax claims --rerun dppo
 from functools import partial
 
 from rljax.algorithms import dppo, grpo
-from rljax.book.claims import RATES_AFTER_PILOT, Claim, difference
+from rljax.book.claims import RATES_AFTER_PILOT, Claim, Interval, difference
 from rljax.book.tabular import Setting
 from rljax.book.tuned import measure_tuned
 from rljax.book.verdicts import fallible
@@ -43,6 +43,8 @@ CLAIM = Claim(
     statistic=difference("area", "dppo", "ratio"),
     unit="mean pass rate during training of DPPO, less that of the ratio's clip",
     margin=0.005,
+    seeds=64,
+    first_look=Interval(-0.0353, -0.0765, 0.00589, 16),
     pilot=RATES_AFTER_PILOT,
     figures={
         "pass rate at the end, the same arms": difference("success", "dppo", "ratio"),

@@ -16,7 +16,7 @@ Command: rljax claims --rerun length_bias
 """
 
 from rljax.algorithms import dr_grpo, grpo
-from rljax.book.claims import Claim, difference, difference_at_equal_success
+from rljax.book.claims import Claim, Interval, difference, difference_at_equal_success
 from rljax.book.tabular import Setting, measure
 from rljax.book.worlds import stopping, undecided
 
@@ -45,6 +45,8 @@ CLAIM = Claim(
     statistic=difference_at_equal_success("wrong_length_curve", "grpo", "dr_grpo"),
     unit="mean length of a wrong response under GRPO, less that under Dr.GRPO at the same pass rate, tokens",
     margin=1.0,
+    seeds=64,
+    first_look=Interval(3.27, 0.707, 5.84, 16),
     figures={
         "the same at the end, where hardly a response is wrong, tokens": difference("wrong_length", "grpo", "dr_grpo"),
         "growth of a wrong response under GRPO, mean over the training, tokens": lambda arms: growth(arms, "grpo"),

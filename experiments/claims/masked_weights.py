@@ -26,7 +26,7 @@ import numpy as np
 
 from rljax.algorithms import grpo
 from rljax.algorithms.corrections import capped, masked
-from rljax.book.claims import RATES_AFTER_PILOT, Claim, difference
+from rljax.book.claims import RATES_AFTER_PILOT, Claim, Interval, difference
 from rljax.book.tabular import Setting
 from rljax.book.tuned import measure_tuned
 from rljax.book.verdicts import fallible
@@ -92,6 +92,8 @@ CLAIM = Claim(
     statistic=difference("success", "masked outside (0.5, 5)", "capped at 2"),
     unit="pass rate at the end with the mask, less that with the cap",
     margin=0.01,
+    seeds=64,
+    first_look=Interval(-0.0351, -0.0888, 0.0187, 16),
     condition=(
         "share of the first policy's tokens that the mask drops, less 0.02",
         lambda arms: arms["masked outside (0.5, 5)"]["masked_share"] - 0.02,

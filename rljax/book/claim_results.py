@@ -3,11 +3,13 @@
 An experiment is its page, `rljax.book.tabular`, `rljax.book.worlds` and what else of `rljax.book` the page imports. The
 equations that it tries are not in its hash, as an edit that changes no number would throw all results away; a test runs a seed of
 some experiments again, and compares. What the algorithms of each arm hold, equations by name and numbers, is in the file: an arm
-with another algorithm has no results. Arms that name no algorithm, such as those of a claim about an estimator, have no such entry.
+with another algorithm has no results. Of an arm without one, such as an estimator or a loss of pairs, it names the equations that
+its functions call; an arm that is a number has no such entry.
 """
 
 import ast
 import hashlib
+import inspect
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +17,7 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +26,7 @@ from rljax.algorithms import Algorithm
 from rljax.book import tabular, worlds
 from rljax.book.claims import Arms, Interval, Numbers, Page, Verdict, over_seeds, verdict_of
 from rljax.book.slots import fillings
+from rljax.book.uses import names_of_ops
 from rljax.files import atomic_write
 from rljax.records import documented
 
@@ -85,7 +89,7 @@ def version_of(file: Path) -> str:
     the measure), and for what it imports from `rljax.book.claims`.
 
     Results of another hash are of another experiment, and are not used. `rljax.ops` and `rljax.algorithms` are left out: whoever
-    changes what an equation computes runs its claims again. What an algorithm is made of is compared by `algorithms_in`.
+    changes what an equation computes runs its claims again. What an algorithm is made of is compared by `contents_of`.
     """
     parts = [part for one in sources(file) for part in _code(one)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
@@ -160,10 +164,42 @@ def algorithms_in(settings: object) -> list[dict[str, str]]:
     return [found for part in parts for found in algorithms_in(part)]
 
 
+def equations_in(settings: object) -> list[dict[str, str]]:
+    """Describe the functions in the settings of an arm: the equations that each calls, with the numbers of its closure.
+
+    Args:
+        settings: a function, or a record with functions; those that call no equation are left out.
+
+    Example:
+        >>> from rljax.ops.divergence import k3
+        >>> equations_in(k3), equations_in(0.5)
+        ([{'function': 'k3'}], [])
+    """
+    fields = getattr(settings, "_asdict", lambda: {"function": settings})()
+    found = {
+        name: text for name, value in fields.items() if isinstance(value, FunctionType) and (text := _equation_names(value))
+    }
+    return [found] if found else []
+
+
+def _equation_names(function: FunctionType) -> str:
+    """Names of the ops that a function is or calls, and the numbers that it was made with; empty without ops."""
+    names, around = names_of_ops(), inspect.getclosurevars(function)
+    functions = [function, *(value for value in around.globals.values() if isinstance(value, FunctionType))]
+    ops = [names[each].rpartition(".")[2] for each in functions if each in names]
+    numbers = [f"{name}={value:g}" for name, value in around.nonlocals.items() if isinstance(value, float | int)]
+    return " ".join([*ops, *numbers]) if ops else ""
+
+
+def contents_of(settings: object) -> list[dict[str, str]]:
+    """The algorithms in the settings of an arm, or without any the equations."""
+    return algorithms_in(settings) or equations_in(settings)
+
+
 def read_results(page: Page) -> Results:
     """Read the results of an experiment as it is now: without runs if there are none, or only those of another version.
 
-    An arm whose algorithms are no longer those that its runs had is without runs, too.
+    An arm whose algorithms are no longer those that its runs had is without runs, too, and so is a seed that is not the claim's.
     """
     version, file = version_of(page.file), page.file.with_suffix(".json")
     empty = Results(version, "", 0.0, {arm: {} for arm in page.claim.arms})
@@ -172,8 +208,12 @@ def read_results(page: Page) -> Results:
     found = json.loads(file.read_text(encoding="utf-8"))
     if found["version"] != version:
         return empty
-    same = {arm: found["algorithms"].get(arm) == algorithms_in(settings) for arm, settings in page.claim.arms.items()}
-    runs = {arm: found["runs"].get(arm, {}) if is_same else {} for arm, is_same in same.items()}
+    same = {arm: found["algorithms"].get(arm) == contents_of(settings) for arm, settings in page.claim.arms.items()}
+    seeds = {str(seed) for seed in page.claim.seed_range}
+    runs = {
+        arm: {seed: row for seed, row in found["runs"].get(arm, {}).items() if is_same and seed in seeds}
+        for arm, is_same in same.items()
+    }
     return Results(version, found["date"], found["seconds"], runs)
 
 
@@ -192,7 +232,7 @@ def write_results(page: Page, results: Results) -> None:
         for arm, runs in results.runs.items()
     )
     head = "".join(f' "{name}": {json.dumps(getattr(results, name))},\n' for name in ("version", "date", "seconds"))
-    held = ",\n".join(f"  {json.dumps(arm)}: {json.dumps(algorithms_in(page.claim.arms[arm]))}" for arm in results.runs)
+    held = ",\n".join(f"  {json.dumps(arm)}: {json.dumps(contents_of(page.claim.arms[arm]))}" for arm in results.runs)
     text = f'{{\n{head} "algorithms": {{\n{held}\n }},\n "runs": {{\n{arms}\n }}\n}}\n'
     atomic_write(page.file.with_suffix(".json"), text.encode())
 
@@ -211,7 +251,7 @@ def run_page(page: Page, *, again: bool = False) -> Results:
     if again:
         results = results._replace(seconds=0.0, runs={arm: {} for arm in page.claim.arms})
     for arm, settings in page.claim.arms.items():
-        missing = [seed for seed in range(page.claim.seeds) if str(seed) not in results.runs[arm]]
+        missing = [seed for seed in page.claim.seed_range if str(seed) not in results.runs[arm]]
         if not missing:
             continue
         start = time.monotonic()

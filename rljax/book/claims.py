@@ -39,40 +39,6 @@ RATES_AFTER_PILOT = (
 
 
 @documented
-@dataclass(frozen=True)
-class Claim:
-    """A claim, and how its experiment decides it."""
-
-    paper: str
-    """Where it was made, such as `DAPO, arXiv:2503.14476`."""
-    place: str
-    """Section, equation or table."""
-    text: str
-    """The claim, in a phrase of ours."""
-    arms: Mapping[str, Any]
-    """Name of an arm -> its settings."""
-    measure: Callable[[Any, Sequence[int]], Numbers]
-    """(settings of an arm, seeds) -> its numbers."""
-    statistic: Callable[[Arms], np.ndarray]
-    """Numbers of every arm -> one number a seed."""
-    unit: str
-    """What the statistic is, in words, with its unit."""
-    margin: float = 0.0
-    """Smallest size of the statistic that would matter."""
-    kind: Literal["above", "equal"] = "above"
-    """`above`: the claim says that the statistic is above the margin. `equal`: that it is within the margin of 0."""
-    seeds: int = 16
-    """Number of seeds, from 0 on."""
-    figures: Mapping[str, Callable[[Arms], np.ndarray]] | None = None
-    """Other statistics that the page shows, by name; they decide nothing."""
-    condition: tuple[str, Callable[[Arms], np.ndarray]] | None = None
-    """What must hold for the experiment to be a test of the claim: words, and a statistic whose interval must lie above 0. Else
-    the claim is not decided."""
-    pilot: str = ""
-    """What was chosen after results of this experiment had been seen, in sentences; empty: nothing."""
-
-
-@documented
 class Interval(NamedTuple):
     """A mean over seeds, with its 95 % interval."""
 
@@ -96,6 +62,61 @@ class Interval(NamedTuple):
             return "-"
         interval = "" if math.isnan(self.low) else f" ({self.low:.3g} to {self.high:.3g})"
         return f"{self.value:.3g}{interval}"
+
+
+@documented
+@dataclass(frozen=True)
+class Claim:
+    """A claim, and how its experiment decides it."""
+
+    paper: str
+    """Where it was made, such as `DAPO, arXiv:2503.14476`."""
+    place: str
+    """Section, equation or table."""
+    text: str
+    """The claim, in a phrase of ours."""
+    arms: Mapping[str, Any]
+    """Name of an arm -> its settings."""
+    measure: Callable[[Any, Sequence[int]], Numbers]
+    """(settings of an arm, seeds) -> its numbers."""
+    statistic: Callable[[Arms], np.ndarray]
+    """Numbers of every arm -> one number a seed."""
+    unit: str
+    """What the statistic is, in words, with its unit."""
+    margin: float = 0.0
+    """Smallest size of the statistic that would matter."""
+    kind: Literal["above", "equal"] = "above"
+    """`above`: the claim says that the statistic is above the margin. `equal`: that it is within the margin of 0."""
+    seeds: int = 16
+    """Number of seeds, from 0 on, or from the first that `first_look` has not."""
+    first_look: Interval | None = None
+    """What the seeds from 0 on had left undecided, where the claim is decided on others."""
+    figures: Mapping[str, Callable[[Arms], np.ndarray]] | None = None
+    """Other statistics that the page shows, by name; they decide nothing."""
+    condition: tuple[str, Callable[[Arms], np.ndarray]] | None = None
+    """What must hold for the experiment to be a test of the claim: words, and a statistic whose interval must lie above 0. Else
+    the claim is not decided."""
+    pilot: str = ""
+    """What was chosen after results of this experiment had been seen, in sentences; empty: nothing."""
+
+    @property
+    def seed_range(self) -> range:
+        """Seeds that decide it."""
+        first = 0 if self.first_look is None else self.first_look.seeds
+        return range(first, first + self.seeds)
+
+    def first_look_text(self) -> str:
+        """Write what came of the first look, and which seeds the result is of; empty without one.
+
+        Example:
+            >>> claim = Claim("", "", "", {}, dict, len, "", seeds=64, first_look=Interval(0.12, -0.1, 0.34, 16))
+            >>> claim.first_look_text()
+            '0.12 (-0.1 to 0.34) with 16 seeds, which did not decide it; the result is of 64 other seeds'
+        """
+        if self.first_look is None:
+            return ""
+        seen = f"{self.first_look.text()} with {self.first_look.seeds} seeds"
+        return f"{seen}, which did not decide it; the result is of {self.seeds} other seeds"
 
 
 def difference(number: str, arm: str, baseline: str) -> Callable[[Arms], np.ndarray]:

@@ -16,6 +16,7 @@ from rljax.records import documented
 if TYPE_CHECKING:
     from rljax.book.claim_results import Outcome
     from rljax.book.claims import Page
+    from rljax.book.trainer_experiments import TrainerExperiment
 
 
 @documented
@@ -24,7 +25,7 @@ class Claims:
     """Show which claims of papers hold in small experiments, and with what numbers."""
 
     name: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Claims whose pages to print; none: a table of all."""
+    """Claims whose pages to print, or experiments of the trainer; none: a table of all."""
     rerun: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
     """Claims whose experiments to run again, from the first seed on."""
     finish: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
@@ -78,6 +79,7 @@ def page_text(page: "Page", outcome: "Outcome", *, width: int) -> str:
         "equal": f"it holds here if the 95 % interval lies within {claim.margin:g} of 0, and is contradicted if it lies outside",
     }[claim.kind]
     lines = [_entry(page, outcome, width), labelled("verdict", f"{outcome.verdict}; {rule}", width)]
+    lines += [labelled("first look", claim.first_look_text(), width)] if claim.first_look else []
     lines += [labelled("pilot", claim.pilot, width)] if claim.pilot else []
     lines += [labelled("also", f"{found.text()}: {name}", width) for name, found in outcome.figures.items()]
     arms = [f"{arm}: {_means(numbers)}" for arm, numbers in outcome.arms.items()]
@@ -89,6 +91,23 @@ def page_text(page: "Page", outcome: "Outcome", *, width: int) -> str:
 
 def _means(numbers: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {array.mean():.3g}" for name, array in numbers.items() if array.ndim == 1)
+
+
+def trainer_text(experiments: Sequence["TrainerExperiment"], *, width: int) -> str:
+    """The experiments of the trainer, with their questions and where their results are."""
+    title = f"in the trainer, decided by the same rule ({len(experiments)}; long)"
+    blocks = [
+        "\n".join(
+            [
+                each.name,
+                labelled("question", each.question, width),
+                labelled("result", f"`rljax claims {each.name}` prints experiments/{each.name}.md", width),
+                labelled("again", each.command, width),
+            ]
+        )
+        for each in experiments
+    ]
+    return "\n\n".join([f"{title}\n{'=' * len(title)}", *blocks])
 
 
 def claim_row(page: "Page", outcome: "Outcome") -> dict[str, Any]:
@@ -106,6 +125,7 @@ def claim_row(page: "Page", outcome: "Outcome") -> dict[str, Any]:
         "kind": claim.kind,
         "margin": claim.margin,
         "pilot": claim.pilot or None,
+        "first_look": claim.first_look and claim.first_look._asdict(),
         "seeds": seeds,
         "minutes": round(outcome.minutes, 2),
         "date": outcome.date or None,
@@ -122,11 +142,16 @@ def run_claims(command: Claims) -> int:
     """
     from rljax.book.claim_results import outcome_of, read_results, run_page  # noqa: PLC0415
     from rljax.book.claims import claim_files, find_page  # noqa: PLC0415
+    from rljax.book.trainer_experiments import read_trainer_experiment, trainer_experiments  # noqa: PLC0415
 
-    runs = (*command.rerun, *command.finish)
+    runs, files = (*command.rerun, *command.finish), trainer_experiments()
     if command.name and runs:
         raise InputError("Give names of claims to print, or --rerun or --finish with names to run, not both.")
-    pages = [find_page(name) for name in (*command.name, *runs) or claim_files()]
+    for name in files.keys() & {*runs}:
+        raise InputError(f"{name} is an experiment of the trainer; run {read_trainer_experiment(files[name]).command}.")
+    named = [read_trainer_experiment(files[name]) for name in command.name if name in files]
+    names = [name for name in (*command.name, *runs) if name not in files]
+    pages = [find_page(name) for name in (names if command.name or runs else claim_files())]
     for page in pages if runs else ():
         from rljax.book.claim_picture import draw  # noqa: PLC0415
 
@@ -134,18 +159,18 @@ def run_claims(command: Claims) -> int:
         results = run_page(page, again=page.name in command.rerun)
         draw(page.claim, outcome_of(page, results), page.file.with_suffix(".png"))
     outcomes = [outcome_of(page, read_results(page)) for page in pages]
-    print(_printed(command, pages, outcomes, short=not (command.name or runs)))
-    return 0
-
-
-def _printed(command: Claims, pages: Sequence["Page"], outcomes: Sequence["Outcome"], *, short: bool) -> str:
     width = columns_of(sys.stdout)
     if command.json:
         rows = [claim_row(page, found) for page, found in zip(pages, outcomes, strict=True)]
-        return json.dumps(rows, indent=2, ensure_ascii=False)
-    if not short:
-        return "\n\n\n".join(page_text(page, found, width=width) for page, found in zip(pages, outcomes, strict=True))
-    return f"{claims_text(pages, outcomes, width=width)}\n\n{wrapped(total(outcomes), width)}"
+        rows += [each._asdict() for each in named]
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+    elif command.name or runs:
+        texts = [page_text(page, found, width=width) for page, found in zip(pages, outcomes, strict=True)]
+        print("\n\n\n".join([*texts, *(f"{each.text}\n\n{each.table}" for each in named)]))
+    else:
+        trained = trainer_text([read_trainer_experiment(file) for file in files.values()], width=width)
+        print("\n\n\n".join([claims_text(pages, outcomes, width=width), trained, wrapped(total(outcomes), width)]))
+    return 0
 
 
 def total(outcomes: Sequence["Outcome"]) -> str:

@@ -12,12 +12,13 @@ from scipy import stats
 
 from rljax.algorithms import grpo
 from rljax.book.claim_picture import draw, draw_all
-from rljax.book.claim_results import algorithms_in, outcome_of, read_results, run_page, version_of
+from rljax.book.claim_results import contents_of, outcome_of, read_results, run_page, version_of
 from rljax.book.claims import (
     VERDICTS,
     Interval,
     agreement,
     claim_files,
+    claims_folder,
     difference_at_equal_success,
     find_page,
     over_seeds,
@@ -26,6 +27,7 @@ from rljax.book.claims import (
     student_quantile,
     verdict_of,
 )
+from rljax.book.trainer_experiments import read_trainer_experiment, trainer_experiments
 from rljax.cli import main
 from rljax.errors import InputError
 
@@ -142,6 +144,31 @@ def test_only_what_is_missing_is_run(page):
     assert read_results(page).seeds == list(range(6))
 
 
+def test_a_second_look_is_decided_by_seeds_that_the_first_has_not(page):
+    run_page(page)
+    first = outcome_of(page, read_results(page)).statistic
+    again = page._replace(claim=replace(page.claim, seeds=8, first_look=first))
+    assert read_results(again).seeds == []
+    results = run_page(again)
+    assert results.seeds == list(range(6, 14))
+    assert calls(page)[2:] == [(1.0, list(range(6, 14))), (2.0, list(range(6, 14)))]
+    assert outcome_of(again, results).statistic.seeds == 8
+
+
+@pytest.mark.parametrize("name", [name for name in claim_files() if find_page(name).claim.first_look])
+def test_a_first_look_had_not_decided(name, capsys):
+    claim = find_page(name).claim
+    assert claim.first_look is not None
+    assert (claim.first_look.seeds, claim.seed_range) == (16, range(16, 80))
+    assert verdict_of(claim.first_look, kind=claim.kind, margin=claim.margin) == "not decided"
+    assert main(["claims", name]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert f"first look {claim.first_look.text()} with 16 seeds, which did not decide it" in words
+    assert "run 64 seeds, " in words
+    assert main(["claims", name, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["first_look"] == claim.first_look._asdict()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "same"),
     [
@@ -182,9 +209,17 @@ def test_the_algorithms_of_every_committed_claim_are_those_of_its_results():
         f"{name}: {arm}"
         for name in claim_files()
         for arm, settings in find_page(name).claim.arms.items()
-        if json.loads(claim_files()[name].with_suffix(".json").read_text())["algorithms"][arm] != algorithms_in(settings)
+        if json.loads(claim_files()[name].with_suffix(".json").read_text())["algorithms"][arm] != contents_of(settings)
     ]
     assert differing == []
+
+
+def test_arms_without_an_algorithm_name_their_equations():
+    held = {name: [contents_of(arm) for arm in find_page(name).claim.arms.values()] for name in claim_files()}
+    assert {name for name, arms in held.items() if [] in arms} == {"controller", "k3_variance"}  # their arms are numbers
+    assert held["k3_gradient"][-2:] == [[{"function": "k3"}], [{"function": "importance_weighted_k3"}]]
+    assert held["ipo_certain"][0] == [{"loss": "dpo_loss beta=0.01"}]
+    assert held["simpo_length"] == [[{"loss": "simpo_loss"}]] * 2
 
 
 def test_a_page_says_how_much_the_controller_recovers():
@@ -241,7 +276,7 @@ def test_a_committed_claim_is_a_page_with_results_of_this_version(name):
     assert outcome.statistic.seeds == page.claim.seeds >= 5
     assert outcome.verdict in VERDICTS
     assert np.isfinite(outcome.statistic[:3]).all()
-    assert outcome.minutes <= 2
+    assert outcome.minutes <= 2 * page.claim.seeds / 16
     assert page.file.with_suffix(".png").is_file()
 
 
@@ -331,6 +366,32 @@ def test_the_table_has_every_claim_and_fits_a_terminal(capsys):
     assert all(f"\n{name}\n" in text for name in claim_files())
     words = " ".join(text.split())
     assert all(f"`rljax claims --rerun {name}` runs experiments/claims/{name}.py" in words for name in claim_files())
+
+
+def test_the_table_lists_the_experiments_of_the_trainer_and_a_page_has_the_committed_results(capsys):
+    names = list(trainer_experiments())
+    assert "sampler_delay" in names
+    assert main(["claims"]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert f"decided by the same rule ({len(names)}; long)" in words
+    assert all(f"`python experiments/{name}.py` (a" in words for name in names)
+    assert main(["claims", "sampler_delay"]) == 0
+    table = (claims_folder().parent / "sampler_delay.md").read_text(encoding="utf-8").strip()
+    assert capsys.readouterr().out.endswith(f"\n\n{table}\n")
+    assert main(["claims", "sampler_delay", "sapo", "--json"]) == 0
+    claim, experiment = json.loads(capsys.readouterr().out)
+    assert (claim["name"], experiment["name"], experiment["table"]) == ("sapo", "sampler_delay", table)
+
+
+def test_an_experiment_of_the_trainer_is_run_by_its_own_command(capsys):
+    assert main(["claims", "--rerun", "sampler_delay"]) == 2
+    assert "run `python experiments/sampler_delay.py` (an estimated half hour" in capsys.readouterr().err
+
+
+def test_an_experiment_of_the_trainer_names_its_command(tmp_path):
+    (tmp_path / "long.py").write_text('"""Does it take long?"""\n', encoding="utf-8")
+    with pytest.raises(ValueError, match="names no command"):
+        read_trainer_experiment(tmp_path / "long.py")
 
 
 def test_json_and_a_page(capsys):

@@ -1,0 +1,152 @@
+"""Is it better to train in a mixture with rules than to add the rules after the training?
+
+The design document mixes a network with symbolic rules (its Eq. 64), each token by the probability a of the network's and 1 - a of
+the rules'. It says neither what is learned better in the mixture nor what the network is worth without it.
+
+Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one
+response in 20. Rules know the last 3 tokens, and are always right; on the first 3 they have no opinion, and the network alone
+decides, as with `rljax train --calculator`. The first network is right on about one response in 150, and every seed has another
+one. One arm trains in a mixture of 0.4 of the rules, another trains the network alone; pass rates of both are those in the mixture,
+so that the rules help both alike when it comes to be judged. Two further arms have 0.9.
+
+Deviations from the paper: there is no paper, and the document learns the share, which is fixed here. The policy is a table of
+logits, so that nothing which one prompt teaches helps another: what it learns where the rules know teaches it nothing
+elsewhere. GRPO without a penalty, Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate in
+the mixture on 8 other seeds. The same in the trainer is `experiments/calculator.py`.
+
+Command: rljax claims --rerun symbolic_mixture
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from rljax.algorithms import Algorithm, Rollout, grpo, loss, prepare
+from rljax.book.claims import Claim, difference
+from rljax.book.tabular import _quick_compilation, draw_states
+from rljax.book.tuned import RATES, TUNING_SEEDS
+from rljax.book.verdicts import fallible
+from rljax.book.worlds import Key, Table, codes, exact, leaning
+from rljax.ops.unpublished.mixture import neural_symbolic_mixture
+
+WORLD = codes(contexts=8, length=6, tokens=4)
+INITIAL, JUDGE, ADAM = leaning(WORLD), fallible(0.05), optax.scale_by_adam()
+PROMPTS, GROUP, STEPS, POINTS = 8, 8, 150, 10
+RIGHT = jnp.log(jax.nn.one_hot(0, 4))
+HAS_OPINION = (jnp.arange(WORLD.rows) % WORLD.horizon >= 3)[:, None]
+
+
+class Arm(NamedTuple):
+    """Where a network is trained, and where it is judged."""
+
+    algorithm: Algorithm
+    """What is trained with."""
+    trained: float
+    """Share of the rules in training; 0: the network alone."""
+    judged: float
+    """Share of the rules in the pass rates."""
+
+
+def mixture(table: Table, share: Array | float) -> Table:
+    """Log-probabilities of the mixture where the rules have an opinion, of the network elsewhere."""
+    logp = jax.nn.log_softmax(table)
+    both = neural_symbolic_mixture(logp, jnp.broadcast_to(RIGHT, logp.shape), alpha=1 - share)
+    return jnp.where(HAS_OPINION, both, logp)
+
+
+def trained(algorithm: Algorithm, share: Array, judged: Array, rate: Array, key: Key) -> dict[str, Array]:
+    """Pass rates of the mixture, and of the network alone, at eleven places of a training."""
+
+    def step(state: tuple[Table, optax.OptState], key: Key) -> tuple[tuple[Table, optax.OptState], None]:
+        table, moments = state
+        for_prompts, for_tokens, for_rewards = jax.random.split(key, 3)
+        contexts = jax.random.randint(for_prompts, (PROMPTS, 1), 0, len(WORLD.start))
+        first = jnp.broadcast_to(jnp.asarray(WORLD.start)[contexts], (PROMPTS, GROUP))
+        logp = mixture(table, share)[WORLD.row]
+        uniform = jax.random.uniform(for_tokens, (WORLD.horizon, PROMPTS, GROUP))
+        states, tokens, mask, last = draw_states(WORLD, logp, first, uniform)
+        rewards = JUDGE(for_rewards, jnp.asarray(WORLD.reward)[last])
+        batch = prepare(algorithm, Rollout(mask=mask, behaviour_logp=logp[states, tokens], rewards=rewards))
+        places = tuple(part.reshape(-1, WORLD.horizon) for part in (states, tokens))
+        gradient = jax.grad(lambda table: loss(algorithm, mixture(table, share)[WORLD.row][places], batch)[0])(table)
+        change, moments = ADAM.update(gradient, moments)
+        return (table - rate * cast(Array, change), moments), None
+
+    def stretch(state: tuple[Table, optax.OptState], keys: Key) -> tuple[tuple[Table, optax.OptState], Table]:
+        state, _ = jax.lax.scan(step, state, keys)
+        return state, state[0]
+
+    for_table, for_steps = jax.random.split(key)
+    first = INITIAL(for_table)
+    keys = jax.random.split(for_steps, STEPS).reshape(POINTS, -1)
+    _, tables = jax.lax.scan(stretch, (first, ADAM.init(first)), keys)
+    tables = jnp.concatenate([first[None], tables])
+    curves = [
+        jax.lax.map(lambda table, by=by: exact(WORLD, mixture(table, by)).success.mean(), tables) for by in (judged, 0.0)
+    ]
+    return {"curve": curves[0], "alone_curve": curves[1]}
+
+
+@cache
+def program() -> Any:
+    """The training of several seeds at several learning rates, compiled once for all arms."""
+    algorithm = grpo(beta=0.0)
+    seeds = jax.vmap(lambda *inputs: trained(algorithm, *inputs), in_axes=(None, None, None, 0))
+    return jax.jit(jax.vmap(seeds, in_axes=(None, None, 0, None)), compiler_options=_quick_compilation())
+
+
+def curves(arm: Arm, rates: Sequence[float], seeds: Sequence[int]) -> dict[str, np.ndarray]:
+    """Pass rates by learning rate, seed and place."""
+    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+    with jax.numpy_dtype_promotion("standard"):  # Optax raises its decays to the power of an integer count
+        found = program()(jnp.float32(arm.trained), jnp.float32(arm.judged), jnp.asarray(rates, jnp.float32), keys)
+    return {name: np.asarray(array) for name, array in found.items()}
+
+
+def measure(arm: Arm, seeds: Sequence[int]) -> dict[str, np.ndarray]:
+    """Train an arm with several seeds, at the learning rate that is best on other ones."""
+    search = curves(arm, RATES, TUNING_SEEDS)["curve"].mean((1, 2))
+    rate = RATES[int(search.argmax())]
+    found = {name: curve[0] for name, curve in curves(arm, [rate], seeds).items()}
+    return {
+        "success": found["curve"][:, -1],
+        "area": found["curve"].mean(-1),
+        "alone": found["alone_curve"][:, -1],
+        "learning_rate": np.full(len(seeds), rate),
+        **found,
+    }
+
+
+ARMS = {
+    f"{name} {share}": Arm(grpo(beta=0.0), share if name == "trained with" else 0.0, share)
+    for share in (0.4, 0.9)
+    for name in ("added later", "trained with")
+}
+
+CLAIM = Claim(
+    paper="the design document (unpublished)",
+    place="Eq. 64",
+    text="training in a mixture with rules beats adding them afterwards",
+    arms=ARMS,
+    measure=measure,
+    statistic=difference("area", "trained with 0.4", "added later 0.4"),
+    unit="mean pass rate in the mixture during training in it, less that of the network that trains alone and is then mixed",
+    margin=0.005,
+    figures={
+        "pass rate at the end, the same arms": difference("success", "trained with 0.4", "added later 0.4"),
+        "pass rate at the end, the networks alone": difference("alone", "trained with 0.4", "added later 0.4"),
+        "pass rate at the end, trained in the mixture less the network that has no rules at all": lambda arms: (
+            arms["trained with 0.4"]["success"] - arms["added later 0.4"]["alone"]
+        ),
+        "mean pass rate, with 0.9 of the rules": difference("area", "trained with 0.9", "added later 0.9"),
+        "pass rate at the end, the networks alone, with 0.9": difference("alone", "trained with 0.9", "added later 0.9"),
+        "learning rate in the mixture of 0.4": lambda arms: arms["trained with 0.4"]["learning_rate"],
+        "learning rate of the network alone": lambda arms: arms["added later 0.4"]["learning_rate"],
+    },
+)

@@ -1,0 +1,53 @@
+"""Experiments of the trainer that are decided by the rule of claims: they take minutes to hours, and their results are tables."""
+
+import ast
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from rljax.book.claims import claims_folder
+from rljax.records import documented
+
+
+@documented
+class TrainerExperiment(NamedTuple):
+    """A file of experiments/ whose comparisons `rljax.book.claims.verdict_of` decides."""
+
+    name: str
+    """Name of the file."""
+    text: str
+    """Its docstring: question, setting, command, deviations."""
+    command: str
+    """What runs it, and how long that takes."""
+    table: str
+    """Its committed results, as Markdown."""
+
+    @property
+    def question(self) -> str:
+        """First line of its docstring."""
+        return self.text.split("\n")[0]
+
+
+def trainer_experiments() -> dict[str, Path]:
+    """Files of experiments/ that import `verdict_of` by name, in alphabetical order."""
+    files = sorted(claims_folder().parent.glob("*.py"))
+    return {file.stem: file for file in files if _is_decided(ast.parse(file.read_text(encoding="utf-8")))}
+
+
+def _is_decided(tree: ast.Module) -> bool:
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "rljax.book.claims"]
+    return any(name.name == "verdict_of" for node in imports for name in node.names)
+
+
+def read_trainer_experiment(file: Path) -> TrainerExperiment:
+    """Read an experiment of `trainer_experiments` with its committed results; nothing is run.
+
+    Raises:
+        ValueError: the docstring names no command.
+    """
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    command = re.search(r"^Command:\n\n    (python .+?) +(\(.+\))$", text, re.MULTILINE)
+    if command is None:
+        raise ValueError(f"{file} names no command, and no time that it takes, behind `Command:`")
+    table = file.with_suffix(".md").read_text(encoding="utf-8").strip()
+    return TrainerExperiment(file.stem, text, f"`{command[1]}` {command[2]}", table)
