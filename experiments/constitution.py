@@ -100,7 +100,8 @@ def with_habits(problem: Problem, number: int) -> Problem:
 
 def problems(seed: int) -> tuple[list[Problem], list[Problem]]:
     """Training problems, whose demonstrations have habits, and held-out ones."""
-    train, heldout = (arithmetic(split, count, seed=seed, **SUMS) for split, count in PROBLEMS.items())
+    train = arithmetic("train", PROBLEMS["train"], seed=seed, **SUMS)
+    heldout = arithmetic("heldout", PROBLEMS["heldout"], seed=seed, **SUMS)
     return [with_habits(problem, i) for i, problem in enumerate(train)], heldout
 
 
