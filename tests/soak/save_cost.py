@@ -51,6 +51,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = rljax.load_config("arithmetic_dapo").replace(
             run=f"{folder}/run",
+            operands=(2, 4),
+            unanswered_operands=4,
+            train_problems=2200,
+            max_prompt_tokens=8,
+            max_response_tokens=32,
+            algorithm_options={"max_length": 32, "cache": 4},
+            learning_rate=2e-4,
             warm_start_steps=0,
             steps=10,
             eval_every=0,
