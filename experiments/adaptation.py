@@ -28,7 +28,7 @@ updates five went beyond `--max-kl` and were undone.
 Deviations: no paper has this setting. Code gives the thumbs in place of people, to every response, and never by mistake; the queue
 is complete before the first line is learned.
 
-Finished rows are not made again, so the command can be stopped and repeated. It writes OUT.json, a row for each seed and arm, and
+Finished rows are not made again, unless the settings have changed. The command writes OUT.json, a row for each seed and arm, and
 OUT.md: the shares of right responses and of those without `*` among sampled responses to held-out problems, before and after, means
 over the seeds with 95 % t intervals, and their changes, paired by seed.
 """
@@ -46,13 +46,14 @@ import numpy as np
 import tyro
 
 import rljax
-from rljax.book.experiment_rows import add_missing_rows, made_on, points_text, share_text
+from rljax.book.experiment_rows import add_missing_rows, points_text, settings_hash, share_text, write_page
 from rljax.data.arithmetic import arithmetic
 from rljax.data.problem import Problem
 from rljax.files import atomic_write
 from rljax.rewards.exact import exact
 from rljax.tracking.rows import read_metrics
 from rljax.training.adaptation_run import adapt
+from rljax.training.algorithm import resolved_settings
 from rljax.training.config.adaptation import AdaptationConfig
 from rljax.training.opening import OpenPolicy, load
 
@@ -79,9 +80,12 @@ CONFIG = rljax.TrainConfig.flat(
     quiet=True,
 )
 SUMS = {"operands": (2, 3), "digits": 1, "operators": "+", "nesting": 0}
+PROBLEMS = {"train": 700, "heldout": 60}
 LINES = 1024
 """Lines of the queue, one for each problem in turn."""
-LEARNING_RATE = 3e-4
+DRAWN = 4
+"""Responses to each held-out problem."""
+ADAPTATION = {"checkpoint": "last", "learning_rate": 3e-4, "heldout": 0, "once": True}
 Judge = Callable[[Problem, str], bool]
 Rows = Sequence[Mapping[str, Any]]
 
@@ -115,9 +119,15 @@ class Arguments:
     """Folder of the data and the runs."""
 
 
+def settings_of(row: Mapping[str, Any]) -> str:
+    """Hash of what the rows of a seed depend on: the served run, its problems, and the adaptation."""
+    adaptation = vars(AdaptationConfig("", Path(), **ADAPTATION))
+    return settings_hash(resolved_settings(CONFIG.replace(seed=row["seed"])), adaptation, SUMS, PROBLEMS, LINES, DRAWN)
+
+
 def train_problems(seed: int) -> list[Problem]:
     """Problems that the served model has learned and answers."""
-    return arithmetic("train", 700, seed=seed, **SUMS)
+    return arithmetic("train", PROBLEMS["train"], seed=seed, **SUMS)
 
 
 def served(seed: int, place: Path) -> Path:
@@ -149,21 +159,20 @@ def queue_of(opened: OpenPolicy, judge: Judge, seed: int, file: Path) -> Path:
 
 
 def shares(opened: OpenPolicy) -> dict[str, float]:
-    """Shares of four responses to each held-out problem, drawn at temperature 1."""
-    problems = arithmetic("heldout", 60, seed=0, **SUMS)
-    texts = opened.sample([problem.prompt for problem in problems], count=4, temperature=1.0, seed=0)
+    """Shares of the responses to held-out problems, drawn at temperature 1."""
+    problems = arithmetic("heldout", PROBLEMS["heldout"], seed=0, **SUMS)
+    texts = opened.sample([problem.prompt for problem in problems], count=DRAWN, temperature=1.0, seed=0)
     pairs = [(problem, text) for problem, row in zip(problems, texts, strict=True) for text in row]
     return {name: float(np.mean([judge(*pair) for pair in pairs])) for name, judge in NUMBERS.items()}
 
 
 def row_of(work: Path, seed: int, arm: str) -> dict[str, Any]:
     """Adapt the served run of a seed to the thumbs of an arm."""
-    begin, place = time.monotonic(), work / f"seed{seed}"
+    begin, place = time.monotonic(), work / f"seed{seed}-{settings_of({'seed': seed})}"
     run = served(seed, place)
     opened = load(run, which="last")
     queue, folder = queue_of(opened, ARMS[arm], seed, place / arm / "queue.jsonl"), place / arm / "adapted"
-    settings = {"learning_rate": LEARNING_RATE, "heldout": 0, "once": True}
-    adapt(AdaptationConfig(str(run), queue, folder, checkpoint="last", **settings))
+    adapt(AdaptationConfig(str(run), queue, folder, **ADAPTATION))
     steps = [row for row in read_metrics(folder / "metrics.jsonl") if row["phase"] == "rl"]
     return {
         "before": shares(opened),
@@ -194,12 +203,14 @@ def report(rows: Rows) -> str:
 def main(arguments: Arguments) -> None:
     """Do the runs that are not in the JSON file yet; write that file after every run, and the table at the end."""
     wanted = [{"seed": seed, "arm": arm} for seed, arm in itertools.product(arguments.seeds, ARMS)]
-    rows = add_missing_rows(arguments.out.with_suffix(".json"), wanted, partial(row_of, arguments.work))
-    arguments.out.with_suffix(".md").write_text(
-        f"`python experiments/adaptation.py --seeds {' '.join(map(str, arguments.seeds))}` ({made_on()}): shares of 240 sampled "
-        f"responses to held-out problems before and after {LINES} thumbs, means over the seeds with 95 % t intervals; changes are "
-        f"paired by seed, in points.\n\n{report(rows)}",
-        encoding="utf-8",
+    file = arguments.out.with_suffix(".json")
+    rows = add_missing_rows(file, wanted, partial(row_of, arguments.work), settings=settings_of)
+    write_page(
+        file,
+        f"python experiments/adaptation.py --seeds {' '.join(map(str, arguments.seeds))}",
+        f"shares of {PROBLEMS['heldout'] * DRAWN} sampled responses to held-out problems before and after {LINES} thumbs, means "
+        "over the seeds with 95 % t intervals; changes are paired by seed, in points.",
+        report(rows),
     )
 
 

@@ -1,10 +1,10 @@
 """A calculator beside the network: is the default task learned better with it, and what is left without it?
 
-The task is that of `rljax train`: sums of two to four numbers with steps, of which the demonstrations of longer sums are
-unfinished. With `--calculator 0.4` four tenths of the probability of each digit of a result are the calculator's, in sampling, in
-scoring and in the evaluation. The warm start trains the network alone, so all arms of a seed begin with the same one. The model is
-smaller than the default one, the batch a quarter as large, and the algorithm GRPO without a penalty, to save time. Arms have the
-same seeds, settings and held-out problems.
+The task is that of `rljax train` on the day of the result: sums of two to four numbers with steps, of which the demonstrations of
+longer sums are unfinished. With `--calculator 0.4` four tenths of the probability of each digit of a result are the calculator's,
+in sampling, in scoring and in the evaluation. The warm start trains the network alone, so all arms of a seed begin with the same
+one. The model is smaller than the default one, the batch a quarter as large, and the algorithm GRPO without a penalty, to save
+time. Arms have the same seeds, settings and held-out problems.
 
 Command:
 
@@ -23,10 +23,10 @@ network by its paired difference over the seeds, by the rule of `rljax claims`.
 """
 
 import itertools
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,8 +38,9 @@ from matplotlib.figure import Figure
 
 import rljax
 from rljax.book.claims import over_seeds, verdict_of
-from rljax.book.experiment_rows import made_on, rows_of, settings_hash, write_rows
+from rljax.book.experiment_rows import add_missing_rows, settings_hash, write_page
 from rljax.tracking.rows import read_metrics
+from rljax.training.algorithm import resolved_settings
 from rljax.training.problems import make_problems
 
 CONFIG = rljax.load_config("arithmetic_dapo").replace(
@@ -91,23 +92,28 @@ class Arguments:
     """Folder of the warm starts and the compiled programs."""
 
 
-def settings_of(arm: str) -> str:
-    """Hash of the settings of an arm: those that are not the general defaults."""
-    general = rljax.TrainConfig().to_flat()
-    return settings_hash({name: value for name, value in CONFIG.to_flat().items() if general.get(name) != value}, ARMS[arm])
+def config_of(arm: str, seed: int) -> rljax.TrainConfig:
+    """Settings of a run, with its warm start and without its folder."""
+    return CONFIG.replace(seed=seed, calculator=ARMS[arm])
+
+
+def settings_of(row: Mapping[str, Any]) -> str:
+    """Hash of what a row depends on."""
+    return settings_hash(resolved_settings(config_of(row["arm"], row["seed"])), ENDS)
 
 
 def warm_start(seed: int, work: Path) -> Path:
     """Folder of the network after the warm start of a seed, which is made if it does not exist."""
-    place = work / f"warm-start-{seed}"
+    config = CONFIG.replace(seed=seed, steps=0, eval_every=0)
+    place = work / f"warm-start-{seed}-{settings_hash(resolved_settings(config))}"
     if not (place / "last" / "config.json").exists():
-        rljax.train(CONFIG.replace(seed=seed, steps=0, eval_every=0, run=str(place)), resume="auto")
+        rljax.train(config.replace(run=str(place)), resume="auto")
     return place / "last"
 
 
-def row_of(arm: str, seed: int, work: Path) -> dict[str, Any]:
+def row_of(work: Path, arm: str, seed: int) -> dict[str, Any]:
     """Train one arm with one seed, and evaluate the network alone."""
-    config = CONFIG.replace(seed=seed, calculator=ARMS[arm], model=str(warm_start(seed, work)), warm_start_steps=0)
+    config = config_of(arm, seed).replace(model=str(warm_start(seed, work)), warm_start_steps=0)
     with TemporaryDirectory() as folder:
         result = rljax.train(config.replace(run=f"{folder}/run"))
         rows = read_metrics(result.run / "metrics.jsonl")
@@ -119,9 +125,6 @@ def row_of(arm: str, seed: int, work: Path) -> dict[str, Any]:
         )
     steps, evaluations = ([row for row in rows if row["phase"] == phase] for phase in ("rl", "eval"))
     return {
-        "arm": arm,
-        "seed": seed,
-        "settings": settings_of(arm),
         "accuracy": {str(evaluation["step"]): evaluation["accuracy"] for evaluation in evaluations},
         "network alone": alone.whole.measures["avg@1"].value,
         "sampled": [float(np.mean([step["accuracy"] for step in part])) for part in (steps[:ENDS], steps[-ENDS:])],
@@ -194,22 +197,18 @@ def main(arguments: Arguments) -> None:
     """Do the runs that are not in the JSON file yet; write that file after every run, then table and picture."""
     jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
     file, start = arguments.out.with_suffix(".json"), time.monotonic()
-    rows = rows_of(file, lambda row: settings_of(row["arm"]))
-    done = {(row["arm"], row["seed"]) for row in rows}
-    for seed, arm in itertools.product(arguments.seeds, ARMS):
-        if (arm, seed) not in done and time.monotonic() - start <= 60 * arguments.minutes:
-            rows.append(row_of(arm, seed, arguments.work))
-            write_rows(file, rows)
-            print(json.dumps(rows[-1]), flush=True)
+    wanted = ({"arm": arm, "seed": seed} for seed, arm in itertools.product(arguments.seeds, ARMS))
+    in_time = itertools.takewhile(lambda _: time.monotonic() - start <= 60 * arguments.minutes, wanted)
+    rows = add_missing_rows(file, in_time, partial(row_of, arguments.work), settings=settings_of)
     if {row["arm"] for row in rows} != {*ARMS}:
         return
     seeds = sorted({row["seed"] for row in rows})
-    arguments.out.with_suffix(".md").write_text(
-        f"`python experiments/calculator.py --seeds {' '.join(map(str, seeds))}` ({made_on()}): means over the seeds, "
-        "lowest and highest. "
-        f"Accuracy of greedy answers to {CONFIG.data.heldout_problems} held-out problems after so many RL steps, with the "
-        f"calculator in the arms that have it.\n\n{report(rows)}",
-        encoding="utf-8",
+    write_page(
+        file,
+        f"python experiments/calculator.py --seeds {' '.join(map(str, seeds))}",
+        f"means over the seeds, lowest and highest. Accuracy of greedy answers to {CONFIG.data.heldout_problems} held-out problems "
+        "after so many RL steps, with the calculator in the arms that have it.",
+        report(rows),
     )
     draw(rows, arguments.out.with_suffix(".png"))
 

@@ -12,7 +12,8 @@ Command:
 
     python experiments/constitution.py --seeds 0 1 2 3 4 --out experiments/constitution
 
-An arm and seed takes one to two minutes on two cores; those that stand in the JSON file are not run again.
+An arm and seed takes one to two minutes on two cores; those that stand in the JSON file are not run again, unless the settings have
+changed.
 
 Deviations: no paper has this setting; rules judge by code, where constitutional training has a model judge.
 
@@ -39,11 +40,12 @@ import numpy as np
 import tyro
 
 import rljax
-from rljax.book.experiment_rows import add_missing_rows, made_on, points_text, share_text
+from rljax.book.experiment_rows import add_missing_rows, points_text, settings_hash, share_text, write_page
 from rljax.data.arithmetic import arithmetic
 from rljax.data.problem import Problem
 from rljax.rewards.constitution import constitution
 from rljax.tracking.rows import read_metrics
+from rljax.training.algorithm import resolved_settings
 
 RULES = {"polite": {"must_not": "[*]", "weight": 0.5}, "brief": {"max_characters": 20, "weight": 0.5}}
 ARMS = {"answer alone": 0.0, "answer and rules": 1.0}
@@ -71,6 +73,8 @@ CONFIG = rljax.TrainConfig.flat(
     models="none",
     quiet=True,
 )
+SUMS = {"operands": (2, 3), "digits": 1, "operators": "+", "nesting": 0}
+PROBLEMS = {"train": 700, "heldout": 80}
 Rows = Sequence[Mapping[str, Any]]
 ENDS = 5
 """Number of steps whose mean is the beginning, and the end, of a run."""
@@ -96,18 +100,26 @@ def with_habits(problem: Problem, number: int) -> Problem:
 
 def problems(seed: int) -> tuple[list[Problem], list[Problem]]:
     """Training problems, whose demonstrations have habits, and held-out ones."""
-    sums = {"operands": (2, 3), "digits": 1, "operators": "+", "nesting": 0}
-    train = arithmetic("train", 700, seed=seed, **sums)
-    return [with_habits(problem, i) for i, problem in enumerate(train)], arithmetic("heldout", 80, seed=seed, **sums)
+    train = arithmetic("train", PROBLEMS["train"], seed=seed, **SUMS)
+    heldout = arithmetic("heldout", PROBLEMS["heldout"], seed=seed, **SUMS)
+    return [with_habits(problem, i) for i, problem in enumerate(train)], heldout
+
+
+def config_of(arm: str, seed: int) -> rljax.TrainConfig:
+    """Settings of a run, without its folder."""
+    return CONFIG.replace(seed=seed, reward_weights=(1.0, ARMS[arm]))
+
+
+def settings_of(row: Mapping[str, Any]) -> str:
+    """Hash of what a row depends on."""
+    return settings_hash(resolved_settings(config_of(row["arm"], row["seed"])), RULES, SUMS, PROBLEMS, ENDS)
 
 
 def row_of(arm: str, seed: int) -> dict[str, Any]:
     """Train one arm with one seed."""
-    config = CONFIG.replace(seed=seed, reward_weights=(1.0, ARMS[arm]))
     with TemporaryDirectory() as folder:
-        result = rljax.train(
-            config.replace(run=f"{folder}/run"), reward=["exact", constitution(RULES)], problems=problems(seed)
-        )
+        config = config_of(arm, seed).replace(run=f"{folder}/run")
+        result = rljax.train(config, reward=["exact", constitution(RULES)], problems=problems(seed))
         rows = read_metrics(result.run / "metrics.jsonl")
     steps, evaluations = ([row for row in rows if row["phase"] == phase] for phase in ("rl", "eval"))
     row = {"accuracy": [evaluations[0]["accuracy"], evaluations[-1]["accuracy"]]}
@@ -149,13 +161,14 @@ def report(rows: Rows) -> str:
 def main(arguments: Arguments) -> None:
     """Do the runs that are not in the JSON file yet; write that file after every run, and the table at the end."""
     wanted = [{"arm": arm, "seed": seed} for seed, arm in itertools.product(arguments.seeds, ARMS)]
-    rows = add_missing_rows(arguments.out.with_suffix(".json"), wanted, row_of)
-    command = f"python experiments/constitution.py --seeds {' '.join(map(str, arguments.seeds))} --out {arguments.out}"
-    arguments.out.with_suffix(".md").write_text(
-        f"`{command}` ({made_on()}): means over the seeds with 95 % t intervals, changes paired by seed and in points. Violations "
-        f"are shares of the sampled responses of the first and the last {ENDS} steps, and of the greedy answers to held-out "
-        f"problems.\n\n{report(rows)}",
-        encoding="utf-8",
+    file = arguments.out.with_suffix(".json")
+    rows = add_missing_rows(file, wanted, row_of, settings=settings_of)
+    write_page(
+        file,
+        f"python experiments/constitution.py --seeds {' '.join(map(str, arguments.seeds))} --out {arguments.out}",
+        "means over the seeds with 95 % t intervals, changes paired by seed and in points. Violations are shares of the sampled "
+        f"responses of the first and the last {ENDS} steps, and of the greedy answers to held-out problems.",
+        report(rows),
     )
 
 

@@ -33,7 +33,7 @@ large for a quadratic penalty.
 Deviations from the paper (Kirkpatrick et al., arXiv:1612.00796): a language model of 0.3 million parameters instead of a network
 for images, and two tasks instead of many; the optimiser is AdamW, which rescales the sum of both gradients.
 
-Finished runs are kept in --work and are not made again, so the command can be stopped and repeated. It writes OUT.json, which has a
+Finished runs are kept in --work and are not made again, unless the settings have changed. The command writes OUT.json, which has a
 row for each seed and weight (0: without an anchor) with the accuracies and the seconds, and OUT.md: their means over the seeds with
 95 % t intervals, and the differences to the run without an anchor, paired by seed.
 """
@@ -49,9 +49,10 @@ from typing import Any
 import tyro
 
 import rljax
-from rljax.book.experiment_rows import add_missing_rows, made_on, points_text, share_text
+from rljax.book.experiment_rows import add_missing_rows, points_text, settings_hash, share_text, write_page
 from rljax.data.arithmetic import arithmetic
 from rljax.evaluation.greedy import evaluate
+from rljax.training.algorithm import resolved_settings
 from rljax.training.opening import load
 
 OPERANDS = (2, 3)
@@ -93,8 +94,20 @@ class Arguments:
     """Weights of the anchor; 0 is a run without one."""
 
 
+def configs_of(seed: int, weight: float) -> tuple[rljax.TrainConfig, rljax.TrainConfig]:
+    """Settings of the first run and of the second one, without its model."""
+    config = CONFIG.replace(seed=seed)
+    return config.replace(**FIRST), config.replace(**SECOND, anchor=weight or None)
+
+
+def settings_of(row: Mapping[str, Any]) -> str:
+    """Hash of what a row depends on."""
+    return settings_hash(*map(resolved_settings, configs_of(row["seed"], row["weight"])))
+
+
 def finished(folder: Path, config: rljax.TrainConfig) -> Path:
-    """Train, unless the run is there already; a run that was stopped is continued."""
+    """Train, unless the run with these settings is there already; a run that was stopped is continued."""
+    folder = folder.with_name(f"{folder.name}-{settings_hash(resolved_settings(config))}")
     if not (folder / "last" / "config.json").exists():
         rljax.train(config.replace(run=str(folder)), resume="auto")
     return folder
@@ -104,7 +117,8 @@ def accuracies(run: Path) -> dict[str, float]:
     """Held-out greedy accuracy of the last model of a run on each operator."""
     found = {}
     for operator in "+-":
-        problems = arithmetic("heldout", 60, seed=0, operands=OPERANDS, digits=1, operators=operator, nesting=0)
+        count = CONFIG.data.heldout_problems
+        problems = arithmetic("heldout", count, seed=0, operands=OPERANDS, digits=1, operators=operator, nesting=0)
         opened = load(run, which="last", problems=problems)
         found[operator] = evaluate(opened.worker, opened.params).metrics()["accuracy"]
     return found
@@ -112,11 +126,9 @@ def accuracies(run: Path) -> dict[str, float]:
 
 def measured(work: Path, seed: int, weight: float) -> dict[str, Any]:
     """Both runs of a seed and a weight, and their accuracies."""
-    start = time.monotonic()
-    first = finished(work / f"seed{seed}" / "first", CONFIG.replace(seed=seed, **FIRST))
-    held = {"anchor": weight} if weight else {}
-    config = CONFIG.replace(seed=seed, model=str(first / "last"), **SECOND, **held)
-    second = finished(work / f"seed{seed}" / f"second-{weight:g}", config)
+    start, place, configs = time.monotonic(), work / f"seed{seed}", configs_of(seed, weight)
+    first = finished(place / "first", configs[0])
+    second = finished(place / f"second-{weight:g}", configs[1].replace(model=str(first / "last")))
     row = {"before": accuracies(first), "after": accuracies(second)}
     return row | {"seconds": round(time.monotonic() - start, 1)}
 
@@ -146,13 +158,15 @@ def report(rows: Rows) -> str:
 def main(arguments: Arguments) -> None:
     """Do the runs that are not in the JSON file yet; write that file after every run, and the table at the end."""
     wanted = [{"seed": seed, "weight": weight} for seed, weight in itertools.product(arguments.seeds, arguments.weights)]
-    rows = add_missing_rows(arguments.out.with_suffix(".json"), wanted, partial(measured, arguments.work))
+    file = arguments.out.with_suffix(".json")
+    rows = add_missing_rows(file, wanted, partial(measured, arguments.work), settings=settings_of)
     seeds, weights = (" ".join(f"{value:g}" for value in values) for values in (arguments.seeds, arguments.weights))
-    arguments.out.with_suffix(".md").write_text(
-        f"`python experiments/continual_anchor.py --seeds {seeds} --weights {weights}` ({made_on()}): accuracy of greedy answers "
-        "to 60 held-out problems of each operator after the second run, means over the seeds with 95 % t intervals; differences "
-        f"are paired by seed, in points.\n\n{report(rows)}",
-        encoding="utf-8",
+    write_page(
+        file,
+        f"python experiments/continual_anchor.py --seeds {seeds} --weights {weights}",
+        f"accuracy of greedy answers to {CONFIG.data.heldout_problems} held-out problems of each operator after the second run, "
+        "means over the seeds with 95 % t intervals; differences are paired by seed, in points.",
+        report(rows),
     )
 
 

@@ -21,7 +21,6 @@ It writes OUT.json, OUT.md and OUT.png: the accuracy of greedy answers to held-o
 """
 
 import itertools
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,10 +35,11 @@ from matplotlib.figure import Figure
 
 import rljax
 from rljax.book.claims import over_seeds, verdict_of
-from rljax.book.experiment_rows import made_on, rows_of, settings_hash, write_rows
+from rljax.book.experiment_rows import add_missing_rows, settings_hash, write_page
 from rljax.records import required
 from rljax.tasks.digits import HEIGHT, WIDTH
 from rljax.tracking.rows import read_metrics
+from rljax.training.algorithm import resolved_settings
 
 CONFIG = rljax.TrainConfig.flat(
     task="digits",
@@ -91,24 +91,25 @@ class Arguments:
     """Folder of the compiled programs."""
 
 
-def settings_of(arm: str) -> str:
-    """Hash of the settings of an arm: those that are not the general defaults."""
-    general = rljax.TrainConfig().to_flat()
-    return settings_hash({name: value for name, value in CONFIG.to_flat().items() if general.get(name) != value}, ARMS[arm])
+def config_of(arm: str, seed: int) -> rljax.TrainConfig:
+    """Settings of a run, without its folder."""
+    return CONFIG.replace(seed=seed, images=ARMS[arm])
+
+
+def settings_of(row: Mapping[str, Any]) -> str:
+    """Hash of what a row depends on."""
+    return settings_hash(resolved_settings(config_of(row["arm"], row["seed"])))
 
 
 def row_of(arm: str, seed: int) -> dict[str, Any]:
     """Train one arm with one seed."""
-    config, begin = CONFIG.replace(seed=seed, images=ARMS[arm]), time.monotonic()
+    config, begin = config_of(arm, seed), time.monotonic()
     with TemporaryDirectory() as folder:
         result = rljax.train(config.replace(run=f"{folder}/run"))
         rows = read_metrics(result.run / "metrics.jsonl")
     task = required(config.generated_task, "task")
     _, heldout = task.problems(config.data.heldout_problems, seed=seed)
     return {
-        "arm": arm,
-        "seed": seed,
-        "settings": settings_of(arm),
         "curve": [row["accuracy"] for row in rows if row["phase"] == "eval"],
         "best possible": task.optimum(heldout),
         "seconds": round(time.monotonic() - begin, 1),
@@ -161,20 +162,17 @@ def main(arguments: Arguments) -> None:
     """Do the runs that are not in the JSON file yet; write that file after every run, then table and picture."""
     jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
     file, start = arguments.out.with_suffix(".json"), time.monotonic()
-    rows = rows_of(file, lambda row: settings_of(row["arm"]))
-    done = {(row["arm"], row["seed"]) for row in rows}
-    for seed, arm in itertools.product(arguments.seeds, ARMS):
-        if (arm, seed) not in done and time.monotonic() - start <= 60 * arguments.minutes:
-            rows.append(row_of(arm, seed))
-            write_rows(file, rows)
-            print(json.dumps(rows[-1]), flush=True)
+    wanted = ({"arm": arm, "seed": seed} for seed, arm in itertools.product(arguments.seeds, ARMS))
+    in_time = itertools.takewhile(lambda _: time.monotonic() - start <= 60 * arguments.minutes, wanted)
+    rows = add_missing_rows(file, in_time, row_of, settings=settings_of)
     if {row["arm"] for row in rows} == {*ARMS}:
         seeds = sorted({row["seed"] for row in rows})
-        arguments.out.with_suffix(".md").write_text(
-            f"`python experiments/images_of_digits.py --seeds {' '.join(map(str, seeds))}` ({made_on()}): accuracy of greedy "
-            f"answers to {CONFIG.data.heldout_problems} held-out problems, {CONFIG.to_flat()['pixel_noise']:.0%} of the pixels "
-            f"flipped, {len(seeds)} seeds.\n\n{report(rows)}",
-            encoding="utf-8",
+        write_page(
+            file,
+            f"python experiments/images_of_digits.py --seeds {' '.join(map(str, seeds))}",
+            f"accuracy of greedy answers to {CONFIG.data.heldout_problems} held-out problems, "
+            f"{CONFIG.to_flat()['pixel_noise']:.0%} of the pixels flipped, {len(seeds)} seeds.",
+            report(rows),
         )
         draw(rows, arguments.out.with_suffix(".png"))
 

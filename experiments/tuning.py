@@ -37,7 +37,7 @@ from typing import Any
 import tyro
 
 import rljax
-from rljax.book.experiment_rows import made_on, points_text, share_text
+from rljax.book.experiment_rows import points_text, share_text, write_page
 from rljax.cli import main as type_command
 
 CONFIG = rljax.TrainConfig.flat(
@@ -112,20 +112,26 @@ def report(found: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def words_of(arguments: Arguments) -> list[str]:
+    """The command of `rljax`, as words."""
+    words = ["tune", "--experiment", "tuning", "--seeds", str(arguments.seeds), "--out", str(arguments.work)]
+    return [*words, *(word for tried in TRIED for word in ("--try", tried))]
+
+
 def main(arguments: Arguments) -> None:
     """Type the command, and write down what it found."""
-    words = ["tune", "--experiment", "tuning", "--seeds", str(arguments.seeds), "--out", str(arguments.work)]
-    failed = type_command([*words, *(word for tried in TRIED for word in ("--try", tried))])
+    failed = type_command(words_of(arguments))
     if failed:
         raise SystemExit(failed)
     for suffix in (".json", ".png"):
         shutil.copyfile(arguments.work / f"tuning{suffix}", arguments.out.with_suffix(suffix))
-    found = json.loads(arguments.out.with_suffix(".json").read_text(encoding="utf-8"))
-    arguments.out.with_suffix(".md").write_text(
-        f"`python experiments/tuning.py --seeds {arguments.seeds}` ({made_on()}): accuracy of greedy answers to "
-        f"{CONFIG.data.heldout_problems} held-out problems, means over {arguments.seeds} seeds with 95 % t intervals; differences "
-        f"are paired by seed.\n\n{report(found)}",
-        encoding="utf-8",
+    file = arguments.out.with_suffix(".json")
+    write_page(
+        file,
+        f"python experiments/tuning.py --seeds {arguments.seeds}",
+        f"accuracy of greedy answers to {CONFIG.data.heldout_problems} held-out problems, means over {arguments.seeds} seeds with "
+        "95 % t intervals; differences are paired by seed.",
+        report(json.loads(file.read_text(encoding="utf-8"))),
     )
 
 

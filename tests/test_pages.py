@@ -12,7 +12,9 @@ import pytest
 
 from rljax.book.experiment_rows import rows_of
 from rljax.cli import COMMANDS, parse
+from rljax.cli.tune import candidates_of
 from rljax.tracking.glossary import GLOSSARY
+from rljax.training.tuning import plan_of, rungs_of
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
@@ -114,10 +116,29 @@ def test_the_page_of_an_experiment_is_that_of_its_committed_rows(name):
     assert (ROOT / "experiments" / f"{name}.md").read_text(encoding="utf-8").endswith(experiment.report(found))
 
 
+@pytest.mark.parametrize(
+    "name", ["adaptation", "calculator", "constitution", "continual_anchor", "images_of_digits", "reward_exploit"]
+)
+def test_the_committed_rows_are_of_the_present_settings_and_those_of_others_are_not_read(name, monkeypatch):
+    experiment, rows = experiment_and_results(name)
+    file = ROOT / "experiments" / f"{name}.json"
+    assert rows_of(file, experiment.settings_of) == rows
+    monkeypatch.setattr(experiment, "CONFIG", experiment.CONFIG.replace(learning_rate=1e-5))
+    assert rows_of(file, experiment.settings_of) == []
+
+
+def test_the_committed_tuning_is_that_of_its_command():
+    experiment, found = experiment_and_results("tuning")
+    words = experiment.words_of(experiment.Arguments())
+    command = parse(words)
+    configs = {name: parse(["train", *flags]).config for name, flags in candidates_of(command, words[1:]).items()}
+    plan = plan_of(configs, range(command.seeds), rungs_of(len(configs), command.config.optimization.steps, command.cut))
+    assert {name: found[name] for name in plan} == plan
+
+
 @pytest.mark.parametrize("name", ["calculator", "images_of_digits"])
 def test_an_experiment_with_a_picture_has_rows_of_all_arms(name):
     experiment, rows = experiment_and_results(name)
-    assert rows_of(ROOT / "experiments" / f"{name}.json", lambda row: experiment.settings_of(row["arm"])) == rows
     assert {row["arm"] for row in rows} == set(experiment.ARMS)
     assert (ROOT / "experiments" / f"{name}.png").stat().st_size > 10_000
 

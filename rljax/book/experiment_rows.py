@@ -35,14 +35,27 @@ def write_rows(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def settings_hash(*settings: Any) -> str:
     """Hash of the settings of a row, which stands in it; rows of others are not read, but made again.
 
+    Settings by name count whole, in any order. One that is off (None, False or empty) counts as absent, so that a setting which
+    did not exist when a row was made, and is off, leaves the hash as it was.
+
     Args:
         settings: what the row depends on; a value that JSON cannot hold counts as its text.
 
     Example:
         >>> settings_hash({"steps": 40}, 0.5) == settings_hash({"steps": 40}, 0.5) != settings_hash({"steps": 41}, 0.5)
         True
+        >>> settings_hash({"steps": 40, "top_k": None, "chat": False}) == settings_hash({"steps": 40})
+        True
     """
-    return hashlib.sha256(json.dumps([*settings], default=str).encode()).hexdigest()[:16]
+    parts = [_without_off(part) if isinstance(part, Mapping) else part for part in settings]
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:16]
+
+
+def _without_off(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that are on, in the order of their names; 0 is a number."""
+    return {
+        name: value for name, value in sorted(settings.items()) if value is not False and value not in (None, (), [], {})
+    }
 
 
 def rows_of(file: Path, settings: Callable[[Mapping[str, Any]], str]) -> list[dict[str, Any]]:
@@ -57,25 +70,44 @@ def rows_of(file: Path, settings: Callable[[Mapping[str, Any]], str]) -> list[di
 
 
 def add_missing_rows(
-    file: Path, wanted: Iterable[Mapping[str, Any]], make: Callable[..., Mapping[str, Any]]
+    file: Path,
+    wanted: Iterable[Mapping[str, Any]],
+    make: Callable[..., Mapping[str, Any]],
+    *,
+    settings: Callable[[Mapping[str, Any]], str],
 ) -> list[dict[str, Any]]:
     """Make the rows that a file does not have yet, and write it after each, so that a stopped experiment goes on.
+
+    Rows that were made with other settings are not read, and leave the file with the first new row.
 
     Args:
         file: a list of rows, which need not exist.
         wanted: for each row the entries that it is known by, such as its arm and its seed.
         make: is called with these entries by name, and returns the others.
+        settings: row -> the hash that a row of its kind has now; it needs no more than the entries of `wanted`.
 
     Returns:
         All rows: those of the file, then the new ones.
     """
-    rows: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    rows = rows_of(file, settings)
     for key in wanted:
         if not any(key.items() <= row.items() for row in rows):
-            rows.append({**key, **make(**key)})
+            rows.append({**key, "settings": settings(key), **make(**key)})
             write_rows(file, rows)
             print(json.dumps(rows[-1]), flush=True)
     return rows
+
+
+def write_page(file: Path, command: str, caption: str, report: str) -> None:
+    """Write the page of results beside a file of rows: the command, when and on what it was run, what the numbers are, and tables.
+
+    Args:
+        file: of the rows; the page has its name with `.md`.
+        command: what makes both.
+        caption: what the numbers are.
+        report: the tables, in Markdown.
+    """
+    file.with_suffix(".md").write_text(f"`{command}` ({made_on()}): {caption}\n\n{report}", encoding="utf-8")
 
 
 def share_text(shares: Mapping[int, float]) -> str:

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +62,20 @@ def option_names(algorithm: str) -> dict[str, int | float]:
             f"The algorithm {algorithm!r} needs {', '.join(missing)}; its arguments are its options, so give each a default."
         )
     return {name: option.default for name, option in parameters.items()}
+
+
+def resolved_settings(config: TrainConfig) -> dict[str, Any]:
+    """Every setting by its flat name, those that the algorithm leaves to its factory among its options.
+
+    Raises:
+        InputError: the algorithm is unknown or cannot be imported.
+
+    Example:
+        >>> resolved_settings(TrainConfig.flat(algorithm="grpo", algorithm_options={"beta": 0.0}))["algorithm_options"]
+        {'clip': 0.2, 'beta': 0.0, 'eps': 1e-06, 'ddof': 1}
+    """
+    options = option_names(config.algorithm.name) | dict(config.algorithm.options)
+    return config.to_flat() | {"algorithm_options": options}
 
 
 def make_algorithm(config: TrainConfig) -> Algorithm:

@@ -1,9 +1,9 @@
 """Answers to problems: open a model, draw them, and judge them; what every evaluation begins with."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem
@@ -18,7 +18,9 @@ from rljax.records import documented
 from rljax.rewards.ballot import vote_for
 from rljax.rewards.calling import called_name
 from rljax.rollout import Engine, Environment
-from rljax.training.opening import load
+from rljax.rollout.continuations import Value
+from rljax.rollout.worker import RolloutWorker
+from rljax.training.opening import OpenPolicy, load
 from rljax.training.seams import refuse_missing
 from rljax.training.values import value_named
 
@@ -90,17 +92,14 @@ def answer_problems(
         InputError: the target cannot be opened, or an argument cannot be used.
     """
     check_numbers(limit=limit, samples=samples, batch=batch, seed=seed)
-    numbers_of_answers = chosen_k(samples, k)
-    choosers = checked_choosers(choose, samples)
+    at, choosers = chosen_k(samples, k), checked_choosers(choose, samples)
     temperature = chosen_temperature(samples, greedy=greedy, temperature=temperature, top_k=top_k, top_p=top_p)
-    if problems is None and dataset is not None:
-        problems = load_problems(dataset)
     opened = load(
         target,
         which=checkpoint,
         reward=reward,
         tokenizer=tokenizer,
-        problems=None if problems is None else problems[:limit],
+        problems=first_problems(problems, dataset, limit),
         max_response_tokens=max_response_tokens,
         policy=policy,
         engine=engine,
@@ -109,31 +108,52 @@ def answer_problems(
     refuse_missing(opened.missing)
     worker = opened.sampler(temperature=temperature, top_k=top_k, top_p=top_p, stop=stop, stop_ids=stop_ids)
     worker = worker if limit is None else worker.first(limit)
-    judged_by = judge_name(reward if environment is None else environment, opened.config.reward.name)
     columns = chosen_columns(worker.prompts.problems, by)
-    scoring = [name for name in choosers if name not in (VERIFIER, VOTES)]
-    sampled = answer_all(
-        worker,
-        opened.params,
-        samples,
-        seed=seed,
-        batch=batch,
-        vote=vote_for(judged_by),
-        settings={
-            "target": str(target),
-            "checkpoint": checkpoint,
-            "dataset": dataset,
-            "limit": limit,
-            "reward": judged_by,
-            **({"choose": scoring} if scoring else {}),
-            **settings_of(worker, opened.params, opened.mesh),
-        },
-        out=out,
-        values={name: value_named(name, opened, target, which=checkpoint) for name in scoring},
-        watch=watch,
-    )
-    whole = worker.prompts
-    return Answered(sampled, whole.problems, whole.dropped, judged_by, numbers_of_answers, columns, choosers)
+    judged_by = judge_name(reward if environment is None else environment, opened.config.reward.name)
+    source = {"target": str(target), "checkpoint": checkpoint, "dataset": dataset, "limit": limit, "reward": judged_by}
+    drawing = {"seed": seed, "batch": batch, "out": out, "watch": watch}
+    scores = scores_by(choosers, opened, target, checkpoint)
+    sampled = judged_answers(opened, worker, samples, source=source, scores=scores, **drawing)
+    return Answered(sampled, worker.prompts.problems, worker.prompts.dropped, judged_by, at, columns, choosers)
+
+
+def first_problems(problems: Sequence[Problem] | None, dataset: str | None, limit: int | None) -> Sequence[Problem] | None:
+    """The first `limit` problems, or those of a dataset; None leaves the choice to the run, which has held-out ones."""
+    if problems is None and dataset is not None:
+        problems = load_problems(dataset)
+    return None if problems is None else problems[:limit]
+
+
+def scores_by(
+    names: Sequence[str], opened: OpenPolicy, target: str | Path, checkpoint: Literal["best", "last"]
+) -> dict[str, Value]:
+    """Open the choosers that score an answer, by name; the verifier and the votes need no score."""
+    return {name: value_named(name, opened, target, which=checkpoint) for name in names if name not in (VERIFIER, VOTES)}
+
+
+def judged_answers(
+    opened: OpenPolicy,
+    worker: RolloutWorker,
+    samples: int,
+    *,
+    source: Mapping[str, Any],
+    scores: Mapping[str, Value],
+    **drawing: Any,
+) -> Sampled:
+    """Draw answers and judge them; a file of answers is continued only with the same settings.
+
+    Args:
+        opened: the policy.
+        worker: draws and judges.
+        samples: answers to each problem.
+        source: where policy and problems are from, and the name of the reward.
+        scores: choosers that score an answer.
+        **drawing: the other options of `answer_all`.
+    """
+    chosen_by = {"choose": [*scores]} if scores else {}
+    settings = {**source, **chosen_by, **settings_of(worker, opened.params, opened.mesh)}
+    vote = vote_for(source["reward"])
+    return answer_all(worker, opened.params, samples, vote=vote, settings=settings, values=scores, **drawing)
 
 
 def checked_choosers(names: Sequence[str], samples: int) -> list[str]:

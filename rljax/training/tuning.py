@@ -4,7 +4,6 @@ A rung goes on with the runs of the one before, as `--resume` does, so no step i
 each run, and a tuning that was stopped goes on where it was.
 """
 
-import hashlib
 import json
 import math
 import time
@@ -13,11 +12,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
+from rljax.book.experiment_rows import settings_hash
 from rljax.errors import InputError
 from rljax.files import atomic_write
 from rljax.records import documented
 from rljax.text import one_line
-from rljax.training.algorithm import make_algorithm
+from rljax.training.algorithm import make_algorithm, resolved_settings
 from rljax.training.config import TrainConfig
 from rljax.training.resuming import FREE, schedules
 
@@ -199,16 +199,15 @@ def _trial(rung: int, name: str, config: TrainConfig, train: Train) -> Trial:
 def plan_of(configs: Mapping[str, TrainConfig], seeds: Sequence[int], rungs: Sequence[Rung]) -> dict[str, Any]:
     """Identity of a plan, to which results belong: candidates, seeds, rungs, and a hash of all settings that numbers depend on."""
     unused = {*FREE, "run", "seed", "name"}
-    settings = {
-        name: {key: value for key, value in config.to_flat().items() if key not in unused}
-        for name, config in configs.items()
-    }
-    text = json.dumps(settings, sort_keys=True, default=str)
+    settings = [
+        {name: value for name, value in resolved_settings(config).items() if name not in unused}
+        for config in configs.values()
+    ]
     return {
         "candidates": list(configs),
         "seeds": list(seeds),
         "rungs": [list(rung) for rung in rungs],
-        "settings": hashlib.sha256(text.encode()).hexdigest()[:16],
+        "settings": settings_hash(*settings),
     }
 
 

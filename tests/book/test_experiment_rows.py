@@ -15,6 +15,7 @@ from rljax.book.experiment_rows import (
     rows_of,
     settings_hash,
     share_text,
+    write_page,
     write_rows,
 )
 
@@ -49,7 +50,19 @@ def test_rows_of_other_settings_are_not_read(tmp_path):
     assert rows_of(file, lambda row: "other") == []
 
 
-def test_a_page_says_when_and_with_what_it_was_made():
+def test_a_hash_is_of_whole_settings_in_any_order_and_one_that_is_new_and_off_changes_nothing():
+    settings = {"steps": 40, "delay": 0, "operands": (2, 3)}
+    off = {"remedy": None, "chat": False, "stop": (), "options": {}}
+    assert settings_hash(off | dict(reversed(settings.items()))) == settings_hash(settings)
+    others = [settings | {"chat": True}, settings | {"delay": None}, settings | {"steps": 0}, settings | {"stop": ("a",)}]
+    assert len({settings_hash(each) for each in (settings, *others)}) == 5
+
+
+def test_a_page_says_when_and_with_what_it_was_made(tmp_path):
+    write_page(tmp_path / "rows.json", "python rows.py", "shares of ten.", "| a |\n")
+    assert (tmp_path / "rows.md").read_text(
+        encoding="utf-8"
+    ) == f"`python rows.py` ({made_on()}): shares of ten.\n\n| a |\n"
     parts = made_on().split(", ")
     assert abs((datetime.now(UTC).date() - datetime.fromisoformat(parts[0]).date()).days) <= 1
     assert parts[1].endswith(" cores")
@@ -65,16 +78,27 @@ def test_only_missing_rows_are_made_and_each_is_in_the_file_at_once(tmp_path):
         made.append((seed, arm))
         return {"curve": [seed, 1]}
 
+    def settings(row):
+        return settings_hash({"steps": 40}, row["arm"])
+
     wanted = [{"seed": seed, "arm": arm} for seed in (0, 1) for arm in "ab"]
     with pytest.raises(KeyboardInterrupt):
-        add_missing_rows(file, wanted, make)
+        add_missing_rows(file, wanted, make, settings=settings)
     assert json.loads(file.read_text(encoding="utf-8")) == [
-        {"seed": seed, "arm": arm, "curve": [seed, 1]} for seed, arm in ((0, "a"), (0, "b"), (1, "a"))
+        {"seed": seed, "arm": arm, "settings": settings({"arm": arm}), "curve": [seed, 1]}
+        for seed, arm in ((0, "a"), (0, "b"), (1, "a"))
     ]
-    rows = add_missing_rows(file, wanted, lambda seed, arm: {"curve": []})
+    rows = add_missing_rows(file, wanted, lambda seed, arm: {"curve": []}, settings=settings)
     assert made == [(0, "a"), (0, "b"), (1, "a")]
     assert rows == json.loads(file.read_text(encoding="utf-8"))
-    assert rows[3] == {"seed": 1, "arm": "b", "curve": []}
+    assert rows[3] == {"seed": 1, "arm": "b", "settings": settings({"arm": "b"}), "curve": []}
+
+
+def test_rows_of_other_settings_are_made_again(tmp_path):
+    file = tmp_path / "rows.json"
+    add_missing_rows(file, [{"seed": 0}, {"seed": 1}], lambda seed: {"curve": [0.5]}, settings=lambda row: "40 steps")
+    rows = add_missing_rows(file, [{"seed": 0}], lambda seed: {"curve": [1.0]}, settings=lambda row: "41 steps")
+    assert rows == json.loads(file.read_text(encoding="utf-8")) == [{"seed": 0, "settings": "41 steps", "curve": [1.0]}]
 
 
 def test_texts_of_means_have_the_t_interval_of_five_seeds_and_none_of_four():

@@ -47,11 +47,15 @@ ALGORITHMS = {name: factory(**({"k": 2} if name == "pass_at_k" else {})) for nam
 
 @pytest.fixture(scope="module")
 def batches():
-    with jax.enable_x64(True):
+    @jax.jit
+    def prepared(rollout):
         return {
-            name: jax.device_get(prepare(algorithm, ROLLOUT, progress=0.5 if algorithm.needs("progress") else None))
+            name: prepare(algorithm, rollout, progress=0.5 if algorithm.needs("progress") else None)
             for name, algorithm in ALGORITHMS.items()
         }
+
+    with jax.enable_x64(True):
+        return jax.device_get(prepared(ROLLOUT))
 
 
 @jax.jit
@@ -82,17 +86,20 @@ def gradients(batches):
         mesh = make_mesh(*axes)
         with jax.enable_x64(True):
             policy, params = policy_on(mesh)
-            score = functools.partial(policy.score, temperature=0.9)
-            packed = put_rows(mesh, PACKED)
-            found = jax.device_get(losses(jax.jit(score)(params, packed=packed), put_rows(mesh, batches)))
+
+            @jax.jit
+            def scored(params, packed):
+                return jax.vjp(lambda params: policy.score(params, packed, 0.9), params)
+
+            scores, pull = scored(params, put_rows(mesh, PACKED))
+            found = jax.device_get(losses(scores, put_rows(mesh, batches)))
             stacked = jax.tree.map(lambda *each: np.stack(each), *[gradient for _, gradient in found.values()])
 
             @jax.jit
-            def pulled_back(params, packed, stacked):
-                _, pull = jax.vjp(lambda params: score(params, packed=packed), params)
+            def pulled_back(pull, stacked):
                 return jax.lax.map(lambda gradient: pull(gradient)[0], stacked)
 
-            pulled = jax.device_get(pulled_back(params, packed, put_rows(mesh, stacked, leading=1)))
+            pulled = jax.device_get(pulled_back(pull, put_rows(mesh, stacked, leading=1)))
         in_params = [jax.tree.map(lambda leaf, i=i: leaf[i], pulled) for i in range(len(found))]
         return {name: (*found[name], each) for name, each in zip(found, in_params, strict=True)}
 

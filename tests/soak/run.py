@@ -8,6 +8,7 @@ Each command adds its rows to the result and writes a table beside it. One that 
 """
 
 import argparse
+import errno
 import hashlib
 import json
 import os
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,17 @@ def small_disk(size: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+def fill(file: Path) -> None:
+    """Write until the disk is full."""
+    with file.open("wb", buffering=0) as filler:
+        try:
+            while True:
+                filler.write(b"0" * 4096)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+
+
 def full_disk(family: str, seed: int) -> dict[str, Any]:
     """A run whose disk is filled at a random moment, and emptied when the run says that it waits."""
     draw, reference = random.Random(seed), whole(family)
@@ -234,9 +246,7 @@ def full_disk(family: str, seed: int) -> dict[str, Any]:
         _, has_come = moments(run, draw)
         while process.poll() is None and not has_come():
             time.sleep(0.001)
-        with (disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):  # ends when the disk is full
-            while True:
-                filler.write(b"0" * 4096)
+        fill(disk / "filler")
         stream = process.stdout
         lines = []
         for line in stream or ():

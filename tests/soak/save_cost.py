@@ -58,7 +58,6 @@ def main() -> None:
             max_response_tokens=32,
             algorithm_options={"max_length": 32, "cache": 4},
             learning_rate=2e-4,
-            learning_rate_warmup=10,
             warm_start_steps=0,
             steps=10,
             eval_every=0,

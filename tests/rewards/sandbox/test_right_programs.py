@@ -137,8 +137,11 @@ e = InsufficientFunds(1, 2)
 assert e.need == 1 and str(e) == 'need 1, have 2'
 
 import contextlib
+paid = False
 with contextlib.suppress(InsufficientFunds):
     pay(5, 3)
+    paid = True
+assert not paid
 
 import asyncio
 assert asyncio.run(double(4)) == 8
