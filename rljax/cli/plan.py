@@ -1,6 +1,7 @@
 """`rljax plan`: what a run needs on each device, before it is started."""
 
 import os
+import sys
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,9 @@ class Plan(Settings):
     Of the model only config.json is read, and the devices may be absent. The programs are compiled, not run. With --device-memory
     or --device the command ends with the code 1 if the run does not fit, and names flags with which it would. With --device it also
     says how long each phase of a step takes at least.
+
+    Programs that only accelerators have (`--attention cudnn`, `splash`) are counted as blockwise attention. What cuDNN holds beyond
+    that, a mask, is named below the table.
     """
 
     device_count: int = 1
@@ -43,9 +47,13 @@ def pretend_devices(environment: MutableMapping[str, str], count: int) -> None:
 def run_plan(command: Plan, begun: Start, arguments: list[str]) -> int:
     """Print the plan, and how it would fit."""
     del begun, arguments
-    if command.device_count < 1:
-        raise InputError(f"--device-count is {command.device_count}; it must be at least 1.")
-    pretend_devices(os.environ, command.device_count)
+    config, count = command.config, command.device_count
+    if count < 1:
+        raise InputError(f"--device-count is {count}; it must be at least 1.")
+    copy = config.devices.fsdp * config.devices.tensor
+    if copy > count:
+        raise InputError(f"The parameters are cut over {copy} devices (--fsdp, --tensor); plan with --device-count {copy}.")
+    pretend_devices(os.environ, count)
     from rljax.training.cache_memory import USABLE  # noqa: PLC0415  --help need not wait for JAX
     from rljax.training.plan import plan_of  # noqa: PLC0415
     from rljax.training.roofline import device_of  # noqa: PLC0415
@@ -55,17 +63,20 @@ def run_plan(command: Plan, begun: Start, arguments: list[str]) -> int:
     if memory is None and device is not None:
         memory = f"{device.memory / 1e9:g}GB"
     room = None if memory is None else int(USABLE * byte_count(memory))
-    config = command.config
     length = config.data.max_prompt_tokens if command.prompt_length is None else command.prompt_length
-    plan = plan_of(config, command.device_count, length, room=room)
-    print("\n".join(table_of(plan, config, command.device_count) + time_table(plan, config, command, device)))
+    if sys.stderr.isatty():
+        print("compiling the programs of a step; a large model takes minutes", file=sys.stderr, flush=True)
+    plan = plan_of(config, count, length, room=room)
+    print(
+        "\n".join([*table_of(plan, config, count), *time_table(plan, config, command, device), *mask_note(config, length)])
+    )
     if room is None:
         return 0
     if plan.peak <= room:
         print(f"It fits {memory}.")
         return 0
     print(f"It does not fit {memory}, of which a plan may fill nine tenths.")
-    print(_way_out(config, command.device_count, length, room))
+    print(_way_out(config, count, length, room))
     return 1
 
 
@@ -98,6 +109,21 @@ def table_of(plan: Any, config: TrainConfig, count: int) -> list[str]:
         f"  {'rows decoded at once':<28}{plan.rows:>10,}",
     ]
     return lines
+
+
+def mask_note(config: TrainConfig, length: int) -> list[str]:
+    """The bytes that the plan does not count: the mask of cuDNN's attention, and its gradient.
+
+    Args:
+        config: the settings.
+        length: tokens of the longest prompt.
+    """
+    if config.model.attention != "cudnn":
+        return []
+    slots = length + config.sampling.max_response_tokens
+    return [
+        f"  cudnn holds a mask besides: up to {4 * slots**2 / 1e9:.3f} GB for each row of a micro-batch, not counted above."
+    ]
 
 
 def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> list[str]:

@@ -23,13 +23,12 @@ def device_bytes(mesh: Mesh) -> int | None:
     return total * jax.process_count()
 
 
-def check_fits(parameters: int, available: int | None, *, bytes_each: int = 4) -> None:
-    """Refuse a model whose parameters alone are larger than the memory.
+def check_fits(parameters: int, available: int | None) -> None:
+    """Refuse a model whose parameters alone, of 4 bytes each, are larger than the memory.
 
     Args:
         parameters: how many.
         available: bytes; None if they are not known.
-        bytes_each: bytes of a parameter.
 
     Raises:
         InputError: it has too many parameters.
@@ -41,8 +40,8 @@ def check_fits(parameters: int, available: int | None, *, bytes_each: int = 4) -
         Traceback (most recent call last):
         rljax.errors.InputError: The model has 1,000,000,000,000 parameters, which take 4,000.0 GB; the devices have 0.0 GB. ...
     """
-    if available is not None and bytes_each * parameters > available:
+    if available is not None and 4 * parameters > available:
         raise InputError(
-            f"The model has {parameters:,} parameters, which take {bytes_each * parameters / 1e9:,.1f} GB; the devices have "
-            f"{available / 1e9:,.1f} GB. Take a smaller model (--layers, --width, --hidden), or more devices."
+            f"The model has {parameters:,} parameters, which take {4 * parameters / 1e9:,.1f} GB; the devices have "
+            f"{available / 1e9:,.1f} GB. Take a smaller model, or more devices."
         )

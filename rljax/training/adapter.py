@@ -44,11 +44,6 @@ def _whole(base: Base, params: Params | None, *, dtype: str | None) -> Params:
 _sizes = jax.jit(partial(jax.tree.map, lambda leaf: jnp.abs(leaf).mean()))
 
 
-def bytes_each(config: TrainConfig) -> int:
-    """Bytes of a parameter in the smallest whole copy of the model that a run makes: of a quantized one, a copy for the engine."""
-    return 4 if config.adapter.quantize is None else jnp.dtype(config.model.dtype).itemsize
-
-
 def merged(base: Base | None, params: Params | None, config: TrainConfig, *, mesh: Mesh, policy: Policy) -> Params:
     """Parameters that the policy computes with, on the mesh: an adapter is merged into a copy of its base.
 

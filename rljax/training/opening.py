@@ -25,7 +25,7 @@ from rljax.rollout import Engine, Environment, Response, RolloutWorker
 from rljax.settings.checks import check_stop
 from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.training import checkpoint as checkpoints
-from rljax.training.adapter import bytes_each, check_alone, merged, open_adapter, write_adapter
+from rljax.training.adapter import check_alone, merged, open_adapter, write_adapter
 from rljax.training.config import DevicesConfig, TrainConfig
 from rljax.training.end_tokens import check_stop_ids
 from rljax.training.hub import Client, check_push, push_folder
@@ -389,7 +389,7 @@ def model_of(
     mesh = make_mesh(devices.replicas, devices.fsdp, devices.tensor)
     tokenizer = make_tokenizer(config)
     if policy is None:
-        policy = make_policy(config.model, tokenizer, mesh, bytes_each=bytes_each(config))
+        policy = make_policy(config.model, tokenizer, mesh)
     check_loaded(config, policy, mesh, device_bytes(mesh))
     return config, folder, place, policy, mesh, companions(config, tokenizer)
 

@@ -152,6 +152,7 @@ def plan_of(config: TrainConfig, count: int, prompt_length: int, *, room: int | 
         shape = make_shape(model, make_tokenizer(config).vocab_size)
     else:
         shape = read_config(locate(model.path, ["config.json"]), compute_dtype=model.dtype, remat=model.remat)
-    if config.model.attention == "dense":  # the pretended devices are CPUs, which have no fused kernel
-        shape = replace(shape, attention="dense")
-    return make_plan(config, shape, mesh, prompt_length, room=room)
+    on_cpu = (
+        "dense" if model.attention == "dense" else "blockwise"
+    )  # the pretended devices are CPUs, which have no fused kernel
+    return make_plan(config, replace(shape, attention=on_cpu), mesh, prompt_length, room=room)

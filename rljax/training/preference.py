@@ -15,6 +15,7 @@ from rljax.models import Params, Policy, count_parameters
 from rljax.models.huggingface import load_tensor, locate
 from rljax.models.value_model import HEAD
 from rljax.parallel import make_mesh, policy_shardings, put, row_shards
+from rljax.parallel.memory import check_fits, device_bytes
 from rljax.preference.direct_losses import BY_NAME, DirectLoss, check_loss
 from rljax.preference.direct_update import (
     DirectBatch,
@@ -29,7 +30,7 @@ from rljax.preference.direct_update import (
 )
 from rljax.preference.note import MODEL_NOTE, check_named, save_tokenizer
 from rljax.preference.pair_update import EncodedPairs, PairState
-from rljax.records import documented
+from rljax.records import documented, required
 from rljax.training.config.preference import PreferenceConfig
 from rljax.training.end_tokens import all_ends
 from rljax.training.pair_training import (
@@ -131,7 +132,7 @@ def make_language_model(config: PreferenceConfig, mesh: Mesh) -> tuple[Policy, T
     """Describe the language model of a folder or hub id, or a small transformer, with its tokenizer.
 
     Raises:
-        InputError: a reward model, or a tokenizer that the model was not made for.
+        InputError: a reward model, or a tokenizer that the model was not made for, or too little memory.
     """
     folder = None if config.model is None else locate(config.model)
     if folder is not None and load_tensor(folder, HEAD) is not None:
@@ -139,6 +140,7 @@ def make_language_model(config: PreferenceConfig, mesh: Mesh) -> tuple[Policy, T
     tokenizer = make_tokenizer(config, folder)
     check_named(tokenizer)
     policy = make_policy(model_config(config), tokenizer, mesh)
+    check_fits(count_parameters(required(policy.shapes, "policy.shapes")()), device_bytes(mesh))
     check_vocabulary(policy, tokenizer)
     return policy, tokenizer
 

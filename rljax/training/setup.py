@@ -19,20 +19,19 @@ from rljax.data.prompts import (
 )
 from rljax.data.tokenizer import IDS, IdTokenizer, Tokenizer, holds_tokenizer, load_tokenizer
 from rljax.errors import InputError
-from rljax.models import Params, Policy, TransformerConfig, count_parameters, transformer_policy
+from rljax.models import Params, Policy, TransformerConfig, transformer_policy
 from rljax.models.adapters import Base
 from rljax.models.calculator import calculator_of
 from rljax.models.huggingface import locate, read_config
-from rljax.models.language_model import abstract_params
 from rljax.models.model_folder import end_tokens, read_json
 from rljax.models.symbolic import mixed_policy
 from rljax.parallel import check_rows, make_mesh, row_shards
-from rljax.parallel.memory import check_fits, device_bytes
+from rljax.parallel.memory import device_bytes
 from rljax.preference.note import folder_tokenizer, read_note
 from rljax.records import documented
 from rljax.rewards.calling import Progress
 from rljax.rollout import RolloutWorker, Sequences
-from rljax.training.adapter import bytes_each, make_base, merged
+from rljax.training.adapter import make_base, merged
 from rljax.training.algorithm import add_correction, check_algorithm, check_features, check_judges, laid_out, make_algorithm
 from rljax.training.anchor import SAMPLES
 from rljax.training.auxiliary import make_examples
@@ -178,14 +177,13 @@ def make_shape(config: ModelConfig, vocab_size: int) -> TransformerConfig:
     return read_config(locate(config.path), compute_dtype=config.dtype, remat=config.remat, attention=config.attention)
 
 
-def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh, *, bytes_each: int = 4) -> Policy:
-    """Make the built-in policy; its parameters, of so many bytes each, are loaded or initialised when `init` is called.
+def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy:
+    """Make the built-in policy; its parameters are loaded or initialised when `init` is called.
 
     Raises:
-        InputError: the devices have less memory than the parameters alone take, or a part of the model cannot read the tokens.
+        InputError: a part of the model cannot read the tokens.
     """
     shape = make_shape(config, tokenizer.vocab_size)
-    check_fits(count_parameters(abstract_params(shape)), device_bytes(mesh), bytes_each=bytes_each)
     if config.images is not None:
         return image_policy(config, tokenizer, shape, mesh)
     folder, bos, eos = None if config.path is None else locate(config.path), tokenizer.bos_token_id, tokenizer.eos_token_id
@@ -208,7 +206,7 @@ def chosen_policy(config: TrainConfig, seams: Seams, tokenizer: Tokenizer, mesh:
             "your own samples from the model alone; leave one of them out."
         )
     if seams.policy is None:
-        return make_policy(config.model, tokenizer, mesh, bytes_each=bytes_each(config))
+        return make_policy(config.model, tokenizer, mesh)
     if calculator is not None:
         raise InputError(
             f"calculator={calculator} mixes the built-in model with a calculator; for a policy of your own use "

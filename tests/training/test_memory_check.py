@@ -45,6 +45,14 @@ def test_a_resume_on_a_mesh_without_room_is_refused(run, monkeypatch):
     assert sorted(file.name for file in path.rglob("*")) == before
 
 
+def test_a_model_larger_than_the_memory_is_refused_with_what_would_fit(run, monkeypatch):
+    _, made, _ = run
+    unread(monkeypatch)
+    monkeypatch.setattr(setup, "device_bytes", lambda mesh: 4 * count_parameters(made.policy.shapes()) - 1)
+    with pytest.raises(InputError, match=r"it does not fit\. (With|Nor does it with) --(fsdp|lora-rank) "):
+        rljax.train(CONFIG.replace(fsdp=1))
+
+
 @pytest.mark.parametrize("command", ["eval", "export"])
 def test_a_checkpoint_without_room_is_not_opened(run, tmp_path, monkeypatch, capsys, command):
     path, made, _ = run

@@ -351,6 +351,7 @@ def test_a_run_without_room_is_refused_before_a_weight_is_drawn(monkeypatch):
 
 
 def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
+    assert jax.device_count() == 8, "found before a plan pretends others"
     for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
         monkeypatch.setenv(name, os.environ[name])
     monkeypatch.setattr(
@@ -377,7 +378,10 @@ def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
     assert main([*flags, "--cache-memory", "100KB"]) == 0
     assert re.search(r"^  rows decoded at once +6$", capsys.readouterr().out, re.MULTILINE)
     refused(capsys, "--device 'abacus' is unknown; choose one of a100, h100", *flags, "--device", "abacus")
+    assert main([*flags, "--attention", "cudnn", "--max-response-tokens", "980"]) == 0
+    assert "cudnn holds a mask besides: up to 0.004 GB for each row" in capsys.readouterr().out
     refused(capsys, "--device-count is 0", *flags, "--device-count", "0")
+    refused(capsys, "cut over 8 devices .*; plan with --device-count 8", *flags, "--fsdp", "4", "--tensor", "2")
     refused(capsys, r"this process has 8 devices and the plan is for 99; .*device_count=99", *flags, "--device-count", "99")
 
 
