@@ -1,6 +1,9 @@
 """What tests of whole runs begin with: the smallest model on the shortest sums, and a reward that a random model gets both ways."""
 
+import math
 import signal
+
+import jax
 
 from rljax.training.config import TrainConfig
 
@@ -40,3 +43,9 @@ def stopping_after(calls):
 def is_time(name):
     """Whether a number of a row is a time, or a speed: two equal runs differ in it."""
     return name.endswith(("seconds", "tokens_per_second"))
+
+
+def live_caches():
+    """Bytes of keys and values on each device, whoever holds them: all arrays of four axes."""
+    caches = [array for array in jax.live_arrays() if array.ndim == 4]
+    return sum(math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize for array in caches)

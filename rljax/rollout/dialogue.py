@@ -143,7 +143,7 @@ class CachedDialogue:
         self.sampling, self.room = begun[0].sampling._replace(max_tokens=budget, stop=()), self.length + budget
         self.params, self.devices = decode_weights(engine.decoder, params), row_shards(engine.mesh)
         self.engine = turn_engine(engine, self.turns)
-        rows = self.engine.batch_rows(self.params, len(begun), self.length, budget)
+        rows = self.engine.batch_rows(self.params, begun, self.length, budget)
         room = budget if self.turns.grow is None else rooms(budget, self.length)[0]
         sizes = {"rows": rows, "length": self.length, "budget": budget, "room": room}
         empty = empty_rows(self.engine.decoder, self.params, **sizes, mesh=engine.mesh)

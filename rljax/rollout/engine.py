@@ -37,8 +37,8 @@ FEWEST_ROWS = 8
 """Rows of the smallest batch that the last responses of a decode are moved to."""
 LONG_BUDGET = 128
 """Tokens of a response from which on programs for fewer rows and for less room are worth compiling."""
-Slots = Callable[[Params, int, int, int], int]
-"""(params ready for reading, requests, slots of a prompt, most tokens of a response) -> most rows that are decoded at once."""
+Slots = Callable[[Params, int, int, int, int], int]
+"""(params ready for reading, requests, different prompts, slots of a prompt, most tokens of a response) -> most rows at once."""
 
 
 @documented
@@ -113,16 +113,17 @@ class DecodingEngine:
                 "text: stop strings are looked for in text, and this engine cannot decode token ids; got None."
             )
 
-    def batch_rows(self, params: Params, count: int, length: int, budget: int) -> int:
-        """Rows of the batch in which so many requests are drawn.
+    def batch_rows(self, params: Params, requests: Sequence[Request], length: int, budget: int) -> int:
+        """Rows of the batch in which requests are drawn.
 
         Args:
             params: ready for reading.
-            count: number of requests.
+            requests: all of them.
             length: slots of a prompt, in tokens.
             budget: most tokens of a response.
         """
-        most = self.slots if isinstance(self.slots, int) else self.slots(params, count, length, budget)
+        count, prompts = len(requests), len({request.prompt_tokens for request in requests})
+        most = self.slots if isinstance(self.slots, int) else self.slots(params, count, prompts, length, budget)
         return compiled_rows(min(count, most), row_shards(self.mesh))
 
     def _kinds(self, params: Params, requests: Sequence[Request], *, last: int) -> Iterator[dict[int, Response]]:
@@ -140,7 +141,7 @@ class DecodingEngine:
         budget = max(request.sampling.max_tokens for request in requests)
         sampling = requests[0].sampling._replace(max_tokens=budget, stop=())
         length = padded_length(requests, self.prompt_length)
-        slots = self.batch_rows(params, len(requests), length, budget)
+        slots = self.batch_rows(params, requests, length, budget)
         can_grow = self.decoder.grow is not None
         room = rooms(budget, length)[0] if can_grow else budget
         empty = partial(empty_rows, self.decoder, params, length=length, budget=budget, mesh=self.mesh)
@@ -284,14 +285,23 @@ def blocks_of(requests: Sequence[Request], slots: int, length: int, devices: int
     for place, request in enumerate(requests):
         places.setdefault(request.prompt_tokens, []).append(place)
     groups = list(places.values())
-    count = max(1, slots * len(groups) // len(requests))
-    fitting = devices * max(1, PROMPT_TOKENS_AT_ONCE // length)
-    rows = compiled_rows(min(count, len(groups), fitting), devices)
-    parts = max(1, min(count, len(groups), slots // 8) // rows)
+    rows, parts = block_parts(slots, len(requests), len(groups), length, devices)
     for start in range(0, len(groups), rows * parts):
         block = groups[start : start + rows * parts]
         waiting = [(place, prompt) for prompt, group in enumerate(block) for place in group]
         yield Block([group[0] for group in block], rows, parts, waiting)
+
+
+def block_parts(slots: int, requests: int, prompts: int, length: int, devices: int) -> tuple[int, int]:
+    """Prompts of a block that are read at once, and how many times: the device holds all of them until the last one has its rows.
+
+    Example:
+        >>> block_parts(64, 64, 64, 100, 1), block_parts(64, 256, 16, 100, 1), block_parts(256, 1_024, 1_024, 1_024, 1)
+        ((64, 1), (4, 1), (8, 4))
+    """
+    count = min(prompts, max(1, slots * prompts // requests))
+    rows = compiled_rows(min(count, devices * max(1, PROMPT_TOKENS_AT_ONCE // length)), devices)
+    return rows, max(1, min(count, slots // 8) // rows)
 
 
 def padded_length(requests: Sequence[Request], usual: int) -> int:

@@ -110,7 +110,7 @@ def sampled_bytes(
     ready = jax.eval_shape(decoder.weights, shapes)
     slots = decode_slots(config, policy, mesh, left=None if left is None else left - weights, platform=platform)
     peak = peak_bytes if environment is None or decoder.turns is None else turn_bytes
-    wanted = (ready, requests, prompt_length, budget)
+    wanted = (ready, requests, sampling.prompts, prompt_length, budget)
     rows = min(slots, requests) if isinstance(slots, int) else replace(slots, peak=peak)(*wanted)
-    cache = FittingSlots(decoder, mesh, 0, peak=peak).cache(ready, rows, prompt_length, budget)
+    cache = FittingSlots(decoder, mesh, 0, peak=peak).cache(rows, *wanted)
     return Sampled(weights, compiled_rows(rows, row_shards(mesh)), cache)

@@ -46,7 +46,7 @@ class Plan(NamedTuple):
     sampler: int
     """Weights as the engine reads them, and a merged copy of an adapter's model, while responses are drawn."""
     cache: int
-    """Keys and values of the rows that are decoded at once, and of the smaller cache of a long decode while it is copied."""
+    """Keys and values of the rows that are decoded at once, of prompts that wait for rows, and of a long decode's copies."""
     temporaries: int
     """What an update of the policy holds for a while: activations, gradients, logits."""
     critic_temporaries: int

@@ -13,7 +13,8 @@ from rljax.errors import InputError
 from rljax.models import TransformerConfig
 from rljax.parallel import row_shards
 from rljax.records import documented
-from rljax.rollout.slots import peak_bytes
+from rljax.rollout.engine import block_parts
+from rljax.rollout.slots import Caches, peak_bytes
 from rljax.training.config import TrainConfig
 from rljax.training.setup import rows_at_once
 from rljax.training.value_update import value_schedule
@@ -211,9 +212,10 @@ def cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, promp
 
 
 def most_cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, rows: int) -> int:
-    """The most bytes of caches that a device holds at once, see `cache_bytes`: a long decode copies its cache.
-
-    It copies a cache with less room into a larger one, and at the end the last rows into a cache of fewer rows.
-    """
-    whole, budget = cache_bytes(config, shape, mesh, prompt_length, rows), config.sampling.max_response_tokens
-    return peak_bytes(whole, rows, length=prompt_length, budget=budget, devices=row_shards(mesh))
+    """The most bytes of caches that a device holds at once, with prompts and copies; see `cache_bytes` and `peak_bytes`."""
+    sampling, devices = config.sampling, row_shards(mesh)
+    count, budget = sampling.prompts * sampling.group_size, sampling.max_response_tokens
+    whole = cache_bytes(config, shape, mesh, prompt_length, rows)
+    prompts = math.prod(block_parts(rows, count, sampling.prompts, prompt_length, devices))
+    read = whole * prompts * prompt_length // (rows * (prompt_length + budget))
+    return peak_bytes(Caches(whole, read, rows, prompt_length, budget, devices))

@@ -14,7 +14,7 @@ from rljax.rollout import dialogue as dialogue_module
 from rljax.rollout import engine as engine_module
 from rljax.rollout.dialogue import CachedDialogue, Rereading, row_decoder, turn_engine
 from rljax.rollout.request import DialogueEngine, check_responses
-from rljax.rollout.slots import FittingSlots
+from rljax.rollout.slots import FittingSlots, row_bytes
 
 SHAPE = TransformerConfig(vocab_size=10, width=16, layers=2, heads=4, kv_heads=2, head_dim=8, hidden=32)
 POLICY = transformer_policy(SHAPE, eos=1)
@@ -172,7 +172,7 @@ def test_a_dialogue_holds_the_caches_that_are_counted(axes, long, fewest, monkey
     recorded(dialogue_module, "empty_rows", lambda *_: ())
     recorded(engine_module, "grow_rows", lambda decoder, rows: rows.state)
     slots = FittingSlots(policy.decoder, mesh, 0)
-    memory = turn_engine(an_engine(slots, mesh=mesh), policy.decoder.turns).slots.cache(params, 6, 8, BUDGET)
+    memory = turn_engine(an_engine(slots, mesh=mesh), policy.decoder.turns).slots.cache(6, params, 16, 16, 8, BUDGET)
     dialogue = an_engine(replace(slots, memory=memory), mesh=mesh, decoder=policy.decoder).dialogue(params, REQUESTS)
     played(dialogue, REQUESTS)
     assert len(dialogue.requests) == 6
@@ -181,7 +181,7 @@ def test_a_dialogue_holds_the_caches_that_are_counted(axes, long, fewest, monkey
 
 def test_a_dialogue_needs_memory_for_copies():
     slots = FittingSlots(POLICY.decoder, make_mesh(1, 1), 0)
-    one = slots.cache(PARAMS, 1, 8, BUDGET)
+    one = row_bytes(POLICY.decoder, PARAMS, slots.mesh, 8, BUDGET)
     with pytest.raises(InputError, match=r"cache_memory is .* one row, 8 tokens of prompt and 60 of response, take"):
         an_engine(replace(slots, memory=one)).dialogue(PARAMS, REQUESTS)
     assert len(an_engine(replace(slots, memory=2 * one)).dialogue(PARAMS, REQUESTS).requests) == 1

@@ -1,12 +1,14 @@
 """Rows that fit into a number of bytes: what a row takes, how many are chosen, and that the engine decodes no more."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_runs import SMALL, even_length
+from small_runs import SMALL, even_length, live_caches
 
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, transformer_policy
@@ -76,27 +78,34 @@ def test_an_empty_cache_lies_as_one_that_was_read():
 
 
 @settings(max_examples=25)
-@given(st.integers(1, 400), st.integers(0, 2_000), st.sampled_from([12, 200]), st.sampled_from([0, 5_000]))
-def test_as_many_rows_as_fit_and_no_more(requests, kilobytes, budget, beside):
+@given(
+    st.integers(1, 400),
+    st.integers(0, 2_000),
+    st.sampled_from([12, 200]),
+    st.sampled_from([0, 5_000]),
+    st.sampled_from([1, 8]),
+)
+def test_as_many_rows_as_fit_and_no_more(requests, kilobytes, budget, beside, each):
     slots = fitting(1_000 * kilobytes, beside=beside, refuses=False)
     params = POLICY.shapes()
-    rows = slots(params, requests, 8, budget)
+    wanted = (params, requests, max(1, requests // each), 8, budget)
+    rows = slots(*wanted)
 
     def needed(rows):
-        return slots.cache(params, rows, 8, budget) + compiled_rows(rows, 1) * beside
+        return slots.cache(rows, *wanted) + compiled_rows(rows, 1) * beside
 
     assert rows == 1 or needed(rows) <= slots.memory
     assert rows == requests or needed(rows + 1) > slots.memory
-    assert fitting(1_000 * kilobytes, beside=beside, refuses=False, most=7)(params, requests, 8, budget) == min(7, rows)
+    assert fitting(1_000 * kilobytes, beside=beside, refuses=False, most=7)(*wanted) == min(7, rows)
 
 
 def test_what_holds_no_row_is_refused_with_the_bytes_of_one():
     with pytest.raises(InputError, match=r"cache_memory is 10 bytes on each device, .* give at least (\d+)B") as error:
-        fitting(10)(POLICY.shapes(), 4, 6, 12)
+        fitting(10)(POLICY.shapes(), 4, 1, 6, 12)
     least = int(str(error.value).split("at least ")[1].split("B")[0])
-    assert fitting(least)(POLICY.shapes(), 4, 6, 12) == 1
+    assert fitting(least)(POLICY.shapes(), 4, 1, 6, 12) == 1
     with pytest.raises(InputError, match="give at least"):
-        fitting(least - 1)(POLICY.shapes(), 4, 6, 12)
+        fitting(least - 1)(POLICY.shapes(), 4, 1, 6, 12)
 
 
 def test_the_engine_decodes_no_more_rows_than_fit_and_draws_the_same(monkeypatch):
@@ -108,7 +117,7 @@ def test_the_engine_decodes_no_more_rows_than_fit_and_draws_the_same(monkeypatch
     )
     params = put(POLICY.init(jax.random.key(0)), jax.tree.map(lambda leaf: leaf.sharding, POLICY.init(jax.random.key(0))))
     requests = [Request((2, 3 + i % 5), i, 0, Sampling(12, (1,)), seed=i << 40) for i in range(20)]
-    memory = fitting(0).cache(params, 6, 6, 12)
+    memory = fitting(0).cache(6, params, 20, 5, 6, 12)
     few, many = (
         DecodingEngine(POLICY.decoder, MESH, 6, slots).generate(params, requests) for slots in (fitting(memory), 20)
     )
@@ -116,6 +125,39 @@ def test_the_engine_decodes_no_more_rows_than_fit_and_draws_the_same(monkeypatch
     for one, other in zip(few, many, strict=True):
         np.testing.assert_array_equal(one.tokens, other.tokens)
         np.testing.assert_allclose(one.policy_logp, other.policy_logp, atol=1e-5)
+
+
+@pytest.mark.parametrize("axes", [(1, 1), (2, 1, 2)])
+@pytest.mark.parametrize("each", [1, 8])
+@pytest.mark.parametrize(("long", "parts"), [(128, 8_192), (16, 8_192), (128, 24)])
+def test_a_decode_holds_the_caches_that_are_counted(axes, each, long, parts, monkeypatch):
+    """Of rows, of prompts that wait for them, and of rows with less room: 32 responses of 16 tokens after 12, in 8 rows."""
+    monkeypatch.setattr(engine, "LONG_BUDGET", long)
+    monkeypatch.setattr(engine, "PROMPT_TOKENS_AT_ONCE", parts)
+    mesh = make_mesh(*axes)
+    policy = transformer_policy(SHAPE, eos=1, mesh=mesh)
+    params = policy.init(jax.random.key(0))
+    slots = FittingSlots(policy.decoder, mesh, 0)
+    slots = replace(slots, memory=slots.cache(8, params, 32, 32 // each, 12, 16))
+    before, most, sizes = live_caches(), [], []
+
+    def measured(name):
+        program = getattr(engine, name)
+
+        def call(*arguments, **keywords):
+            result = program(*arguments, **keywords)
+            most.append(live_caches() - before)
+            sizes.extend([keywords["rows"]] if name == "empty_rows" else [])
+            return result
+
+        monkeypatch.setattr(engine, name, call)
+
+    for name in ("empty_rows", "read_prompts", "fill_rows", "grow_rows", "decode"):
+        measured(name)
+    requests = [Request((2,) * 8 + (3 + i // each,) * 4, i // each, 0, Sampling(16, (-1,)), seed=i) for i in range(32)]
+    DecodingEngine(policy.decoder, mesh, 12, slots).generate(params, requests)
+    assert sizes == [8]
+    assert max(most) == pytest.approx(slots.memory, rel=0.02), "a few numbers beside keys and values"
 
 
 def test_the_settings_choose_the_rows():
@@ -126,15 +168,18 @@ def test_the_settings_choose_the_rows():
         config = CONFIG.replace(prompts=100, **changes)
         return sampled_bytes(config, policy, MESH, 6, left=left, platform=platform).rows
 
-    one = sampled_bytes(CONFIG, policy, MESH, 6, left=0).cache
+    one = row_bytes(policy.decoder, policy.shapes(), MESH, 6, CONFIG.sampling.max_response_tokens)
+    forty = sampled_bytes(CONFIG.replace(prompts=100, decode_slots=40), policy, MESH, 6, left=10**9).cache
+    beside = 16 * policy.vocab_size
+    eight = sampled_bytes(CONFIG.replace(prompts=100, decode_slots=8), policy, MESH, 6, left=10**9).cache
     assert rows() == USUAL_SLOTS, "nothing is known"
     assert rows(left=10**9) == compiled_rows(800, 1), "all requests"
     assert rows(left=10**9, platform="cpu") == USUAL_SLOTS
     assert rows(left=10**9, decode_slots=48) == rows(cache_memory="1GB", decode_slots=48) == 48
-    assert rows(cache_memory=f"{40 * one}B") == rows(left=10**9, cache_memory=f"{40 * one}B") == 40
+    assert 40 * one < forty < 48 * one, "and the prompts of a block"
+    assert rows(cache_memory=f"{forty}B") == rows(left=10**9, cache_memory=f"{forty}B") == 40
     assert rows(left=0) == 1
-    beside = 16 * policy.vocab_size
-    assert rows(left=8 * (one + beside)) == 8, "the logits of a row count where everything that is left is filled"
+    assert rows(left=eight + 8 * beside) == 8, "the logits of a row count where everything that is left is filled"
     assert decode_slots(CONFIG.replace(decode_slots=5), policy, MESH, left=None) == 5
 
 
@@ -158,7 +203,8 @@ def test_an_environment_needs_a_row_and_its_copy():
             setup.make_setup(CONFIG.replace(cache_memory="100B"), BUILT_IN._replace(**parts))
         return int(str(error.value).split("at least ")[1].split("B")[0])
 
-    assert least(environment=Silent()) == 2 * least(reward=even_length)
+    row, alone = least(environment=Silent()) // 2, least(reward=even_length)
+    assert row < alone < 2 * row, "its prompt, which has room for no response"
 
 
 def test_a_run_with_too_little_for_a_row_is_refused_before_a_weight_is_drawn(monkeypatch):

@@ -260,13 +260,13 @@ def test_a_state_without_room_is_refused_with_changes_that_would_fit():
 
 
 def test_the_sampler_needs_room_too():
-    """Its weights are whole on each of eight devices that share the state, and its cache has a row on each."""
+    """Its weights are whole on each of eight devices that share the state, and its cache has a row and a prompt on each."""
     algorithm, config = planned_algorithm(CONFIG.replace(fsdp=8))
     mesh = make_mesh(1, 8)
     policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
     state, sampled = state_bytes(config, algorithm, policy, mesh), sampled_bytes(config, policy, mesh, 20, left=0)
     assert sampled.weights == 4 * count_parameters(policy.shapes())
-    assert (sampled.rows, sampled.cache // 2**14) == (8, 2 * 4 * 32 * 64 * 4 // 2**14)
+    assert (sampled.rows, sampled.cache // 2**14) == (8, 2 * 4 * (32 + 20) * 64 * 4 // 2**14)
     needed = state + sampled.weights + sampled.cache
     check = partial(check_room, config, algorithm, policy, mesh)
     assert check(8 * needed, prompt_length=20) == int(USABLE * needed) - state - sampled.weights
@@ -324,15 +324,21 @@ def test_an_adapter_and_a_cut_model_need_less():
     assert adapted.optimizer < one.optimizer / 4
     assert (adapted.reference, one.reference) == (0, one.parameters)
     assert one.peak == one.state + max(one.temporaries, one.sampler + one.cache)
-    assert one.cache == 2 * 1 * 16 * 32 * 64 * 4, "keys and values, layers, rows, slots, features, bytes"
+    slots = 16 * 32 + 4 * 20
+    assert one.cache == 2 * 1 * slots * 64 * 4, "keys and values, layers, slots of rows and of prompts, features, bytes"
 
 
 @pytest.mark.parametrize(
     ("rows", "budget", "slots"),
-    [(16, 100, 16 * 120), (8, 130, 8 * (150 + 20 + 66)), (16, 130, (16 + 12) * 150), (16, 256, (16 + 12) * 276)],
+    [
+        (16, 100, 16 * 120 + 4 * 20),
+        (8, 130, 8 * (150 + 20 + 66) + 2 * 20),
+        (16, 130, (16 + 12) * 150),
+        (16, 256, (16 + 12) * 276),
+    ],
 )
 def test_a_long_decode_copies_its_cache(rows, budget, slots):
-    """From 128 tokens on: into twice the room; and 16 rows and more into the largest of the smaller batches."""
+    """From 128 tokens on: into twice the room while prompts wait; and 16 rows and more into the largest of the smaller batches."""
     config = CONFIG.replace(max_response_tokens=budget)
     found = most_cache_bytes(config, replace(SHAPE, layers=1), make_mesh(1, 1), 20, rows)
     assert found == 2 * 1 * slots * 64 * 4
@@ -376,7 +382,7 @@ def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
     assert "It does not fit 1KB" in text
     assert "Nor does it with --microbatch-rows 1 --remat full --dtype bfloat16 --lora-rank 16 --quantize nf4: " in text
     assert main([*flags, "--cache-memory", "100KB"]) == 0
-    assert re.search(r"^  rows decoded at once +6$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^  rows decoded at once +5$", capsys.readouterr().out, re.MULTILINE)
     refused(capsys, "--device 'abacus' is unknown; choose one of a100, h100", *flags, "--device", "abacus")
     assert main([*flags, "--attention", "cudnn", "--max-response-tokens", "980"]) == 0
     assert "cudnn holds a mask besides: up to 0.004 GB for each row" in capsys.readouterr().out
