@@ -73,7 +73,7 @@ def did_you_mean(name: str, known: Iterable[str], *, nearest: bool = False) -> s
         nearest: if none is near, name three at any distance, first those that contain the unknown one.
 
     Returns:
-        `; did you mean 'a' or 'b'?` with at most three names; if none is near, a full stop, or with `nearest` `; the nearest are 'a'.`
+        `; did you mean 'a' or 'b'?` with at most three names; if none is near, a full stop, or `; the nearest are 'a'.`
 
     Example:
         >>> did_you_mean("learing_rate", ["learning_rate", "steps"]), did_you_mean("x", ["steps"])
