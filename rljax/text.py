@@ -64,22 +64,30 @@ def shortened(text: object, length: int) -> str:
     return shown if len(shown) <= length else f"{shown[: length // 2]} … {shown[-(length // 2) :]}"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], *, nearest: bool = False) -> str:
     """Suggest the known names that are nearest to an unknown one, as the end of a sentence.
 
     Args:
         name: the unknown name.
         known: names that exist.
+        nearest: if none is near, name three at any distance, first those that contain the unknown one.
 
     Returns:
-        `; did you mean 'a' or 'b'?` with at most three names, or a full stop if none is near.
+        `; did you mean 'a' or 'b'?` with at most three names; if none is near, a full stop, or `; the nearest are 'a'.`
 
     Example:
         >>> did_you_mean("learing_rate", ["learning_rate", "steps"]), did_you_mean("x", ["steps"])
         ("; did you mean 'learning_rate'?", '.')
+        >>> did_you_mean("rate", ["learning_rate", "steps"], nearest=True)
+        "; the nearest are 'learning_rate', 'steps'."
     """
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.7)
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.7)
+    if near or not nearest:
+        return f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    containing = sorted((each for each in names if name in each), key=len)
+    others = difflib.get_close_matches(name, names, n=3, cutoff=0.0)
+    return f"; the nearest are {', '.join(map(repr, list(dict.fromkeys([*containing, *others]))[:3]))}."
 
 
 def listed(names: Iterable[str], command: str, *, most: int = 40) -> str:

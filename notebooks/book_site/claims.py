@@ -10,15 +10,15 @@ from rljax.book.claim_results import Outcome, outcome_of, read_results
 from rljax.book.claims import VERDICTS, Page, Verdict, claim_files, read_page
 
 MEANING: dict[Verdict, str] = {
-    "holds here": "The 95 % interval lies on the side of the claim, beyond the smallest size that would matter.",
-    "contradicted": "The interval lies on the other side, beyond that size. A larger model may still bear the claim out.",
+    "holds here": "The 95 % interval lies on the claim's side, beyond the smallest size that would matter.",
+    "contradicted": "The interval lies on the other side, beyond that size. A larger model may still bear it out.",
     "not seen at this scale": "The interval ends below the smallest size that would matter.",
-    "not decided": "The interval is too wide to tell, or the experiment is no fair test of the claim: its page says which.",
+    "not decided": "The interval is too wide to tell, or the experiment is no fair test: its page says which.",
 }
 INTRODUCTION = """(page-claims)=
 # Claims of papers, put to the test
 
-{count} claims about algorithms, each decided by an experiment of its own in `experiments/claims/`. In most of them a
+{count} claims about algorithms, each decided by its own experiment in `experiments/claims/`. In most of them a
 policy is a table of logits on a small world of tokens, under the library's losses, advantages and weights. So an
 experiment takes seconds, arms train on the same worlds from the same seeds, and pass rates are exact.
 What depends on a network does not show: features that prompts share, a large vocabulary, a capacity that runs out.
@@ -38,14 +38,14 @@ Squares claim that two things are equal.
 ## How they are decided
 
 Where algorithms want different learning rates, each side searches its own on other seeds, often with a verifier that errs on
-one response in 20.
+one response in 20. The others share one learning rate.
 
 A claim's statistic is one number a seed, with Student's t interval over the seeds; `rljax claims NAME` prints the rule for all.
 About one interval in twenty misses its true value by chance. What was chosen after results had been seen is under "pilot".
-{again} claims were not decided with 16 seeds: their results are of 64 other seeds. To learn more or faster is to have the higher
-mean pass rate during training, to end better the higher one at the end. All took {minutes:.0f} minutes on two cores.
+{again} claims, not decided with 16 seeds, have results of 64 others. To learn more or faster is a higher mean pass rate during
+training, to end better a higher one at the end. All took {minutes:.0f} minutes on two cores, without the trainer's experiments.
 
-43 experiments, run again on 2026-11-23, gave the same verdicts; statistics moved by at most 0.00001.
+When there were 61, each with 16 seeds, 43 were run again (2026-11-23): verdicts were the same, statistics within 0.00001.
 
     rljax claims cispo               # its setting, deviations from the paper, all numbers
     rljax claims --rerun cispo"""

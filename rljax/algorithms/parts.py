@@ -224,11 +224,15 @@ def part_named(slot: str, name: str) -> Part:
     """
     here = {part.name: part for part in PARTS if part.slot == slot}
     if not here:
-        slots = ", ".join(dict.fromkeys(part.slot for part in PARTS))
-        raise ValueError(f"there are no parts for the slot {slot!r}; there are some for {slots}")
+        raise ValueError(f"there are no parts for the slot {slot!r}; there are some for {_slots()}")
     if name not in here:
         raise ValueError(f"{slot} has no part {name!r}; it has {', '.join(here)}")
     return here[name]
+
+
+def _slots() -> str:
+    """Slots that have parts, for a message."""
+    return ", ".join(dict.fromkeys(part.slot for part in PARTS))
 
 
 def read_part(word: str) -> tuple[Part, dict[str, int | float]]:
@@ -245,7 +249,7 @@ def read_part(word: str) -> tuple[Part, dict[str, int | float]]:
     head, *rest = word.split(",")
     slot, equals, name = head.partition("=")
     if not (slot and equals and name):
-        raise ValueError(f"{word!r} is not SLOT=PART, as advantage=rank")
+        raise ValueError(f"{word!r} is not SLOT=PART, as advantage=rank; the slots are {_slots()}")
     pairs = [entry.partition("=") for entry in rest]
     try:
         numbers = {number: int(value) if value.lstrip("+-").isdigit() else float(value) for number, _, value in pairs}

@@ -16,6 +16,7 @@ from rljax.records import documented
 
 Verdict = str
 Bearing = Literal["for", "against"]
+Says = Literal["supports", "contradicts", "is open"]
 
 
 @documented
@@ -144,7 +145,7 @@ class Rule(NamedTuple):
     flags: Mapping[str, str]
     """Flag -> its value, in which `{length}` and other numbers of `numbers_of` are filled in."""
     claims: Mapping[str, Bearing]
-    """Claim -> whether it speaks for or against the reason where it holds."""
+    """Claim, or experiment of the trainer -> whether it speaks for or against the reason where it holds."""
     source: str
     """Paper or document that gives the advice."""
     algorithms: tuple[str, ...] = ()
@@ -160,13 +161,13 @@ class Evidence(NamedTuple):
     """The result of the experiment on a claim, applied to a reason."""
 
     claim: str
-    """Name of the claim."""
+    """Name of the claim, or of the experiment of the trainer."""
     verdict: Verdict
-    """Verdict of its experiment."""
-    says: Literal["supports", "contradicts", "is open"]
+    """Verdict of its experiment; of the trainer's, the verdicts on what is chosen, each with how often it stands in the table."""
+    says: Says
     """What that means for the reason."""
     text: str
-    """The claim, and its statistic."""
+    """The claim, and its statistic; of an experiment of the trainer its question."""
 
 
 @documented
@@ -293,7 +294,7 @@ def _words(flags: Mapping[str, str], numbers: Mapping[str, Any]) -> list[str]:
     return [word.format(**numbers) for name, value in flags.items() for word in (name, *value.split())]
 
 
-def weigh_verdict(bearing: Bearing, verdict: Verdict) -> Literal["supports", "contradicts", "is open"]:
+def weigh_verdict(bearing: Bearing, verdict: Verdict) -> Says:
     """Apply the verdict on a claim to a reason that depends on the claim.
 
     Example:

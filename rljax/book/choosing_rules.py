@@ -1,7 +1,7 @@
 """The rules of `rljax recommend`, as data.
 
 Documents disagree with papers about some of these, and both with experiments; so each rule names who gives the advice, and the
-claims that bear on its reason. `experiments/claims` says what became of them.
+claims and experiments of the trainer that bear on its reason. Their results say what became of them.
 """
 
 from rljax.book.choosing import Rule, Where
@@ -60,7 +60,7 @@ ALGORITHMS: tuple[Rule, ...] = (
     Rule(
         "a sampler whose weights are many updates old", (Where("staleness", "at least", STALE), Where("group", "at least", 2)),
         "gepo", "the weight's denominator is a mean over the group, which stays bounded where single ratios do not; it learns "
-        "slowly where nothing is stale", {}, {"staleness_gepo": "for"}, f"GEPO, arXiv:2508.17850; {GUIDE}",
+        "slowly where nothing is stale", {}, {"staleness_gepo": "for", "sampler_delay": "for"}, f"GEPO, arXiv:2508.17850; {GUIDE}",
     ),
     Rule(
         "long chains of steps with one reward at the end, and a critic",

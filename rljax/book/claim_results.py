@@ -1,10 +1,10 @@
 """Results of the experiments on claims: numbers of each arm and seed in a JSON file, never of two versions of an experiment.
 
-An experiment is its page, `rljax.book.tabular`, `rljax.book.worlds` and what else of `rljax.book` the page imports. The
-equations that it tries are not in its hash, as an edit that changes no number would throw all results away; a test runs a seed of
-some experiments again, and compares. What the algorithms of each arm hold, equations by name and numbers, is in the file: an arm
-with another algorithm has no results. Of an arm without one, such as an estimator or a loss of pairs, it names the equations that
-its functions call; an arm that is a number has no such entry.
+An experiment is its page, `rljax.book.tabular`, `rljax.book.worlds` and what else of the library the page imports. The equations
+that it tries are not in its hash, as an edit that changes no number would throw all results away; a test runs a seed of some
+experiments again, and compares. What the algorithms of each arm hold, equations by name and numbers, is in the file: an arm with
+another algorithm has no results. Of an arm without one, such as an estimator or a loss of pairs, it names the equations that its
+functions call; an arm that is a number has no such entry.
 """
 
 import ast
@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import rljax
 from rljax.algorithms import Algorithm
-from rljax.book import tabular, worlds
 from rljax.book.claims import Arms, Interval, Numbers, Page, Verdict, over_seeds, verdict_of
 from rljax.book.slots import fillings
 from rljax.book.uses import names_of_ops
@@ -32,6 +32,10 @@ from rljax.records import documented
 
 DIGITS = 4
 """Significant digits of a number in a file."""
+LIBRARY = Path(rljax.__file__).parent
+BOOK = LIBRARY / "book"
+EQUATIONS = ("ops", "algorithms")
+"""Folders whose code is not in the hash of an experiment."""
 
 
 @documented
@@ -96,16 +100,28 @@ def version_of(file: Path) -> str:
 
 
 def sources(file: Path) -> list[Path]:
-    """Files that an experiment consists of: its own, `tabular`, `worlds`, and the other modules of `rljax.book` that it imports.
+    """Files that an experiment consists of: its own, `tabular`, `worlds`, and the other modules of the library that it imports.
 
-    `rljax.book.claims` decides about numbers and makes none, so it is left out.
+    `rljax.ops` and `rljax.algorithms` are left out, as `version_of` says, and so is `rljax.book.claims`, which decides about
+    numbers and makes none. Of an imported package all modules count.
     """
-    folder = Path(tabular.__file__ or "").parent
-    always = (file, *(Path(module.__file__ or "") for module in (tabular, worlds)))
-    nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-    modules = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
-    names = sorted(module.removeprefix("rljax.book.") for module in modules if module.startswith("rljax.book."))
-    return [*always, *(folder / f"{name}.py" for name in names if name not in ("claims", "tabular", "worlds"))]
+    always = [file, BOOK / "tabular.py", BOOK / "worlds.py"]
+    others = {
+        module
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "rljax"
+        for alias in node.names
+        for module in _files_of(node.module, alias.name)
+    }
+    others -= {*always, BOOK / "claims.py"}
+    return [*always, *sorted(one for one in others if one.relative_to(LIBRARY).parts[0] not in EQUATIONS)]
+
+
+def _files_of(module: str, name: str) -> list[Path]:
+    """Files behind `from module import name`."""
+    package = LIBRARY.joinpath(*module.split(".")[1:])
+    path = next(path for path in (package / name, package) if path.is_dir() or path.with_suffix(".py").is_file())
+    return sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
 
 
 def _is_docstring(node: ast.stmt) -> bool:

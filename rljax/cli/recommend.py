@@ -5,11 +5,12 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import tyro
 
-from rljax.book.choosing import Evidence, Facts, Recommendation, Rule, recommend, table, weigh_verdict
+from rljax.book.choosing import Bearing, Evidence, Facts, Recommendation, Rule, Says, recommend, table, weigh_verdict
 from rljax.book.choosing_rules import ALGORITHMS, PARTS
 from rljax.cli.columns import columns_of, labelled, wrapped
 from rljax.errors import InputError
@@ -37,16 +38,38 @@ def evidence_of(rules: Iterable[Rule]) -> dict[str, list[Evidence]]:
     """Evidence of the experiments on each rule's claims; case -> one entry for each claim."""
     from rljax.book.claim_results import outcome_of, read_results  # noqa: PLC0415  --help need not wait for JAX
     from rljax.book.claims import find_page  # noqa: PLC0415  as above
+    from rljax.book.trainer_experiments import trainer_experiments  # noqa: PLC0415  as above
 
+    of_trainer = trainer_experiments()
     found: dict[str, list[Evidence]] = {}
     for rule in rules:
         found[rule.case] = []
         for name, bearing in rule.claims.items():
+            if name in of_trainer:
+                found[rule.case].append(_evidence_of_trainer(of_trainer[name], rule.choice, bearing))
+                continue
             page = find_page(name)
             outcome = outcome_of(page, read_results(page))
-            text = f"{page.claim.text}: {outcome.verdict}, {outcome.statistic.text()}, {page.claim.unit}"
+            result = f"{outcome.statistic.text()}, {page.claim.unit}"
+            text = f"{page.claim.text}: {outcome.verdict}, {result}"
+            if bearing == "against":
+                text = f"a claim against this advice, {outcome.verdict}: {page.claim.text}; {result}"
             found[rule.case].append(Evidence(name, outcome.verdict, weigh_verdict(bearing, outcome.verdict), text))
     return found
+
+
+def _evidence_of_trainer(file: Path, choice: str, bearing: Bearing) -> Evidence:
+    """Evidence of an experiment of the trainer: the verdicts in those rows of its table that are of the choice."""
+    from rljax.book.claims import VERDICTS  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.book.trainer_experiments import read_trainer_experiment  # noqa: PLC0415  as above
+
+    experiment = read_trainer_experiment(file)
+    rows = [line for line in experiment.table.splitlines() if line.startswith(f"| {choice} |")]
+    counts = {verdict: sum(line.count(f": {verdict} |") for line in rows) for verdict in VERDICTS}
+    verdict = ", ".join(f"{verdict} ({count})" for verdict, count in counts.items() if count)
+    says: set[Says] = {weigh_verdict(bearing, verdict) for verdict, count in counts.items() if count}
+    text = f"with the trainer: {experiment.question} {choice}: {verdict}; `rljax claims {file.stem}` has the table"
+    return Evidence(file.stem, verdict, says.pop() if len(says) == 1 else "is open", text)
 
 
 def _reason(rule: Rule, evidence: Mapping[str, list[Evidence]], width: int) -> list[str]:

@@ -84,7 +84,8 @@ def values_of(tried: Sequence[str], config: TrainConfig) -> dict[str, tuple[str,
             )
         if name not in known:
             raise InputError(
-                f"there is no setting {name!r} to try{did_you_mean(name, known)} `rljax train --help-all` lists all settings."
+                f"there is no setting {name!r} to try{did_you_mean(name, known, nearest=True)} `rljax train --help-all` lists all "
+                "settings."
             )
         parts = [part.strip() for part in values.split(";" if ";" in values else ",")]
         if name in found or len(set(parts)) < len(parts) or not all(parts):

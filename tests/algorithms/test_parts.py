@@ -173,7 +173,7 @@ def test_a_word_names_a_part_and_its_numbers():
 @pytest.mark.parametrize(
     ("name", "words", "message"),
     [
-        ("dapo", ["rank"], "'rank' is not SLOT=PART"),
+        ("dapo", ["rank"], "'rank' is not SLOT=PART, as advantage=rank; the slots are outcome_reward, advantage, "),
         ("dapo", ["advantage=rank,eps"], "is not SLOT=PART,NUMBER=VALUE"),
         ("dapo", ["advantage=normalized,eps=nan"], "eps must be finite, got nan"),
         ("dapo", ["surrogate_mask=binary_kl,threshold=inf"], "threshold must be finite, got inf"),

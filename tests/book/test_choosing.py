@@ -13,8 +13,9 @@ from rljax.algorithms import BY_NAME
 from rljax.book.choosing import FREE, Evidence, Facts, recommend, table, weigh_verdict
 from rljax.book.choosing_rules import ALGORITHMS, PARTS
 from rljax.book.claims import claim_files
+from rljax.book.trainer_experiments import trainer_experiments
 from rljax.cli import parse
-from rljax.cli.recommend import recommendation_text
+from rljax.cli.recommend import _evidence_of_trainer, recommendation_text
 from rljax.errors import InputError
 from rljax.training.algorithm import make_algorithm
 
@@ -39,7 +40,10 @@ def test_every_rule_is_the_first_in_its_own_case(rule):
 
 def test_every_fact_matters_and_every_claim_is_there():
     assert {where.fact for rule in RULES for where in rule.where} | set(FREE) == {field.name for field in fields(Facts)}
-    assert {claim for rule in RULES for claim in rule.claims} <= set(claim_files())
+    assert {claim for rule in RULES for claim in rule.claims} <= {*claim_files(), *trainer_experiments()}
+    of_trainer = trainer_experiments()
+    cited = [(rule, name) for rule in RULES for name in rule.claims if name in of_trainer]
+    assert all(_evidence_of_trainer(of_trainer[name], rule.choice, rule.claims[name]).verdict for rule, name in cited)
     assert {rule.choice for rule in ALGORITHMS if "--loss" not in rule.flags} <= set(BY_NAME)
     assert {name for rule in PARTS for name in rule.algorithms} <= {rule.choice for rule in ALGORITHMS}
     assert not ALGORITHMS[-1].where
@@ -135,6 +139,36 @@ def test_without_flags_it_asks_nothing_and_says_what_it_took_for_granted(capsys)
     assert "contradicts soft_overlong: " in text
     assert " \\\n        --algorithm dapo" in text
     assert "rljax train --model Qwen/Qwen3-0.6B" in text
+
+
+def test_a_stale_sampler_is_told_of_the_experiment_with_the_trainer(capsys):
+    text = " ".join(printed(capsys, "recommend", "--staleness", "32").split())
+    assert "is open staleness_gepo: " in text
+    assert "is open sampler_delay: with the trainer: How much does an old sampler cost GRPO, GSPO and GEPO?" in text
+    assert "gepo: contradicted (1), not decided (3); `rljax claims sampler_delay` has the table" in text
+
+
+@pytest.mark.parametrize(
+    ("bearing", "verdicts", "shown", "says"),
+    [
+        ("for", ["holds here", "holds here"], "holds here (2)", "supports"),
+        ("against", ["holds here"], "holds here (1)", "contradicts"),
+        ("for", ["holds here", "not decided"], "holds here (1), not decided (1)", "is open"),
+    ],
+)
+def test_an_experiment_of_the_trainer_weighs_by_the_rows_of_the_choice(bearing, verdicts, shown, says, tmp_path):
+    file = tmp_path / "delay.py"
+    file.write_text('"""Does it?\n\nCommand:\n\n    python delay.py  (a minute)\n"""\n')
+    rows = [f"| gepo | 8 | 0.1 (0 to 0.2): {verdict} |" for verdict in verdicts]
+    file.with_suffix(".md").write_text("\n".join([*rows, "| gspo | 8 | -0.1 (-0.2 to -0.05): contradicted |"]))
+    found = _evidence_of_trainer(file, "gepo", bearing)
+    assert (found.claim, found.verdict, found.says) == ("delay", shown, says)
+
+
+def test_a_claim_against_the_advice_is_called_so(capsys):
+    text = " ".join(printed(capsys, "recommend").split())
+    assert "supports batch_deviation: a claim against this advice, contradicted: " in text
+    assert "a claim against this advice" not in text[text.index("dynamic_sampling: ") : text.index("batch_deviation: ")]
 
 
 def test_json_has_the_same(capsys):

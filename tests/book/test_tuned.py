@@ -1,6 +1,7 @@
 """Tuned learning rates, fallible verifiers, and worlds of many lengths."""
 
 import itertools
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -8,9 +9,9 @@ import numpy as np
 import pytest
 
 from rljax.algorithms import rloo
-from rljax.book import tuned
-from rljax.book.claim_results import sources, version_of
-from rljax.book.claims import claim_files
+from rljax.book import claim_results, tuned
+from rljax.book.claim_results import read_results, sources, version_of
+from rljax.book.claims import claim_files, find_page
 from rljax.book.tabular import Setting, measure
 from rljax.book.tuned import measure_tuned, tune
 from rljax.book.verdicts import fallible, signed
@@ -107,3 +108,43 @@ def test_what_a_page_imports_belongs_to_its_version(tmp_path):
     plain.write_text("import numpy")
     more.write_text("import numpy\n\nfrom rljax.book.tuned import tune")
     assert version_of(plain) != version_of(more)
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("controller", "training/controller"),
+        ("truncated_weights", "rollout/truncation"),
+        ("masked_weights", "rollout/truncation"),
+    ],
+)
+def test_results_are_stale_once_a_module_outside_the_book_that_the_page_imports_changes(
+    name, module, tmp_path, monkeypatch
+):
+    library = tmp_path / "rljax"
+    shutil.copytree(claim_results.LIBRARY, library, ignore=shutil.ignore_patterns("__pycache__"))
+    page = find_page(name)
+    assert read_results(page).seeds
+    monkeypatch.setattr(claim_results, "LIBRARY", library)
+    monkeypatch.setattr(claim_results, "BOOK", library / "book")
+    assert read_results(page).seeds
+    with (library / module).with_suffix(".py").open("a") as file:
+        file.write("\nMORE = 1\n")
+    assert not read_results(page).seeds
+    assert read_results(find_page("cispo")).seeds
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("from rljax.book import claims, tuned", ["tuned"]),
+        ("from rljax.ops import group\nfrom rljax.algorithms.parts import with_parts", []),
+        ("from rljax.rollout import truncation", ["truncation"]),
+        ("from rljax import records", ["records"]),
+        ("from rljax import tracking", [file.stem for file in sorted((claim_results.LIBRARY / "tracking").rglob("*.py"))]),
+    ],
+)
+def test_a_module_belongs_to_an_experiment_however_it_is_imported(line, names, tmp_path):
+    file = tmp_path / "page.py"
+    file.write_text(line)
+    assert [one.stem for one in sources(file)] == ["page", "tabular", "worlds", *names]

@@ -157,6 +157,11 @@ def test_settings_and_values():
             ["--try", "learning_rat=1,2"],
             r"no setting 'learning_rat' to try; did you mean 'learning_rate' or .*\? `rljax train --help-all` lists all settings\.",
         ),
+        (
+            ["--try", "nonsense=3"],
+            r"no setting 'nonsense' to try; the nearest are '\w+', '\w+', '\w+'\. `rljax train --help-all`",
+        ),
+        (["--try", "temp=1,2"], "the nearest are 'temperature', "),
         (["--try", "learning_rate"], "has no values"),
         (["--try", "learning_rate=1,1"], "each of its values once"),
         (["--try", "learning_rate=1e-4"], "one candidate"),
