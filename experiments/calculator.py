@@ -1,10 +1,10 @@
-"""A calculator beside the network: is the default task learned better with it, and what is left without it?
+"""A calculator beside the network: are sums with steps learned better with it, and what is left without it?
 
-The task is that of `rljax train` on the day of the result: sums of two to four numbers with steps, of which the demonstrations of
-longer sums are unfinished. With `--calculator 0.4` four tenths of the probability of each digit of a result are the calculator's,
-in sampling, in scoring and in the evaluation. The warm start trains the network alone, so all arms of a seed begin with the same
-one. The model is smaller than the default one, the batch a quarter as large, and the algorithm GRPO without a penalty, to save
-time. Arms have the same seeds, settings and held-out problems.
+The task is sums of two to four numbers with steps, of which the demonstrations of longer sums are unfinished. With
+`--calculator 0.4` four tenths of the probability of each digit of a result are the calculator's, in sampling, in scoring and in the
+evaluation. The warm start trains the network alone, so all arms of a seed begin with the same one. The model is smaller than that
+of `rljax train`, the batch a quarter as large, and the algorithm GRPO without a penalty, to save time. Arms have the same seeds,
+settings and held-out problems.
 
 Command:
 

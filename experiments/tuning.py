@@ -1,7 +1,7 @@
 """`rljax tune` on small sums: which learning rate, with GRPO or DAPO, after 40 RL steps?
 
-The task is that of `rljax train` on the day of the result: sums of two to four numbers with steps, of which the demonstrations of
-longer sums are unfinished. The model is smaller and the batch half as large, to save time. Every setting that a default may change
+The task is sums of two to four numbers with steps, of which the demonstrations of longer sums are unfinished. The model is smaller
+than that of `rljax train` and the batch half as large, to save time. Every setting that a default may change
 later stands in `CONFIG`. Six candidates, three learning rates for each of two algorithms, train with the same five seeds for 10
 steps; the best three go on to 20, and the best one to 40.
 

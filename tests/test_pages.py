@@ -14,6 +14,7 @@ from rljax.book.experiment_rows import rows_of
 from rljax.cli import COMMANDS, parse
 from rljax.cli.tune import candidates_of
 from rljax.tracking.glossary import GLOSSARY
+from rljax.training.config.start import load_config
 from rljax.training.tuning import plan_of, rungs_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -173,3 +174,18 @@ def test_every_message_that_has_an_answer_is_printed_somewhere():
     ]
     assert len(quoted) > 6
     assert [words for words in quoted if words not in program and words not in ("RESOURCE_EXHAUSTED", "rljax")] == []
+
+
+def test_the_readme_shows_the_runs_of_its_picture_which_climb_through_half_of_the_steps():
+    runs = json.loads((ROOT / "experiments" / "arithmetic_dapo.json").read_text(encoding="utf-8"))
+    steps = load_config("arithmetic_dapo").optimization.steps
+    for run in runs:
+        curve = {int(step): accuracy for step, accuracy in run["accuracy"].items()}
+        assert f"| {run['seed']} | {curve[0]:.1%} | {curve[steps]:.1%} |".replace("%", " %") in PAGES[0].read_text(
+            encoding="utf-8"
+        )
+        assert curve[steps] >= 0.9
+        first_half = [curve[step] for step in sorted(curve) if step <= steps / 2]
+        assert first_half == sorted(first_half)
+        assert curve[steps] > first_half[-1] > max(first_half[:-1])
+    assert [run["seed"] for run in runs] == [0, 1, 2]

@@ -4,8 +4,7 @@
 
 The update is that of the case "training step" of `run.py`: 64 responses of 128 tokens, the model of `workloads.py`, float32. The
 profiler of JAX records three updates; an operation belongs to a kind by the name that XLA gave it. Operations run side by side on
-several threads, so the table has shares of the threads' time. For comparison, the model's largest product is timed by itself in
-the same process.
+several threads, so the table has shares of the threads' time.
 
 Writes profile_training.md beside this file.
 """
@@ -21,7 +20,6 @@ from datetime import date
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import tyro
 import workloads as work
 from environments import own_versions
@@ -69,13 +67,6 @@ def thread_times(folder: Path) -> Counter[str]:
     return times
 
 
-def product_speed(tokens: int) -> float:
-    """FLOP/s of the largest product of the forward pass."""
-    x, matrix = jnp.ones((tokens, work.WIDTH)), jnp.ones((work.WIDTH, work.HIDDEN))
-    multiply = jax.jit(jnp.matmul)
-    return 2 * x.size * work.HIDDEN / timed(lambda: multiply(x, matrix), 20)
-
-
 def timed(run: Callable[[], object], count: int) -> float:
     """Median seconds of a call, after one that compiles."""
     times = []
@@ -98,7 +89,6 @@ def main(arguments: Arguments) -> None:
                 update()
         times = thread_times(Path(scratch) / "recording")
     length = work.PROMPT_TOKENS + work.TRAINED
-    speed = product_speed(rows * length)
     flops = update_flops(SHAPE, rows * length, length, scored=rows * work.TRAINED)
     whole = sum(times.values())
     versions = own_versions()
@@ -108,7 +98,7 @@ def main(arguments: Arguments) -> None:
         f"Python {versions['Python']}, JAX {versions['jax']}, rljax {versions['rljax']})",
         "",
         f"An update on {rows} responses of {work.TRAINED} tokens takes {seconds(step)}, {flops / step / 1e9:.0f} GFLOP/s of "
-        f"matrix products; the largest of them by itself reaches {speed / 1e9:.0f}.",
+        "matrix products.",
         "",
         "| operations | share of the threads' time |",
         "| --- | --- |",

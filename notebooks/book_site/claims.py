@@ -33,7 +33,7 @@ What depends on a network does not show: features that prompts share, a large vo
 ```
 
 Each statistic is divided by the smallest size that would matter, which bounds the grey band; beyond it the axis is logarithmic.
-Squares claim that two things are equal.
+Squares are claims that two things are equal.
 
 ## How they are decided
 

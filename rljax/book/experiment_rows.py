@@ -37,6 +37,7 @@ def settings_hash(*settings: Any) -> str:
 
     Settings by name count whole, in any order. One that is off (None, False or empty) counts as absent, so that a setting which
     did not exist when a row was made, and is off, leaves the hash as it was.
+    So a change from one of these to another is not noticed.
 
     Args:
         settings: what the row depends on; a value that JSON cannot hold counts as its text.

@@ -59,13 +59,13 @@ def evidence_of(rules: Iterable[Rule]) -> dict[str, list[Evidence]]:
 
 
 def _evidence_of_trainer(file: Path, choice: str, bearing: Bearing) -> Evidence:
-    """Evidence of an experiment of the trainer: the verdicts in those rows of its table that are of the choice."""
+    """Evidence of an experiment of the trainer: the verdicts on the choice in the last of its rows, that of the largest change."""
     from rljax.book.claims import VERDICTS  # noqa: PLC0415  --help need not wait for JAX
     from rljax.book.trainer_experiments import read_trainer_experiment  # noqa: PLC0415  as above
 
     experiment = read_trainer_experiment(file)
-    rows = [line for line in experiment.table.splitlines() if line.startswith(f"| {choice} |")]
-    counts = {verdict: sum(line.count(f": {verdict} |") for line in rows) for verdict in VERDICTS}
+    row = [line for line in experiment.table.splitlines() if line.startswith(f"| {choice} |")][-1]
+    counts = {verdict: row.count(f": {verdict} |") for verdict in VERDICTS}
     verdict = ", ".join(f"{verdict} ({count})" for verdict, count in counts.items() if count)
     says: set[Says] = {weigh_verdict(bearing, verdict) for verdict, count in counts.items() if count}
     text = f"with the trainer: {experiment.question} {choice}: {verdict}; `rljax claims {file.stem}` has the table"

@@ -152,7 +152,6 @@ def plan_of(config: TrainConfig, count: int, prompt_length: int, *, room: int | 
         shape = make_shape(model, make_tokenizer(config).vocab_size)
     else:
         shape = read_config(locate(model.path, ["config.json"]), compute_dtype=model.dtype, remat=model.remat)
-    on_cpu = (
-        "dense" if model.attention == "dense" else "blockwise"
-    )  # the pretended devices are CPUs, which have no fused kernel
-    return make_plan(config, replace(shape, attention=on_cpu), mesh, prompt_length, room=room)
+    # The pretended devices are CPUs, which have no fused kernel.
+    attention = "dense" if model.attention == "dense" else "blockwise"
+    return make_plan(config, replace(shape, attention=attention), mesh, prompt_length, room=room)

@@ -145,7 +145,7 @@ def test_a_stale_sampler_is_told_of_the_experiment_with_the_trainer(capsys):
     text = " ".join(printed(capsys, "recommend", "--staleness", "32").split())
     assert "is open staleness_gepo: " in text
     assert "is open sampler_delay: with the trainer: How much does an old sampler cost GRPO, GSPO and GEPO?" in text
-    assert "gepo: contradicted (1), not decided (3); `rljax claims sampler_delay` has the table" in text
+    assert "gepo: not decided (2); `rljax claims sampler_delay` has the table" in text
 
 
 @pytest.mark.parametrize(
@@ -156,11 +156,13 @@ def test_a_stale_sampler_is_told_of_the_experiment_with_the_trainer(capsys):
         ("for", ["holds here", "not decided"], "holds here (1), not decided (1)", "is open"),
     ],
 )
-def test_an_experiment_of_the_trainer_weighs_by_the_rows_of_the_choice(bearing, verdicts, shown, says, tmp_path):
+def test_an_experiment_of_the_trainer_weighs_by_the_last_row_of_the_choice(bearing, verdicts, shown, says, tmp_path):
     file = tmp_path / "delay.py"
     file.write_text('"""Does it?\n\nCommand:\n\n    python delay.py  (a minute)\n"""\n')
-    rows = [f"| gepo | 8 | 0.1 (0 to 0.2): {verdict} |" for verdict in verdicts]
-    file.with_suffix(".md").write_text("\n".join([*rows, "| gspo | 8 | -0.1 (-0.2 to -0.05): contradicted |"]))
+    cells = " | ".join(f"0.1 (0 to 0.2): {verdict}" for verdict in verdicts)
+    against = "| {} | -0.1 (-0.2 to -0.05): contradicted |"
+    rows = [against.format("gepo | 8"), f"| gepo | 64 | {cells} |", against.format("gspo | 64")]
+    file.with_suffix(".md").write_text("\n".join(rows))
     found = _evidence_of_trainer(file, "gepo", bearing)
     assert (found.claim, found.verdict, found.says) == ("delay", shown, says)
 

@@ -144,7 +144,7 @@ def test_results_are_stale_once_a_module_outside_the_book_that_the_page_imports_
         ("from rljax import tracking", [file.stem for file in sorted((claim_results.LIBRARY / "tracking").rglob("*.py"))]),
     ],
 )
-def test_a_module_belongs_to_an_experiment_however_it_is_imported(line, names, tmp_path):
+def test_a_module_from_which_a_page_imports_belongs_to_it(line, names, tmp_path):
     file = tmp_path / "page.py"
     file.write_text(line)
     assert [one.stem for one in sources(file)] == ["page", "tabular", "worlds", *names]

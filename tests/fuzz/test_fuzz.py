@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 BESIDE_OTHERS = 60.0
-"""Longest time of one command while other tests run, in seconds; alone it is `LIMIT`, by the thousand."""
+"""Longest time of one command while other tests run, in seconds; alone, `LIMIT` holds."""
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from rljax.errors import InputError
 from rljax.models import TransformerConfig
 from rljax.models.value_model import Model, init_value_params, save_value_model, value_model
 from rljax.preference.direct_losses import BY_NAME
+from rljax.training import preference
 from rljax.training.config.preference import PreferenceConfig
 from rljax.training.opening import load
 from rljax.training.preference import make_preference_setup, train_preference, updates
@@ -129,6 +130,14 @@ def test_margins_of_the_pairs_are_not_passed_over_in_silence():
 def test_settings_that_cannot_work(changes, message):
     with pytest.raises(InputError, match=message):
         make_preference_setup(replace(CONFIG, **changes), DATA)
+
+
+def test_a_model_larger_than_the_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(preference, "device_bytes", lambda mesh: 1000)
+    with pytest.raises(
+        InputError, match=r"The model has [\d,]+ parameters, which take .*Take a smaller model, or more devices"
+    ):
+        make_preference_setup(CONFIG, DATA)
 
 
 def test_a_reward_model_is_no_language_model(tmp_path):
