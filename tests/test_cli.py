@@ -86,7 +86,7 @@ def test_a_run_is_extended_by_a_flag(run, tmp_path, capsys):
     assert "Changed: steps: 1 -> 2, quiet: True -> False." in text
     assert "held-out accuracy so far: " in text
     fixed = ["--steps", "3", "--learning-rate", "1", "--run", "elsewhere"]
-    message = r"cannot change learning_rate: 0.0002 -> 1.0, run: \S*small -> elsewhere: what"
+    message = r"cannot change learning_rate: 0.0001 -> 1.0, run: \S*small -> elsewhere: what"
     assert re.search(message, refused(capsys, "train", "--resume", str(longer), *fixed))
 
 
@@ -193,7 +193,7 @@ def test_help_of_train_is_one_screen(capsys):
     assert len(lines) <= 42
     assert max(map(len, lines)) <= 84
     assert sum(len(settings) for _, settings in SHOWN) == 20
-    assert any(line.split()[:2] == ["--learning-rate", "0.0002"] for line in lines)
+    assert any(line.split()[:2] == ["--learning-rate", "0.0001"] for line in lines)
 
 
 @pytest.fixture(scope="module")
