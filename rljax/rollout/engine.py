@@ -300,7 +300,7 @@ def block_parts(slots: int, requests: int, prompts: int, length: int, devices: i
         ((64, 1), (4, 1), (8, 4))
     """
     count = min(prompts, max(1, slots * prompts // requests))
-    rows = compiled_rows(min(count, devices * max(1, PROMPT_TOKENS_AT_ONCE // length)), devices)
+    rows = compiled_rows(min(count, devices * max(1, PROMPT_TOKENS_AT_ONCE // max(1, length))), devices)
     return rows, max(1, min(count, slots // 8) // rows)
 
 
