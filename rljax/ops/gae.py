@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Bool, Float, Num
 
 from rljax.ops.arrays import Mask, Number, as_float, common_dtype, in_float32
 from rljax.ops.checks import (
@@ -24,8 +24,8 @@ from rljax.ops.checks import (
 from rljax.ops.masked import zero_outside
 from rljax.records import documented
 
-Carry = tuple[Array, ...]
-Step = Callable[..., tuple[Carry, Array]]
+TILE = 32
+"""Tokens whose discounted sums are one matrix product; the fastest of 16, 32 and 64 on a CPU."""
 
 
 @documented
@@ -58,22 +58,71 @@ def _after_last(bootstrap: Array | None, mask: Mask, dtype: jnp.dtype) -> Float[
     return jnp.where(mask.astype(bool).any(-1), bootstrap.astype(dtype), jnp.zeros(rows, dtype))
 
 
-def _scan_back(step: Step, start: Carry, mask: Mask, *arrays: Array) -> Float[Array, "*rows T"]:
-    """Run `step(carry, *tokens) -> (carry, out)` from the last token to the first, all rows at once.
+def _without_gaps(
+    equation: Callable[..., Float[Array, "*rows T"]], mask: Mask, *arrays: Float[Array, "*rows T"]
+) -> Float[Array, "*rows T"]:
+    """Compute `equation(mask, *arrays)`, for which the tokens of a row have no gaps and the slots outside the mask hold 0.
 
-    Time leads, so a step reads and writes contiguous rows. Outside the mask the carry passes on unchanged.
+    Where a row has a gap between two tokens, the tokens of all rows are moved to the front, and the results back. Otherwise
+    nothing moves. The result is 0 outside the mask.
     """
+
+    def in_place(mask: Array, *arrays: Array) -> Array:
+        return zero_outside(equation(mask, *(zero_outside(x, mask) for x in arrays)), mask)
+
+    def at_the_front(mask: Array, *arrays: Array) -> Array:
+        length = mask.shape[-1]
+        place = jnp.cumsum(mask, -1) - 1
+        target = jnp.where(mask, place, length)
+        front = jax.lax.broadcasted_iota(int, mask.shape, mask.ndim - 1) < mask.sum(-1, keepdims=True)
+        moved = (jnp.put_along_axis(jnp.zeros_like(x), target, x, -1, inplace=False, mode="drop") for x in arrays)
+        result = in_place(front, *moved)
+        return zero_outside(jnp.take_along_axis(result, jnp.maximum(place, 0), -1), mask)
+
     keep = mask.astype(bool)
-    inputs = tuple(jnp.moveaxis(zero_outside(x, mask), -1, 0) for x in arrays)
+    has_gaps = (_is_last(keep).sum(-1) > 1).any()
+    return jax.lax.cond(has_gaps, at_the_front, in_place, keep, *arrays)  # pyright: ignore[reportUnknownVariableType]
 
-    def body(carry: Carry, now: Carry) -> tuple[Carry, Array]:
-        keep_now, *tokens = now
-        stepped, out = step(carry, *tokens)
-        passed = jax.tree.map(lambda new, old: jnp.where(keep_now, new, old), stepped, carry)
-        return passed, jnp.where(keep_now, out, jnp.zeros_like(out))
 
-    _, out = jax.lax.scan(body, start, (jnp.moveaxis(keep, -1, 0), *inputs), reverse=True)
-    return jnp.moveaxis(out, 0, -1)
+def _shifted(x: Array) -> Array:
+    """The next slot's number in each slot, and 0 in the last one."""
+    return jnp.pad(x[..., 1:], [(0, 0)] * (x.ndim - 1) + [(0, 1)])
+
+
+def _is_last(mask: Bool[Array, "*rows T"]) -> Bool[Array, "*rows T"]:
+    """True at a token whose next slot holds none: the last token of a row without gaps."""
+    return mask & ~_shifted(mask)
+
+
+def _next_values(
+    values: Float[Array, "*rows T"], mask: Bool[Array, "*rows T"], after_last: Float[Array, "*rows"]
+) -> Float[Array, "*rows T"]:
+    """V_{t+1} in rows without gaps: the value of the next token, or that after the last one."""
+    return jnp.where(_is_last(mask), after_last[..., None], _shifted(values))
+
+
+def _discounted_sums(x: Float[Array, "*rows T"], discount: Float[Array, "*#rows"]) -> Float[Array, "*rows T"]:
+    """S_t = Σ_{k≥t} c^{k-t} x_k over the slots of each row; c is one number, or one a row.
+
+    The sums over the rest of a tile are a product with a triangular matrix of powers of c. The tiles after it add
+    c^{e-t} S_e, where e is the first slot of the next tile. A scan carries S_e from the last tile to the first.
+    """
+    *rows, length = x.shape
+    tile = min(TILE, max(length, 1))
+    tiles = -(-length // tile)
+    padded = jnp.pad(x, [(0, 0)] * len(rows) + [(0, tiles * tile - length)]).reshape(*rows, tiles, tile)
+    place = jnp.arange(tile, dtype=x.dtype)
+    distance = jnp.expand_dims(place[:, None] - place[None], range(discount.ndim))
+    powers = jnp.where(distance >= 0, discount[..., None, None] ** jnp.maximum(distance, 0), 0.0)
+    within = jnp.matmul(padded, powers, precision="highest")
+
+    def step(after: Array, first: Array) -> tuple[Array, Array]:
+        return first + discount**tile * after, after
+
+    _, after = jax.lax.scan(step, jnp.zeros(rows, x.dtype), jnp.moveaxis(within[..., 0], -1, 0), reverse=True)
+    to_the_end = discount[..., None, None] * powers[..., -1:, :]
+    beyond = jnp.matmul(jnp.moveaxis(after, 0, -1)[..., None], to_the_end, precision="highest")
+    return (within + beyond).reshape(*rows, tiles * tile)[..., :length]
 
 
 @in_float32
@@ -116,12 +165,12 @@ def td_errors(
     check_tokens(mask, gamma, rewards=rewards, values=values)
     dtype = common_dtype(rewards, values)
     discount = jnp.asarray(gamma, dtype)
+    after_last = _after_last(bootstrap, mask, dtype)
 
-    def step(carry: Carry, reward: Array, value: Array) -> tuple[Carry, Array]:
-        (next_value,) = carry
-        return (value,), reward + discount * next_value - value
+    def errors(mask: Array, rewards: Array, values: Array) -> Array:
+        return rewards + discount * _next_values(values, mask, after_last) - values
 
-    return _scan_back(step, (_after_last(bootstrap, mask, dtype),), mask, rewards.astype(dtype), values.astype(dtype))
+    return _without_gaps(errors, mask, rewards.astype(dtype), values.astype(dtype))
 
 
 @in_float32
@@ -169,14 +218,13 @@ def gae(
     dtype = common_dtype(rewards, values)
     discount = jnp.asarray(gamma, dtype)
     decay = discount * jnp.asarray(lambda_, dtype)
+    after_last = _after_last(bootstrap, mask, dtype)
 
-    def step(carry: Carry, reward: Array, value: Array) -> tuple[Carry, Array]:
-        next_value, next_advantage = carry
-        advantage = reward + discount * next_value - value + decay * next_advantage
-        return (value, advantage), advantage
+    def advantages(mask: Array, rewards: Array, values: Array) -> Array:
+        next_values = _next_values(values, mask, after_last)
+        return _discounted_sums(rewards + discount * next_values - values, decay)
 
-    start = (_after_last(bootstrap, mask, dtype), jnp.zeros(mask.shape[:-1], dtype))
-    return _scan_back(step, start, mask, rewards.astype(dtype), values.astype(dtype))
+    return _without_gaps(advantages, mask, rewards.astype(dtype), values.astype(dtype))
 
 
 @in_float32
@@ -215,13 +263,13 @@ def monte_carlo_returns(
     """
     check_tokens(mask, gamma, rewards=rewards)
     discount = jnp.asarray(gamma, rewards.dtype)
+    after_last = _after_last(bootstrap, mask, rewards.dtype)
 
-    def step(carry: Carry, reward: Array) -> tuple[Carry, Array]:
-        (later,) = carry
-        total = reward + discount * later
-        return (total,), total
+    def returns(mask: Array, rewards: Array) -> Array:
+        following = _next_values(jnp.zeros_like(rewards), mask, after_last)
+        return _discounted_sums(rewards + discount * following, discount)
 
-    return _scan_back(step, (_after_last(bootstrap, mask, rewards.dtype),), mask, rewards)
+    return _without_gaps(returns, mask, rewards)
 
 
 def lambda_returns(
