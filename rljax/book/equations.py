@@ -12,7 +12,7 @@ from rljax.algorithms import BY_NAME
 from rljax.records import documented
 
 SECTIONS = ("Args", "Returns", "Raises", "Example", "Source")
-WITHOUT_EQUATIONS = frozenset({"arrays", "checks"})
+WITHOUT_EQUATIONS = frozenset({"arrays", "checks", "later_tokens"})
 
 
 @documented

@@ -5,12 +5,10 @@ A slot outside the mask is not a time step: the successor of a response token is
 observation inside a response neither discounts nor decays, and padding changes nothing.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Num
+from jaxtyping import Array, Float, Num
 
 from rljax.ops.arrays import Mask, Number, as_float, common_dtype, in_float32
 from rljax.ops.checks import (
@@ -21,11 +19,9 @@ from rljax.ops.checks import (
     check_positive,
     check_tokens,
 )
+from rljax.ops.later_tokens import discounted_sums, next_values, without_gaps
 from rljax.ops.masked import zero_outside
 from rljax.records import documented
-
-TILE = 32
-"""Tokens whose discounted sums are one matrix product; the fastest of 16, 32 and 64 on a CPU."""
 
 
 @documented
@@ -56,73 +52,6 @@ def _after_last(bootstrap: Array | None, mask: Mask, dtype: jnp.dtype) -> Float[
     if bootstrap.shape != rows:
         raise ValueError(f"bootstrap must hold one number a row {list(rows)}, got shape {list(bootstrap.shape)}")
     return jnp.where(mask.astype(bool).any(-1), bootstrap.astype(dtype), jnp.zeros(rows, dtype))
-
-
-def _without_gaps(
-    equation: Callable[..., Float[Array, "*rows T"]], mask: Mask, *arrays: Float[Array, "*rows T"]
-) -> Float[Array, "*rows T"]:
-    """Compute `equation(mask, *arrays)`, for which the tokens of a row have no gaps and the slots outside the mask hold 0.
-
-    Where a row has a gap between two tokens, the tokens of all rows are moved to the front, and the results back. Otherwise
-    nothing moves. The result is 0 outside the mask.
-    """
-
-    def in_place(mask: Array, *arrays: Array) -> Array:
-        return zero_outside(equation(mask, *(zero_outside(x, mask) for x in arrays)), mask)
-
-    def at_the_front(mask: Array, *arrays: Array) -> Array:
-        length = mask.shape[-1]
-        place = jnp.cumsum(mask, -1) - 1
-        target = jnp.where(mask, place, length)
-        front = jax.lax.broadcasted_iota(int, mask.shape, mask.ndim - 1) < mask.sum(-1, keepdims=True)
-        moved = (jnp.put_along_axis(jnp.zeros_like(x), target, x, -1, inplace=False, mode="drop") for x in arrays)
-        result = in_place(front, *moved)
-        return zero_outside(jnp.take_along_axis(result, jnp.maximum(place, 0), -1), mask)
-
-    keep = mask.astype(bool)
-    has_gaps = (_is_last(keep).sum(-1) > 1).any()
-    return jax.lax.cond(has_gaps, at_the_front, in_place, keep, *arrays)  # pyright: ignore[reportUnknownVariableType]
-
-
-def _shifted(x: Array) -> Array:
-    """The next slot's number in each slot, and 0 in the last one."""
-    return jnp.pad(x[..., 1:], [(0, 0)] * (x.ndim - 1) + [(0, 1)])
-
-
-def _is_last(mask: Bool[Array, "*rows T"]) -> Bool[Array, "*rows T"]:
-    """True at a token whose next slot holds none: the last token of a row without gaps."""
-    return mask & ~_shifted(mask)
-
-
-def _next_values(
-    values: Float[Array, "*rows T"], mask: Bool[Array, "*rows T"], after_last: Float[Array, "*rows"]
-) -> Float[Array, "*rows T"]:
-    """V_{t+1} in rows without gaps: the value of the next token, or that after the last one."""
-    return jnp.where(_is_last(mask), after_last[..., None], _shifted(values))
-
-
-def _discounted_sums(x: Float[Array, "*rows T"], discount: Float[Array, "*#rows"]) -> Float[Array, "*rows T"]:
-    """S_t = Σ_{k≥t} c^{k-t} x_k over the slots of each row; c is one number, or one a row.
-
-    The sums over the rest of a tile are a product with a triangular matrix of powers of c. The tiles after it add
-    c^{e-t} S_e, where e is the first slot of the next tile. A scan carries S_e from the last tile to the first.
-    """
-    *rows, length = x.shape
-    tile = min(TILE, max(length, 1))
-    tiles = -(-length // tile)
-    padded = jnp.pad(x, [(0, 0)] * len(rows) + [(0, tiles * tile - length)]).reshape(*rows, tiles, tile)
-    place = jnp.arange(tile, dtype=x.dtype)
-    distance = jnp.expand_dims(place[:, None] - place[None], range(discount.ndim))
-    powers = jnp.where(distance >= 0, discount[..., None, None] ** jnp.maximum(distance, 0), 0.0)
-    within = jnp.matmul(padded, powers, precision="highest")
-
-    def step(after: Array, first: Array) -> tuple[Array, Array]:
-        return first + discount**tile * after, after
-
-    _, after = jax.lax.scan(step, jnp.zeros(rows, x.dtype), jnp.moveaxis(within[..., 0], -1, 0), reverse=True)
-    to_the_end = discount[..., None, None] * powers[..., -1:, :]
-    beyond = jnp.matmul(jnp.moveaxis(after, 0, -1)[..., None], to_the_end, precision="highest")
-    return (within + beyond).reshape(*rows, tiles * tile)[..., :length]
 
 
 @in_float32
@@ -168,9 +97,9 @@ def td_errors(
     after_last = _after_last(bootstrap, mask, dtype)
 
     def errors(mask: Array, rewards: Array, values: Array) -> Array:
-        return rewards + discount * _next_values(values, mask, after_last) - values
+        return rewards + discount * next_values(values, mask, after_last) - values
 
-    return _without_gaps(errors, mask, rewards.astype(dtype), values.astype(dtype))
+    return without_gaps(errors, mask, rewards.astype(dtype), values.astype(dtype))
 
 
 @in_float32
@@ -221,10 +150,10 @@ def gae(
     after_last = _after_last(bootstrap, mask, dtype)
 
     def advantages(mask: Array, rewards: Array, values: Array) -> Array:
-        next_values = _next_values(values, mask, after_last)
-        return _discounted_sums(rewards + discount * next_values - values, decay)
+        following = next_values(values, mask, after_last)
+        return discounted_sums(rewards + discount * following - values, decay)
 
-    return _without_gaps(advantages, mask, rewards.astype(dtype), values.astype(dtype))
+    return without_gaps(advantages, mask, rewards.astype(dtype), values.astype(dtype))
 
 
 @in_float32
@@ -266,10 +195,10 @@ def monte_carlo_returns(
     after_last = _after_last(bootstrap, mask, rewards.dtype)
 
     def returns(mask: Array, rewards: Array) -> Array:
-        following = _next_values(jnp.zeros_like(rewards), mask, after_last)
-        return _discounted_sums(rewards + discount * following, discount)
+        following = next_values(jnp.zeros_like(rewards), mask, after_last)
+        return discounted_sums(rewards + discount * following, discount)
 
-    return _without_gaps(returns, mask, rewards)
+    return without_gaps(returns, mask, rewards)
 
 
 def lambda_returns(

@@ -298,54 +298,6 @@ def test_observations_and_padding_change_no_response_token(inserted):
             assert not np.delete(np.asarray(estimate), where, axis=1).any(), name
 
 
-def recursive_gae(rewards, values, mask, bootstrap, gamma, lambdas):
-    """The recursion of Eq. 16, token by token."""
-    out = np.zeros(rewards.shape)
-    for row in range(len(rewards)):
-        next_value, advantage = bootstrap[row], 0.0
-        for t in reversed(np.flatnonzero(mask[row])):
-            advantage = rewards[row, t] + gamma * next_value - values[row, t] + gamma * lambdas[row] * advantage
-            next_value, out[row, t] = values[row, t], advantage
-    return out
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("tokens", [1, ops.TILE - 1, ops.TILE, ops.TILE + 1, 3 * ops.TILE, 3 * ops.TILE + 5])
-@pytest.mark.parametrize("share", [0.6, 1.0])
-def test_advantages_of_several_tiles_follow_the_recursion(tokens, share):
-    rng = np.random.default_rng(tokens)
-    rewards, values, bootstrap = rng.normal(size=(4, tokens)), rng.normal(size=(4, tokens)), rng.normal(size=4)
-    mask = (rng.random((4, tokens)) < share) & (np.arange(tokens) < np.array([tokens, tokens, 2 * tokens // 3, 0])[:, None])
-    bootstrap[~mask.any(-1)] = 0.0
-    arrays = jnp.array(rewards), jnp.array(values), jnp.array(mask)
-    for lambdas in (np.full(4, 0.95), np.array([0.0, 0.3, 0.97, 1.0])):
-        given_lambda = jnp.array(lambdas) if lambdas[0] == 0 else 0.95
-        actual = jit_gae(*arrays, gamma=0.99, lambda_=given_lambda, bootstrap=jnp.array(bootstrap))
-        expected = recursive_gae(rewards, values, mask, bootstrap, 0.99, lambdas)
-        np.testing.assert_allclose(actual, expected, **EXACT)
-
-
-@pytest.mark.usefixtures("x64")
-def test_slopes_of_several_tiles_are_the_weights_of_the_sum():
-    tokens, decay = 2 * ops.TILE + 3, 0.99 * 0.9
-    mask = np.random.default_rng(0).random((1, tokens)) < 0.8
-    zeros = jnp.zeros((1, tokens))
-    slopes = jax.jit(jax.grad(lambda rewards: ops.gae(rewards, zeros, jnp.array(mask), gamma=0.99, lambda_=0.9).sum()))(
-        zeros
-    )
-    place = np.cumsum(mask, -1)
-    expected = np.where(mask, (1 - decay**place) / (1 - decay), 0.0)
-    np.testing.assert_allclose(slopes, expected, **EXACT)
-
-
-def test_rows_with_and_without_gaps_agree_under_vmap():
-    rng = np.random.default_rng(1)
-    rewards, values = (jnp.array(rng.normal(size=(3, 2, 40)), jnp.float32) for _ in range(2))
-    mask = jnp.array(np.stack([np.ones((2, 40)), np.arange(40) < np.array([[7], [0]]), rng.random((2, 40)) < 0.5]), bool)
-    each = [jit_gae(*arrays) for arrays in zip(rewards, values, mask, strict=True)]
-    np.testing.assert_allclose(jax.jit(jax.vmap(ops.gae))(rewards, values, mask), jnp.stack(each), rtol=1e-6, atol=1e-6)
-
-
 def test_row_without_tokens_is_zero_with_a_finite_gradient():
     x, mask = jnp.full((2, 5), jnp.nan), jnp.zeros((2, 5))
 

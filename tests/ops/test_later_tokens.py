@@ -1,0 +1,85 @@
+"""Sums over later tokens in rows of several tiles, with and without gaps, against the recursion token by token."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.ops.gae import gae
+from rljax.ops.later_tokens import TILE, discounted_sums, next_values, without_gaps
+
+EXACT = {"rtol": 1e-9, "atol": 1e-11}
+
+jit_gae = jax.jit(gae)
+
+
+def recursive_gae(rewards, values, mask, bootstrap, gamma, lambdas):
+    """The recursion of Eq. 16, token by token."""
+    out = np.zeros(rewards.shape)
+    for row in range(len(rewards)):
+        next_value, advantage = bootstrap[row], 0.0
+        for t in reversed(np.flatnonzero(mask[row])):
+            advantage = rewards[row, t] + gamma * next_value - values[row, t] + gamma * lambdas[row] * advantage
+            next_value, out[row, t] = values[row, t], advantage
+    return out
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("tokens", [1, TILE - 1, TILE, TILE + 1, 3 * TILE, 3 * TILE + 5])
+@pytest.mark.parametrize("share", [0.6, 1.0])
+def test_advantages_of_several_tiles_follow_the_recursion(tokens, share):
+    rng = np.random.default_rng(tokens)
+    rewards, values, bootstrap = rng.normal(size=(4, tokens)), rng.normal(size=(4, tokens)), rng.normal(size=4)
+    mask = (rng.random((4, tokens)) < share) & (np.arange(tokens) < np.array([tokens, tokens, 2 * tokens // 3, 0])[:, None])
+    bootstrap[~mask.any(-1)] = 0.0
+    arrays = jnp.array(rewards), jnp.array(values), jnp.array(mask)
+    for lambdas in (np.full(4, 0.95), np.array([0.0, 0.3, 0.97, 1.0])):
+        given_lambda = jnp.array(lambdas) if lambdas[0] == 0 else 0.95
+        actual = jit_gae(*arrays, gamma=0.99, lambda_=given_lambda, bootstrap=jnp.array(bootstrap))
+        expected = recursive_gae(rewards, values, mask, bootstrap, 0.99, lambdas)
+        np.testing.assert_allclose(actual, expected, **EXACT)
+
+
+@pytest.mark.usefixtures("x64")
+def test_slopes_of_several_tiles_are_the_weights_of_the_sum():
+    tokens, decay = 2 * TILE + 3, 0.99 * 0.9
+    mask = np.random.default_rng(0).random((1, tokens)) < 0.8
+    zeros = jnp.zeros((1, tokens))
+    slopes = jax.jit(jax.grad(lambda rewards: gae(rewards, zeros, jnp.array(mask), gamma=0.99, lambda_=0.9).sum()))(zeros)
+    place = np.cumsum(mask, -1)
+    expected = np.where(mask, (1 - decay**place) / (1 - decay), 0.0)
+    np.testing.assert_allclose(slopes, expected, **EXACT)
+
+
+def test_rows_with_and_without_gaps_agree_under_vmap():
+    rng = np.random.default_rng(1)
+    rewards, values = (jnp.array(rng.normal(size=(3, 2, 40)), jnp.float32) for _ in range(2))
+    mask = jnp.array(np.stack([np.ones((2, 40)), np.arange(40) < np.array([[7], [0]]), rng.random((2, 40)) < 0.5]), bool)
+    each = [jit_gae(*arrays) for arrays in zip(rewards, values, mask, strict=True)]
+    np.testing.assert_allclose(jax.jit(jax.vmap(gae))(rewards, values, mask), jnp.stack(each), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("discount", [0.0, 0.5, 1.0])
+def test_discounted_sums_of_no_slot_and_of_many(discount):
+    x = np.random.default_rng(0).normal(size=(2, TILE + 1))
+    weights = np.tril(discount ** np.maximum(np.subtract.outer(np.arange(TILE + 1), np.arange(TILE + 1)), 0.0))
+    np.testing.assert_allclose(discounted_sums(jnp.array(x), jnp.array(discount)), x @ weights, **EXACT)
+    assert discounted_sums(jnp.zeros((2, 0)), jnp.array(discount)).shape == (2, 0)
+
+
+def test_next_values_end_with_the_value_after_the_last_token():
+    mask = jnp.array([[False, True, True, False], [True, True, True, True], [False] * 4])
+    found = next_values(jnp.arange(12.0).reshape(3, 4), mask, jnp.array([-1.0, -2.0, -3.0]))
+    np.testing.assert_array_equal(np.where(mask, found, 0), [[0, 2, -1, 0], [5, 6, 7, -2], [0, 0, 0, 0]])
+
+
+def test_tokens_stand_side_by_side_only_where_a_row_has_gaps():
+    def slots(mask, x):
+        return jnp.where(mask, jnp.arange(4, dtype=x.dtype)[None], x)
+
+    one_stretch = jnp.array([[False, True, True, False], [True, True, True, True]])
+    gaps = jnp.array([[False, True, False, True], [True, True, True, True]])
+    x = jnp.full((2, 4), jnp.nan)
+    np.testing.assert_array_equal(without_gaps(slots, one_stretch, x), [[0, 1, 2, 0], [0, 1, 2, 3]])
+    np.testing.assert_array_equal(without_gaps(slots, gaps, x), [[0, 0, 0, 1], [0, 1, 2, 3]])
