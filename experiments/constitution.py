@@ -10,7 +10,7 @@ beside the reward of the answer, 1 or 0. With the weight 0 the rules are measure
 
 Command:
 
-    python experiments/constitution.py --seeds 0 1 2 3 4 --out experiments/constitution
+    python experiments/constitution.py --seeds 0 1 2 3 4     (a quarter of an hour on two CPU cores)
 
 An arm and seed takes one to two minutes on two cores; those that stand in the JSON file are not run again, unless the settings have
 changed.
@@ -24,13 +24,15 @@ means of five seeds with 95 % t intervals): violations fall, and the accuracy do
 held-out answers, 79 points fewer break `polite` (66 to 93), and 8 points fewer `brief` (2 to 14). Longer runs and other weights of
 the rules were not made.
 
+What the verdicts are about was written down after the runs, with the margin of other experiments.
+
 It writes constitution.json and constitution.md: the share of violations among the sampled responses of the first and of the last
 five steps, and among the greedy answers to held-out problems, with their accuracy; means over the seeds with 95 % t intervals, and
 the differences after less before RL and between the arms, paired by seed.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,7 +42,15 @@ import numpy as np
 import tyro
 
 import rljax
-from rljax.book.experiment_rows import add_missing_rows, points_text, settings_hash, share_text, write_page
+from rljax.book.experiment_rows import (
+    Comparison,
+    add_missing_rows,
+    points_text,
+    settings_hash,
+    share_text,
+    verdict_table,
+    write_page,
+)
 from rljax.data.arithmetic import arithmetic
 from rljax.data.problem import Problem
 from rljax.rewards.constitution import constitution
@@ -86,7 +96,7 @@ class Arguments:
 
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Random seeds; the arms are compared with the same ones."""
-    out: Path = Path("constitution")
+    out: Path = Path("experiments/constitution")
     """Where the results go: `.json` and `.md`."""
 
 
@@ -155,7 +165,21 @@ def report(rows: Rows) -> str:
     ]
     for number, label in labels.items():
         lines.append(f"| {label} | {points_text(by_seed(rows, ruled, number, 1), by_seed(rows, alone, number, 1))} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *verdict_table(claims(rows))]) + "\n"
+
+
+def claims(rows: Rows) -> Iterator[Comparison]:
+    """What is claimed of greedy answers to held-out problems."""
+    alone, ruled = ARMS
+    for rule in RULES:
+        before, after = (by_seed(rows, ruled, f"{rule}, held out", place) for place in (0, 1))
+        yield Comparison(f"with the rules as a reward, fewer answers violate `{rule}` than before RL", before, after)
+    for rule in RULES:
+        without, ruled_too = (by_seed(rows, arm, f"{rule}, held out", 1) for arm in (alone, ruled))
+        yield Comparison(f"with the rules as a reward, fewer answers violate `{rule}` than without", without, ruled_too)
+    before, after = (by_seed(rows, ruled, "accuracy", place) for place in (0, 1))
+    yield Comparison("the accuracy before RL is kept", after, before, "equal")
+    yield Comparison("the rules cost no accuracy", after, by_seed(rows, alone, "accuracy", 1), "equal")
 
 
 def main(arguments: Arguments) -> None:
@@ -165,7 +189,7 @@ def main(arguments: Arguments) -> None:
     rows = add_missing_rows(file, wanted, row_of, settings=settings_of)
     write_page(
         file,
-        f"python experiments/constitution.py --seeds {' '.join(map(str, arguments.seeds))} --out {arguments.out}",
+        f"python experiments/constitution.py --seeds {' '.join(map(str, arguments.seeds))}",
         "means over the seeds with 95 % t intervals, changes paired by seed and in points. Violations are shares of the sampled "
         f"responses of the first and the last {ENDS} steps, and of the greedy answers to held-out problems.",
         report(rows),

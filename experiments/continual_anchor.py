@@ -12,7 +12,7 @@ The same as commands:
 
 Command:
 
-    python experiments/continual_anchor.py --seeds 0 1 2 3 4 --weights 0 100 10000 --out experiments/continual_anchor
+    python experiments/continual_anchor.py --seeds 0 1 2 3 4 --weights 0 100 10000     (twenty minutes on two CPU cores)
 
 Without `--weights` it makes 300 and 1000, too, which have been made with seed 0 alone.
 
@@ -30,6 +30,8 @@ have the same number of steps: 9 points with 100 (0.4 to 18), 11 with 10000 (0.1
 chosen on seed 0; with a learning rate of 1e-3 in place of 3e-4 and 600 steps, a weight of 1000 kept 18 % there: such steps are too
 large for a quadratic penalty.
 
+What the verdicts are about was written down after the runs, with the margin of other experiments.
+
 Deviations from the paper (Kirkpatrick et al., arXiv:1612.00796): a language model of 0.3 million parameters instead of a network
 for images, and two tasks instead of many; the optimiser is AdamW, which rescales the sum of both gradients.
 
@@ -40,7 +42,7 @@ row for each seed and weight (0: without an anchor) with the accuracies and the 
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -49,7 +51,15 @@ from typing import Any
 import tyro
 
 import rljax
-from rljax.book.experiment_rows import add_missing_rows, points_text, settings_hash, share_text, write_page
+from rljax.book.experiment_rows import (
+    Comparison,
+    add_missing_rows,
+    points_text,
+    settings_hash,
+    share_text,
+    verdict_table,
+    write_page,
+)
 from rljax.data.arithmetic import arithmetic
 from rljax.evaluation.greedy import evaluate
 from rljax.training.algorithm import resolved_settings
@@ -152,7 +162,17 @@ def report(rows: Rows) -> str:
         cells = [str(len(after[0])), *map(share_text, after)]
         cells += [points_text(one, other) if weight else "" for one, other in zip(after, without, strict=True)]
         lines.append(f"| {weight:g} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *verdict_table(claims(rows))]) + "\n"
+
+
+def claims(rows: Rows) -> Iterator[Comparison]:
+    """What is claimed of each weight whose runs were made."""
+    weights = sorted({row["weight"] for row in rows})
+    old, new = ({weight: by_seed(rows, weight, "after", operator) for weight in weights} for operator in "+-")
+    yield Comparison("without an anchor, `+` is forgotten", by_seed(rows, 0, "before", "+"), old[0])
+    for weight in weights[1:]:
+        yield Comparison(f"an anchor of {weight:g} keeps more of `+`", old[weight], old[0])
+        yield Comparison(f"an anchor of {weight:g} costs nothing in `-`", new[weight], new[0], "equal")
 
 
 def main(arguments: Arguments) -> None:

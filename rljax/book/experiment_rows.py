@@ -7,11 +7,11 @@ import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import jax
 
-from rljax.book.claims import over_seeds
+from rljax.book.claims import over_seeds, verdict_of
 from rljax.files import atomic_write
 from rljax.machine import usable_processors
 
@@ -144,6 +144,39 @@ def points_text(one: Mapping[int, float], other: Mapping[int, float]) -> str:
     if math.isnan(value):
         return "-"
     return f"{100 * value:+.1f}" if math.isnan(low) else f"{100 * value:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+
+
+class Comparison(NamedTuple):
+    """A claim about the difference of two shares."""
+
+    text: str
+    """What is claimed, in a phrase."""
+    one: Mapping[int, float]
+    """A share, by seed."""
+    other: Mapping[int, float]
+    """What is subtracted, by seed."""
+    kind: Literal["above", "equal"] = "above"
+    """What the claim says of the difference."""
+
+
+def verdict_table(comparisons: Iterable[Comparison], *, margin: float = 0.01) -> list[str]:
+    """Write comparisons with their verdicts, by the rule of `rljax claims`, as a sentence and the lines of a Markdown table.
+
+    Args:
+        comparisons: the claims, in their order.
+        margin: smallest difference that would matter, a share.
+
+    Example:
+        >>> one, other = {seed: 0.5 for seed in range(5)}, {seed: 0.1 * seed for seed in range(5)}
+        >>> verdict_table([Comparison("more is right", one, other)])[-1]
+        '| more is right | +30.0 (+10.4 to +49.6) | holds here |'
+    """
+    lines = [f"By the rule of `rljax claims`, with a margin of {100 * margin:g} points:", ""]
+    lines += ["| claim | difference, points | verdict |", "| --- | --- | --- |"]
+    for text, one, other, kind in comparisons:
+        interval = over_seeds([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
+        lines.append(f"| {text} | {points_text(one, other)} | {verdict_of(interval, kind=kind, margin=margin)} |")
+    return lines
 
 
 def made_on() -> str:

@@ -29,14 +29,16 @@ class TrainerExperiment(NamedTuple):
 
 
 def trainer_experiments() -> dict[str, Path]:
-    """Files of experiments/ that import `verdict_of` by name, in alphabetical order."""
+    """Files of experiments/ that import `verdict_of` or `verdict_table` by name, in alphabetical order."""
     files = sorted(claims_folder().parent.glob("*.py"))
     return {file.stem: file for file in files if _is_decided(ast.parse(file.read_text(encoding="utf-8")))}
 
 
 def _is_decided(tree: ast.Module) -> bool:
-    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "rljax.book.claims"]
-    return any(name.name == "verdict_of" for node in imports for name in node.names)
+    imports = [
+        node for node in tree.body if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rljax.book.")
+    ]
+    return any(name.name in ("verdict_of", "verdict_table") for node in imports for name in node.names)
 
 
 def read_trainer_experiment(file: Path) -> TrainerExperiment:

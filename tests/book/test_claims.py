@@ -374,7 +374,7 @@ def test_the_table_lists_the_experiments_of_the_trainer_and_a_page_has_the_commi
     assert main(["claims"]) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert f"decided by the same rule ({len(names)}; long)" in words
-    assert all(f"`python experiments/{name}.py` (a" in words for name in names)
+    assert all(f"`python experiments/{name}.py" in words for name in names)
     assert main(["claims", "sampler_delay"]) == 0
     table = (claims_folder().parent / "sampler_delay.md").read_text(encoding="utf-8").strip()
     assert capsys.readouterr().out.endswith(f"\n\n{table}\n")
