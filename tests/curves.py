@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from rljax.training import closing
+from rljax.training.lifecycle import closing
 
 draw_curves = closing.draw_curves
 

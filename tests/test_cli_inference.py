@@ -13,11 +13,11 @@ from small_runs import SMALL
 from rljax.data.dataset import load_problems
 from rljax.rollout import sequences_of
 from rljax.rollout.continuations import prefixes_of
-from rljax.training import together
+from rljax.training.inference import together
+from rljax.training.inference.opening import load
+from rljax.training.inference.values import value_named
 from rljax.training.loop import train
-from rljax.training.opening import load
 from rljax.training.value_update import make_values
-from rljax.training.values import value_named
 
 HELDOUT = 6
 JUDGE = """

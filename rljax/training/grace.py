@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from os import _exit as end_process  # as it is here: while a reward is called, `os._exit` is refused
 
-from rljax.training.checkpoint import LAST, Checkpoint
+from rljax.training.checkpoints.checkpoint import LAST, Checkpoint
 from rljax.training.interrupt import INTERRUPTED, Interrupted
 from rljax.training.run import Run, say_stopped
 

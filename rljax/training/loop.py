@@ -27,28 +27,28 @@ from rljax.tracking.phase_times import Stopwatch
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.starts import record_start
 from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, WandbTracker
-from rljax.training import checkpoint as checkpoints
-from rljax.training.adapter import base_entry, check_base
-from rljax.training.begin_or_resume import continue_folder, new_folder, settings_of
-from rljax.training.beginning import add_anchor, first_state, place_state, rl_state, state_of_phase
-from rljax.training.checkpoint import BEST, LAST, Checkpoint
-from rljax.training.closing import accuracy_name, finish
+from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint
+from rljax.training.checkpoints.retention import Retention
+from rljax.training.checkpoints.room import Room
+from rljax.training.checkpoints.saver import Saver
 from rljax.training.config import TrainConfig
-from rljax.training.final_models import write_final_models
 from rljax.training.grace import Grace
 from rljax.training.interrupt import StopRequest
-from rljax.training.kept_warm_start import kept_or_new_warm_start
+from rljax.training.lifecycle.begin_or_resume import continue_folder, new_folder, settings_of
+from rljax.training.lifecycle.beginning import add_anchor, first_state, place_state, rl_state, state_of_phase
+from rljax.training.lifecycle.closing import accuracy_name, finish
+from rljax.training.lifecycle.final_models import write_final_models
+from rljax.training.lifecycle.resuming import Change, check_steps, last_evaluation, summary
+from rljax.training.parts.adapter import base_entry, check_base
+from rljax.training.parts.seams import ROWS, Seams, check_trackers
+from rljax.training.phases.kept_warm_start import kept_or_new_warm_start
+from rljax.training.phases.value_pretraining import pretrain_value, pretraining_steps
 from rljax.training.reinforce import reinforce
-from rljax.training.resuming import Change, check_steps, last_evaluation, summary
-from rljax.training.retention import Retention
 from rljax.training.ring import cast_of, first_ring
-from rljax.training.room import Room
 from rljax.training.run import Run, describe, evaluate_and_keep_best, nothing_to_learn, resume_command
-from rljax.training.saver import Saver
-from rljax.training.seams import ROWS, Seams, check_trackers
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import RL, WARM_START, TrainState, begin_rl
-from rljax.training.value_pretraining import pretrain_value, pretraining_steps
 
 ABANDONED = (
     "The process that trained here before did not end by itself: it was killed (by a person, for its memory, with its machine), "
@@ -105,8 +105,8 @@ def train(
         problems: training and held-out problems, in place of the dataset or the generated task.
         trackers: trackers to use beside JSON lines and TensorBoard; see `rljax.tracking.trackers.Tracker`.
         resume: folder of a run to continue. Every argument besides the configuration must be passed again. With a configuration,
-            the settings in which it differs from the run's are changed; see `rljax.training.resuming`. "auto" continues the run in
-            the folder that the configuration names, and begins it if there is none.
+            the settings in which it differs from the run's are changed; see `rljax.training.lifecycle.resuming`. "auto" continues
+            the run in the folder that the configuration names, and begins it if there is none.
 
     Returns:
         The run folder, held-out accuracy before and after RL, and the parameters.

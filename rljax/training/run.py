@@ -22,17 +22,17 @@ from rljax.tracking.phase_times import Stopwatch
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import Mark, RunFolder
 from rljax.tracking.trackers import Trackers
-from rljax.training import checkpoint as checkpoints
-from rljax.training.algorithm import reward_weights
-from rljax.training.checkpoint import BEST, LAST, Checkpoint, Quality
+from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint, Quality
+from rljax.training.checkpoints.room import Room
+from rljax.training.checkpoints.saver import Saver
 from rljax.training.config import TrainConfig
-from rljax.training.guard import MOST_SKIPPED, check_drawn, unsound_text
 from rljax.training.interrupt import Interrupted, StopRequest
 from rljax.training.kept_batch import KeptBatch, keep_batch
 from rljax.training.lesson import Lesson
-from rljax.training.metrics import Numbers
-from rljax.training.room import Room
-from rljax.training.saver import Saver
+from rljax.training.monitoring.guard import MOST_SKIPPED, check_drawn, unsound_text
+from rljax.training.monitoring.metrics import Numbers
+from rljax.training.objective.algorithm import reward_weights
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
 

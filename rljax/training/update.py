@@ -24,14 +24,14 @@ from rljax.parallel import accumulate, fetch, put, put_rows, replicated, row_sha
 from rljax.rollout import Layout, Sequences, lay_out, pack
 from rljax.sharing import shared
 from rljax.text import one_line
-from rljax.training.anchor import Pull, unanchored
-from rljax.training.auxiliary import Auxiliary, Examples, without_examples
 from rljax.training.controller import under_control
-from rljax.training.guard import is_sound, skip_count, where_sound
-from rljax.training.metrics import SupervisedMetrics, UpdateMetrics
-from rljax.training.reference import at_strength
+from rljax.training.monitoring.guard import is_sound, skip_count, where_sound
+from rljax.training.monitoring.metrics import SupervisedMetrics, UpdateMetrics
+from rljax.training.objective.anchor import Pull, unanchored
+from rljax.training.objective.auxiliary import Auxiliary, Examples, without_examples
+from rljax.training.objective.reference import at_strength
+from rljax.training.objective.teacher import Comparison
 from rljax.training.state import Places, TrainState, places
-from rljax.training.teacher import Comparison
 
 Score = Callable[[Params, Packed], Scores]
 """(parameters, packed rows) -> scores of the response tokens."""

@@ -12,10 +12,10 @@ from rljax.errors import InputError
 from rljax.tracking.alarms import watch_rows
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.trackers import Trackers
-from rljax.training.closing import alarms_raised, finish
+from rljax.training.checkpoints.room import Room
 from rljax.training.config import TrainConfig
+from rljax.training.lifecycle.closing import alarms_raised, finish
 from rljax.training.reinforce import show_samples
-from rljax.training.room import Room
 from rljax.training.run import Run, begin_watch
 
 

@@ -15,10 +15,10 @@ from small_runs import SMALL, even_length
 import rljax
 from rljax.errors import InputError
 from rljax.rollout import pack
-from rljax.training.anchor import estimated, responses_of
-from rljax.training.beginning import add_anchor, rl_state
 from rljax.training.config import TrainConfig
-from rljax.training.problems import anchor_problems, training_problems
+from rljax.training.lifecycle.beginning import add_anchor, rl_state
+from rljax.training.objective.anchor import estimated, responses_of
+from rljax.training.parts.problems import anchor_problems, training_problems
 from rljax.training.update import make_score
 
 WEIGHT = 3.0

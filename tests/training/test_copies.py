@@ -18,7 +18,7 @@ from rljax.models.copies import Copied, in_precision, with_copies
 from rljax.models.over_vocabulary import over_vocabulary, square_sum
 from rljax.parallel import make_mesh
 from rljax.rollout import Sequences, lay_out
-from rljax.training.freezing import held
+from rljax.training.objective.freezing import held
 from rljax.training.state import create, place
 from rljax.training.update import make_gradient, make_score, put_layout, without_teacher
 

@@ -22,12 +22,14 @@ from rljax.rewards.protocol import combine
 from rljax.tracking.alarms import watch_rows
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
-from rljax.training import checkpoint as checkpoints
-from rljax.training import debugging
-from rljax.training.algorithm import reward_names, reward_weights
-from rljax.training.beginning import first_params, initial_state, rl_state, state_of_phase
+from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.controller import clip_range
-from rljax.training.debugging import (
+from rljax.training.kept_batch import NAME, KeptBatch, flattened, keep_batch, nested, read_batch
+from rljax.training.learner import make_learner
+from rljax.training.lesson import make_study
+from rljax.training.lifecycle import debugging
+from rljax.training.lifecycle.beginning import first_params, initial_state, rl_state, state_of_phase
+from rljax.training.lifecycle.debugging import (
     RESPONSES,
     TOKENS,
     Diagnosis,
@@ -40,11 +42,9 @@ from rljax.training.debugging import (
     token_terms,
     without_judge,
 )
-from rljax.training.guard import MOST_SKIPPED
-from rljax.training.kept_batch import NAME, KeptBatch, flattened, keep_batch, nested, read_batch
-from rljax.training.learner import make_learner
-from rljax.training.lesson import make_study
-from rljax.training.seams import Seams, saved_settings
+from rljax.training.monitoring.guard import MOST_SKIPPED
+from rljax.training.objective.algorithm import reward_names, reward_weights
+from rljax.training.parts.seams import Seams, saved_settings
 from rljax.training.setup import make_setup
 from rljax.training.state import begin_rl, place
 

@@ -18,7 +18,7 @@ import rljax
 from rljax.errors import InputError
 from rljax.tracking.rows import read_metrics
 from rljax.training import grace
-from rljax.training.checkpoint import Checkpoint
+from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import RunConfig
 from rljax.training.grace import Grace
 from rljax.training.interrupt import INTERRUPTED, Interrupted, StopRequest

@@ -7,9 +7,9 @@ from small_cli import printed, refused
 
 from rljax.data.preferences import read_preferences
 from rljax.data.problem import Problem
-from rljax.training.labelled import row_of
-from rljax.training.opening import load
-from rljax.training.problems import make_problems
+from rljax.training.inference.labelled import row_of
+from rljax.training.inference.opening import load
+from rljax.training.parts.problems import make_problems
 
 REWARDS = """
 def even(completions):

@@ -17,11 +17,12 @@ from rljax.cli.plan import pretend_devices
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, abstract_params, count_parameters, transformer_policy
 from rljax.parallel import make_mesh
-from rljax.training import measured_programs, plan, setup
-from rljax.training.beginning import rl_state
-from rljax.training.cache_memory import USABLE, sampled_bytes
+from rljax.training import setup
 from rljax.training.config import TrainConfig
-from rljax.training.fitting import (
+from rljax.training.lifecycle.beginning import rl_state
+from rljax.training.memory import measured_programs, plan
+from rljax.training.memory.cache_memory import USABLE, sampled_bytes
+from rljax.training.memory.fitting import (
     bytes_on_a_device,
     changes_to_try,
     parameter_shapes,
@@ -29,7 +30,7 @@ from rljax.training.fitting import (
     state_bytes,
     state_shapes,
 )
-from rljax.training.measured_programs import (
+from rljax.training.memory.measured_programs import (
     Measured,
     critic_program,
     data_shapes,
@@ -39,10 +40,9 @@ from rljax.training.measured_programs import (
     policy_program,
     temporaries,
 )
-from rljax.training.memory_check import check_loaded, check_room
-from rljax.training.optimizer import policy_optimizer
-from rljax.training.plan import Plan, make_plan, plan_of
-from rljax.training.roofline import (
+from rljax.training.memory.memory_check import check_loaded, check_room
+from rljax.training.memory.plan import Plan, make_plan, plan_of
+from rljax.training.memory.roofline import (
     DEVICES,
     Held,
     Work,
@@ -53,8 +53,10 @@ from rljax.training.roofline import (
     step_work,
     update_flops,
 )
-from rljax.training.seams import BUILT_IN
-from rljax.training.setup import make_shape, make_tokenizer
+from rljax.training.objective.optimizer import policy_optimizer
+from rljax.training.parts.policy import make_shape
+from rljax.training.parts.seams import BUILT_IN
+from rljax.training.parts.tokenizer import make_tokenizer
 from rljax.training.state import places
 from rljax.training.update import compile_policy_step, make_score, without_teacher
 

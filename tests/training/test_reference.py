@@ -19,16 +19,16 @@ from rljax.algorithms.terms import kl_penalty, kl_to_reference
 from rljax.errors import InputError
 from rljax.ops.divergence import kl_in_reward
 from rljax.ops.unpublished.reward_history import empty_history
-from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
-from rljax.training.debugging import replay
-from rljax.training.fitting import planned_algorithm
 from rljax.training.interrupt import Interrupted
 from rljax.training.kept_batch import KeptBatch
 from rljax.training.learner import make_learner
 from rljax.training.lesson import make_study
-from rljax.training.metrics import LearnMetrics, UpdateMetrics
-from rljax.training.reference import check_reference, make_adapt, make_move
+from rljax.training.lifecycle.beginning import rl_state
+from rljax.training.lifecycle.debugging import replay
+from rljax.training.memory.fitting import planned_algorithm
+from rljax.training.monitoring.metrics import LearnMetrics, UpdateMetrics
+from rljax.training.objective.reference import check_reference, make_adapt, make_move
 from rljax.training.rollouts import make_prepare, make_remember
 from rljax.training.state import create, kl_coefficient_of
 

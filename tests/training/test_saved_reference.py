@@ -16,11 +16,11 @@ from small_runs import SMALL, even_length, stopping_after
 
 import rljax
 from rljax.data.history import no_history
-from rljax.training import checkpoint as checkpoints
-from rljax.training.checkpoint import Checkpoint, restore, restore_params
+from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.checkpoints.checkpoint import Checkpoint, restore, restore_params
+from rljax.training.checkpoints.manifest import MANIFEST, fault_of, write_manifest
+from rljax.training.checkpoints.retention import Retention, prune
 from rljax.training.interrupt import Interrupted
-from rljax.training.manifest import MANIFEST, fault_of, write_manifest
-from rljax.training.retention import Retention, prune
 from rljax.training.state import create
 
 WEIGHTS = 100_000

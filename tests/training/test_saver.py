@@ -11,12 +11,12 @@ import optax
 import pytest
 
 from rljax.data.history import no_history
-from rljax.training import checkpoint as checkpoints
-from rljax.training.checkpoint import Checkpoint, restore
+from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.checkpoints.checkpoint import Checkpoint, restore
+from rljax.training.checkpoints.retention import Retention
+from rljax.training.checkpoints.room import Room
+from rljax.training.checkpoints.saver import Saver
 from rljax.training.interrupt import Interrupted
-from rljax.training.retention import Retention
-from rljax.training.room import Room
-from rljax.training.saver import Saver
 from rljax.training.state import create
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -147,7 +147,7 @@ def test_the_save_after_one_that_failed_is_done_at_once_and_one_of_another_kind_
 
 def test_a_copy_that_finds_no_room_is_made_again_without_another_checkpoint(tmp_path, monkeypatch):
     """A disk without links: each kept checkpoint is a copy of its files."""
-    monkeypatch.setattr("rljax.training.retention.link", failing(3, FULL, shutil.copy2))
+    monkeypatch.setattr("rljax.training.checkpoints.retention.link", failing(3, FULL, shutil.copy2))
     keep = {"last": Retention(max_to_keep=1, keep_period=1)}
     with Saver(tmp_path, keep, room_of([]), print) as saver:
         for step in (1, 2):
