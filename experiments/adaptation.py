@@ -53,7 +53,7 @@ from rljax.files import atomic_write
 from rljax.rewards.exact import exact
 from rljax.tracking.rows import read_metrics
 from rljax.training.config.adaptation import AdaptationConfig
-from rljax.training.inference.opening import OpenPolicy, load
+from rljax.training.inference.trained_policy import OpenPolicy, load
 from rljax.training.objective.algorithm import resolved_settings
 from rljax.training.phases.adaptation_run import adapt
 

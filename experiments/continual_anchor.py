@@ -52,7 +52,7 @@ import rljax
 from rljax.book.experiment_rows import add_missing_rows, points_text, settings_hash, share_text, write_page
 from rljax.data.arithmetic import arithmetic
 from rljax.evaluation.greedy import evaluate
-from rljax.training.inference.opening import load
+from rljax.training.inference.trained_policy import load
 from rljax.training.objective.algorithm import resolved_settings
 
 OPERANDS = (2, 3)

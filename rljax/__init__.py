@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rljax.training.config import TrainConfig, load_config
     from rljax.training.inference.evaluation import evaluate
     from rljax.training.inference.export import export
-    from rljax.training.inference.opening import load
+    from rljax.training.inference.trained_policy import load
     from rljax.training.loop import Result, train
 
 if sys.version_info < (3, 11):  # noqa: UP036  a clone that is not installed has no other check
@@ -59,7 +59,7 @@ _SOURCES = {
     "evaluate": "rljax.training.inference.evaluation",
     **dict.fromkeys(("Result", "train"), "rljax.training.loop"),
     "export": "rljax.training.inference.export",
-    "load": "rljax.training.inference.opening",
+    "load": "rljax.training.inference.trained_policy",
     "use_compilation_cache": "rljax.cli.compilation_cache",
 }
 

@@ -16,7 +16,7 @@ from rljax.rewards.ballot import vote
 from rljax.rollout import RolloutWorker, Step
 from rljax.training.config import TrainConfig
 from rljax.training.inference.evaluation import evaluate as evaluate_in_code
-from rljax.training.inference.opening import load
+from rljax.training.inference.trained_policy import load
 from rljax.training.loop import train
 
 HELDOUT, SAMPLES = 6, 4

@@ -82,7 +82,7 @@ def run_sample(command: Sample) -> int:
     """Print continuations."""
     from rljax.data.problem import Problem  # noqa: PLC0415  --help need not wait for JAX
     from rljax.data.tokenizer import IDS, IdTokenizer  # noqa: PLC0415
-    from rljax.training.inference.opening import find_run, load  # noqa: PLC0415
+    from rljax.training.inference.trained_policy import find_run, load  # noqa: PLC0415
     from rljax.training.parts.tokenizer import has_tokenizer  # noqa: PLC0415
 
     if not command.prompt and not command.prompt_ids:

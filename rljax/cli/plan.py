@@ -151,8 +151,8 @@ def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> li
 
 def _way_out(config: TrainConfig, count: int, length: int, room: int) -> str:
     """The first flags, one after the other, with which the run fits."""
-    from rljax.training.memory.fitting import changes_to_try, way_out  # noqa: PLC0415  --help need not wait for JAX
     from rljax.training.memory.plan import plan_of  # noqa: PLC0415
+    from rljax.training.memory.state_memory import changes_to_try, way_out  # noqa: PLC0415  --help need not wait for JAX
 
     changes = changes_to_try(config, count)
     out = way_out(config, changes, lambda changed: plan_of(changed, count, length, room=room).peak, room)

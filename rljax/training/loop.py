@@ -29,24 +29,24 @@ from rljax.tracking.starts import record_start
 from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, WandbTracker
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint
+from rljax.training.checkpoints.full_disk import Room
 from rljax.training.checkpoints.retention import Retention
-from rljax.training.checkpoints.room import Room
 from rljax.training.checkpoints.saver import Saver
 from rljax.training.config import TrainConfig
-from rljax.training.grace import Grace
+from rljax.training.grace_period import Grace
 from rljax.training.interrupt import StopRequest
-from rljax.training.lifecycle.begin_or_resume import continue_folder, new_folder, settings_of
-from rljax.training.lifecycle.beginning import add_anchor, first_state, place_state, rl_state, state_of_phase
-from rljax.training.lifecycle.closing import accuracy_name, finish
 from rljax.training.lifecycle.final_models import write_final_models
-from rljax.training.lifecycle.resuming import Change, check_steps, last_evaluation, summary
+from rljax.training.lifecycle.initial_state import add_anchor, first_state, place_state, rl_state, state_of_phase
+from rljax.training.lifecycle.outcome import accuracy_name, finish
+from rljax.training.lifecycle.resume import Change, check_steps, last_evaluation, summary
+from rljax.training.lifecycle.start import continue_folder, new_folder, settings_of
 from rljax.training.parts.adapter import base_entry, check_base
 from rljax.training.parts.seams import ROWS, Seams, check_trackers
-from rljax.training.phases.kept_warm_start import kept_or_new_warm_start
 from rljax.training.phases.value_pretraining import pretrain_value, pretraining_steps
+from rljax.training.phases.warm_start_cache import kept_or_new_warm_start
 from rljax.training.reinforce import reinforce
-from rljax.training.ring import cast_of, first_ring
 from rljax.training.run import Run, describe, evaluate_and_keep_best, nothing_to_learn, resume_command
+from rljax.training.sampler_delay import cast_of, first_ring
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import RL, WARM_START, TrainState, begin_rl
 
@@ -105,7 +105,7 @@ def train(
         problems: training and held-out problems, in place of the dataset or the generated task.
         trackers: trackers to use beside JSON lines and TensorBoard; see `rljax.tracking.trackers.Tracker`.
         resume: folder of a run to continue. Every argument besides the configuration must be passed again. With a configuration,
-            the settings in which it differs from the run's are changed; see `rljax.training.lifecycle.resuming`. "auto" continues
+            the settings in which it differs from the run's are changed; see `rljax.training.lifecycle.resume`. "auto" continues
             the run in the folder that the configuration names, and begins it if there is none.
 
     Returns:

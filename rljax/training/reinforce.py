@@ -12,16 +12,16 @@ from rljax.records import documented, required
 from rljax.rollout import Groups
 from rljax.tracking.alarms import Watch
 from rljax.training.checkpoints.checkpoint import LAST, Checkpoint
-from rljax.training.grace import Grace, leave
+from rljax.training.grace_period import Grace, leave
 from rljax.training.learner import Learn, make_learner
 from rljax.training.lesson import Lesson, Study, make_study
 from rljax.training.monitoring.guard import check_drawn, skipped_in_a_row
 from rljax.training.monitoring.metrics import present, rollout_metrics
 from rljax.training.monitoring.remedies import CURES, OF_OPTIMIZER, Remedied, apply_remedies, changes, curable
 from rljax.training.objective.optimizer import policy_optimizer
-from rljax.training.ring import cast_of, sampler_version, with_newest
 from rljax.training.rollouts import ChoosePrompts, make_choice, next_rollout
 from rljax.training.run import Run, begin_watch, evaluate_and_keep_best
+from rljax.training.sampler_delay import cast_of, sampler_version, with_newest
 from rljax.training.setup import Setup
 
 

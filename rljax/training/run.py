@@ -24,17 +24,17 @@ from rljax.tracking.run_folder import Mark, RunFolder
 from rljax.tracking.trackers import Trackers
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint, Quality
-from rljax.training.checkpoints.room import Room
+from rljax.training.checkpoints.full_disk import Room
 from rljax.training.checkpoints.saver import Saver
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted, StopRequest
-from rljax.training.kept_batch import KeptBatch, keep_batch
 from rljax.training.lesson import Lesson
 from rljax.training.monitoring.guard import MOST_SKIPPED, check_drawn, unsound_text
 from rljax.training.monitoring.metrics import Numbers
 from rljax.training.objective.algorithm import reward_weights
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
+from rljax.training.stopped_batch import KeptBatch, keep_batch
 
 HELDOUT_KEPT = 1000
 """Number of held-out answers that are written down before and after RL."""

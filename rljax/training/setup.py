@@ -46,9 +46,9 @@ from rljax.training.objective.optimizer import policy_optimizer
 from rljax.training.objective.reference import check_reference
 from rljax.training.objective.teacher import Teacher, make_teacher
 from rljax.training.parts.adapter import make_base, merged
-from rljax.training.parts.chosen_reward import make_step_reward, reward_groups
 from rljax.training.parts.policy import chosen_policy
 from rljax.training.parts.problems import anchor_problems, check_images, make_stream, problems_of_run
+from rljax.training.parts.reward import make_step_reward, reward_groups
 from rljax.training.parts.seams import BUILT_IN, Seams, check_parts
 from rljax.training.parts.tokenizer import make_tokenizer
 from rljax.training.worker import make_worker

@@ -10,8 +10,8 @@ from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
 from rljax.rollout.stopping import Decode
 from rljax.training.config import TrainConfig
 from rljax.training.memory.cache_memory import decode_slots
-from rljax.training.parts.chosen_reward import make_reward, own_reward
 from rljax.training.parts.problems import Problems
+from rljax.training.parts.reward import make_reward, own_reward
 from rljax.training.parts.seams import Seams
 from rljax.training.parts.tokenizer import all_ends
 

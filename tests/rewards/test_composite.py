@@ -15,7 +15,7 @@ from rljax.rewards.failure import Failed, Failures
 from rljax.rewards.protocol import Weighted, combine, has_verifier, judge
 from rljax.training.config import TrainConfig
 from rljax.training.objective.algorithm import check_algorithm, make_algorithm
-from rljax.training.parts.chosen_reward import own_reward
+from rljax.training.parts.reward import own_reward
 
 PROMPTS, COMPLETIONS, COLUMNS = ["1+1="] * 3, ["#2", "#3", "a lot of words #2"], {"answer": ["2"] * 3}
 

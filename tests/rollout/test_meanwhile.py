@@ -18,7 +18,7 @@ from rljax.errors import InputError
 from rljax.rewards.failure import Failed
 from rljax.rollout import Judge, Request, Response, Sampling
 from rljax.rollout.meanwhile import calls_of, judged_meanwhile
-from rljax.training.parts.chosen_reward import reward_groups
+from rljax.training.parts.reward import reward_groups
 from rljax.training.parts.seams import Seams
 from rljax.training.rollouts import make_choice, next_rollout
 from rljax.training.setup import make_setup

@@ -27,7 +27,7 @@ from rljax.parallel.mesh import path_names
 from rljax.rollout import sequences_of
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.inference.export import export
-from rljax.training.inference.opening import load
+from rljax.training.inference.trained_policy import load
 from rljax.training.interrupt import Interrupted
 from rljax.training.state import create, place
 from rljax.training.update import make_score, make_scores

@@ -23,15 +23,15 @@ from rljax.models.model_folder import read_json
 from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from rljax.rollout import demonstrated, pack, sequences_of
 from rljax.training.config import TrainConfig
-from rljax.training.inference.opening import load
+from rljax.training.inference.trained_policy import load
 from rljax.training.interrupt import Interrupted
-from rljax.training.kept_batch import KeptBatch
 from rljax.training.lesson import make_study, scored_rows
-from rljax.training.lifecycle.beginning import rl_state
 from rljax.training.lifecycle.debugging import replay
+from rljax.training.lifecycle.initial_state import rl_state
 from rljax.training.objective.optimizer import warm_start_optimizer
 from rljax.training.parts.adapter import base_entry, check_alone
-from rljax.training.parts.saving import companions, save_model
+from rljax.training.parts.model_folder import companions, save_model
+from rljax.training.stopped_batch import KeptBatch
 from rljax.training.update import make_score, make_scores, make_supervised_step
 
 TINY = SMALL.replace(

@@ -12,9 +12,9 @@ from rljax.errors import InputError
 from rljax.tracking.alarms import watch_rows
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.trackers import Trackers
-from rljax.training.checkpoints.room import Room
+from rljax.training.checkpoints.full_disk import Room
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.closing import alarms_raised, finish
+from rljax.training.lifecycle.outcome import alarms_raised, finish
 from rljax.training.reinforce import show_samples
 from rljax.training.run import Run, begin_watch
 

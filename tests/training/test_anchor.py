@@ -16,7 +16,7 @@ import rljax
 from rljax.errors import InputError
 from rljax.rollout import pack
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.beginning import add_anchor, rl_state
+from rljax.training.lifecycle.initial_state import add_anchor, rl_state
 from rljax.training.objective.anchor import estimated, responses_of
 from rljax.training.parts.problems import anchor_problems, training_problems
 from rljax.training.update import make_score

@@ -15,8 +15,8 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import TrainConfig
 from rljax.training.inference.averaging import average, check_weights, start_of
-from rljax.training.inference.opening import load
-from rljax.training.lifecycle.beginning import first_params
+from rljax.training.inference.trained_policy import load
+from rljax.training.lifecycle.initial_state import first_params
 from rljax.training.setup import make_setup
 
 TINY = SMALL.replace(train_problems=24, heldout_problems=6)

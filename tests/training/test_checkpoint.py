@@ -18,7 +18,7 @@ from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.checkpoints.checkpoint import Checkpoint, Notes, abandoned_in, newest_whole, restore, set_aside
 from rljax.training.checkpoints.manifest import MANIFEST, fault_of, files_of
 from rljax.training.checkpoints.retention import Retention, prune
-from rljax.training.inference.opening import find_run
+from rljax.training.inference.trained_policy import find_run
 from rljax.training.state import create
 
 MARKS = {"metrics.jsonl": mark_of(b"rows")}

@@ -15,7 +15,7 @@ from rljax.algorithms.corrections import capped, off_policy_mask
 from rljax.errors import InputError
 from rljax.tracking.plots import PANELS
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.beginning import rl_state
+from rljax.training.lifecycle.initial_state import rl_state
 from rljax.training.monitoring.batch_statistics import cut_share
 from rljax.training.monitoring.metrics import present
 from rljax.training.objective.algorithm import add_correction, make_algorithm

@@ -23,7 +23,7 @@ from rljax.parallel import make_mesh
 from rljax.rollout import Sequences, lay_out, pack, sequences_of
 from rljax.training.interrupt import Interrupted
 from rljax.training.learner import credit_metrics
-from rljax.training.lifecycle.beginning import rl_state
+from rljax.training.lifecycle.initial_state import rl_state
 from rljax.training.monitoring.metrics import present
 from rljax.training.objective.algorithm import laid_out, make_algorithm
 from rljax.training.objective.critic import first_critic, make_critic, make_head

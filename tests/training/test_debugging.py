@@ -24,11 +24,9 @@ from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.controller import clip_range
-from rljax.training.kept_batch import NAME, KeptBatch, flattened, keep_batch, nested, read_batch
 from rljax.training.learner import make_learner
 from rljax.training.lesson import make_study
 from rljax.training.lifecycle import debugging
-from rljax.training.lifecycle.beginning import first_params, initial_state, rl_state, state_of_phase
 from rljax.training.lifecycle.debugging import (
     RESPONSES,
     TOKENS,
@@ -42,11 +40,13 @@ from rljax.training.lifecycle.debugging import (
     token_terms,
     without_judge,
 )
+from rljax.training.lifecycle.initial_state import first_params, initial_state, rl_state, state_of_phase
 from rljax.training.monitoring.guard import MOST_SKIPPED
 from rljax.training.objective.algorithm import reward_names, reward_weights
 from rljax.training.parts.seams import Seams, saved_settings
 from rljax.training.setup import make_setup
 from rljax.training.state import begin_rl, place
+from rljax.training.stopped_batch import NAME, KeptBatch, flattened, keep_batch, nested, read_batch
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
 from rljax.preference.reward_model import RewardModel, save_reward_model
 from rljax.training.config import DevicesConfig
-from rljax.training.inference.opening import fit_devices, load
+from rljax.training.inference.trained_policy import fit_devices, load
 
 REWARD = """
 import os, signal

@@ -19,18 +19,10 @@ from rljax.models import TransformerConfig, abstract_params, count_parameters, t
 from rljax.parallel import make_mesh
 from rljax.training import setup
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.beginning import rl_state
-from rljax.training.memory import measured_programs, plan
+from rljax.training.lifecycle.initial_state import rl_state
+from rljax.training.memory import compiled_updates, plan
 from rljax.training.memory.cache_memory import USABLE, sampled_bytes
-from rljax.training.memory.fitting import (
-    bytes_on_a_device,
-    changes_to_try,
-    parameter_shapes,
-    planned_algorithm,
-    state_bytes,
-    state_shapes,
-)
-from rljax.training.memory.measured_programs import (
+from rljax.training.memory.compiled_updates import (
     Measured,
     critic_program,
     data_shapes,
@@ -52,6 +44,14 @@ from rljax.training.memory.roofline import (
     speed_of,
     step_work,
     update_flops,
+)
+from rljax.training.memory.state_memory import (
+    bytes_on_a_device,
+    changes_to_try,
+    parameter_shapes,
+    planned_algorithm,
+    state_bytes,
+    state_shapes,
 )
 from rljax.training.objective.optimizer import policy_optimizer
 from rljax.training.parts.policy import make_shape
@@ -234,7 +234,7 @@ def test_updates_of_several_passes_are_all_counted(monkeypatch):
     for name in ("update", "critic"):
         assert (three[name].flops, three[name].moved) == (3 * one[name].flops, 3 * one[name].moved)
     for name, value in {"policy_program": 0, "critic_program": 0, "temporaries": 5, "sent": 7}.items():
-        monkeypatch.setattr(measured_programs, name, lambda *_, value=value: value)  # compiling is tested elsewhere
+        monkeypatch.setattr(compiled_updates, name, lambda *_, value=value: value)  # compiling is tested elsewhere
     assert measure_updates(once, shape, mesh, 20) == Measured(5, 2 * 7, 5, 24 * 7)
     assert measure_updates(thrice, shape, mesh, 20) == Measured(5, 6 * 7, 5, 72 * 7)
 

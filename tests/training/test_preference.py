@@ -16,7 +16,7 @@ from rljax.models import TransformerConfig
 from rljax.models.value_model import Model, init_value_params, save_value_model, value_model
 from rljax.preference.direct_losses import BY_NAME
 from rljax.training.config.preference import PreferenceConfig
-from rljax.training.inference.opening import load
+from rljax.training.inference.trained_policy import load
 from rljax.training.phases import preference
 from rljax.training.phases.preference import make_preference_setup, train_preference, updates
 

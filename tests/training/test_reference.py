@@ -21,16 +21,16 @@ from rljax.ops.divergence import kl_in_reward
 from rljax.ops.unpublished.reward_history import empty_history
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
-from rljax.training.kept_batch import KeptBatch
 from rljax.training.learner import make_learner
 from rljax.training.lesson import make_study
-from rljax.training.lifecycle.beginning import rl_state
 from rljax.training.lifecycle.debugging import replay
-from rljax.training.memory.fitting import planned_algorithm
+from rljax.training.lifecycle.initial_state import rl_state
+from rljax.training.memory.state_memory import planned_algorithm
 from rljax.training.monitoring.metrics import LearnMetrics, UpdateMetrics
 from rljax.training.objective.reference import check_reference, make_adapt, make_move
 from rljax.training.rollouts import make_prepare, make_remember
 from rljax.training.state import create, kl_coefficient_of
+from rljax.training.stopped_batch import KeptBatch
 
 TARGET, GAIN, BETA = 1e-4, 0.5, 0.1
 TINY = SMALL.replace(

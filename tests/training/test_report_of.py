@@ -4,7 +4,7 @@ import numpy as np
 
 from rljax.data.problem import Problem
 from rljax.evaluation.answers import Sampled
-from rljax.training.inference.answering import Answered
+from rljax.training.inference.answers import Answered
 from rljax.training.inference.evaluation import report_of
 
 PROBLEMS = [Problem(f"{n}?", "7") for n in range(4)]

@@ -29,7 +29,7 @@ from rljax.rewards.protocol import judge
 from rljax.rollout import sequences_of
 from rljax.training.checkpoints.checkpoint import LAST, restore
 from rljax.training.interrupt import Interrupted
-from rljax.training.lifecycle.beginning import first_state, state_of_phase
+from rljax.training.lifecycle.initial_state import first_state, state_of_phase
 from rljax.training.phases import pair_training
 from rljax.training.phases import reward_model as training
 from rljax.training.phases.reward_model import make_reward_setup, train_reward_model

@@ -13,8 +13,8 @@ import pytest
 from rljax.data.history import no_history
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.checkpoints.checkpoint import Checkpoint, restore
+from rljax.training.checkpoints.full_disk import Room
 from rljax.training.checkpoints.retention import Retention
-from rljax.training.checkpoints.room import Room
 from rljax.training.checkpoints.saver import Saver
 from rljax.training.interrupt import Interrupted
 from rljax.training.state import create

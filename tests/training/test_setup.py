@@ -14,7 +14,7 @@ from rljax.preference.reward_model import RewardModel, save_reward_model
 from rljax.settings.flat import flat_names
 from rljax.training.config import TrainConfig, load_config
 from rljax.training.config.train import GROUPS
-from rljax.training.lifecycle.beginning import first_params
+from rljax.training.lifecycle.initial_state import first_params
 from rljax.training.loop import with_dataset
 from rljax.training.objective.algorithm import make_algorithm
 from rljax.training.parts.seams import Seams

@@ -22,7 +22,7 @@ from rljax.settings.options import read_words
 from rljax.tasks.puzzles import ReasoningGymConfig
 from rljax.tasks.sums import SumsConfig
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.beginning import rl_state
+from rljax.training.lifecycle.initial_state import rl_state
 
 needs_package = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None, reason="the package reasoning-gym is not installed"

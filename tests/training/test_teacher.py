@@ -26,7 +26,7 @@ from rljax.ops.weights import sequence_mean
 from rljax.preference.note import MODEL_NOTE, save_tokenizer
 from rljax.rollout import pack, sequences_of
 from rljax.tracking.plots import PANELS
-from rljax.training.lifecycle.beginning import first_params, rl_state
+from rljax.training.lifecycle.initial_state import first_params, rl_state
 from rljax.training.monitoring.batch_statistics import teacher_kl
 from rljax.training.parts.policy import make_shape
 from rljax.training.parts.seams import Seams

@@ -21,7 +21,7 @@ from rljax.preference.config import RewardModelConfig
 from rljax.preference.reward_model import reward_of_model
 from rljax.rewards.protocol import combine, judge
 from rljax.tasks.outliers import OutliersConfig
-from rljax.training.inference.labelled import pairs_of
+from rljax.training.inference.labelled_pairs import pairs_of
 from rljax.training.phases.reward_model import train_reward_model
 
 SCRIPT = "#? confidence: 0.?"

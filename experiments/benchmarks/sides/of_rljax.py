@@ -75,7 +75,7 @@ class Paced:
 
 def opened(folder: Path, step: work.Step):
     """Setup and state of a run that has made no step."""
-    from rljax.training.lifecycle.beginning import first_state, rl_state  # noqa: PLC0415
+    from rljax.training.lifecycle.initial_state import first_state, rl_state  # noqa: PLC0415
     from rljax.training.parts.seams import Seams  # noqa: PLC0415
     from rljax.training.setup import make_setup  # noqa: PLC0415
 

@@ -31,13 +31,13 @@ from rljax.records import documented
 from rljax.rollout import Groups
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.tracking.run_folder import Mark
+from rljax.training.checkpoints.compatibility import check_same_state, refused_structures
 from rljax.training.checkpoints.manifest import Rows, fault_of, write_manifest
 from rljax.training.checkpoints.retention import numbers_in, removed_on_error
-from rljax.training.checkpoints.same_state import check_same_state, refused_structures
-from rljax.training.checkpoints.saved_reference import ITEM as REFERENCE
-from rljax.training.checkpoints.saved_reference import content_hash, link_reference, same_reference
+from rljax.training.checkpoints.shared_reference import ITEM as REFERENCE
+from rljax.training.checkpoints.shared_reference import content_hash, link_reference, same_reference
 from rljax.training.monitoring.remedies import Remedied
-from rljax.training.ring import Ring, entries_by_number, in_order, ring_like
+from rljax.training.sampler_delay import Ring, entries_by_number, in_order, ring_like
 from rljax.training.state import TrainState
 
 LAST, BEST = "last", "best"

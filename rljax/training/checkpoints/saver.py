@@ -17,8 +17,8 @@ from rljax.records import documented
 from rljax.tracking.run_folder import Mark
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.checkpoints.checkpoint import Checkpoint
+from rljax.training.checkpoints.full_disk import Room
 from rljax.training.checkpoints.retention import Retention, prune
-from rljax.training.checkpoints.room import Room
 from rljax.training.interrupt import Interrupted
 
 

@@ -15,8 +15,8 @@ from rljax.ops.arrays import Number
 from rljax.parallel import agree, together
 from rljax.training.config import TrainConfig
 from rljax.training.inference.export import check_new, model_of
-from rljax.training.inference.opening import Which, parameters_of
-from rljax.training.parts.saving import atomically, save_model
+from rljax.training.inference.trained_policy import Which, parameters_of
+from rljax.training.parts.model_folder import atomically, save_model
 
 SIZES = ("layers", "width", "heads", "kv_heads", "hidden")
 """Settings of the small transformer that decide its shapes."""

@@ -12,7 +12,7 @@ from rljax.evaluation.sampled import Call, sample_files
 from rljax.files import atomic_write
 from rljax.models import Policy
 from rljax.rollout import Engine, Environment
-from rljax.training.inference.answering import Answered, answer_problems
+from rljax.training.inference.answers import Answered, answer_problems
 
 AIME_PROBLEMS = 15
 """Problems of an AIME, each worth a point."""

@@ -12,11 +12,11 @@ from rljax.parallel.memory import device_bytes
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
 from rljax.training.inference.hub import Client, check_push, push_folder
-from rljax.training.inference.opening import Which, find_run, fit_devices, parameters_of
+from rljax.training.inference.trained_policy import Which, find_run, fit_devices, parameters_of
 from rljax.training.memory.memory_check import check_loaded
 from rljax.training.parts.adapter import check_alone, open_adapter, write_adapter
+from rljax.training.parts.model_folder import Companions, atomically, companions, save_model
 from rljax.training.parts.policy import make_policy
-from rljax.training.parts.saving import Companions, atomically, companions, save_model
 from rljax.training.parts.seams import Seams, check_parts, refuse_missing, saved_settings
 from rljax.training.parts.tokenizer import make_tokenizer
 

@@ -20,9 +20,9 @@ from rljax.rollout import Response, RolloutWorker
 from rljax.rollout.continuations import Value
 from rljax.rollout.search import Found, Search, beam_search
 from rljax.training.config import TrainConfig
-from rljax.training.inference.answering import check_numbers, judge_name
-from rljax.training.inference.opening import OpenPolicy, load
-from rljax.training.inference.values import CRITIC, value_named
+from rljax.training.inference.answers import check_numbers, judge_name
+from rljax.training.inference.prefix_values import CRITIC, value_named
+from rljax.training.inference.trained_policy import OpenPolicy, load
 from rljax.training.parts.seams import refuse_missing
 
 Watch = Callable[[Sequence[Call]], Iterable[Call]]

@@ -25,11 +25,10 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import TrainConfig
 from rljax.training.controller import under_control
-from rljax.training.inference.opening import fit_devices
-from rljax.training.kept_batch import NAME, KeptBatch, read_batch
+from rljax.training.inference.trained_policy import fit_devices
 from rljax.training.learner import comparison_of
 from rljax.training.lesson import scored_rows
-from rljax.training.lifecycle.beginning import first_params, initial_state, state_of_phase
+from rljax.training.lifecycle.initial_state import first_params, initial_state, state_of_phase
 from rljax.training.monitoring.guard import LARGEST_UPDATE
 from rljax.training.objective.algorithm import with_reward_weights
 from rljax.training.objective.anchor import make_pull
@@ -39,6 +38,7 @@ from rljax.training.reinforce import remedied_setup
 from rljax.training.rollouts import make_prepare
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import TrainState, kl_coefficient_of
+from rljax.training.stopped_batch import NAME, KeptBatch, read_batch
 from rljax.training.update import (
     make_gradient,
     make_score,

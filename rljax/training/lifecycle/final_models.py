@@ -7,7 +7,7 @@ import jax
 
 from rljax.models import Params
 from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint, restore_params
-from rljax.training.parts.saving import atomically, companions, save_model
+from rljax.training.parts.model_folder import atomically, companions, save_model
 from rljax.training.run import Run
 
 

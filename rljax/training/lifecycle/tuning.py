@@ -18,7 +18,7 @@ from rljax.files import atomic_write
 from rljax.records import documented
 from rljax.text import one_line
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.resuming import FREE, schedules
+from rljax.training.lifecycle.resume import FREE, schedules
 from rljax.training.objective.algorithm import make_algorithm, resolved_settings
 
 FILE = "tuning.json"

@@ -15,7 +15,7 @@ from rljax.rollout.environment import Environment
 from rljax.rollout.slots import FittingSlots, peak_bytes, turn_bytes
 from rljax.settings.sizes import byte_count
 from rljax.training.config import TrainConfig
-from rljax.training.memory.fitting import Shapes, bytes_on_a_device, parameter_shapes
+from rljax.training.memory.state_memory import Shapes, bytes_on_a_device, parameter_shapes
 
 USABLE = 0.9
 """Share of a device's memory that a plan may fill; the rest is for programs and for gaps."""

@@ -13,7 +13,7 @@ from rljax.records import documented
 from rljax.rollout.environment import Environment
 from rljax.training.config import TrainConfig
 from rljax.training.memory.cache_memory import USABLE, sampled_bytes
-from rljax.training.memory.fitting import (
+from rljax.training.memory.state_memory import (
     Change,
     WayOut,
     bytes_on_a_device,

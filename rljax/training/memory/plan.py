@@ -1,6 +1,6 @@
 """Memory and work of a run on each device, from shapes alone: no weight is read, and nothing is computed.
 
-The programs are compiled ahead of time for devices that need not be there; see `rljax.training.memory.measured_programs`.
+The programs are compiled ahead of time for devices that need not be there; see `rljax.training.memory.compiled_updates`.
 """
 
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ from rljax.parallel import make_mesh
 from rljax.records import documented
 from rljax.training.config import TrainConfig
 from rljax.training.memory.cache_memory import sampled_bytes
-from rljax.training.memory.fitting import (
+from rljax.training.memory.compiled_sampling import sample_sent, score_sent
+from rljax.training.memory.compiled_updates import Measured, extrapolated, measure_updates
+from rljax.training.memory.roofline import Held, Work, cache_bytes, most_cache_bytes, step_work
+from rljax.training.memory.state_memory import (
     bytes_on_a_device,
     parameter_shapes,
     planned_algorithm,
     ring_bytes,
     state_shapes,
 )
-from rljax.training.memory.measured_programs import Measured, extrapolated, measure_updates
-from rljax.training.memory.measured_sampling import sample_sent, score_sent
-from rljax.training.memory.roofline import Held, Work, cache_bytes, most_cache_bytes, step_work
 from rljax.training.parts.policy import make_shape
 from rljax.training.parts.tokenizer import make_tokenizer
 

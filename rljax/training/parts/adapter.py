@@ -26,7 +26,7 @@ from rljax.records import documented, required
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import TrainConfig
-from rljax.training.parts.saving import Companions
+from rljax.training.parts.model_folder import Companions
 
 BASE = "base_fingerprint"
 """Entry of a run's config.json: by it the base is recognised."""

@@ -36,8 +36,8 @@ from rljax.training.checkpoints.checkpoint import LAST, Quality
 from rljax.training.checkpoints.manifest import fault_of
 from rljax.training.config import AlgorithmConfig, CriticConfig, TrainConfig, WarmStartConfig
 from rljax.training.config.adaptation import AdaptationConfig
-from rljax.training.inference.opening import find_run, fit_devices
-from rljax.training.lifecycle.beginning import first_params, place_state
+from rljax.training.inference.trained_policy import find_run, fit_devices
+from rljax.training.lifecycle.initial_state import first_params, place_state
 from rljax.training.parts.adapter import base_entry
 from rljax.training.parts.seams import Seams, refuse_missing, saved_settings
 from rljax.training.phases.adaptation import WORSE, clipped_feedback

@@ -32,8 +32,8 @@ from rljax.preference.note import MODEL_NOTE, check_named, save_tokenizer
 from rljax.preference.pair_update import EncodedPairs, PairState
 from rljax.records import documented, required
 from rljax.training.config.preference import PreferenceConfig
+from rljax.training.parts.model_folder import Companions, save_model
 from rljax.training.parts.policy import make_policy
-from rljax.training.parts.saving import Companions, save_model
 from rljax.training.parts.tokenizer import all_ends
 from rljax.training.phases.pair_training import (
     PairData,

@@ -24,7 +24,7 @@ from rljax.training.monitoring.metrics import CreditMetrics, LearnMetrics, prese
 from rljax.training.objective.algorithm import one_response_a_prompt
 from rljax.training.objective.critic import critic_folder
 from rljax.training.objective.optimizer import pretraining_optimizer
-from rljax.training.parts.saving import companions, save_model
+from rljax.training.parts.model_folder import companions, save_model
 from rljax.training.rollouts import make_choice, make_prepare, next_rollout
 from rljax.training.run import Run
 from rljax.training.setup import Setup

@@ -17,10 +17,10 @@ from small_runs import SMALL, even_length, is_time
 import rljax
 from rljax.errors import InputError
 from rljax.tracking.rows import read_metrics
-from rljax.training import grace
+from rljax.training import grace_period
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import RunConfig
-from rljax.training.grace import Grace
+from rljax.training.grace_period import Grace
 from rljax.training.interrupt import INTERRUPTED, Interrupted, StopRequest
 from rljax.training.run import Run
 
@@ -29,7 +29,7 @@ import sys, time
 from pathlib import Path
 import rljax
 from small_runs import even_length
-from test_grace import SLOW
+from test_grace_period import SLOW
 
 def reward(completions):
     if Path(sys.argv[1], "metrics.jsonl").read_text().count('"rl"') == 1:
@@ -127,8 +127,8 @@ def test_the_trackers_are_closed_after_the_save_and_a_failed_one_keeps_the_folde
 
         return work
 
-    monkeypatch.setattr(grace, "end_process", calls.append)
-    monkeypatch.setattr(grace, "say_stopped", call("say"))
+    monkeypatch.setattr(grace_period, "end_process", calls.append)
+    monkeypatch.setattr(grace_period, "say_stopped", call("say"))
     run = mock.Mock(
         spec=Run,
         save=call("save"),
@@ -136,7 +136,7 @@ def test_the_trackers_are_closed_after_the_save_and_a_failed_one_keeps_the_folde
         trackers=SimpleNamespace(close=call("close")),
         folder=SimpleNamespace(let_go=call("let go")),
     )
-    grace.leave(run, mock.Mock(spec=Checkpoint))
+    grace_period.leave(run, mock.Mock(spec=Checkpoint))
     begun = {"save": ["save", "close"], "room": ["save", "room", "close"]}
     assert calls == [*begun.get(failing, ["save", "room", "say", "close", "let go"]), code]
     assert ("OSError: gone" in capsys.readouterr().err) == (code == 1)

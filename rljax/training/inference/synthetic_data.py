@@ -14,8 +14,8 @@ from rljax.files import atomic_write
 from rljax.rewards.ballot import vote_for
 from rljax.rollout import RolloutWorker
 from rljax.settings.checks import check_new_file
-from rljax.training.inference.answering import check_numbers, check_temperature, judge_name
-from rljax.training.inference.opening import OpenPolicy, find_run, load
+from rljax.training.inference.answers import check_numbers, check_temperature, judge_name
+from rljax.training.inference.trained_policy import OpenPolicy, find_run, load
 from rljax.training.parts.problems import training_problems
 from rljax.training.parts.seams import refuse_missing
 

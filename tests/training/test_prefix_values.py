@@ -12,7 +12,7 @@ from rljax.models.value_model import init_value_params, value_model
 from rljax.parallel import make_mesh
 from rljax.preference.reward_model import RewardModel, reward_of_model, save_reward_model, sequence_tokens
 from rljax.rollout.continuations import Prefix
-from rljax.training.inference.values import critic_value, reward_model_value
+from rljax.training.inference.prefix_values import critic_value, reward_model_value
 
 TOKENIZER = CharacterTokenizer()
 SHAPE = TransformerConfig(vocab_size=TOKENIZER.vocab_size, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)

@@ -20,7 +20,7 @@ from rljax.evaluation.statistics import (
     over_problems,
 )
 from rljax.records import documented
-from rljax.training.inference.answering import Answered, answer_problems
+from rljax.training.inference.answers import Answered, answer_problems
 from rljax.training.inference.evaluation import report_of
 
 

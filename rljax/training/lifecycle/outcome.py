@@ -20,7 +20,7 @@ from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints.checkpoint import BEST, Checkpoint, Quality
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.resuming import schedules
+from rljax.training.lifecycle.resume import schedules
 from rljax.training.run import Run, resume_command
 
 LONGEST_PROMPT = 40

@@ -1,7 +1,7 @@
 """Messages between devices while a run samples and scores, as the compiler counts them for devices that need not be there.
 
 Every prompt and every response has its full length, as in the rest of a plan; what the counts of the compiler for CPUs mean, is in
-`rljax.training.memory.measured_programs`.
+`rljax.training.memory.compiled_updates`.
 """
 
 import math
@@ -20,9 +20,9 @@ from rljax.rollout import Request, Sampling
 from rljax.rollout.engine import Block, blocks_of
 from rljax.rollout.sampling import Draws, decode, decode_weights, empty_rows, fill_rows, read_prompts, rows_shardings
 from rljax.training.config import TrainConfig
-from rljax.training.memory.fitting import Shapes, parameter_shapes, planned_algorithm, state_shapes, with_places
-from rljax.training.memory.measured_programs import for_measuring, layout_of, planned_critic, planned_policy, sent
+from rljax.training.memory.compiled_updates import for_measuring, layout_of, planned_critic, planned_policy, sent
 from rljax.training.memory.roofline import score_passes
+from rljax.training.memory.state_memory import Shapes, parameter_shapes, planned_algorithm, state_shapes, with_places
 from rljax.training.update import make_score
 
 

@@ -20,8 +20,8 @@ from rljax.rewards.calling import called_name
 from rljax.rollout import Engine, Environment
 from rljax.rollout.continuations import Value
 from rljax.rollout.worker import RolloutWorker
-from rljax.training.inference.opening import OpenPolicy, load
-from rljax.training.inference.values import value_named
+from rljax.training.inference.prefix_values import value_named
+from rljax.training.inference.trained_policy import OpenPolicy, load
 from rljax.training.parts.seams import refuse_missing
 
 

@@ -13,7 +13,7 @@ from rljax.tracking.run_folder import RunFolder, default_run_path
 from rljax.training.checkpoints.checkpoint import LAST
 from rljax.training.checkpoints.manifest import fault_of
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.resuming import Change, changes_between, check_changes
+from rljax.training.lifecycle.resume import Change, changes_between, check_changes
 from rljax.training.parts.adapter import BASE
 from rljax.training.parts.seams import Seams, check_seams, saved_settings
 

@@ -23,7 +23,7 @@ from rljax.training.objective.algorithm import add_correction, laid_out, make_al
 from rljax.training.objective.optimizer import critic_optimizer, policy_optimizer
 from rljax.training.objective.reference import check_reference, first_coefficient, keeps_reference
 from rljax.training.parts.adapter import base_shapes
-from rljax.training.ring import cast_of, entry_of
+from rljax.training.sampler_delay import cast_of, entry_of
 from rljax.training.state import CriticState, TrainState, create
 
 Shapes = PyTree[jax.ShapeDtypeStruct]

@@ -9,7 +9,7 @@ import pytest
 from rljax.algorithms import dapo
 from rljax.errors import InputError
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.resuming import FREE, changes_between, check_changes, check_steps
+from rljax.training.lifecycle.resume import FREE, changes_between, check_changes, check_steps
 
 
 def test_settings_that_may_change_exist_and_others_are_refused_by_name():

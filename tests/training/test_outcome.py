@@ -8,7 +8,7 @@ from rljax.errors import InputError
 from rljax.evaluation.comparison import Comparison
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints.checkpoint import Quality
-from rljax.training.lifecycle.closing import check_judged, events, next_commands, outcome
+from rljax.training.lifecycle.outcome import check_judged, events, next_commands, outcome
 from rljax.training.run import resume_command
 
 PROBLEMS = [Problem("long " * 20, ""), Problem("two\nlines", ""), Problem("what's 3+4?", "7")]

@@ -26,8 +26,8 @@ from rljax.parallel.collectives import collectives
 from rljax.records import documented, required
 from rljax.rollout import Layout, Sequences, lay_out, pack
 from rljax.training.config import TrainConfig
-from rljax.training.memory.fitting import planned_algorithm, state_shapes, with_places
 from rljax.training.memory.microbatch import rows_at_once
+from rljax.training.memory.state_memory import planned_algorithm, state_shapes, with_places
 from rljax.training.objective.algorithm import blank_rollout
 from rljax.training.objective.anchor import make_pull
 from rljax.training.objective.auxiliary import make_auxiliary

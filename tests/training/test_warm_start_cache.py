@@ -10,8 +10,8 @@ from whole_runs import TINY, rows
 import rljax
 from rljax.errors import InputError
 from rljax.tracking.rows import read_metrics
-from rljax.training.phases import kept_warm_start as module
-from rljax.training.phases.kept_warm_start import key_of, local_programs, read_kept, rows_of_warm_start
+from rljax.training.phases import warm_start_cache as module
+from rljax.training.phases.warm_start_cache import key_of, local_programs, read_kept, rows_of_warm_start
 
 SMALL = TINY.replace(
     algorithm="grpo", algorithm_options={}, steps=1, warm_start_accuracy=None, warm_start_steps=3, keep_warm_start=True

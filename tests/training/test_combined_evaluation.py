@@ -6,8 +6,8 @@ import pytest
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.evaluation.answers import Sampled
-from rljax.training.inference.answering import Answered
-from rljax.training.inference.together import check_same, vote_of
+from rljax.training.inference.answers import Answered
+from rljax.training.inference.combined_evaluation import check_same, vote_of
 
 TRUE = "7"
 

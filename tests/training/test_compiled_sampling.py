@@ -10,10 +10,10 @@ from rljax.models import TransformerConfig, abstract_params, init_params, transf
 from rljax.parallel import make_mesh, policy_shardings, put
 from rljax.rollout import DecodingEngine, Request, Sampling
 from rljax.rollout import engine as engine_module
-from rljax.training.memory.fitting import bytes_on_a_device, parameter_shapes
-from rljax.training.memory.measured_programs import layout_of, sent
-from rljax.training.memory.measured_sampling import sample_sent, score_sent
+from rljax.training.memory.compiled_sampling import sample_sent, score_sent
+from rljax.training.memory.compiled_updates import layout_of, sent
 from rljax.training.memory.roofline import cache_bytes, most_cache_bytes
+from rljax.training.memory.state_memory import bytes_on_a_device, parameter_shapes
 
 SHAPE = TransformerConfig(vocab_size=16, width=16, layers=2, heads=4, kv_heads=2, head_dim=8, hidden=32)
 PROMPTS, GROUP, START, BUDGET, SLOTS = 4, 4, 5, 6, 8

@@ -7,7 +7,7 @@ import pytest
 from rljax.errors import InputError
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.begin_or_resume import resumable
+from rljax.training.lifecycle.start import resumable
 
 
 def test_the_files_of_a_process_that_has_not_saved_yet_stay(tmp_path):

@@ -28,7 +28,7 @@ from rljax.tracking.rows import Row, read_metrics
 from rljax.tracking.starts import devices, versions
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.beginning import place_state
+from rljax.training.lifecycle.initial_state import place_state
 from rljax.training.phases.warm_start import warm_start
 from rljax.training.run import Run
 

@@ -20,7 +20,7 @@ from rljax.rollout.continuations import Prefix, Value
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints.checkpoint import restore_params
 from rljax.training.config import TrainConfig
-from rljax.training.inference.opening import OpenPolicy, find_run
+from rljax.training.inference.trained_policy import OpenPolicy, find_run
 from rljax.training.objective.algorithm import add_correction, make_algorithm
 from rljax.training.objective.critic import Critic, make_critic
 from rljax.training.parts.seams import refuse_missing, saved_settings

@@ -16,8 +16,8 @@ from rljax.rewards.protocol import judge
 from rljax.rollout import RolloutWorker
 from rljax.rollout.groups import right_and_known
 from rljax.settings.checks import check_new_file
-from rljax.training.inference.answering import check_numbers, check_temperature
-from rljax.training.inference.opening import OpenPolicy, Which, find_run, load
+from rljax.training.inference.answers import check_numbers, check_temperature
+from rljax.training.inference.trained_policy import OpenPolicy, Which, find_run, load
 from rljax.training.parts.problems import training_problems
 from rljax.training.parts.seams import refuse_missing
 

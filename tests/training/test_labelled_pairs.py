@@ -7,8 +7,8 @@ from small_cli import printed, refused
 
 from rljax.data.preferences import read_preferences
 from rljax.data.problem import Problem
-from rljax.training.inference.labelled import row_of
-from rljax.training.inference.opening import load
+from rljax.training.inference.labelled_pairs import row_of
+from rljax.training.inference.trained_policy import load
 from rljax.training.parts.problems import make_problems
 
 REWARDS = """
