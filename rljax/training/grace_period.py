@@ -16,7 +16,7 @@ from rljax.training.interrupt import INTERRUPTED, Interrupted
 from rljax.training.run import Run, say_stopped
 
 
-class Grace:
+class GracePeriod:
     """Ends the process from a thread: the main one may be inside compiled code, or inside a reward.
 
     Args:

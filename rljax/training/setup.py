@@ -35,17 +35,17 @@ from rljax.training.objective.algorithm import (
     check_algorithm,
     check_features,
     check_judges,
-    laid_out,
     make_algorithm,
+    settings_for,
 )
 from rljax.training.objective.anchor import SAMPLES
 from rljax.training.objective.auxiliary import make_examples
 from rljax.training.objective.critic import Critic, make_critic
-from rljax.training.objective.freezing import check_freeze, held, without_frozen
+from rljax.training.objective.freezing import check_freeze, with_frozen, without_frozen
 from rljax.training.objective.optimizer import policy_optimizer
 from rljax.training.objective.reference import check_reference
 from rljax.training.objective.teacher import Teacher, make_teacher
-from rljax.training.parts.adapter import make_base, merged
+from rljax.training.parts.adapter import make_base, merge_adapter
 from rljax.training.parts.policy import chosen_policy
 from rljax.training.parts.problems import anchor_problems, check_images, make_stream, problems_of_run
 from rljax.training.parts.reward import make_step_reward, reward_groups
@@ -97,7 +97,7 @@ class Setup(NamedTuple):
 
     def whole(self, params: Params | None) -> Params:
         """The policy's parameters from those that are trained: as they are, or an adapter merged into its base; None: the base."""
-        return merged(self.base, params, self.config, mesh=self.mesh, policy=self.policy)
+        return merge_adapter(self.base, params, self.config, mesh=self.mesh, policy=self.policy)
 
     def rows_at_once(self, responses: int) -> int:
         """Rows of a micro-batch in an update on so many responses."""
@@ -131,7 +131,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     algorithm = add_correction(make_algorithm(config) if seams.algorithm is None else seams.algorithm, config)
     check_controller(config, algorithm, own_optimizer=seams.optimizer is not None)
     algorithm = add_entropy_bonus(algorithm, config)
-    config = laid_out(config, algorithm)
+    config = settings_for(config, algorithm)
     check_algorithm(algorithm, config)
     check_reference(algorithm, config)
     _check_sizes(config, mesh)
@@ -167,7 +167,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
         config=config,
         algorithm=algorithm,
         mesh=mesh,
-        policy=held(policy, frozen),
+        policy=with_frozen(policy, frozen),
         optimizer=policy_optimizer(config) if optimizer is None else optimizer,
         critic=make_critic(algorithm, config, policy, mesh, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id),
         base=make_base(config, policy, mesh, is_own=seams.policy is not None),

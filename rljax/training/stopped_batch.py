@@ -25,7 +25,7 @@ GROUPS, PAST = "groups", "past"
 
 
 @documented
-class KeptBatch(NamedTuple):
+class StoppedBatch(NamedTuple):
     """Batch from which a run was learning when it was stopped."""
 
     lesson: Lesson
@@ -38,21 +38,21 @@ class KeptBatch(NamedTuple):
     """Weights of several rewards that the algorithm takes one by one; None if it needs none."""
 
 
-def keep_batch(folder: RunFolder, kept: KeptBatch) -> Path:
+def write_batch(folder: RunFolder, kept: StoppedBatch) -> Path:
     """Write a batch into the folder of its run, in place of an earlier one, and return the file."""
     lesson = kept.lesson
     numbers = {"step": kept.step, "checkpoint": kept.checkpoint, "progress": lesson.progress, "weights": kept.weights}
     notes = {"format": FORMAT} | {name: json.dumps(value) for name, value in numbers.items()}
     past = {} if lesson.past is None else {PAST: lesson.past.memory._asdict()}
     tree = {GROUPS: to_dict(lesson.groups)} | past
-    arrays = {name: np.ascontiguousarray(array) for name, array in flattened(tree).items()}
+    arrays = {name: np.ascontiguousarray(array) for name, array in flatten(tree).items()}
     path = folder.path / NAME
     atomic_write(path, save(arrays, metadata=notes))
     return path
 
 
-def read_batch(path: Path) -> KeptBatch:
-    """Read a batch that `keep_batch` wrote.
+def read_batch(path: Path) -> StoppedBatch:
+    """Read a batch that `write_batch` wrote.
 
     Raises:
         InputError: the file is missing, or is another one.
@@ -71,47 +71,47 @@ def read_batch(path: Path) -> KeptBatch:
                 f"{str(path)!r} is not a batch of a stopped run that this version can read: its format is {notes.get('format')!r}, "
                 f"and {FORMAT!r} is needed."
             )
-        return _kept(nested(arrays), {name: json.loads(text) for name, text in notes.items() if name != "format"})
+        return _batch_from(nest(arrays), {name: json.loads(text) for name, text in notes.items() if name != "format"})
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{str(path)!r} cannot be read as the batch of a stopped run ({error}).") from error
 
 
-def _kept(tree: Mapping[str, Any], numbers: Mapping[str, Any]) -> KeptBatch:
+def _batch_from(tree: Mapping[str, Any], numbers: Mapping[str, Any]) -> StoppedBatch:
     """The batch from the arrays and the numbers of its file."""
     groups = from_dict(tree[GROUPS])
     past = Past(RewardHistory(**tree[PAST]), groups.prompt_ids) if PAST in tree else None
     lesson = Lesson(groups, float(numbers["progress"]), past)
-    return KeptBatch(lesson, int(numbers["step"]), int(numbers["checkpoint"]), numbers["weights"])
+    return StoppedBatch(lesson, int(numbers["step"]), int(numbers["checkpoint"]), numbers["weights"])
 
 
-def flattened(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
     """Arrays of nested dicts by their path.
 
     Example:
-        >>> list(flattened({"a": {"b": np.ones(1)}, "c": np.ones(1)}))
+        >>> list(flatten({"a": {"b": np.ones(1)}, "c": np.ones(1)}))
         ['a/b', 'c']
     """
     found: dict[str, np.ndarray] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            found |= flattened(value, f"{prefix}{json_name(name)}/")
+            found |= flatten(value, f"{prefix}{json_name(name)}/")
         else:
             found[f"{prefix}{json_name(name)}"] = value
     return found
 
 
 def json_name(name: str) -> str:
-    """A name without slashes, which `nested` gives back: that of a part of a reward may be anything."""
+    """A name without slashes, which `nest` gives back: that of a part of a reward may be anything."""
     return json.dumps(name).replace("/", "\\u002f")[1:-1]
 
 
-def nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Nested dicts from the result of `flattened`.
+def nest(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Nested dicts from the result of `flatten`.
 
     Example:
-        >>> list(nested(flattened({"a": {"b/c": np.ones(1)}}))["a"])
+        >>> list(nest(flatten({"a": {"b/c": np.ones(1)}}))["a"])
         ['b/c']
     """
     tree: dict[str, Any] = {}

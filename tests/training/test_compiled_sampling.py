@@ -10,8 +10,8 @@ from rljax.models import TransformerConfig, abstract_params, init_params, transf
 from rljax.parallel import make_mesh, policy_shardings, put
 from rljax.rollout import DecodingEngine, Request, Sampling
 from rljax.rollout import engine as engine_module
-from rljax.training.memory.compiled_sampling import sample_sent, score_sent
-from rljax.training.memory.compiled_updates import layout_of, sent
+from rljax.training.memory.compiled_sampling import bytes_sent_sampling, bytes_sent_scoring
+from rljax.training.memory.compiled_updates import layout_of, sent_bytes
 from rljax.training.memory.roofline import cache_bytes, most_cache_bytes
 from rljax.training.memory.state_memory import bytes_on_a_device, parameter_shapes
 
@@ -38,7 +38,7 @@ def run(mesh, monkeypatch):
         program = getattr(engine_module, name)
 
         def call(*args, **keywords):
-            each = sent(program.lower(*args, **keywords).compile())
+            each = sent_bytes(program.lower(*args, **keywords).compile())
             result = program(*args, **keywords)
             total.append((int(result[1]) if name == "decode" else 1) * each)
             held.append(live_caches() - before)
@@ -72,7 +72,7 @@ def run(mesh, monkeypatch):
 def test_an_engine_sends_what_is_planned_and_holds_the_cache_that_is_planned(monkeypatch):
     mesh = make_mesh(2, 2, 2)
     real, held = run(mesh, monkeypatch)
-    assert sample_sent(CONFIG, SHAPE, mesh, START, SLOTS) == pytest.approx(real, rel=1e-6)
+    assert bytes_sent_sampling(CONFIG, SHAPE, mesh, START, SLOTS) == pytest.approx(real, rel=1e-6)
     assert real > 0
     assert held == most_cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS) > cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS)
 
@@ -88,7 +88,7 @@ def test_a_cache_that_grows_is_held_beside_its_copy_as_planned(monkeypatch):
 def test_a_layer_over_two_tensor_devices_adds_up_two_results_for_every_token():
     """Those of the attention and of the feed-forward layer, of each prompt once and of 16 responses, but for their last tokens."""
     mesh = make_mesh(1, 1, 2)
-    one, two = (sample_sent(CONFIG, replace(SHAPE, layers=layers), mesh, START, SLOTS) for layers in (1, 2))
+    one, two = (bytes_sent_sampling(CONFIG, replace(SHAPE, layers=layers), mesh, START, SLOTS) for layers in (1, 2))
     tokens = PROMPTS * START + PROMPTS * GROUP * (BUDGET - 1)
     assert two - one == pytest.approx(2 * tokens * 4 * SHAPE.width, rel=0.05)
 
@@ -100,11 +100,11 @@ def test_every_micro_batch_that_is_scored_gathers_the_parameters():
     parts = len(layout_of(CONFIG, mesh, START, PROMPTS * GROUP).responses)
     others = 7 * bytes_on_a_device(parameter_shapes(policy, mesh))
     vectors = 4 * sum(leaf.size for leaf in jax.tree.leaves(abstract_params(SHAPE)) if leaf.ndim == 1)
-    grpo, ppo = (score_sent(config, SHAPE, mesh, START) for config in (CONFIG, CONFIG.replace(algorithm="ppo")))
+    grpo, ppo = (bytes_sent_scoring(config, SHAPE, mesh, START) for config in (CONFIG, CONFIG.replace(algorithm="ppo")))
     for messages in (grpo, ppo - grpo):
         assert parts * (others - vectors) <= messages <= 1.2 * parts * others
 
 
 def test_one_device_sends_nothing():
-    assert sample_sent(CONFIG, SHAPE, make_mesh(1, 1), START, SLOTS) == 0
-    assert score_sent(CONFIG, SHAPE, make_mesh(1, 1), START) == 0
+    assert bytes_sent_sampling(CONFIG, SHAPE, make_mesh(1, 1), START, SLOTS) == 0
+    assert bytes_sent_scoring(CONFIG, SHAPE, make_mesh(1, 1), START) == 0

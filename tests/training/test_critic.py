@@ -25,7 +25,7 @@ from rljax.training.interrupt import Interrupted
 from rljax.training.learner import credit_metrics
 from rljax.training.lifecycle.initial_state import rl_state
 from rljax.training.monitoring.metrics import present
-from rljax.training.objective.algorithm import laid_out, make_algorithm
+from rljax.training.objective.algorithm import make_algorithm, settings_for
 from rljax.training.objective.critic import first_critic, make_critic, make_head
 from rljax.training.phases.value_pretraining import monte_carlo
 from rljax.training.state import begin_rl, create, place
@@ -252,9 +252,9 @@ def test_parts_are_taken_out():
     assert make_algorithm(TINY.replace(without=("positive_examples",))).terms == ()
     assert make_algorithm(TINY.replace(without=("positive_examples", "length_adaptive"))).critic.policy_lambda is None
     alone = TINY.replace(without=("group_sampling",))
-    config = laid_out(alone, make_algorithm(alone))
+    config = settings_for(alone, make_algorithm(alone))
     assert (config.sampling.prompts, config.sampling.group_size) == (16, 1)
-    assert laid_out(TINY, whole) is TINY
+    assert settings_for(TINY, whole) is TINY
 
 
 @pytest.mark.parametrize(

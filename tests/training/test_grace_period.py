@@ -20,7 +20,7 @@ from rljax.tracking.rows import read_metrics
 from rljax.training import grace_period
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import RunConfig
-from rljax.training.grace_period import Grace
+from rljax.training.grace_period import GracePeriod
 from rljax.training.interrupt import INTERRUPTED, Interrupted, StopRequest
 from rljax.training.run import Run
 
@@ -100,14 +100,14 @@ def test_only_the_first_sigterm_starts_the_time():
 
 @pytest.mark.parametrize(("seconds", "is_left"), [(None, False), (0.0, True)])
 def test_what_may_be_given_up_is_given_up_in_time(seconds, is_left):
-    left, time_left = threading.Event(), Grace(seconds)
+    left, time_left = threading.Event(), GracePeriod(seconds)
     with time_left.within(left.set):
         time_left.begin()
         assert left.wait(10.0 if is_left else 0.2) == is_left
 
 
 def test_what_may_not_be_given_up_is_finished():
-    left, time_left = threading.Event(), Grace(0.0)
+    left, time_left = threading.Event(), GracePeriod(0.0)
     time_left.begin()
     assert not left.wait(0.2)
     with time_left.within(left.set):

@@ -26,7 +26,7 @@ from rljax.training.memory.compiled_updates import (
     Measured,
     critic_program,
     data_shapes,
-    extrapolated,
+    extrapolate,
     for_memory,
     measure_updates,
     policy_program,
@@ -111,7 +111,7 @@ def test_the_bytes_of_the_state_are_those_of_a_run(changes):
 def test_what_a_deep_model_takes_follows_from_shallow_ones():
     mesh = make_mesh(1, 2)
     direct = measure_updates(CONFIG, SHAPE, mesh, 20)
-    guess = extrapolated(lambda layers: measure_updates(CONFIG, replace(SHAPE, layers=layers), mesh, 20), SHAPE.layers)
+    guess = extrapolate(lambda layers: measure_updates(CONFIG, replace(SHAPE, layers=layers), mesh, 20), SHAPE.layers)
     assert guess.temporaries == pytest.approx(direct.temporaries, rel=0.1)
     assert guess.sent == pytest.approx(direct.sent, rel=0.02)
     assert direct.temporaries > 4 * SHAPE.vocab_size * SHAPE.width
@@ -233,7 +233,7 @@ def test_updates_of_several_passes_are_all_counted(monkeypatch):
     assert {name for name in one if three[name] != one[name]} == {"update", "critic"}
     for name in ("update", "critic"):
         assert (three[name].flops, three[name].moved) == (3 * one[name].flops, 3 * one[name].moved)
-    for name, value in {"policy_program": 0, "critic_program": 0, "temporaries": 5, "sent": 7}.items():
+    for name, value in {"policy_program": 0, "critic_program": 0, "temporaries": 5, "sent_bytes": 7}.items():
         monkeypatch.setattr(compiled_updates, name, lambda *_, value=value: value)  # compiling is tested elsewhere
     assert measure_updates(once, shape, mesh, 20) == Measured(5, 2 * 7, 5, 24 * 7)
     assert measure_updates(thrice, shape, mesh, 20) == Measured(5, 6 * 7, 5, 72 * 7)

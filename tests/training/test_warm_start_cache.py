@@ -11,7 +11,7 @@ import rljax
 from rljax.errors import InputError
 from rljax.tracking.rows import read_metrics
 from rljax.training.phases import warm_start_cache as module
-from rljax.training.phases.warm_start_cache import key_of, local_programs, read_kept, rows_of_warm_start
+from rljax.training.phases.warm_start_cache import key_of, local_programs, read_cache, rows_of_warm_start
 
 SMALL = TINY.replace(
     algorithm="grpo", algorithm_options={}, steps=1, warm_start_accuracy=None, warm_start_steps=3, keep_warm_start=True
@@ -65,12 +65,12 @@ def test_a_damaged_one_is_made_again(folder, first, tmp_path):
     again = rljax.train(SMALL.replace(run=str(tmp_path / "again")))
     assert "holds no warm start that can be used (it is damaged" in log(again.run)
     same_run(again.run, first.run)
-    assert len(read_kept(place, first.params).rows) == 3
+    assert len(read_cache(place, first.params).rows) == 3
 
 
 @pytest.mark.parametrize("changes", [{"keep_warm_start": False}, {"warm_start_accuracy": 0.9}, {"reward": even_length}])
 def test_others_are_neither_kept_nor_taken(folder, first, tmp_path, monkeypatch, changes):
-    monkeypatch.setattr(module, "read_kept", None)
+    monkeypatch.setattr(module, "read_cache", None)
     before = kept(folder)
     reward = changes.get("reward")
     settings = {name: value for name, value in changes.items() if name != "reward"}

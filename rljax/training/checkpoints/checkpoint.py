@@ -31,9 +31,9 @@ from rljax.records import documented
 from rljax.rollout import Groups
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.tracking.run_folder import Mark
-from rljax.training.checkpoints.compatibility import check_same_state, refused_structures
+from rljax.training.checkpoints.compatibility import check_same_state, refuse_structures
 from rljax.training.checkpoints.manifest import Rows, fault_of, write_manifest
-from rljax.training.checkpoints.retention import numbers_in, removed_on_error
+from rljax.training.checkpoints.retention import numbers_in, remove_on_error
 from rljax.training.checkpoints.shared_reference import ITEM as REFERENCE
 from rljax.training.checkpoints.shared_reference import content_hash, link_reference, same_reference
 from rljax.training.monitoring.remedies import Remedied
@@ -205,13 +205,13 @@ def begin_save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) 
         if not of_first(np.int32(len(found))):
             items[REFERENCE] = ocp.args.StandardSave(checkpoint.state.reference)
 
-    with removed_on_error(folder, number), quiet_orbax(), ExitStack() as stack:
+    with remove_on_error(folder, number), quiet_orbax(), ExitStack() as stack:
         manager = stack.enter_context(_manager(folder, writes=True))
         manager.save(number, args=ocp.args.Composite(**items), force=True)
         stack.pop_all()
 
     def end() -> None:
-        with removed_on_error(folder, number):
+        with remove_on_error(folder, number):
             with quiet_orbax(), manager:
                 manager.wait_until_finished()
             if is_first():
@@ -284,7 +284,7 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
             wanted["carried"] = ocp.args.StandardRestore(_abstract(saved["carried"]))
         if saved.get("ring") is not None:
             wanted["ring"] = ocp.args.StandardRestore(ring_like(dict(saved["ring"]), state.params))
-        with refused_structures(folder, own, state):
+        with refuse_structures(folder, own, state):
             found = manager.restore(number, args=ocp.args.Composite(**wanted))
     carried = from_dict(found["carried"]) if "carried" in wanted else None
     ring = in_order(found["ring"]) if "ring" in wanted else ()

@@ -14,7 +14,7 @@ PAUSE_SECONDS = 0.1
 """Longest time until a request to stop is noticed while the run waits, in seconds."""
 
 
-class Room:
+class DiskWriter:
     """Repeats writes that meet a full disk, a used-up quota or a disk that can only be read, until there is room.
 
     Every write that is attempted has to leave nothing behind when it fails. Several threads may use one object.

@@ -51,7 +51,7 @@ def numbers_in(folder: Path) -> list[int]:
 
 
 @contextmanager
-def removed_on_error(folder: Path, number: int) -> Generator[None]:
+def remove_on_error(folder: Path, number: int) -> Generator[None]:
     """Remove what a failed save of a checkpoint has left; the first process does it."""
     try:
         yield

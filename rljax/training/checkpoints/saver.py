@@ -17,7 +17,7 @@ from rljax.records import documented
 from rljax.tracking.run_folder import Mark
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.checkpoints.checkpoint import Checkpoint
-from rljax.training.checkpoints.full_disk import Room
+from rljax.training.checkpoints.full_disk import DiskWriter
 from rljax.training.checkpoints.retention import Retention, prune
 from rljax.training.interrupt import Interrupted
 
@@ -40,7 +40,7 @@ class Saver:
     Args:
         folder: of all checkpoints of a run.
         keep: which checkpoints stay, by the name of their kind.
-        room: repeats a save that meets a full disk.
+        disk: repeats a save that meets a full disk.
         tell: shows a warning.
         waiting: its context is entered while the loop waits for a save, for example to measure the time.
     """
@@ -49,13 +49,13 @@ class Saver:
         self,
         folder: Path,
         keep: Mapping[str, Retention],
-        room: Room,
+        disk: DiskWriter,
         tell: Callable[[str], None],
         waiting: Callable[[], AbstractContextManager] = nullcontext,
     ):
         self._folder = folder
         self._keep = keep
-        self._room = room
+        self._disk = disk
         self._tell = tell
         self._waiting = waiting
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="save")
@@ -149,7 +149,7 @@ class Saver:
     def _write(self, save: Save) -> None:
         """Write a checkpoint, and then delete old ones: two writes, so that a lack of room in the second repeats it alone."""
         folder, step = self._folder / save.which, int(save.checkpoint.state.step)
-        self._room.attempt("the checkpoint", lambda: checkpoints.save(folder, save.checkpoint, save.marks))
+        self._disk.attempt("the checkpoint", lambda: checkpoints.save(folder, save.checkpoint, save.marks))
         self._prune(save.which, step)
 
     def _end(self, which: str, step: int, end: Callable[[], None]) -> None:
@@ -160,4 +160,4 @@ class Saver:
 
     def _prune(self, which: str, step: int) -> None:
         folder, keep = self._folder / which, self._keep[which]
-        self._room.attempt("the checkpoint that is kept apart", lambda: prune(folder, step, keep))
+        self._disk.attempt("the checkpoint that is kept apart", lambda: prune(folder, step, keep))

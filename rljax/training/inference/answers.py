@@ -92,7 +92,7 @@ def answer_problems(
         InputError: the target cannot be opened, or an argument cannot be used.
     """
     check_numbers(limit=limit, samples=samples, batch=batch, seed=seed)
-    at, choosers = chosen_k(samples, k), checked_choosers(choose, samples)
+    at, choosers = chosen_k(samples, k), check_choosers(choose, samples)
     temperature = chosen_temperature(samples, greedy=greedy, temperature=temperature, top_k=top_k, top_p=top_p)
     opened = load(
         target,
@@ -156,14 +156,14 @@ def judged_answers(
     return answer_all(worker, opened.params, samples, vote=vote, settings=settings, values=scores, **drawing)
 
 
-def checked_choosers(names: Sequence[str], samples: int) -> list[str]:
+def check_choosers(names: Sequence[str], samples: int) -> list[str]:
     """Choosers, each once.
 
     Raises:
         InputError: there is a single answer to choose from.
 
     Example:
-        >>> checked_choosers(("votes", "critic", "votes"), 4)
+        >>> check_choosers(("votes", "critic", "votes"), 4)
         ['votes', 'critic']
     """
     if names and samples == 1:

@@ -61,13 +61,13 @@ def average(
     mean, total = None, 0.0
     for (config, run, place, *_), weight in zip(opened, chosen, strict=True):
         params, total = parameters_of(config, policy, mesh, run, place), total + weight
-        mean = params if mean is None else moved(mean, params, weight / total)
+        mean = params if mean is None else move_towards(mean, params, weight / total)
     atomically(folder, lambda part: save_model(part, policy, mean, beside))
     return folder
 
 
 @partial(jax.jit, donate_argnums=0)
-def moved(mean: PyTree[Array], params: PyTree[Array], share: Number) -> Params:
+def move_towards(mean: PyTree[Array], params: PyTree[Array], share: Number) -> Params:
     """Move a mean by a share of its distance to further parameters; parameters that are equal to it leave it bit for bit.
 
     Args:
@@ -77,7 +77,7 @@ def moved(mean: PyTree[Array], params: PyTree[Array], share: Number) -> Params:
 
     Example:
         >>> import jax.numpy as jnp
-        >>> moved({"w": jnp.array([1.0, 2.0])}, {"w": jnp.array([5.0, 2.0])}, 0.25)["w"].tolist()
+        >>> move_towards({"w": jnp.array([1.0, 2.0])}, {"w": jnp.array([5.0, 2.0])}, 0.25)["w"].tolist()
         [2.0, 2.0]
     """
     return jax.tree.map(lambda old, new: old + share * (new - old), mean, params)

@@ -79,7 +79,7 @@ def label_responses(
     opened = load(target, which=which, dataset=dataset, problems=problems, reward=reward)
     refuse_missing(opened.missing)
     worker = opened.sampler(temperature=temperature, top_k=None, top_p=None)
-    rows, labelled = _labelled(opened, worker, prompts=prompts, samples=samples, seed=seed)
+    rows, labelled = _label(opened, worker, prompts=prompts, samples=samples, seed=seed)
     if not rows:
         known = "all are right" if labelled.right == 1 else f"{labelled.right:.0%} are right"
         raise InputError(
@@ -90,7 +90,7 @@ def label_responses(
     return labelled
 
 
-def _labelled(
+def _label(
     opened: OpenPolicy, worker: RolloutWorker, *, prompts: int, samples: int, seed: int
 ) -> tuple[list[dict[str, Any]], Labelled]:
     """Rows of the pairs, and their numbers."""

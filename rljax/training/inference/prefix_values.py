@@ -81,7 +81,7 @@ def critic_value(opened: OpenPolicy, target: str | Path, *, which: str = "best")
         lengths = np.array([padded_length(length + 1) for length in ends.tolist()], int)
         for length in np.unique(lengths):
             places = np.flatnonzero(lengths == length)
-            values = compiled(params, _laid_out([prefixes[row] for row in places.tolist()], int(length), end))
+            values = compiled(params, _rows_with_end([prefixes[row] for row in places.tolist()], int(length), end))
             found[places] = values[np.arange(len(places)), ends[places]]
         return found
 
@@ -113,7 +113,7 @@ def _critic_params(critic: Critic, policy: Policy, policy_params: Params, mesh: 
     return restore_params(folder, like, within=("critic", "params"))
 
 
-def _laid_out(prefixes: Sequence[Prefix], length: int, end: int) -> Sequences:
+def _rows_with_end(prefixes: Sequence[Prefix], length: int, end: int) -> Sequences:
     """Rows of prefixes, each with the end token after it: the critic gives the value before every token."""
     prompts = left_pad([prefix.prompt for prefix in prefixes], padded_length(max(len(p.prompt) for p in prefixes)), 0)
     tokens, attention = right_pad([[*prefix.tokens, end] for prefix in prefixes], length, 0)

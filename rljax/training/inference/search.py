@@ -89,7 +89,9 @@ def search(
         values={value: valued},
         watch=watch,
     )
-    row = partial(_searched, opened, worker, valued, sampled, name=value, expand=expand, ends=ends, batch=batch, seed=seed)
+    row = partial(
+        _search_once, opened, worker, valued, sampled, name=value, expand=expand, ends=ends, batch=batch, seed=seed
+    )
     return search_report(sampled, value, [row(count) for count in samples])
 
 
@@ -120,7 +122,7 @@ def ends_of_steps(config: TrainConfig) -> tuple[str, ...]:
     return LINE_ENDS if named is None else STEP_ENDS.get(named, LINE_ENDS)
 
 
-def _searched(
+def _search_once(
     opened: OpenPolicy,
     worker: RolloutWorker,
     value: Value,

@@ -75,7 +75,7 @@ def generate(
         raise InputError(f"--similarity is {similarity}; it must be from 0 to 1.")
     run, _ = find_run(target, checkpoint)
     problems = training_problems(run, target) if dataset is None else load_problems(dataset)
-    opened, worker = _opened(target, problems[:limit], checkpoint=checkpoint, reward=reward, temperature=temperature)
+    opened, worker = _open(target, problems[:limit], checkpoint=checkpoint, reward=reward, temperature=temperature)
     vote = vote_for(judge_name(reward, opened.config.reward.name))
     rows = answered_rows(worker, opened.params, samples, seed=seed, batch=batch, vote=vote, watch=watch)
     kept = kept_responses(rows, worker.prompts.problems, keep=keep, most=most, threshold=similarity, agreement=agreement)
@@ -123,7 +123,7 @@ def clean(
     _check(out, samples=samples, limit=limit, batch=batch, seed=seed, temperature=temperature, agreement=agreement)
     demonstrated = load_problems(dataset)[:limit]
     distinct = list({problem.prompt: problem for problem in demonstrated}.values())
-    opened, worker = _opened(target, distinct, checkpoint=checkpoint, reward=reward, temperature=temperature)
+    opened, worker = _open(target, distinct, checkpoint=checkpoint, reward=reward, temperature=temperature)
     vote = vote_for(judge_name(reward, opened.config.reward.name))
     rows = answered_rows(worker, opened.params, samples, seed=seed, batch=batch, vote=vote, watch=watch)
     replace = contradicted == "replace"
@@ -134,7 +134,7 @@ def clean(
     return cleaned
 
 
-def _opened(
+def _open(
     target: str | Path,
     problems: Sequence[Problem],
     *,

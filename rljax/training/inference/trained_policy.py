@@ -26,7 +26,7 @@ from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import DevicesConfig, TrainConfig
 from rljax.training.memory.memory_check import check_loaded
-from rljax.training.parts.adapter import merged, open_adapter
+from rljax.training.parts.adapter import merge_adapter, open_adapter
 from rljax.training.parts.policy import chosen_policy
 from rljax.training.parts.problems import Problems, make_problems
 from rljax.training.parts.seams import Seams, check_parts, refuse_missing, saved_settings
@@ -121,7 +121,7 @@ class OpenPolicy(NamedTuple):
             limit = self.config.data.max_prompt_tokens
             raise InputError(f"{found.dropped} prompts are longer than max_prompt_tokens={limit}.")
         worker = self.sampler(temperature=temperature, top_k=top_k, top_p=top_p, stop=stop, stop_ids=stop_ids)
-        responses = _continued(replace(worker, prompts=found), self.params, count, seed)
+        responses = _draw_continuations(replace(worker, prompts=found), self.params, count, seed)
         return [[worker.judge.completion(response) for response in row] for row in responses]
 
     def sample_ids(
@@ -165,11 +165,11 @@ class OpenPolicy(NamedTuple):
         rows = tuple(list(map(int, tokens)) for tokens in prompts)
         found = EncodedPrompts(tuple(Problem("", "") for _ in rows), rows, dropped=0)
         worker = self.sampler(temperature=temperature, top_k=top_k, top_p=top_p, stop=stop, stop_ids=stop_ids)
-        responses = _continued(replace(worker, prompts=found), self.params, count, seed)
+        responses = _draw_continuations(replace(worker, prompts=found), self.params, count, seed)
         return [[response.tokens.tolist() for response in row] for row in responses]
 
 
-def _continued(worker: RolloutWorker, params: Params, count: int, seed: int) -> list[list[Response]]:
+def _draw_continuations(worker: RolloutWorker, params: Params, count: int, seed: int) -> list[list[Response]]:
     """Draw `count` responses to each of the worker's prompts."""
     if count < 1:
         raise InputError(f"count is {count}; it must be at least 1.")
@@ -253,7 +253,7 @@ def load(
     if missing:
         seams = seams._replace(reward=partial(_refuse_to_judge, missing))
     split = make_problems(config) if problems is None else Problems(problems, problems)
-    return _opened(config, seams, split, run, place)._replace(missing=missing)
+    return _open(config, seams, split, run, place)._replace(missing=missing)
 
 
 def _overridden(
@@ -283,7 +283,7 @@ def _refuse_to_judge(missing: Sequence[str], completions: Sequence[str]) -> list
     return []
 
 
-def _opened(config: TrainConfig, seams: Seams, problems: Problems, run: RunFolder | None, which: str) -> OpenPolicy:
+def _open(config: TrainConfig, seams: Seams, problems: Problems, run: RunFolder | None, which: str) -> OpenPolicy:
     """Put model, problems and parameters together."""
     mesh = make_mesh(config.devices.replicas, config.devices.fsdp, config.devices.tensor)
     tokenizer = make_tokenizer(config)
@@ -300,7 +300,7 @@ def parameters_of(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolde
     """The policy's parameters on the mesh: the initial ones, or those of a run's checkpoint, with the adapter merged in."""
     if run is not None and config.adapter.rank is not None:
         opened = open_adapter(config, policy, mesh, run, which)
-        return merged(opened.base, opened.params, config, mesh=mesh, policy=policy)
+        return merge_adapter(opened.base, opened.params, config, mesh=mesh, policy=policy)
     key = jax.random.key(config.run.seed)
     params = policy.init(key) if run is None or policy.shapes is None else policy.shapes()
     places = policy_shardings(mesh, params, params, policy.partition)

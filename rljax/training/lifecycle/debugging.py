@@ -38,7 +38,7 @@ from rljax.training.reinforce import remedied_setup
 from rljax.training.rollouts import make_prepare
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import TrainState, kl_coefficient_of
-from rljax.training.stopped_batch import NAME, KeptBatch, read_batch
+from rljax.training.stopped_batch import NAME, StoppedBatch, read_batch
 from rljax.training.update import (
     make_gradient,
     make_score,
@@ -79,7 +79,7 @@ class Term(NamedTuple):
 class Diagnosis(NamedTuple):
     """Findings of a replay."""
 
-    kept: KeptBatch
+    kept: StoppedBatch
     """The batch."""
     terms: tuple[Term, ...]
     """All terms, in the order in which they are computed."""
@@ -179,7 +179,7 @@ def _no_reward(completions: list[str]) -> list[None]:
     return [None] * len(completions)
 
 
-def replay(setup: Setup, state: TrainState, kept: KeptBatch) -> Diagnosis:
+def replay(setup: Setup, state: TrainState, kept: StoppedBatch) -> Diagnosis:
     """Compute every term of a batch again, without changing anything."""
     groups, progress, past, _ = kept.lesson
     rollout, sequences = groups.rollout, sequences_of(groups)

@@ -36,7 +36,7 @@ def _written(run: Run, checkpoint: Checkpoint, which: str) -> Path:
     params = setup.whole(_params(run, checkpoint, which))
     beside = companions(run.config, setup.tokenizer)
     save = partial(save_model, model=setup.policy, params=params, beside=beside)
-    run.room.attempt_together("the model", lambda: atomically(folder, save))
+    run.disk.attempt_together("the model", lambda: atomically(folder, save))
     return folder
 
 

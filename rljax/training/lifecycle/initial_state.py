@@ -12,7 +12,7 @@ from rljax.parallel import row_shards, together
 from rljax.records import required
 from rljax.rollout import DecodingEngine
 from rljax.rollout.decoder_check import check_decoder
-from rljax.training.objective.anchor import estimated
+from rljax.training.objective.anchor import with_fisher
 from rljax.training.objective.critic import first_critic
 from rljax.training.objective.optimizer import check_optimizer, critic_optimizer, warm_start_optimizer
 from rljax.training.objective.reference import first_coefficient, keeps_reference
@@ -102,7 +102,7 @@ def add_anchor(setup: Setup, state: TrainState) -> TrainState:
     if setup.anchor is None:
         return state
     score = make_score(setup.policy, setup.config.sampling.temperature)
-    return estimated(state, setup.anchor, score, setup.mesh)
+    return with_fisher(state, setup.anchor, score, setup.mesh)
 
 
 def state_of_phase(setup: Setup, state: TrainState, phase: int) -> TrainState:

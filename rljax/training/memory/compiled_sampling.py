@@ -20,13 +20,13 @@ from rljax.rollout import Request, Sampling
 from rljax.rollout.engine import Block, blocks_of
 from rljax.rollout.sampling import Draws, decode, decode_weights, empty_rows, fill_rows, read_prompts, rows_shardings
 from rljax.training.config import TrainConfig
-from rljax.training.memory.compiled_updates import for_measuring, layout_of, planned_critic, planned_policy, sent
+from rljax.training.memory.compiled_updates import for_measuring, layout_of, planned_critic, planned_policy, sent_bytes
 from rljax.training.memory.roofline import score_passes
 from rljax.training.memory.state_memory import Shapes, parameter_shapes, planned_algorithm, state_shapes, with_places
 from rljax.training.update import make_score
 
 
-def sample_sent(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, slots: int) -> int:
+def bytes_sent_sampling(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, slots: int) -> int:
     """Bytes that a device sends while all responses of a step are drawn by the built-in engine.
 
     It gathers the weights once, reads prompts, puts them into rows, and draws a token of each row, round after round. The weights
@@ -53,24 +53,26 @@ def sample_sent(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, promp
 
     params = parameter_shapes(planned_policy(config, shape, mesh), mesh)
     weights = decode_weights.lower(decoder, params).compile(compiler_options=options)
-    ready = returned(weights, jax.eval_shape(partial(decode_weights, decoder), params))
+    ready = output_shapes(weights, jax.eval_shape(partial(decode_weights, decoder), params))
     prompts = rows_of(blocks[0].rows, prompt_length), rows_of(blocks[0].rows, prompt_length, dtype=jnp.bool_)
     read = read_prompts.lower(decoder, ready, *prompts, budget=0).compile(compiler_options=options)
-    part = returned(read, jax.eval_shape(partial(read_prompts, decoder, budget=0), ready, *prompts))
+    part = output_shapes(read, jax.eval_shape(partial(read_prompts, decoder, budget=0), ready, *prompts))
     make = partial(empty_rows, decoder, rows=slots, length=prompt_length, budget=budget, room=budget)
     empty = jax.eval_shape(make, ready)
     empty = with_places(empty, rows_shardings(decoder, empty, mesh))
     begun = [part] * blocks[0].parts, rows_of(slots), Draws(rows_of(slots, 2, dtype=jnp.uint32), rows_of(slots))
     fill = fill_rows.lower(decoder, empty, *begun, sampling=sampling).compile(compiler_options=options)
-    full = returned(fill, empty)
+    full = output_shapes(fill, empty)
     one = jax.ShapeDtypeStruct((), jnp.int32)
     draw = decode.lower(decoder, ready, full, one, one, sampling=sampling).compile(compiler_options=options)
     reads = sum(-(-len(block.prompts) // block.rows) for block in blocks)
     tokens = math.ceil(count / slots) * (budget - 1)  # the first one is drawn when a row is filled
-    return sent(weights) + reads * sent(read) + fills(blocks, slots) * sent(fill) + tokens * sent(draw)
+    return (
+        sent_bytes(weights) + reads * sent_bytes(read) + fills(blocks, slots) * sent_bytes(fill) + tokens * sent_bytes(draw)
+    )
 
 
-def score_sent(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> int:
+def bytes_sent_scoring(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> int:
     """Bytes that a device sends while a step's responses are scored: by the policy or its reference, and by the critic."""
     if mesh.size == 1:
         return 0
@@ -83,11 +85,11 @@ def score_sent(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt
     if passes:
         score = jax.jit(make_score(policy, config.sampling.temperature))
         params = parameter_shapes(policy, mesh)
-        total += passes * parts * sent(score.lower(params, packed).compile(compiler_options=options))
+        total += passes * parts * sent_bytes(score.lower(params, packed).compile(compiler_options=options))
     if algorithm.critic is not None:
         params = required(state_shapes(config, algorithm, policy, mesh)[0].critic, "state.critic").params
         values = jax.jit(planned_critic(config, algorithm, policy).values)
-        total += parts * sent(values.lower(params, packed).compile(compiler_options=options))
+        total += parts * sent_bytes(values.lower(params, packed).compile(compiler_options=options))
     return total
 
 
@@ -103,7 +105,7 @@ def sampling_of(config: TrainConfig) -> Sampling:
     )
 
 
-def returned(program: jax.stages.Compiled, shapes: Any) -> Shapes:
+def output_shapes(program: jax.stages.Compiled, shapes: Any) -> Shapes:
     """Shapes of what a program returns, and where it lies."""
     return with_places(shapes, program.output_shardings)
 

@@ -32,7 +32,7 @@ from rljax.training.objective.algorithm import blank_rollout
 from rljax.training.objective.anchor import make_pull
 from rljax.training.objective.auxiliary import make_auxiliary
 from rljax.training.objective.critic import Critic
-from rljax.training.objective.freezing import held
+from rljax.training.objective.freezing import with_frozen
 from rljax.training.objective.optimizer import critic_optimizer, policy_optimizer
 from rljax.training.state import places
 from rljax.training.update import compile_policy_step, make_score, without_teacher
@@ -141,7 +141,7 @@ def planned_critic(config: TrainConfig, algorithm: Algorithm, policy: Policy) ->
 def planned_policy(config: TrainConfig, shape: TransformerConfig, mesh: Mesh) -> Policy:
     """The policy of a run with a model of this shape."""
     policy = transformer_policy(shape, eos=0, mesh=mesh, chunk=config.model.score_chunk)
-    return held(policy, config.optimization.freeze)
+    return with_frozen(policy, config.optimization.freeze)
 
 
 def temporaries(program: jax.stages.Compiled) -> int:
@@ -149,7 +149,7 @@ def temporaries(program: jax.stages.Compiled) -> int:
     return int(required(program.memory_analysis(), "memory_analysis").temp_size_in_bytes)
 
 
-def sent(program: jax.stages.Compiled) -> int:
+def sent_bytes(program: jax.stages.Compiled) -> int:
     """Bytes that each device sends when a program runs."""
     return round(sum(each.sent for each in collectives(required(program.as_text(), "as_text"))))
 
@@ -159,12 +159,12 @@ def measure_updates(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, p
     algorithm, laid = planned_algorithm(config)
     program = policy_program(config, shape, mesh, prompt_length)
     passes = laid.optimization.passes
-    of_policy = temporaries(program), passes * laid.optimization.minibatches * sent(program)
+    of_policy = temporaries(program), passes * laid.optimization.minibatches * sent_bytes(program)
     if algorithm.critic is None:
         return Measured(*of_policy)
     program, schedule = critic_program(config, shape, mesh, prompt_length), value_schedule(algorithm, laid)
     updates = passes * schedule.minibatches * schedule.passes
-    return Measured(*of_policy, temporaries(program), updates * sent(program))
+    return Measured(*of_policy, temporaries(program), updates * sent_bytes(program))
 
 
 def for_memory(mesh: Mesh) -> dict[str, str]:
@@ -193,11 +193,11 @@ def for_measuring(mesh: Mesh) -> dict[str, Any]:
     return {**CHEAP_CODE, **for_memory(mesh)}
 
 
-def extrapolated(measure: Callable[[int], Measured], layers: int) -> Measured:
+def extrapolate(measure: Callable[[int], Measured], layers: int) -> Measured:
     """Measure at two small numbers of layers, at the same time, and go on in a straight line.
 
     Example:
-        >>> extrapolated(lambda layers: Measured(10 + 3 * layers, 7), 30)
+        >>> extrapolate(lambda layers: Measured(10 + 3 * layers, 7), 30)
         Measured(temporaries=100, sent=7, critic_temporaries=0, critic_sent=0, sample_sent=0, score_sent=0)
     """
     few, more = 2, 3

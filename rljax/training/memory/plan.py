@@ -18,8 +18,8 @@ from rljax.parallel import make_mesh
 from rljax.records import documented
 from rljax.training.config import TrainConfig
 from rljax.training.memory.cache_memory import sampled_bytes
-from rljax.training.memory.compiled_sampling import sample_sent, score_sent
-from rljax.training.memory.compiled_updates import Measured, extrapolated, measure_updates
+from rljax.training.memory.compiled_sampling import bytes_sent_sampling, bytes_sent_scoring
+from rljax.training.memory.compiled_updates import Measured, extrapolate, measure_updates
 from rljax.training.memory.roofline import Held, Work, cache_bytes, most_cache_bytes, step_work
 from rljax.training.memory.state_memory import (
     bytes_on_a_device,
@@ -100,7 +100,7 @@ def make_plan(
     sampled = sampled_bytes(config, policy, mesh, prompt_length, left=left, platform="accelerator")
     # A layer with a window takes no more memory than others, so layers of both kinds are measured alike.
     alike = replace(shape, window=None, full_layers=()) if shape.full_layers else shape
-    found = extrapolated(
+    found = extrapolate(
         lambda layers: measure(config, replace(alike, layers=layers), mesh, prompt_length, sampled.rows), shape.layers
     )
     cache = cache_bytes(config, shape, mesh, prompt_length, sampled.rows)
@@ -130,8 +130,8 @@ def make_plan(
 def measure(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, rows: int) -> Measured:
     """Compile the programs of a step for a model of this shape, which decodes so many rows at once, and read what they take."""
     return measure_updates(config, shape, mesh, prompt_length)._replace(
-        sample_sent=sample_sent(config, shape, mesh, prompt_length, rows),
-        score_sent=score_sent(config, shape, mesh, prompt_length),
+        sample_sent=bytes_sent_sampling(config, shape, mesh, prompt_length, rows),
+        score_sent=bytes_sent_scoring(config, shape, mesh, prompt_length),
     )
 
 

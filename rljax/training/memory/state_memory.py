@@ -19,7 +19,7 @@ from rljax.parallel import policy_shardings, replicated
 from rljax.records import documented, required
 from rljax.training.config import TrainConfig
 from rljax.training.controller import add_entropy_bonus
-from rljax.training.objective.algorithm import add_correction, laid_out, make_algorithm
+from rljax.training.objective.algorithm import add_correction, make_algorithm, settings_for
 from rljax.training.objective.optimizer import critic_optimizer, policy_optimizer
 from rljax.training.objective.reference import check_reference, first_coefficient, keeps_reference
 from rljax.training.parts.adapter import base_shapes
@@ -68,7 +68,7 @@ def planned_algorithm(config: TrainConfig) -> tuple[Algorithm, TrainConfig]:
             f"rljax plan cannot measure images={config.model.images}, with which patches have a projection in place of rows of the "
             "table; leave it out: the plan then counts 256 rows of the table too many."
         )
-    return algorithm, laid_out(config, algorithm)
+    return algorithm, settings_for(config, algorithm)
 
 
 def state_shapes(

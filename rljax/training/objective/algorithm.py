@@ -187,7 +187,7 @@ def one_response_a_prompt(config: TrainConfig) -> TrainConfig:
     return replace(config, sampling=replace(config.sampling, prompts=rows, group_size=1, token_budget=None))
 
 
-def laid_out(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
+def settings_for(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
     """Apply `one_response_a_prompt` if the algorithm takes groups of one response."""
     return one_response_a_prompt(config) if algorithm.group_size == 1 else config
 

@@ -25,7 +25,7 @@ Pull = Callable[[TrainState, Params], tuple[Params, Float[Array, ""] | None]]
 """(state, gradient of the loss) -> (gradient of the loss and a penalty on the parameters, the penalty); None without a penalty."""
 
 
-def unanchored(state: TrainState, gradient: Params) -> tuple[Params, None]:
+def no_pull(state: TrainState, gradient: Params) -> tuple[Params, None]:
     """The gradient as it is."""
     del state
     return gradient, None
@@ -39,7 +39,7 @@ def make_pull(weight: float | None) -> Pull:
         Kirkpatrick et al., arXiv:1612.00796, Eq. 3.
     """
     if weight is None:
-        return unanchored
+        return no_pull
 
     def pull(state: TrainState, gradient: Params) -> tuple[Params, Float[Array, ""]]:
         anchor = required(state.anchor, "state.anchor")
@@ -53,7 +53,7 @@ def make_pull(weight: float | None) -> Pull:
     return pull
 
 
-def estimated(
+def with_fisher(
     state: TrainState,
     worker: RolloutWorker,
     score: Callable[[Params, Packed], Scores],

@@ -49,7 +49,7 @@ def check_freeze(config: TrainConfig, policy: Policy) -> None:
         )
 
 
-def held(policy: Policy, patterns: tuple[str, ...]) -> Policy:
+def with_frozen(policy: Policy, patterns: tuple[str, ...]) -> Policy:
     """The policy without a gradient of the parameters that the patterns match.
 
     Args:
@@ -58,12 +58,12 @@ def held(policy: Policy, patterns: tuple[str, ...]) -> Policy:
     """
     if not patterns:
         return policy
-    score, features, supervised = _held(policy.score, policy.features, policy.supervised_score, patterns)
+    score, features, supervised = _with_frozen(policy.score, policy.features, policy.supervised_score, patterns)
     return policy._replace(score=score, features=features, supervised_score=supervised)
 
 
 @shared
-def _held(
+def _with_frozen(
     score_of: Callable[[Params, Packed, float], Scores],
     features_of: Callable[[Params, Packed], Features] | None,
     supervised_of: Callable[[Params, Packed, float], Scores] | None,

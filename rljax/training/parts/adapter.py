@@ -44,7 +44,7 @@ def _whole(base: Base, params: Params | None, *, dtype: str | None) -> Params:
 _sizes = jax.jit(partial(jax.tree.map, lambda leaf: jnp.abs(leaf).mean()))
 
 
-def merged(base: Base | None, params: Params | None, config: TrainConfig, *, mesh: Mesh, policy: Policy) -> Params:
+def merge_adapter(base: Base | None, params: Params | None, config: TrainConfig, *, mesh: Mesh, policy: Policy) -> Params:
     """Parameters that the policy computes with, on the mesh: an adapter is merged into a copy of its base.
 
     Args:

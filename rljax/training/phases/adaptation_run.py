@@ -188,7 +188,7 @@ def open_run(
         log = read_log(folder.path / FEEDBACK)
         progress = Progress(restored.checkpoint, log, best_of(folder.path / UPDATES))
         say(f"Going on after batch {progress.step}, with {len(log.rows)} lines of the queue used up.")
-    return run_of, evaluated_at_first(run_of, progress)
+    return run_of, evaluate_first(run_of, progress)
 
 
 def evaluate_heldout(run: AdaptationRun, state: TrainState) -> Heldout | None:
@@ -204,7 +204,7 @@ def evaluate_heldout(run: AdaptationRun, state: TrainState) -> Heldout | None:
     return Heldout(np.where(known, right, np.nan)[:, 0].astype(float), metrics)
 
 
-def evaluated_at_first(run: AdaptationRun, progress: Progress) -> Progress:
+def evaluate_first(run: AdaptationRun, progress: Progress) -> Progress:
     """Evaluate the served model, unless that was done."""
     if progress.step or progress.checkpoint.notes.quality is not None:
         return progress
@@ -232,7 +232,7 @@ def follow(run: AdaptationRun, progress: Progress, stop: StopRequest) -> Progres
             progress = learn_batch(run, progress, found)
             continue
         if config.once:
-            waiting(run, len(found.examples))
+            queue_left(run, len(found.examples))
             return progress
         end = time.monotonic() + config.poll
         while not stop.requested and time.monotonic() < end:
@@ -253,7 +253,7 @@ def next_batch(run: AdaptationRun, progress: Progress, bad: dict[Place, BadRowEr
         bad |= wrong
 
 
-def waiting(run: AdaptationRun, lines: int) -> None:
+def queue_left(run: AdaptationRun, lines: int) -> None:
     """Say what of the queue is left for the next time."""
     if lines:
         run.say(f"{lines} lines are too few for a batch of {run.config.batch}; they wait for more.")

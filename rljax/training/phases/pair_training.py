@@ -80,7 +80,7 @@ class PairTraining(NamedTuple):
     """Parameters -> metrics of the held-out pairs, among them accuracy and loss."""
     save: Callable[[Params, Path], None]
     """(parameters, folder) -> None; writes the model."""
-    closing: Callable[[dict[str, float], dict[str, float], Path], list[str]]
+    outcome: Callable[[dict[str, float], dict[str, float], Path], list[str]]
     """(metrics before, metrics after, folder) -> the last lines of the display."""
     commands: Callable[[str], list[str]]
     """Folder, quoted for a shell -> commands that use the model."""
@@ -203,7 +203,7 @@ def make_updates(
     mesh: Mesh,
     step: Callable[[PairState, PyTree], tuple[PairState, PairUpdateMetrics]],
     state: PairState,
-    laid_out: Callable[[list[int]], PyTree],
+    pad_rows: Callable[[list[int]], PyTree],
     *,
     pairs: int,
     steps: int,
@@ -215,15 +215,15 @@ def make_updates(
         mesh: the devices.
         step: one update.
         state: the first state.
-        laid_out: indices of a batch's pairs -> what `step` reads, `[micro-batches, rows, ...]`.
+        pad_rows: indices of a batch's pairs -> what `step` reads, `[micro-batches, rows, ...]`.
         pairs: how many there are.
         steps: updates.
     """
-    schedule, step = make_optimizer(config, steps)[1], guarded(step)
+    schedule, step = make_optimizer(config, steps)[1], with_guard(step)
     order = PromptStream(range(pairs), seed=config.seed)
     for done in range(steps):
         start = time.monotonic()
-        part = laid_out(order.indices(done * config.batch, config.batch))
+        part = pad_rows(order.indices(done * config.batch, config.batch))
         state, metrics = step(state, put_rows(mesh, part, leading=1))
         yield (
             state,
@@ -231,7 +231,7 @@ def make_updates(
         )
 
 
-def guarded(
+def with_guard(
     step: Callable[[PairState, PyTree], tuple[PairState, PairUpdateMetrics]],
 ) -> Callable[[PairState, PyTree], tuple[PairState, PairUpdateMetrics]]:
     """Compile an update that leaves the state as it was where it is not sound, and counts that as `skipped_updates`."""
@@ -290,7 +290,7 @@ def train_on_pairs(config: PairConfig, training: PairTraining, first: PairState,
                 display.activity("learning", compiles=True)
         after = _evaluate(training, state.params, training.steps, folder, display)
         training.save(state.params, folder)
-        display.finish(training.closing(before, after, folder))
+        display.finish(training.outcome(before, after, folder))
         display.commands("What to type next:", training.commands(shlex.quote(str(folder))))
     return PairOutcome(folder, before, after, state.params)
 

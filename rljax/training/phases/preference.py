@@ -209,12 +209,12 @@ def updates(setup: PreferenceSetup, state: PairState) -> Iterator[tuple[PairStat
     step = make_direct_step(setup.policy, setup.loss, optimizer, places, setup.mesh)
     pairs, mismatched = setup.train
 
-    def laid_out(rows: list[int]) -> DirectBatch:
+    def pad_rows(rows: list[int]) -> DirectBatch:
         other = None if mismatched is None else in_micro_batches(mismatched.take(rows), setup.microbatch)
         return DirectBatch(in_micro_batches(pairs.take(rows), setup.microbatch), other)
 
     count = len(setup.data.train.margin)
-    yield from make_updates(setup.config, setup.mesh, step, state, laid_out, pairs=count, steps=setup.steps)
+    yield from make_updates(setup.config, setup.mesh, step, state, pad_rows, pairs=count, steps=setup.steps)
 
 
 def train_preference(config: PreferenceConfig, *, preferences: Split | None = None) -> PreferenceResult:
@@ -242,7 +242,7 @@ def train_preference(config: PreferenceConfig, *, preferences: Split | None = No
             updates=lambda state: updates(setup, state),
             judge=lambda params: judge_direct(setup.loss, setup.logps, params, *setup.heldout),
             save=lambda params, folder: _save(setup, params, folder),
-            closing=closing,
+            outcome=describe_outcome,
             commands=commands,
         )
         return PreferenceResult(*train_on_pairs(config, training, first, display))
@@ -260,7 +260,7 @@ def header(setup: PreferenceSetup, params: Params) -> list[str]:
     return [*lines, first] if setup.loss.reference else lines
 
 
-def closing(before: dict[str, float], after: dict[str, float], folder: Path) -> list[str]:
+def describe_outcome(before: dict[str, float], after: dict[str, float], folder: Path) -> list[str]:
     """Describe the outcome in a few lines."""
     return [
         f"Held-out pairs in the right order: {before['accuracy']:.1%} before, {after['accuracy']:.1%} after; "

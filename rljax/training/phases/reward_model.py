@@ -127,11 +127,11 @@ def updates(setup: RewardSetup, state: PairState) -> Iterator[tuple[PairState, d
     step = make_pair_step(setup.model, optimizer, state, setup.mesh)
     pairs = setup.data.train.padded(setup.tokenizer.pad_token_id)
 
-    def laid_out(rows: list[int]) -> Pairs:
+    def pad_rows(rows: list[int]) -> Pairs:
         return micro_batches(Pairs(*(array[rows] for array in pairs)), setup.microbatch)
 
     count = len(pairs.margin)
-    yield from make_updates(setup.config, setup.mesh, step, state, laid_out, pairs=count, steps=setup.steps)
+    yield from make_updates(setup.config, setup.mesh, step, state, pad_rows, pairs=count, steps=setup.steps)
 
 
 def train_reward_model(config: RewardModelConfig, *, preferences: Split | None = None) -> RewardModelResult:
@@ -160,7 +160,7 @@ def train_reward_model(config: RewardModelConfig, *, preferences: Split | None =
             updates=lambda state: updates(setup, state),
             judge=lambda params: judge_pairs(score, params, setup.data.heldout),
             save=lambda params, folder: _save(setup, params, folder),
-            closing=closing,
+            outcome=describe_outcome,
             commands=commands,
         )
         outcome = train_on_pairs(config, training, first, display)
@@ -177,7 +177,7 @@ def header(setup: RewardSetup, params: Params) -> list[str]:
     ]
 
 
-def closing(before: dict[str, float], after: dict[str, float], folder: Path) -> list[str]:
+def describe_outcome(before: dict[str, float], after: dict[str, float], folder: Path) -> list[str]:
     """Describe the outcome in a few lines."""
     return [
         f"Held-out pairs in the right order: {before['accuracy']:.1%} before, {after['accuracy']:.1%} after.",

@@ -138,5 +138,5 @@ def save_critic(run: Run, state: TrainState) -> None:
     params = required(state.critic, "state.critic").params
     whole = "float32" if critic.function.contents is not None else None  # training goes on from it
     beside = companions(run.config, run.setup.tokenizer)
-    run.room.attempt_together("the critic", lambda: save_model(folder, critic.function, params, beside, dtype=whole))
+    run.disk.attempt_together("the critic", lambda: save_model(folder, critic.function, params, beside, dtype=whole))
     run.display.message(f"The pretrained critic is in {folder}.")

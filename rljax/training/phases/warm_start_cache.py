@@ -54,7 +54,7 @@ SETTINGS_UNREAD = MappingProxyType(
 
 
 @documented
-class KeptWarmStart(NamedTuple):
+class CachedWarmStart(NamedTuple):
     """Result of a warm start."""
 
     params: Params
@@ -104,7 +104,7 @@ def place_of(run: Run, checkpoint: Checkpoint) -> Path | None:
     return folder / f"warm-start-{key_of(config)[:32]}.npz"
 
 
-def write_kept(place: Path, outcome: KeptWarmStart) -> None:
+def write_cache(place: Path, outcome: CachedWarmStart) -> None:
     """Write a warm start atomically.
 
     Raises:
@@ -117,7 +117,7 @@ def write_kept(place: Path, outcome: KeptWarmStart) -> None:
     atomic_write(place, file.getvalue())
 
 
-def read_kept(place: Path, like: Params) -> KeptWarmStart:
+def read_cache(place: Path, like: Params) -> CachedWarmStart:
     """Read a warm start whose parameters have these shapes.
 
     Raises:
@@ -133,7 +133,7 @@ def read_kept(place: Path, like: Params) -> KeptWarmStart:
         raise ValueError(f"it is damaged: {error}") from error
     if [(a.shape, a.dtype) for a in arrays] != [(leaf.shape, leaf.dtype) for leaf in leaves]:
         raise ValueError("it holds parameters of other shapes")
-    return KeptWarmStart(jax.tree.unflatten(structure, [jnp.asarray(array) for array in arrays]), rows)
+    return CachedWarmStart(jax.tree.unflatten(structure, [jnp.asarray(array) for array in arrays]), rows)
 
 
 def rows_of_warm_start(metrics: Path, steps: int) -> list[Row]:
@@ -148,28 +148,28 @@ def rows_of_warm_start(metrics: Path, steps: int) -> list[Row]:
     return rows
 
 
-def kept_or_new_warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
+def cached_or_new_warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     """The warm start that is kept from an earlier run, or a new one, which is then kept for later ones."""
     place = place_of(run, checkpoint)
     if place is None:
         return warm_start(run, checkpoint)
     earlier = None
     try:
-        earlier = read_kept(place, checkpoint.state.params) if place.is_file() else None
+        earlier = read_cache(place, checkpoint.state.params) if place.is_file() else None
     except (OSError, ValueError) as error:
         run.display.warning(f"{place} holds no warm start that can be used ({error}); it is made again.")
     if earlier is not None:
-        return after_earlier(run, checkpoint, earlier)
+        return after_cached(run, checkpoint, earlier)
     after = warm_start(run, checkpoint)
     try:
         rows = rows_of_warm_start(run.folder.metrics, int(after.state.warm_step))
-        write_kept(place, KeptWarmStart(after.state.params, rows))
+        write_cache(place, CachedWarmStart(after.state.params, rows))
     except (OSError, InputError) as error:
         run.display.warning(f"The warm start could not be kept for later runs: {error}")
     return after
 
 
-def after_earlier(run: Run, checkpoint: Checkpoint, earlier: KeptWarmStart) -> Checkpoint:
+def after_cached(run: Run, checkpoint: Checkpoint, earlier: CachedWarmStart) -> Checkpoint:
     """The checkpoint after the warm start of an earlier run; its rows are logged as they were."""
     for row in earlier.rows:
         numbers = {
