@@ -69,7 +69,7 @@ def refuse_structures(folder: Path, saved: PyTree, like: PyTree) -> Generator[No
             ) from error
         raise InputError(
             f"{seam}: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; "
-            f"{'/'.join(place.path)!r} has the structure {_text_of(place.saved)} in the checkpoint and {_text_of(place.own)} now. Pass "
+            f"{'/'.join(place.path)!r} has the structure {_brief(place.saved)} in the checkpoint and {_brief(place.own)} now. Pass "
             f"the same {seam} as when the run was started."
         ) from error
 
@@ -100,7 +100,7 @@ def _first_difference(saved: object, own: object, path: tuple[str, ...] = ()) ->
     return next((place for place in places if place is not None), None)
 
 
-def _text_of(node: object) -> str:
+def _brief(node: object) -> str:
     """A structure in a few words: `[None, {count: array}]`; a long one with its number of entries."""
     text = _text(node)
     count = f" ({len(_entries(node) or ())} entries)" if len(text) > LONGEST_STRUCTURE else ""
