@@ -52,13 +52,13 @@ _PAIRS = (
 _TIME = (
     Entry(
         "tokens_per_second", RL, "tokens per second", "Sampled tokens divided by the time of the whole step, learning included.",
-        "Σ |o| / seconds", "rljax.training.monitoring.metrics.rollout_metrics",
+        "Σ |o| / seconds", "rljax.training.metrics.rollout_metrics",
         "Steady; low in steps that compile.", "Falls: look at tries, response_length and the time that the reward takes.",
     ),
     Entry(
         "seconds", f"{WARM} {VALUE} {RL} {HELD} {PAIRS}", "seconds",
         "Time of the whole step, or of the held-out evaluation (eval). Saving is not in it.",
-        "wall time", "rljax.training.monitoring.metrics.rollout_metrics", "Steady after the first step, which compiles.",
+        "wall time", "rljax.training.metrics.rollout_metrics", "Steady after the first step, which compiles.",
         "See the times of its parts (sample_seconds and so on), and tokens_per_second.",
     ),
     Entry(

@@ -8,7 +8,7 @@ OUTCOMES = (
         "Mean reward of the sampled responses (rl), or of the greedy answers to held-out problems (eval). Responses that "
         "could not be judged are left out.",
         "mean of r over responses; before the algorithm shapes it",
-        "rljax.training.monitoring.metrics.rollout_metrics",
+        "rljax.training.metrics.rollout_metrics",
         "Rises, with the noise of a few hundred samples. Held-out reward follows it.",
         "If it stays flat: read samples.jsonl, look at filtered_ratio (no group with a signal?) and raise --learning-rate "
         "threefold. If it rises while held-out reward falls, the policy exploits the reward or overfits: stop at the best "
@@ -19,7 +19,7 @@ OUTCOMES = (
         "Share of responses that a verifier finds correct; without a verifier, of those with a reward above 0. For pairs, "
         "the share whose preferred response has the higher score or implicit reward.",
         "mean of [correct], or of [r > 0] without a verifier; for pairs of [chosen > rejected], a tie counts as wrong",
-        "rljax.training.monitoring.metrics.rollout_metrics",
+        "rljax.training.metrics.rollout_metrics",
         "Rises. In eval rows answers are greedy, in rl rows they are sampled, so the second is usually lower.",
         "With graded or negative rewards it says little: read reward instead. `rljax eval RUN` gives its 95 % interval.",
     ),
@@ -34,7 +34,7 @@ OUTCOMES = (
     Entry(
         "response_length", f"{RL} {HELD}", "tokens",
         "Mean number of tokens of a response, the end-of-sequence token included.",
-        "mean of |o|", "rljax.training.monitoring.metrics.rollout_metrics",
+        "mean of |o|", "rljax.training.metrics.rollout_metrics",
         "Grows when longer reasoning pays, shrinks when rambling is punished.",
         "If it grows without reward: the loss favours long wrong responses; try --algorithm dr_grpo or dapo, which weigh all "
         "tokens alike.",
@@ -42,7 +42,7 @@ OUTCOMES = (
     Entry(
         "turns", RL, "turns",
         "Mean number of turns of the policy in a response: 1 without an environment.",
-        "mean of the turns of a response", "rljax.training.monitoring.metrics.rollout_metrics",
+        "mean of the turns of a response", "rljax.training.metrics.rollout_metrics",
         "What the task needs; it changes as the policy learns to ask or to act.",
         "Near the environment's max_turns: episodes are cut off; read truncated_share. Falling to 1: the policy no longer uses "
         "what the environment answers; read samples.jsonl.",
@@ -50,13 +50,13 @@ OUTCOMES = (
     Entry(
         "truncated_share", f"{RL} {HELD}", "share, 0 to 1",
         "Share of responses that reached the token budget, or an environment's limit of turns, before they ended.",
-        "mean of [cut off]", "rljax.training.monitoring.metrics.rollout_metrics",
+        "mean of [cut off]", "rljax.training.metrics.rollout_metrics",
         "Below 0.1, and falling.",
         "Raise --max-response-tokens, or use DAPO's overlong penalty (--algorithm-options max_length=... cache=...).",
     ),
     Entry(
         "reward_variance", RL, "reward squared", "Variance of the reward over all sampled responses.",
-        "mean of (r - mean)²", "rljax.training.monitoring.metrics.rollout_metrics",
+        "mean of (r - mean)²", "rljax.training.metrics.rollout_metrics",
         "Above 0. With rewards of 0 and 1 it is at most 0.25, and small where nearly all are right or wrong.",
         "At 0 the reward does not tell responses apart, and group-relative advantages are 0: see groups_all_right and "
         "groups_all_wrong.",
@@ -121,18 +121,18 @@ SAMPLING = (
     Entry(
         "unfilled_groups", RL, "groups",
         "Groups that dynamic sampling looked for and did not find within --max-tries; the step trains on the others.",
-        "prompts - trained_groups", "rljax.training.monitoring.metrics.rollout_metrics",
+        "prompts - trained_groups", "rljax.training.metrics.rollout_metrics",
         "Mostly 0. Now and then a few are harmless.",
         "If it is often above 0: raise --max-tries or --oversample, and see filtered_ratio.",
     ),
     Entry(
         "trained_groups", RL, "groups", "Groups (prompts with all their responses) that the step trained on.",
-        "number of groups", "rljax.training.monitoring.metrics.rollout_metrics",
+        "number of groups", "rljax.training.metrics.rollout_metrics",
         "Equal to --prompts.", "See unfilled_groups. At 0 the step changes nothing.",
     ),
     Entry(
         "group_size", RL, "responses", "Mean number of responses to a prompt.",
-        "responses / groups", "rljax.training.monitoring.metrics.rollout_metrics",
+        "responses / groups", "rljax.training.metrics.rollout_metrics",
         "Equal to --group-size, or less under a --token-budget.", "Under a token budget: raise it if groups become smaller than 4.",
     ),
     Entry(
@@ -142,27 +142,26 @@ SAMPLING = (
     ),
     Entry(
         "staleness", RL, "RL steps", "Mean age of the responses that were trained on: steps since the policy that drew them.",
-        "mean of step - version", "rljax.training.monitoring.metrics.rollout_metrics",
+        "mean of step - version", "rljax.training.metrics.rollout_metrics",
         "0, or --sampler-delay; a little more where surplus groups are carried over.",
         "If it grows, use an off-policy correction (--correction).",
     ),
     Entry(
         "unjudged", RL, "responses",
         "Responses on which the reward failed. They are left out: neither right nor wrong.",
-        "sum of the kinds reward_raised, reward_timed_out, reward_wrong_count", "rljax.training.monitoring.metrics.rollout_metrics",
+        "sum of the kinds reward_raised, reward_timed_out, reward_wrong_count", "rljax.training.metrics.rollout_metrics",
         "0, or a few in thousands.", "The kinds say how it failed. The run ends if more than --max-failure-share of a step fail.",
     ),
     Entry(
         "reward_raised", RL, "responses", "Responses on which the reward function raised, or its process died.",
-        "count", "rljax.training.monitoring.metrics.failure_counts", "0.", "Call the function on the completions in samples.jsonl.",
+        "count", "rljax.training.metrics.failure_counts", "0.", "Call the function on the completions in samples.jsonl.",
     ),
     Entry(
         "reward_timed_out", RL, "responses", "Responses on which the reward function exceeded its time limit.",
-        "count", "rljax.training.monitoring.metrics.failure_counts", "0.", "Make the function faster, or its limit longer.",
+        "count", "rljax.training.metrics.failure_counts", "0.", "Make the function faster, or its limit longer.",
     ),
     Entry(
         "reward_wrong_count", RL, "responses", "Responses of a call in which the reward returned too few or too many values.",
-        "count", "rljax.training.monitoring.metrics.failure_counts", "0.",
-        "Return one value per completion; None means no opinion.",
+        "count", "rljax.training.metrics.failure_counts", "0.", "Return one value per completion; None means no opinion.",
     ),
 )  # fmt: skip

@@ -1,13 +1,13 @@
 """Floor 5: settings, state, steps, phases, checkpoints, and the loop.
 
 The files here are the way of the data through a run: `loop` goes through the phases; `reinforce` makes the RL steps; `rollouts`
-samples, `lesson` scores, and `learner` learns with the programs of `update` and `value_update`. They change `state`, and use what
-`setup` builds. The folders are
+samples, `lesson` scores, and `learner` learns with the programs of `update` and `value_update`. They change `state`, return
+`metrics`, and use what `setup` builds. The folders are
 
 - `config`: the settings of a run, and how files and flags make them;
 - `parts`: what the settings choose or the user passes: policy, tokenizer, adapter, problems, reward;
 - `objective`: what the updates minimise, and the optimiser: algorithm, critic, reference, teacher, anchor, auxiliary loss;
-- `monitoring`: metrics, statistics, and what acts on them: the guard of the updates, and remedies;
+- `monitoring`: statistics of responses and batches, and what acts on a run: the guard of the updates, and remedies;
 - `checkpoints`: writing and reading checkpoints, which of them stay, and the checks that they are whole;
 - `memory`: what each device holds and computes, from shapes alone; `rljax plan`;
 - `lifecycle`: the beginning and the end of a run, resuming it, replaying a step that stopped it, and trials of several runs;

@@ -26,7 +26,7 @@ from rljax.parallel import put
 from rljax.records import documented
 from rljax.sharing import shared
 from rljax.training.config import TrainConfig
-from rljax.training.monitoring.metrics import LearnMetrics
+from rljax.training.metrics import LearnMetrics
 from rljax.training.state import TrainState
 
 TARGET = 5e-3

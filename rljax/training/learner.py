@@ -19,8 +19,7 @@ from rljax.records import required
 from rljax.rollout import Sequences, lay_out, sequences_of
 from rljax.training.controller import make_steer
 from rljax.training.lesson import Lesson, outcome_explained
-from rljax.training.monitoring.batch_statistics import measured_batch
-from rljax.training.monitoring.metrics import (
+from rljax.training.metrics import (
     CreditMetrics,
     CriticMetrics,
     LearnMetrics,
@@ -28,6 +27,7 @@ from rljax.training.monitoring.metrics import (
     mean_critic_update,
     mean_update,
 )
+from rljax.training.monitoring.batch_statistics import measured_batch
 from rljax.training.objective.algorithm import reward_weights, with_reward_weights
 from rljax.training.objective.anchor import make_pull
 from rljax.training.objective.auxiliary import make_auxiliary, make_draw

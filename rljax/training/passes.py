@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rljax.training.monitoring.metrics import UpdateMetrics
+from rljax.training.metrics import UpdateMetrics
 
 
 def update_order(minibatches: int, passes: int, *, seed: int, step: int) -> list[int]:

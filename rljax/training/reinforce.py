@@ -15,8 +15,8 @@ from rljax.training.checkpoints.checkpoint import LAST, Checkpoint
 from rljax.training.grace_period import GracePeriod, leave
 from rljax.training.learner import Learn, make_learner
 from rljax.training.lesson import Lesson, Study, make_study
+from rljax.training.metrics import present, rollout_metrics
 from rljax.training.monitoring.guard import check_drawn, skipped_in_a_row
-from rljax.training.monitoring.metrics import present, rollout_metrics
 from rljax.training.monitoring.remedies import CURES, OF_OPTIMIZER, Remedied, apply_remedies, changes, curable
 from rljax.training.objective.optimizer import policy_optimizer
 from rljax.training.rollouts import ChoosePrompts, make_choice, next_rollout

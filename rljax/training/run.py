@@ -29,8 +29,8 @@ from rljax.training.checkpoints.saver import Saver
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted, StopRequest
 from rljax.training.lesson import Lesson
+from rljax.training.metrics import Numbers
 from rljax.training.monitoring.guard import MOST_SKIPPED, check_drawn, unsound_text
-from rljax.training.monitoring.metrics import Numbers
 from rljax.training.objective.algorithm import reward_weights
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState

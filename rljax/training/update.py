@@ -25,8 +25,8 @@ from rljax.rollout import Layout, Sequences, lay_out, pack
 from rljax.sharing import shared
 from rljax.text import one_line
 from rljax.training.controller import under_control
+from rljax.training.metrics import SupervisedMetrics, UpdateMetrics
 from rljax.training.monitoring.guard import is_sound, skip_count, where_sound
-from rljax.training.monitoring.metrics import SupervisedMetrics, UpdateMetrics
 from rljax.training.objective.anchor import Pull, no_pull
 from rljax.training.objective.auxiliary import Auxiliary, Examples, without_examples
 from rljax.training.objective.reference import at_strength

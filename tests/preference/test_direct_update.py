@@ -26,7 +26,7 @@ from rljax.preference.direct_update import (
     mismatched_pairs,
 )
 from rljax.preference.pair_update import PairState, encode_pairs
-from rljax.training.monitoring.metrics import present
+from rljax.training.metrics import present
 from rljax.training.objective.optimizer import in_standard_promotion
 
 TOKENIZER = CharacterTokenizer()

@@ -21,7 +21,7 @@ from rljax.rollout import Collected, Response, Step, pack, sequences_of
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.training import learner
 from rljax.training.lifecycle.outcome import accuracy_name
-from rljax.training.monitoring.metrics import rollout_metrics
+from rljax.training.metrics import rollout_metrics
 from rljax.training.rollouts import for_algorithm, next_rollout
 
 TOKENIZER = load_tokenizer("characters")

@@ -23,7 +23,7 @@ from rljax.tracking.display_text import METRICS
 from rljax.tracking.glossary import GLOSSARY, Entry, find_entry
 from rljax.tracking.phase_times import PhaseSeconds
 from rljax.training.config import TrainConfig
-from rljax.training.monitoring.metrics import (
+from rljax.training.metrics import (
     CreditMetrics,
     CriticMetrics,
     LearnMetrics,

@@ -31,7 +31,7 @@ from rljax.training.controller import (
     with_control,
 )
 from rljax.training.interrupt import Interrupted
-from rljax.training.monitoring.metrics import LearnMetrics, UpdateMetrics
+from rljax.training.metrics import LearnMetrics, UpdateMetrics
 from rljax.training.state import create
 
 

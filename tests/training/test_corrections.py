@@ -16,8 +16,8 @@ from rljax.errors import InputError
 from rljax.tracking.plots import PANELS
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.initial_state import rl_state
+from rljax.training.metrics import present
 from rljax.training.monitoring.batch_statistics import cut_share
-from rljax.training.monitoring.metrics import present
 from rljax.training.objective.algorithm import add_correction, make_algorithm
 
 TINY = SMALL.replace(

@@ -24,7 +24,7 @@ from rljax.rollout import Sequences, lay_out, pack, sequences_of
 from rljax.training.interrupt import Interrupted
 from rljax.training.learner import credit_metrics
 from rljax.training.lifecycle.initial_state import rl_state
-from rljax.training.monitoring.metrics import present
+from rljax.training.metrics import present
 from rljax.training.objective.algorithm import make_algorithm, settings_for
 from rljax.training.objective.critic import first_critic, make_critic, make_head
 from rljax.training.phases.value_pretraining import monte_carlo

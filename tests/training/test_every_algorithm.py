@@ -24,7 +24,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.learner import make_learner
 from rljax.training.lesson import make_study
 from rljax.training.lifecycle.initial_state import rl_state
-from rljax.training.monitoring.metrics import present
+from rljax.training.metrics import present
 from rljax.training.objective.algorithm import check_algorithm, make_algorithm
 from rljax.training.phases.value_pretraining import make_value_learner, monte_carlo
 from rljax.training.rollouts import for_algorithm

@@ -7,7 +7,7 @@ import pytest
 
 from rljax.algorithms import LossMetrics, Rollout
 from rljax.rollout import Collected, Groups
-from rljax.training.monitoring.metrics import (
+from rljax.training.metrics import (
     CriticMetrics,
     LearnMetrics,
     UpdateMetrics,

@@ -26,7 +26,7 @@ from rljax.training.lesson import make_study
 from rljax.training.lifecycle.debugging import replay
 from rljax.training.lifecycle.initial_state import rl_state
 from rljax.training.memory.state_memory import planned_algorithm
-from rljax.training.monitoring.metrics import LearnMetrics, UpdateMetrics
+from rljax.training.metrics import LearnMetrics, UpdateMetrics
 from rljax.training.objective.reference import check_reference, make_adapt, make_move
 from rljax.training.rollouts import make_prepare, make_remember
 from rljax.training.state import create, kl_coefficient_of

@@ -1,4 +1,4 @@
-"""Numbers of a run, and what acts on them: metrics, statistics, the guard of the updates, remedies."""
+"""Statistics of responses and batches, and what acts on a run: the guard of the updates, and remedies."""
 
 from rljax.lazy import lazy_names
 

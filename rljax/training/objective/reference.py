@@ -18,7 +18,7 @@ from rljax.parallel import put
 from rljax.records import required
 from rljax.sharing import shared
 from rljax.training.config import TrainConfig
-from rljax.training.monitoring.metrics import LearnMetrics, UpdateMetrics
+from rljax.training.metrics import LearnMetrics, UpdateMetrics
 from rljax.training.state import Places, TrainState, places
 
 

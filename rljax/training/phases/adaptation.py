@@ -30,7 +30,7 @@ from rljax.records import documented, required
 from rljax.rollout import Sequences, lay_out
 from rljax.sharing import shared
 from rljax.training.config.adaptation import AdaptationConfig
-from rljax.training.monitoring.metrics import LearnMetrics, UpdateMetrics, mean_update, present
+from rljax.training.metrics import LearnMetrics, UpdateMetrics, mean_update, present
 from rljax.training.phases.feedback_log import Example
 from rljax.training.rollouts import make_prepare
 from rljax.training.setup import Setup

@@ -37,8 +37,8 @@ from rljax.tracking.display_text import IN_ORDER
 from rljax.tracking.run_folder import default_run_path
 from rljax.training.config import MICROBATCH_TOKENS, ModelConfig
 from rljax.training.interrupt import Interrupted, StopRequest
+from rljax.training.metrics import present
 from rljax.training.monitoring.guard import MOST_SKIPPED, is_sound, skip_count, skipped_in_a_row, where_sound
-from rljax.training.monitoring.metrics import present
 from rljax.training.objective.optimizer import adamw, cosine_schedule
 
 METRICS = "metrics.jsonl"

@@ -19,8 +19,8 @@ from rljax.training.checkpoints.checkpoint import LAST, Checkpoint
 from rljax.training.config import CriticConfig, TrainConfig
 from rljax.training.learner import Learn, make_teach, measured_credit
 from rljax.training.lesson import Lesson, make_study
+from rljax.training.metrics import CreditMetrics, LearnMetrics, present
 from rljax.training.monitoring.guard import check_drawn, skipped_in_a_row
-from rljax.training.monitoring.metrics import CreditMetrics, LearnMetrics, present
 from rljax.training.objective.algorithm import one_response_a_prompt
 from rljax.training.objective.critic import critic_folder
 from rljax.training.objective.optimizer import pretraining_optimizer

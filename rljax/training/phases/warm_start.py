@@ -10,8 +10,8 @@ from rljax.parallel import put_rows
 from rljax.records import required
 from rljax.rollout import demonstrated, pack
 from rljax.training.checkpoints.checkpoint import LAST, Checkpoint
+from rljax.training.metrics import present
 from rljax.training.monitoring.guard import skipped_in_a_row
-from rljax.training.monitoring.metrics import present
 from rljax.training.objective.anchor import make_pull
 from rljax.training.objective.optimizer import learning_rate_of, warm_start_optimizer
 from rljax.training.run import Run
