@@ -10,7 +10,7 @@ from rljax.cli.elsewhere import IN_COMMAND, SHORT, TABLE, as_markdown, foreign_n
 from rljax.cli.flags import flags_of, known_flags
 from rljax.cli.starting import Settings
 from rljax.training.config import TrainConfig
-from rljax.training.config.options import option_names
+from rljax.training.config.algorithm_options import option_names
 
 PAGE = Path(__file__).resolve().parents[2] / "notebooks" / "coming_from.md"
 FLAGS = known_flags(COMMANDS["train"][0], TrainConfig())

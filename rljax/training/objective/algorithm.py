@@ -27,7 +27,7 @@ from rljax.rewards.protocol import Weighted
 from rljax.rollout.worker import RolloutWorker
 from rljax.sharing import shared
 from rljax.training.config import AlgorithmConfig, SamplingConfig, TrainConfig
-from rljax.training.config.options import factory_of, option_names
+from rljax.training.config.algorithm_options import factory_of, option_names
 from rljax.training.objective.critic import check_critic, make_head
 
 
