@@ -15,8 +15,8 @@ from child import Pace
 
 def configuration(folder: Path, step: work.Step):
     """Settings of the RL step: GRPO without a reference, one update, nothing saved or evaluated between steps."""
-    from rljax.training.config import TrainConfig  # noqa: PLC0415  as above
-    from rljax.training.config.algorithm_options import factory_of  # noqa: PLC0415  the case "import" measures it
+    from rljax.training.config import TrainConfig  # noqa: PLC0415  the case "import" measures it
+    from rljax.training.config.algorithm_options import factory_of  # noqa: PLC0415  as above
 
     config = TrainConfig.flat(
         model=str(folder),
