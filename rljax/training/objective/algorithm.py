@@ -139,6 +139,7 @@ def with_reward_weights(algorithm: Algorithm, weights: Mapping[str, float] | Non
     """Give an algorithm that takes several rewards one by one the weights with which they are summed, if it needs any.
 
     Example:
+        >>> from rljax.algorithms import BY_NAME
         >>> with_reward_weights(BY_NAME["gdpo"](), {"right": 1.0, "long": -0.3}).parts_advantage.keywords["weights"]
         {'right': 1.0, 'long': -0.3}
     """
