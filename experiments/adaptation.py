@@ -62,10 +62,10 @@ from rljax.data.problem import Problem
 from rljax.files import atomic_write
 from rljax.rewards.exact import exact
 from rljax.tracking.rows import read_metrics
-from rljax.training.adaptation_run import adapt
-from rljax.training.algorithm import resolved_settings
 from rljax.training.config.adaptation import AdaptationConfig
-from rljax.training.opening import OpenPolicy, load
+from rljax.training.inference.trained_policy import OpenPolicy, load
+from rljax.training.objective.algorithm import resolved_settings
+from rljax.training.phases.adaptation_run import adapt
 
 CONFIG = rljax.TrainConfig.flat(
     name="adaptation",

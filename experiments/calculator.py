@@ -40,8 +40,8 @@ import rljax
 from rljax.book.claims import over_seeds, verdict_of
 from rljax.book.experiment_rows import add_missing_rows, settings_hash, write_page
 from rljax.tracking.rows import read_metrics
-from rljax.training.algorithm import resolved_settings
-from rljax.training.problems import make_problems
+from rljax.training.objective.algorithm import resolved_settings
+from rljax.training.parts.problems import make_problems
 
 CONFIG = rljax.load_config("arithmetic_dapo").replace(
     name="calculator",

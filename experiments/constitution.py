@@ -55,7 +55,7 @@ from rljax.data.arithmetic import arithmetic
 from rljax.data.problem import Problem
 from rljax.rewards.constitution import constitution
 from rljax.tracking.rows import read_metrics
-from rljax.training.algorithm import resolved_settings
+from rljax.training.objective.algorithm import resolved_settings
 
 RULES = {"polite": {"must_not": "[*]", "weight": 0.5}, "brief": {"max_characters": 20, "weight": 0.5}}
 ARMS = {"answer alone": 0.0, "answer and rules": 1.0}

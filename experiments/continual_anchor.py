@@ -62,8 +62,8 @@ from rljax.book.experiment_rows import (
 )
 from rljax.data.arithmetic import arithmetic
 from rljax.evaluation.greedy import evaluate
-from rljax.training.algorithm import resolved_settings
-from rljax.training.opening import load
+from rljax.training.inference.trained_policy import load
+from rljax.training.objective.algorithm import resolved_settings
 
 OPERANDS = (2, 3)
 CONFIG = rljax.TrainConfig.flat(

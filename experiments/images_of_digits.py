@@ -39,7 +39,7 @@ from rljax.book.experiment_rows import add_missing_rows, settings_hash, write_pa
 from rljax.records import required
 from rljax.tasks.digits import HEIGHT, WIDTH
 from rljax.tracking.rows import read_metrics
-from rljax.training.algorithm import resolved_settings
+from rljax.training.objective.algorithm import resolved_settings
 
 CONFIG = rljax.TrainConfig.flat(
     task="digits",

@@ -39,9 +39,9 @@ from rljax.ops.value import explained_variance
 from rljax.rollout import Groups, RolloutWorker, sequences_of
 from rljax.rollout.continuations import State, continued_rewards, draw_states
 from rljax.tracking.rows import read_metrics
-from rljax.training.beginning import first_state, state_of_phase
-from rljax.training.checkpoint import LAST, restore
+from rljax.training.checkpoints.checkpoint import LAST, restore
 from rljax.training.lesson import scored_rows
+from rljax.training.lifecycle.initial_state import first_state, state_of_phase
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import TrainState
 from rljax.training.value_update import make_values

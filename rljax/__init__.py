@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     from rljax.rollout import Engine, Environment, Request, Response, Step
     from rljax.tracking.trackers import Tracker
     from rljax.training.config import TrainConfig, load_config
-    from rljax.training.evaluation import evaluate
+    from rljax.training.inference.evaluation import evaluate
+    from rljax.training.inference.export import export
+    from rljax.training.inference.trained_policy import load
     from rljax.training.loop import Result, train
-    from rljax.training.opening import export, load
 
 if sys.version_info < (3, 11):  # noqa: UP036  a clone that is not installed has no other check
     raise ImportError(
@@ -55,9 +56,10 @@ _SOURCES = {
     **dict.fromkeys(("Engine", "Environment", "Request", "Response", "Step"), "rljax.rollout"),
     "Tracker": "rljax.tracking.trackers",
     **dict.fromkeys(("TrainConfig", "load_config"), "rljax.training.config"),
-    "evaluate": "rljax.training.evaluation",
+    "evaluate": "rljax.training.inference.evaluation",
     **dict.fromkeys(("Result", "train"), "rljax.training.loop"),
-    **dict.fromkeys(("export", "load"), "rljax.training.opening"),
+    "export": "rljax.training.inference.export",
+    "load": "rljax.training.inference.trained_policy",
     "use_compilation_cache": "rljax.cli.compilation_cache",
 }
 

@@ -8,19 +8,19 @@ from contextlib import contextmanager
 
 import pytest
 
-from rljax.training import closing
+from rljax.training.lifecycle import outcome
 
-draw_curves = closing.draw_curves
+draw_curves = outcome.draw_curves
 
 
 def leave_undrawn() -> None:
     """From here on, the end of a run writes no `curves.png`."""
-    closing.draw_curves = lambda folder, config: None
+    outcome.draw_curves = lambda folder, config: None
 
 
 @contextmanager
 def drawn() -> Generator[None]:
     """Runs that end in here draw their curves."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(closing, "draw_curves", draw_curves)
+        patch.setattr(outcome, "draw_curves", draw_curves)
         yield

@@ -4,11 +4,11 @@ from functools import partial
 
 from rljax.data.history import no_history
 from rljax.tracking.run_folder import RunFolder
-from rljax.training import checkpoint as checkpoints
-from rljax.training.beginning import first_params, initial_state, state_of_phase
+from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.learner import make_learner
 from rljax.training.lesson import make_study
-from rljax.training.seams import Seams
+from rljax.training.lifecycle.initial_state import first_params, initial_state, state_of_phase
+from rljax.training.parts.seams import Seams
 from rljax.training.setup import make_setup
 
 

@@ -15,9 +15,9 @@ from rljax.evaluation.sampled import sample_files, settings_of
 from rljax.rewards.ballot import vote
 from rljax.rollout import RolloutWorker, Step
 from rljax.training.config import TrainConfig
-from rljax.training.evaluation import evaluate as evaluate_in_code
+from rljax.training.inference.evaluation import evaluate as evaluate_in_code
+from rljax.training.inference.trained_policy import load
 from rljax.training.loop import train
-from rljax.training.opening import load
 
 HELDOUT, SAMPLES = 6, 4
 JUDGE = """

@@ -13,11 +13,11 @@ from small_runs import SMALL
 from rljax.data.dataset import load_problems
 from rljax.rollout import sequences_of
 from rljax.rollout.continuations import prefixes_of
-from rljax.training import together
+from rljax.training.inference import combined_evaluation
+from rljax.training.inference.prefix_values import value_named
+from rljax.training.inference.trained_policy import load
 from rljax.training.loop import train
-from rljax.training.opening import load
 from rljax.training.value_update import make_values
-from rljax.training.values import value_named
 
 HELDOUT = 6
 JUDGE = """
@@ -205,7 +205,7 @@ def test_both_accuracies_are_of_the_problems_whose_changed_prompts_fit(run, monk
         texts = [f"{problem.prompt} " if place < 2 else problem.prompt * 9 for place, problem in enumerate(problems)]
         return [replace(problem, prompt=text) for problem, text in zip(problems, texts, strict=True)]
 
-    monkeypatch.setattr(together, "perturbed", longer)
-    found = together.robustness(run, "spaces", limit=4)
+    monkeypatch.setattr(combined_evaluation, "perturbed", longer)
+    found = combined_evaluation.robustness(run, "spaces", limit=4)
     assert (found.after.whole.count, found.after.dropped) == (2, 2)
     assert found.before.whole.count == found.change.problems == 2

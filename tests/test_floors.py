@@ -1,6 +1,7 @@
 """A file imports only from floors below its own, and says what it is."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,31 @@ def test_imports_come_from_floors_below(file):
     for floor in imported(ast.parse(file.read_text(encoding="utf-8"))):
         beside = own == "training" and FLOORS[floor] == FLOORS[own]  # of floor 5, training alone imports the others
         assert floor == own or beside or FLOORS[floor] < FLOORS[own], f"{own} (floor {FLOORS[own]}) imports {floor}"
+
+
+def part_of_training(module: str) -> str:
+    """Folder of the trainer that a module is in, or the module itself where it is in none."""
+    name = module.split(".")[2]
+    return f"{name}/" if (PACKAGE / "training" / name).is_dir() else name
+
+
+def parts_of_training() -> dict[str, set[str]]:
+    """Other folders and modules of the trainer that each of its folders and modules imports, wherever in a file."""
+    imports: dict[str, set[str]] = {}
+    for file in set((PACKAGE / "training").rglob("*.py")) - {PACKAGE / "training" / "__init__.py"}:
+        own = part_of_training(".".join(("rljax", *file.relative_to(PACKAGE).with_suffix("").parts)))
+        nodes = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)]
+        modules = [f"{node.module}.{name.name}" for node in nodes for name in node.names]
+        parts = {part_of_training(module) for module in modules if module.startswith("rljax.training.")}
+        imports.setdefault(own, set()).update(parts - {own})
+    return imports
+
+
+def test_folders_of_training_do_not_import_each_other_in_a_circle():
+    imports = parts_of_training()
+    assert {"config/", "loop", "state"} <= set(imports)
+    assert imports["loop"] >= {"checkpoints/", "config/", "run"}
+    tuple(TopologicalSorter(imports).static_order())  # raises CycleError, which names the circle
 
 
 def test_every_folder_has_a_floor():

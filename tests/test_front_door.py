@@ -106,7 +106,7 @@ def test_what_a_module_lacks_is_not_taken_for_its_absence(tmp_path, monkeypatch)
 
 def test_every_module_can_be_imported():
     modules = [module.name for module in pkgutil.walk_packages([str(PACKAGE)], "rljax.")]
-    assert {"rljax.training.search", "rljax.training.averaging"} <= set(modules)
+    assert {"rljax.training.inference.search", "rljax.training.inference.averaging"} <= set(modules)
     for name in modules:
         if not name.endswith("__main__"):
             importlib.import_module(name)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from rljax.cli import COMMANDS, parse
-from rljax.training.algorithm import check_algorithm, make_algorithm
+from rljax.training.objective.algorithm import check_algorithm, make_algorithm
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "notebooks" / "ideas.md"

@@ -15,7 +15,7 @@ from rljax.cli import COMMANDS, parse
 from rljax.cli.tune import candidates_of
 from rljax.tracking.glossary import GLOSSARY
 from rljax.training.config.start import load_config
-from rljax.training.tuning import plan_of, rungs_of
+from rljax.training.lifecycle.tuning import plan_of, rungs_of
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"

@@ -24,8 +24,8 @@ from rljax import TrainConfig
 from rljax.book.experiment_rows import made_on
 from rljax.cli.plan import pretend_devices
 from rljax.parallel import make_mesh
-from rljax.training.plan import make_plan
-from rljax.training.roofline import device_of, speed_of
+from rljax.training.memory.plan import make_plan
+from rljax.training.memory.roofline import device_of, speed_of
 
 HERE = Path(__file__).resolve().parent
 NAME = "compiled_figures"

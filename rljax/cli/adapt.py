@@ -26,8 +26,8 @@ class Adapt:
 def run_adapt(command: Adapt) -> int:
     """Follow the queue."""
     with loading(quiet=False):
-        from rljax.training.adaptation_run import adapt  # noqa: PLC0415  --help need not wait for JAX
         from rljax.training.interrupt import Interrupted  # noqa: PLC0415  as above
+        from rljax.training.phases.adaptation_run import adapt  # noqa: PLC0415  --help need not wait for JAX
 
     try:
         adapt(command.config, say)

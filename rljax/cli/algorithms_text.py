@@ -14,7 +14,7 @@ from rljax.book.slots import fillings
 from rljax.book.uses import Use, ops_in, slots, uses
 from rljax.cli.columns import columns_of, formula_lines, labelled, wrapped
 from rljax.records import required
-from rljax.training.algorithm import option_names
+from rljax.training.config.algorithm_options import option_names
 
 
 def show_algorithms(names: Sequence[str], stream: TextIO) -> None:

@@ -34,7 +34,7 @@ def run_average(command: Average) -> int:
     Raises:
         InputError: there is no run, or `average` refuses them.
     """
-    from rljax.training.averaging import average  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.inference.averaging import average  # noqa: PLC0415  --help need not wait for JAX
 
     if not command.folders:
         raise InputError("give the folders of two runs or more, and then the folder to write.")

@@ -14,7 +14,7 @@ from rljax.records import documented
 from rljax.text import printable, shortened
 
 if TYPE_CHECKING:
-    from rljax.training.debugging import Diagnosis, Term
+    from rljax.training.lifecycle.debugging import Diagnosis, Term
 
 CAUSES: Mapping[str, str] = {
     "reward": "The reward function returned this number. Make it return finite numbers, or None for no opinion.",
@@ -58,7 +58,7 @@ class Debug:
 
 def run_debug(command: Debug) -> int:
     """Replay the batch and name the cause."""
-    from rljax.training.debugging import diagnose  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.lifecycle.debugging import diagnose  # noqa: PLC0415  --help need not wait for JAX
 
     found = diagnose(command.batch)
     if command.json:

@@ -113,7 +113,7 @@ def _run_several(command: Eval, settings: dict[str, Any]) -> int:
     """Print what several evaluations say together; `--out` holds their numbers."""
     from rljax.files import atomic_write  # noqa: PLC0415  as above
     from rljax.settings.checks import check_new_file  # noqa: PLC0415  as above
-    from rljax.training.together import ensemble, robustness  # noqa: PLC0415  as above
+    from rljax.training.inference.combined_evaluation import ensemble, robustness  # noqa: PLC0415  as above
 
     out = settings.pop("out")
     if out is not None:
@@ -134,7 +134,7 @@ def _run_one(command: Eval, settings: dict[str, Any]) -> int:
     from rich.console import Console  # noqa: PLC0415  as above
 
     from rljax.evaluation.sampled import sample_files  # noqa: PLC0415
-    from rljax.training.evaluation import evaluate  # noqa: PLC0415
+    from rljax.training.inference.evaluation import evaluate  # noqa: PLC0415
 
     try:
         report = evaluate(command.target, **settings)

@@ -82,7 +82,7 @@ def run_generate(command: Generate) -> int:
 
 
 def _generated(settings: dict) -> list[str]:
-    from rljax.training.generation import generate  # noqa: PLC0415  as above
+    from rljax.training.inference.synthetic_data import generate  # noqa: PLC0415  as above
 
     kept = generate(settings.pop("target"), settings.pop("out"), **settings)
     lines = [
@@ -106,7 +106,7 @@ def verdict(right: int, judged: int, rows: int) -> str:
 
 
 def _cleaned(settings: dict) -> list[str]:
-    from rljax.training.generation import clean  # noqa: PLC0415  as above
+    from rljax.training.inference.synthetic_data import clean  # noqa: PLC0415  as above
 
     verb = "replaced" if settings.get("contradicted") == "replace" else "dropped"
     cleaned = clean(settings.pop("target"), settings.pop("out"), dataset=settings.pop("clean"), **settings)

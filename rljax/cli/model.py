@@ -82,8 +82,8 @@ def run_sample(command: Sample) -> int:
     """Print continuations."""
     from rljax.data.problem import Problem  # noqa: PLC0415  --help need not wait for JAX
     from rljax.data.tokenizer import IDS, IdTokenizer  # noqa: PLC0415
-    from rljax.training.opening import find_run, load  # noqa: PLC0415
-    from rljax.training.setup import has_tokenizer  # noqa: PLC0415
+    from rljax.training.inference.trained_policy import find_run, load  # noqa: PLC0415
+    from rljax.training.parts.tokenizer import has_tokenizer  # noqa: PLC0415
 
     if not command.prompt and not command.prompt_ids:
         raise InputError("there is no prompt; give --prompt TEXT, or --prompt-ids 1 2 3.")
@@ -117,7 +117,7 @@ def run_export(command: Export) -> int:
     join_hosts(command.coordinator, command.hosts, command.host)
     from rljax.data.tokenizer import holds_tokenizer  # noqa: PLC0415  --help need not wait for JAX
     from rljax.parallel import is_first  # noqa: PLC0415
-    from rljax.training.opening import export  # noqa: PLC0415
+    from rljax.training.inference.export import export  # noqa: PLC0415
 
     folder = export(
         command.target,

@@ -41,7 +41,7 @@ class Pairs:
 
 def run_pairs(command: Pairs) -> int:
     """Write the pairs, and say how many there are."""
-    from rljax.training.labelled import label_responses  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.inference.labelled_pairs import label_responses  # noqa: PLC0415  --help need not wait for JAX
 
     numbers = ("dataset", "reward", "prompts", "samples", "temperature", "seed")
     options = {name: getattr(command, name) for name in numbers}

@@ -54,9 +54,9 @@ def run_plan(command: Plan, begun: Start, arguments: list[str]) -> int:
     if copy > count:
         raise InputError(f"The parameters are cut over {copy} devices (--fsdp, --tensor); plan with --device-count {copy}.")
     pretend_devices(os.environ, count)
-    from rljax.training.cache_memory import USABLE  # noqa: PLC0415  --help need not wait for JAX
-    from rljax.training.plan import plan_of  # noqa: PLC0415
-    from rljax.training.roofline import device_of  # noqa: PLC0415
+    from rljax.training.memory.cache_memory import USABLE  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.memory.plan import plan_of  # noqa: PLC0415
+    from rljax.training.memory.roofline import device_of  # noqa: PLC0415
 
     device = None if command.device is None else device_of(command.device)
     memory = command.device_memory
@@ -84,7 +84,7 @@ def table_of(plan: Any, config: TrainConfig, count: int) -> list[str]:
     """The plan as lines of a table.
 
     Args:
-        plan: a `rljax.training.plan.Plan`.
+        plan: a `rljax.training.memory.plan.Plan`.
         config: the settings.
         count: number of devices.
     """
@@ -130,12 +130,12 @@ def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> li
     """The work of each phase of a step as lines of a table, with its least time if the kind of device is known.
 
     Args:
-        plan: a `rljax.training.plan.Plan`.
+        plan: a `rljax.training.memory.plan.Plan`.
         config: the settings.
         command: number and name of the devices.
-        device: a `rljax.training.roofline.Device`, or None.
+        device: a `rljax.training.memory.roofline.Device`, or None.
     """
-    from rljax.training.roofline import speed_of  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.memory.roofline import speed_of  # noqa: PLC0415  --help need not wait for JAX
 
     count, speed = command.device_count, speed_of(config.model.dtype)
     head = f"  {'in one step':<28}{'operations':>12}{'GB moved':>10}{'GB sent':>10}"
@@ -151,8 +151,8 @@ def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> li
 
 def _way_out(config: TrainConfig, count: int, length: int, room: int) -> str:
     """The first flags, one after the other, with which the run fits."""
-    from rljax.training.fitting import changes_to_try, way_out  # noqa: PLC0415  --help need not wait for JAX
-    from rljax.training.plan import plan_of  # noqa: PLC0415
+    from rljax.training.memory.plan import plan_of  # noqa: PLC0415
+    from rljax.training.memory.state_memory import changes_to_try, way_out  # noqa: PLC0415  --help need not wait for JAX
 
     changes = changes_to_try(config, count)
     out = way_out(config, changes, lambda changed: plan_of(changed, count, length, room=room).peak, room)

@@ -26,7 +26,7 @@ def run_preference(command: Preference) -> int:
     """Train, and write the folder."""
     with loading(quiet=command.config.quiet):
         from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
-        from rljax.training.preference import train_preference  # noqa: PLC0415
+        from rljax.training.phases.preference import train_preference  # noqa: PLC0415
 
     try:
         train_preference(command.config)

@@ -28,7 +28,7 @@ def run_reward_model(command: RewardModel) -> int:
     """Train the reward model, and write its folder."""
     with loading(quiet=command.config.quiet):
         from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
-        from rljax.training.reward_model import train_reward_model  # noqa: PLC0415
+        from rljax.training.phases.reward_model import train_reward_model  # noqa: PLC0415
 
     try:
         train_reward_model(command.config)

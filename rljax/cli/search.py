@@ -63,7 +63,7 @@ def run_search(command: SearchSteps) -> int:
     from rljax.data.prepared_folder import progress_bar  # noqa: PLC0415
     from rljax.files import atomic_write  # noqa: PLC0415
     from rljax.settings.checks import check_new_file  # noqa: PLC0415
-    from rljax.training.search import search  # noqa: PLC0415
+    from rljax.training.inference.search import search  # noqa: PLC0415
 
     settings = {entry.name: getattr(command, entry.name) for entry in fields(command)}
     target, out = settings.pop("target"), settings.pop("out")

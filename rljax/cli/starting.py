@@ -90,7 +90,7 @@ def start_from_flags(arguments: Sequence[str]) -> Start:
 def start_from_run(folder: str) -> Start:
     """Settings of a run that is resumed."""
     from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415  --help need not wait for JAX
-    from rljax.training.seams import saved_settings  # noqa: PLC0415  as above
+    from rljax.training.parts.seams import saved_settings  # noqa: PLC0415  as above
 
     run = RunFolder.open(folder)
     config, _ = saved_settings(run.config)

@@ -24,7 +24,7 @@ from rljax.training.config.start import Start
 from rljax.training.interrupt import INTERRUPTED
 
 if TYPE_CHECKING:
-    from rljax.training.tuning import Rung, Trial
+    from rljax.training.lifecycle.tuning import Rung, Trial
 
 OWN = ("--try", "--cut", "--seeds", "--out", "--json")
 """Flags that `rljax train` does not have."""
@@ -162,8 +162,8 @@ def run_tune(command: Tune, begun: Start, arguments: list[str]) -> int:
     if command.seeds < 1:
         raise InputError(f"seeds is {command.seeds}; it must be at least 1.")
     with loading(quiet=command.config.run.quiet):
-        from rljax.training import tuning  # noqa: PLC0415  --help need not wait for JAX
         from rljax.training.interrupt import Interrupted  # noqa: PLC0415  as above
+        from rljax.training.lifecycle import tuning  # noqa: PLC0415  --help need not wait for JAX
 
     configs = {name: parse(["train", *flags]).config.replace(quiet=True) for name, flags in words.items()}
     rungs = tuning.rungs_of(len(configs), command.config.optimization.steps, command.cut)
@@ -208,7 +208,7 @@ def tell(trial: "Trial") -> None:
 
 def tuning_text(trials: "Sequence[Trial]", rungs: "Sequence[Rung]", won: str, *, width: int) -> str:
     """Each rung with its candidates, the best first."""
-    from rljax.training.tuning import scores  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.lifecycle.tuning import scores  # noqa: PLC0415  --help need not wait for JAX
 
     ranked = [sorted(scores(trials, number).items(), key=lambda item: -item[1]) for number in range(len(rungs))]
     blocks = []

@@ -78,7 +78,7 @@ POLICY = (
         "kl_to_reference", RL, "nats per token",
         "KL divergence of the policy from the reference, measured before the updates, whether or not the loss has it. Absent "
         "for an algorithm that needs no reference.",
-        "mean of k3 = exp(d) - d - 1, d = log π_ref - log π", "rljax.training.batch_statistics.kl_to_reference",
+        "mean of k3 = exp(d) - d - 1, d = log π_ref - log π", "rljax.training.monitoring.batch_statistics.kl_to_reference",
         "Starts at 0 and grows. At most 0.1 is a cautious target.",
         "Above it: raise beta (--algorithm-options beta=...), name the distance (--kl-target), or lower --learning-rate.",
     ),
@@ -133,7 +133,7 @@ POLICY = (
     ),
     Entry(
         "advantage_variance", RL, "advantage squared", "Variance of the advantage over the trained tokens, before the updates.",
-        "mean of (A - mean)²", "rljax.training.batch_statistics.measured_batch",
+        "mean of (A - mean)²", "rljax.training.monitoring.batch_statistics.measured_batch",
         "Near 1 for normalised advantages. For others it falls as the policy becomes sure of its answers.",
         "At 0 there is nothing to learn. Tenfold within a few steps: the reward or the critic has changed its scale.",
     ),
@@ -166,7 +166,7 @@ POLICY = (
     Entry(
         "auxiliary_loss", RL, "nats per token",
         "Negative log-likelihood of the examples of --auxiliary (demonstrations or prompts), before its weight.",
-        "mean of -log π over tokens of the examples", "rljax.training.auxiliary.make_auxiliary",
+        "mean of -log π over tokens of the examples", "rljax.training.objective.auxiliary.make_auxiliary",
         "Falls, or stays low after a warm start.",
         "If it falls while the reward does too, the weight is too high; lower --auxiliary.",
     ),
@@ -179,31 +179,31 @@ POLICY = (
     Entry(
         "skipped_updates", f"{WARM} {RL}", "share of updates, 0 to 1",
         "Share of the updates that were not made because the loss or the gradient was not finite.",
-        "share of updates", "rljax.training.guard.skip_count", "0.",
+        "share of updates", "rljax.training.monitoring.guard.skip_count", "0.",
         "Rarely: harmless. Often: a lower --learning-rate, or a reward that returns very large numbers. After five steps without a "
         "sound update the run ends.",
     ),
     Entry(
         "learning_rate", f"{WARM} {RL} {PAIRS}", "", "Learning rate of the last update, after warm-up and schedule.",
-        "the schedule's value", "rljax.training.optimizer.learning_rate_of",
+        "the schedule's value", "rljax.training.objective.optimizer.learning_rate_of",
         "Rises during --learning-rate-warmup, then follows the schedule.",
         "Absent with an optimiser of your own that does not keep it.",
     ),
     Entry(
         "anchor_penalty", f"{WARM} {RL}", "nats times the weight", "Penalty on leaving the first parameters, by --anchor.",
-        "(λ/2) Σ F (θ - θ*)²", "rljax.training.anchor.make_pull",
+        "(λ/2) Σ F (θ - θ*)²", "rljax.training.objective.anchor.make_pull",
         "Rises from 0, then stays.",
         "The earlier problems are forgotten: a larger --anchor. Nothing new is learned: a smaller one.",
     ),
     Entry(
         "correction_cut", RL, "share of tokens, 0 to 1",
         "Share of trained tokens whose weight the off-policy correction capped or set to 0.",
-        "share of tokens", "rljax.training.batch_statistics.cut_share",
+        "share of tokens", "rljax.training.monitoring.batch_statistics.cut_share",
         "Below 0.05 where sampler and trainer agree.", "Large: sampler and trainer differ (dtype, truncation, staleness).",
     ),
     Entry(
         "teacher_kl", RL, "nats per token", "Estimate of the KL divergence of the policy from the teacher, before the updates.",
-        "mean of log π - log π_teacher", "rljax.training.batch_statistics.teacher_kl",
+        "mean of log π - log π_teacher", "rljax.training.monitoring.batch_statistics.teacher_kl",
         "Falls towards 0.", "Stays: raise --learning-rate, or the teacher is too far away for this model.",
     ),
 )  # fmt: skip
@@ -250,7 +250,8 @@ CRITIC = (
     Entry(
         "skipped_value_updates", f"{VALUE} {RL}", "share of updates, 0 to 1",
         "Share of the critic's updates that were not made because the loss or the gradient was not finite.",
-        "share of updates", "rljax.training.guard.skip_count", "0.", "As for skipped_updates, with --critic-learning-rate.",
+        "share of updates", "rljax.training.monitoring.guard.skip_count", "0.",
+        "As for skipped_updates, with --critic-learning-rate.",
     ),
     *(
         Entry(

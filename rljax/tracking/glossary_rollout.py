@@ -63,19 +63,20 @@ OUTCOMES = (
     ),
     Entry(
         "reward_length_correlation", RL, "-1 to 1", "Correlation of a response's reward with its number of tokens.",
-        "Pearson's r of r and |o|; absent if one of them is the same for all", "rljax.training.response_statistics.correlation",
+        "Pearson's r of r and |o|; absent if one of them is the same for all",
+        "rljax.training.monitoring.response_statistics.correlation",
         "Within -0.5 and 0.5. In a task whose right answers are long it is higher.",
         "Near 1 while responses grow: the reward pays for length. Read samples.jsonl; subtract a length penalty from the reward.",
     ),
     Entry(
         "repetition", RL, "share, 0 to 1", "Share of the runs of 8 tokens that occurred earlier in the same response.",
-        "1 - distinct runs / runs, mean over responses", "rljax.training.response_statistics.repetition",
+        "1 - distinct runs / runs, mean over responses", "rljax.training.monitoring.response_statistics.repetition",
         "Below 0.3. Tables and code repeat more than prose.",
         "Above 0.5: responses loop. Lower --learning-rate, and see truncated_share.",
     ),
     Entry(
         "commonest_response", RL, "share, 0 to 1", "Share of the responses that are the most frequent one, whatever the prompt.",
-        "largest count of equal responses / responses", "rljax.training.response_statistics.commonest_share",
+        "largest count of equal responses / responses", "rljax.training.monitoring.response_statistics.commonest_share",
         "Near 0, or the share of the most frequent choice where a response is a single choice.",
         "Near 1: one answer serves every prompt, so the reward can be earned without reading it. Look at samples.jsonl, and make "
         "the reward depend on the answer.",
@@ -103,7 +104,8 @@ SAMPLING = (
         "groups_all_right", RL, "share, 0 to 1",
         "Share of the sampled groups whose responses are all right; without a verifier, of those with one reward, above 0. "
         "Groups of one response are left out.",
-        "mean of [all correct], or of [all r equal, and > 0], over groups", "rljax.training.response_statistics.share_of_groups",
+        "mean of [all correct], or of [all r equal, and > 0], over groups",
+        "rljax.training.monitoring.response_statistics.share_of_groups",
         "Below 0.8; it rises as the problems are learned.",
         "Near 1: too easy; harder problems, or --difficulty-window 0.1 0.9.",
     ),
@@ -111,7 +113,8 @@ SAMPLING = (
         "groups_all_wrong", RL, "share, 0 to 1",
         "Share of the sampled groups whose responses are all wrong; without a verifier, of those with one reward, 0 or below. "
         "Groups of one response are left out.",
-        "mean of [none correct], or of [all r equal, and <= 0], over groups", "rljax.training.response_statistics.share_of_groups",
+        "mean of [none correct], or of [all r equal, and <= 0], over groups",
+        "rljax.training.monitoring.response_statistics.share_of_groups",
         "Below 0.5, and falling.",
         "Near 1: too hard; easier problems, a warm start, or a larger --group-size.",
     ),

@@ -17,10 +17,6 @@ from rljax.ops.masked import zero_outside
 from rljax.parallel import mini_batches, row_shards
 from rljax.records import required
 from rljax.rollout import Sequences, lay_out, sequences_of
-from rljax.training.algorithm import reward_weights, with_reward_weights
-from rljax.training.anchor import make_pull
-from rljax.training.auxiliary import make_auxiliary, make_draw
-from rljax.training.batch_statistics import measured_batch
 from rljax.training.controller import make_steer
 from rljax.training.lesson import Lesson, outcome_explained
 from rljax.training.metrics import (
@@ -31,13 +27,17 @@ from rljax.training.metrics import (
     mean_critic_update,
     mean_update,
 )
-from rljax.training.optimizer import critic_optimizer, learning_rate_of
+from rljax.training.monitoring.batch_statistics import measured_batch
+from rljax.training.objective.algorithm import reward_weights, with_reward_weights
+from rljax.training.objective.anchor import make_pull
+from rljax.training.objective.auxiliary import make_auxiliary, make_draw
+from rljax.training.objective.optimizer import critic_optimizer, learning_rate_of
+from rljax.training.objective.reference import make_adapt, make_move
+from rljax.training.objective.teacher import make_comparison
 from rljax.training.passes import is_beyond, update_order
-from rljax.training.reference import make_adapt, make_move
 from rljax.training.rollouts import make_prepare, make_remember
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState, kl_coefficient_of
-from rljax.training.teacher import make_comparison
 from rljax.training.update import make_policy_step, make_score, make_supervised_score, put_layout
 from rljax.training.value_update import ValueSchedule, check_support, make_value_step, value_schedule
 

@@ -27,28 +27,28 @@ from rljax.tracking.phase_times import Stopwatch
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.starts import record_start
 from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, WandbTracker
-from rljax.training import checkpoint as checkpoints
-from rljax.training.adapter import base_entry, check_base
-from rljax.training.begin_or_resume import continue_folder, new_folder, settings_of
-from rljax.training.beginning import add_anchor, first_state, place_state, rl_state, state_of_phase
-from rljax.training.checkpoint import BEST, LAST, Checkpoint
-from rljax.training.closing import accuracy_name, finish
+from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint
+from rljax.training.checkpoints.full_disk import DiskWriter
+from rljax.training.checkpoints.retention import Retention
+from rljax.training.checkpoints.saver import Saver
 from rljax.training.config import TrainConfig
-from rljax.training.final_models import write_final_models
-from rljax.training.grace import Grace
+from rljax.training.grace_period import GracePeriod
 from rljax.training.interrupt import StopRequest
-from rljax.training.kept_warm_start import kept_or_new_warm_start
+from rljax.training.lifecycle.final_models import write_final_models
+from rljax.training.lifecycle.initial_state import add_anchor, first_state, place_state, rl_state, state_of_phase
+from rljax.training.lifecycle.outcome import accuracy_name, finish
+from rljax.training.lifecycle.resume import Change, check_steps, last_evaluation, summary
+from rljax.training.lifecycle.start import continue_folder, new_folder, settings_of
+from rljax.training.parts.adapter import base_entry, check_base
+from rljax.training.parts.seams import ROWS, Seams, check_trackers
+from rljax.training.phases.value_pretraining import pretrain_value, pretraining_steps
+from rljax.training.phases.warm_start_cache import cached_or_new_warm_start
 from rljax.training.reinforce import reinforce
-from rljax.training.resuming import Change, check_steps, last_evaluation, summary
-from rljax.training.retention import Retention
-from rljax.training.ring import cast_of, first_ring
-from rljax.training.room import Room
 from rljax.training.run import Run, describe, evaluate_and_keep_best, nothing_to_learn, resume_command
-from rljax.training.saver import Saver
-from rljax.training.seams import ROWS, Seams, check_trackers
+from rljax.training.sampler_delay import cast_of, first_ring
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import RL, WARM_START, TrainState, begin_rl
-from rljax.training.value_pretraining import pretrain_value, pretraining_steps
 
 ABANDONED = (
     "The process that trained here before did not end by itself: it was killed (by a person, for its memory, with its machine), "
@@ -105,8 +105,8 @@ def train(
         problems: training and held-out problems, in place of the dataset or the generated task.
         trackers: trackers to use beside JSON lines and TensorBoard; see `rljax.tracking.trackers.Tracker`.
         resume: folder of a run to continue. Every argument besides the configuration must be passed again. With a configuration,
-            the settings in which it differs from the run's are changed; see `rljax.training.resuming`. "auto" continues the run in
-            the folder that the configuration names, and begins it if there is none.
+            the settings in which it differs from the run's are changed; see `rljax.training.lifecycle.resume`. "auto" continues
+            the run in the folder that the configuration names, and begins it if there is none.
 
     Returns:
         The run folder, held-out accuracy before and after RL, and the parameters.
@@ -132,26 +132,26 @@ def train(
         base = together(lambda: base_entry(config, setup.base))
         if existing is None:
             folder = new_folder(config, seams, base)
-            stack.enter_context(discarded_on_error(folder))
+            stack.enter_context(discard_on_error(folder))
         else:
             folder = existing
             check_base(folder, base)
         killed = hold(folder, stack)
         folder, checkpoint, losses = open_run(config, setup, state, folder, None if existing is None else changes)
-        display = together(lambda: stack.enter_context(logged(screen, folder)))
+        display = together(lambda: stack.enter_context(with_log(screen, folder)))
         display.measuring(accuracy_name(setup.heldout))
-        grace = Grace(config.run.grace if jax.process_count() == 1 else None)
+        grace = GracePeriod(config.run.grace if jax.process_count() == 1 else None)
         stop = stack.enter_context(StopRequest(display.stopping, grace.begin))
-        room = Room(str(folder.path), display.warning, lambda: stop.requested, resume_command(folder))
-        run_trackers = together(lambda: make_trackers(config, folder, trackers, room))
+        disk = DiskWriter(str(folder.path), display.warning, lambda: stop.requested, resume_command(folder))
+        run_trackers = together(lambda: make_trackers(config, folder, trackers, disk))
         stack.callback(run_trackers.close)
         stack.enter_context(watch_compilation(display.compiling))
         stopwatch = Stopwatch()
         waiting = partial(stopwatch.phase, "wait")
-        saver = stack.enter_context(Saver(folder.checkpoints, retentions(config), room, display.warning, waiting))
+        saver = stack.enter_context(Saver(folder.checkpoints, retentions(config), disk, display.warning, waiting))
         setup = setup.watched(display.judging)
         setup = setup._replace(train=setup.train.timed(partial(stopwatch.phase, "judge")))
-        run = Run(setup, folder, display, run_trackers, stop, room, saver, stopwatch)
+        run = Run(setup, folder, display, run_trackers, stop, disk, saver, stopwatch)
         introduce(run, checkpoint, None if existing is None else changes)
         abandoned = [ABANDONED] if killed and existing is not None else []
         for loss in (*abandoned, *losses):
@@ -204,7 +204,7 @@ def hold(folder: RunFolder, stack: ExitStack) -> bool:
     return any(found)
 
 
-def logged(screen: Display, folder: RunFolder) -> AbstractContextManager[Display]:
+def with_log(screen: Display, folder: RunFolder) -> AbstractContextManager[Display]:
     """The display of the first host, which also writes the log file; that of the other hosts as it is."""
     return LoggedDisplay(screen, folder.log) if is_first() else nullcontext(screen)
 
@@ -268,7 +268,7 @@ def make_screen(config: TrainConfig, stack: ExitStack) -> Display:
 
 
 @contextmanager
-def discarded_on_error(folder: RunFolder) -> Generator[None]:
+def discard_on_error(folder: RunFolder) -> Generator[None]:
     """Remove the folder of a new run that ends with an `InputError` before it saved anything but its beginning."""
     try:
         yield
@@ -284,22 +284,22 @@ def retentions(config: TrainConfig) -> dict[str, Retention]:
     return {LAST: Retention(run.max_to_keep, run.keep_period), BEST: Retention(run.max_best_to_keep)}
 
 
-def make_trackers(config: TrainConfig, folder: RunFolder, further: Sequence[Tracker], room: Room) -> Trackers:
+def make_trackers(config: TrainConfig, folder: RunFolder, further: Sequence[Tracker], disk: DiskWriter) -> Trackers:
     """Make the trackers: JSON lines, TensorBoard, Weights & Biases if set, and `further` ones; none except on the first host."""
     if not is_first():
         return Trackers([])
     trackers: list[Tracker] = [JsonlTracker(folder), TensorBoardTracker(folder)]
     if config.run.wandb:
         trackers.append(WandbTracker(folder, project=config.run.name))
-    return Trackers([*trackers, *further], room.attempt)
+    return Trackers([*trackers, *further], disk.attempt)
 
 
-def execute(run: Run, checkpoint: Checkpoint, grace: Grace) -> Result:
+def execute(run: Run, checkpoint: Checkpoint, grace: GracePeriod) -> Result:
     """Run the remaining phases and return the result; `grace` is how long a step of RL may go on after SIGTERM."""
     setup = run.setup
     if int(checkpoint.state.phase) == WARM_START:
         if run.config.warm_start.steps:
-            checkpoint = kept_or_new_warm_start(run, checkpoint)
+            checkpoint = cached_or_new_warm_start(run, checkpoint)
         checkpoint = checkpoint._replace(state=rl_state(setup, checkpoint.state))
         checkpoint = evaluate_and_keep_best(run, checkpoint, 0)
         if pretraining_steps(setup.algorithm, run.config):  # without, the save at the beginning of RL follows at once

@@ -12,7 +12,7 @@ from rljax.records import documented, required
 from rljax.rewards.failure import Failures
 from rljax.rollout import Collected, Groups
 from rljax.rollout.groups import part_means, right_and_known
-from rljax.training.response_statistics import commonest_share, correlation, repetition, share_of_groups
+from rljax.training.monitoring.response_statistics import commonest_share, correlation, repetition, share_of_groups
 
 Numbers = dict[str, float]
 Record = TypeVar("Record", bound=tuple)

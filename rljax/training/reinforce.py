@@ -11,21 +11,21 @@ from rljax.parallel import is_first, of_first, on_first
 from rljax.records import documented, required
 from rljax.rollout import Groups
 from rljax.tracking.alarms import Watch
-from rljax.training.checkpoint import LAST, Checkpoint
-from rljax.training.grace import Grace, leave
-from rljax.training.guard import check_drawn, skipped_in_a_row
+from rljax.training.checkpoints.checkpoint import LAST, Checkpoint
+from rljax.training.grace_period import GracePeriod, leave
 from rljax.training.learner import Learn, make_learner
 from rljax.training.lesson import Lesson, Study, make_study
 from rljax.training.metrics import present, rollout_metrics
-from rljax.training.optimizer import policy_optimizer
-from rljax.training.remedies import CURES, OF_OPTIMIZER, Remedied, apply_remedies, changes, curable
-from rljax.training.ring import cast_of, sampler_version, with_newest
+from rljax.training.monitoring.guard import check_drawn, skipped_in_a_row
+from rljax.training.monitoring.remedies import CURES, OF_OPTIMIZER, Remedied, apply_remedies, changes, curable
+from rljax.training.objective.optimizer import policy_optimizer
 from rljax.training.rollouts import ChoosePrompts, make_choice, next_rollout
 from rljax.training.run import Run, begin_watch, evaluate_and_keep_best
+from rljax.training.sampler_delay import cast_of, sampler_version, with_newest
 from rljax.training.setup import Setup
 
 
-def reinforce(run: Run, checkpoint: Checkpoint, grace: Grace) -> Checkpoint:
+def reinforce(run: Run, checkpoint: Checkpoint, grace: GracePeriod) -> Checkpoint:
     """Run the remaining RL steps and return the final checkpoint.
 
     Args:
@@ -89,7 +89,7 @@ class Done(NamedTuple):
     """Its metrics."""
 
 
-def one_step(run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: ChoosePrompts, grace: Grace) -> Done:
+def one_step(run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: ChoosePrompts, grace: GracePeriod) -> Done:
     """Sample, judge and learn once; only the sampling may be given up."""
     start, version = time.monotonic(), int(checkpoint.state.step)
     setup, ring = tools.setup, checkpoint.ring

@@ -23,7 +23,7 @@ from rljax.rollout import Collected, Groups, RolloutWorker, collect
 from rljax.rollout.groups import right_and_known
 from rljax.sharing import shared
 from rljax.training.config import TrainConfig
-from rljax.training.reference import at_strength
+from rljax.training.objective.reference import at_strength
 from rljax.training.state import Places, TrainState, draw_key, places
 
 ChoosePrompts = Callable[[History, int, int, int], Choice]

@@ -22,19 +22,19 @@ from rljax.tracking.phase_times import Stopwatch
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import Mark, RunFolder
 from rljax.tracking.trackers import Trackers
-from rljax.training import checkpoint as checkpoints
-from rljax.training.algorithm import reward_weights
-from rljax.training.checkpoint import BEST, LAST, Checkpoint, Quality
+from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint, Quality
+from rljax.training.checkpoints.full_disk import DiskWriter
+from rljax.training.checkpoints.saver import Saver
 from rljax.training.config import TrainConfig
-from rljax.training.guard import MOST_SKIPPED, check_drawn, unsound_text
 from rljax.training.interrupt import Interrupted, StopRequest
-from rljax.training.kept_batch import KeptBatch, keep_batch
 from rljax.training.lesson import Lesson
 from rljax.training.metrics import Numbers
-from rljax.training.room import Room
-from rljax.training.saver import Saver
+from rljax.training.monitoring.guard import MOST_SKIPPED, check_drawn, unsound_text
+from rljax.training.objective.algorithm import reward_weights
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
+from rljax.training.stopped_batch import StoppedBatch, write_batch
 
 HELDOUT_KEPT = 1000
 """Number of held-out answers that are written down before and after RL."""
@@ -55,7 +55,7 @@ class Run:
     """Log metrics and samples."""
     stop: StopRequest
     """Whether a signal has asked the run to stop."""
-    room: Room
+    disk: DiskWriter
     """Repeats writes that meet a full disk."""
     saver: Saver
     """Writes the checkpoints beside the steps."""
@@ -85,7 +85,7 @@ class Run:
             what: its name, for messages: "the metrics".
             work: writes it; a failure leaves nothing of it.
         """
-        on_first(lambda: self.room.attempt(what, work))
+        on_first(lambda: self.disk.attempt(what, work))
 
     def check_updates(self, checkpoint: Checkpoint, skipped: int, learning_rate: str, lesson: Lesson | None = None) -> None:
         """Save and stop after too many training steps in a row without a sound update.
@@ -106,8 +106,8 @@ class Run:
         if lesson is not None:
             number, _ = checkpoints.newest_whole(self.folder.checkpoints / LAST)
             weights = reward_weights(self.setup.algorithm, self.setup.train)
-            kept = KeptBatch(lesson, int(checkpoint.state.step), number, weights)
-            self.write("the batch", lambda: keep_batch(self.folder, kept))
+            kept = StoppedBatch(lesson, int(checkpoint.state.step), number, weights)
+            self.write("the batch", lambda: write_batch(self.folder, kept))
         path = shlex.quote(str(self.folder.path))
         debug = "" if lesson is None else f" `rljax debug {path}` names the term, the row and the token that caused it."
         raise InputError(unsound_text(skipped, learning_rate, path) + debug)
@@ -131,7 +131,7 @@ class Run:
             say = self.display.warning if event.what == "raised" else self.display.message
             say(event.text())
         rows = [event.to_json() for event in events]
-        on_first(lambda: self.room.attempt("the alarms", lambda: self.folder.add_alarms(rows)) if rows else None)
+        on_first(lambda: self.disk.attempt("the alarms", lambda: self.folder.add_alarms(rows)) if rows else None)
 
     def stop_if_asked(self, checkpoint: Checkpoint) -> None:
         """If the run was asked to stop: save, show how to resume, and raise.
@@ -162,9 +162,9 @@ def begin_watch(run: Run, checkpoint: Checkpoint) -> Watch:
     def begin() -> None:
         path = run.folder.metrics
         watch, events = watch_rows(read_metrics(path) if path.is_file() and path.stat().st_size else [])
-        run.room.attempt("the alarms", lambda: run.folder.write_alarms([event.to_json() for event in events]))
+        run.disk.attempt("the alarms", lambda: run.folder.write_alarms([event.to_json() for event in events]))
         remedies = [change._asdict() for change in checkpoint.remedies]
-        run.room.attempt("the remedies", lambda: run.folder.write_remedies(remedies))
+        run.disk.attempt("the remedies", lambda: run.folder.write_remedies(remedies))
         watches.append(watch)
 
     on_first(begin)

@@ -137,10 +137,10 @@ def place(
         partition: how the policy's parameters are sharded.
         base: shapes of the parameters below an adapter; a critic has copies of them.
     """
-    return put(_unshared(state), policy_shardings(mesh, state, state.params, partition, besides=base))
+    return put(_copy_shared(state), policy_shardings(mesh, state, state.params, partition, besides=base))
 
 
-def _unshared(state: TrainState) -> TrainState:
+def _copy_shared(state: TrainState) -> TrainState:
     """Copy arrays that occur several times in the state, such as one array of zeros for several parameters."""
     seen: set[int] = set()
 

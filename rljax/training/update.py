@@ -24,14 +24,14 @@ from rljax.parallel import accumulate, fetch, put, put_rows, replicated, row_sha
 from rljax.rollout import Layout, Sequences, lay_out, pack
 from rljax.sharing import shared
 from rljax.text import one_line
-from rljax.training.anchor import Pull, unanchored
-from rljax.training.auxiliary import Auxiliary, Examples, without_examples
 from rljax.training.controller import under_control
-from rljax.training.guard import is_sound, skip_count, where_sound
 from rljax.training.metrics import SupervisedMetrics, UpdateMetrics
-from rljax.training.reference import at_strength
+from rljax.training.monitoring.guard import is_sound, skip_count, where_sound
+from rljax.training.objective.anchor import Pull, no_pull
+from rljax.training.objective.auxiliary import Auxiliary, Examples, without_examples
+from rljax.training.objective.reference import at_strength
+from rljax.training.objective.teacher import Comparison
 from rljax.training.state import Places, TrainState, places
-from rljax.training.teacher import Comparison
 
 Score = Callable[[Params, Packed], Scores]
 """(parameters, packed rows) -> scores of the response tokens."""
@@ -117,7 +117,7 @@ def _logp_gradient(score: Score) -> Callable[[Params, Packed], Params]:
 
 
 @shared
-def compiled(function: Callable) -> Any:
+def compile_shared(function: Callable) -> Any:
     """Compile a function, once for all that call it."""
     return jax.jit(function)
 
@@ -130,7 +130,7 @@ def on_sequences(
     Returns:
         `(params, sequences) -> output`: host arrays `[B, T, ...]`, 0 for sequences without a response token.
     """
-    program = compiled(function)
+    program = compile_shared(function)
 
     def call(params: Params, sequences: Sequences) -> Output:
         layout = lay_out(sequences, sequences.attention, rows=rows, devices=row_shards(mesh))
@@ -179,7 +179,7 @@ def put_layout(mesh: Mesh, layout: Layout, batch: Batch[np.ndarray]) -> tuple[La
     return Layout(packed, put(layout.responses, everywhere)), put(batch, everywhere)
 
 
-def _updated(
+def _apply_update(
     state: TrainState, optimizer: optax.GradientTransformation, gradient: Params, loss: Float[Array, ""]
 ) -> tuple[TrainState, Float[Array, ""], Bool[Array, ""]]:
     """The state after an update of the policy, or as it was where the update is not sound; the gradient's norm; whether it is."""
@@ -245,7 +245,7 @@ def make_policy_step(
     teacher: Params | None = None,
     base: Base | None = None,
     copy: Copy | None = None,
-    pull: Pull = unanchored,
+    pull: Pull = no_pull,
     auxiliary: Auxiliary = without_examples,
 ) -> Callable[[TrainState, Layout, Batch[Array], Examples | None], tuple[TrainState, UpdateMetrics]]:
     """Compile one optimiser update of the policy.
@@ -280,7 +280,7 @@ def compile_policy_step(
     where: Places,
     mesh: Mesh,
     copy: Copy | None = None,
-    pull: Pull = unanchored,
+    pull: Pull = no_pull,
     auxiliary: Auxiliary = without_examples,
 ) -> Any:
     """Compile `(state, layout, batch, teacher, base, examples) -> (state, metrics)`; see `make_policy_step`."""
@@ -297,7 +297,7 @@ def compile_policy_step(
         gradient, metrics = differentiated(state, base, teacher, layout, batch)
         gradient, penalty = pull(state, gradient)
         gradient, supervised = auxiliary(state, base, gradient, examples)
-        state, norm, sound = _updated(state, optimizer, gradient, metrics.loss)
+        state, norm, sound = _apply_update(state, optimizer, gradient, metrics.loss)
         return state, UpdateMetrics(metrics, norm, skip_count(sound), anchor_penalty=penalty, auxiliary_loss=supervised)
 
     return jit_step(step, where, mesh)
@@ -310,7 +310,7 @@ def make_supervised_step(
     mesh: Mesh,
     *,
     base: Base | None = None,
-    pull: Pull = unanchored,
+    pull: Pull = no_pull,
 ) -> Callable[[TrainState, Packed, Array], tuple[TrainState, SupervisedMetrics]]:
     """Compile one supervised update: it minimises the mean negative log-likelihood of demonstration tokens, EOS included.
 
@@ -351,7 +351,7 @@ def _supervised_program(
 
         gradient, (value, entropy) = jax.grad(objective, has_aux=True)(state.params)
         gradient, penalty = pull(state, gradient)
-        state, norm, sound = _updated(state, optimizer, gradient, value)
+        state, norm, sound = _apply_update(state, optimizer, gradient, value)
         metrics = SupervisedMetrics(value, entropy, norm, skip_count(sound), penalty)
         return state._replace(warm_step=state.warm_step + 1), metrics
 

@@ -18,9 +18,9 @@ from rljax.records import documented, required
 from rljax.rollout import Layout, Sequences
 from rljax.sharing import shared
 from rljax.training.config import TrainConfig
-from rljax.training.critic import Critic
-from rljax.training.guard import is_sound, skip_count, where_sound
 from rljax.training.metrics import CriticMetrics
+from rljax.training.monitoring.guard import is_sound, skip_count, where_sound
+from rljax.training.objective.critic import Critic
 from rljax.training.state import Places, TrainState, places
 from rljax.training.update import has_responses, jit_step, on_sequences, rows_of
 

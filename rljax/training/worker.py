@@ -8,12 +8,12 @@ from rljax.errors import InputError
 from rljax.models import Policy
 from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
 from rljax.rollout.stopping import Decode
-from rljax.training.cache_memory import decode_slots
-from rljax.training.chosen_reward import make_reward, own_reward
 from rljax.training.config import TrainConfig
-from rljax.training.end_tokens import all_ends
-from rljax.training.problems import Problems
-from rljax.training.seams import Seams
+from rljax.training.memory.cache_memory import decode_slots
+from rljax.training.parts.problems import Problems
+from rljax.training.parts.reward import make_reward, own_reward
+from rljax.training.parts.seams import Seams
+from rljax.training.parts.tokenizer import all_ends
 
 
 def check_vocabulary(policy: Policy, tokenizer: Tokenizer) -> None:

@@ -17,7 +17,7 @@ from rljax.book.trainer_experiments import trainer_experiments
 from rljax.cli import parse
 from rljax.cli.recommend import _evidence_of_trainer, recommendation_text
 from rljax.errors import InputError
-from rljax.training.algorithm import make_algorithm
+from rljax.training.objective.algorithm import make_algorithm
 
 PAGE = Path(__file__).resolve().parents[2] / "notebooks" / "choosing_an_algorithm.md"
 RULES = (*ALGORITHMS, *PARTS)

@@ -11,7 +11,7 @@ from rljax.book.slots import SIZES, Filling, filling, fillings, table
 from rljax.book.uses import BY_FLAG, calls_of_ops, calls_of_records, names_of_ops, ops_in, slots, users, uses
 from rljax.ops import group, ratio, surrogate, weights
 from rljax.ops.divergence import k2, k3
-from rljax.training import optimizer, reference
+from rljax.training.objective import optimizer, reference
 
 
 def closed_over(function):

@@ -9,8 +9,8 @@ from rljax.cli import COMMANDS, main
 from rljax.cli.elsewhere import IN_COMMAND, SHORT, TABLE, as_markdown, foreign_names, ours_for, plain
 from rljax.cli.flags import flags_of, known_flags
 from rljax.cli.starting import Settings
-from rljax.training.algorithm import option_names
 from rljax.training.config import TrainConfig
+from rljax.training.config.algorithm_options import option_names
 
 PAGE = Path(__file__).resolve().parents[2] / "notebooks" / "coming_from.md"
 FLAGS = known_flags(COMMANDS["train"][0], TrainConfig())

@@ -14,8 +14,8 @@ import pytest
 import rljax
 from rljax.models import transformer_policy
 from rljax.parallel import make_mesh
-from rljax.training.measured_programs import policy_program
-from rljax.training.roofline import DEVICES
+from rljax.training.memory.compiled_updates import policy_program
+from rljax.training.memory.roofline import DEVICES
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "benchmarks"
 

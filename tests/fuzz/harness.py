@@ -22,10 +22,10 @@ from rljax.cli import main
 from rljax.data.history import no_history
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.trackers import JsonlTracker
-from rljax.training import checkpoint as checkpoints
 from rljax.training import loop
-from rljax.training.beginning import first_params
-from rljax.training.saving import companions, save_model
+from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.lifecycle.initial_state import first_params
+from rljax.training.parts.model_folder import companions, save_model
 
 CONFIG = SMALL.replace(train_problems=8, heldout_problems=2)
 LIMIT = 10.0

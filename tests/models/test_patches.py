@@ -31,9 +31,11 @@ from rljax.rollout.groups import padded_responses
 from rljax.tasks.digits import FONT, DigitsConfig
 from rljax.tracking.rows import read_metrics
 from rljax.training.config import TrainConfig
-from rljax.training.opening import export
-from rljax.training.seams import Seams
-from rljax.training.setup import chosen_policy, encode_problems, make_tokenizer
+from rljax.training.inference.export import export
+from rljax.training.parts.policy import chosen_policy
+from rljax.training.parts.seams import Seams
+from rljax.training.parts.tokenizer import make_tokenizer
+from rljax.training.setup import encode_problems
 
 TOKENIZER = load_tokenizer(DigitsConfig.tokenizer)
 VOCAB = TOKENIZER.vocab_size

@@ -15,8 +15,8 @@ from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack
 from rljax.rollout.groups import padded_responses
 from rljax.training.config import TrainConfig
-from rljax.training.seams import Seams
-from rljax.training.setup import chosen_policy
+from rljax.training.parts.policy import chosen_policy
+from rljax.training.parts.seams import Seams
 
 TOKENIZER = load_tokenizer("characters")
 VOCAB = TOKENIZER.vocab_size

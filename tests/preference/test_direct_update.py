@@ -27,7 +27,7 @@ from rljax.preference.direct_update import (
 )
 from rljax.preference.pair_update import PairState, encode_pairs
 from rljax.training.metrics import present
-from rljax.training.optimizer import in_standard_promotion
+from rljax.training.objective.optimizer import in_standard_promotion
 
 TOKENIZER = CharacterTokenizer()
 SHAPE = TransformerConfig(vocab_size=TOKENIZER.vocab_size, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)

@@ -17,7 +17,7 @@ from rljax.models.value_model import init_value_params, value_model
 from rljax.parallel import make_mesh, micro_batches, put, put_rows, shardings
 from rljax.preference.pair_update import Pairs, PairState, encode_pairs, judge_pairs, make_pair_step
 from rljax.preference.reward_model import make_score
-from rljax.training.optimizer import in_standard_promotion
+from rljax.training.objective.optimizer import in_standard_promotion
 
 TOKENIZER = CharacterTokenizer()
 SHAPE = TransformerConfig(vocab_size=TOKENIZER.vocab_size, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)

@@ -13,9 +13,9 @@ from rljax.rewards.combining import least
 from rljax.rewards.composite import constitutional, reasoning, weighted
 from rljax.rewards.failure import Failed, Failures
 from rljax.rewards.protocol import Weighted, combine, has_verifier, judge
-from rljax.training.algorithm import check_algorithm, make_algorithm
-from rljax.training.chosen_reward import own_reward
 from rljax.training.config import TrainConfig
+from rljax.training.objective.algorithm import check_algorithm, make_algorithm
+from rljax.training.parts.reward import own_reward
 
 PROMPTS, COMPLETIONS, COLUMNS = ["1+1="] * 3, ["#2", "#3", "a lot of words #2"], {"answer": ["2"] * 3}
 

@@ -9,7 +9,7 @@ from small_runs import SMALL
 
 from rljax.errors import InputError
 from rljax.rollout.continuations import State, continued_rewards, draw_states
-from rljax.training.beginning import first_params
+from rljax.training.lifecycle.initial_state import first_params
 from rljax.training.setup import make_setup
 
 CONFIG = SMALL.replace(

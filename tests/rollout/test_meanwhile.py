@@ -18,9 +18,9 @@ from rljax.errors import InputError
 from rljax.rewards.failure import Failed
 from rljax.rollout import Judge, Request, Response, Sampling
 from rljax.rollout.meanwhile import calls_of, judged_meanwhile
-from rljax.training.chosen_reward import reward_groups
+from rljax.training.parts.reward import reward_groups
+from rljax.training.parts.seams import Seams
 from rljax.training.rollouts import make_choice, next_rollout
-from rljax.training.seams import Seams
 from rljax.training.setup import make_setup
 
 TOKENIZER = load_tokenizer("characters")

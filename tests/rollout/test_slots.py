@@ -21,9 +21,10 @@ from rljax.rollout.environment import Step
 from rljax.rollout.sampling import empty_rows, read_prompts
 from rljax.rollout.slots import FittingSlots, row_bytes
 from rljax.training import setup
-from rljax.training.cache_memory import USUAL_SLOTS, decode_slots, sampled_bytes
-from rljax.training.seams import BUILT_IN
-from rljax.training.setup import make_policy, make_tokenizer
+from rljax.training.memory.cache_memory import USUAL_SLOTS, decode_slots, sampled_bytes
+from rljax.training.parts.policy import make_policy
+from rljax.training.parts.seams import BUILT_IN
+from rljax.training.parts.tokenizer import make_tokenizer
 
 SHAPE = TransformerConfig(vocab_size=32, width=16, layers=2, heads=2, kv_heads=2, head_dim=8, hidden=32)
 MESH = make_mesh(1, 1)

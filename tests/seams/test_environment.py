@@ -20,8 +20,8 @@ from rljax.errors import InputError
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.rollout import Request, Response, Sampling, Step, pack, sequences_of
 from rljax.rollout.dialogue import CachedDialogue
-from rljax.training.evaluation import evaluate
-from rljax.training.opening import load
+from rljax.training.inference.evaluation import evaluate
+from rljax.training.inference.trained_policy import load
 from rljax.training.update import make_score
 
 ALPHABET = "characters:0123456789<>=?"

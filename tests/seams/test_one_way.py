@@ -20,7 +20,7 @@ from rljax.rewards import verifier
 from rljax.rollout import Collected, Response, Step, pack, sequences_of
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.training import learner
-from rljax.training.closing import accuracy_name
+from rljax.training.lifecycle.outcome import accuracy_name
 from rljax.training.metrics import rollout_metrics
 from rljax.training.rollouts import for_algorithm, next_rollout
 

@@ -25,9 +25,10 @@ from rljax.models import Decoder, Policy, Scores, TurnDecoder, on_every_device
 from rljax.parallel import make_mesh
 from rljax.parallel.mesh import path_names
 from rljax.rollout import sequences_of
-from rljax.training import checkpoint as checkpoints
+from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.inference.export import export
+from rljax.training.inference.trained_policy import load
 from rljax.training.interrupt import Interrupted
-from rljax.training.opening import export, load
 from rljax.training.state import create, place
 from rljax.training.update import make_score, make_scores
 

@@ -30,7 +30,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from rljax.errors import InputError
-from rljax.training.checkpoint import newest_whole
+from rljax.training.checkpoints.checkpoint import newest_whole
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

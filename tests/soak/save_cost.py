@@ -18,9 +18,9 @@ from typing import Any
 import rljax
 from rljax.tracking.alarms import Watch
 from rljax.tracking.rows import read_metrics
-from rljax.training import checkpoint as checkpoints
+from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.checkpoints.saver import Saver
 from rljax.training.config import TrainConfig
-from rljax.training.saver import Saver
 
 
 def timed(function: Callable, seconds: list[float]) -> Callable:

@@ -21,7 +21,7 @@ from rljax.tasks.outliers import OutliersConfig, noisy
 from rljax.tasks.rewards import EXPLOIT, OUTLIERS
 from rljax.tasks.tight import TightConfig, long_way, short_way
 from rljax.training.config import TrainConfig
-from rljax.training.problems import make_stream
+from rljax.training.parts.problems import make_stream
 
 
 def every_expression(digits):

@@ -17,13 +17,13 @@ from rljax.algorithms import Rollout, loss, prepare
 from rljax.cli import main
 from rljax.data.feedback import Place
 from rljax.errors import InputError
-from rljax.training import adaptation_run
-from rljax.training.adaptation import clipped_feedback, make_tools, relative_rewards, rollout_of, wrong_logp
-from rljax.training.adaptation_folder import Heldout, adapted_settings, best_of, better, served_setup, state_like
-from rljax.training.adaptation_run import adapt
 from rljax.training.config.adaptation import AdaptationConfig
-from rljax.training.feedback_log import Example
-from rljax.training.opening import load
+from rljax.training.inference.trained_policy import load
+from rljax.training.phases import adaptation_run
+from rljax.training.phases.adaptation import clipped_feedback, make_tools, relative_rewards, rollout_of, wrong_logp
+from rljax.training.phases.adaptation_folder import Heldout, adapted_settings, best_of, better, served_setup, state_like
+from rljax.training.phases.adaptation_run import adapt
+from rljax.training.phases.feedback_log import Example
 
 REWARD = """
 def short(completions):

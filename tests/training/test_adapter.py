@@ -22,16 +22,16 @@ from rljax.models.huggingface import read_config
 from rljax.models.model_folder import read_json
 from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from rljax.rollout import demonstrated, pack, sequences_of
-from rljax.training.adapter import base_entry, check_alone
-from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
-from rljax.training.debugging import replay
+from rljax.training.inference.trained_policy import load
 from rljax.training.interrupt import Interrupted
-from rljax.training.kept_batch import KeptBatch
 from rljax.training.lesson import make_study, scored_rows
-from rljax.training.opening import load
-from rljax.training.optimizer import warm_start_optimizer
-from rljax.training.saving import companions, save_model
+from rljax.training.lifecycle.debugging import replay
+from rljax.training.lifecycle.initial_state import rl_state
+from rljax.training.objective.optimizer import warm_start_optimizer
+from rljax.training.parts.adapter import base_entry, check_alone
+from rljax.training.parts.model_folder import companions, save_model
+from rljax.training.stopped_batch import StoppedBatch
 from rljax.training.update import make_score, make_scores, make_supervised_step
 
 TINY = SMALL.replace(
@@ -109,7 +109,7 @@ def test_in_bfloat16_sampler_and_update_differ_by_their_rounding_and_the_metric_
     logp = scores(scored(setup.base, state.params), sequences_of(groups)).logp
     apart = np.abs(logp - rollout.policy_logp.reshape(logp.shape))[mask].max()
     lesson = make_study(setup)(state, groups)
-    replayed = {term.name: term for term in replay(setup, state, KeptBatch(lesson, 1, 0, None)).terms}
+    replayed = {term.name: term for term in replay(setup, state, StoppedBatch(lesson, 1, 0, None)).terms}
     assert replayed["logp"].largest == pytest.approx(np.abs(logp[mask]).max(), rel=1e-6), "as the update scores"
     assert replayed["log_ratio"].largest == pytest.approx(apart, rel=1e-5)
     gap = learn_from(setup, state, groups)[1].sampler_gap

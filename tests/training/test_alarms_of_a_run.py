@@ -12,10 +12,10 @@ from rljax.errors import InputError
 from rljax.tracking.alarms import watch_rows
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.trackers import Trackers
-from rljax.training.closing import alarms_raised, finish
+from rljax.training.checkpoints.full_disk import DiskWriter
 from rljax.training.config import TrainConfig
+from rljax.training.lifecycle.outcome import alarms_raised, finish
 from rljax.training.reinforce import show_samples
-from rljax.training.room import Room
 from rljax.training.run import Run, begin_watch
 
 
@@ -24,7 +24,7 @@ def run(tmp_path):
     """A run whose entropy has collapsed, and whose alarms are of a future that was cut off."""
     folder = recorded(tmp_path / "run", entropy=0.001)
     folder.write_alarms([{"step": 99, "alarm": "truncated", "event": "raised"}])
-    return SimpleNamespace(folder=folder, room=Room(str(folder.path), print, lambda: False, ""))
+    return SimpleNamespace(folder=folder, disk=DiskWriter(str(folder.path), print, lambda: False, ""))
 
 
 def rows_in(folder):

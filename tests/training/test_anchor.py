@@ -15,10 +15,10 @@ from small_runs import SMALL, even_length
 import rljax
 from rljax.errors import InputError
 from rljax.rollout import pack
-from rljax.training.anchor import estimated, responses_of
-from rljax.training.beginning import add_anchor, rl_state
 from rljax.training.config import TrainConfig
-from rljax.training.problems import anchor_problems, training_problems
+from rljax.training.lifecycle.initial_state import add_anchor, rl_state
+from rljax.training.objective.anchor import responses_of, with_fisher
+from rljax.training.parts.problems import anchor_problems, training_problems
 from rljax.training.update import make_score
 
 WEIGHT = 3.0
@@ -66,7 +66,7 @@ def test_the_fisher_information_is_the_mean_of_the_squared_gradients(config):
         np.square(np.asarray(leaf)).mean(0) for leaf in jax.tree.leaves(jax.jit(jax.jacrev(likelihoods))(state.params))
     ]
     places = jax.tree.map(lambda leaf: leaf.sharding, state.params)
-    after = estimated(state, setup.anchor, score, setup.mesh, samples=6)
+    after = with_fisher(state, setup.anchor, score, setup.mesh, samples=6)
     for found, right in zip(host(after.anchor.fisher), expected, strict=True):
         np.testing.assert_allclose(found, right, rtol=1e-3, atol=1e-4)
     assert max(leaf.max() for leaf in expected) > 0.1

@@ -17,9 +17,9 @@ from rljax.errors import InputError
 from rljax.models import Scores
 from rljax.parallel import make_mesh
 from rljax.tracking.rows import read_metrics
-from rljax.training.auxiliary import examples_of, make_auxiliary, make_draw
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
+from rljax.training.objective.auxiliary import examples_of, make_auxiliary, make_draw
 from rljax.training.state import create
 
 TINY = SMALL.replace(

@@ -12,11 +12,11 @@ from rljax.data.history import no_history
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.tracking.run_folder import RunFolder
-from rljax.training import checkpoint as checkpoints
-from rljax.training.averaging import average, check_weights, start_of
-from rljax.training.beginning import first_params
+from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import TrainConfig
-from rljax.training.opening import load
+from rljax.training.inference.averaging import average, check_weights, start_of
+from rljax.training.inference.trained_policy import load
+from rljax.training.lifecycle.initial_state import first_params
 from rljax.training.setup import make_setup
 
 TINY = SMALL.replace(train_problems=24, heldout_problems=6)

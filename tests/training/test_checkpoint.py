@@ -14,11 +14,11 @@ import pytest
 from rljax.data.history import no_history
 from rljax.errors import InputError
 from rljax.tracking.run_folder import mark_of
-from rljax.training import checkpoint as checkpoints
-from rljax.training.checkpoint import Checkpoint, Notes, abandoned_in, newest_whole, restore, set_aside
-from rljax.training.manifest import MANIFEST, fault_of, files_of
-from rljax.training.opening import find_run
-from rljax.training.retention import Retention, prune
+from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.checkpoints.checkpoint import Checkpoint, Notes, abandoned_in, newest_whole, restore, set_aside
+from rljax.training.checkpoints.manifest import MANIFEST, fault_of, files_of
+from rljax.training.checkpoints.retention import Retention, prune
+from rljax.training.inference.trained_policy import find_run
 from rljax.training.state import create
 
 MARKS = {"metrics.jsonl": mark_of(b"rows")}
@@ -218,7 +218,7 @@ def test_a_save_that_fails_leaves_nothing(folder, monkeypatch):
     def full(checkpoint):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("rljax.training.checkpoint.write_manifest", full)
+    monkeypatch.setattr("rljax.training.checkpoints.checkpoint.write_manifest", full)
     with pytest.raises(OSError, match="No space"):
         save(folder, Checkpoint(state_of(3), no_history(2)), MARKS)
     assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]

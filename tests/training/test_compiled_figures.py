@@ -23,8 +23,8 @@ from rljax.rollout import Request, Sampling, Sequences, pack
 from rljax.rollout.engine import blocks_of
 from rljax.rollout.sampling import empty_rows, fill_rows, read_prompts
 from rljax.tracking.compiling import watch_compilation
-from rljax.training.fitting import bytes_on_a_device, planned_algorithm, state_shapes
-from rljax.training.measured_programs import for_measuring
+from rljax.training.memory.compiled_updates import for_measuring
+from rljax.training.memory.state_memory import bytes_on_a_device, planned_algorithm, state_shapes
 
 QWEN = TransformerConfig(
     vocab_size=151_936, width=1024, layers=28, heads=16, kv_heads=8, head_dim=128, hidden=3072, qk_norm=True

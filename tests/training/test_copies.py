@@ -18,7 +18,7 @@ from rljax.models.copies import Copied, in_precision, with_copies
 from rljax.models.over_vocabulary import over_vocabulary, square_sum
 from rljax.parallel import make_mesh
 from rljax.rollout import Sequences, lay_out
-from rljax.training.freezing import held
+from rljax.training.objective.freezing import with_frozen
 from rljax.training.state import create, place
 from rljax.training.update import make_gradient, make_score, put_layout, without_teacher
 
@@ -88,8 +88,8 @@ def test_no_matrix_is_cast_in_the_loop_and_the_gradient_is_the_same(data, change
 
 def test_several_devices_and_frozen_parameters_give_the_same_gradient(data):
     mesh, single = make_mesh(1, 2, 2), make_mesh(1, 1)
-    on_mesh = held(transformer_policy(CONFIG, eos=1, mesh=mesh), ("gate", "embedding"))
-    alone = held(transformer_policy(CONFIG, eos=1), ("gate", "embedding"))
+    on_mesh = with_frozen(transformer_policy(CONFIG, eos=1, mesh=mesh), ("gate", "embedding"))
+    alone = with_frozen(transformer_policy(CONFIG, eos=1), ("gate", "embedding"))
     (step, arguments), (direct, single_arguments) = (
         gradient_of(on_mesh, data, mesh, copies=True),
         gradient_of(alone, data, single, copies=False),

@@ -14,11 +14,11 @@ from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.algorithms.corrections import capped, off_policy_mask
 from rljax.errors import InputError
 from rljax.tracking.plots import PANELS
-from rljax.training.algorithm import add_correction, make_algorithm
-from rljax.training.batch_statistics import cut_share
-from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
+from rljax.training.lifecycle.initial_state import rl_state
 from rljax.training.metrics import present
+from rljax.training.monitoring.batch_statistics import cut_share
+from rljax.training.objective.algorithm import add_correction, make_algorithm
 
 TINY = SMALL.replace(
     algorithm="dr_grpo",

@@ -21,15 +21,15 @@ from rljax.models import TransformerConfig, init_params, transformer_policy
 from rljax.models.value_model import load_value_model
 from rljax.parallel import make_mesh
 from rljax.rollout import Sequences, lay_out, pack, sequences_of
-from rljax.training.algorithm import laid_out, make_algorithm
-from rljax.training.beginning import rl_state
-from rljax.training.critic import first_critic, make_critic, make_head
 from rljax.training.interrupt import Interrupted
 from rljax.training.learner import credit_metrics
+from rljax.training.lifecycle.initial_state import rl_state
 from rljax.training.metrics import present
+from rljax.training.objective.algorithm import make_algorithm, settings_for
+from rljax.training.objective.critic import first_critic, make_critic, make_head
+from rljax.training.phases.value_pretraining import monte_carlo
 from rljax.training.state import begin_rl, create, place
 from rljax.training.update import make_score, make_scores, put_layout
-from rljax.training.value_pretraining import monte_carlo
 from rljax.training.value_update import check_support, make_value_step, value_schedule
 
 TINY = SMALL.replace(
@@ -252,9 +252,9 @@ def test_parts_are_taken_out():
     assert make_algorithm(TINY.replace(without=("positive_examples",))).terms == ()
     assert make_algorithm(TINY.replace(without=("positive_examples", "length_adaptive"))).critic.policy_lambda is None
     alone = TINY.replace(without=("group_sampling",))
-    config = laid_out(alone, make_algorithm(alone))
+    config = settings_for(alone, make_algorithm(alone))
     assert (config.sampling.prompts, config.sampling.group_size) == (16, 1)
-    assert laid_out(TINY, whole) is TINY
+    assert settings_for(TINY, whole) is TINY
 
 
 @pytest.mark.parametrize(

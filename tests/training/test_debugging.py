@@ -22,12 +22,12 @@ from rljax.rewards.protocol import combine
 from rljax.tracking.alarms import watch_rows
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
-from rljax.training import checkpoint as checkpoints
-from rljax.training import debugging
-from rljax.training.algorithm import reward_names, reward_weights
-from rljax.training.beginning import first_params, initial_state, rl_state, state_of_phase
+from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.controller import clip_range
-from rljax.training.debugging import (
+from rljax.training.learner import make_learner
+from rljax.training.lesson import make_study
+from rljax.training.lifecycle import debugging
+from rljax.training.lifecycle.debugging import (
     RESPONSES,
     TOKENS,
     Diagnosis,
@@ -40,13 +40,13 @@ from rljax.training.debugging import (
     token_terms,
     without_judge,
 )
-from rljax.training.guard import MOST_SKIPPED
-from rljax.training.kept_batch import NAME, KeptBatch, flattened, keep_batch, nested, read_batch
-from rljax.training.learner import make_learner
-from rljax.training.lesson import make_study
-from rljax.training.seams import Seams, saved_settings
+from rljax.training.lifecycle.initial_state import first_params, initial_state, rl_state, state_of_phase
+from rljax.training.monitoring.guard import MOST_SKIPPED
+from rljax.training.objective.algorithm import reward_names, reward_weights
+from rljax.training.parts.seams import Seams, saved_settings
 from rljax.training.setup import make_setup
 from rljax.training.state import begin_rl, place
+from rljax.training.stopped_batch import NAME, StoppedBatch, flatten, nest, read_batch, write_batch
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def poisoned(run, kept):
     """The diagnosis of a run with another batch in its folder."""
     saved = (run / NAME).read_bytes()
     try:
-        return diagnose(keep_batch(RunFolder.open(run), kept))
+        return diagnose(write_batch(RunFolder.open(run), kept))
     finally:
         (run / NAME).write_bytes(saved)
 
@@ -176,7 +176,7 @@ def test_values_are_those_before_the_critic_learned_from_the_batch(tmp_path):
     folder = RunFolder.create(tmp_path / "run", {})
     terms = {
         term.name: term
-        for term in replay(setup, state, read_batch(keep_batch(folder, KeptBatch(lesson, 1, 0, None)))).terms
+        for term in replay(setup, state, read_batch(write_batch(folder, StoppedBatch(lesson, 1, 0, None)))).terms
     }
     values = np.abs(lesson.groups.rollout.values[lesson.groups.rollout.mask])
     assert terms["values"].largest == pytest.approx(values.max())
@@ -188,7 +188,7 @@ def test_the_auxiliary_loss_is_a_part_of_the_replayed_update():
     config = TINY.replace(auxiliary=0.5, warm_start_batch=4)
     setup, state, lesson = lesson_of(config, reward=even_length, optimizer=optax.sgd(1.0))
     state, lesson = state._replace(step=jnp.int32(2)), lesson._replace(progress=0.5)
-    found = replay(setup, state, KeptBatch(lesson, 3, 0, None))
+    found = replay(setup, state, StoppedBatch(lesson, 3, 0, None))
     terms = {term.name: term for term in found.terms}
     _, metrics = make_learner(setup, state)(state, lesson)
     assert terms["auxiliary_loss"].largest == pytest.approx(float(metrics.policy.auxiliary_loss), rel=1e-5)
@@ -201,7 +201,7 @@ def test_the_loss_is_that_under_the_control_of_the_state(monkeypatch):
     monkeypatch.setattr(debugging, "token_terms", lambda algorithm, *arrays: seen.append(algorithm) or {})
     setup, state, lesson = lesson_of(TINY.replace(remedy="controller", minibatches=2), reward=even_length)
     control = state.opt_state.control._replace(clip_scale=jnp.float32(0.5))
-    replay(setup, state._replace(opt_state=state.opt_state._replace(control=control)), KeptBatch(lesson, 1, 0, None))
+    replay(setup, state._replace(opt_state=state.opt_state._replace(control=control)), StoppedBatch(lesson, 1, 0, None))
     assert clip_range(seen[0].surrogate)["low"] == pytest.approx(0.5 * clip_range(setup.algorithm.surrogate)["low"])
 
 
@@ -238,7 +238,7 @@ def test_weights_of_several_rewards_are_those_of_the_run(stopped, tmp_path):
     assert weights == {"even_length": 1.0, "silent": -0.3}
     assert reward_weights(BY_NAME["grpo"](), SimpleNamespace(environment=None, judge=judge)) is None
     kept = read_batch(stopped[0] / NAME)._replace(weights=weights)
-    assert read_batch(keep_batch(RunFolder.create(tmp_path / "run", {}), kept)).weights == weights
+    assert read_batch(write_batch(RunFolder.create(tmp_path / "run", {}), kept)).weights == weights
 
 
 def silent(completions):
@@ -247,8 +247,8 @@ def silent(completions):
 
 def test_names_survive_the_file():
     tree = {"a": {"with/slash": np.ones(2), 'quote"': np.zeros(1)}, "b\\": np.ones(3)}
-    assert list(nested(flattened(tree))["a"]) == ["with/slash", 'quote"']
-    assert list(nested(flattened(tree))) == ["a", "b\\"]
+    assert list(nest(flatten(tree))["a"]) == ["with/slash", 'quote"']
+    assert list(nest(flatten(tree))) == ["a", "b\\"]
 
 
 def test_a_term_counts_only_what_is_used():
@@ -287,6 +287,6 @@ def test_the_slot_of_an_algorithm_that_breaks_is_named(slots, name):
         *batch_terms(jax.device_get(batch)),
         *(measure_term(part, TOKENS, np.asarray(values)) for part, values in parts.items()),
     ]
-    found = Diagnosis(KeptBatch(None, 1, 1, None), tuple(terms), 1.0, 100.0, lambda row, token: {})
+    found = Diagnosis(StoppedBatch(None, 1, 1, None), tuple(terms), 1.0, 100.0, lambda row, token: {})
     assert found.cause.name == name
     assert found.cause.unsound == 6

@@ -20,8 +20,8 @@ from rljax.models.model_folder import end_tokens, read_json
 from rljax.rollout.continuations import prefixes_of
 from rljax.rollout.search import Search, beam_search
 from rljax.training.config import ModelConfig
-from rljax.training.end_tokens import all_ends
-from rljax.training.setup import make_shape
+from rljax.training.parts.policy import make_shape
+from rljax.training.parts.tokenizer import all_ends
 
 TOKENIZER = CharacterTokenizer()
 CONFIG = SMALL.replace(train_problems=24, heldout_problems=6)

@@ -20,14 +20,14 @@ from rljax.algorithms import BY_NAME
 from rljax.cli import main, parse
 from rljax.errors import InputError
 from rljax.ops.unpublished.group_baseline import rank_based
-from rljax.training.algorithm import check_algorithm, make_algorithm
-from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
 from rljax.training.learner import make_learner
 from rljax.training.lesson import make_study
+from rljax.training.lifecycle.initial_state import rl_state
 from rljax.training.metrics import present
+from rljax.training.objective.algorithm import check_algorithm, make_algorithm
+from rljax.training.phases.value_pretraining import make_value_learner, monte_carlo
 from rljax.training.rollouts import for_algorithm
-from rljax.training.value_pretraining import make_value_learner, monte_carlo
 
 CRITICS = {name for name in BY_NAME if BY_NAME[name]().critic is not None}
 

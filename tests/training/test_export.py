@@ -24,8 +24,8 @@ from rljax.models.huggingface import load_params, read_config, save_pretrained
 from rljax.models.model_folder import read_json
 from rljax.parallel import make_mesh
 from rljax.training.config import TrainConfig
-from rljax.training.opening import load
-from rljax.training.saving import Companions, companions, generation_config, save_model
+from rljax.training.inference.trained_policy import load
+from rljax.training.parts.model_folder import Companions, companions, generation_config, save_model
 
 TINY = SMALL.replace(train_problems=24, heldout_problems=6, top_p=0.9)
 CHAT = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -101,7 +101,7 @@ def checkpoint_folder(path):
 
 
 def read_shape():
-    from rljax.training.setup import make_shape
+    from rljax.training.parts.policy import make_shape
 
     return make_shape(TINY.model, CharacterTokenizer().vocab_size)
 
@@ -244,7 +244,7 @@ def test_a_failed_export_leaves_nothing(run, tmp_path, monkeypatch):
     def full(*arguments, **options):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("rljax.training.saving.write_companions", full)
+    monkeypatch.setattr("rljax.training.parts.model_folder.write_companions", full)
     with pytest.raises(OSError, match="no space left"):
         rljax.export(run[0], tmp_path / "model")
     assert not list(tmp_path.iterdir())

@@ -8,8 +8,8 @@ from rljax.data.fault import BadRowError
 from rljax.data.feedback import Line, Place, read_line
 from rljax.data.images import PATTERNS
 from rljax.training.config import TrainConfig
-from rljax.training.feedback_log import example_of
-from rljax.training.setup import make_tokenizer
+from rljax.training.parts.tokenizer import make_tokenizer
+from rljax.training.phases.feedback_log import example_of
 
 CONFIG = TrainConfig.flat(
     task="digits", images=(8, 4), heads=2, kv_heads=1, max_prompt_tokens=8, max_response_tokens=8, replicas=1

@@ -11,8 +11,8 @@ import rljax
 from rljax.errors import InputError
 from rljax.models import count_parameters
 from rljax.rollout import demonstrated, pack
-from rljax.training.beginning import rl_state
-from rljax.training.optimizer import learning_rate_of, warm_start_optimizer
+from rljax.training.lifecycle.initial_state import rl_state
+from rljax.training.objective.optimizer import learning_rate_of, warm_start_optimizer
 from rljax.training.update import make_score, make_supervised_step
 
 TINY = SMALL.replace(

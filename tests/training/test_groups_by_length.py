@@ -15,7 +15,7 @@ from rljax.data.history import no_history, record
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.training.interrupt import Interrupted
-from rljax.training.problems import make_stream
+from rljax.training.parts.problems import make_stream
 from rljax.training.rollouts import sizes_of
 
 TINY = SMALL.replace(

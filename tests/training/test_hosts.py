@@ -17,7 +17,7 @@ from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
 from rljax.preference.reward_model import RewardModel, save_reward_model
 from rljax.training.config import DevicesConfig
-from rljax.training.opening import fit_devices, load
+from rljax.training.inference.trained_policy import fit_devices, load
 
 REWARD = """
 import os, signal
@@ -35,7 +35,7 @@ def even_length(completions):
 SLOW_DISK = """
 import threading
 import jax
-from rljax.training import checkpoint
+from rljax.training.checkpoints import checkpoint
 
 judged, calls, saves = threading.Condition(), [], []
 write_manifest = checkpoint.write_manifest

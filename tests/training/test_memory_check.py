@@ -8,10 +8,11 @@ from small_runs import SMALL
 import rljax
 from rljax.errors import InputError
 from rljax.models import count_parameters
-from rljax.training import checkpoint as checkpoints
-from rljax.training import opening, setup
+from rljax.training import setup
+from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import DevicesConfig
-from rljax.training.fitting import planned_algorithm, state_bytes
+from rljax.training.inference import export, trained_policy
+from rljax.training.memory.state_memory import planned_algorithm, state_bytes
 
 CONFIG = SMALL.replace(train_problems=24, heldout_problems=6, replicas=1, fsdp=8, width=64, models="best")
 
@@ -58,8 +59,9 @@ def test_a_checkpoint_without_room_is_not_opened(run, tmp_path, monkeypatch, cap
     path, made, _ = run
     parameters = 4 * count_parameters(made.policy.shapes())
     unread(monkeypatch)
-    monkeypatch.setattr(opening, "fit_devices", lambda devices: DevicesConfig(replicas=8))
-    monkeypatch.setattr(opening, "device_bytes", lambda mesh: mesh.size * (parameters - 1))
+    for module in (trained_policy, export):
+        monkeypatch.setattr(module, "fit_devices", lambda devices: DevicesConfig(replicas=8))
+        monkeypatch.setattr(module, "device_bytes", lambda mesh: mesh.size * (parameters - 1))
     options = ["--limit", "2"] if command == "eval" else [str(tmp_path / "model")]
     refused(
         capsys, r"The model takes .* on each of 8 devices.* It needs devices with more memory", command, str(path), *options

@@ -11,7 +11,7 @@ import pytest
 from rljax import algorithms
 from rljax.errors import InputError
 from rljax.training.config import TrainConfig
-from rljax.training.optimizer import (
+from rljax.training.objective.optimizer import (
     adamw,
     check_optimizer,
     constant_schedule,

@@ -10,11 +10,11 @@ from small_runs import SMALL, even_length
 
 from rljax.errors import InputError
 from rljax.training import learner
-from rljax.training.beginning import place_state, rl_state
 from rljax.training.learner import make_learner
 from rljax.training.lesson import make_study
+from rljax.training.lifecycle.initial_state import place_state, rl_state
 from rljax.training.metrics import present
-from rljax.training.optimizer import learning_rate_of, policy_optimizer
+from rljax.training.objective.optimizer import learning_rate_of, policy_optimizer
 from rljax.training.passes import update_order
 from rljax.training.update import make_policy_step
 

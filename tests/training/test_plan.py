@@ -17,32 +17,24 @@ from rljax.cli.plan import pretend_devices
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, abstract_params, count_parameters, transformer_policy
 from rljax.parallel import make_mesh
-from rljax.training import measured_programs, plan, setup
-from rljax.training.beginning import rl_state
-from rljax.training.cache_memory import USABLE, sampled_bytes
+from rljax.training import setup
 from rljax.training.config import TrainConfig
-from rljax.training.fitting import (
-    bytes_on_a_device,
-    changes_to_try,
-    parameter_shapes,
-    planned_algorithm,
-    state_bytes,
-    state_shapes,
-)
-from rljax.training.measured_programs import (
+from rljax.training.lifecycle.initial_state import rl_state
+from rljax.training.memory import compiled_updates, plan
+from rljax.training.memory.cache_memory import USABLE, sampled_bytes
+from rljax.training.memory.compiled_updates import (
     Measured,
     critic_program,
     data_shapes,
-    extrapolated,
+    extrapolate,
     for_memory,
     measure_updates,
     policy_program,
     temporaries,
 )
-from rljax.training.memory_check import check_loaded, check_room
-from rljax.training.optimizer import policy_optimizer
-from rljax.training.plan import Plan, make_plan, plan_of
-from rljax.training.roofline import (
+from rljax.training.memory.memory_check import check_loaded, check_room
+from rljax.training.memory.plan import Plan, make_plan, plan_of
+from rljax.training.memory.roofline import (
     DEVICES,
     Held,
     Work,
@@ -53,8 +45,18 @@ from rljax.training.roofline import (
     step_work,
     update_flops,
 )
-from rljax.training.seams import BUILT_IN
-from rljax.training.setup import make_shape, make_tokenizer
+from rljax.training.memory.state_memory import (
+    bytes_on_a_device,
+    changes_to_try,
+    parameter_shapes,
+    planned_algorithm,
+    state_bytes,
+    state_shapes,
+)
+from rljax.training.objective.optimizer import policy_optimizer
+from rljax.training.parts.policy import make_shape
+from rljax.training.parts.seams import BUILT_IN
+from rljax.training.parts.tokenizer import make_tokenizer
 from rljax.training.state import places
 from rljax.training.update import compile_policy_step, make_score, without_teacher
 
@@ -109,7 +111,7 @@ def test_the_bytes_of_the_state_are_those_of_a_run(changes):
 def test_what_a_deep_model_takes_follows_from_shallow_ones():
     mesh = make_mesh(1, 2)
     direct = measure_updates(CONFIG, SHAPE, mesh, 20)
-    guess = extrapolated(lambda layers: measure_updates(CONFIG, replace(SHAPE, layers=layers), mesh, 20), SHAPE.layers)
+    guess = extrapolate(lambda layers: measure_updates(CONFIG, replace(SHAPE, layers=layers), mesh, 20), SHAPE.layers)
     assert guess.temporaries == pytest.approx(direct.temporaries, rel=0.1)
     assert guess.sent == pytest.approx(direct.sent, rel=0.02)
     assert direct.temporaries > 4 * SHAPE.vocab_size * SHAPE.width
@@ -231,8 +233,8 @@ def test_updates_of_several_passes_are_all_counted(monkeypatch):
     assert {name for name in one if three[name] != one[name]} == {"update", "critic"}
     for name in ("update", "critic"):
         assert (three[name].flops, three[name].moved) == (3 * one[name].flops, 3 * one[name].moved)
-    for name, value in {"policy_program": 0, "critic_program": 0, "temporaries": 5, "sent": 7}.items():
-        monkeypatch.setattr(measured_programs, name, lambda *_, value=value: value)  # compiling is tested elsewhere
+    for name, value in {"policy_program": 0, "critic_program": 0, "temporaries": 5, "sent_bytes": 7}.items():
+        monkeypatch.setattr(compiled_updates, name, lambda *_, value=value: value)  # compiling is tested elsewhere
     assert measure_updates(once, shape, mesh, 20) == Measured(5, 2 * 7, 5, 24 * 7)
     assert measure_updates(thrice, shape, mesh, 20) == Measured(5, 6 * 7, 5, 72 * 7)
 

@@ -15,10 +15,10 @@ from rljax.errors import InputError
 from rljax.models import TransformerConfig
 from rljax.models.value_model import Model, init_value_params, save_value_model, value_model
 from rljax.preference.direct_losses import BY_NAME
-from rljax.training import preference
 from rljax.training.config.preference import PreferenceConfig
-from rljax.training.opening import load
-from rljax.training.preference import make_preference_setup, train_preference, updates
+from rljax.training.inference.trained_policy import load
+from rljax.training.phases import preference
+from rljax.training.phases.preference import make_preference_setup, train_preference, updates
 
 SHAPE = {"layers": 1, "width": 32, "heads": 2, "kv_heads": 2, "hidden": 64}
 CONFIG = PreferenceConfig(

@@ -22,14 +22,14 @@ from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from rljax.models.quantization import quantized_params, unquantized
 from rljax.parallel import make_mesh
 from rljax.rollout import sequences_of
-from rljax.training.beginning import rl_state
-from rljax.training.cache_memory import sampler_bytes
-from rljax.training.fitting import parameter_shapes
+from rljax.training.inference.trained_policy import load
 from rljax.training.interrupt import Interrupted
 from rljax.training.lesson import scored_rows
-from rljax.training.opening import load
-from rljax.training.saving import companions, save_model
-from rljax.training.setup import make_shape
+from rljax.training.lifecycle.initial_state import rl_state
+from rljax.training.memory.cache_memory import sampler_bytes
+from rljax.training.memory.state_memory import parameter_shapes
+from rljax.training.parts.model_folder import companions, save_model
+from rljax.training.parts.policy import make_shape
 from rljax.training.update import make_score, make_scores
 
 TINY = SMALL.replace(

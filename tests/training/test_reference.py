@@ -19,18 +19,18 @@ from rljax.algorithms.terms import kl_penalty, kl_to_reference
 from rljax.errors import InputError
 from rljax.ops.divergence import kl_in_reward
 from rljax.ops.unpublished.reward_history import empty_history
-from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
-from rljax.training.debugging import replay
-from rljax.training.fitting import planned_algorithm
 from rljax.training.interrupt import Interrupted
-from rljax.training.kept_batch import KeptBatch
 from rljax.training.learner import make_learner
 from rljax.training.lesson import make_study
+from rljax.training.lifecycle.debugging import replay
+from rljax.training.lifecycle.initial_state import rl_state
+from rljax.training.memory.state_memory import planned_algorithm
 from rljax.training.metrics import LearnMetrics, UpdateMetrics
-from rljax.training.reference import check_reference, make_adapt, make_move
+from rljax.training.objective.reference import check_reference, make_adapt, make_move
 from rljax.training.rollouts import make_prepare, make_remember
 from rljax.training.state import create, kl_coefficient_of
+from rljax.training.stopped_batch import StoppedBatch
 
 TARGET, GAIN, BETA = 1e-4, 0.5, 0.1
 TINY = SMALL.replace(
@@ -166,7 +166,7 @@ def test_a_replay_has_the_coefficient_of_the_checkpoint(learned):
     config = TINY.replace(algorithm="rloo", kl_target=TARGET, warm_start_steps=0)
     setup, state, sampled = learned(config)
     state = state._replace(reference=jax.tree.map(lambda leaf: leaf * 0.5, state.reference))
-    kept = KeptBatch(make_study(setup)(state, sampled), 1, 1, None)
+    kept = StoppedBatch(make_study(setup)(state, sampled), 1, 1, None)
     found = replay(setup, state._replace(kl_coefficient=state.kl_coefficient * 100), kept).terms
     expected, own = (
         np.abs(

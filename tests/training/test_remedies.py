@@ -14,7 +14,7 @@ from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
-from rljax.training.remedies import CURES, OF_OPTIMIZER, Remedied, apply_remedies, changes, curable
+from rljax.training.monitoring.remedies import CURES, OF_OPTIMIZER, Remedied, apply_remedies, changes, curable
 
 START = TrainConfig.flat(learning_rate=0.027, max_tries=3, max_grad_norm=1.0)
 

@@ -4,8 +4,8 @@ import numpy as np
 
 from rljax.data.problem import Problem
 from rljax.evaluation.answers import Sampled
-from rljax.training.answering import Answered
-from rljax.training.evaluation import report_of
+from rljax.training.inference.answers import Answered
+from rljax.training.inference.evaluation import report_of
 
 PROBLEMS = [Problem(f"{n}?", "7") for n in range(4)]
 RIGHT = np.array([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]])

@@ -27,12 +27,12 @@ from rljax.preference.pair_update import encode_pairs, judge_pairs
 from rljax.preference.reward_model import load_reward_model, make_score, reward_of_model
 from rljax.rewards.protocol import judge
 from rljax.rollout import sequences_of
-from rljax.training import pair_training
-from rljax.training import reward_model as training
-from rljax.training.beginning import first_state, state_of_phase
-from rljax.training.checkpoint import LAST, restore
+from rljax.training.checkpoints.checkpoint import LAST, restore
 from rljax.training.interrupt import Interrupted
-from rljax.training.reward_model import make_reward_setup, train_reward_model
+from rljax.training.lifecycle.initial_state import first_state, state_of_phase
+from rljax.training.phases import pair_training
+from rljax.training.phases import reward_model as training
+from rljax.training.phases.reward_model import make_reward_setup, train_reward_model
 from rljax.training.setup import Seams, make_setup
 from rljax.training.value_update import make_values
 

@@ -21,18 +21,18 @@ from rljax.parallel import make_mesh, put, replicated
 from rljax.rollout import sequences_of
 from rljax.rollout.sampling import decode_weights
 from rljax.training import reinforce
-from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
 from rljax.training.controller import check_controller
-from rljax.training.fitting import bytes_on_a_device, planned_algorithm, ring_bytes, state_bytes, state_shapes
 from rljax.training.interrupt import Interrupted
 from rljax.training.learner import make_learner
 from rljax.training.lesson import make_study, scored_rows
-from rljax.training.memory_check import check_room
-from rljax.training.plan import Plan
-from rljax.training.ring import cast_of, entries_by_number, first_ring, ring_like, with_newest
+from rljax.training.lifecycle.initial_state import rl_state
+from rljax.training.memory.memory_check import check_room
+from rljax.training.memory.plan import Plan
+from rljax.training.memory.state_memory import bytes_on_a_device, planned_algorithm, ring_bytes, state_bytes, state_shapes
+from rljax.training.parts.policy import make_shape
 from rljax.training.rollouts import next_rollout
-from rljax.training.setup import make_shape
+from rljax.training.sampler_delay import cast_of, entries_by_number, first_ring, ring_like, with_newest
 from rljax.training.state import draw_key
 from rljax.training.update import make_score, make_scores
 

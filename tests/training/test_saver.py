@@ -11,12 +11,12 @@ import optax
 import pytest
 
 from rljax.data.history import no_history
-from rljax.training import checkpoint as checkpoints
-from rljax.training.checkpoint import Checkpoint, restore
+from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.checkpoints.checkpoint import Checkpoint, restore
+from rljax.training.checkpoints.full_disk import DiskWriter
+from rljax.training.checkpoints.retention import Retention
+from rljax.training.checkpoints.saver import Saver
 from rljax.training.interrupt import Interrupted
-from rljax.training.retention import Retention
-from rljax.training.room import Room
-from rljax.training.saver import Saver
 from rljax.training.state import create
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -27,8 +27,8 @@ def state_of(value):
     return create({"weight": jnp.full((3, 2), value, jnp.float32)}, optax.adam(1e-3), 0, with_reference=False)
 
 
-def room_of(messages, stopped=lambda: False):
-    return Room("runs/a", messages.append, stopped, "rljax train --resume runs/a", seconds=0.01)
+def disk_of(messages, stopped=lambda: False):
+    return DiskWriter("runs/a", messages.append, stopped, "rljax train --resume runs/a", seconds=0.01)
 
 
 def failing(times, error, then=lambda *_: None):
@@ -46,7 +46,7 @@ def failing(times, error, then=lambda *_: None):
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
 def test_a_full_disk_is_told_once_and_waited_for(number):
     messages = []
-    room_of(messages).attempt("the metrics", failing(3, OSError(number, "why")))
+    disk_of(messages).attempt("the metrics", failing(3, OSError(number, "why")))
     assert len(messages) == 2
     assert messages[0].startswith("The metrics cannot be written into runs/a: ")
     assert "tries again every 0.01 seconds. Make room, or press Ctrl-C" in messages[0]
@@ -56,34 +56,34 @@ def test_a_full_disk_is_told_once_and_waited_for(number):
 def test_a_write_that_succeeds_says_nothing_of_one_that_still_waits():
     """The loop writes rows while the thread waits for the room that a checkpoint takes."""
     messages = []
-    room = room_of(messages)
+    disk = disk_of(messages)
 
     attempts = iter([FULL, FULL, None])
 
     def write_checkpoint():
-        room.attempt("the metrics", lambda: None)
+        disk.attempt("the metrics", lambda: None)
         if (error := next(attempts)) is not None:
             raise error
 
-    room.attempt("the checkpoint", write_checkpoint)
+    disk.attempt("the checkpoint", write_checkpoint)
     assert [text.split(" cannot")[0] for text in messages] == ["The checkpoint", "There is room again for the checkpoint."]
 
 
 def test_the_error_of_tensorstore_is_recognised_and_others_are_raised():
     messages = []
-    room_of(messages).attempt(
+    disk_of(messages).attempt(
         "a row", failing(1, ValueError("RESOURCE_EXHAUSTED: Failed to write 9 bytes [os_error_code='28']"))
     )
     assert "No space left on device" in messages[0]
     for error in (OSError(errno.EACCES, "denied"), ValueError("os_error_code='2'")):
         with pytest.raises(type(error)):
-            room_of([]).attempt("a row", failing(1, error))
+            disk_of([]).attempt("a row", failing(1, error))
 
 
 def test_a_run_that_waits_can_be_stopped():
     messages = []
     with pytest.raises(Interrupted):
-        room_of(messages, lambda: True).attempt("the metrics", failing(9, FULL))
+        disk_of(messages, lambda: True).attempt("the metrics", failing(9, FULL))
     assert len(messages) == 2
     assert messages[1].startswith("The run was stopped while the metrics could not be written")
     assert messages[1].endswith("this goes on from that checkpoint: rljax train --resume runs/a")
@@ -100,7 +100,7 @@ def test_a_save_does_not_block_and_holds_the_state_of_its_time(tmp_path, monkeyp
     monkeypatch.setattr(checkpoints, "save", slow)
     state = state_of(1.0)
     advance = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + 1, state), donate_argnums=0)
-    with Saver(tmp_path, KEEP, room_of([]), print) as saver:
+    with Saver(tmp_path, KEEP, disk_of([]), print) as saver:
         saver.save("last", Checkpoint(state, no_history(2)), {})
         for _ in range(3):
             state = advance(state)
@@ -113,7 +113,7 @@ def test_a_save_does_not_block_and_holds_the_state_of_its_time(tmp_path, monkeyp
 def test_a_save_waits_for_room_and_an_error_of_it_is_raised_in_the_loop(tmp_path, monkeypatch):
     messages, save = [], checkpoints.save
     monkeypatch.setattr(checkpoints, "save", failing(2, FULL, save))
-    with Saver(tmp_path, KEEP, room_of(messages), print) as saver:
+    with Saver(tmp_path, KEEP, disk_of(messages), print) as saver:
         saver.save("last", Checkpoint(state_of(1.0), no_history(2)), {})
         saver.wait()
         assert len(messages) == 2
@@ -132,7 +132,7 @@ def number_in(folder):
 def test_the_save_after_one_that_failed_is_done_at_once_and_one_of_another_kind_again(before, tmp_path, monkeypatch):
     messages = []
     monkeypatch.setattr(checkpoints, "save", failing(1, OSError(errno.EIO, "broken"), checkpoints.save))
-    with Saver(tmp_path, KEEP | {"best": Retention()}, room_of([]), messages.append) as saver:
+    with Saver(tmp_path, KEEP | {"best": Retention()}, disk_of([]), messages.append) as saver:
         assert not saver.has_failed
         saver.save(before, Checkpoint(state_of(1.0), no_history(2)), {})
         while not saver.has_failed:
@@ -147,9 +147,9 @@ def test_the_save_after_one_that_failed_is_done_at_once_and_one_of_another_kind_
 
 def test_a_copy_that_finds_no_room_is_made_again_without_another_checkpoint(tmp_path, monkeypatch):
     """A disk without links: each kept checkpoint is a copy of its files."""
-    monkeypatch.setattr("rljax.training.retention.link", failing(3, FULL, shutil.copy2))
+    monkeypatch.setattr("rljax.training.checkpoints.retention.link", failing(3, FULL, shutil.copy2))
     keep = {"last": Retention(max_to_keep=1, keep_period=1)}
-    with Saver(tmp_path, keep, room_of([]), print) as saver:
+    with Saver(tmp_path, keep, disk_of([]), print) as saver:
         for step in (1, 2):
             saver.save("last", Checkpoint(state_of(step)._replace(step=jnp.int32(step)), no_history(2)), {})
     assert [path.name for path in (tmp_path / "last").iterdir()] == ["1"], "as many saves as were asked for"
@@ -161,7 +161,7 @@ def test_another_error_is_not_hidden_by_that_of_the_save(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "save", failing(1, RuntimeError("broken")))
 
     def fail_elsewhere():
-        with Saver(tmp_path, KEEP, room_of([]), messages.append) as saver:
+        with Saver(tmp_path, KEEP, disk_of([]), messages.append) as saver:
             saver.save("last", Checkpoint(state_of(1.0), no_history(2)), {})
             raise KeyError("other")
 

@@ -21,8 +21,8 @@ from rljax.rewards.reasoning_gym import final_answer
 from rljax.settings.options import read_words
 from rljax.tasks.puzzles import ReasoningGymConfig
 from rljax.tasks.sums import SumsConfig
-from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
+from rljax.training.lifecycle.initial_state import rl_state
 
 needs_package = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None, reason="the package reasoning-gym is not installed"

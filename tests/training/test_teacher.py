@@ -26,10 +26,11 @@ from rljax.ops.weights import sequence_mean
 from rljax.preference.note import MODEL_NOTE, save_tokenizer
 from rljax.rollout import pack, sequences_of
 from rljax.tracking.plots import PANELS
-from rljax.training.batch_statistics import teacher_kl
-from rljax.training.beginning import first_params, rl_state
-from rljax.training.seams import Seams
-from rljax.training.setup import make_setup, make_shape
+from rljax.training.lifecycle.initial_state import first_params, rl_state
+from rljax.training.monitoring.batch_statistics import teacher_kl
+from rljax.training.parts.policy import make_shape
+from rljax.training.parts.seams import Seams
+from rljax.training.setup import make_setup
 
 TINY = SMALL.replace(
     algorithm="on_policy_distillation",
@@ -167,7 +168,7 @@ class Inner:
 
 
 def test_tokenizers_are_compared_token_by_token(teacher, monkeypatch):
-    from rljax.training import teacher as module
+    from rljax.training.objective import teacher as module
 
     own = HuggingFaceTokenizer(Inner("</s>", "a", "b"), "own")
     policy = make_setup(TINY.replace(algorithm="grpo")).policy

@@ -8,7 +8,7 @@ from small_runs import SMALL, even_length
 from whole_runs import distances, rows
 
 import rljax
-from rljax.training.beginning import rl_state
+from rljax.training.lifecycle.initial_state import rl_state
 
 LONGEST = 12
 STEPS, PROMPTS, GROUP = 3, 4, 8

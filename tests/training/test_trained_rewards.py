@@ -21,8 +21,8 @@ from rljax.preference.config import RewardModelConfig
 from rljax.preference.reward_model import reward_of_model
 from rljax.rewards.protocol import combine, judge
 from rljax.tasks.outliers import OutliersConfig
-from rljax.training.labelled import pairs_of
-from rljax.training.reward_model import train_reward_model
+from rljax.training.inference.labelled_pairs import pairs_of
+from rljax.training.phases.reward_model import train_reward_model
 
 SCRIPT = "#? confidence: 0.?"
 ANSWER, CONFIDENCE = places(SCRIPT)

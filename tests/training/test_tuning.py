@@ -13,7 +13,7 @@ from rljax.cli.tune import tuning_text, values_of, without_own, words_of
 from rljax.errors import InputError
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
-from rljax.training.tuning import FILE, Rung, Trial, rungs_of, scores, tune, winner
+from rljax.training.lifecycle.tuning import FILE, Rung, Trial, rungs_of, scores, tune, winner
 
 RATES = {f"learning_rate={rate:g}": SMALL.replace(learning_rate=rate) for rate in (0.1, 0.2, 0.3, 0.4)}
 RUNGS = rungs_of(4, 8, 2)

@@ -15,8 +15,8 @@ from child import Pace
 
 def configuration(folder: Path, step: work.Step):
     """Settings of the RL step: GRPO without a reference, one update, nothing saved or evaluated between steps."""
-    from rljax.training.algorithm import factory_of  # noqa: PLC0415  the case "import" measures it
-    from rljax.training.config import TrainConfig  # noqa: PLC0415  as above
+    from rljax.training.config import TrainConfig  # noqa: PLC0415  the case "import" measures it
+    from rljax.training.config.algorithm_options import factory_of  # noqa: PLC0415  as above
 
     config = TrainConfig.flat(
         model=str(folder),
@@ -75,8 +75,8 @@ class Paced:
 
 def opened(folder: Path, step: work.Step):
     """Setup and state of a run that has made no step."""
-    from rljax.training.beginning import first_state, rl_state  # noqa: PLC0415
-    from rljax.training.seams import Seams  # noqa: PLC0415
+    from rljax.training.lifecycle.initial_state import first_state, rl_state  # noqa: PLC0415
+    from rljax.training.parts.seams import Seams  # noqa: PLC0415
     from rljax.training.setup import make_setup  # noqa: PLC0415
 
     setup = make_setup(configuration(folder, step), Seams(reward=work.reward, problems=problems(step)))

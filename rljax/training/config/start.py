@@ -155,7 +155,7 @@ def with_shared_options(config: TrainConfig, algorithm: str | None) -> TrainConf
     """Keep those of the experiment's options that another algorithm has too."""
     if algorithm in (None, config.algorithm.name):
         return config
-    from rljax.training.algorithm import option_names  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.config.algorithm_options import option_names  # noqa: PLC0415  --help need not wait for JAX
 
     known = option_names(algorithm)
     options = {name: value for name, value in config.algorithm.options.items() if name in known}
@@ -184,7 +184,7 @@ def _smoke(begun: Start, algorithm: str | None) -> Start:
     update would be tested. The warm start is made, even if an earlier run has kept it.
     """
     from rljax.algorithms import ABLATIONS  # noqa: PLC0415  --help need not wait for JAX
-    from rljax.training.algorithm import factory_of  # noqa: PLC0415  as above
+    from rljax.training.config.algorithm_options import factory_of  # noqa: PLC0415  as above
 
     flat, name = begun.config.to_flat(), begun.config.algorithm.name if algorithm is None else algorithm
     small: dict[str, Any] = {key: most if flat[key] is None else min(flat[key], most) for key, most in SMOKE.items()}

@@ -1,0 +1,5 @@
+"""Checkpoints on the disk: writing, reading, retention, and the checks that they are whole."""
+
+from rljax.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -1,0 +1,116 @@
+"""Refusal of checkpoints that hold the state of another run, before and while Orbax reads them."""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from jax.tree_util import tree_leaves_with_path
+from jaxtyping import PyTree
+from orbax.checkpoint.tree import serialize_tree
+
+from rljax.errors import InputError
+from rljax.parallel.mesh import path_names
+from rljax.text import shortened
+
+SEAMS = MappingProxyType({"opt_state": "optimizer", "params": "policy"})
+"""Field of the state -> the argument of `rljax.train` that decides its structure."""
+LONGEST_STRUCTURE = 120
+"""Characters of a structure in a message."""
+
+
+def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
+    """Shape of every array, by path."""
+    return {"/".join(path_names(path)): tuple(leaf.shape) for path, leaf in tree_leaves_with_path(tree)}
+
+
+def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
+    """Refuse a checkpoint whose arrays are not those of this run's state.
+
+    Raises:
+        InputError: arrays differ. The message names the first one, and whether the policy or the optimiser is the cause.
+    """
+    saved_shapes, own_shapes = _shapes(dict(saved)), _shapes(like)
+    names = {*saved_shapes, *own_shapes}
+    different = sorted(name for name in names if saved_shapes.get(name) != own_shapes.get(name))
+    if not different:
+        return
+    # Another policy also changes the optimiser's moments; another optimiser does not change the parameters.
+    parameters = [name for name in different if "opt_state" not in name.split("/")]
+    seam, name = ("policy", parameters[0]) if parameters else ("optimizer", different[0])
+    shown = [f"of shape {list(shapes[name])}" if name in shapes else "absent" for shapes in (saved_shapes, own_shapes)]
+    raise InputError(
+        f"{seam}: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; {name!r} is "
+        f"{shown[0]} in the checkpoint and {shown[1]} now ({len(different)} arrays differ). Pass the same {seam} as when the "
+        "run was started."
+    )
+
+
+@contextmanager
+def refuse_structures(folder: Path, saved: PyTree, like: PyTree) -> Generator[None]:
+    """Refuse a checkpoint that has the arrays of this run's state and another structure.
+
+    Raises:
+        InputError: Orbax has found that. If an optimiser or a policy is the cause, the message names the first place that differs;
+            otherwise an earlier version of rljax has saved the checkpoint.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if "tree structures do not match" not in str(error):
+            raise
+        place = _first_difference(dict(saved), serialize_tree(like, keep_empty_nodes=True))
+        seam = SEAMS.get(place.path[0]) if place is not None and place.path else None
+        if place is None or seam is None:
+            raise InputError(
+                f"The checkpoint in {str(folder)!r} has other fields than the state of this run. Checkpoints of earlier versions "
+                "cannot be resumed: go on with the version of rljax that saved it, or start a new run."
+            ) from error
+        raise InputError(
+            f"{seam}: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; "
+            f"{'/'.join(place.path)!r} has the structure {_brief(place.saved)} in the checkpoint and {_brief(place.own)} now. Pass "
+            f"the same {seam} as when the run was started."
+        ) from error
+
+
+class _Place(NamedTuple):
+    """First place where two trees differ, and what each has there."""
+
+    path: tuple[str, ...]
+    saved: object
+    own: object
+
+
+def _entries(node: object) -> dict[str, object] | None:
+    """Entries of a container by name; None for an array and for what Orbax does not tell apart: None and an empty container."""
+    if isinstance(node, Mapping):
+        return {str(name): entry for name, entry in node.items()} or None
+    if isinstance(node, list | tuple) and node:
+        return {str(place): entry for place, entry in enumerate(node)}
+    return None
+
+
+def _first_difference(saved: object, own: object, path: tuple[str, ...] = ()) -> _Place | None:
+    """The outermost place where the containers differ; None if they are the same."""
+    entries, others = _entries(saved), _entries(own)
+    if entries is None or others is None or entries.keys() != others.keys():
+        return None if entries is others else _Place(path, saved, own)
+    places = (_first_difference(entries[name], others[name], (*path, name)) for name in entries)
+    return next((place for place in places if place is not None), None)
+
+
+def _brief(node: object) -> str:
+    """A structure in a few words: `[None, {count: array}]`; a long one with its number of entries."""
+    text = _text(node)
+    count = f" ({len(_entries(node) or ())} entries)" if len(text) > LONGEST_STRUCTURE else ""
+    return shortened(text, LONGEST_STRUCTURE) + count
+
+
+def _text(node: object) -> str:
+    entries = _entries(node)
+    if entries is None:
+        return "array" if hasattr(node, "shape") else "None"
+    if isinstance(node, Mapping):
+        return "{" + ", ".join(f"{name}: {_text(entry)}" for name, entry in entries.items()) + "}"
+    return "[" + ", ".join(map(_text, entries.values())) + "]"

@@ -1,0 +1,208 @@
+"""Memory and messages of the updates of a run, as the compiler counts them for devices that need not be there.
+
+Temporaries and messages between devices grow linearly with the number of layers, so two shallow models are compiled and the whole
+one is extrapolated. The counts are those of the compiler for CPUs, which fuses less than one for accelerators, multiplies and sends
+bfloat16 as float32, and sums gradients on all devices where another would give each device its part: they are rather too large than
+too small.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from rljax.algorithms import Algorithm, Batch, prepare
+from rljax.models import Packed, TransformerConfig, transformer_policy
+from rljax.models.policy import Policy
+from rljax.parallel import check_rows, replicated, row_sharding, row_shards
+from rljax.parallel.collectives import collectives
+from rljax.records import documented, required
+from rljax.rollout import Layout, Sequences, lay_out, pack
+from rljax.training.config import TrainConfig
+from rljax.training.memory.microbatch import rows_at_once
+from rljax.training.memory.state_memory import planned_algorithm, state_shapes, with_places
+from rljax.training.objective.algorithm import blank_rollout
+from rljax.training.objective.anchor import make_pull
+from rljax.training.objective.auxiliary import make_auxiliary
+from rljax.training.objective.critic import Critic
+from rljax.training.objective.freezing import with_frozen
+from rljax.training.objective.optimizer import critic_optimizer, policy_optimizer
+from rljax.training.state import places
+from rljax.training.update import compile_policy_step, make_score, without_teacher
+from rljax.training.value_update import make_value_step, value_schedule
+
+
+@documented
+class Measured(NamedTuple):
+    """Memory of the updates and messages of a step for one device, as the compiler counts them."""
+
+    temporaries: int
+    """Bytes that an update of the policy holds for a while: activations, gradients, logits."""
+    sent: int
+    """Bytes that the device sends in all updates of the policy of a step."""
+    critic_temporaries: int = 0
+    """Bytes that an update of the critic holds for a while."""
+    critic_sent: int = 0
+    """Bytes that the device sends in all updates of the critic of a step."""
+    sample_sent: int = 0
+    """Bytes that the device sends while the responses of a step are drawn."""
+    score_sent: int = 0
+    """Bytes that the device sends while they are scored."""
+
+
+READ_BY_SOME = (
+    *("ref_logp", "truncated", "values", "step_rewards", "step_end", "behaviour_entropy", "teacher_logp", "square_sum"),
+    *("greedy_rewards", "kinds"),
+)
+"""Fields of a rollout that only the algorithms have which read them."""
+
+
+def data_shapes(
+    config: TrainConfig, algorithm: Algorithm, mesh: Mesh, prompt_length: int, *, minibatches: int
+) -> tuple[Layout, Batch]:
+    """Shapes of one update, of so many in a step, in which every prompt and every response has its full length."""
+    sampling = replace(config.sampling, prompts=config.sampling.prompts // minibatches)
+    everything = jax.eval_shape(partial(blank_rollout, sampling, rewards=2))
+    unread = [name for name in READ_BY_SOME if not algorithm.needs(name)]
+    rollout = everything._replace(**dict.fromkeys(unread))
+    progress = jax.ShapeDtypeStruct((), jnp.float32)
+    batch = jax.eval_shape(lambda rollout, progress: prepare(algorithm, rollout, progress=progress), rollout, progress)
+    layout = layout_of(config, mesh, prompt_length, sampling.prompts * sampling.group_size)
+    everywhere, rows = replicated(mesh), row_sharding(mesh, leading=1)
+    packed = with_places(layout.packed, jax.tree.map(lambda _: rows, layout.packed))
+    places = with_places(layout.responses, everywhere)
+    return Layout(packed, places), with_places(batch, jax.tree.map(lambda _: everywhere, batch))
+
+
+def example_shapes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> tuple[Packed, Any] | None:
+    """Shapes of the examples of an update, each of its full length; None without the auxiliary loss."""
+    if not config.optimization.auxiliary:
+        return None
+    check_rows(mesh, warm_start_batch=config.warm_start.batch)
+    sequences = _full(config.warm_start.batch, prompt_length, config.sampling.max_response_tokens)
+    examples, rows = (pack(sequences), sequences.attention), row_sharding(mesh)
+    packed, mask = with_places(examples, jax.tree.map(lambda _: rows, examples))
+    return packed, mask
+
+
+def layout_of(config: TrainConfig, mesh: Mesh, prompt_length: int, count: int) -> Layout:
+    """Layout of so many responses, in which every prompt and every response has its full length."""
+    length = config.sampling.max_response_tokens
+    sequences = _full(count, prompt_length, length)._replace(policy_logp=np.zeros((count, length), np.float32))
+    rows = rows_at_once(config, mesh, prompt_length, count)
+    return lay_out(sequences, sequences.attention, rows=rows, devices=row_shards(mesh))
+
+
+def _full(count: int, prompt_length: int, length: int) -> Sequences:
+    """Sequences without padding."""
+    prompts, drawn = np.ones((count, prompt_length), np.int32), np.ones((count, length), np.int32)
+    return Sequences(prompts, prompts.astype(bool), drawn, drawn.astype(bool))
+
+
+def policy_program(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> jax.stages.Compiled:
+    """Compile an update of a policy of this shape, for measuring."""
+    algorithm, config = planned_algorithm(config)
+    policy = planned_policy(config, shape, mesh)
+    state, base = state_shapes(config, algorithm, policy, mesh)
+    layout, batch = data_shapes(config, algorithm, mesh, prompt_length, minibatches=config.optimization.minibatches)
+    score, optimizer = make_score(policy, config.sampling.temperature), policy_optimizer(config)
+    gradients = make_pull(config.algorithm.anchor), make_auxiliary(score, config.optimization.auxiliary)
+    compare = without_teacher(score)
+    step = compile_policy_step(algorithm, compare, optimizer, places(state), mesh, policy.copies, *gradients)
+    examples = example_shapes(config, mesh, prompt_length)
+    return step.lower(state, layout, batch, None, base, examples).compile(compiler_options=for_measuring(mesh))
+
+
+def critic_program(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> jax.stages.Compiled:
+    """Compile an update of a critic of this shape, for measuring."""
+    algorithm, config = planned_algorithm(config)
+    policy, minibatches = planned_policy(config, shape, mesh), value_schedule(algorithm, config).minibatches
+    state, _ = state_shapes(config, algorithm, policy, mesh)
+    layout, batch = data_shapes(config, algorithm, mesh, prompt_length, minibatches=minibatches)
+    critic = planned_critic(config, algorithm, policy)
+    step: Any = make_value_step(algorithm, critic, critic_optimizer(config, algorithm), state, mesh)
+    return step.lower(state, layout, batch).compile(compiler_options=for_measuring(mesh))
+
+
+def planned_critic(config: TrainConfig, algorithm: Algorithm, policy: Policy) -> Critic:
+    """The critic of a run, without its parameters."""
+    head = required(algorithm.critic, "algorithm.critic").head
+    function = required(policy.value_function, "policy.value_function")(head.size, config.critic.surprisal)
+    return Critic(function, head, config.critic.frozen_trunk, loaded=False)
+
+
+def planned_policy(config: TrainConfig, shape: TransformerConfig, mesh: Mesh) -> Policy:
+    """The policy of a run with a model of this shape."""
+    policy = transformer_policy(shape, eos=0, mesh=mesh, chunk=config.model.score_chunk)
+    return with_frozen(policy, config.optimization.freeze)
+
+
+def temporaries(program: jax.stages.Compiled) -> int:
+    """Bytes of a program's temporaries on each device."""
+    return int(required(program.memory_analysis(), "memory_analysis").temp_size_in_bytes)
+
+
+def sent_bytes(program: jax.stages.Compiled) -> int:
+    """Bytes that each device sends when a program runs."""
+    return round(sum(each.sent for each in collectives(required(program.as_text(), "as_text"))))
+
+
+def measure_updates(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> Measured:
+    """Compile the updates of a model with this shape, and read what they take."""
+    algorithm, laid = planned_algorithm(config)
+    program = policy_program(config, shape, mesh, prompt_length)
+    passes = laid.optimization.passes
+    of_policy = temporaries(program), passes * laid.optimization.minibatches * sent_bytes(program)
+    if algorithm.critic is None:
+        return Measured(*of_policy)
+    program, schedule = critic_program(config, shape, mesh, prompt_length), value_schedule(algorithm, laid)
+    updates = passes * schedule.minibatches * schedule.passes
+    return Measured(*of_policy, temporaries(program), updates * sent_bytes(program))
+
+
+def for_memory(mesh: Mesh) -> dict[str, str]:
+    """Options that stop the compiler from holding what is not needed at the same time.
+
+    A CPU's compiler removes the barriers before a layer is computed again, and may then compute all layers again at once: the
+    temporaries that it reports would be those of a program without `remat`. With several devices it also gathers the parameters of
+    all layers first, and adds up the gradients of all layers last, in one operation. A program that is compiled with these options
+    is measured, and not run.
+    """
+    if mesh.devices.flat[0].platform != "cpu":
+        return {}
+    barriers = "cse_barrier_expander"
+    if mesh.size == 1:
+        return {"xla_disable_hlo_passes": barriers}
+    order = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+    return {"xla_disable_hlo_passes": f"{barriers},cpu-all-reduce-combiner", **order}
+
+
+CHEAP_CODE = MappingProxyType({"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True})
+"""Options for code that is never run. Memory is laid out before the code is made, and does not depend on them."""
+
+
+def for_measuring(mesh: Mesh) -> dict[str, Any]:
+    """Options of a program that is measured, and not run."""
+    return {**CHEAP_CODE, **for_memory(mesh)}
+
+
+def extrapolate(measure: Callable[[int], Measured], layers: int) -> Measured:
+    """Measure at two small numbers of layers, at the same time, and go on in a straight line.
+
+    Example:
+        >>> extrapolate(lambda layers: Measured(10 + 3 * layers, 7), 30)
+        Measured(temporaries=100, sent=7, critic_temporaries=0, critic_sent=0, sample_sent=0, score_sent=0)
+    """
+    few, more = 2, 3
+    if layers <= more:
+        return measure(layers)
+    with ThreadPoolExecutor(2) as pool:
+        low, high = pool.map(measure, (few, more))
+    return Measured(*(max(end, begin + (layers - few) * (end - begin)) for begin, end in zip(low, high, strict=True)))

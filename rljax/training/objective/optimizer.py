@@ -1,0 +1,304 @@
+"""Optimisers from Optax with a linear warm-up and gradient clipping: AdamW, Adafactor, Muon; others can be passed."""
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import optax.contrib
+from jax.tree_util import tree_map_with_path
+from jaxtyping import Array, Float, PyTree
+
+from rljax.algorithms import Algorithm
+from rljax.errors import InputError
+from rljax.models import Params
+from rljax.models.axes import INPUT_AXES
+from rljax.models.policy import path_names
+from rljax.ops.unpublished.schedule import warmup_cosine
+from rljax.records import required
+from rljax.sharing import shared
+from rljax.text import one_line
+from rljax.training.config import OptimizationConfig, TrainConfig
+from rljax.training.controller import control_of, scale_updates
+from rljax.training.objective.freezing import without_frozen
+
+
+@shared
+def constant_schedule(peak: float, warmup: int) -> optax.Schedule:
+    """Rise linearly to `peak` over `warmup` updates (the first is not 0), then stay."""
+    return optax.schedules.linear_schedule(peak / (warmup + 1), peak, warmup)
+
+
+@shared
+def cosine_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
+    """Rise linearly to `peak` over `warmup` updates (the first is not 0), then fall to a tenth of it at `total` on a cosine."""
+    fall = optax.schedules.cosine_decay_schedule(peak, max(total - warmup, 1), alpha=0.1)
+    return optax.schedules.join_schedules([constant_schedule(peak, warmup), fall], [warmup])
+
+
+@shared
+def falling_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
+    """Rise linearly over `warmup` updates (the first is not 0) below a quarter of a cosine, which is 0 after `total` updates."""
+    whole = max(total, warmup + 1) + 1
+    return lambda count: warmup_cosine(jnp.asarray(count) + 1, peak=peak, warmup_steps=warmup + 1, total_steps=whole)
+
+
+SCHEDULES = MappingProxyType(
+    {"constant": lambda peak, warmup, total: constant_schedule(peak, warmup), "cosine": falling_schedule}
+)
+"""Name -> (peak, warm-up, all updates of the run) -> learning rate of each update."""
+
+
+def in_standard_promotion(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Make an optimiser run under JAX's standard dtype promotion, whichever promotion is set.
+
+    Optax needs it: it raises decays to the power of an integer count.
+    """
+
+    def init(params: Params) -> optax.OptState:
+        with jax.numpy_dtype_promotion("standard"):
+            return optimizer.init(params)
+
+    def update(
+        updates: PyTree[Array], state: optax.OptState, params: Params | None = None
+    ) -> tuple[PyTree[Array], optax.OptState]:
+        with jax.numpy_dtype_promotion("standard"):
+            return optimizer.update(updates, state, params)
+
+    return optax.GradientTransformation(init, update)
+
+
+@shared
+def adamw(
+    schedule: optax.Schedule,
+    *,
+    b1: float,
+    b2: float,
+    weight_decay: float,
+    max_grad_norm: float,
+    moments_dtype: str = "float32",
+) -> optax.GradientTransformation:
+    """Clip the gradient by its global norm, then apply AdamW. The state holds the learning rate of the last update.
+
+    Args:
+        schedule: learning rate of each update.
+        b1: decay of the first moment.
+        b2: decay of the second moment.
+        weight_decay: decoupled weight decay.
+        max_grad_norm: largest global norm; a larger gradient is scaled down to it.
+        moments_dtype: type of the first moment.
+    """
+    constant = ("b1", "b2", "eps", "eps_root", "weight_decay", "mu_dtype")
+    inner = optax.inject_hyperparams(optax.adamw, static_args=constant)
+    rescaled = inner(learning_rate=schedule, b1=b1, b2=b2, weight_decay=weight_decay, mu_dtype=np.dtype(moments_dtype))
+    return in_standard_promotion(optax.chain(optax.clip_by_global_norm(max_grad_norm), rescaled))
+
+
+def _factored(
+    learning_rate: float | Float[Array, ""], b1: float, weight_decay: float, moments_dtype: str
+) -> optax.GradientTransformation:
+    """Adafactor's update without its learning rate relative to the parameters, with a first moment and decoupled weight decay."""
+    return optax.chain(
+        optax.scale_by_factored_rms(),
+        optax.clip_by_block_rms(1.0),
+        optax.ema(b1, accumulator_dtype=np.dtype(moments_dtype)),
+        optax.add_decayed_weights(weight_decay),
+        optax.scale_by_learning_rate(learning_rate),
+    )
+
+
+@shared
+def factored(
+    schedule: optax.Schedule, *, b1: float, weight_decay: float, max_grad_norm: float, moments_dtype: str = "float32"
+) -> optax.GradientTransformation:
+    """Clip the gradient by its global norm, then divide it by a factored second moment.
+
+    The second moment of a matrix whose two largest axes have at least 128 entries is the product of its means over each of them;
+    that of a smaller one is whole. See `adamw` for the arguments and for the learning rate in the state.
+
+    Source: Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235, algorithm 4 with the decay 1 - t^-0.8.
+    """
+    inner = optax.inject_hyperparams(_factored, static_args=("b1", "weight_decay", "moments_dtype"))
+    rescaled = inner(learning_rate=schedule, b1=b1, weight_decay=weight_decay, moments_dtype=moments_dtype)
+    return in_standard_promotion(optax.chain(optax.clip_by_global_norm(max_grad_norm), rescaled))
+
+
+def _matrices(params: Params) -> PyTree:
+    """Axes of each matrix of a layer that are multiplied with the input, for Muon; None for every other parameter."""
+
+    def axes(path: tuple, parameter: Array) -> optax.contrib.MuonDimensionNumbers | None:
+        inputs = INPUT_AXES.get(path_names(path)[-1])
+        if inputs is None:
+            return None
+        return optax.contrib.MuonDimensionNumbers(tuple(range(inputs)), tuple(range(inputs, parameter.ndim)))
+
+    return tree_map_with_path(axes, params)
+
+
+def _muon(
+    learning_rate: float | Float[Array, ""], b1: float, b2: float, weight_decay: float, moments_dtype: str
+) -> optax.GradientTransformation:
+    return optax.contrib.muon(
+        learning_rate,
+        weight_decay=weight_decay,
+        mu_dtype=np.dtype(moments_dtype),
+        adam_b1=b1,
+        adam_b2=b2,
+        adam_weight_decay=weight_decay,
+        muon_weight_dimension_numbers=_matrices,
+        consistent_rms=1.0,
+    )
+
+
+@shared
+def muon(
+    schedule: optax.Schedule,
+    *,
+    b1: float,
+    b2: float,
+    weight_decay: float,
+    max_grad_norm: float,
+    moments_dtype: str = "float32",
+) -> optax.GradientTransformation:
+    """Clip the gradient by its global norm, then orthogonalise the momentum of each matrix of a layer.
+
+    The momentum's decay is 0.95. An update of a matrix has about the root mean square of the learning rate, as Adam's have at most.
+    The other parameters (embedding, norms, biases, factors of an adapter, all of a policy with other names) have AdamW with
+    Nesterov's momentum. See `adamw` for the arguments and for the learning rate in the state.
+
+    Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks", https://kellerjordan.github.io/posts/muon;
+    Liu et al. 2025, "Muon is scalable for LLM training", arXiv:2502.16982, equation 4 with 1 in place of 0.2.
+    """
+    inner = optax.inject_hyperparams(_muon, static_args=("b1", "b2", "weight_decay", "moments_dtype"))
+    rescaled = inner(learning_rate=schedule, b1=b1, b2=b2, weight_decay=weight_decay, moments_dtype=moments_dtype)
+    return in_standard_promotion(optax.chain(optax.clip_by_global_norm(max_grad_norm), rescaled))
+
+
+def learning_rate_of(opt_state: optax.OptState) -> float | None:
+    """Learning rate of the last update; None if the optimiser's state does not hold it (see `optax.inject_hyperparams`).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> optimizer = adamw(constant_schedule(0.1, 0), b1=0.9, b2=0.95, weight_decay=0.0, max_grad_norm=1.0)
+        >>> state = optimizer.init(jnp.ones(2))
+        >>> round(learning_rate_of(optimizer.update(jnp.ones(2), state, jnp.ones(2))[1]), 3)
+        0.1
+    """
+    found = [value for _, value in optax.tree.get_all_with_path(opt_state, "learning_rate")]
+    rates = [float(value) for value in found if isinstance(value, jax.Array | np.ndarray | float)]
+    control = control_of(opt_state)
+    scale = 1.0 if control is None else float(control.update_scale)
+    return scale * rates[0] if len(rates) == 1 else None
+
+
+def check_optimizer(optimizer: optax.GradientTransformation, params: Params) -> None:
+    """Refuse anything but an optimiser of these parameters.
+
+    Raises:
+        InputError: it is not an Optax transformation; `init` does not accept the parameters, or makes a state that cannot be
+            saved because it is not all arrays; or `update` does not accept exactly gradient, state and parameters.
+    """
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise InputError(
+            f"optimizer: an optax.GradientTransformation is needed, such as optax.adam(1e-5); got {optimizer!r:.80}."
+        )
+    try:
+        state = jax.eval_shape(optimizer.init, params)
+    except Exception as error:  # an optimiser is user code, and may raise anything
+        raise InputError(
+            "optimizer.init: the state must be a pytree of arrays made from the policy's parameters, so that it can be saved and "
+            f"restored; got {one_line(error):.200}"
+        ) from error
+
+    try:
+        jax.eval_shape(_trial(optimizer), params, state)
+    except Exception as error:  # as above
+        raise InputError(
+            "optimizer.update: a function of gradient, state and parameters is needed, which returns updates of the parameters and "
+            f"the new state; got {one_line(error):.200}"
+        ) from error
+
+
+@shared
+def _trial(optimizer: optax.GradientTransformation) -> Callable[[Params, optax.OptState], tuple[Params, optax.OptState]]:
+    def step(params: Params, state: optax.OptState) -> tuple[Params, optax.OptState]:
+        updates, state = optimizer.update(params, state, params)
+        chex.assert_trees_all_equal_shapes(updates, params)  # apply_updates would broadcast
+        return optax.apply_updates(params, updates), state
+
+    return step
+
+
+def policy_optimizer(config: TrainConfig) -> optax.GradientTransformation:
+    """The built-in optimiser of the policy in RL."""
+    optimization = config.optimization
+    updates = _updates(optimization)
+    make = SCHEDULES[optimization.schedule]
+    schedule = make(optimization.learning_rate, optimization.learning_rate_warmup, updates)
+    optimizer = without_frozen(_shared(optimization, schedule), optimization.freeze)
+    return scale_updates(optimizer) if optimization.remedy == "controller" else optimizer
+
+
+def warm_start_optimizer(config: TrainConfig) -> optax.GradientTransformation:
+    """Optimiser of the policy in the warm start."""
+    warm = config.warm_start
+    schedule = cosine_schedule(warm.learning_rate, _short_warmup(config, warm.steps), warm.steps)
+    if warm.optimizer == "muon":
+        built_in = muon(schedule, b2=config.optimization.adam_b2, **_of_all_phases(config.optimization))
+    else:
+        built_in = _shared(config.optimization, schedule)
+    return without_frozen(built_in, config.optimization.freeze)
+
+
+def critic_learning_rate(config: TrainConfig, algorithm: Algorithm) -> float:
+    """Peak learning rate of the critic in RL."""
+    if config.critic.learning_rate is not None:
+        return config.critic.learning_rate
+    return config.optimization.learning_rate * required(algorithm.critic, "algorithm.critic").learning_rate_ratio
+
+
+def critic_optimizer(config: TrainConfig, algorithm: Algorithm) -> optax.GradientTransformation:
+    """Optimiser of the critic in RL."""
+    peak = critic_learning_rate(config, algorithm)
+    return _shared(config.optimization, constant_schedule(peak, _short_warmup(config, _updates(config.optimization))))
+
+
+def pretraining_optimizer(config: TrainConfig, algorithm: Algorithm, updates: int) -> optax.GradientTransformation:
+    """Optimiser of the critic in value pretraining, which makes `updates` updates; RL continues with its state."""
+    own = config.critic.pretraining_learning_rate
+    peak = critic_learning_rate(config, algorithm) if own is None else own
+    return _shared(config.optimization, cosine_schedule(peak, _short_warmup(config, updates), updates))
+
+
+def _updates(optimization: OptimizationConfig) -> int:
+    """Planned updates of the policy in RL."""
+    return optimization.steps * optimization.minibatches * optimization.passes
+
+
+def _short_warmup(config: TrainConfig, updates: int) -> int:
+    """Warm-up of a critic, or of a phase before RL: the policy's, but at most a tenth of the updates, or 10 of them."""
+    return min(config.optimization.learning_rate_warmup, max(10, updates // 10))
+
+
+def _of_all_phases(config: OptimizationConfig) -> dict[str, Any]:
+    """The settings that the optimisers of all phases share."""
+    return {
+        "b1": config.adam_b1,
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+        "moments_dtype": config.moments_dtype,
+    }
+
+
+def _shared(config: OptimizationConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """The optimiser with the settings that all phases share."""
+    settings = _of_all_phases(config)
+    return (
+        factored(schedule, **settings)
+        if config.second_moment == "factored"
+        else adamw(schedule, b2=config.adam_b2, **settings)
+    )

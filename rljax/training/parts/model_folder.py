@@ -1,0 +1,136 @@
+"""Write models so that other programs open them: weights, tokenizer, chat template and sampling defaults in one folder."""
+
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rljax.data.tokenizer import Tokenizer
+from rljax.data.tokenizer_files import save_tokenizer_files
+from rljax.errors import InputError
+from rljax.models import Params, Policy, ValueFunction
+from rljax.models.huggingface import locate
+from rljax.models.model_folder import DEFAULT_SHARD_BYTES, GENERATION, read_json, with_token_ids, write_json, write_model
+from rljax.parallel import fetch, fetch_once, is_first, on_first, together
+from rljax.records import documented
+from rljax.training.config import SamplingConfig, TrainConfig
+from rljax.training.parts.tokenizer import all_ends
+
+
+@documented
+class Companions(NamedTuple):
+    """Files and settings beside the weights in a model's folder."""
+
+    tokenizer: Tokenizer
+    """Tokenizer of the model."""
+    source: Path | None
+    """Folder of the checkpoint that the model was trained from, if any; its generation_config.json is kept."""
+    sampling: SamplingConfig | None
+    """How responses were drawn in training: the defaults of `generate` where the source has none."""
+    ends: tuple[int, ...] = ()
+    """Tokens that end a response, besides the tokenizer's end token."""
+
+
+def companions(config: TrainConfig, tokenizer: Tokenizer) -> Companions:
+    """Files and settings beside the weights of a run's models."""
+    source = None if config.model.path is None else locate(config.model.path)
+    return Companions(tokenizer, source, config.sampling, all_ends(config.model, tokenizer, config.sampling.stop_ids))
+
+
+def save_model(
+    folder: Path,
+    model: Policy | ValueFunction,
+    params: Params,
+    beside: Companions,
+    *,
+    dtype: str | None = None,
+    max_shard_bytes: int = DEFAULT_SHARD_BYTES,
+) -> None:
+    """Write weights tensor by tensor, with tokenizer and generation_config.json; all processes call it, the first one writes.
+
+    Args:
+        folder: of the model.
+        model: the policy, or the critic. One without `contents` writes its own folder, whole, and nothing beside it.
+        params: its parameters, as they lie on the mesh.
+        beside: what stands beside the weights.
+        dtype: type of the weights; None: that of the checkpoint.
+        max_shard_bytes: largest file of weights.
+
+    Raises:
+        InputError: the type is unknown, or the model writes its own folder and a type is chosen.
+    """
+    if model.contents is None:
+        if dtype is not None:
+            raise InputError(f"dtype={dtype!r} cannot apply to a policy that writes its own folder; leave it out.")
+        host = fetch(params)
+        on_first(lambda: model.save(host, folder))
+        return
+    contents = model.contents(params)
+    contents = contents if dtype is None else contents.stored_as(dtype)
+    contents = contents._replace(config=_with_token_ids(contents.config, beside))
+    together(lambda: write_model(folder, contents, max_shard_bytes=max_shard_bytes, fetch=fetch_once, writes=is_first()))
+    on_first(lambda: write_companions(folder, beside, is_policy=isinstance(model, Policy)))
+
+
+def write_companions(folder: Path, beside: Companions, *, is_policy: bool = True) -> None:
+    """Write tokenizer and, for a model that generates, generation_config.json into a model's folder."""
+    save_tokenizer_files(beside.tokenizer, folder)
+    if is_policy:
+        write_json(folder / GENERATION, generation_config(beside))
+
+
+def generation_config(beside: Companions) -> dict[str, Any]:
+    """Contents of generation_config.json: the source's, else the token ids and the sampling of the training.
+
+    Args:
+        beside: tokenizer, source and sampling.
+
+    Example:
+        >>> from rljax.data.tokenizer import ByteTokenizer
+        >>> raw = generation_config(Companions(ByteTokenizer(), None, SamplingConfig(max_response_tokens=8)))
+        >>> raw["do_sample"], raw["max_new_tokens"], raw["eos_token_id"], raw["pad_token_id"]
+        (True, 8, 2, 0)
+    """
+    if beside.source is not None and (beside.source / GENERATION).is_file():
+        return _with_token_ids(read_json(beside.source / GENERATION), beside)
+    sampling = beside.sampling
+    raw: dict[str, Any] = {}
+    if sampling is not None:
+        raw = {
+            "do_sample": True,
+            "temperature": sampling.temperature,
+            "top_k": 0 if sampling.top_k is None else sampling.top_k,
+            "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
+            "max_new_tokens": sampling.max_response_tokens,
+        }
+    return _with_token_ids(raw, beside)
+
+
+def _with_token_ids(raw: Mapping[str, Any], beside: Companions) -> dict[str, Any]:
+    tokenizer = beside.tokenizer
+    ids = {"eos": tokenizer.eos_token_id, "pad": tokenizer.pad_token_id}
+    return with_token_ids(raw, bos=tokenizer.bos_token_id, **ids, more=beside.ends)
+
+
+def atomically(folder: Path, write: Callable[[Path], None]) -> None:
+    """Have a folder written beside its place and then moved there, so that it is complete or absent; all processes call it.
+
+    A folder that lies there already is moved aside first, and deleted when the new one is in its place.
+    """
+    part, old = (folder.with_name(f".unfinished-{folder.name}-{secrets.token_hex(4)}") for _ in range(2))
+
+    def move() -> None:
+        if folder.exists():
+            os.replace(folder, old)
+        os.replace(part, folder)
+        shutil.rmtree(old, ignore_errors=True)
+
+    try:
+        write(part)
+        on_first(move)
+    except BaseException:
+        if is_first():
+            shutil.rmtree(part, ignore_errors=True)
+        raise

@@ -1,0 +1,92 @@
+"""The policy of a run: the one that was passed, or the built-in one with the shape and the parts that the settings choose."""
+
+from jax.sharding import Mesh
+
+from rljax.data.images import PATTERNS, patch_counts
+from rljax.data.tokenizer import Tokenizer
+from rljax.errors import InputError
+from rljax.models import Policy, TransformerConfig, transformer_policy
+from rljax.models.calculator import calculator_of
+from rljax.models.huggingface import locate, read_config
+from rljax.models.patches import patch_policy, patches_of
+from rljax.models.symbolic import mixed_policy
+from rljax.records import required
+from rljax.training.config import ModelConfig, TrainConfig
+from rljax.training.parts.seams import Seams
+
+
+def make_shape(config: ModelConfig, vocab_size: int) -> TransformerConfig:
+    """Shape of the built-in transformer: that of the model folder, or that of the small transformer.
+
+    Raises:
+        InputError: the model folder cannot be found or read.
+    """
+    if config.path is None:
+        return TransformerConfig(
+            vocab_size=vocab_size,
+            width=config.width,
+            layers=config.layers,
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.width // config.heads,
+            hidden=config.hidden,
+            compute_dtype=config.dtype,
+            remat=config.remat,
+            attention=config.attention,
+        )
+    return read_config(locate(config.path), compute_dtype=config.dtype, remat=config.remat, attention=config.attention)
+
+
+def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy:
+    """Make the built-in policy; its parameters are loaded or initialised when `init` is called.
+
+    Raises:
+        InputError: a part of the model cannot read the tokens.
+    """
+    shape = make_shape(config, tokenizer.vocab_size)
+    if config.images is not None:
+        return image_policy(config, tokenizer, shape, mesh)
+    folder, bos, eos = None if config.path is None else locate(config.path), tokenizer.bos_token_id, tokenizer.eos_token_id
+    policy = transformer_policy(shape, folder=folder, bos=bos, eos=eos, mesh=mesh, chunk=config.score_chunk)
+    if config.calculator is None:
+        return policy
+    return mixed_policy(policy, calculator_of(tokenizer.encode, policy.vocab_size), share=config.calculator)
+
+
+def image_policy(config: ModelConfig, tokenizer: Tokenizer, shape: TransformerConfig, mesh: Mesh) -> Policy:
+    """Make the small transformer with patch embeddings for the Braille characters of a tokenizer.
+
+    Args:
+        config: the settings; `images` is the size of an image.
+        tokenizer: of prompts and responses.
+        shape: of the transformer.
+        mesh: the devices.
+
+    Raises:
+        InputError: a Braille character is not one token, or the mesh does not divide the transformer's axes.
+    """
+    rows, columns = patch_counts(*required(config.images, "model.images"))
+    patches = patches_of(tokenizer.encode, PATTERNS, rows=rows, columns=columns)
+    return patch_policy(shape, patches, mesh=mesh, chunk=config.score_chunk)
+
+
+def chosen_policy(config: TrainConfig, seams: Seams, tokenizer: Tokenizer, mesh: Mesh) -> Policy:
+    """The policy that was passed, or the built-in one.
+
+    Raises:
+        InputError: a setting of the built-in one cannot apply to the policy or the engine that was passed; or it cannot be made.
+    """
+    calculator = config.model.calculator
+    if calculator is not None and seams.engine is not None:
+        raise InputError(
+            f"calculator={calculator} mixes the policy with a calculator in the built-in engine and in the score, and an engine of "
+            "your own samples from the model alone; leave one of them out."
+        )
+    if seams.policy is None:
+        return make_policy(config.model, tokenizer, mesh)
+    if calculator is not None:
+        raise InputError(
+            f"calculator={calculator} mixes the built-in model with a calculator; for a policy of your own use "
+            "rljax.models.symbolic.mixed_policy, and leave the setting out."
+        )
+    return seams.policy

@@ -1,0 +1,152 @@
+"""SIGTERM in a step that takes longer than the grace: what was finished before it is saved in time."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import chex
+import pytest
+from small_runs import SMALL, even_length, is_time
+
+import rljax
+from rljax.errors import InputError
+from rljax.tracking.rows import read_metrics
+from rljax.training import grace_period
+from rljax.training.checkpoints.checkpoint import Checkpoint
+from rljax.training.config import RunConfig
+from rljax.training.grace_period import GracePeriod
+from rljax.training.interrupt import INTERRUPTED, Interrupted, StopRequest
+from rljax.training.run import Run
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+import rljax
+from small_runs import even_length
+from test_grace_period import SLOW
+
+def reward(completions):
+    if Path(sys.argv[1], "metrics.jsonl").read_text().count('"rl"') == 1:
+        print("judging", flush=True)
+        time.sleep(600)
+    return even_length(completions)
+
+rljax.train(SLOW.replace(run=sys.argv[1]), reward)
+"""
+SLOW = SMALL.replace(
+    algorithm="grpo",
+    train_problems=24,
+    heldout_problems=4,
+    steps=3,
+    prompts=4,
+    group_size=4,
+    microbatch_rows=8,
+    learning_rate=1e-2,
+    eval_every=0,
+    checkpoint_every=100,
+    grace=0.5,
+)
+GRACE_AND_A_SAVE = 15.0
+"""Seconds; a save of the tiny state on a busy machine is the most of it."""
+
+
+def numbers_of(run):
+    return [
+        {name: value for name, value in row.items() if not is_time(name)} for row in read_metrics(run / "metrics.jsonl")
+    ]
+
+
+def test_a_step_that_takes_longer_is_given_up_and_done_again(tmp_path):
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    here = Path(__file__).resolve()
+    paths = os.pathsep.join([str(here.parents[2]), str(here.parents[1]), str(here.parent)])
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(run)], stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": paths}
+    )
+    with process:
+        lines = iter(process.stdout)
+        assert any(line == "judging\n" for line in lines)
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        last = "".join(lines)
+        assert process.wait(60) == INTERRUPTED, last
+        assert time.monotonic() - began < GRACE_AND_A_SAVE
+    assert "Stopped within a step, which is given up. Everything up to the step before is saved." in last
+    assert not (run / ".lock").exists()
+    assert [row["step"] for row in read_metrics(run / "metrics.jsonl") if row["phase"] == "rl"] == [1]
+    rljax.train(resume=run, reward=even_length)
+    rljax.train(SLOW.replace(run=str(whole)), even_length)
+    assert numbers_of(run) == numbers_of(whole)
+    chex.assert_trees_all_equal(*(rljax.load(folder, which="last", reward=even_length).params for folder in (run, whole)))
+
+
+def test_only_the_first_sigterm_starts_the_time():
+    started = []
+    for number, expected in ((signal.SIGTERM, 1), (signal.SIGINT, 0)):
+        started.clear()
+        with StopRequest(terminating=lambda: started.append(None)):
+            signal.raise_signal(number)
+            assert len(started) == expected
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+            assert len(started) == expected
+
+
+@pytest.mark.parametrize(("seconds", "is_left"), [(None, False), (0.0, True)])
+def test_what_may_be_given_up_is_given_up_in_time(seconds, is_left):
+    left, time_left = threading.Event(), GracePeriod(seconds)
+    with time_left.within(left.set):
+        time_left.begin()
+        assert left.wait(10.0 if is_left else 0.2) == is_left
+
+
+def test_what_may_not_be_given_up_is_finished():
+    left, time_left = threading.Event(), GracePeriod(0.0)
+    time_left.begin()
+    assert not left.wait(0.2)
+    with time_left.within(left.set):
+        pass
+    assert not left.is_set()
+
+
+@pytest.mark.parametrize(("failing", "code"), [(None, INTERRUPTED), ("save", 1), ("room", INTERRUPTED), ("close", 1)])
+def test_the_trackers_are_closed_after_the_save_and_a_failed_one_keeps_the_folder(monkeypatch, capsys, failing, code):
+    calls = []
+
+    def call(name, error=OSError):
+        def work(*arguments):
+            calls.append(name)
+            if failing == name:
+                raise error("gone")
+
+        return work
+
+    monkeypatch.setattr(grace_period, "end_process", calls.append)
+    monkeypatch.setattr(grace_period, "say_stopped", call("say"))
+    run = mock.Mock(
+        spec=Run,
+        save=call("save"),
+        saver=SimpleNamespace(wait=call("room", Interrupted)),
+        trackers=SimpleNamespace(close=call("close")),
+        folder=SimpleNamespace(let_go=call("let go")),
+    )
+    grace_period.leave(run, mock.Mock(spec=Checkpoint))
+    begun = {"save": ["save", "close"], "room": ["save", "room", "close"]}
+    assert calls == [*begun.get(failing, ["save", "room", "say", "close", "let go"]), code]
+    assert ("OSError: gone" in capsys.readouterr().err) == (code == 1)
+
+
+@pytest.mark.parametrize("setting", ["grace", "host_timeout"])
+def test_a_time_that_no_timer_can_wait_for_is_refused(setting):
+    with pytest.raises(InputError, match=rf"{setting} is 1e\+12; it must be at most 31,536,000, a year in seconds"):
+        SMALL.replace(**{setting: 1e12})
+
+
+def test_by_default_the_step_is_finished():
+    assert RunConfig().grace is None

@@ -1,0 +1,79 @@
+"""The end of a run in words, and the commands that are offered: each works on the run as it stands."""
+
+import pytest
+
+from rljax.cli import COMMANDS
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.evaluation.comparison import Comparison
+from rljax.tracking.run_folder import RunFolder
+from rljax.training.checkpoints.checkpoint import Quality
+from rljax.training.lifecycle.outcome import check_judged, events, next_commands, outcome
+from rljax.training.run import resume_command
+
+PROBLEMS = [Problem("long " * 20, ""), Problem("two\nlines", ""), Problem("what's 3+4?", "7")]
+
+
+def run_with(tmp_path, *own_parts):
+    return RunFolder.create(tmp_path / "my run", {"seams": list(own_parts)})
+
+
+def test_commands_name_the_run_and_a_prompt_of_its_own(tmp_path):
+    run = run_with(tmp_path)
+    path = f"'{tmp_path}/my run'"
+    assert next_commands(run, PROBLEMS) == [
+        f"rljax eval {path}",
+        f"""rljax sample {path} --prompt 'what'"'"'s 3+4?'""",
+        f"rljax export {path} my-model",
+    ]
+    assert resume_command(run) == f"rljax train --resume {path}"
+    assert all(command.split()[1] in COMMANDS for command in next_commands(run, PROBLEMS[:2]))
+
+
+@pytest.mark.parametrize(
+    ("own_parts", "names"),
+    [
+        (["reward"], ["plot", "sample", "export"]),
+        (["dataset"], ["plot", "export"]),
+        (["environment"], ["plot", "export"]),
+        (["policy", "reward"], ["plot"]),
+        (["optimizer"], ["eval", "sample", "export"]),
+    ],
+)
+def test_own_parts_leave_the_commands_that_do_without(tmp_path, own_parts, names):
+    run = run_with(tmp_path, *own_parts)
+    assert [command.split()[1] for command in next_commands(run, PROBLEMS)] == names
+    passed = "".join(f", {name}={name}" for name in own_parts)
+    assert resume_command(run) == f"rljax.train(resume='{tmp_path}/my run'{passed})"
+
+
+def test_the_outcome_in_words():
+    before, after, compared = Quality(0.25, -0.5), Quality(0.5, 0.5), Comparison(1, 0, 1, 1, [])
+    lines = outcome(before, after, compared, accuracy="rewards above 0", count=4)
+    assert lines == [
+        "Held-out rewards above 0: 25.0% (mean reward -0.500) before RL, 50.0% after (4 problems, greedy answers).",
+        "Of the 3 problems whose answers were kept: 1 rose above 0, 0 fell to 0 or below, 1 stayed above 0, 1 stayed at 0 or "
+        "below.",
+    ]
+    assert len(outcome(before, after, None, accuracy="accuracy", count=4)) == 1
+    unknown = Quality(float("nan"), float("nan"))
+    assert "unknown" in outcome(unknown, after, None, accuracy="accuracy", count=4)[0]
+
+
+def test_events_are_summed_up_once():
+    calm = {"trained_groups": 4.0, "unfilled_groups": 0.0, "unjudged": 0.0}
+    assert events([calm] * 3, prompts=4) == []
+    assert events([], prompts=4) == []
+    hard = {"trained_groups": 0.0, "unfilled_groups": 4.0, "unjudged": 3.0, "reward_raised": 1.0, "reward_timed_out": 2.0}
+    assert events([calm, hard, hard], prompts=4) == [
+        "2 of 3 steps found fewer than 4 groups with a signal (8 missing in all) and trained on the rest.",
+        "2 of 3 steps found none at all and changed nothing: too hard, or too easy.",
+        "The reward failed on 6 responses (2 raised, 4 timed out), which were left out.",
+    ]
+
+
+def test_a_reward_without_any_opinion_is_refused_at_the_end():
+    check_judged([])
+    check_judged([{"loss": 0.0}, {"reward": 0.0}])
+    with pytest.raises(InputError, match="no opinion on any response in 2 RL steps, so nothing was learned"):
+        check_judged([{"loss": 0.0}, {"reward": None}])

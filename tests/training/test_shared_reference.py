@@ -1,0 +1,159 @@
+"""A reference that stays is on the disk once, and every checkpoint is whole by itself all the same."""
+
+import errno
+import os
+import shutil
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+from reopened import checkpoint_of
+from small_runs import SMALL, even_length, stopping_after
+
+import rljax
+from rljax.data.history import no_history
+from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.checkpoints.checkpoint import Checkpoint, restore, restore_params
+from rljax.training.checkpoints.manifest import MANIFEST, fault_of, write_manifest
+from rljax.training.checkpoints.retention import Retention, prune
+from rljax.training.interrupt import Interrupted
+from rljax.training.state import create
+
+WEIGHTS = 100_000
+RUN = SMALL.replace(
+    algorithm="grpo",
+    algorithm_options={"beta": 0.1},
+    train_problems=16,
+    heldout_problems=4,
+    warm_start_steps=2,
+    warm_start_batch=4,
+    steps=3,
+    prompts=4,
+    group_size=4,
+    learning_rate=1e-2,
+    checkpoint_every=1,
+    eval_every=1,
+    max_to_keep=3,
+)
+
+
+def state_of(value, reference=0.5):
+    """A state whose numbers are random, so that no file of them is small."""
+    weight = jax.random.normal(jax.random.key(0), (WEIGHTS,))
+    state = create({"weight": weight + value}, optax.sgd(1e-3), 0, with_reference=True)
+    return state._replace(reference={"weight": weight + reference}, step=jnp.int32(value))
+
+
+def save(folder, state, keep=2):
+    checkpoints.save(folder, Checkpoint(state, no_history(2)), {})
+    prune(folder, int(state.step), Retention(keep, 2))
+
+
+def like(phase):
+    return state_of(-1, -1)
+
+
+def size(folder):
+    """Bytes of the files, each counted once."""
+    files = {file.stat().st_ino: file.stat().st_size for file in folder.rglob("*") if file.is_file()}
+    return sum(files.values())
+
+
+def test_a_reference_that_stays_is_on_the_disk_once(tmp_path):
+    for step in range(1, 5):
+        save(tmp_path / "last", state_of(step))
+    save(tmp_path / "best", state_of(4))
+    numbers = {folder.name: sorted(path.name for path in folder.iterdir()) for folder in tmp_path.iterdir()}
+    assert numbers == {"last": ["2", "3"], "best": ["0"], "step-2": ["0"], "step-4": ["0"]}
+    weights = 3 + 1 + 1  # steps 2, 3 and 4 of `last`, the best one, and the reference
+    assert weights * 4 * WEIGHTS * 0.85 < size(tmp_path) < weights * 4 * WEIGHTS * 1.15
+    for folder, step in (("last", 4), ("best", 4), ("step-2", 2), ("step-4", 4)):
+        chex.assert_trees_all_equal(restore(tmp_path / folder, like).checkpoint.state, state_of(step))
+
+
+def test_a_reference_that_moves_is_in_every_checkpoint(tmp_path):
+    for step in range(3):
+        save(tmp_path / "last", state_of(step, step + 0.5), keep=3)
+    assert size(tmp_path) > 6 * 4 * WEIGHTS * 0.85
+    found = restore(tmp_path / "last", like).checkpoint.state
+    chex.assert_trees_all_equal(found, state_of(2, 2.5))
+
+
+def test_a_checkpoint_needs_no_other_one(tmp_path):
+    """The first one, which wrote the reference, is deleted; the rest is copied to another place."""
+    for step in (1, 3):
+        save(tmp_path / "run" / "last", state_of(step), keep=1)
+    shutil.copytree(tmp_path / "run", tmp_path / "copied")
+    shutil.rmtree(tmp_path / "run")
+    assert [path.name for path in (tmp_path / "copied" / "last").iterdir()] == ["1"]
+    chex.assert_trees_all_equal(restore(tmp_path / "copied" / "last", like).checkpoint.state, state_of(3))
+    params = restore_params(tmp_path / "copied" / "last", state_of(-1).params)
+    chex.assert_trees_all_equal(params, state_of(3).params)
+
+
+@pytest.mark.parametrize("damaged", ["reference", "notes", MANIFEST])
+def test_a_damaged_reference_is_written_again(tmp_path, damaged):
+    folder = tmp_path / "last"
+    save(folder, state_of(1))
+    place = folder / "0" / damaged
+    file = place if place.is_file() else max(place.rglob("*"), key=lambda path: path.stat().st_size)
+    file.write_bytes(b"other" + file.read_bytes()[5:])
+    before = size(tmp_path)
+    save(folder, state_of(3))
+    assert fault_of(folder / "0") is not None
+    assert fault_of(folder / "1") is None
+    assert size(tmp_path) - before > 2 * 4 * WEIGHTS * 0.85, "the weights, and the reference again"
+    chex.assert_trees_all_equal(restore(folder, like).checkpoint.state, state_of(3))
+
+
+def test_a_disk_without_links_has_copies(tmp_path, monkeypatch):
+    def refuse(source, place):
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    for step in (1, 3):
+        save(tmp_path / "last", state_of(step))
+    assert size(tmp_path) > 4 * 4 * WEIGHTS * 0.85
+    assert [fault_of(tmp_path / "last" / number) for number in "01"] == [None, None]
+    chex.assert_trees_all_equal(restore(tmp_path / "last", like).checkpoint.state, state_of(3))
+
+
+def test_a_checkpoint_with_the_reference_in_its_state_is_read(tmp_path):
+    """Earlier versions saved it there."""
+    state = state_of(3)
+    items = {
+        "state": ocp.args.StandardSave(state),
+        "history": ocp.args.StandardSave(no_history(2)._asdict()),
+        "notes": ocp.args.JsonSave(checkpoints.Notes()._asdict() | {"phase": 2, "files": {}, "remedies": []}),
+    }
+    with checkpoints._manager(tmp_path / "last", writes=True) as manager:
+        manager.save(0, args=ocp.args.Composite(**items), force=True)
+    write_manifest(tmp_path / "last" / "0")
+    chex.assert_trees_all_equal(restore(tmp_path / "last", like).checkpoint.state, state)
+    save(tmp_path / "last", state_of(5))
+    chex.assert_trees_all_equal(restore(tmp_path / "last", like).checkpoint.state, state_of(5))
+
+
+def test_a_copied_run_goes_on_bit_for_bit_and_its_model_is_opened(tmp_path):
+    whole = rljax.train(RUN.replace(run=str(tmp_path / "whole")), even_length)
+    path = tmp_path / "stopped"
+    with pytest.raises(Interrupted):
+        rljax.train(RUN.replace(run=str(path)), stopping_after(6))
+    shutil.copytree(path, tmp_path / "copied")
+    shutil.rmtree(path)
+    resumed = rljax.train(None, even_length, resume=tmp_path / "copied")
+    states = [checkpoint_of(RUN, run, reward=even_length).state for run in (whole.run, resumed.run)]
+    chex.assert_trees_all_equal(*jax.device_get(states))
+    difference = jax.tree.map(lambda ours, theirs: np.abs(ours - theirs).max(), states[0].params, states[0].reference)
+    assert max(jax.tree.leaves(difference)) > 0, "the policy has left the reference"
+    saved = {path.parent: path.stat().st_ino for path in whole.run.glob("checkpoints/*/*/reference/_METADATA")}
+    assert len(saved) >= 4
+    assert len(set(saved.values())) == 1
+    policy = rljax.load(resumed.run, which="last", reward=even_length)
+    chex.assert_trees_all_equal(*jax.device_get([policy.params, states[0].params]))
+    rljax.export(resumed.run, tmp_path / "model", which="last")
+    assert (tmp_path / "model" / "model.safetensors").is_file()
