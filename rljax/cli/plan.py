@@ -23,8 +23,8 @@ class Plan(Settings):
     or --device the command ends with the code 1 if the run does not fit, and names flags with which it would. With --device it also
     says how long each phase of a step takes at least.
 
-    Programs that only accelerators have (`--attention cudnn`, `splash`) are counted as blockwise attention. What cuDNN holds beyond
-    that, a mask, is named below the table.
+    Programs that only accelerators have (`--attention cudnn`, `splash`) are counted as blockwise attention, and the mask that cuDNN
+    reads besides.
     """
 
     device_count: int = 1
@@ -67,9 +67,7 @@ def run_plan(command: Plan, begun: Start, arguments: list[str]) -> int:
     if sys.stderr.isatty():
         print("compiling the programs of a step; a large model takes minutes", file=sys.stderr, flush=True)
     plan = plan_of(config, count, length, room=room)
-    print(
-        "\n".join([*table_of(plan, config, count), *time_table(plan, config, command, device), *mask_note(config, length)])
-    )
+    print("\n".join([*table_of(plan, config, count), *time_table(plan, config, command, device)]))
     if room is None:
         return 0
     if plan.peak <= room:
@@ -97,6 +95,7 @@ def table_of(plan: Any, config: TrainConfig, count: int) -> list[str]:
         "old parameters": plan.ring,
         "in an update: temporaries": plan.temporaries,
         "in a critic's update": plan.critic_temporaries,
+        "in both: cuDNN's mask": plan.mask,
         "while sampling: weights": plan.sampler,
         "while sampling: cache": plan.cache,
         "largest sum": plan.peak,
@@ -109,21 +108,6 @@ def table_of(plan: Any, config: TrainConfig, count: int) -> list[str]:
         f"  {'rows decoded at once':<28}{plan.rows:>10,}",
     ]
     return lines
-
-
-def mask_note(config: TrainConfig, length: int) -> list[str]:
-    """The bytes that the plan does not count: the mask of cuDNN's attention, and its gradient.
-
-    Args:
-        config: the settings.
-        length: tokens of the longest prompt.
-    """
-    if config.model.attention != "cudnn":
-        return []
-    slots = length + config.sampling.max_response_tokens
-    return [
-        f"  cudnn holds a mask besides: up to {4 * slots**2 / 1e9:.3f} GB for each row of a micro-batch, not counted above."
-    ]
 
 
 def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> list[str]:

@@ -172,7 +172,7 @@ def test_the_update_of_a_critic_is_compiled_and_counted():
     phases = step_work(config, shape, algorithm, mesh, 20, Held(weights, weights, weights, 1, 16))
     assert set(phases) == {"sample", "score", "update", "critic"}
     assert phases["critic"].flops == phases["score"].flops * 3, "forward, and twice as much backward"
-    assert Plan(1, 2, 3, 4, 5, 6, 7, critic_temporaries=20, phases=phases).peak == 10 + 20
+    assert Plan(1, 2, 3, 4, 5, 6, 7, critic_temporaries=20, phases=phases, mask=3).peak == 10 + 20 + 3
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,8 @@ def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
     assert re.search(r"^  rows decoded at once +5$", capsys.readouterr().out, re.MULTILINE)
     refused(capsys, "--device 'abacus' is unknown; choose one of a100, h100", *flags, "--device", "abacus")
     assert main([*flags, "--attention", "cudnn", "--max-response-tokens", "980"]) == 0
-    assert "cudnn holds a mask besides: up to 0.004 GB for each row" in capsys.readouterr().out
+    mask = 4 * 1000**2 * 2  # two rows of 1,000 slots
+    assert re.search(rf"^  in both: cuDNN's mask +{mask / 1e9:.3f}$", capsys.readouterr().out, re.MULTILINE)
     refused(capsys, "--device-count is 0", *flags, "--device-count", "0")
     refused(capsys, "cut over 8 devices .*; plan with --device-count 8", *flags, "--fsdp", "4", "--tensor", "2")
     refused(capsys, r"this process has 8 devices and the plan is for 99; .*device_count=99", *flags, "--device-count", "99")

@@ -100,6 +100,18 @@ def layout_of(config: TrainConfig, mesh: Mesh, prompt_length: int, count: int) -
     return lay_out(sequences, sequences.attention, rows=rows, devices=row_shards(mesh))
 
 
+def mask_bytes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> int:
+    """Bytes on each device of what cuDNN's attention reads in place of segments: visible slots in 16 bits, and their gradient.
+
+    0 for other attention. The programs that are compiled here have none, because CPUs lack this kernel.
+    """
+    if config.model.attention != "cudnn":
+        return 0
+    responses = config.sampling.prompts // config.optimization.minibatches * config.sampling.group_size
+    slots = prompt_length + config.sampling.max_response_tokens
+    return 4 * slots**2 * rows_at_once(config, mesh, prompt_length, responses) // row_shards(mesh)
+
+
 def _full(count: int, prompt_length: int, length: int) -> Sequences:
     """Sequences without padding."""
     prompts, drawn = np.ones((count, prompt_length), np.int32), np.ones((count, length), np.int32)

@@ -19,7 +19,7 @@ from rljax.records import documented
 from rljax.training.config import TrainConfig
 from rljax.training.memory.cache_memory import sampled_bytes
 from rljax.training.memory.compiled_sampling import bytes_sent_sampling, bytes_sent_scoring
-from rljax.training.memory.compiled_updates import Measured, extrapolate, measure_updates
+from rljax.training.memory.compiled_updates import Measured, extrapolate, mask_bytes, measure_updates
 from rljax.training.memory.roofline import Held, Work, cache_bytes, most_cache_bytes, step_work
 from rljax.training.memory.state_memory import (
     bytes_on_a_device,
@@ -58,6 +58,8 @@ class Plan(NamedTuple):
     """Old parameters that the sampler draws with, if it is behind the learner."""
     rows: int = 0
     """Rows that are decoded at once, on all devices together."""
+    mask: int = 0
+    """The mask of cuDNN's attention and its gradient, in an update of the policy or of the critic."""
 
     @property
     def state(self) -> int:
@@ -67,7 +69,8 @@ class Plan(NamedTuple):
     @property
     def peak(self) -> int:
         """Largest sum: of the state with the temporaries of an update, or with all that sampling needs."""
-        return self.state + max(self.temporaries, self.critic_temporaries, self.sampler + self.cache)
+        updates = max(self.temporaries, self.critic_temporaries) + self.mask
+        return self.state + max(updates, self.sampler + self.cache)
 
 
 def make_plan(
@@ -124,6 +127,7 @@ def make_plan(
         phases={name: work._replace(sent=float(messages[name])) for name, work in phases.items()},
         ring=ring,
         rows=sampled.rows,
+        mask=mask_bytes(config, mesh, prompt_length),
     )
 
 
