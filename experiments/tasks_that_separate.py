@@ -26,21 +26,21 @@ import hashlib
 import itertools
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 import tyro
 
 import rljax
-from rljax.book.claims import FEWEST_SEEDS, Interval, over_seeds
 from rljax.book.experiment_rows import made_on, write_rows
-from rljax.book.separation import certain_pairs, draw_comparisons, is_apart, tiers
+from rljax.book.separation import draw_comparisons
+from rljax.book.separation_page import Case, Rows, report, values_of
 from rljax.data.problem import Problem, reward_columns
 from rljax.records import required
 from rljax.rewards import resolve
@@ -74,25 +74,6 @@ STATED = {
 BASE_SEED = 1000
 """Seed of the base models; the seeds of the arms are others."""
 CONFIG = rljax.TrainConfig.flat(**STATED)
-Settings = Mapping[str, Any]
-Rows = Sequence[Settings]
-
-
-class Case(NamedTuple):
-    """Four arms on a task."""
-
-    settings: Settings
-    """Settings beside those of `CONFIG`, by their flat names."""
-    arms: Mapping[str, Settings]
-    """Settings of each arm beside these."""
-    decides: str
-    """Name of the number that decides; `numbers_of` has them all."""
-    theory: str
-    """What the arms differ in, and which difference is expected."""
-    shown: tuple[str, ...] = ()
-    """Further numbers on the page."""
-    seeds: range = range(8)
-    """Seeds of RL, the same ones for all arms."""
 
 
 def plain(**settings: Any) -> dict[str, Any]:
@@ -116,6 +97,8 @@ END, MEAN, SAMPLED_END = "accuracy at the end", "mean accuracy", "accuracy of sa
 GAIN = "accuracy at the end, less that before RL"
 WRONG_LENGTH, SAMPLED_LENGTH = "length of wrong answers at the end", "length of samples at the end"
 KEPT = "accuracy of the kind sum at the end"
+BESIDE = (END, MEAN)
+"""Numbers that the page shows of every task."""
 CASES: Mapping[str, Case] = {
     "outliers": Case(
         {"max_response_tokens": 8, "prompts": 16, "eval_every": 20},
@@ -233,22 +216,26 @@ class Arguments:
     """Folder of the warm starts and the compiled programs."""
 
 
-def config_of(task: str, arm: str, seed: int) -> rljax.TrainConfig:
+def config_of(task: str) -> rljax.TrainConfig:
+    """Settings that all arms of a case have; its name is that of its task unless its settings name another."""
+    return CONFIG.replace(**{"task": task} | dict(CASES[task].settings))
+
+
+def config_of_arm(task: str, arm: str, seed: int) -> rljax.TrainConfig:
     """Settings of a run, without its model and its folder."""
-    case = CASES[task]
-    return CONFIG.replace(task=task).replace(**case.settings).replace(**case.arms[arm]).replace(seed=seed)
+    return config_of(task).replace(**CASES[task].arms[arm]).replace(seed=seed)
 
 
 @cache
 def problems_of(task: str) -> list[Problem]:
     """Problems that the hashes of a task's rows depend on."""
-    parts = required(CONFIG.replace(task=task).replace(**CASES[task].settings).generated_task, "task").problems(32, seed=0)
+    parts = required(config_of(task).generated_task, "task").problems(32, seed=0)
     return [problem for part in parts for problem in part[:32]]
 
 
 def hash_of(task: str, arm: str) -> str:
     """Hash of what a row depends on: the settings written here, and problems of the task with their demonstrations' rewards."""
-    config, case, problems = config_of(task, arm, 0), CASES[task], problems_of(task)
+    config, case, problems = config_of_arm(task, arm, 0), CASES[task], problems_of(task)
     texts = [problem.prompt for problem in problems], [str(problem.demonstration) for problem in problems]
     rewards = resolve(config.reward.name)(*texts, **reward_columns(problems))
     read = [STATED, BASE_SEED, dict(case.settings), dict(case.arms[arm]), texts, rewards]
@@ -257,8 +244,7 @@ def hash_of(task: str, arm: str) -> str:
 
 def warm_start(task: str, work: Path) -> Path:
     """Folder of the base model of a task, which is made if it does not exist."""
-    config = CONFIG.replace(task=task).replace(**CASES[task].settings)
-    config = config.replace(**plain(), seed=BASE_SEED, steps=0, eval_every=0, models="last")
+    config = config_of(task).replace(**plain(), seed=BASE_SEED, steps=0, eval_every=0, models="last")
     place = work / f"{task}-{hashlib.sha256(json.dumps(config.to_json()).encode()).hexdigest()[:8]}"
     if not (place / "last" / "config.json").exists():
         rljax.train(config.replace(run=str(place)), resume="auto")
@@ -268,7 +254,7 @@ def warm_start(task: str, work: Path) -> Path:
 def row_of(task: str, arm: str, seed: int, work: Path) -> dict[str, Any]:
     """Train one arm with one seed, from the base model of its task."""
     model, begin = warm_start(task, work), time.monotonic()
-    config = config_of(task, arm, seed).replace(model=str(model), warm_start_steps=0, warm_start_accuracy=None)
+    config = config_of_arm(task, arm, seed).replace(model=str(model), warm_start_steps=0, warm_start_accuracy=None)
     with TemporaryDirectory() as folder:
         result = rljax.train(config.replace(run=f"{folder}/run"))
         metrics = read_metrics(result.run / "metrics.jsonl")
@@ -310,59 +296,6 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
     return [row for row in present if row["seed"] in CASES[row["task"]].seeds]
 
 
-def values_of(rows: Rows, task: str, number: str) -> dict[str, dict[int, float]]:
-    """A number of each arm of a task, by seed."""
-    mine = [row for row in rows if row["task"] == task]
-    return {arm: {row["seed"]: row["numbers"][number] for row in mine if row["arm"] == arm} for arm in CASES[task].arms}
-
-
-def intervals_of(rows: Rows, task: str, number: str) -> dict[str, Interval]:
-    """Mean of a number over the seeds, with its 95 % t interval, for each arm of a task, the lowest first."""
-    found = {arm: over_seeds([*values.values()]) for arm, values in values_of(rows, task, number).items()}
-    return dict(sorted(found.items(), key=lambda item: item[1].value))
-
-
-def report(rows: Rows) -> str:
-    """The summary and the table of each task, in Markdown."""
-    tasks = [task for task in CASES if any(row["task"] == task for row in rows)]
-    columns = "task | number that decides | arms of which every two are apart | pairs apart | paired difference certain"
-    lines, counts = ["", f"| {columns} |", f"|{' --- |' * 5}"], []
-    for task in tasks:
-        number = CASES[task].decides
-        found = intervals_of(rows, task, number)
-        fewest = min(interval.seeds for interval in found.values())
-        if fewest < FEWEST_SEEDS:
-            lines.append(f"| `{task}` | {number} | not decided: an arm has {fewest} of {FEWEST_SEEDS} seeds | - | - |")
-            continue
-        apart, chosen = sum(itertools.starmap(is_apart, itertools.combinations(found.values(), 2))), tiers(found)
-        counts.append(len(chosen))
-        names = " < ".join(chosen) if len(chosen) > 1 else "none"
-        certain = certain_pairs(values_of(rows, task, number))
-        lines.append(f"| `{task}` | {number} | {len(chosen)}: {names} | {apart} | {certain} |")
-    at_least = {least: sum(count >= least for count in counts) for least in (2, 3, 4)}
-    lines[:0] = [
-        "",
-        "All runs of a task begin with one base model; the intervals are over seeds of RL. "
-        f"Tasks that are decided: {len(counts)}; with at least two arms apart: {at_least[2]}; with three: {at_least[3]}; "
-        f"with all four: {at_least[4]}. Four arms are six pairs.",
-    ]
-    for task in tasks:
-        lines += section(rows, task)
-    return "\n".join(lines) + "\n"
-
-
-def section(rows: Rows, task: str) -> list[str]:
-    """The arms of a task."""
-    case = CASES[task]
-    numbers = [*dict.fromkeys((case.decides, END, MEAN, *case.shown))]
-    before = over_seeds([row["curve"][0] for row in rows if row["task"] == task and row["arm"] == next(iter(case.arms))])
-    lines = ["", f"## {task}", "", case.theory, "", f"{before.seeds} seeds; accuracy before RL {before.text()}.", ""]
-    lines += [f"| arm | {' | '.join(numbers)} |", f"|{' --- |' * (len(numbers) + 1)}"]
-    for arm in intervals_of(rows, task, case.decides):
-        lines.append(" | ".join([f"| {arm}", *(intervals_of(rows, task, number)[arm].text() for number in numbers)]) + " |")
-    return lines
-
-
 def main(arguments: Arguments) -> None:
     """Do the runs that are not in the file yet, and write it after every run."""
     jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
@@ -379,9 +312,10 @@ def main(arguments: Arguments) -> None:
             print(json.dumps(rows[-1]), flush=True)
     if rows:
         arguments.out.with_suffix(".md").write_text(
-            f"`python experiments/tasks_that_separate.py` ({made_on()})\n{report(rows)}", encoding="utf-8"
+            f"`python experiments/tasks_that_separate.py` ({made_on()})\n{report(rows, CASES, beside=BESIDE)}",
+            encoding="utf-8",
         )
-        decisive = {f"{task}: {case.decides}": values_of(rows, task, case.decides) for task, case in CASES.items()}
+        decisive = {f"{task}: {case.decides}": values_of(rows, task, case, case.decides) for task, case in CASES.items()}
         draw_comparisons(decisive, arguments.out.with_suffix(".png"))
 
 
