@@ -79,6 +79,14 @@ def test_the_page_is_that_of_the_committed_rows(experiment, rows):
     assert page.partition("\n")[2] == report(rows, experiment.CASES, beside=experiment.BESIDE)
 
 
+def test_a_case_has_its_name_from_its_task_unless_its_settings_name_another(experiment):
+    tasks = {name: type(experiment.config_of(name).generated_task).__name__ for name in experiment.CASES}
+    assert tasks.pop("stale") == "SumsConfig"
+    assert tasks == {name: f"{name.capitalize()}Config" for name in tasks}
+    delays = [experiment.config_of_arm("stale", arm, 0).sampling.delay for arm in experiment.CASES["stale"].arms]
+    assert delays == [0, 16, 32, 64]
+
+
 def test_a_task_with_too_few_seeds_is_not_decided(experiment):
     arms = experiment.CASES["exploit"].arms
     numbers = dict.fromkeys((experiment.GAIN, experiment.END, experiment.MEAN, "training reward at the end"), 0.5)
