@@ -151,7 +151,9 @@ def test_the_page_of_tasks_has_the_accuracies_before_rl_of_the_experiment():
     measured = (ROOT / "experiments" / "tasks_that_separate.md").read_text(encoding="utf-8")
     found = re.findall(r"^## (\w+)$.*?accuracy before RL ([\d.]+)", measured, re.MULTILINE | re.DOTALL)
     assert len(found) == 10
-    of_a_task = {task: f"{float(number):.2f}" for task, number in found if task != "stale"}  # it is `sums` with other settings
+    of_a_task = {
+        task: f"{float(number):.2f}" for task, number in found if task != "stale"
+    }  # it is `sums` with other settings
     assert {task: shown[task] for task in of_a_task} == of_a_task
 
 
