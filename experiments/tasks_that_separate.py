@@ -13,15 +13,15 @@ A finished row is not made again; `--tasks` and `--minutes` make a part. A row w
 task draws is dropped. It writes OUT.json, OUT.md and OUT.png. The accuracy of samples is the share of right answers also where the
 training reward is another, in `exploit` and `outliers`.
 
-Deviations: no paper has these tasks. Pilots with seeds from 100 on chose arms, steps and learning rates. Two tasks were measured
+Deviations: no paper has these tasks. Pilots with seeds from 100 on chose arms, steps and learning rates. Three tasks were measured
 again, with seeds that had not been used. `tight` had 40 steps first, and three arms were apart (seeds 0 to 7). `lengths` was to be
 decided by the length of wrong answers first, with tilts of 0.5, 1 and 2, and no arms were apart (seeds 0 to 4); then by the length
 of samples, which varies less, with tilts of 1, 2 and 4: it was stopped after eight seeds (8 to 15), as 1 and 2 were too close. With
 tilts of 1, 2.5 and 6 it was given sixteen seeds, because the intervals had to be shorter. `outliers` and `exploit` were made
 again from another base model, when the accuracy of samples began to count right answers. From the first one, centred rewards with
 outliers were apart from rewards without; in `exploit` all arms were apart, as now. `iteration` was to be decided with λ = 0.5, 0.8,
-0.95 and 1 and a learning rate of 3e-4 first; it was stopped after one seed (40), as the first three differed by chance. With 5e-4
-it has five seeds, because its runs are the longest.
+0.95 and 1 and a learning rate of 3e-4 first; it was stopped after one seed (40), in which the first three were not in the pilot's
+order. With 0.5, 0.9, 0.98 and 1 and 5e-4 it has five seeds, because its runs are the longest.
 """
 
 import hashlib
