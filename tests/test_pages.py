@@ -150,8 +150,11 @@ def test_the_page_of_tasks_has_the_accuracies_before_rl_of_the_experiment():
     shown = {row[1].strip().strip("`"): row[-2].strip() for row in cells if len(row) == 7}
     measured = (ROOT / "experiments" / "tasks_that_separate.md").read_text(encoding="utf-8")
     found = re.findall(r"^## (\w+)$.*?accuracy before RL ([\d.]+)", measured, re.MULTILINE | re.DOTALL)
-    assert len(found) == 8
-    assert {task: shown[task] for task, _ in found} == {task: f"{float(number):.2f}" for task, number in found}
+    assert len(found) == 10
+    of_a_task = {
+        task: f"{float(number):.2f}" for task, number in found if task != "stale"
+    }  # it is `sums` with other settings
+    assert {task: shown[task] for task in of_a_task} == of_a_task
 
 
 def test_numbers_of_a_run_have_their_names():

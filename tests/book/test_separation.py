@@ -13,6 +13,7 @@ from matplotlib.image import imread
 
 from rljax.book.claims import Interval
 from rljax.book.separation import draw_arms, draw_comparisons, is_apart, tiers
+from rljax.book.separation_page import report
 
 EXPERIMENT = Path(__file__).resolve().parents[2] / "experiments" / "tasks_that_separate.py"
 
@@ -75,7 +76,15 @@ def test_committed_rows_are_of_the_present_settings_and_each_is_there_once(exper
 
 def test_the_page_is_that_of_the_committed_rows(experiment, rows):
     page = EXPERIMENT.with_suffix(".md").read_text(encoding="utf-8")
-    assert page.partition("\n")[2] == experiment.report(rows)
+    assert page.partition("\n")[2] == report(rows, experiment.CASES, beside=experiment.BESIDE)
+
+
+def test_a_case_has_its_name_from_its_task_unless_its_settings_name_another(experiment):
+    tasks = {name: type(experiment.config_of(name).generated_task).__name__ for name in experiment.CASES}
+    assert tasks.pop("stale") == "SumsConfig"
+    assert tasks == {name: f"{name.capitalize()}Config" for name in tasks}
+    delays = [experiment.config_of_arm("stale", arm, 0).sampling.delay for arm in experiment.CASES["stale"].arms]
+    assert delays == [0, 16, 32, 64]
 
 
 def test_a_task_with_too_few_seeds_is_not_decided(experiment):
@@ -92,13 +101,11 @@ def test_a_task_with_too_few_seeds_is_not_decided(experiment):
         for place, arm in enumerate(arms)
         for seed in range(5)
     ]
-    assert (
-        "Tasks that are decided: 1; with at least two arms apart: 1; with three: 1; with all four: 1."
-        in experiment.report(made)
-    )
-    assert " < ".join(arms) in experiment.report(made)
-    assert "an arm has 4 of 5 seeds" in experiment.report(made[:-1])
-    assert "Tasks that are decided: 0;" in experiment.report(made[:-1])
+    page, shorter = (report(rows, experiment.CASES, beside=experiment.BESIDE) for rows in (made, made[:-1]))
+    assert "Tasks that are decided: 1; with at least two arms apart: 1; with three: 1; with all four: 1." in page
+    assert " < ".join(arms) in page
+    assert "an arm has 4 of 5 seeds" in shorter
+    assert "Tasks that are decided: 0;" in shorter
 
 
 def test_a_row_of_other_settings_is_not_read(experiment, rows, tmp_path):
