@@ -76,8 +76,8 @@ def trained(arm: Arm, rate: Float[Array, ""], key: Key) -> tuple[Array, Array, A
     setting = SETTING
     for_table, for_steps = jax.random.split(key)
     carry = _begin(setting, setting.initial(for_table))
-    control = Control(update_scale=jnp.where(arm.controlled, Control().update_scale, 1.0))
-    control = jax.tree.map(jnp.float32, control)
+    start = jnp.where(arm.controlled, Control().update_scale, 1.0)
+    control = jax.tree.map(jnp.float32, Control(update_scale=start))
     first = carry.tables.logits
 
     def step(state: tuple[_Carry, Control], inputs: tuple[Key, Array]) -> tuple[tuple[_Carry, Control], None]:
