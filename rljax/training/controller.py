@@ -106,7 +106,7 @@ def next_control(control: Control, *, divergence: Number, entropy: Number, targe
     Example:
         >>> after = next_control(Control(update_scale=1.0), divergence=1.0, entropy=0.5)
         >>> round(float(after.update_scale), 3), float(after.clip_scale), float(after.first_entropy)
-        (0.473, 0.5, 0.5)
+        (0.387, 0.5, 0.5)
         >>> [round(float(next_control(Control(s), divergence=0.0, entropy=0.5).update_scale), 3) for s in (0.01, 1.0)]
         [0.02, 1.284]
     """
