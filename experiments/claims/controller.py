@@ -103,7 +103,7 @@ def trained(arm: Arm, rate: Float[Array, ""], key: Key) -> tuple[Array, Array, A
     progress = jnp.linspace(0, 1, setting.steps, endpoint=False, dtype=jnp.float32).reshape(10, -1)
     (_, control), tables = jax.lax.scan(stretch, (carry, control), (keys, progress))
     points = jax.lax.map(lambda table: exact(WORLD, table), jnp.concatenate([first[None], tables]))
-    return points.success.mean(-1), points.entropy, control.update_scale
+    return points.success.mean(-1), points.entropy, jnp.asarray(control.update_scale)
 
 
 @cache
