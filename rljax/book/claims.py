@@ -88,7 +88,9 @@ class Claim:
     kind: Literal["above", "equal"] = "above"
     """`above`: the claim says that the statistic is above the margin. `equal`: that it is within the margin of 0."""
     seeds: int = 16
-    """Number of seeds, from 0 on, or from the first that `first_look` has not."""
+    """Number of seeds, from `first_seed` on, or from the first that `first_look` has not."""
+    first_seed: int = 0
+    """First seed; those below it were looked at while the experiment was made, as `pilot` says."""
     first_look: Interval | None = None
     """What the seeds from 0 on had left undecided, where the claim is decided on others."""
     figures: Mapping[str, Callable[[Arms], np.ndarray]] | None = None
@@ -102,7 +104,7 @@ class Claim:
     @property
     def seed_range(self) -> range:
         """Seeds that decide it."""
-        first = 0 if self.first_look is None else self.first_look.seeds
+        first = self.first_seed if self.first_look is None else self.first_look.seeds
         return range(first, first + self.seeds)
 
     def first_look_text(self) -> str:

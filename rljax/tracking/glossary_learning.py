@@ -93,9 +93,9 @@ POLICY = (
     Entry(
         "update_scale", RL, "factor",
         "Factor of the updates of this step, and so of the learning rate; only with --remedy controller, which moves it.",
-        "s' = s exp(0.25 clip(½ log(target / d), -1, 1)), d the divergence by one update for each nat of entropy",
+        "s' = s exp(clip(⅛ log(target / d), -1, log 2 if s < 1 else ¼)), d the divergence by one update for each nat of entropy",
         "rljax.training.controller.next_control",
-        "Settles within some 20 steps, where d is near its target.",
+        "Begins at 0.01, and settles within some 20 steps, where d is near its target.",
         "At 0.01 or 100 it can do no more: --learning-rate is wrong by more than that.",
     ),
     Entry(

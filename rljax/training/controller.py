@@ -29,15 +29,17 @@ from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics
 from rljax.training.state import TrainState
 
-TARGET = 5e-3
-"""Divergence by one update that is aimed at, nats for each nat of entropy: the middle of the 1e-3 to 2e-2 that the arithmetic runs
-show at their own learning rates."""
+TARGET = 1e-3
+"""Divergence by one update that is aimed at, nats for each nat of entropy: the least of the 1e-3 to 2e-2 that the arithmetic runs
+show at their own learning rates, as a step that is too small costs less than one that is too large."""
 GAIN = 0.25
-"""Largest growth of the logarithm of the update's scale in a step."""
-FASTEST_FALL = 4.0
-"""So many times as fast may an update shrink as grow, since what too large a one destroys does not come back."""
+"""Share of the correction, as a logarithm, that a step makes."""
+LARGEST_FALL = 1.0
+"""Largest fall of the logarithm of the update's scale in a step."""
+LARGEST_RISE, LARGEST_RISE_BELOW_1 = 0.25, math.log(2)
+"""Largest rise of it, beyond the learning rate of the run, and up to there."""
 BOUND = 100.0
-"""Largest scale of an update; its inverse is the smallest."""
+"""Largest scale of an update; its inverse is the smallest, with which a run begins."""
 NARROWEST = 0.5
 """Smallest scale of the clip range."""
 FLOOR = 0.1
@@ -51,8 +53,9 @@ BONUS = "entropy_bonus"
 class Control(NamedTuple):
     """Factors by which the controller multiplies settings in the next step."""
 
-    update_scale: Float[Array, ""] | float = 1.0
-    """Factor of every update, and so of the learning rate."""
+    update_scale: Float[Array, ""] | float = 1 / BOUND
+    """Factor of every update, and so of the learning rate. It begins as small as it may be: what too large an update destroys does
+    not come back."""
     clip_scale: Float[Array, ""] | float = 1.0
     """Factor of both sides of the clip range."""
     entropy_weight: Float[Array, ""] | float = 0.0
@@ -85,8 +88,9 @@ def next_control(control: Control, *, divergence: Number, entropy: Number, targe
     ::
 
         d  = D / H                                divergence for each nat of entropy
-        e  = clip(½ log(target / d), -4, 1)       an update of s times the size diverges by s² times as much
-        s' = clip(s exp(0.25 e), 1/100, 100)      scale of the updates
+        e  = ½ log(target / d)                    an update of s times the size diverges by s² times as much
+        a  = log 2 if s < 1 else ¼                largest rise
+        s' = clip(s exp(clip(e / 4, -1, a)), 1/100, 100)                 scale of the updates, at first 1/100
         c' = clip(√(target / d), ½, 1)            scale of the clip range
         w' = clip(w + 0.001 clip(1 - H / (0.1 H₀), -1, 1), 0, 0.01)      weight of the entropy bonus
 
@@ -94,25 +98,26 @@ def next_control(control: Control, *, divergence: Number, entropy: Number, targe
         control: that of the step.
         divergence: D, by one update, nats a token.
         entropy: H, nats a token.
-        target: of d. It depends on the policy: that of a table of logits is about a hundredth of that of a small transformer.
+        target: of d. It depends on the policy: that of a table of logits is about a twentieth of that of a small transformer.
 
     Returns:
         The control of the next step; that of this one where a number is not finite, or the entropy is 0.
 
     Example:
-        >>> after = next_control(Control(), divergence=1.0, entropy=0.5)
+        >>> after = next_control(Control(update_scale=1.0), divergence=1.0, entropy=0.5)
         >>> round(float(after.update_scale), 3), float(after.clip_scale), float(after.first_entropy)
-        (0.473, 0.5, 0.5)
-        >>> round(float(next_control(Control(), divergence=0.0, entropy=0.5).update_scale), 3)
-        1.284
+        (0.387, 0.5, 0.5)
+        >>> [round(float(next_control(Control(s), divergence=0.0, entropy=0.5).update_scale), 3) for s in (0.01, 1.0)]
+        [0.02, 1.284]
     """
     divergence, entropy = jnp.float32(divergence), jnp.float32(entropy)
     first = jnp.where(jnp.isnan(control.first_entropy), entropy, control.first_entropy)
     ratio = jnp.sqrt(target * entropy / jnp.maximum(divergence, 1e-12))
-    error = jnp.clip(jnp.log(jnp.maximum(ratio, 1e-6)), -FASTEST_FALL, 1.0)
+    rise = jnp.where(jnp.asarray(control.update_scale) < 1, LARGEST_RISE_BELOW_1, LARGEST_RISE)
+    change = jnp.clip(GAIN * jnp.log(jnp.maximum(ratio, 1e-6)), -LARGEST_FALL, rise)
     lack = jnp.clip(1 - entropy / (FLOOR * first), -1.0, 1.0)
     after = Control(
-        update_scale=jnp.clip(control.update_scale * jnp.exp(GAIN * error), 1 / BOUND, BOUND),
+        update_scale=jnp.clip(control.update_scale * jnp.exp(change), 1 / BOUND, BOUND),
         clip_scale=jnp.clip(ratio, NARROWEST, 1.0),
         entropy_weight=jnp.clip(control.entropy_weight + BONUS_RATE * lack, 0.0, LARGEST_BONUS),
         first_entropy=first,

@@ -155,6 +155,22 @@ def test_a_second_look_is_decided_by_seeds_that_the_first_has_not(page):
     assert outcome_of(again, results).statistic.seeds == 8
 
 
+def test_seeds_below_the_first_decide_nothing(page):
+    run_page(page)
+    later = page._replace(claim=replace(page.claim, first_seed=6))
+    assert read_results(later).seeds == []
+    assert run_page(later).seeds == list(range(6, 12))
+
+
+def test_a_pilot_says_which_seeds_were_looked_at_before():
+    claims = [find_page(name).claim for name in claim_files()]
+    later = [claim for claim in claims if claim.first_seed]
+    assert later
+    for claim in later:
+        assert f"the seeds 0 to {claim.first_seed - 1}" in claim.pilot
+        assert f"the seeds {claim.seed_range[0]} to {claim.seed_range[-1]}." in claim.pilot
+
+
 @pytest.mark.parametrize("name", [name for name in claim_files() if find_page(name).claim.first_look])
 def test_a_first_look_had_not_decided(name, capsys):
     claim = find_page(name).claim

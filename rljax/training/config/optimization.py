@@ -91,7 +91,8 @@ class OptimizationConfig:
     """Treatment of a run that goes wrong: 'auto' lets some alarms change a setting between two steps, as the learning rate to
     a third; the run says so, writes it into remedies.jsonl, and repeats it when it is resumed. 'controller' scales every update,
     the clip range of an algorithm that clips on both sides, and an entropy bonus a little at each step, by how far the last updates
-    moved the policy; it needs at least two updates on a rollout, by --minibatches or --passes."""
+    moved the policy, and begins with updates of a hundredth of their size; it needs at least two updates on a rollout, by
+    --minibatches or --passes."""
     freeze: tuple[str, ...] = ()
     """Patterns of the policy's parameters that are not trained, in the warm start and in RL, by neighbouring parts of their paths,
     such as embedding, layers/[0-3] or *_norm; they have no moments."""
