@@ -119,12 +119,13 @@ def fingerprint(setting: Setting) -> tuple[Any, ...]:
     table = setting.initial(key)
     logp = jax.nn.log_softmax(jnp.asarray(table))
     rewards = jnp.tile(jnp.array([1.0, 0.0]), (32, 4))
-    returned = (
-        table,
-        rewards if setting.judge is None else setting.judge(key, rewards),
-        logp if setting.sampler is None else setting.sampler(key, logp),
-        *_steps(setting.optimizer),
-    )
+    with jax.numpy_dtype_promotion("standard"):  # as in training
+        returned = (
+            table,
+            rewards if setting.judge is None else setting.judge(key, rewards),
+            logp if setting.sampler is None else setting.sampler(key, logp),
+            *_steps(setting.optimizer),
+        )
     numbers = [setting.prompts, setting.group, setting.steps, setting.minibatches, setting.passes, setting.delay]
     return world_hash(world), *numbers, *(np.asarray(part, np.float64).round(3).tobytes() for part in returned)
 
@@ -133,7 +134,7 @@ def _steps(optimizer: optax.GradientTransformation) -> list[Float[np.ndarray, "2
     """What an optimiser makes of 30 pairs of gradients, one a hundredth of the other; their size and sign change."""
     pair, found = jnp.array([1.0, 0.01]), []
     state = optimizer.init(pair)
-    with jax.numpy_dtype_promotion("standard"):  # Optax raises its decays to the power of an integer count
+    with jax.numpy_dtype_promotion("standard"):  # as in training
         for step in range(30):
             change, state = optimizer.update(pair * (1.0, 2.0, -0.5)[step % 3], state)
             found.append(np.asarray(change))
@@ -227,7 +228,8 @@ def share_of_errors(judge: Judge | None) -> float:
     if judge is None:
         return 0.0
     truth = jnp.tile(jnp.array([1.0, 0.0]), (DRAWS // 2, 1))
-    right, wrong = np.asarray(judge(jax.random.key(0), truth)).T
+    with jax.numpy_dtype_promotion("standard"):  # as in training
+        right, wrong = np.asarray(judge(jax.random.key(0), truth)).T
     wrong = np.sort(wrong)
     above = len(wrong) - np.searchsorted(wrong, right, side="right")
     equal = np.searchsorted(wrong, right, side="right") - np.searchsorted(wrong, right, side="left")
@@ -254,7 +256,8 @@ def facts_of(setting: Setting, seeds: Sequence[int]) -> dict[str, float]:
     first = jax.jit(jax.vmap(lambda table: exact(setting.world, table)))(tables)
     p = np.asarray(first.success, np.float64)
     logp = jax.nn.log_softmax(tables).reshape(-1, tables.shape[-1])
-    engine = logp if setting.sampler is None else jax.nn.log_softmax(setting.sampler(keys[0], logp))
+    with jax.numpy_dtype_promotion("standard"):  # as in training
+        engine = logp if setting.sampler is None else jax.nn.log_softmax(setting.sampler(keys[0], logp))
     small, large = reversed(_steps(setting.optimizer)[-1])
     facts = {
         "contexts": len(setting.world.start),
