@@ -22,9 +22,9 @@ selector.json and selector.md: 2026-11-23, 15 minutes on 2 cores of an AMD EPYC,
 repeated: scores that selector.json has, of claims and algorithms as they are now, are not measured again.
 
 Limits: tasks of one world have much in common, so intervals over tasks are too narrow; those over worlds are of few. In most claims
-a rollout has one update and a fresh sampler, where GRPO, CISPO, SAPO and GSPO do nearly the same. Where a claim has one learning rate, an
-algorithm may lose by that rate alone. Dynamic sampling draws no further prompts: DAPO drops groups without a signal, and all
-algorithms have as many responses. The facts and the penalty of the regression were set before the first score was measured.
+a rollout has one update and a fresh sampler, where GRPO, CISPO, SAPO and GSPO do nearly the same. Where a claim has one learning
+rate, an algorithm may lose by that rate alone. Dynamic sampling draws no further prompts: DAPO drops groups without a signal, and
+all algorithms have as many responses. The facts and the penalty of the regression were set before the first score was measured.
 """
 
 from collections import Counter
