@@ -38,7 +38,7 @@ DRAWS = 200_000
 
 @documented
 class Task(NamedTuple):
-    """What arms of one or more claims train on."""
+    """A task: all that arms of one or more claims train on."""
 
     page: Page
     """The first of the claims."""
@@ -77,7 +77,7 @@ class Sources(NamedTuple):
 def setting_of(arm: Any) -> Setting | None:
     """The setting of an arm without what belongs to its algorithm: tries, earlier rewards and a critic's start.
 
-    An arm may be a setting, several candidates, of which the first counts, or a setting beside others things; else it has none.
+    An arm may be a setting, several candidates, of which the first counts, or a setting beside other things; else it has none.
     """
     found = next((part for part in arm if isinstance(part, Setting)), None) if type(arm) in (tuple, list) else arm
     return found._replace(tries=1, past=0, value_steps=0, first_value=0.0) if isinstance(found, Setting) else None
@@ -111,7 +111,7 @@ def world_hash(world: World) -> str:
 
 
 def fingerprint(setting: Setting) -> tuple[Any, ...]:
-    """What two arms with one task have in common: all of a setting but its algorithm, critic, learning rate and points of a curve.
+    """All of a setting but its algorithm, critic, learning rate and points of a curve: the same for two arms with one task.
 
     The functions count by what they return for one key.
     """
@@ -131,7 +131,7 @@ def fingerprint(setting: Setting) -> tuple[Any, ...]:
 
 
 def _steps(optimizer: optax.GradientTransformation) -> list[Float[np.ndarray, "2"]]:
-    """What an optimiser makes of 30 pairs of gradients, one a hundredth of the other; their size and sign change."""
+    """Steps that an optimiser makes of 30 pairs of gradients, one a hundredth of the other; their size and sign change."""
     pair, found = jnp.array([1.0, 0.01]), []
     state = optimizer.init(pair)
     with jax.numpy_dtype_promotion("standard"):  # as in training
@@ -216,7 +216,7 @@ def _way_of(measure: Any) -> tuple[str, str, dict[str, Any]]:
 
 
 def share_of_errors(judge: Judge | None) -> float:
-    """How often a wrong response gets a higher reward than a right one; equal rewards count as a half.
+    """Share of pairs in which a wrong response gets a higher reward than a right one; equal rewards count as a half.
 
     This is the share of errors of a judge that takes right for wrong as often as wrong for right, whatever the rewards' scale.
 
