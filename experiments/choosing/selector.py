@@ -1,41 +1,55 @@
-"""Can a selector that knows a few facts of a task choose better than "always DAPO"?
+"""Can a selector that learns from the claims choose an algorithm for a new task better than "always DAPO"?
 
-A table of 16 tasks, 6 algorithms and 4 seeds on worlds in which a policy is a table of logits. A task is a code to guess: its
-length, how often the first policy is right, the share of the verifier's errors, and the updates for each rollout. Each algorithm
-has the best of four learning rates for each task, by other seeds. The score is the mean pass rate during training. The selector is
-a ridge regression on these facts, fitted without the task that it chooses for.
+The tasks are those of `rljax claims`: world, first policy, rollout, verifier, sampler and optimiser of an arm, but not its
+algorithm. Arms that share all of these are one task. Six algorithms have a score on each: the mean pass rate during training, for
+the first 16 seeds of the claim. A claim seldom has more than one of the six, so the others are measured here as further arms, by
+the claim's own `measure`: at its learning rate, or at the best of its rates on other seeds. Scores that a claim has are taken from
+its results.
 
-A regret is the score of the best algorithm of the task less that of the choice. The best one is chosen by all seeds but one, and
-has the score of that one, in turn: the highest of six means of the same seeds would be too high, and every regret with it. A choice
-by other tasks can be better than that, so a regret may be negative.
+The selector is a ridge regression on facts that are known before training, all read from the setting and the first policy by
+`rljax.book.claim_tasks.facts_of`. It is fitted without the task that it chooses for, and without every task that shares a claim, or
+world and all facts, with it; then without every task of the same world.
+
+A regret is the score of the best algorithm of a trial on the task less that of the choice. All choices, that of the trial too, are
+made by 15 seeds and scored by the other one, in turn. A choice by other tasks can be better than a trial, so that a regret may be
+negative.
 
 Command:
 
     python experiments/choosing/selector.py
 
-selector.json and selector.md: 2026-11-22, 2 cores of an AMD EPYC, Python 3.11.7, JAX 0.10.2.
+selector.json and selector.md: 2026-11-23, 15 minutes on 2 cores of an AMD EPYC, Python 3.11.7, JAX 0.10.2. It can be stopped and
+repeated: scores that selector.json has, of claims and algorithms as they are now, are not measured again.
 
-It can be stopped and repeated: programs whose scores, with these settings, are in selector.json are skipped. All tasks are
-combinations of the same values of four facts, so leaving one out asks for an interpolation, not for a new kind of task.
+Limits: tasks of one world have much in common, so intervals over tasks are too narrow; those over worlds are of few. In most claims
+a rollout has one update and a fresh sampler, where GRPO, CISPO, SAPO and GSPO do nearly the same. Where a claim has one learning
+rate, an algorithm may lose by that rate alone. Dynamic sampling draws no further prompts: DAPO drops groups without a signal, and
+all algorithms have as many responses. The facts and the penalty of the regression were set before the first score was measured.
 """
 
-import itertools
-import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from rljax.algorithms import cispo, dapo, grpo, gspo, rloo, sapo
-from rljax.book.claim_results import algorithms_in
-from rljax.book.claims import over_seeds
-from rljax.book.experiment_rows import made_on, rows_of, settings_hash, write_rows
-from rljax.book.selector import cross_fitted_best, leave_one_out
-from rljax.book.tabular import Setting, _quick_compilation, train
-from rljax.book.worlds import Key, World, codes, leaning
+from rljax.book.claim_results import Results, algorithms_in, read_results, version_of
+from rljax.book.claim_tasks import (
+    NUMBER,
+    SEEDS,
+    Sources,
+    committed_scores,
+    facts_of,
+    sources,
+    with_algorithm,
+    world_hash,
+)
+from rljax.book.claims import Page, claim_files, over_seeds, read_page
+from rljax.book.experiment_rows import add_missing_rows, made_on, settings_hash
+from rljax.book.selector import Regrets, leave_out
 
 ALGORITHMS = {
     "dapo": dapo(),
@@ -45,112 +59,148 @@ ALGORITHMS = {
     "sapo": sapo(),
     "gspo": gspo(clip_low=0.02, clip_high=0.03),
 }
-LENGTHS, PASSES, LEANS, ERRORS = (3, 7), (1, 8), (0.5, 1.5), (0.0, 0.15)
-CONTEXTS, TOKENS, STEPS = 8, 4, 100
-RATES = (0.01, 0.03, 0.1, 0.3)
-SEEDS, TUNING_SEEDS = range(4), range(1000, 1004)
+LOGARITHMS = ("contexts", "prompts", "group", "steps", "updates", "delay", "length")
+"""Facts that count by their order of magnitude, plus 1 as a delay may be 0."""
+PENALTY, OTHER_PENALTIES = 10.0, (1.0, 100.0)
 OUT = Path(__file__).resolve().parents[1] / "selector.json"
-FACTS = ("length", "updates", "lean", "errors")
-NOTE = """\
-The selector trains on these 16 tasks, which were made for it, and not on the results of `rljax claims`. A claim compares two arms,
-seldom more, in a world of its own, so it says nothing about other algorithms there. Its statistic has no scale that it shares with
-those of other claims: a pass rate, an entropy, a length, a variance. A regression needs the score of every algorithm on every task,
-in one unit. The regret of a choice is its loss against the best algorithm of the task; "always DAPO" is the choice without facts
-that the selector is compared with.
-"""
-"""Which tasks these are, and why they are no claims."""
 
 
-def world_of(length: int) -> World:
-    """The codes of a length."""
-    return codes(contexts=CONTEXTS, length=length, tokens=TOKENS)
+def settings_of(row: Mapping[str, Any]) -> str:
+    """Hash of what a score depends on: the claim, the algorithm, and the seeds."""
+    return settings_hash(
+        version_of(claim_files()[row["claim"]]), row["arm"], algorithms_in(ALGORITHMS[row["algorithm"]]), SEEDS
+    )
 
 
-def settings_of(name: str) -> str:
-    """Hash of what the scores of an algorithm depend on beside the facts of a task: what it is made of, and the settings here."""
-    return settings_hash(algorithms_in(ALGORITHMS[name]), CONTEXTS, TOKENS, STEPS, RATES, [*SEEDS], [*TUNING_SEEDS])
+def known() -> tuple[dict[str, Page], dict[str, Results], Sources]:
+    """The claims, their results and their tasks."""
+    pages = {name: read_page(file) for name, file in claim_files().items()}
+    results = {name: read_results(page) for name, page in pages.items()}
+    return pages, results, sources([*pages.values()], results)
 
 
-def scores_of(name: str, length: int, passes: int) -> np.ndarray:
-    """Mean pass rate during training, `[leans, errors, seeds]`, at the learning rate that is best on other seeds."""
-    world = world_of(length)
-
-    def area(lean: Array, error: Array, rate: Array, key: Key) -> Float[Array, ""]:
-        def judge(key: Key, rewards: Array) -> Array:
-            return jnp.where(jax.random.bernoulli(key, error, rewards.shape), 1 - rewards, rewards)
-
-        setting = Setting(
-            world,
-            leaning(world, lean=lean),  # pyright: ignore[reportArgumentType]  traced
-            ALGORITHMS[name],
-            steps=STEPS,
-            passes=passes,
-            learning_rate=rate,  # pyright: ignore[reportArgumentType]  traced
-            judge=judge,
-        )
-        return train(setting, key)[0].success.mean()
-
-    grid = list(itertools.product(LEANS, ERRORS, RATES))
-    lean, error, rate = (jnp.asarray(column, jnp.float32) for column in zip(*grid, strict=True))
-    keys = jax.vmap(jax.random.key)(jnp.asarray([*TUNING_SEEDS, *SEEDS], jnp.uint32))
-    over_seeds_too = jax.vmap(jax.vmap(area, in_axes=(None, None, None, 0)), in_axes=(0, 0, 0, None))
-    with jax.numpy_dtype_promotion("standard"):  # Optax raises its decays to the power of an integer count
-        found = np.asarray(jax.jit(over_seeds_too, compiler_options=_quick_compilation())(lean, error, rate, keys))
-    found = found.reshape(len(LEANS), len(ERRORS), len(RATES), -1)
-    tuning, decided = found[..., : len(TUNING_SEEDS)], found[..., len(TUNING_SEEDS) :]
-    best = tuning.mean(-1).argmax(-1)
-    return np.take_along_axis(decided, best[..., None, None], axis=2)[:, :, 0]
+def features(facts: Mapping[str, float]) -> list[float]:
+    """Facts as the regression takes them."""
+    return [float(np.log1p(value)) if name in LOGARITHMS else value for name, value in facts.items()]
 
 
-def report(rows: list[dict[str, Any]]) -> str:
-    """Regrets, cross-fitted over seeds, in Markdown: mean over the tasks, with the 95 % interval, and what the selector chose."""
-    tasks = list(itertools.product(LENGTHS, PASSES, LEANS, ERRORS))
+def are_related(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two tasks share a claim, or world and all facts, as where rewards of 1 and -1 stand for 1 and 0."""
+    alike = (one["world"], one["facts"]) == (other["world"], other["facts"])
+    return alike or not {*one["claims"]}.isdisjoint(other["claims"])
+
+
+def regret_lines(all_found: Mapping[str, Regrets], worlds: Sequence[str]) -> list[str]:
+    """A row for each way of choosing: means over the tasks, and over the worlds."""
+
+    def cells(regret: np.ndarray) -> str:
+        of_world = [regret[np.array(worlds) == world].mean() for world in dict.fromkeys(worlds)]
+        return f"{over_seeds(100 * regret).text()} | {over_seeds(100 * np.array(of_world)).text()} | {100 * regret.max():.3g} |"
+
+    main = next(iter(all_found.values()))
+    named = {f"ridge, penalty {penalty}": found.selector for penalty, found in all_found.items()}
+    named |= {"best on the other tasks": main.best_on_others, "always dapo": main.fixed}
+    lines = [f"| {name} | {cells(regret)}" for name, regret in named.items()]
+    lines.append(f"| always dapo less ridge, penalty {PENALTY:g} | {cells(main.fixed - main.selector)}")
+    lines.append(f"| best on the others less ridge, penalty {PENALTY:g} | {cells(main.best_on_others - main.selector)}")
+    return lines
+
+
+def most_frequent(choices: np.ndarray) -> int:
+    """The algorithm that is chosen for most seeds."""
+    return int(np.bincount(choices).argmax())
+
+
+def report(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Regrets and scores in Markdown."""
     names = list(ALGORITHMS)
-    by_key = {(row["algorithm"], *(row[fact] for fact in FACTS)): row["scores"] for row in rows}
-    by_seed = np.array([[by_key[(name, *task)] for name in names] for task in tasks])
-    scores = by_seed.mean(-1)
-    excess = scores.max(1) - cross_fitted_best(by_seed)
-    facts = np.array([[np.log(length), np.log(passes), lean, error] for length, passes, lean, error in tasks])
-    found = leave_one_out(facts, scores, fixed=names.index("dapo"))
-    lines = [
-        "| choice | regret, points of pass rate, cross-fitted over seeds (95 % over the tasks) | largest |",
-        "| --- | --- | --- |",
+    tasks = list({(row["claim"], row["arm"]): row for row in rows}.values())
+    by_key = {(row["claim"], row["arm"], row["algorithm"]): row["scores"] for row in rows}
+    scores = np.array([[by_key[(task["claim"], task["arm"], name)] for name in names] for task in tasks])
+    facts = np.array([features(task["facts"]) for task in tasks])
+    worlds = [task["world"] for task in tasks]
+    left_out = {
+        "claim": np.array([[are_related(one, other) for other in tasks] for one in tasks]),
+        "world": np.array([[one == other for other in worlds] for one in worlds]),
+    }
+    means = scores.mean(-1)
+    close = int((np.ptp(means, axis=1) < 0.01).sum())
+    lines, chosen = [f"In {close} of the {len(tasks)} tasks the scores of all {len(names)} lie within a point.", ""], []
+    for kind, without in left_out.items():
+        all_found = {
+            f"{penalty:g}": leave_out(facts, scores, without, fixed=names.index("dapo"), penalty=penalty)
+            for penalty in (PENALTY, *OTHER_PENALTIES)
+        }
+        main = all_found[f"{PENALTY:g}"]
+        chosen.append([names[most_frequent(row)] for row in main.chosen])
+        usual = most_frequent(main.usual.ravel())
+        lines += [
+            f"Without the tasks of the same {kind}; regret in points of pass rate, with 95 % intervals. The best on the others",
+            f"is `{names[usual]}` for {(main.usual == usual).mean():.0%} of all tasks and seeds.",
+            "",
+            f"| choice | mean over {len(tasks)} tasks | mean over {len({*worlds})} worlds | largest |",
+            "| --- | --- | --- | --- |",
+            *regret_lines(all_found, worlds),
+            "",
+        ]
+    lines += [
+        f"| claim: arm | claims | {' | '.join(names)} | ridge | without the world |",
+        f"|{' --- |' * (len(names) + 4)}",
     ]
-    for label, uncorrected in (
-        ("selector", found.selector),
-        ("best on the other tasks", found.best_on_others),
-        ("always dapo", found.fixed),
-    ):
-        regret = uncorrected - excess
-        lines.append(f"| {label} | {over_seeds(100 * regret).text()} | {100 * regret.max():.3g} |")
-    gain = over_seeds(100 * (found.fixed - found.selector))
-    lines += ["", f"Always dapo less the selector, paired by task: {gain.text()} points.", ""]
-    lines += [f"| {' | '.join((*FACTS, *names))} | selector |", f"|{' --- |' * (len(FACTS) + len(names) + 1)}"]
-    for task, row, chosen in zip(tasks, scores, found.chosen, strict=True):
+    for task, row, *of_selector in zip(tasks, means, *chosen, strict=True):
         cells = [f"**{score:.1%}**" if score == row.max() else f"{score:.1%}" for score in row]
-        lines.append(f"| {' | '.join([*map(str, task), *cells, names[chosen]])} |")
+        label = f"{task['claim']}: {task['arm']}".replace("|", "/")
+        lines.append(f"| {label} | {len(task['claims'])} | {' | '.join([*cells, *of_selector])} |")
     return "\n".join(lines) + "\n"
 
 
+def sources_text(found: Sources, rows: Sequence[Mapping[str, Any]]) -> str:
+    """How much of the claims' results could be used as it is, and what was added."""
+    without = [len(names) for names in (found.without_setting, found.without_number, found.own_rewards)]
+    used = len({name for task in found.tasks for name in task.claims})
+    committed = Counter((row["claim"], row["arm"]) for row in rows if row["from"])
+    tasks, pairs, several = len(found.tasks), committed.total(), sum(count > 1 for count in committed.values())
+    complete = sum(count == len(ALGORITHMS) for count in committed.values())
+    return f"""\
+Of {sum(without) + used} claims {without[0]} train no table of logits by a `Setting`, {without[1]} have no mean pass rate during
+training among their numbers, and {without[2]} has rewards that only its own algorithms can read. The other {used} have {tasks}
+tasks. Of the {len(rows)} pairs of task and algorithm their results have {pairs}: none for {tasks - len(committed)} tasks, one for
+{len(committed) - several}, more for {several}, and all six for {complete}: an arm seldom is one of the six just as it is.
+The other {len(rows) - pairs} pairs were measured as further arms of the claims. Without them the claims' results cannot train a
+selector: a comparison of two arms says nothing about other algorithms.
+"""
+
+
 def main() -> None:
-    """Do the programs that the file does not have, and write the table."""
-    rows = rows_of(OUT, lambda row: settings_of(row["algorithm"]))
-    done = {(row["algorithm"], row["length"], row["updates"]) for row in rows}
-    for name, length, passes in itertools.product(ALGORITHMS, LENGTHS, PASSES):
-        if (name, length, passes) in done:
-            continue
-        start = time.monotonic()
-        scores = scores_of(name, length, passes)
-        for (i, lean), (j, error) in itertools.product(enumerate(LEANS), enumerate(ERRORS)):
-            facts = dict(zip(FACTS, (length, passes, lean, error), strict=True))
-            found = [round(float(score), 4) for score in scores[i, j]]
-            rows.append({"algorithm": name, **facts, "settings": settings_of(name), "scores": found})
-        write_rows(OUT, rows)
-        print(f"{name}, length {length}, {passes} updates: {time.monotonic() - start:.0f} s", flush=True)
+    """Measure the scores that are missing, and write the tables."""
+    pages, results, found = known()
+    by_key = {(task.page.name, task.arm): task for task in found.tasks}
+
+    @cache
+    def described(claim: str, arm: str) -> dict[str, Any]:
+        task = by_key[(claim, arm)]
+        return {
+            "claims": task.claims,
+            "world": world_hash(task.setting.world),
+            "facts": facts_of(task.setting, task.seeds),
+        }
+
+    def score(claim: str, arm: str, algorithm: str) -> dict[str, Any]:
+        task = by_key[(claim, arm)]
+        origin, scores = committed_scores(task, ALGORITHMS[algorithm], pages, results) or ("", [])
+        if not scores:
+            changed = with_algorithm(task.page.claim.arms[arm], ALGORITHMS[algorithm])
+            scores = np.asarray(task.page.claim.measure(changed, task.seeds)[NUMBER]).tolist()
+        return {**described(claim, arm), "from": origin, "scores": [float(f"{value:.4g}") for value in scores]}
+
+    wanted = [{"claim": claim, "arm": arm, "algorithm": name} for claim, arm in by_key for name in ALGORITHMS]
+    rows = add_missing_rows(OUT, wanted, score, settings=settings_of)
+    rows = [row for row in rows if (row["claim"], row["arm"]) in by_key]
+    tables = f"{sources_text(found, rows)}\n{report(rows)}"
     OUT.with_suffix(".md").write_text(
-        f"`python experiments/choosing/selector.py` ({made_on()})\n\n{NOTE}\n{report(rows)}", encoding="utf-8"
+        f"`python experiments/choosing/selector.py` ({made_on()})\n\n{tables}", encoding="utf-8"
     )
-    print(report(rows))
+    print(tables)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,33 @@
 """A selector that learns which algorithm suits a task: ridge regression on facts of the task, from a table of scores.
 
-Axes: N tasks, A algorithms, F facts of a task.
+Axes: N tasks, A algorithms, S seeds, F facts of a task.
 """
 
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from rljax.records import documented
 
 
 @documented
 class Regrets(NamedTuple):
-    """Loss of each way of choosing against the best algorithm of each task; the task itself was not used to choose."""
+    """Loss of each way of choosing against a trial on the task itself; the seeds that score were used for no choice.
+
+    A choice by other tasks can be better than the trial, so a regret may be negative.
+    """
 
     selector: Float[np.ndarray, "N"]
-    """Ridge regression on the facts of the task."""
+    """Ridge regression on the facts of the task, fitted to other tasks."""
     best_on_others: Float[np.ndarray, "N"]
-    """Always the algorithm with the highest mean score on the other tasks."""
+    """The algorithm with the highest mean score on the other tasks."""
     fixed: Float[np.ndarray, "N"]
     """Always one and the same algorithm."""
-    chosen: Int[np.ndarray, "N"]
-    """Algorithm that the selector chooses for each task."""
+    chosen: Int[np.ndarray, "N S"]
+    """Algorithm that the selector chooses for each task, without the seed that scores it."""
+    usual: Int[np.ndarray, "N S"]
+    """The best algorithm on the other tasks, without the seed that scores it."""
 
 
 def cross_fitted_best(scores: Float[np.ndarray, "N A S"]) -> Float[np.ndarray, "N"]:
@@ -104,32 +109,46 @@ def choice(
     return int((standardised(task[None], facts)[0] @ model[:-1] + model[-1]).argmax())
 
 
-def leave_one_out(
-    facts: Float[np.ndarray, "N F"], scores: Float[np.ndarray, "N A"], *, fixed: int, penalty: float = 1.0
+def leave_out(
+    facts: Float[np.ndarray, "N F"],
+    scores: Float[np.ndarray, "N A S"],
+    left_out: Bool[np.ndarray, "N N"],
+    *,
+    fixed: int,
+    penalty: float,
 ) -> Regrets:
-    """Choose for each task by all the others, and compare with the best algorithm of the task.
+    """Choose for each task by others, and compare with the best algorithm in a trial on the task.
+
+    Every choice, that of the trial too, is made by all seeds but one, and scored by that one; this in turn for each seed.
 
     Args:
         facts: of each task.
         scores: of each algorithm on each task, larger is better.
+        left_out: row n: tasks by which nothing is chosen for task n; itself is one of them.
         fixed: the algorithm that is chosen always, for comparison.
         penalty: of `choice`.
 
     Raises:
-        ValueError: there are fewer than two tasks, or the shapes differ.
+        ValueError: a task is not left out for itself, or fewer than two others are not.
 
     Example:
         >>> import numpy as np
-        >>> facts, scores = np.array([[0.0], [0.1], [1.0], [1.1]]), np.array([[1.0, 0], [1, 0], [0, 1], [0, 1]])
-        >>> found = leave_one_out(facts, scores, fixed=0, penalty=0.01)
-        >>> found.chosen.tolist(), found.selector.tolist(), found.fixed.tolist()
+        >>> facts, means = np.array([[0.0], [0.1], [1.0], [1.1]]), np.array([[1.0, 0], [1, 0], [0, 1], [0, 1]])
+        >>> found = leave_out(facts, means[:, :, None].repeat(2, -1), np.eye(4, dtype=bool), fixed=0, penalty=0.01)
+        >>> found.chosen[:, 0].tolist(), found.selector.tolist(), found.fixed.tolist()
         ([0, 0, 1, 1], [0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0])
     """
-    count = len(facts)
-    if count < 2 or len(scores) != count:
-        raise ValueError(f"facts and scores must have the same two or more tasks, got {len(facts)} and {len(scores)}")
-    others = [np.arange(count) != task for task in range(count)]
-    chosen = np.array([choice(facts[rest], scores[rest], facts[n], penalty=penalty) for n, rest in enumerate(others)])
-    usual = np.array([scores[rest].mean(0).argmax() for rest in others])
-    best, tasks = scores.max(1), np.arange(count)
-    return Regrets(best - scores[tasks, chosen], best - scores[tasks, usual], best - scores[:, fixed], chosen)
+    count, _, seeds = scores.shape
+    if not left_out.diagonal().all():
+        raise ValueError("left_out must leave out each task for itself")
+    if (~left_out).sum(1).min() < 2:
+        raise ValueError(f"a choice must have two or more other tasks, got {(~left_out).sum(1).min()}")
+    best, tasks = cross_fitted_best(scores), np.arange(count)
+    chosen, usual = np.zeros((2, count, seeds), int)
+    for seed in range(seeds):
+        means = np.delete(scores, seed, axis=-1).mean(-1)
+        for n, rest in enumerate(~left_out):
+            chosen[n, seed] = choice(facts[rest], means[rest], facts[n], penalty=penalty)
+            usual[n, seed] = means[rest].mean(0).argmax()
+    of_choice, of_usual = (scores[tasks[:, None], which, np.arange(seeds)].mean(-1) for which in (chosen, usual))
+    return Regrets(best - of_choice, best - of_usual, best - scores[:, fixed].mean(-1), chosen, usual)

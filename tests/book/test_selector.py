@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rljax.book.claim_tasks import committed_scores, facts_of, with_algorithm, world_hash
+from rljax.book.claims import find_page
 from rljax.book.experiment_rows import rows_of
-from rljax.book.selector import choice, cross_fitted_best, leave_one_out, ridge, standardised
+from rljax.book.selector import choice, cross_fitted_best, leave_out, ridge, standardised
 
 
 def test_ridge_solves_its_least_squares_problem():
@@ -26,17 +28,50 @@ def test_facts_that_never_differ_count_for_nothing():
     np.testing.assert_allclose(model, [[0.0, 0.0], [0.0, 0.0], [0.5, 0.25]])
 
 
-def test_a_choice_does_not_see_the_scores_of_its_own_task():
+def alone(count):
+    """Nothing but a task itself is left out for it."""
+    return np.eye(count, dtype=bool)
+
+
+def test_a_choice_does_not_see_the_tasks_that_are_left_out_for_it():
     random = np.random.default_rng(1)
-    facts, scores = random.normal(size=(9, 2)), random.uniform(size=(9, 3))
-    found = leave_one_out(facts, scores, fixed=0)
-    for task in range(9):
+    facts, scores, pairs = random.normal(size=(10, 2)), random.uniform(size=(10, 3, 4)), np.arange(10) // 2
+    left_out = pairs[:, None] == pairs
+    found = leave_out(facts, scores, left_out, fixed=0, penalty=1.0)
+    for pair in range(5):
         changed = scores.copy()
-        changed[task] = changed[task][::-1] * 7
-        assert leave_one_out(facts, changed, fixed=0).chosen[task] == found.chosen[task]
-        assert found.selector[task] == scores[task].max() - scores[task, found.chosen[task]]
-    np.testing.assert_allclose(found.fixed, scores.max(1) - scores[:, 0])
-    assert (found.selector >= 0).all()
+        changed[pairs == pair] = changed[pairs == pair, ::-1] * 7
+        again = leave_out(facts, changed, left_out, fixed=0, penalty=1.0)
+        np.testing.assert_array_equal(again.chosen[pairs == pair], found.chosen[pairs == pair])
+    seen = leave_out(facts, changed, alone(10), fixed=0, penalty=1.0)
+    assert (seen.chosen[pairs == 4] != found.chosen[pairs == 4]).any()
+
+
+def test_no_choice_sees_the_seed_that_scores_it():
+    random = np.random.default_rng(5)
+    facts, scores = random.normal(size=(9, 2)), random.uniform(size=(9, 3, 4))
+    found, changed = leave_out(facts, scores, alone(9), fixed=0, penalty=1.0), scores.copy()
+    changed[..., 2] = random.uniform(size=(9, 3)) * 100
+    again = leave_out(facts, changed, alone(9), fixed=0, penalty=1.0)
+    np.testing.assert_array_equal(again.chosen[:, 2], found.chosen[:, 2])
+
+
+def test_a_regret_is_against_the_best_algorithm_of_the_other_seeds():
+    random = np.random.default_rng(6)
+    facts, scores = random.normal(size=(5, 2)), random.uniform(size=(5, 3, 4))
+    found = leave_out(facts, scores, alone(5), fixed=1, penalty=1.0)
+    for n in range(5):
+        by_seed = {"selector": [], "best_on_others": [], "fixed": []}
+        for seed in range(4):
+            others = [other for other in range(4) if other != seed]
+            best = max(range(3), key=lambda a: sum(scores[n, a, other] for other in others))
+            usual = max(range(3), key=lambda a: sum(scores[m, a, other] for m in range(5) if m != n for other in others))
+            choices = {"selector": found.chosen[n, seed], "best_on_others": usual, "fixed": 1}
+            for name, chosen in choices.items():
+                by_seed[name].append(scores[n, best, seed] - scores[n, chosen, seed])
+            assert found.usual[n, seed] == usual
+        for name, regrets in by_seed.items():
+            assert getattr(found, name)[n] == pytest.approx(np.mean(regrets))
 
 
 def test_hard_tasks_do_not_outweigh_easy_ones():
@@ -49,15 +84,18 @@ def test_hard_tasks_do_not_outweigh_easy_ones():
 
 def test_it_learns_a_rule_that_facts_decide():
     facts = np.random.default_rng(3).normal(size=(20, 2))
-    scores = np.stack([facts[:, 0], -facts[:, 0], np.full(20, 0.0)], 1)
-    found = leave_one_out(facts, scores, fixed=2, penalty=0.1)
+    scores = np.stack([facts[:, 0], -facts[:, 0], np.full(20, 0.0)], 1)[:, :, None].repeat(3, -1)
+    found = leave_out(facts, scores, alone(20), fixed=2, penalty=0.1)
     assert found.selector.mean() < 0.05 < found.fixed.mean()
     assert found.selector.mean() < found.best_on_others.mean()
 
 
-def test_a_table_of_one_task_is_refused():
-    with pytest.raises(ValueError, match="two or more tasks, got 1 and 1"):
-        leave_one_out(np.zeros((1, 2)), np.zeros((1, 2)), fixed=0)
+def test_a_task_without_others_and_one_that_sees_itself_are_refused():
+    facts, scores = np.zeros((3, 1)), np.zeros((3, 2, 2))
+    with pytest.raises(ValueError, match="two or more other tasks, got 1"):
+        leave_out(facts, scores, np.array([[1, 0, 0], [0, 1, 1], [0, 0, 1]], bool), fixed=0, penalty=1.0)
+    with pytest.raises(ValueError, match="each task for itself"):
+        leave_out(facts, scores, np.zeros((3, 3), bool), fixed=0, penalty=1.0)
 
 
 def test_the_best_of_equal_algorithms_is_no_better_than_they_are():
@@ -70,11 +108,37 @@ def test_the_best_of_equal_algorithms_is_no_better_than_they_are():
         cross_fitted_best(scores[..., :1])
 
 
-def test_the_committed_scores_are_of_the_present_settings_and_their_page_is_made_from_them():
+@pytest.fixture(scope="module")
+def experiment():
+    """The experiment, as it is imported."""
     file = Path(__file__).resolve().parents[2] / "experiments" / "choosing" / "selector.py"
     spec = importlib.util.spec_from_file_location(file.stem, file)
-    experiment = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(experiment)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_committed_scores_are_of_the_present_claims_and_their_page_is_made_from_them(experiment):
     rows = json.loads(experiment.OUT.read_text(encoding="utf-8"))
-    assert rows_of(experiment.OUT, lambda row: experiment.settings_of(row["algorithm"])) == rows
-    assert experiment.OUT.with_suffix(".md").read_text(encoding="utf-8").endswith(experiment.report(rows))
+    assert rows_of(experiment.OUT, experiment.settings_of) == rows
+    pages, results, found = experiment.known()
+    assert {(row["claim"], row["arm"]) for row in rows} == {(task.page.name, task.arm) for task in found.tasks}
+    tables = f"{experiment.sources_text(found, rows)}\n{experiment.report(rows)}"
+    assert experiment.OUT.with_suffix(".md").read_text(encoding="utf-8").endswith(tables)
+    for row in rows:
+        task = next(task for task in found.tasks if (task.page.name, task.arm) == (row["claim"], row["arm"]))
+        committed = committed_scores(task, experiment.ALGORITHMS[row["algorithm"]], pages, results)
+        assert (row["from"], row["scores"] if row["from"] else []) == (committed or ("", []))
+        assert (row["claims"], row["world"]) == (task.claims, world_hash(task.setting.world))
+    for name in ("staleness_gepo", "masked_weights", "prompt_mean"):  # a delay, a sampler, steps of one length and a judge
+        row = next(row for row in rows if row["claim"] == name)
+        task = next(task for task in found.tasks if (task.page.name, task.arm) == (name, row["arm"]))
+        assert facts_of(task.setting, task.seeds) == pytest.approx(row["facts"], rel=0.02)
+
+
+def test_a_further_arm_of_a_claim_is_measured_as_its_own_arms_are(experiment):
+    """An arm that the claim has: measured again, as if it were missing."""
+    row = next(row for row in json.loads(experiment.OUT.read_text(encoding="utf-8")) if row["from"] == "sapo: sapo")
+    page = find_page(row["claim"])
+    changed = with_algorithm(page.claim.arms[row["arm"]], experiment.ALGORITHMS["sapo"])
+    np.testing.assert_allclose(page.claim.measure(changed, [0, 1])["area"], row["scores"][:2], rtol=2e-3)
