@@ -51,6 +51,7 @@ from typing import Any
 import tyro
 
 import rljax
+from rljax.book.claims import FEWEST_SEEDS
 from rljax.book.experiment_rows import (
     Comparison,
     add_missing_rows,
@@ -150,7 +151,7 @@ def by_seed(rows: Rows, weight: float, when: str, operator: str) -> dict[int, fl
 
 def report(rows: Rows) -> str:
     """Means over the seeds with their intervals, and differences to the run without an anchor, in Markdown."""
-    weights = sorted({row["weight"] for row in rows})
+    weights = weights_of(rows)
     before = [by_seed(rows, weights[0], "before", operator) for operator in "+-"]
     lines = ["| weight | seeds | `+` | `-` | `+`, less that without an anchor | `-`, less that without an anchor |"]
     lines += [
@@ -162,15 +163,23 @@ def report(rows: Rows) -> str:
         cells = [str(len(after[0])), *map(share_text, after)]
         cells += [points_text(one, other) if weight else "" for one, other in zip(after, without, strict=True)]
         lines.append(f"| {weight:g} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", *verdict_table(claims(rows))]) + "\n"
+    if 0 in weights:
+        lines += ["", *verdict_table(claims(rows))]
+    return "\n".join(lines) + "\n"
+
+
+def weights_of(rows: Rows) -> list[float]:
+    """Weights that were run, the smallest first."""
+    return sorted({row["weight"] for row in rows})
 
 
 def claims(rows: Rows) -> Iterator[Comparison]:
-    """What is claimed of each weight whose runs were made."""
-    weights = sorted({row["weight"] for row in rows})
-    old, new = ({weight: by_seed(rows, weight, "after", operator) for weight in weights} for operator in "+-")
+    """What is claimed of each weight with seeds enough."""
+    old, new = ({weight: by_seed(rows, weight, "after", operator) for weight in weights_of(rows)} for operator in "+-")
     yield Comparison("without an anchor, `+` is forgotten", by_seed(rows, 0, "before", "+"), old[0])
-    for weight in weights[1:]:
+    for weight in weights_of(rows):
+        if weight == 0 or len(old[weight]) < FEWEST_SEEDS:
+            continue
         yield Comparison(f"an anchor of {weight:g} keeps more of `+`", old[weight], old[0])
         yield Comparison(f"an anchor of {weight:g} costs nothing in `-`", new[weight], new[0], "equal")
 

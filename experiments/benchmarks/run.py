@@ -68,7 +68,6 @@ CASES = (
     Case("transformers", "decode_spread", "decode, lengths spread 1:10", 2.0, 9),
     Case("trl", "log_probs", "log-prob gradient, vocabulary 151,936", None, 9),
     Case("rlax", "gae", "GAE 64 x 16,384, ten times", 3.0, 25),
-    Case("rlax", "gae_ragged", "GAE, rows of 1 to 16,384 tokens, ten times", None, 25),
     Case("trl", "import", "import", None, 3, 1, is_fresh=True),
     Case("tunix", "import", "import", None, 3, 1, is_fresh=True),
     Case("trl", "first_step", "start of the process to the end of the first RL step", None, 3, 1, is_fresh=True),

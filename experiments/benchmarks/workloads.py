@@ -25,8 +25,6 @@ VOCABULARY, FEATURES, SCORED = 151_936, 256, 256
 """Of the log-probabilities: the vocabulary of Qwen3, the width, and the number of tokens."""
 ROWS, STEPS, GAMMA, LAMBDA = 64, 16_384, 0.99, 0.95
 """Of GAE."""
-RAGGED = [1 + (STEPS - 1) * row // (ROWS - 1) for row in range(ROWS)]
-"""Tokens of each row of GAE, where rows have different lengths."""
 
 
 class Step(NamedTuple):

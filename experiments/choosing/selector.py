@@ -21,10 +21,11 @@ Command:
 selector.json and selector.md: 2026-11-23, 15 minutes on 2 cores of an AMD EPYC, Python 3.11.7, JAX 0.10.2. It can be stopped and
 repeated: scores that selector.json has, of claims and algorithms as they are now, are not measured again.
 
-Limits: tasks of one world have much in common, so intervals over tasks are too narrow; those over worlds are of few. In most claims
-a rollout has one update and a fresh sampler, where GRPO, CISPO, SAPO and GSPO do nearly the same. Where a claim has one learning
-rate, an algorithm may lose by that rate alone. Dynamic sampling draws no further prompts: DAPO drops groups without a signal, and
-all algorithms have as many responses. The facts and the penalty of the regression were set before the first score was measured.
+Limits: tasks of one world have much in common, so intervals over tasks are too narrow, and there are only seven worlds. In most
+claims a rollout has one update and a fresh sampler, where GRPO, CISPO, SAPO and GSPO do nearly the same. Where a claim has one
+learning rate, an algorithm may lose by that rate alone. Dynamic sampling draws no further prompts: DAPO drops groups without a
+signal, and all algorithms have as many responses. The facts and the penalty of the regression were set before the first score was
+measured.
 """
 
 from collections import Counter
@@ -48,7 +49,7 @@ from rljax.book.claim_tasks import (
     world_hash,
 )
 from rljax.book.claims import Page, claim_files, over_seeds, read_page
-from rljax.book.experiment_rows import add_missing_rows, made_on, settings_hash
+from rljax.book.experiment_rows import add_missing_rows, made_on, settings_hash, write_rows
 from rljax.book.selector import Regrets, leave_out
 
 ALGORITHMS = {
@@ -165,9 +166,10 @@ def sources_text(found: Sources, rows: Sequence[Mapping[str, Any]]) -> str:
 Of {sum(without) + used} claims {without[0]} train no table of logits by a `Setting`, {without[1]} have no mean pass rate during
 training among their numbers, and {without[2]} has rewards that only its own algorithms can read. The other {used} have {tasks}
 tasks. Of the {len(rows)} pairs of task and algorithm their results have {pairs}: none for {tasks - len(committed)} tasks, one for
-{len(committed) - several}, more for {several}, and all six for {complete}: an arm seldom is one of the six just as it is.
+{len(committed) - several}, more for {several}, and all six for {complete}: few arms use one of the six unchanged.
 The other {len(rows) - pairs} pairs were measured as further arms of the claims. Without them the claims' results cannot train a
-selector: a comparison of two arms says nothing about other algorithms.
+selector: a comparison of two arms says nothing about other algorithms. Tasks of one world have much in common, so intervals
+over tasks are too narrow.
 """
 
 
@@ -195,7 +197,8 @@ def main() -> None:
 
     wanted = [{"claim": claim, "arm": arm, "algorithm": name} for claim, arm in by_key for name in ALGORITHMS]
     rows = add_missing_rows(OUT, wanted, score, settings=settings_of)
-    rows = [row for row in rows if (row["claim"], row["arm"]) in by_key]
+    rows = [row | described(row["claim"], row["arm"]) for row in rows if (row["claim"], row["arm"]) in by_key]
+    write_rows(OUT, rows)
     tables = f"{sources_text(found, rows)}\n{report(rows)}"
     OUT.with_suffix(".md").write_text(
         f"`python experiments/choosing/selector.py` ({made_on()})\n\n{tables}", encoding="utf-8"

@@ -90,7 +90,7 @@ class Claim:
     seeds: int = 16
     """Number of seeds, from `first_seed` on, or from the first that `first_look` has not."""
     first_seed: int = 0
-    """First seed; those below it were looked at while the experiment was made, as `pilot` says."""
+    """First seed; those below it were looked at while the experiment was made, as `pilot` says. Not with `first_look`."""
     first_look: Interval | None = None
     """What the seeds from 0 on had left undecided, where the claim is decided on others."""
     figures: Mapping[str, Callable[[Arms], np.ndarray]] | None = None
@@ -100,6 +100,10 @@ class Claim:
     the claim is not decided."""
     pilot: str = ""
     """What was chosen after results of this experiment had been seen, in sentences; empty: nothing."""
+
+    def __post_init__(self) -> None:
+        if self.first_seed and self.first_look is not None:
+            raise ValueError("first_seed must be 0 with a first_look, which had the first seeds")
 
     @property
     def seed_range(self) -> range:

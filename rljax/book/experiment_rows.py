@@ -14,6 +14,7 @@ import jax
 from rljax.book.claims import over_seeds, verdict_of
 from rljax.files import atomic_write
 from rljax.machine import usable_processors
+from rljax.records import documented
 
 
 def write_rows(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -146,6 +147,7 @@ def points_text(one: Mapping[int, float], other: Mapping[int, float]) -> str:
     return f"{100 * value:+.1f}" if math.isnan(low) else f"{100 * value:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
+@documented
 class Comparison(NamedTuple):
     """A claim about the difference of two shares."""
 
@@ -171,7 +173,7 @@ def verdict_table(comparisons: Iterable[Comparison], *, margin: float = 0.01) ->
         >>> verdict_table([Comparison("more is right", one, other)])[-1]
         '| more is right | +30.0 (+10.4 to +49.6) | holds here |'
     """
-    lines = [f"By the rule of `rljax claims`, with a margin of {100 * margin:g} points:", ""]
+    lines = [f"Written down after the runs, and decided by the rule of `rljax claims` with a margin of {margin:.0%}:", ""]
     lines += ["| claim | difference, points | verdict |", "| --- | --- | --- |"]
     for text, one, other, kind in comparisons:
         interval = over_seeds([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])

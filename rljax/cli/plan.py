@@ -23,8 +23,8 @@ class Plan(Settings):
     or --device the command ends with the code 1 if the run does not fit, and names flags with which it would. With --device it also
     says how long each phase of a step takes at least.
 
-    Programs that only accelerators have (`--attention cudnn`, `splash`) are counted as blockwise attention, and the mask that cuDNN
-    reads besides.
+    Programs that only accelerators have (`--attention cudnn`, `splash`) are counted as blockwise attention; the mask that cuDNN
+    reads is added.
     """
 
     device_count: int = 1
@@ -95,7 +95,7 @@ def table_of(plan: Any, config: TrainConfig, count: int) -> list[str]:
         "old parameters": plan.ring,
         "in an update: temporaries": plan.temporaries,
         "in a critic's update": plan.critic_temporaries,
-        "in both: cuDNN's mask": plan.mask,
+        "in an update: cuDNN's mask": plan.mask,
         "while sampling: weights": plan.sampler,
         "while sampling: cache": plan.cache,
         "largest sum": plan.peak,

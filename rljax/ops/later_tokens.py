@@ -1,4 +1,4 @@
-"""The next token of each token, and discounted sums over the tokens after it: what `gae` is made of."""
+"""The next token of each token, and discounted sums over a token and those after it: what `gae` is made of."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from rljax.ops.arrays import Mask
 from rljax.ops.masked import zero_outside
 
 TILE = 32
-"""Tokens whose discounted sums are one matrix product; the fastest of 16, 32 and 64 on a CPU."""
+"""Tokens whose discounted sums are one matrix product; on a CPU as fast as 16 and 64, and faster than 128."""
 
 
 def without_gaps(
@@ -19,7 +19,7 @@ def without_gaps(
     """Compute `equation(mask, *arrays)`, for which the tokens of a row have no gaps and the slots outside the mask hold 0.
 
     Where a row has a gap between two tokens, the tokens of all rows are moved to the front, and the results back. Otherwise
-    nothing moves. The result is 0 outside the mask.
+    nothing moves; under `vmap` both are computed. The result is 0 outside the mask.
     """
 
     def in_place(mask: Array, *arrays: Array) -> Array:
@@ -60,7 +60,8 @@ def discounted_sums(x: Float[Array, "*rows T"], discount: Float[Array, "*#rows"]
     """S_t = Σ_{k≥t} c^{k-t} x_k over the slots of each row; c is one number, or one a row.
 
     The sums over the rest of a tile are a product with a triangular matrix of powers of c. The tiles after it add
-    c^{e-t} S_e, where e is the first slot of the next tile. A scan carries S_e from the last tile to the first.
+    c^{e-t} S_e, where e is the first slot of the next tile. A scan carries S_e from the last tile to the first. A number that is
+    not finite makes the sums of its tile and of those before it NaN, in its row alone.
     """
     *rows, length = x.shape
     tile = min(TILE, max(length, 1))

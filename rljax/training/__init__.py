@@ -2,7 +2,9 @@
 
 The files here are the way of the data through a run: `loop` goes through the phases; `reinforce` makes the RL steps; `rollouts`
 samples, `lesson` scores, and `learner` learns with the programs of `update` and `value_update`. They change `state`, return
-`metrics`, and use what `setup` builds. The folders are
+`metrics`, and use what `setup` builds. `worker` makes what draws and judges, `sampler_delay` keeps old parameters, `controller`
+scales updates, `run` holds the folder and the logs, and `interrupt`, `grace_period` and `stopped_batch` end a run early. The
+folders are
 
 - `config`: the settings of a run, and how files and flags make them;
 - `parts`: what the settings choose or the user passes: policy, tokenizer, adapter, problems, reward;

@@ -235,21 +235,16 @@ def control_of(opt_state: Any) -> Control | None:
     return opt_state.control if isinstance(opt_state, Controlled) else None
 
 
-def make_steer(
-    config: TrainConfig, algorithm: Algorithm
-) -> Callable[[TrainState, LearnMetrics, int], tuple[TrainState, LearnMetrics]]:
+def make_steer(algorithm: Algorithm) -> Callable[[TrainState, LearnMetrics, int], tuple[TrainState, LearnMetrics]]:
     """Build the function that moves the control after a step, and notes in the metrics what it was in the step.
 
     Args:
-        config: the settings.
         algorithm: one that is not clipped on both sides has no clip range to scale, and notes none.
 
     Returns:
         `(state, metrics, updates that the metrics are the mean of) -> (state, metrics)`. Fewer than two updates leave the control
-        as it is, and so do those of the learning rate's warm-up.
+        as it is.
     """
-    optimization = config.optimization
-    first = optimization.learning_rate_warmup // (optimization.minibatches * optimization.passes)
     is_clipped = bool(clip_range(algorithm.surrogate))
 
     def steer(state: TrainState, metrics: LearnMetrics, updates: int) -> tuple[TrainState, LearnMetrics]:
@@ -267,8 +262,6 @@ def make_steer(
             return state, metrics
         divergence = divergence_by_update(float(policy.loss.kl), updates=updates)
         after = next_control(now, divergence=divergence, entropy=float(policy.loss.entropy))
-        if int(state.step) <= first:
-            after = now._replace(first_entropy=after.first_entropy)
         placed = jax.tree.map(lambda new, old: put(np.asarray(new, np.float32), old.sharding), after, before.control)
         return state._replace(opt_state=before._replace(control=placed)), metrics
 

@@ -151,7 +151,7 @@ def make_improve(
     devices = row_shards(setup.mesh)
     minibatches, passes, limit = optimization.minibatches, optimization.passes, optimization.kl_limit
     draw = make_draw(setup.examples, setup.mesh, config)
-    move, steer = make_move(algorithm, config, setup.optimizer, state), make_steer(config, algorithm)
+    move, steer = make_move(algorithm, config, setup.optimizer, state), make_steer(algorithm)
 
     def improve(state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> tuple[TrainState, LearnMetrics]:
         parts = {

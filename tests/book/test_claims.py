@@ -160,6 +160,8 @@ def test_seeds_below_the_first_decide_nothing(page):
     later = page._replace(claim=replace(page.claim, first_seed=6))
     assert read_results(later).seeds == []
     assert run_page(later).seeds == list(range(6, 12))
+    with pytest.raises(ValueError, match="first_seed must be 0"):
+        replace(later.claim, first_look=Interval(0.1, -0.1, 0.3, 16))
 
 
 def test_a_pilot_says_which_seeds_were_looked_at_before():

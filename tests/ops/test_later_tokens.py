@@ -34,8 +34,8 @@ def test_advantages_of_several_tiles_follow_the_recursion(tokens, share):
     bootstrap[~mask.any(-1)] = 0.0
     arrays = jnp.array(rewards), jnp.array(values), jnp.array(mask)
     for lambdas in (np.full(4, 0.95), np.array([0.0, 0.3, 0.97, 1.0])):
-        given_lambda = jnp.array(lambdas) if lambdas[0] == 0 else 0.95
-        actual = jit_gae(*arrays, gamma=0.99, lambda_=given_lambda, bootstrap=jnp.array(bootstrap))
+        lambda_ = jnp.array(lambdas) if lambdas[0] == 0 else 0.95
+        actual = jit_gae(*arrays, gamma=0.99, lambda_=lambda_, bootstrap=jnp.array(bootstrap))
         expected = recursive_gae(rewards, values, mask, bootstrap, 0.99, lambdas)
         np.testing.assert_allclose(actual, expected, **EXACT)
 
@@ -66,6 +66,14 @@ def test_discounted_sums_of_no_slot_and_of_many(discount):
     weights = np.tril(discount ** np.maximum(np.subtract.outer(np.arange(TILE + 1), np.arange(TILE + 1)), 0.0))
     np.testing.assert_allclose(discounted_sums(jnp.array(x), jnp.array(discount)), x @ weights, **EXACT)
     assert discounted_sums(jnp.zeros((2, 0)), jnp.array(discount)).shape == (2, 0)
+
+
+def test_a_number_that_is_not_finite_stays_in_its_row_and_before_the_next_tile():
+    x = jnp.ones((2, 3 * TILE)).at[0, TILE + 3].set(jnp.nan)
+    found = np.asarray(discounted_sums(x, jnp.float32(0.9)))
+    assert np.isnan(found[0, : 2 * TILE]).all()
+    assert np.isfinite(found[0, 2 * TILE :]).all()
+    assert np.isfinite(found[1]).all()
 
 
 def test_next_values_end_with_the_value_after_the_last_token():

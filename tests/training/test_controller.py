@@ -136,37 +136,45 @@ def test_clip_and_bonus_of_an_algorithm_follow_the_control():
     assert under_control(untouched, optax.sgd(0.1).init({"w": jnp.ones(2)})) is untouched
 
 
-def steered_by(config, kl, updates, *, step=1, algorithm="dapo"):
+def steered_by(kl, updates, *, algorithm="dapo"):
     """The control and the metrics after a step whose updates found this divergence on the mean."""
     state = create({"w": jnp.ones(2)}, scale_updates(optax.sgd(0.1)), 0, with_reference=False)
-    state = put(state._replace(step=jnp.int32(step)), replicated(make_mesh(1, 1)))
+    state = put(state, replicated(make_mesh(1, 1)))
     numbers = LossMetrics(*np.ones(6), terms={})._replace(kl=kl, entropy=0.5)
-    steer = make_steer(config.replace(remedy="controller"), with_bonus(BY_NAME[algorithm]()))
+    steer = make_steer(with_bonus(BY_NAME[algorithm]()))
     state, metrics = steer(state, LearnMetrics(policy=UpdateMetrics(numbers, 1.0)), updates)
     return control_of(state.opt_state), metrics
 
 
 def test_the_divergence_is_that_of_the_updates_that_were_made():
-    """Equal updates of half the target lead to the same control, however they are divided, and whether some were skipped."""
-    by_one, config = 0.5 * TARGET * 0.5, TrainConfig.flat(learning_rate_warmup=0, minibatches=2, passes=3)
+    """Equal updates of half the target lead to the same control, however many they are."""
+    by_one = 0.5 * TARGET * 0.5
     expected = next_control(Control(), divergence=by_one, entropy=0.5)
     for updates in (2, 4, 6):
         kl = np.mean([by_one * before**2 for before in range(updates)])
-        for divided in (config, config.replace(minibatches=1, passes=4)):
-            chex.assert_trees_all_close(steered_by(divided, kl, updates)[0], expected, rtol=1e-5)
-    chex.assert_trees_all_equal(steered_by(config, 0.0, 1)[0], jax.tree.map(jnp.float32, Control()))
+        chex.assert_trees_all_close(steered_by(kl, updates)[0], expected, rtol=1e-5)
+    chex.assert_trees_all_equal(steered_by(0.0, 1)[0], jax.tree.map(jnp.float32, Control()))
 
 
-@pytest.mark.parametrize(("step", "is_moved"), [(3, False), (4, True)])
-def test_the_control_stays_for_the_updates_of_the_warm_up(step, is_moved):
-    config = TrainConfig.flat(learning_rate_warmup=18, minibatches=2, passes=3)
-    after, _ = steered_by(config, 0.0, 6, step=step)
-    assert (float(after.update_scale) != pytest.approx(1 / BOUND)) == is_moved
+def test_after_a_warm_up_of_the_learning_rate_updates_have_the_size_that_they_have_without_one():
+    def scales(warm_up, best_rate=1.0, steps=60):
+        control, found = Control(), []
+        for step in range(steps):
+            size = float(control.update_scale) * min(1.0, (step + 1) / warm_up) / best_rate
+            control = next_control(control, divergence=TARGET * 0.5 * size**2, entropy=0.5)
+            found.append(size)
+        return found
+
+    for best_rate in (0.1, 1.0, 10.0):
+        for warm_up in (5, 20):
+            sizes = scales(warm_up, best_rate)
+            assert sizes[-1] == pytest.approx(scales(1, best_rate)[-1], rel=0.05)
+            assert max(sizes) < 1.5
 
 
 @pytest.mark.parametrize(("algorithm", "clip_scale"), [("dapo", 1.0), ("rloo", None), ("kl_cov", None)])
 def test_the_clip_range_is_noted_where_there_is_one(algorithm, clip_scale):
-    assert steered_by(TrainConfig.flat(minibatches=2), 0.1, 2, algorithm=algorithm)[1].clip_scale == clip_scale
+    assert steered_by(0.1, 2, algorithm=algorithm)[1].clip_scale == clip_scale
 
 
 @pytest.mark.parametrize(

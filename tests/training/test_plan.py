@@ -388,7 +388,7 @@ def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
     refused(capsys, "--device 'abacus' is unknown; choose one of a100, h100", *flags, "--device", "abacus")
     assert main([*flags, "--attention", "cudnn", "--max-response-tokens", "980"]) == 0
     mask = 4 * 1000**2 * 2  # two rows of 1,000 slots
-    assert re.search(rf"^  in both: cuDNN's mask +{mask / 1e9:.3f}$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(rf"^  in an update: cuDNN's mask +{mask / 1e9:.3f}$", capsys.readouterr().out, re.MULTILINE)
     refused(capsys, "--device-count is 0", *flags, "--device-count", "0")
     refused(capsys, "cut over 8 devices .*; plan with --device-count 8", *flags, "--fsdp", "4", "--tensor", "2")
     refused(capsys, r"this process has 8 devices and the plan is for 99; .*device_count=99", *flags, "--device-count", "99")

@@ -173,14 +173,14 @@ def log_probs(folder: Path, pace: Pace) -> None:
     pace.rounds(lambda: jax.block_until_ready(gradient(hidden, head)))
 
 
-def gae(folder: Path, pace: Pace, *, lengths: Sequence[int] = (work.STEPS,)) -> None:
-    """Advantages of rows of these lengths, one for all or one each."""
+def gae(folder: Path, pace: Pace) -> None:
+    """Advantages of rows of one length."""
     from rljax.ops.gae import gae as advantages  # noqa: PLC0415
 
     del folder
     random = np.random.default_rng(0)
     rewards, values = (jnp.asarray(random.normal(size=(work.ROWS, work.STEPS)).astype(np.float32)) for _ in range(2))
-    mask = jnp.asarray(np.broadcast_to(np.arange(work.STEPS) < np.array(lengths)[:, None], rewards.shape))
+    mask = jnp.ones((work.ROWS, work.STEPS), bool)
     compiled = jax.jit(partial(advantages, gamma=work.GAMMA, lambda_=work.LAMBDA))
     pace.rounds(lambda: [jax.block_until_ready(compiled(rewards, values, mask)) for _ in range(10)])
 
@@ -231,6 +231,5 @@ CASES = {
     "decode_spread": partial(decode, work.SPREAD),
     "log_probs": log_probs,
     "gae": gae,
-    "gae_ragged": partial(gae, lengths=work.RAGGED),
     "import": imported,
 }

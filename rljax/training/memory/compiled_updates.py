@@ -103,13 +103,17 @@ def layout_of(config: TrainConfig, mesh: Mesh, prompt_length: int, count: int) -
 def mask_bytes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> int:
     """Bytes on each device of what cuDNN's attention reads in place of segments: visible slots in 16 bits, and their gradient.
 
+    They are those of a micro-batch, or of the examples of the auxiliary loss where they have more rows.
+
     0 for other attention. The programs that are compiled here have none, because CPUs lack this kernel.
     """
     if config.model.attention != "cudnn":
         return 0
     responses = config.sampling.prompts // config.optimization.minibatches * config.sampling.group_size
     slots = prompt_length + config.sampling.max_response_tokens
-    return 4 * slots**2 * rows_at_once(config, mesh, prompt_length, responses) // row_shards(mesh)
+    examples = config.warm_start.batch if config.optimization.auxiliary else 0
+    rows = max(rows_at_once(config, mesh, prompt_length, responses), examples)
+    return 4 * slots**2 * rows // row_shards(mesh)
 
 
 def _full(count: int, prompt_length: int, length: int) -> Sequences:

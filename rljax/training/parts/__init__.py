@@ -1,4 +1,4 @@
-"""Parts that a run is built of: policy, tokenizer, adapter, problems and reward, from the settings or from the user."""
+"""Parts that a run is built of: policy, model folder, tokenizer, adapter, problems and reward, and the user's own (`seams`)."""
 
 from rljax.lazy import lazy_names
 
