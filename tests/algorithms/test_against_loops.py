@@ -555,11 +555,6 @@ def rows(x):
     return jnp.asarray(x.reshape(P * G, T))
 
 
-def compiled(function):
-    """Without optimisation: to compile, not to run, is what these tests cost."""
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False})
-
-
 def batch_of(name):
     rollout = Rollout(
         mask=D.mask,
@@ -576,7 +571,7 @@ def batch_of(name):
         reward_parts={"answer": D.rewards, "form": D.form},
     )
     algorithm = BY_NAME[name](**OPTIONS.get(name, {}))
-    return algorithm, compiled(lambda rollout: prepare(algorithm, rollout, progress=0.25))(rollout)
+    return algorithm, jax.jit(lambda rollout: prepare(algorithm, rollout, progress=0.25))(rollout)
 
 
 def test_every_algorithm_has_its_loop():
@@ -590,7 +585,7 @@ def test_loss_and_gradient(name):
     algorithm, batch = batch_of(name)
     objective = OBJECTIVES[name]
     others = {"entropy": rows(D.entropy), "teacher_divergence": rows(dirty(D.divergence))}
-    descend = compiled(jax.value_and_grad(lambda logp, batch: loss(algorithm, logp, batch, **others)[0]))
+    descend = jax.jit(jax.value_and_grad(lambda logp, batch: loss(algorithm, logp, batch, **others)[0]))
     value, gradient = descend(rows(dirty(D.x)), batch)
     np.testing.assert_allclose(value, -objective(D.x, D.x), rtol=1e-12)
     np.testing.assert_allclose(gradient.reshape(P, G, T), -slope(objective, D.x), rtol=1e-6, atol=1e-9)
@@ -601,7 +596,7 @@ def test_loss_and_gradient(name):
 def test_value_loss_and_gradient(name):
     algorithm, batch = batch_of(name)
     objective = VALUE_LOSSES[name]
-    descend = compiled(jax.value_and_grad(lambda values, batch: value_loss(algorithm, values, batch)[0]))
+    descend = jax.jit(jax.value_and_grad(lambda values, batch: value_loss(algorithm, values, batch)[0]))
     value, gradient = descend(rows(dirty(D.new_values)), batch)
     np.testing.assert_allclose(value, objective(D.new_values, D.new_values), rtol=1e-12)
     np.testing.assert_allclose(gradient.reshape(P, G, T), slope(objective, D.new_values), rtol=1e-6, atol=1e-9)

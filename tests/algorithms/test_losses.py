@@ -31,8 +31,7 @@ def rows(x):
 
 
 def prepare(algorithm, rollout):
-    fast = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}  # to compile, not to run
-    return jax.jit(partial(prepare_eagerly, algorithm), compiler_options=fast)(rollout)
+    return jax.jit(partial(prepare_eagerly, algorithm))(rollout)
 
 
 @pytest.mark.usefixtures("untyped")

@@ -46,13 +46,8 @@ def moved(rollout):
     return (rollout.behaviour_logp + 0.4 * DRAWN["shift"][: len(rollout.mask)]).reshape(-1, T)
 
 
-def compiled(function):
-    """Without optimisation: to compile, not to run, is what these tests cost."""
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False})
-
-
 def prepare(algorithm: Algorithm, rollout: Rollout, **options):
-    return compiled(partial(prepare_eagerly, algorithm, **options))(rollout)
+    return jax.jit(partial(prepare_eagerly, algorithm, **options))(rollout)
 
 
 def descend(algorithm: Algorithm, rollout: Rollout, progress=None):
@@ -65,7 +60,7 @@ def descend(algorithm: Algorithm, rollout: Rollout, progress=None):
             results += jax.value_and_grad(lambda x: value_loss(algorithm, x, batch)[0])(logp)
         return results
 
-    return compiled(both)(rollout, moved(rollout))
+    return jax.jit(both)(rollout, moved(rollout))
 
 
 def assert_same(ours, theirs):
@@ -229,7 +224,7 @@ def test_on_policy_gradient_is_reinforce(name, rollout):
         batch = prepare_eagerly(algorithm, rollout, progress=0.5)
         return batch, jax.grad(lambda x: loss(algorithm, x, batch)[0])(rollout.behaviour_logp.reshape(-1, T))
 
-    batch, slope = compiled(reinforced)(rollout)
+    batch, slope = jax.jit(reinforced)(rollout)
     same = np.allclose(slope, -batch.weights * batch.advantage, rtol=1e-9, atol=1e-12)
     assert same == (name != "gepo")
     assert slope.any() == (name != "gkd"), "which learns from a divergence alone"

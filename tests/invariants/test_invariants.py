@@ -153,10 +153,8 @@ class Program:
     def __init__(self, algorithm: Algorithm):
         self.algorithm = algorithm
         self.traces = 0
-        # What these tests cost is compilation, not running.
-        fast = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-        self.prepare = jax.jit(self.prepare_traced, static_argnames="minibatches", compiler_options=fast)
-        self.losses = jax.jit(self.losses_traced, compiler_options=fast)
+        self.prepare = jax.jit(self.prepare_traced, static_argnames="minibatches")
+        self.losses = jax.jit(self.losses_traced)
 
     def prepare_traced(self, rollout: Rollout, progress, minibatches: int = 1) -> Batch:
         self.traces += 1
