@@ -42,8 +42,8 @@ from rljax.book.claim_tasks import (
     NUMBER,
     SEEDS,
     Sources,
-    scores_in_results,
     facts_of,
+    scores_in_results,
     sources,
     with_algorithm,
     world_hash,
@@ -159,14 +159,14 @@ def sources_text(found: Sources, rows: Sequence[Mapping[str, Any]]) -> str:
     """How much of the claims' results could be used as it is, and what was added."""
     without = [len(names) for names in (found.without_setting, found.without_number, found.own_rewards)]
     claims = len({name for task in found.tasks for name in task.claims})
-    measured = Counter((row["claim"], row["arm"]) for row in rows if row["from"])
-    tasks, pairs, several = len(found.tasks), measured.total(), sum(count > 1 for count in measured.values())
-    complete = sum(count == len(ALGORITHMS) for count in measured.values())
+    in_results = Counter((row["claim"], row["arm"]) for row in rows if row["from"])
+    tasks, pairs, several = len(found.tasks), in_results.total(), sum(count > 1 for count in in_results.values())
+    complete = sum(count == len(ALGORITHMS) for count in in_results.values())
     return f"""\
 Of {sum(without) + claims} claims {without[0]} train no table of logits by a `Setting`, {without[1]} have no mean pass rate during
 training among their numbers, and {without[2]} has rewards that only its own algorithms can read. The other {claims} have {tasks}
-tasks. Of the {len(rows)} pairs of task and algorithm their results have {pairs}: none for {tasks - len(measured)} tasks, one for
-{len(measured) - several}, more for {several}, and all six for {complete}: few arms use one of the six unchanged.
+tasks. Of the {len(rows)} pairs of task and algorithm their results have {pairs}: none for {tasks - len(in_results)} tasks, one for
+{len(in_results) - several}, more for {several}, and all six for {complete}: few arms use one of the six unchanged.
 The other {len(rows) - pairs} pairs were measured as further arms of the claims. Without them the claims' results cannot train a
 selector: a comparison of two arms says nothing about other algorithms. Tasks of one world have much in common, so intervals
 over tasks are too narrow.

@@ -91,7 +91,7 @@ def check_policy(policy: Policy, params: Params, *, rows: int, prompt_length: in
     """Refuse a policy that cannot score responses of these lengths, without computing anything.
 
     Raises:
-        InputError: its scores have another shape, or `score` cannot be traced or gradient_of.
+        InputError: its scores have another shape, or `score` cannot be traced or differentiated.
     """
     prompts, responses = np.ones((rows, prompt_length), np.int32), np.ones((rows, response_length), np.int32)
     logp = np.zeros(responses.shape, np.float32)
@@ -212,7 +212,7 @@ def make_gradient(
     """Build `(state, base, teacher's params, layout, batch) -> (gradient of the loss in the state's params, metrics)`.
 
     Args:
-        algorithm: its loss is gradient_of.
+        algorithm: its loss is differentiated.
         compare: scores the tokens, beside the teacher's.
         copy: a `Policy.copies`. It is called once, before the first of several micro-batches; a single one casts where it reads.
     """

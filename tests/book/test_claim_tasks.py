@@ -9,9 +9,9 @@ import pytest
 from rljax.algorithms import dapo, grpo, rloo
 from rljax.book.claim_results import read_results
 from rljax.book.claim_tasks import (
-    scores_in_results,
     facts_of,
     fingerprint,
+    scores_in_results,
     setting_of,
     share_of_errors,
     sources,

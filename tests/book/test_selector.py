@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rljax.book.claim_tasks import scores_in_results, facts_of, with_algorithm, world_hash
+from rljax.book.claim_tasks import facts_of, scores_in_results, with_algorithm, world_hash
 from rljax.book.claims import find_page
 from rljax.book.experiment_rows import rows_of
 from rljax.book.selector import choice, cross_fitted_best, leave_out, ridge, standardised
