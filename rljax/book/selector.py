@@ -140,7 +140,7 @@ def leave_out(
     """
     count, _, seeds = scores.shape
     if not related.diagonal().all():
-        raise ValueError("related must be true of each task and itself")
+        raise ValueError("each task must be related to itself")
     if (~related).sum(1).min() < 2:
         raise ValueError(f"a choice must have two or more other tasks, got {(~related).sum(1).min()}")
     best, tasks = cross_fitted_best(scores), np.arange(count)

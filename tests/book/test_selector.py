@@ -94,7 +94,7 @@ def test_a_task_without_others_and_one_that_sees_itself_are_refused():
     facts, scores = np.zeros((3, 1)), np.zeros((3, 2, 2))
     with pytest.raises(ValueError, match="two or more other tasks, got 1"):
         leave_out(facts, scores, np.array([[1, 0, 0], [0, 1, 1], [0, 0, 1]], bool), fixed=0, penalty=1.0)
-    with pytest.raises(ValueError, match="each task for itself"):
+    with pytest.raises(ValueError, match="each task must be related to itself"):
         leave_out(facts, scores, np.zeros((3, 3), bool), fixed=0, penalty=1.0)
 
 
