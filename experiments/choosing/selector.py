@@ -42,8 +42,8 @@ from rljax.book.claim_tasks import (
     NUMBER,
     SEEDS,
     Sources,
-    committed_scores,
     facts_of,
+    scores_in_results,
     sources,
     with_algorithm,
     world_hash,
@@ -73,8 +73,8 @@ def settings_of(row: Mapping[str, Any]) -> str:
     )
 
 
-def known() -> tuple[dict[str, Page], dict[str, Results], Sources]:
-    """The claims, their results and their tasks."""
+def read_claims() -> tuple[dict[str, Page], dict[str, Results], Sources]:
+    """Read the claims and their results, and find their tasks."""
     pages = {name: read_page(file) for name, file in claim_files().items()}
     results = {name: read_results(page) for name, page in pages.items()}
     return pages, results, sources([*pages.values()], results)
@@ -120,16 +120,16 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
     scores = np.array([[by_key[(task["claim"], task["arm"], name)] for name in names] for task in tasks])
     facts = np.array([features(task["facts"]) for task in tasks])
     worlds = [task["world"] for task in tasks]
-    left_out = {
+    related = {
         "claim": np.array([[are_related(one, other) for other in tasks] for one in tasks]),
         "world": np.array([[one == other for other in worlds] for one in worlds]),
     }
     means = scores.mean(-1)
     close = int((np.ptp(means, axis=1) < 0.01).sum())
     lines, chosen = [f"In {close} of the {len(tasks)} tasks the scores of all {len(names)} lie within a point.", ""], []
-    for kind, without in left_out.items():
+    for kind, mask in related.items():
         all_found = {
-            f"{penalty:g}": leave_out(facts, scores, without, fixed=names.index("dapo"), penalty=penalty)
+            f"{penalty:g}": leave_out(facts, scores, mask, fixed=names.index("dapo"), penalty=penalty)
             for penalty in (PENALTY, *OTHER_PENALTIES)
         }
         main = all_found[f"{PENALTY:g}"]
@@ -158,15 +158,15 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
 def sources_text(found: Sources, rows: Sequence[Mapping[str, Any]]) -> str:
     """How much of the claims' results could be used as it is, and what was added."""
     without = [len(names) for names in (found.without_setting, found.without_number, found.own_rewards)]
-    used = len({name for task in found.tasks for name in task.claims})
-    committed = Counter((row["claim"], row["arm"]) for row in rows if row["from"])
-    tasks, pairs, several = len(found.tasks), committed.total(), sum(count > 1 for count in committed.values())
-    complete = sum(count == len(ALGORITHMS) for count in committed.values())
+    claims = len({name for task in found.tasks for name in task.claims})
+    in_results = Counter((row["claim"], row["arm"]) for row in rows if row["from"])
+    tasks, pairs, several = len(found.tasks), in_results.total(), sum(count > 1 for count in in_results.values())
+    complete = sum(count == len(ALGORITHMS) for count in in_results.values())
     return f"""\
-Of {sum(without) + used} claims {without[0]} train no table of logits by a `Setting`, {without[1]} have no mean pass rate during
-training among their numbers, and {without[2]} has rewards that only its own algorithms can read. The other {used} have {tasks}
-tasks. Of the {len(rows)} pairs of task and algorithm their results have {pairs}: none for {tasks - len(committed)} tasks, one for
-{len(committed) - several}, more for {several}, and all six for {complete}: few arms use one of the six unchanged.
+Of {sum(without) + claims} claims {without[0]} train no table of logits by a `Setting`, {without[1]} have no mean pass rate during
+training among their numbers, and {without[2]} has rewards that only its own algorithms can read. The other {claims} have {tasks}
+tasks. Of the {len(rows)} pairs of task and algorithm their results have {pairs}: none for {tasks - len(in_results)} tasks, one for
+{len(in_results) - several}, more for {several}, and all six for {complete}: few arms use one of the six unchanged.
 The other {len(rows) - pairs} pairs were measured as further arms of the claims. Without them the claims' results cannot train a
 selector: a comparison of two arms says nothing about other algorithms. Tasks of one world have much in common, so intervals
 over tasks are too narrow.
@@ -175,11 +175,11 @@ over tasks are too narrow.
 
 def main() -> None:
     """Measure the scores that are missing, and write the tables."""
-    pages, results, found = known()
+    pages, results, found = read_claims()
     by_key = {(task.page.name, task.arm): task for task in found.tasks}
 
     @cache
-    def described(claim: str, arm: str) -> dict[str, Any]:
+    def task_facts(claim: str, arm: str) -> dict[str, Any]:
         task = by_key[(claim, arm)]
         return {
             "claims": task.claims,
@@ -189,15 +189,15 @@ def main() -> None:
 
     def score(claim: str, arm: str, algorithm: str) -> dict[str, Any]:
         task = by_key[(claim, arm)]
-        origin, scores = committed_scores(task, ALGORITHMS[algorithm], pages, results) or ("", [])
+        origin, scores = scores_in_results(task, ALGORITHMS[algorithm], pages, results) or ("", [])
         if not scores:
             changed = with_algorithm(task.page.claim.arms[arm], ALGORITHMS[algorithm])
             scores = np.asarray(task.page.claim.measure(changed, task.seeds)[NUMBER]).tolist()
-        return {**described(claim, arm), "from": origin, "scores": [float(f"{value:.4g}") for value in scores]}
+        return {**task_facts(claim, arm), "from": origin, "scores": [float(f"{value:.4g}") for value in scores]}
 
     wanted = [{"claim": claim, "arm": arm, "algorithm": name} for claim, arm in by_key for name in ALGORITHMS]
     rows = add_missing_rows(OUT, wanted, score, settings=settings_of)
-    rows = [row | described(row["claim"], row["arm"]) for row in rows if (row["claim"], row["arm"]) in by_key]
+    rows = [row | task_facts(row["claim"], row["arm"]) for row in rows if (row["claim"], row["arm"]) in by_key]
     write_rows(OUT, rows)
     tables = f"{sources_text(found, rows)}\n{report(rows)}"
     OUT.with_suffix(".md").write_text(

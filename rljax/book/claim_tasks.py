@@ -177,7 +177,7 @@ def _names_of_numbers(results: Results, claim: str) -> list[str]:
     return [*next(iter(results.arms().values()))]
 
 
-def committed_scores(
+def scores_in_results(
     task: Task, algorithm: Algorithm, pages: Mapping[str, Page], results: Mapping[str, Results]
 ) -> tuple[str, list[float]] | None:
     """Scores that an arm of a claim has already: of this algorithm on this task, measured in the same way.

@@ -96,7 +96,7 @@ def choice(
 ) -> int:
     """The algorithm with the highest predicted score for a task.
 
-    What is predicted is the score less the mean of the task's algorithms, as how hard a task is says nothing about the choice.
+    The model predicts a score less the mean score of the task's algorithms: how hard a task is says nothing about the choice.
 
     Args:
         facts: of the tasks of the table.
@@ -112,7 +112,7 @@ def choice(
 def leave_out(
     facts: Float[np.ndarray, "N F"],
     scores: Float[np.ndarray, "N A S"],
-    left_out: Bool[np.ndarray, "N N"],
+    related: Bool[np.ndarray, "N N"],
     *,
     fixed: int,
     penalty: float,
@@ -124,12 +124,12 @@ def leave_out(
     Args:
         facts: of each task.
         scores: of each algorithm on each task, larger is better.
-        left_out: row n: tasks by which nothing is chosen for task n; itself is one of them.
+        related: row n: tasks too much like task n to choose for it; a task is related to itself.
         fixed: the algorithm that is chosen always, for comparison.
         penalty: of `choice`.
 
     Raises:
-        ValueError: a task is not left out for itself, or fewer than two others are not.
+        ValueError: a task is not related to itself, or fewer than two others are unrelated to it.
 
     Example:
         >>> import numpy as np
@@ -139,15 +139,15 @@ def leave_out(
         ([0, 0, 1, 1], [0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0])
     """
     count, _, seeds = scores.shape
-    if not left_out.diagonal().all():
-        raise ValueError("left_out must leave out each task for itself")
-    if (~left_out).sum(1).min() < 2:
-        raise ValueError(f"a choice must have two or more other tasks, got {(~left_out).sum(1).min()}")
+    if not related.diagonal().all():
+        raise ValueError("each task must be related to itself")
+    if (~related).sum(1).min() < 2:
+        raise ValueError(f"a choice must have two or more other tasks, got {(~related).sum(1).min()}")
     best, tasks = cross_fitted_best(scores), np.arange(count)
     chosen, usual = np.zeros((2, count, seeds), int)
     for seed in range(seeds):
         means = np.delete(scores, seed, axis=-1).mean(-1)
-        for n, rest in enumerate(~left_out):
+        for n, rest in enumerate(~related):
             chosen[n, seed] = choice(facts[rest], means[rest], facts[n], penalty=penalty)
             usual[n, seed] = means[rest].mean(0).argmax()
     of_choice, of_usual = (scores[tasks[:, None], which, np.arange(seeds)].mean(-1) for which in (chosen, usual))

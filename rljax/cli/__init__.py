@@ -156,12 +156,12 @@ def _union(defaults: dict[str, Any]) -> Any:
     return reduce(or_, commands)
 
 
-def parse(arguments: Sequence[str], begun: Start | None = None) -> Any:
+def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
     """Parse a command line into the record of its command, as a subcommand of Tyro.
 
     Args:
         arguments: name of the command, and its flags.
-        begun: settings before the flags; None finds them.
+        start: settings before the flags; None finds them.
 
     Raises:
         InputError: `train` cannot start from these settings, or a flag of it does not exist.
@@ -170,9 +170,9 @@ def parse(arguments: Sequence[str], begun: Start | None = None) -> Any:
     record, _ = COMMANDS[arguments[0]]
     defaults: dict[str, Any] = {}
     if issubclass(record, Settings):
-        begun = start_from_flags(arguments[1:]) if begun is None else begun
-        check_flags(arguments[1:], record, begun.config)
-        defaults[arguments[0]] = record(begun.config)
+        start = start_from_flags(arguments[1:]) if start is None else start
+        check_flags(arguments[1:], record, start.config)
+        defaults[arguments[0]] = record(start.config)
     else:
         check_own_flags(arguments[0], arguments[1:], record)
     words = ["--help" if word == "--help-all" else word for word in arguments]
@@ -189,11 +189,11 @@ def run(arguments: list[str]) -> int:
     record, function = COMMANDS[name]
     if not issubclass(record, Settings):
         return function(parse(arguments))
-    begun = start_from_flags(arguments[1:])
+    start = start_from_flags(arguments[1:])
     if name == "train" and {"-h", "--help"} & set(arguments):
-        print(short_help(begun.config))
+        print(short_help(start.config))
         return 0
-    return function(parse(arguments, begun), begun, arguments[1:])
+    return function(parse(arguments, start), start, arguments[1:])
 
 
 def answer_to(error: Exception) -> str | None:

@@ -28,7 +28,7 @@ class Config(Settings):
     """Print JSON: a value and an origin for each setting."""
 
 
-def origins_in_force(begun: Start, config: TrainConfig, arguments: list[str]) -> dict[str, str]:
+def origins_in_force(start: Start, config: TrainConfig, arguments: list[str]) -> dict[str, str]:
     """Origin of each setting: the flag that sets it, else its origin before the flags."""
     flags = set(flags_in(arguments)) | {"--replicas" for flag in flags_in(arguments) if flag == "--data"}
     origins = {}
@@ -36,7 +36,7 @@ def origins_in_force(begun: Start, config: TrainConfig, arguments: list[str]) ->
         flag = f"--{name.replace('_', '-')}"
         negated = f"--no-{name.replace('_', '-')}"
         set_by = next((word for word in (flag, negated) if word in flags), None)
-        origins[name] = begun.origin(name) if set_by is None else f"flag {set_by}"
+        origins[name] = start.origin(name) if set_by is None else f"flag {set_by}"
     return origins
 
 
@@ -53,10 +53,10 @@ def groups_of(config: TrainConfig) -> dict[str, dict[str, Any]]:
     return groups
 
 
-def run_config(command: Config, begun: Start, arguments: list[str]) -> int:
+def run_config(command: Config, start: Start, arguments: list[str]) -> int:
     """Print the settings as YAML with their origins as comments, or as JSON."""
     config = replace(command.config, task=command.config.generated_task)
-    origins = {**dict.fromkeys(config.to_flat(), DEFAULT), **origins_in_force(begun, command.config, arguments)}
+    origins = {**dict.fromkeys(config.to_flat(), DEFAULT), **origins_in_force(start, command.config, arguments)}
     groups = {
         group: {name: value for name, value in settings.items() if not command.changed or origins[name] != DEFAULT}
         for group, settings in groups_of(config).items()

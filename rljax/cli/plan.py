@@ -44,9 +44,9 @@ def pretend_devices(environment: MutableMapping[str, str], count: int) -> None:
     environment["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={count}".strip()
 
 
-def run_plan(command: Plan, begun: Start, arguments: list[str]) -> int:
+def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
     """Print the plan, and how it would fit."""
-    del begun, arguments
+    del start, arguments
     config, count = command.config, command.device_count
     if count < 1:
         raise InputError(f"--device-count is {count}; it must be at least 1.")

@@ -42,7 +42,7 @@ class Train(Settings):
     from its last checkpoint, as with --resume auto."""
 
 
-def run_train(command: Train, begun: Start, arguments: list[str]) -> int:
+def run_train(command: Train, start: Start, arguments: list[str]) -> int:
     """Train, or resume a run.
 
     The exit code is 0 if the run is done, 130 if Ctrl-C or SIGTERM stopped it and everything is saved. The process ends with 75 if
@@ -56,7 +56,7 @@ def run_train(command: Train, begun: Start, arguments: list[str]) -> int:
         from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
         from rljax.training.loop import train  # noqa: PLC0415
 
-    for note in begun.notes if command.host in (None, 0) else ():
+    for note in start.notes if command.host in (None, 0) else ():
         print(f"note: {note}", file=sys.stderr)
     join_hosts(command.coordinator, command.hosts, command.host, limit=command.config.devices.host_timeout)
     try:

@@ -149,13 +149,13 @@ def candidates_of(command: Tune, arguments: Sequence[str]) -> dict[str, list[str
     return found
 
 
-def run_tune(command: Tune, begun: Start, arguments: list[str]) -> int:
+def run_tune(command: Tune, start: Start, arguments: list[str]) -> int:
     """Train the candidates, print the table, and draw it; 130 if Ctrl-C stopped it and everything is saved.
 
     Raises:
         InputError: there is nothing to compare, a setting cannot be tried, or the folder has another tuning.
     """
-    del begun
+    del start
     from rljax.cli import parse  # noqa: PLC0415  it imports this module
 
     words = candidates_of(command, arguments)

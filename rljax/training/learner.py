@@ -118,13 +118,13 @@ def make_recorder(
     """Build the function that adds the rewards of a rollout to those that the state keeps, if it keeps any."""
     remember = make_remember(setup.algorithm, state)
 
-    def recorded(state: TrainState, prompt_ids: Int[np.ndarray, "P"], rollout: Rollout[np.ndarray]) -> TrainState:
+    def record_rewards(state: TrainState, prompt_ids: Int[np.ndarray, "P"], rollout: Rollout[np.ndarray]) -> TrainState:
         if state.remembered is None:
             return state
         remembered = remember(state.remembered, prompt_ids, rollout, state.kl_coefficient)
         return state._replace(remembered=remembered)
 
-    return recorded
+    return record_rewards
 
 
 def make_improve(

@@ -66,14 +66,14 @@ def make_study(setup: Setup) -> Study:
     has a correction: then `policy_logp` is what the state's parameters give the tokens, and the correction weighs the two.
     """
     observe = make_observe(setup)
-    rescored = None if setup.algorithm.correction is None else make_rescored(setup)
+    rescore = None if setup.algorithm.correction is None else make_rescore(setup)
     values_of = None if setup.critic is None else make_rollout_values(setup, setup.algorithm)
     kinds = kind_numbers(setup.train.prompts.problems) if setup.algorithm.needs("kinds") else None
 
     def study(state: TrainState, groups: Groups, sampler: Params | None = None) -> Lesson:
         groups, gap = pad(groups, setup.config.sampling.prompts), None
-        if sampler is not None and rescored is not None:
-            groups, gap = rescored(state, groups)
+        if sampler is not None and rescore is not None:
+            groups, gap = rescore(state, groups)
         sequences = sequences_of(groups)
         rollout = observe(state, for_algorithm(groups), sequences, sampler)
         if kinds is not None:
@@ -86,7 +86,7 @@ def make_study(setup: Setup) -> Study:
     return study
 
 
-def make_rescored(setup: Setup) -> Callable[[TrainState, Groups], tuple[Groups, float | None]]:
+def make_rescore(setup: Setup) -> Callable[[TrainState, Groups], tuple[Groups, float | None]]:
     """Build the function that puts the log-probabilities under the state's parameters into `policy_logp`.
 
     Returns:
@@ -94,7 +94,7 @@ def make_rescored(setup: Setup) -> Callable[[TrainState, Groups], tuple[Groups, 
     """
     scores = make_scores(make_score(setup.policy, setup.config.sampling.temperature), setup.mesh, scored_rows(setup))
 
-    def rescored(state: TrainState, groups: Groups) -> tuple[Groups, float | None]:
+    def rescore(state: TrainState, groups: Groups) -> tuple[Groups, float | None]:
         rollout, mask = groups.rollout, groups.rollout.mask
         drawn = required(rollout.policy_logp, "rollout.policy_logp")
         logp = scores(scored(setup.base, state.params), sequences_of(groups)).logp.reshape(mask.shape)
@@ -102,7 +102,7 @@ def make_rescored(setup: Setup) -> Callable[[TrainState, Groups], tuple[Groups, 
         gap = float(np.asarray(k3(jnp.asarray(drawn), jnp.asarray(logp)))[mask].mean()) if mask.any() else None
         return groups._replace(rollout=rollout._replace(policy_logp=logp)), gap
 
-    return rescored
+    return rescore
 
 
 def progress(setup: Setup, state: TrainState) -> float:

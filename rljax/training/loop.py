@@ -137,7 +137,7 @@ def train(
             folder = existing
             check_base(folder, base)
         killed = hold(folder, stack)
-        folder, checkpoint, losses = open_run(config, setup, state, folder, None if existing is None else changes)
+        folder, checkpoint, losses = open_run(config, setup, state, folder, changes)
         display = together(lambda: stack.enter_context(with_log(screen, folder)))
         display.measuring(accuracy_name(setup.heldout))
         grace = GracePeriod(config.run.grace if jax.process_count() == 1 else None)
@@ -152,7 +152,7 @@ def train(
         setup = setup.watched(display.judging)
         setup = setup._replace(train=setup.train.timed(partial(stopwatch.phase, "judge")))
         run = Run(setup, folder, display, run_trackers, stop, disk, saver, stopwatch)
-        introduce(run, checkpoint, None if existing is None else changes)
+        introduce(run, checkpoint, changes)
         abandoned = [ABANDONED] if killed and existing is not None else []
         for loss in (*abandoned, *losses):
             display.warning(loss)

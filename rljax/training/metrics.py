@@ -50,20 +50,21 @@ def mean_update(records: Sequence["UpdateMetrics"]) -> "UpdateMetrics | None":
         >>> present(mean_update([UpdateMetrics(None, 2.0), UpdateMetrics(None, np.inf, 1.0)]))
         {'grad_norm': 2.0, 'skipped_updates': 0.5}
     """
-    made = mean_of([record for record in records if not record.skipped_updates])
-    if not records:
-        return None
-    share = float(np.mean([float(record.skipped_updates) for record in records]))
-    return (UpdateMetrics(None, None) if made is None else made)._replace(skipped_updates=share)
+    return _mean_of_sound(records, UpdateMetrics(None, None), "skipped_updates")
 
 
 def mean_critic_update(records: Sequence["CriticMetrics"]) -> "CriticMetrics | None":
     """The same for updates of the critic."""
-    made = mean_of([record for record in records if not record.skipped_value_updates])
+    return _mean_of_sound(records, CriticMetrics(None, None, None), "skipped_value_updates")
+
+
+def _mean_of_sound(records: Sequence[Any], empty: Any, skipped: str) -> Any:
+    """The mean of the records whose field `skipped` is 0, or `empty`, with the share of the others; None without a record."""
     if not records:
         return None
-    share = float(np.mean([float(record.skipped_value_updates) for record in records]))
-    return (CriticMetrics(None, None, None) if made is None else made)._replace(skipped_value_updates=share)
+    shares = [float(getattr(record, skipped)) for record in records]
+    mean = mean_of([record for record, share in zip(records, shares, strict=True) if not share])
+    return (empty if mean is None else mean)._replace(**{skipped: float(np.mean(shares))})
 
 
 @documented

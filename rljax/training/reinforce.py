@@ -40,18 +40,18 @@ def reinforce(run: Run, checkpoint: Checkpoint, grace: GracePeriod) -> Checkpoin
     unsound, watch = 0, begin_watch(run, checkpoint)
     run.stopwatch.lap()  # the time before belongs to no RL step
     while int(checkpoint.state.step) < steps:
-        done = one_step(run, tools, checkpoint, choose_prompts, grace)
-        checkpoint, step = done.checkpoint, int(done.checkpoint.state.step)
-        run.log("rl", step, done.numbers)
-        watch, events = watch.followed_by({"phase": "rl", "step": step, **done.numbers})
+        result = one_step(run, tools, checkpoint, choose_prompts, grace)
+        checkpoint, step = result.checkpoint, int(result.checkpoint.state.step)
+        run.log("rl", step, result.numbers)
+        watch, events = watch.followed_by({"phase": "rl", "step": step, **result.numbers})
         run.report(events)
         before, checkpoint = checkpoint, with_remedies(run, checkpoint, watch)
         if checkpoint.remedies != before.remedies:
             tools = tools_after(run, checkpoint)
-        unsound = skipped_in_a_row(unsound, done.numbers.get("skipped_updates"))
-        run.check_updates(checkpoint, unsound, "--learning-rate", done.lesson)
+        unsound = skipped_in_a_row(unsound, result.numbers.get("skipped_updates"))
+        run.check_updates(checkpoint, unsound, "--learning-rate", result.lesson)
         if settings.sample_every and (step % settings.sample_every == 0 or step == 1):
-            show_samples(run, step, done.sampled)
+            show_samples(run, step, result.sampled)
         if step == steps or (settings.eval_every and step % settings.eval_every == 0):
             checkpoint = evaluate_and_keep_best(run, checkpoint, step)
             accuracy = required(checkpoint.notes.quality, "notes.quality").accuracy
@@ -76,8 +76,8 @@ class Tools(NamedTuple):
 
 
 @documented
-class Done(NamedTuple):
-    """A finished step."""
+class StepResult(NamedTuple):
+    """The outcome of a step."""
 
     checkpoint: Checkpoint
     """The state after it."""
@@ -89,7 +89,9 @@ class Done(NamedTuple):
     """Its metrics."""
 
 
-def one_step(run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: ChoosePrompts, grace: GracePeriod) -> Done:
+def one_step(
+    run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: ChoosePrompts, grace: GracePeriod
+) -> StepResult:
     """Sample, judge and learn once; only the sampling may be given up."""
     start, version = time.monotonic(), int(checkpoint.state.step)
     setup, ring = tools.setup, checkpoint.ring
@@ -118,7 +120,7 @@ def one_step(run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: Cho
     sampled = rollout_metrics(collected, wanted=wanted, version=version, seconds=seconds)
     numbers = present(learned) | present(sampled) | present(run.stopwatch.lap())
     after = checkpoint._replace(state=state, history=history, carried=collected.surplus, ring=ring)
-    return Done(after, collected.sampled, lesson, numbers)
+    return StepResult(after, collected.sampled, lesson, numbers)
 
 
 def tools_after(run: Run, checkpoint: Checkpoint) -> Tools:

@@ -255,7 +255,7 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
     if dropped:
         limit = config.data.max_prompt_tokens
         lines.append(f"{dropped} prompts are longer than max_prompt_tokens={limit} and were left out")
-    lines.extend(f"data: {reason}" for reason in setup.left_out)
+    lines.extend(f"data: {reason}" for reason in setup.omissions)
     if setup.faults:
         lines.append(f"data: {describe_faults(setup.faults)}")
     return lines

@@ -90,7 +90,7 @@ class Setup(NamedTuple):
     """Bad rows of the dataset, if they do not stop the run."""
     anchor: RolloutWorker | None = None
     """Samples responses to the problems that the policy is to keep solving, if it is held to its first parameters."""
-    left_out: Sequence[str] = ()
+    omissions: Sequence[str] = ()
     """Good rows that are not used: how many, and why."""
     examples: Sequences | None = None
     """What the auxiliary loss is computed on, if there is one."""
@@ -116,6 +116,21 @@ def _check_sizes(config: TrainConfig, mesh: Mesh) -> None:
         check_rows(mesh, warm_start_batch=config.warm_start.batch)
 
 
+def checked_algorithm(config: TrainConfig, seams: Seams) -> tuple[TrainConfig, Algorithm]:
+    """The algorithm with the parts that the settings add, and the settings that fit it.
+
+    Raises:
+        InputError: the algorithm cannot work with the settings.
+    """
+    algorithm = add_correction(make_algorithm(config) if seams.algorithm is None else seams.algorithm, config)
+    check_controller(config, algorithm, own_optimizer=seams.optimizer is not None)
+    algorithm = add_entropy_bonus(algorithm, config)
+    config = settings_for(config, algorithm)
+    check_algorithm(algorithm, config)
+    check_reference(algorithm, config)
+    return config, algorithm
+
+
 def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     """Build everything that a run uses.
 
@@ -128,12 +143,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     """
     check_parts(seams)
     mesh = make_mesh(config.devices.replicas, config.devices.fsdp, config.devices.tensor)
-    algorithm = add_correction(make_algorithm(config) if seams.algorithm is None else seams.algorithm, config)
-    check_controller(config, algorithm, own_optimizer=seams.optimizer is not None)
-    algorithm = add_entropy_bonus(algorithm, config)
-    config = settings_for(config, algorithm)
-    check_algorithm(algorithm, config)
-    check_reference(algorithm, config)
+    config, algorithm = checked_algorithm(config, seams)
     _check_sizes(config, mesh)
     tokenizer = make_tokenizer(config)
     policy = chosen_policy(config, seams, tokenizer, mesh)
@@ -185,7 +195,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
         order=make_stream(config, train.problems),
         faults=problems.faults,
         anchor=make_anchor_worker(config, tokenizer, worker),
-        left_out=problems.left_out,
+        omissions=problems.omissions,
         examples=make_examples(config, train, tokenizer, prompt_length),
     )
 

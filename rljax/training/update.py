@@ -165,11 +165,11 @@ def rows_of(batch: Batch[Array], responses: Int[Array | np.ndarray, "C"]) -> Bat
     responses = jnp.asarray(responses)
     response_mask = (responses >= 0)[:, None]
 
-    def picked(array: Array) -> Array:
+    def pick(array: Array) -> Array:
         rows = array[jnp.maximum(responses, 0)]
         return jnp.where(response_mask, rows, jnp.zeros_like(rows))
 
-    return jax.tree.map(picked, batch)
+    return jax.tree.map(pick, batch)
 
 
 def put_layout(mesh: Mesh, layout: Layout, batch: Batch[np.ndarray]) -> tuple[Layout, Batch[Array]]:
@@ -217,7 +217,7 @@ def make_gradient(
         copy: a `Policy.copies`. It is called once, before the first of several micro-batches; a single one casts where it reads.
     """
 
-    def differentiated(
+    def gradient_of(
         state: TrainState, base: Base | None, teacher: Params | None, layout: Layout, batch: Batch[Array]
     ) -> tuple[Params, LossMetrics]:
         penalized = under_control(at_strength(algorithm, state.kl_coefficient), state.opt_state)
@@ -231,7 +231,7 @@ def make_gradient(
 
         return accumulate(objective, state.params, layout, counts=has_responses)
 
-    return differentiated
+    return gradient_of
 
 
 def make_policy_step(
@@ -284,7 +284,7 @@ def compile_policy_step(
     auxiliary: Auxiliary = without_examples,
 ) -> Any:
     """Compile `(state, layout, batch, teacher, base, examples) -> (state, metrics)`; see `make_policy_step`."""
-    differentiated = make_gradient(algorithm, compare, copy)
+    gradient_of = make_gradient(algorithm, compare, copy)
 
     def step(
         state: TrainState,
@@ -294,7 +294,7 @@ def compile_policy_step(
         base: Base | None,
         examples: Examples | None = None,
     ) -> tuple[TrainState, UpdateMetrics]:
-        gradient, metrics = differentiated(state, base, teacher, layout, batch)
+        gradient, metrics = gradient_of(state, base, teacher, layout, batch)
         gradient, penalty = pull(state, gradient)
         gradient, supervised = auxiliary(state, base, gradient, examples)
         state, norm, sound = _apply_update(state, optimizer, gradient, metrics.loss)

@@ -9,9 +9,9 @@ import pytest
 from rljax.algorithms import dapo, grpo, rloo
 from rljax.book.claim_results import read_results
 from rljax.book.claim_tasks import (
-    committed_scores,
     facts_of,
     fingerprint,
+    scores_in_results,
     setting_of,
     share_of_errors,
     sources,
@@ -171,16 +171,16 @@ def test_claims_have_one_task_where_their_arms_differ_in_the_algorithm_alone(cla
 def test_scores_are_taken_from_a_claim_only_where_an_arm_is_the_algorithm_as_it_is(claims):
     pages, results = claims
     first, second, _, last = sources([*pages.values()], results).tasks
-    origin, scores = committed_scores(first, grpo(beta=0.0), pages, results)
+    origin, scores = scores_in_results(first, grpo(beta=0.0), pages, results)
     assert origin == "sapo: grpo"
     assert scores == [results["sapo"].runs["grpo"][str(seed)]["area"] for seed in range(16)]
-    assert committed_scores(first, grpo(beta=0.1), pages, results) is None
+    assert scores_in_results(first, grpo(beta=0.1), pages, results) is None
     assert (
-        committed_scores(first._replace(setting=first.setting._replace(learning_rate=0.1)), grpo(beta=0.0), pages, results)
+        scores_in_results(first._replace(setting=first.setting._replace(learning_rate=0.1)), grpo(beta=0.0), pages, results)
         is None
     )
-    assert committed_scores(second, dapo(), pages, results) is None  # that arm samples dynamically
-    assert committed_scores(last, rloo(), pages, results) is None  # that arm has two candidates
+    assert scores_in_results(second, dapo(), pages, results) is None  # that arm samples dynamically
+    assert scores_in_results(last, rloo(), pages, results) is None  # that arm has two candidates
 
 
 def test_a_claim_without_results_is_refused(claims):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rljax.book.claim_tasks import committed_scores, facts_of, with_algorithm, world_hash
+from rljax.book.claim_tasks import facts_of, scores_in_results, with_algorithm, world_hash
 from rljax.book.claims import find_page
 from rljax.book.experiment_rows import rows_of
 from rljax.book.selector import choice, cross_fitted_best, leave_out, ridge, standardised
@@ -36,12 +36,12 @@ def alone(count):
 def test_a_choice_does_not_see_the_tasks_that_are_left_out_for_it():
     random = np.random.default_rng(1)
     facts, scores, pairs = random.normal(size=(10, 2)), random.uniform(size=(10, 3, 4)), np.arange(10) // 2
-    left_out = pairs[:, None] == pairs
-    found = leave_out(facts, scores, left_out, fixed=0, penalty=1.0)
+    related = pairs[:, None] == pairs
+    found = leave_out(facts, scores, related, fixed=0, penalty=1.0)
     for pair in range(5):
         changed = scores.copy()
         changed[pairs == pair] = changed[pairs == pair, ::-1] * 7
-        again = leave_out(facts, changed, left_out, fixed=0, penalty=1.0)
+        again = leave_out(facts, changed, related, fixed=0, penalty=1.0)
         np.testing.assert_array_equal(again.chosen[pairs == pair], found.chosen[pairs == pair])
     seen = leave_out(facts, changed, alone(10), fixed=0, penalty=1.0)
     assert (seen.chosen[pairs == 4] != found.chosen[pairs == 4]).any()
@@ -94,7 +94,7 @@ def test_a_task_without_others_and_one_that_sees_itself_are_refused():
     facts, scores = np.zeros((3, 1)), np.zeros((3, 2, 2))
     with pytest.raises(ValueError, match="two or more other tasks, got 1"):
         leave_out(facts, scores, np.array([[1, 0, 0], [0, 1, 1], [0, 0, 1]], bool), fixed=0, penalty=1.0)
-    with pytest.raises(ValueError, match="each task for itself"):
+    with pytest.raises(ValueError, match="each task must be related to itself"):
         leave_out(facts, scores, np.zeros((3, 3), bool), fixed=0, penalty=1.0)
 
 
@@ -121,13 +121,13 @@ def experiment():
 def test_the_committed_scores_are_of_the_present_claims_and_their_page_is_made_from_them(experiment):
     rows = json.loads(experiment.OUT.read_text(encoding="utf-8"))
     assert rows_of(experiment.OUT, experiment.settings_of) == rows
-    pages, results, found = experiment.known()
+    pages, results, found = experiment.read_claims()
     assert {(row["claim"], row["arm"]) for row in rows} == {(task.page.name, task.arm) for task in found.tasks}
     tables = f"{experiment.sources_text(found, rows)}\n{experiment.report(rows)}"
     assert experiment.OUT.with_suffix(".md").read_text(encoding="utf-8").endswith(tables)
     for row in rows:
         task = next(task for task in found.tasks if (task.page.name, task.arm) == (row["claim"], row["arm"]))
-        committed = committed_scores(task, experiment.ALGORITHMS[row["algorithm"]], pages, results)
+        committed = scores_in_results(task, experiment.ALGORITHMS[row["algorithm"]], pages, results)
         assert (row["from"], row["scores"] if row["from"] else []) == (committed or ("", []))
         assert (row["claims"], row["world"]) == (task.claims, world_hash(task.setting.world))
     for name in ("staleness_gepo", "masked_weights", "prompt_mean"):  # a delay, a sampler, steps of one length and a judge

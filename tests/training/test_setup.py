@@ -96,16 +96,16 @@ def test_rows_that_are_left_out_are_told_with_their_reason(tmp_path):
     rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(20)]
     data, heldout = written(tmp_path / "sums.jsonl", rows), written(tmp_path / "heldout.jsonl", rows[:7])
     setup = make_setup(TINY.replace(dataset=data, heldout_dataset=heldout, heldout_problems=5))
-    assert list(setup.left_out) == [
+    assert list(setup.omissions) == [
         f"5 rows are left out: their prompts are among the held-out ones of {heldout}",
         f"2 rows are left out: heldout_problems=5 takes the first ones of {heldout}",
     ]
     assert len(setup.train.prompts.tokens) == 15
-    assert not make_setup(TINY.replace(dataset=data)).left_out
+    assert not make_setup(TINY.replace(dataset=data)).omissions
     copies = written(tmp_path / "copies.jsonl", [row for row in rows for _ in range(3)])
     setup = make_setup(TINY.replace(dataset=copies))
     used = len(setup.train.prompts.tokens) + len(setup.heldout.prompts.tokens)
-    assert list(setup.left_out) == [f"{60 - used} rows are left out: they repeat held-out prompts"]
+    assert list(setup.omissions) == [f"{60 - used} rows are left out: they repeat held-out prompts"]
 
 
 def test_several_rewards_are_named_with_commas(tmp_path):

@@ -113,7 +113,7 @@ def answer_problems(
     source = {"target": str(target), "checkpoint": checkpoint, "dataset": dataset, "limit": limit, "reward": judged_by}
     drawing = {"seed": seed, "batch": batch, "out": out, "watch": watch}
     scores = scores_by(choosers, opened, target, checkpoint)
-    sampled = judged_answers(opened, worker, samples, source=source, scores=scores, **drawing)
+    sampled = draw_answers(opened, worker, samples, source=source, scores=scores, **drawing)
     return Answered(sampled, worker.prompts.problems, worker.prompts.dropped, judged_by, at, columns, choosers)
 
 
@@ -131,7 +131,7 @@ def scores_by(
     return {name: value_named(name, opened, target, which=checkpoint) for name in names if name not in (VERIFIER, VOTES)}
 
 
-def judged_answers(
+def draw_answers(
     opened: OpenPolicy,
     worker: RolloutWorker,
     samples: int,

@@ -144,13 +144,13 @@ def _search_once(
         part = list(range(begin, min(begin + width, count)))
         part_key = jax.random.fold_in(key, begin)
         found += beam_search(worker, opened.params, value, part, search=settings, key=part_key, rows=batch)
-    right, known = judged_answers(worker, found)
+    right, known = judge_found(worker, found)
     tokens = np.array([result.tokens for result in found])
     return search_row(sampled, name, right=right, known=known, tokens=tokens, samples=samples, keep=settings.keep)
 
 
-def judged_answers(worker: RolloutWorker, found: Sequence[Found]) -> tuple[Bool[np.ndarray, "P"], Bool[np.ndarray, "P"]]:
-    """Masks of the answers of a search that are right, and of those for which this is known.
+def judge_found(worker: RolloutWorker, found: Sequence[Found]) -> tuple[Bool[np.ndarray, "P"], Bool[np.ndarray, "P"]]:
+    """Judge the answers of a search: masks of those that are right, and of those for which this is known.
 
     Raises:
         InputError: the run has an environment, which judges turns and not answers of a search; or the reward failed.

@@ -286,7 +286,7 @@ def update_terms(
     """
     config = setup.config
     compare, teacher = _comparison(setup)
-    differentiated = jax.jit(make_gradient(setup.algorithm, compare, setup.policy.copies))
+    gradient_of = jax.jit(make_gradient(setup.algorithm, compare, setup.policy.copies))
     pull = jax.jit(make_pull(config.algorithm.anchor))
     score = make_supervised_score(setup.policy, config.sampling.temperature)
     auxiliary = jax.jit(make_auxiliary(score, config.optimization.auxiliary))
@@ -298,7 +298,7 @@ def update_terms(
     parts = mini_batches((sequences, batch), config.optimization.minibatches)
     for number, (responses, part) in enumerate(each for each in parts if each[1].weights.any()):
         layout = lay_out(responses, part.mask, rows=rows, devices=row_shards(setup.mesh))
-        gradient, metrics = differentiated(state, setup.base, teacher, *put_layout(setup.mesh, layout, part))
+        gradient, metrics = gradient_of(state, setup.base, teacher, *put_layout(setup.mesh, layout, part))
         gradient, _ = pull(state, gradient)
         gradient, supervised = auxiliary(state, setup.base, gradient, draw(step, number))
         updates, _ = setup.optimizer.update(gradient, state.opt_state, state.params)

@@ -23,8 +23,8 @@ AUTO = "auto"
 
 def settings_of(
     config: TrainConfig | None, resume: str | Path | None, seams: Seams
-) -> tuple[TrainConfig, RunFolder | None, tuple[Change, ...]]:
-    """The settings of a run; its folder, if the run is resumed; and the settings that the resume changes.
+) -> tuple[TrainConfig, RunFolder | None, tuple[Change, ...] | None]:
+    """The settings of a run; and its folder and the settings that change, both None unless the run is resumed.
 
     Raises:
         InputError: `config` and `resume` are both None, a setting must not change, or the other arguments differ from those of the
@@ -39,7 +39,7 @@ def settings_of(
             raise InputError(
                 "train() needs a configuration, or resume=FOLDER to continue a run; pass at least one of them."
             )
-        return config, None, ()
+        return config, None, None
     existing = together(lambda: RunFolder.open(resume))
     saved, needed = saved_settings(existing.config)
     check_seams(needed, seams)

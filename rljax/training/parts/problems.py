@@ -34,7 +34,7 @@ class Problems(NamedTuple):
     """Problems to evaluate on."""
     faults: Sequence[Fault] = ()
     """Bad rows of the dataset."""
-    left_out: Sequence[str] = ()
+    omissions: Sequence[str] = ()
     """Good rows that are not used: how many, and why."""
 
 
@@ -84,12 +84,12 @@ def make_problems(
         raise InputError(
             f"Every prompt of {data.dataset!r} is in {data.heldout_dataset!r} too; nothing is left to train on."
         )
-    left_out = omission(
+    omissions = omission(
         len(loaded.problems) - len(problems), f"their prompts are among the held-out ones of {separate.source}"
     )
     beyond = len(separate.problems) - len(heldout)
-    left_out += omission(beyond, f"heldout_problems={data.heldout_problems} takes the first ones of {separate.source}")
-    return Problems(problems, heldout, [*loaded.faults, *separate.faults], left_out)
+    omissions += omission(beyond, f"heldout_problems={data.heldout_problems} takes the first ones of {separate.source}")
+    return Problems(problems, heldout, [*loaded.faults, *separate.faults], omissions)
 
 
 def omission(count: int, reason: str) -> list[str]:
