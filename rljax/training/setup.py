@@ -131,6 +131,17 @@ def checked_algorithm(config: TrainConfig, seams: Seams) -> tuple[TrainConfig, A
     return config, algorithm
 
 
+def _check_prompts(*parts: EncodedPrompts) -> None:
+    """Refuse a prompt without a token: the model predicts the first token of a response at the slot before it."""
+    for prompts in parts:
+        for problem, tokens in zip(prompts.problems, prompts.tokens, strict=True):
+            if not tokens:
+                raise InputError(
+                    f"the prompt {problem.prompt!r:.80} has no token, and a response begins after one; give it text, or a "
+                    "tokenizer with a bos token."
+                )
+
+
 def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     """Build everything that a run uses.
 
@@ -153,6 +164,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     optimizer = None if seams.optimizer is None else without_frozen(seams.optimizer, frozen)
     problems = problems_of_run(config, seams)
     train, heldout = (encode_problems(config, part, tokenizer) for part in (problems.train, problems.heldout))
+    _check_prompts(train, heldout)
     prompt_length = max(map(len, train.tokens + heldout.tokens))
     drawn = prompt_length if seams.engine is None else None
     left = check_room(

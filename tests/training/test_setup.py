@@ -6,6 +6,7 @@ import jax
 import pytest
 from small_runs import SMALL, even_length
 
+from rljax.data.problem import Problem
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig
@@ -90,6 +91,17 @@ def test_a_row_that_is_no_object_is_refused():
     config, passed = with_dataset(TINY, [{"prompt": "1", "answer": "1"}, "2"])
     with pytest.raises(InputError, match="the dataset, row 2: a row must be an object"):
         make_setup(config, Seams(dataset=passed))
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_prompt_without_a_token_is_refused(part):
+    """Characters have no opening token; that of bytes is a prompt by itself."""
+    problems = ([Problem("1+1=", "2")], [Problem("2+1=", "3")])
+    problems[part].append(Problem("", "4"))
+    with pytest.raises(InputError, match=r"^the prompt '' has no token, and a response begins after one"):
+        make_setup(TINY.replace(tokenizer=None), Seams(problems=problems))
+    setup = make_setup(TINY, Seams(problems=problems))
+    assert (setup.train, setup.heldout)[part].prompts.tokens[-1] == [load_tokenizer("bytes").bos_token_id]
 
 
 def test_rows_that_are_left_out_are_told_with_their_reason(tmp_path):
