@@ -3,6 +3,7 @@
 rljax imports nothing of them, and they import nothing of rljax.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -27,7 +28,11 @@ SHOWN = ("torch", "trl", "transformers", "google-tunix", "rlax", "jax", "jaxlib"
 
 
 def python_of(peer: str, work: Path) -> Path:
-    """The interpreter of a peer's environment, which is made if it is not there, or has other packages."""
+    """The interpreter of a peer's environment, which is made if it is not there, or has other packages.
+
+    Raises:
+        SystemExit: pip cannot install them, as on a machine without a network.
+    """
     folder, wanted = work / peer, PACKAGES[peer]
     python, note = folder / "bin" / "python", folder / "packages.json"
     if note.is_file() and json.loads(note.read_text(encoding="utf-8")) == wanted:
@@ -35,7 +40,8 @@ def python_of(peer: str, work: Path) -> Path:
     print(f"making {folder}: {', '.join(wanted)}", flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=True)
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=True)
+    if subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=False).returncode:
+        raise SystemExit(f"pip cannot install what {peer} needs ({', '.join(wanted)}), see above; leave {peer} out.")
     note.write_text(json.dumps(wanted), encoding="utf-8")
     return python
 
@@ -59,12 +65,20 @@ def versions(python: Path | str) -> dict[str, str]:
     return {name: found[name] for name in ("Python", *SHOWN) if name in found}
 
 
-def own_versions() -> dict[str, str]:
-    """Version and commit of the rljax that is measured, and the packages that it uses."""
+def commit() -> str:
+    """The commit of these files in words; for a copy outside of a checkout a hash of its sources."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=HERE, check=True, capture_output=True, text=True).stdout.strip()
 
-    changed = " with changes" if git("status", "--porcelain", "--", "../../rljax", ".") else ""
-    release = f"{rljax.__version__} (commit {git('rev-parse', '--short=12', 'HEAD')}{changed})"
-    return {"rljax": release} | versions(sys.executable)
+    try:
+        changed = " with changes" if git("status", "--porcelain", "--", "../../rljax", ".") else ""
+        return f"commit {git('rev-parse', '--short=12', 'HEAD')}{changed}"
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        sources = b"".join(file.read_bytes() for file in sorted(Path(rljax.__file__).parent.rglob("*.py")))
+        return f"in no checkout, sources {hashlib.sha256(sources).hexdigest()[:12]}"
+
+
+def own_versions() -> dict[str, str]:
+    """Version and commit of the rljax that is measured, and the packages that it uses."""
+    return {"rljax": f"{rljax.__version__} ({commit()})"} | versions(sys.executable)

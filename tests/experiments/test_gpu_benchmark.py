@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -102,6 +103,32 @@ def test_the_sizes_are_those_that_the_cases_are_named_after(gpu):
     }
     assert tokens == {"train_16k": 16_384, "train_65k": 65_536}
     assert {name: gpu.STEPS[name].prompts for name in ("decode_500", "decode_64")} == {"decode_500": 500, "decode_64": 64}
+
+
+@pytest.mark.parametrize("missing", ["git", "checkout"])
+def test_a_copy_without_git_is_measured_and_says_so(gpu, tmp_path, monkeypatch, missing):
+    environments = sys.modules["environments"]
+    assert re.fullmatch(r"commit [0-9a-f]{12}( with changes)?", environments.commit())
+    if missing == "git":
+        monkeypatch.setenv("PATH", str(tmp_path))
+    else:
+        monkeypatch.setattr(environments, "HERE", tmp_path)
+    version = environments.own_versions()["rljax"]
+    assert re.fullmatch(rf"{re.escape(rljax.__version__)} \(in no checkout, sources [0-9a-f]{{12}}\)", version)
+
+
+def test_a_library_that_cannot_be_installed_is_to_be_left_out(gpu, tmp_path, monkeypatch):
+    def create(folder, with_pip):
+        python = folder / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.write_text("#!/bin/sh\nexit 1\n")
+        python.chmod(0o755)
+
+    environments = sys.modules["environments"]
+    monkeypatch.setattr(environments.venv, "create", create)
+    for _ in range(2):  # what is half made is not taken for whole
+        with pytest.raises(SystemExit, match=r"pip cannot install what trl needs \(torch==.*\), see above; leave trl out"):
+            environments.python_of("trl", tmp_path)
 
 
 def test_the_command_measures_on_a_cpu(tmp_path):

@@ -80,20 +80,24 @@ def test_cached_decode_is_the_whole_forward(params, whole):
 @pytest.mark.parametrize("length", [8, 11, 13])
 @pytest.mark.parametrize("window", [None, 3, 6])
 def test_a_prompt_read_in_chunks_leaves_the_cache_of_one_read_whole(params, monkeypatch, length, window):
-    """Rows of 2 to `length` tokens with padding before them, chunks of at most 4, and decoding after them."""
-    model, budget = Model(replace(CONFIG, window=window)), 3
+    """Rows of 2 to `length` tokens with padding before them, chunks of at most 4, and decoding after them; in float64, where the
+    order of a sum does not matter."""
+    model, budget = Model(replace(CONFIG, window=window, compute_dtype="float64")), 3
     tokens = jnp.array(np.random.default_rng(length).integers(2, 13, (4, length)))
     attention = jnp.arange(length)[None] >= jnp.array([0, 1, length // 2, length - 2])[:, None]
-    expected, whole_state = begin_decode(model, params, tokens, attention, budget)
-    monkeypatch.setattr(language_model, "PREFILL_TOKENS", 4)
-    out, state = begin_decode(model, params, tokens, attention, budget)
-    np.testing.assert_allclose(out, expected, atol=1e-4)
-    chex.assert_trees_all_equal_shapes_and_dtypes(state, whole_state)
-    chex.assert_trees_all_close(state, whole_state, atol=1e-4)
-    for token in (5, 6):
-        out, state = advance_decode(model, params, jnp.full(4, token), state)
-        expected, whole_state = advance_decode(model, params, jnp.full(4, token), whole_state)
-        np.testing.assert_allclose(out, expected, atol=1e-4)
+    further = [jnp.full(4, token) for token in (5, 6)]
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # as for whole numbers of 32 and 64 bits
+        params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), params)
+        expected, whole_state = begin_decode(model, params, tokens, attention, budget)
+        monkeypatch.setattr(language_model, "PREFILL_TOKENS", 4)
+        out, state = begin_decode(model, params, tokens, attention, budget)
+        np.testing.assert_allclose(out, expected, atol=1e-9)
+        chex.assert_trees_all_equal_shapes_and_dtypes(state, whole_state)
+        chex.assert_trees_all_close(state, whole_state, atol=1e-9)
+        for token in further:
+            out, state = advance_decode(model, params, token, state)
+            expected, whole_state = advance_decode(model, params, token, whole_state)
+            np.testing.assert_allclose(out, expected, atol=1e-9)
 
 
 def test_a_cache_read_in_chunks_has_the_precision_of_the_products(params, monkeypatch):

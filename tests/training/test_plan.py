@@ -319,6 +319,17 @@ def test_no_adapter_is_proposed_where_it_cannot_be():
     assert "--quantize nf4" not in dict(changes_to_try(TrainConfig.flat(lora_rank=2, quantize="int8"), 1))
 
 
+@pytest.mark.parametrize("replicas", [None, 1, 2])
+def test_the_mesh_that_is_proposed_can_be_typed_behind_the_flags_of_the_run(replicas):
+    config = TrainConfig.flat(replicas=replicas, fsdp=2, tensor=2)
+    flags, settings = changes_to_try(config, 8)[0]
+    words = flags.split()
+    typed = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+    axes = config.replace(**{name.removeprefix("--"): size for name, size in typed.items()}).devices
+    mesh, wanted = make_mesh(axes.replicas, axes.fsdp, axes.tensor), config.replace(**settings).devices
+    assert mesh.shape == make_mesh(wanted.replicas, wanted.fsdp, wanted.tensor).shape == {"data": 1, "fsdp": 4, "tensor": 2}
+
+
 def test_an_adapter_and_a_cut_model_need_less():
     one, eight = (make_plan(CONFIG, replace(SHAPE, layers=1), make_mesh(1, n), 20) for n in (1, 8))
     adapted = make_plan(CONFIG.replace(lora_rank=2), replace(SHAPE, layers=1), make_mesh(1, 1), 20)

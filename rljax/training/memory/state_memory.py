@@ -183,7 +183,8 @@ def changes_to_try(config: TrainConfig, count: int) -> list[Change]:
     fsdp, tensor = config.devices.fsdp, config.devices.tensor
     changes: list[Change] = []
     if fsdp * tensor < count:
-        changes.append((f"--fsdp {count // tensor}", {"fsdp": count // tensor, "replicas": 1}))
+        copies = "" if config.devices.replicas in (None, 1) else " --replicas 1"
+        changes.append((f"--fsdp {count // tensor}{copies}", {"fsdp": count // tensor, "replicas": 1}))
     fewest = count // tensor
     if config.optimization.microbatch_rows != fewest:
         changes.append((f"--microbatch-rows {fewest}", {"microbatch_rows": fewest}))
