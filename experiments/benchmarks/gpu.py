@@ -1,6 +1,7 @@
 """How much of an accelerator rljax uses, with random weights in bfloat16 at the shapes of Qwen3-0.6B and Qwen3-1.7B.
 
     python experiments/benchmarks/gpu.py                                        (one GPU of 80 GB)
+    python experiments/benchmarks/gpu.py --attention blockwise cudnn            (the training cases with both programs)
     python experiments/benchmarks/gpu.py --beside trl --trace /tmp/trace
     python experiments/benchmarks/gpu.py --shapes toy --platform cpu --peak 1e12 1e11 --out /tmp    (a trial)
 
@@ -92,6 +93,8 @@ class Arguments:
     """Models: qwen3-0.6b, qwen3-1.7b, toy."""
     cases: tuple[str, ...] = tuple(STEPS)
     """Cases."""
+    attention: tuple[Literal["blockwise", "dense", "cudnn", "splash"], ...] = ("blockwise",)
+    """Programs of the attention of whole sequences; the cases that train are measured with each."""
     platform: Literal["cuda", "tpu", "cpu"] = "cuda"
     """JAX's platform."""
     beside: tuple[Literal["trl"], ...] = ()
@@ -171,13 +174,14 @@ class Bench:
         self._arguments = arguments
         write_random_model(folder, SHAPES[name])
 
-    def row(self, case: str, device: Device) -> dict[str, Any]:
-        """Measure a case."""
+    def row(self, case: str, attention: str, device: Device) -> dict[str, Any]:
+        """Measure a case with a program of the attention."""
         shape = SHAPES[self._name]
-        step = (TOY_STEP if self._name == "toy" else STEPS[case])._replace(vocabulary=shape.vocab_size)
+        step = TOY_STEP if self._name == "toy" else STEPS[case]
+        step = step._replace(vocabulary=shape.vocab_size, attention=attention)
         name = {"t": "training_step", "d": "decode", "r": "rl_step"}[case[0]]
         trace = self._arguments.trace
-        rounds = self._rounds("rljax", name, step if trace is None else step._replace(trace=str(trace / case)))
+        rounds = self._rounds("rljax", name, step if trace is None else step._replace(trace=str(trace / case / attention)))
         first = self._rounds("rljax", name, step._replace(limit=1)) if case == "decode_64" else [0.0]
         seconds = statistics.median(rounds) - statistics.median(first)
         if seconds <= 0:
@@ -196,6 +200,15 @@ class Bench:
         (self._folder / work.STEP_FILE).write_text(sizes, encoding="utf-8")
         with side(library, case, python, self._folder, self._arguments.platform) as opened:
             return [opened.round()["seconds"] for _ in range(WARM + self._arguments.rounds)][WARM:]
+
+
+def pairs(arguments: Arguments) -> list[tuple[str, str]]:
+    """Each case with each program of the attention, and a decode once."""
+    return [
+        (case, attention)
+        for case in arguments.cases
+        for attention in (("blockwise",) if case.startswith("decode") else arguments.attention)
+    ]
 
 
 def device_kind(platform: str) -> str:
@@ -225,13 +238,13 @@ def table(content: dict[str, Any]) -> str:
         f"{content['bandwidth']:.4g} bytes a second.",
         "`python experiments/benchmarks/gpu.py` writes this page and says what each case is.",
         "",
-        f"| model | case | {' | '.join(NAMES.values())} | target |",
-        f"| --- | --- |{' ---: |' * len(NAMES)} --- |",
+        f"| model | case | attention | {' | '.join(NAMES.values())} | target |",
+        f"| --- | --- | --- |{' ---: |' * len(NAMES)} --- |",
     ]
     for key, row in content["rows"].items():
-        shape, _, case = key.partition("/")
+        shape, case, attention = key.split("/")
         cells = [f"{row[name]:,.4g}" if name in row else "-" for name in NAMES]
-        lines.append(f"| {shape} | {case} | {' | '.join(cells)} | {verdict(case, row)} |")
+        lines.append(f"| {shape} | {case} | {attention} | {' | '.join(cells)} | {verdict(case, row)} |")
     lines += ["", "Versions:", ""]
     for name, found in content["versions"].items():
         lines.append(f"- {name}: " + ", ".join(f"{package} {version}" for package, version in found.items()))
@@ -257,15 +270,18 @@ def main(arguments: Arguments) -> None:
     for name in arguments.shapes:
         with tempfile.TemporaryDirectory() as scratch:
             bench = Bench(Path(scratch), name, arguments)
-            for case in arguments.cases:
-                row = bench.row(case, device)
-                rows[f"{name}/{case}"] = row
+            for case, attention in pairs(arguments):
+                row = bench.row(case, attention, device)
+                rows[f"{name}/{case}/{attention}"] = row
                 head = {"made_on": made_on(), "device": kind, "machine": machine(), "versions": known}
                 head |= {"flops": device.flops, "bandwidth": device.bandwidth}
                 content = head | {"rows": rows}
                 file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
                 (arguments.out / "gpu.md").write_text(table(content), encoding="utf-8")
-                print(f"{name}/{case}: {row['seconds']:.3g} s, {row['tokens_per_second']:,.4g} tokens/s", flush=True)
+                print(
+                    f"{name}/{case}/{attention}: {row['seconds']:.3g} s, {row['tokens_per_second']:,.4g} tokens/s",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -44,6 +44,8 @@ class Step(NamedTuple):
     """Rows that are decoded at once."""
     on_cpu: bool = True
     """Whether all is float32 on a CPU; otherwise products are bfloat16, and layers are computed again in the backward pass."""
+    attention: str = "blockwise"
+    """Program that computes the attention of whole sequences."""
     trace: str | None = None
     """Folder for a profiler's trace of the second round."""
 

@@ -105,6 +105,16 @@ def test_the_sizes_are_those_that_the_cases_are_named_after(gpu):
     assert {name: gpu.STEPS[name].prompts for name in ("decode_500", "decode_64")} == {"decode_500": 500, "decode_64": 64}
 
 
+def test_a_case_that_trains_is_measured_with_each_attention(gpu):
+    arguments = gpu.Arguments(cases=("train_16k", "decode_64"), attention=("blockwise", "cudnn"))
+    assert gpu.pairs(arguments) == [("train_16k", "blockwise"), ("train_16k", "cudnn"), ("decode_64", "blockwise")]
+
+
+def test_the_attention_reaches_the_settings_of_the_run(gpu, tmp_path):
+    side = importlib.import_module("sides.of_rljax")
+    assert side.configuration(tmp_path, gpu.TOY_STEP._replace(attention="cudnn")).model.attention == "cudnn"
+
+
 @pytest.mark.parametrize("missing", ["git", "checkout"])
 def test_a_copy_without_git_is_measured_and_says_so(gpu, tmp_path, monkeypatch, missing):
     environments = sys.modules["environments"]
@@ -138,13 +148,13 @@ def test_the_command_measures_on_a_cpu(tmp_path):
     options = ["--cases", *cases, "--rounds", "1", "--out", tmp_path, "--trace", tmp_path / "trace"]
     subprocess.run([*command, *options], check=True, cwd=FOLDER.parents[1])
     content = json.loads((tmp_path / "gpu.json").read_text())
-    assert list(content["rows"]) == [f"toy/{case}" for case in cases]
+    assert list(content["rows"]) == [f"toy/{case}/blockwise" for case in cases]
     for key, row in content["rows"].items():
         assert all(row[name] > 0 for name in ("seconds", "tokens_per_second")), key
         assert any((tmp_path / "trace" / key.partition("/")[2]).rglob("*.xplane.pb")), key
-    assert 0 < content["rows"]["toy/train_65k"]["mfu"] < 1
-    assert 0 < content["rows"]["toy/decode_64"]["bandwidth_share"] < 1
+    assert 0 < content["rows"]["toy/train_65k/blockwise"]["mfu"] < 1
+    assert 0 < content["rows"]["toy/decode_64/blockwise"]["bandwidth_share"] < 1
     page = (tmp_path / "gpu.md").read_text()
-    assert "| toy | rl_step |" in page
+    assert "| toy | rl_step | blockwise |" in page
     assert page.count("missed") + page.count("✓") == 2, "a whole step has no target"
     assert content["versions"]["rljax"]["rljax"] in page

@@ -28,6 +28,7 @@ def configuration(folder: Path, step: work.Step):
         max_response_tokens=step.limit,
         dtype="float32" if step.on_cpu else "bfloat16",
         remat="none" if step.on_cpu else "full",
+        attention=step.attention,
         learning_rate=work.LEARNING_RATE,
         minibatches=1,
         microbatch_rows=step.microbatch,
