@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig, init_params, language_model, score_tokens, transformer_policy
 from rljax.rollout import Sampling, Sequences, pack
 from rljax.rollout.engine import seed_words
@@ -174,6 +175,14 @@ def test_top_k_keeps_the_k_likeliest(k, kept):
 @pytest.mark.parametrize(("p", "kept"), [(0.1, [0]), (0.39, [0]), (0.5, [0, 1]), (0.71, [0, 1, 2]), (1.0, [0, 1, 2, 3])])
 def test_top_p_keeps_the_smallest_set_that_reaches_p(p, kept):
     assert np.flatnonzero(np.isfinite(keep_top_p(jnp.array(LOGITS), p)[0])).tolist() == kept
+
+
+@pytest.mark.parametrize(
+    ("keep", "share"), [(keep_top_k, 0), (keep_top_p, 0.0), (keep_top_p, 1.5), (keep_top_p, float("nan"))]
+)
+def test_a_set_without_a_token_is_refused(keep, share):
+    with pytest.raises(InputError, match=rf"^{keep.__name__[5:]} must be .*; got {share}\.$"):
+        keep(jnp.array(LOGITS), share)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])
