@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.tree_util import KeyPath
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 
+from rljax.errors import InputError
 from rljax.models import Decoder, Params
 from rljax.models.policy import insert_rows, path_names
 from rljax.parallel import replicated, row_sharding
@@ -80,10 +81,23 @@ def shift_right(tokens: Int[Array, "B L"], attention: Bool[Array, "B L"]) -> tup
     return jnp.take_along_axis(tokens, order, axis=-1), jnp.take_along_axis(attention, order, axis=-1)
 
 
+def _check_truncation(sampling: Sampling) -> None:
+    """Refuse a set of tokens that would be empty."""
+    if sampling.top_k is not None and sampling.top_k < 1:
+        raise InputError(f"top_k must be at least 1, the number of tokens to draw from; got {sampling.top_k}.")
+    if sampling.top_p is not None and not 0 < sampling.top_p <= 1:
+        raise InputError(f"top_p must be above 0 and at most 1, a share of the probability; got {sampling.top_p}.")
+
+
 def draw(
     logits: Float[Array, "B V"], keys: Key[Array, "B"], sampling: Sampling
 ) -> tuple[Int[Array, "B"], Float[Array, "B"], Float[Array, "B"]]:
-    """Draw one token per row, each with its own key; return it and its log-probability after and before truncation."""
+    """Draw one token per row, each with its own key; return it and its log-probability after and before truncation.
+
+    Raises:
+        InputError: `top_k` is below 1, or `top_p` outside (0, 1].
+    """
+    _check_truncation(sampling)
     logits = logits.astype(jnp.float32)
     if sampling.temperature == 0:
         token = logits.argmax(-1).astype(jnp.int32)

@@ -12,8 +12,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, UInt32
 
-from rljax.errors import InputError
-
 
 def ordered_bits(numbers: Float[Array, "B V"]) -> UInt32[Array, "B V"]:
     """Map float32 numbers to whole numbers of the same order.
@@ -42,26 +40,14 @@ def _largest_threshold(
 
 
 def keep_top_k(logits: Float[Array, "B V"], k: int) -> Float[Array, "B V"]:
-    """Set all but the k largest log-odds to -inf (ties with the k-th are kept).
-
-    Raises:
-        InputError: k is less than 1.
-    """
-    if k < 1:
-        raise InputError(f"top_k must be at least 1, the number of tokens to draw from; got {k}.")
+    """Set all but the k largest log-odds to -inf (ties with the k-th are kept)."""
     bits = ordered_bits(logits)
     threshold = _largest_threshold(bits, lambda kept: kept.sum(-1) >= k)
     return jnp.where(bits >= threshold, logits, -jnp.inf)
 
 
 def keep_top_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
-    """Keep the smallest set of likeliest tokens whose probability reaches p; the likeliest always stays.
-
-    Raises:
-        InputError: p is not in (0, 1].
-    """
-    if not 0 < p <= 1:
-        raise InputError(f"top_p must be above 0 and at most 1, a share of the probability; got {p}.")
+    """Keep the smallest set of likeliest tokens whose probability reaches p; the likeliest always stays."""
     bits, probability = ordered_bits(logits), jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
     threshold = _largest_threshold(bits, lambda kept: jnp.where(kept, probability, 0.0).sum(-1) >= p)
     return jnp.where(bits >= threshold, logits, -jnp.inf)

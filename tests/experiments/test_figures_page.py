@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "benchmarks"
-COMMITTED = json.loads((FOLDER / "compiled_figures.json").read_text(encoding="utf-8"))["rows"]
+CONTENT = json.loads((FOLDER / "compiled_figures.json").read_text(encoding="utf-8"))
+COMMITTED = CONTENT["rows"]
 CHEAPEST = "qwen3-0.6b/1"
 
 
@@ -45,11 +47,12 @@ def test_the_cheapest_row_is_that_of_the_present_code(tmp_path):
     found = json.loads((tmp_path / "compiled_figures.json").read_text())["rows"][CHEAPEST]
     committed = COMMITTED[CHEAPEST]
     assert found["phases"] == {name: pytest.approx(work) for name, work in committed["phases"].items()}
-    counted = ("temporaries", "peak")  # by the compiler, which may be another version
+    counted = ("temporaries", "peak")  # by the compiler; those of other versions have needed up to 41 % more
+    tolerance = 0.1 if CONTENT["versions"]["jaxlib"] == version("jaxlib") else 0.5
     exact = [name for name in committed["bytes"] if name not in counted]
     assert {name: found["bytes"][name] for name in exact} == {name: committed["bytes"][name] for name in exact}
     for name in counted:
-        assert found["bytes"][name] == pytest.approx(committed["bytes"][name], rel=0.1)
+        assert found["bytes"][name] == pytest.approx(committed["bytes"][name], rel=tolerance)
 
 
 def test_an_unknown_row_is_refused():

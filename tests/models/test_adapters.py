@@ -57,7 +57,7 @@ def test_an_adapter_beside_its_matrices_is_the_merged_one(targets, remat):
     assert min(np.abs(leaf).max() for leaf in jax.tree.leaves(by_merged)) > 1e-3
     for one, other in zip(jax.tree.leaves(by_factor), jax.tree.leaves(by_merged), strict=True):
         size = np.abs(other).max()
-        np.testing.assert_allclose(one / size, other / size, atol=2e-5)
+        np.testing.assert_allclose(one / size, other / size, atol=4e-5)  # XLA 0.12 sums in another order: 2.3e-5
     assert scored(base, None) is base.params
     assert scored(None, base.params) is base.params
 

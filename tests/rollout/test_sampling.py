@@ -177,12 +177,11 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p(p, kept):
     assert np.flatnonzero(np.isfinite(keep_top_p(jnp.array(LOGITS), p)[0])).tolist() == kept
 
 
-@pytest.mark.parametrize(
-    ("keep", "share"), [(keep_top_k, 0), (keep_top_p, 0.0), (keep_top_p, 1.5), (keep_top_p, float("nan"))]
-)
-def test_a_set_without_a_token_is_refused(keep, share):
-    with pytest.raises(InputError, match=rf"^{keep.__name__[5:]} must be .*; got {share}\.$"):
-        keep(jnp.array(LOGITS), share)
+@pytest.mark.parametrize(("name", "number"), [("top_k", 0), ("top_p", 0.0), ("top_p", 1.5), ("top_p", float("nan"))])
+def test_a_set_without_a_token_is_refused(name, number):
+    sampling = Sampling(4, (1,), **{name: number})
+    with pytest.raises(InputError, match=rf"^{name} must be .*; got {number}\.$"):
+        draw(jnp.array(LOGITS), jax.random.split(jax.random.key(0), 1), sampling)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])

@@ -225,7 +225,7 @@ MODELS = {"transformer": transformer_policy(SHAPE, eos=1), "GRU": gru_policy(20)
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_request_gets_the_same_response_in_any_company(name):
-    """Permuted and split, token by token and bit by bit."""
+    """Permuted, token by token and bit by bit. Split, up to the arithmetic of the model, which may depend on the number of rows."""
     policy = MODELS[name]
     params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6)
@@ -242,10 +242,13 @@ def test_a_request_gets_the_same_response_in_any_company(name):
     permuted = engine.generate(params, [requests[place] for place in order])
     halves = engine.generate(params, requests[:9]) + engine.generate(params, requests[9:])
     for place, response in enumerate(whole):
-        for other in (permuted[order.index(place)], halves[place]):
+        for other, rounding in ((permuted[order.index(place)], 0.0), (halves[place], 3e-6)):
             assert (other.prompt_id, other.finish) == (response.prompt_id, response.finish)
-            for field in ("tokens", "mask", "behaviour_logp", "policy_logp"):
+            for field in ("tokens", "mask"):
                 np.testing.assert_array_equal(getattr(other, field), getattr(response, field), err_msg=f"{place} {field}")
+            for field in ("behaviour_logp", "policy_logp"):
+                found, expected = getattr(other, field), getattr(response, field)
+                np.testing.assert_allclose(found, expected, rtol=rounding, atol=rounding, err_msg=f"{place} {field}")
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -80,7 +80,7 @@ def test_no_matrix_is_cast_in_the_loop_and_the_gradient_is_the_same(data, change
         step, arguments = gradient_of(policy, data, mesh, copies=copies, rank=rank)
         program = step.lower(*arguments).compile()
         found[copies] = casts_in_loops(program, shapes), program(*arguments)
-    assert found[False][0] >= 8, "the count would notice a matrix, or the head"
+    assert found[False][0] >= 7, "the count would notice a matrix, or the head"
     assert found[True][0] == 0
     assert {leaf.dtype for leaf in jax.tree.leaves(found[True][1])} == {jnp.dtype("float32")}
     chex.assert_trees_all_close(found[True][1], found[False][1], rtol=1e-5, atol=1e-7)
