@@ -136,12 +136,12 @@ def table(rows: list[dict]) -> str:
         lines.append(
             f"| {name} | {len(mine)} | {of('before').mean():.1%} | {after.mean():.1%} ({after.min():.1%} to {after.max():.1%}) "
             f"| {of('best').mean():.1%} | {mine[0]['steps']} | {mine[0]['value_steps']} "
-            f"| {timed(mine[0]['step_seconds'], '.2f')} | {timed(mine[0]['seconds'], '.0f')} |"
+            f"| {seconds_text(mine[0]['step_seconds'], '.2f')} | {seconds_text(mine[0]['seconds'], '.0f')} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def timed(seconds: float | None, form: str) -> str:
+def seconds_text(seconds: float | None, form: str) -> str:
     """Write a time; None is the time of a run that shared the machine with other work."""
     return "not timed" if seconds is None else f"{seconds:{form}} s"
 

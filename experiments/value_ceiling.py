@@ -134,7 +134,7 @@ def sample(worker: RolloutWorker, params: Params, arguments: Arguments, seed: in
     return Sampled(groups, states, outcomes, rewards.mean(-1))
 
 
-def compared(critics: dict[str, Pretrained], sampled: Sampled) -> dict:
+def comparison(critics: dict[str, Pretrained], sampled: Sampled) -> dict:
     """Compare each critic with the Monte-Carlo values."""
     ceiling = explained(sampled.truth, sampled.outcomes)
     figures = {}
@@ -158,7 +158,7 @@ def measure(arguments: Arguments, seed: int) -> dict:
         jax.tree.map(np.testing.assert_array_equal, state.params, other.state.params)
     heldout = setup.heldout.drawn_with(temperature=setup.config.sampling.temperature)
     workers = {"training_prompts": setup.train, "heldout_prompts": heldout}
-    figures = {name: compared(critics, sample(worker, state.params, arguments, seed)) for name, worker in workers.items()}
+    figures = {name: comparison(critics, sample(worker, state.params, arguments, seed)) for name, worker in workers.items()}
     return {"seed": seed, **figures, "curves": {name: critic.curve for name, critic in critics.items()}}
 
 

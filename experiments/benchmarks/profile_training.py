@@ -67,7 +67,7 @@ def thread_times(folder: Path) -> Counter[str]:
     return times
 
 
-def timed(run: Callable[[], object], count: int) -> float:
+def median_seconds(run: Callable[[], object], count: int) -> float:
     """Median seconds of a call, after one that compiles."""
     times = []
     for _ in range(count + 1):
@@ -83,7 +83,7 @@ def main(arguments: Arguments) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         write_random_model(Path(scratch), SHAPE)
         update = updates(Path(scratch))
-        step = timed(update, 1 + arguments.updates)
+        step = median_seconds(update, 1 + arguments.updates)
         with jax.profiler.trace(scratch + "/recording"):
             for _ in range(arguments.updates):
                 update()

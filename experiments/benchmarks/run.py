@@ -165,7 +165,7 @@ def fresh(name: str, case: str, python: Path | str, folder: Path) -> float:
         return opened.round()["since_start"]
 
 
-def compared(case: Case, times: list[tuple[float, float]]) -> dict[str, Any]:
+def comparison(case: Case, times: list[tuple[float, float]]) -> dict[str, Any]:
     """A case's row of the results."""
     ratios = [theirs / ours for ours, theirs in times]
     return {
@@ -222,7 +222,7 @@ def main(arguments: Arguments) -> None:
         write_random_model(Path(scratch), SHAPE)
         for case in chosen:
             times = rounds_of(case, arguments.rounds or case.rounds, pythons, Path(scratch))
-            row = compared(case, times) | {"versions": {name: known[name] for name in ("rljax", case.peer)}}
+            row = comparison(case, times) | {"versions": {name: known[name] for name in ("rljax", case.peer)}}
             write_results(arguments.out, case.key, row, order=[other.key for other in CASES])
             print(f"{case.key}: {row['ratio']:.2f} ({row['lowest']:.2f} to {row['highest']:.2f})", flush=True)
 

@@ -117,7 +117,7 @@ def changed(params: Any, seed: int) -> Any:
     )
 
 
-def opened(folder: Path) -> torch.nn.Module:
+def load_model(folder: Path) -> torch.nn.Module:
     """A model of `transformers` from its folder, in float32."""
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
@@ -132,15 +132,17 @@ def model_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
     theirs.save_pretrained(folder / "theirs")
     config = read_config(folder / "theirs")
     params = load_params(folder / "theirs", config)
-    yield compared("transformers", family, "loaded", of_rljax(config, params), of_transformers(theirs))
+    yield comparison("transformers", family, "loaded", of_rljax(config, params), of_transformers(theirs))
     if not family.startswith("Mistral"):  # a model without a checkpoint is written as one of the other families
         own = changed(init_params(config, jax.random.key(0)), 1)
         write_model(folder / "own", model_contents(config, own, bos=None, eos=1))
-        yield compared("transformers", family, "exported", of_rljax(config, own), of_transformers(opened(folder / "own")))
+        yield comparison(
+            "transformers", family, "exported", of_rljax(config, own), of_transformers(load_model(folder / "own"))
+        )
     params = changed(params, 2)
     write_model(folder / "trained", model_contents(config, params, bos=None, eos=1, source=folder / "theirs"))
-    ours, theirs = of_rljax(config, params), of_transformers(opened(folder / "trained"))
-    yield compared("transformers", family, "trained", ours, theirs)
+    ours, theirs = of_rljax(config, params), of_transformers(load_model(folder / "trained"))
+    yield comparison("transformers", family, "trained", ours, theirs)
 
 
 def adapter_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
@@ -155,12 +157,12 @@ def adapter_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
         place = folder / name.replace(" ", "_")
         save_adapter(place, config, adapter, alpha=8.0, base=str(folder / "theirs"))
         ours = of_rljax(config, merge(params, adapter, jnp.float32(2.0)))
-        theirs = of_transformers(peft.PeftModel.from_pretrained(opened(folder / "theirs"), str(place)))
-        row = compared("peft", family, f"adapter of {name}", ours, theirs)
+        theirs = of_transformers(peft.PeftModel.from_pretrained(load_model(folder / "theirs"), str(place)))
+        row = comparison("peft", family, f"adapter of {name}", ours, theirs)
         yield row | {"change_by_adapter": float(np.abs(ours.logits - plain).max())}
 
 
-def compared(library: str, family: str, way: str, ours: Found, theirs: Found) -> dict[str, Any]:
+def comparison(library: str, family: str, way: str, ours: Found, theirs: Found) -> dict[str, Any]:
     """The largest differences between two libraries."""
     return {
         "library": library,

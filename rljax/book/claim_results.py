@@ -199,9 +199,10 @@ def equations_in(settings: object) -> list[dict[str, str]]:
 
 
 def _equation_names(function: FunctionType) -> str:
-    """Names of the ops that a function is or calls, and the numbers that it was made with; empty without ops."""
+    """Name of the op that a function is, or of those that it calls, and the numbers that it was made with; empty without ops."""
     names, around = names_of_ops(), inspect.getclosurevars(function)
-    functions = [function, *(value for value in around.globals.values() if isinstance(value, FunctionType))]
+    called = [value for value in around.globals.values() if isinstance(value, FunctionType)]
+    functions = [function] if function in names else called
     ops = [names[each].rpartition(".")[2] for each in functions if each in names]
     numbers = [f"{name}={value:g}" for name, value in around.nonlocals.items() if isinstance(value, float | int)]
     return " ".join([*ops, *numbers]) if ops else ""

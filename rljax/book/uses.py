@@ -84,11 +84,15 @@ def _walk(value: object, seen: set[int]) -> Iterator[str]:
 
 
 def _referred(function: Callable[..., Any]) -> Iterator[object]:
-    """Functions, and partial functions, that the body of a function refers to: in its closure and among its globals."""
+    """Functions, and partial functions, that the body of a function refers to: in its closure and among its globals.
+
+    In place of a compiled function there is the one that it compiles.
+    """
     assert isinstance(function, FunctionType)
     yield from (cell.cell_contents for cell in function.__closure__ or ())
     for name in _global_names(function.__code__):
         found = function.__globals__.get(name)
+        found = found if isinstance(found, FunctionType) else getattr(found, "__wrapped__", found)
         if isinstance(found, FunctionType | partial):
             yield found
 

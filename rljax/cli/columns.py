@@ -53,6 +53,6 @@ def formula_lines(formula: str, columns: int) -> list[str]:
     return fitted
 
 
-def listed(rows: Sequence[tuple[str, str]], columns: int) -> str:
+def with_paragraphs(rows: Sequence[tuple[str, str]], columns: int) -> str:
     """Names with a paragraph under each."""
     return "\n".join(f"  {name}\n{wrapped(text, columns, indent='      ', hang='      ')}" for name, text in rows)

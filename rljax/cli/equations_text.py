@@ -13,7 +13,7 @@ from rljax.book.ideas import IDEAS
 from rljax.book.references import cited, references
 from rljax.book.text_search import Match, content_words, search
 from rljax.book.uses import calls_of_ops, calls_of_records, ops_in, users, uses
-from rljax.cli.columns import columns_of, formula_lines, labelled, listed, wrapped
+from rljax.cli.columns import columns_of, formula_lines, labelled, with_paragraphs, wrapped
 from rljax.errors import InputError
 from rljax.preference.direct_losses import BY_NAME as DIRECT_LOSSES
 
@@ -55,7 +55,7 @@ def index_text(entries: Sequence[Equation], columns: int) -> str:
     parts: list[str] = []
     for (module, test), group in itertools.groupby(entries, key=lambda entry: (_shelf(entry), entry.test)):
         rows = [(entry.name, f"{entry.summary} [{entry.source}]") for entry in group]
-        parts.append(f"{wrapped(f'{module}, {test}', columns)}\n{listed(rows, columns)}")
+        parts.append(f"{wrapped(f'{module}, {test}', columns)}\n{with_paragraphs(rows, columns)}")
     return "\n\n".join(parts)
 
 
@@ -69,7 +69,7 @@ def matches_text(matches: Sequence[Match], query: str, columns: int, *, limit: i
     blocks = [entry_text(match.entry, linked[match.entry.name], columns) for match in matches[: min(WHOLE, limit)]]
     others = [(match.entry.name, match.entry.summary) for match in matches[WHOLE:limit]]
     if others:
-        blocks.append(f"also\n{listed(others, columns)}")
+        blocks.append(f"also\n{with_paragraphs(others, columns)}")
     words = content_words(query)
     notes = []
     if matches[0].found < len(words) and len(matches) > 1:

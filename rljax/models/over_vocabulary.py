@@ -19,7 +19,7 @@ from rljax.ops.arrays import sum_dtype
 
 
 def over_vocabulary(
-    function: Callable[..., Float[Array, "N A C"]],
+    function: Callable[..., Float[Array, "N C"]],
     *features: Features,
     temperature: float = 1.0,
     chunk: int,
@@ -53,10 +53,10 @@ def over_vocabulary(
     heads = [_of_each_part(one, cut.parts, mesh) for one, cut in zip(features, cuts, strict=True)]
 
     @jax.checkpoint
-    def of_chunk(hidden: list[Array], heads: list[Array | Copied]) -> Float[Array, "N A C"]:
+    def of_chunk(hidden: list[Array], heads: list[Array | Copied]) -> Float[Array, "N C"]:
         return function(*(_logits(h, w, temperature, mesh) for h, w in zip(hidden, heads, strict=True)))
 
-    def scan(_: None, hidden: list[Array]) -> tuple[None, Float[Array, "N A C"]]:
+    def scan(_: None, hidden: list[Array]) -> tuple[None, Float[Array, "N C"]]:
         return None, of_chunk(hidden, heads)
 
     return cuts[0].join(jax.lax.scan(scan, None, [cut.chunks for cut in cuts])[1])
@@ -73,12 +73,12 @@ def _of_each_part(features: Features, parts: int, mesh: Mesh | None) -> Array | 
 
 
 def _logits(
-    hidden: Float[Array, "N A C D"], head: Array | Copied, temperature: float, mesh: Mesh | None
-) -> Float[Array, "N A C V"]:
+    hidden: Float[Array, "N C D"], head: Array | Copied, temperature: float, mesh: Mesh | None
+) -> Float[Array, "N C V"]:
     weight = in_precision(
         head, hidden.dtype
     )  # here and not before the scan: so its gradient adds up in the head's own dtype
-    logits = jnp.einsum("NACD,NVD->NACV", hidden, weight, preferred_element_type=sum_dtype(hidden))
+    logits = jnp.einsum("NCD,NVD->NCV", hidden, weight, preferred_element_type=sum_dtype(hidden))
     return constrained(logits / temperature, LOGITS, mesh)
 
 

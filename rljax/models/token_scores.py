@@ -3,7 +3,7 @@
 The logits exist for a chunk of tokens at a time, in the forward and in the backward pass alike. Both are a `lax.scan`, so the
 memory does not grow with the number of chunks.
 
-Axes: N parts that devices hold, A rows of a part, K scored tokens of a row, C tokens of a chunk, D width, V vocabulary.
+Axes: R rows, K scored tokens of a row, N parts that devices hold, C tokens of a part in a chunk, D width, V vocabulary.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from rljax.models.packed import Features
 from rljax.ops.arrays import sum_dtype
 from rljax.records import documented
 
-LOGITS = ("rows", "tokens", "tokens", "vocab")
+LOGITS = ("rows", "tokens", "vocab")
 
 LOGITS_AT_ONCE = 40_000_000
 """Logits that a device holds at once where nothing else is set: 160 MB."""
@@ -37,43 +37,44 @@ def default_chunk(vocab_size: int) -> int:
 
 @documented
 class Chunked(NamedTuple):
-    """Tokens of rows, cut so that each device takes part in each chunk."""
+    """The tokens of all rows one after the other, cut so that each device takes part in each chunk."""
 
     chunks: Array
-    """The tokens, `[chunks, N, A, C, ...]`; the last chunk is filled up with zeros."""
-    length: int
-    """K, tokens of a row."""
+    """The tokens, `[chunks, N, C, ...]`; the last chunk is filled up with zeros."""
+    shape: tuple[int, int]
+    """R and K, rows and tokens of a row."""
 
     @property
     def parts(self) -> int:
         """N, parts that devices hold."""
         return self.chunks.shape[1]
 
-    def join(self, numbers: Float[Array, "chunks N A C"]) -> Float[Array, "R K"]:
+    def join(self, numbers: Float[Array, "chunks N C"]) -> Float[Array, "R K"]:
         """Put the numbers of all tokens back into rows."""
-        count, parts, rows, columns = numbers.shape
-        return jnp.moveaxis(numbers, 0, 2).reshape(parts * rows, count * columns)[:, : self.length]
+        rows, length = self.shape
+        return jnp.moveaxis(numbers, 0, 1).reshape(self.parts, -1)[:, : rows * length // self.parts].reshape(self.shape)
 
 
 def chunked(array: Array, chunk: int, mesh: Mesh | None) -> Chunked:
-    """Cut rows of tokens into chunks.
+    """Cut the tokens of rows into chunks of one size.
 
     Args:
         array: one entry a token, `[R, K, ...]`.
-        chunk: tokens of a part in a chunk.
+        chunk: most tokens of a part in a chunk.
         mesh: devices that share the rows; None: one device.
 
     Raises:
         ValueError: the mesh does not divide the rows.
     """
-    rows, length = array.shape[:2]
+    rows, length, *entry = array.shape
     parts = 1 if mesh is None else row_shards(mesh)
     if rows % parts:
         raise ValueError(f"the {rows} rows must be a multiple of the {parts} devices that share them")
-    columns = min(length, max(1, chunk * parts // rows))
-    chunks = -(-length // columns)
-    padded = jnp.pad(array, ((0, 0), (0, chunks * columns - length), *[(0, 0)] * (array.ndim - 2)))
-    return Chunked(jnp.moveaxis(padded.reshape(parts, rows // parts, chunks, columns, *array.shape[2:]), 2, 0), length)
+    tokens = rows // parts * length
+    chunks = -(-tokens // chunk)
+    size = -(-tokens // chunks)
+    padded = jnp.pad(array.reshape(parts, tokens, *entry), ((0, 0), (0, chunks * size - tokens), *[(0, 0)] * len(entry)))
+    return Chunked(jnp.moveaxis(padded.reshape(parts, chunks, size, *entry), 1, 0), (rows, length))
 
 
 def token_scores(
@@ -123,8 +124,8 @@ def features_scores(
     return token_scores(hidden, head, tokens, copy=copy, temperature=temperature, chunk=chunk, mesh=mesh)
 
 
-def _log_softmax(hidden: Array, head: Array, temperature: float, mesh: Mesh | None) -> Float[Array, "N A C V"]:
-    logits = jnp.einsum("NACD,VD->NACV", hidden, head, preferred_element_type=sum_dtype(hidden))
+def _log_softmax(hidden: Array, head: Array, temperature: float, mesh: Mesh | None) -> Float[Array, "N C V"]:
+    logits = jnp.einsum("NCD,VD->NCV", hidden, head, preferred_element_type=sum_dtype(hidden))
     return constrained(jax.nn.log_softmax(logits / temperature, axis=-1), LOGITS, mesh)
 
 
@@ -133,11 +134,11 @@ def _weight(head: Array, copy: Array | None, dtype: jnp.dtype, mesh: Mesh | None
     return constrained(head.astype(dtype) if copy is None else copy, ("vocab", "features"), mesh)
 
 
-def _is_token(logp: Float[Array, "N A C V"], tokens: Int[Array, "N A C"]) -> Bool[Array, "N A C V"]:
+def _is_token(logp: Float[Array, "N C V"], tokens: Int[Array, "N C"]) -> Bool[Array, "N C V"]:
     return jax.lax.broadcasted_iota(tokens.dtype, logp.shape, logp.ndim - 1) == tokens[..., None]
 
 
-def _chosen(logp: Float[Array, "N A C V"], tokens: Int[Array, "N A C"], mesh: Mesh | None) -> Float[Array, "N A C"]:
+def _chosen(logp: Float[Array, "N C V"], tokens: Int[Array, "N C"], mesh: Mesh | None) -> Float[Array, "N C"]:
     """Log-probability of each token. Where devices share the vocabulary, each looks in its own part."""
     if mesh is None or mesh.shape[TENSOR] == 1:
         return jnp.take_along_axis(logp, tokens[..., None], axis=-1)[..., 0]
@@ -147,7 +148,7 @@ def _chosen(logp: Float[Array, "N A C V"], tokens: Int[Array, "N A C"], mesh: Me
 def _plain_scores(
     hidden: Array, head: Array, copy: Array | None, tokens: Array, temperature: float, mesh: Mesh | None
 ) -> tuple[Array, Array]:
-    """Scan over the leading axis of `hidden [chunks, N, A, C, D]` and `tokens [chunks, N, A, C]`."""
+    """Scan over the leading axis of `hidden [chunks, N, C, D]` and `tokens [chunks, N, C]`."""
     weight = _weight(head, copy, hidden.dtype, mesh)
 
     def score(_: None, chunk: tuple[Array, Array]) -> tuple[None, tuple[Array, Array]]:
@@ -184,9 +185,9 @@ def _backward(
         by_logits = ((jnp.where(_is_token(logp, tokens), by_logp[..., None], 0.0) - pull) / temperature).astype(
             weight.dtype
         )
-        by_head = jnp.einsum("NACV,NACD->NVD", by_logits, hidden, preferred_element_type=sum_dtype(hidden))
+        by_head = jnp.einsum("NCV,NCD->NVD", by_logits, hidden, preferred_element_type=sum_dtype(hidden))
         return constrained(total + by_head, ("rows", "vocab", "features"), mesh), jnp.einsum(
-            "NACV,VD->NACD", by_logits, weight
+            "NCV,VD->NCD", by_logits, weight
         )
 
     nothing = jnp.zeros((hidden.shape[1], *head.shape), sum_dtype(hidden))

@@ -54,6 +54,18 @@ def _after_last(bootstrap: Array | None, mask: Mask, dtype: jnp.dtype) -> Float[
     return jnp.where(mask.astype(bool).any(-1), bootstrap.astype(dtype), jnp.zeros(rows, dtype))
 
 
+def _errors(mask: Array, rewards: Array, values: Array, discount: Array, after_last: Array) -> Array:
+    return rewards + discount * next_values(values, mask, after_last) - values
+
+
+def _advantages(mask: Array, rewards: Array, values: Array, discount: Array, decay: Array, after_last: Array) -> Array:
+    return discounted_sums(_errors(mask, rewards, values, discount, after_last), decay)
+
+
+def _returns(mask: Array, rewards: Array, discount: Array, after_last: Array) -> Array:
+    return discounted_sums(rewards + discount * next_values(jnp.zeros_like(rewards), mask, after_last), discount)
+
+
 @in_float32
 def td_errors(
     rewards: Float[Array, "*rows T"],
@@ -95,11 +107,7 @@ def td_errors(
     dtype = common_dtype(rewards, values)
     discount = jnp.asarray(gamma, dtype)
     after_last = _after_last(bootstrap, mask, dtype)
-
-    def errors(mask: Array, rewards: Array, values: Array) -> Array:
-        return rewards + discount * next_values(values, mask, after_last) - values
-
-    return without_gaps(errors, mask, rewards.astype(dtype), values.astype(dtype))
+    return without_gaps(_errors, mask, (rewards.astype(dtype), values.astype(dtype)), (discount, after_last))
 
 
 @in_float32
@@ -148,12 +156,7 @@ def gae(
     discount = jnp.asarray(gamma, dtype)
     decay = discount * jnp.asarray(lambda_, dtype)
     after_last = _after_last(bootstrap, mask, dtype)
-
-    def advantages(mask: Array, rewards: Array, values: Array) -> Array:
-        following = next_values(values, mask, after_last)
-        return discounted_sums(rewards + discount * following - values, decay)
-
-    return without_gaps(advantages, mask, rewards.astype(dtype), values.astype(dtype))
+    return without_gaps(_advantages, mask, (rewards.astype(dtype), values.astype(dtype)), (discount, decay, after_last))
 
 
 @in_float32
@@ -193,12 +196,7 @@ def monte_carlo_returns(
     check_tokens(mask, gamma, rewards=rewards)
     discount = jnp.asarray(gamma, rewards.dtype)
     after_last = _after_last(bootstrap, mask, rewards.dtype)
-
-    def returns(mask: Array, rewards: Array) -> Array:
-        following = next_values(jnp.zeros_like(rewards), mask, after_last)
-        return discounted_sums(rewards + discount * following, discount)
-
-    return without_gaps(returns, mask, rewards)
+    return without_gaps(_returns, mask, (rewards,), (discount, after_last))
 
 
 def lambda_returns(

@@ -14,16 +14,26 @@ TILE = 32
 
 
 def without_gaps(
-    equation: Callable[..., Float[Array, "*rows T"]], mask: Mask, *arrays: Float[Array, "*rows T"]
+    equation: Callable[..., Float[Array, "*rows T"]],
+    mask: Mask,
+    arrays: tuple[Float[Array, "*rows T"], ...],
+    numbers: tuple[Float[Array, "*#rows"], ...],
 ) -> Float[Array, "*rows T"]:
-    """Compute `equation(mask, *arrays)`, for which the tokens of a row have no gaps and the slots outside the mask hold 0.
+    """Compute `equation(mask, *arrays, *numbers)` for rows whose tokens have no gaps and whose slots outside the mask hold 0.
 
     Where a row has a gap between two tokens, the tokens of all rows are moved to the front, and the results back. Otherwise
     nothing moves; under `vmap` both are computed. The result is 0 outside the mask.
-    """
 
+    Outside of a compiled program, too, it is compiled once for each equation and shape, as `cond` alone would not be. So an
+    equation is a function of a module, and no closure.
+    """
+    return _compiled(equation, mask.astype(bool), arrays, numbers)  # pyright: ignore[reportUnknownVariableType]
+
+
+@jax.jit(static_argnames="equation")
+def _compiled(equation: Callable[..., Array], mask: Array, arrays: tuple[Array, ...], numbers: tuple[Array, ...]) -> Array:
     def in_place(mask: Array, *arrays: Array) -> Array:
-        return zero_outside(equation(mask, *(zero_outside(x, mask) for x in arrays)), mask)
+        return zero_outside(equation(mask, *(zero_outside(x, mask) for x in arrays), *numbers), mask)
 
     def at_the_front(mask: Array, *arrays: Array) -> Array:
         length = mask.shape[-1]
@@ -34,9 +44,8 @@ def without_gaps(
         result = in_place(front, *moved)
         return zero_outside(jnp.take_along_axis(result, jnp.maximum(place, 0), -1), mask)
 
-    keep = mask.astype(bool)
-    has_gaps = (_is_last(keep).sum(-1) > 1).any()
-    return jax.lax.cond(has_gaps, at_the_front, in_place, keep, *arrays)  # pyright: ignore[reportUnknownVariableType]
+    has_gaps = (_is_last(mask).sum(-1) > 1).any()
+    return jax.lax.cond(has_gaps, at_the_front, in_place, mask, *arrays)  # pyright: ignore[reportUnknownVariableType]
 
 
 def _next_slot(x: Array) -> Array:

@@ -90,6 +90,18 @@ def any_host(flag: bool) -> bool:
     return bool(process_allgather(np.asarray(flag)).any())
 
 
+def least(bytes_here: int | None) -> int | None:
+    """The least of the processes' numbers, to whole MiB; None if a process has none. All call it together.
+
+    Example:
+        >>> least(3_000_000), least(None)
+        (2097152, None)
+    """
+    here = -1 if bytes_here is None else bytes_here >> 20  # MiB, because JAX gathers 32 bits
+    lowest = int(process_allgather(np.int32(here)).min())
+    return None if lowest < 0 else lowest << 20
+
+
 def of_first(tree: PyTree) -> PyTree[np.ndarray]:
     """Copy the first process's arrays to all processes."""
     return jax.tree.map(lambda array: np.asarray(process_allgather(np.asarray(array))[0]), tree)

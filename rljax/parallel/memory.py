@@ -6,10 +6,14 @@ import jax
 from jax.sharding import Mesh
 
 from rljax.errors import InputError
+from rljax.parallel.hosts import least
 
 
 def device_bytes(mesh: Mesh) -> int | None:
-    """Memory of all devices of a mesh together, in bytes; None if they do not say. CPU devices share that of the machine."""
+    """Memory of all devices of a mesh together, in bytes; None if they do not say. CPU devices share that of the machine.
+
+    Of several hosts each takes the others' devices for as large as its own; see `agreed_device_bytes`.
+    """
     devices = list(mesh.devices.flat)
     if devices[0].platform == "cpu":
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -21,6 +25,11 @@ def device_bytes(mesh: Mesh) -> int | None:
                 return None
             total += int(known["bytes_limit"])
     return total * jax.process_count()
+
+
+def agreed_device_bytes(mesh: Mesh) -> int | None:
+    """`device_bytes`, the same on all hosts: that of the host with the least. All call it together."""
+    return least(device_bytes(mesh))
 
 
 def check_fits(parameters: int, available: int | None) -> None:

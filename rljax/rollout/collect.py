@@ -1,12 +1,14 @@
 """Dynamic sampling: sample groups, drop those without a training signal, refill, and carry the surplus over."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from rljax.records import documented
 from rljax.rollout.groups import Groups, concatenate, take
+
+Place = TypeVar("Place")
 
 
 @documented
@@ -28,33 +30,35 @@ class Collected(NamedTuple):
 
 
 def collect(
-    sample: Callable[[], Groups],
+    sample: Callable[[Place], tuple[Place, Groups]],
+    place: Place,
     keep: Callable[[Groups], np.ndarray] | None,
     *,
     wanted: int,
     carried: Groups | None,
     max_tries: int,
-) -> Collected:
+) -> tuple[Place, Collected]:
     """Sample until `wanted` groups are kept.
 
     Fresh groups come first and carried groups fill the rest, so the training data is as recent as possible. A carried group
     that is not needed is dropped, so no group is ever older than one rollout.
 
     Args:
-        sample: draws a fresh set of groups at every call.
+        sample: draws fresh groups from a place on, such as a position among the prompts; gives the place after them, too.
+        place: where to begin.
         keep: returns which groups carry a training signal, `[P]`; None keeps all.
         wanted: number of groups to return.
         carried: the surplus of the previous rollout.
         max_tries: largest number of calls of `sample`.
 
     Returns:
-        `Collected`; with `complete` False when the tries ran out first.
+        The place after all sampled groups, and `Collected`; with `complete` False when the tries ran out first.
     """
     spare = 0 if carried is None else carried.count
     kept: list[Groups] = []
     sampled: list[Groups] = []
     while len(sampled) < max_tries:
-        groups = sample()
+        place, groups = sample(place)
         sampled.append(groups)
         kept.append(groups if keep is None else take(groups, np.asarray(keep(groups))))
         if sum(part.count for part in kept) + spare >= wanted:
@@ -62,7 +66,7 @@ def collect(
     fresh = concatenate(kept)
     pool = fresh if carried is None else concatenate([fresh, carried])
     everything = concatenate(sampled)
-    return Collected(
+    return place, Collected(
         groups=take(pool, slice(0, wanted)),
         surplus=take(fresh, slice(wanted, None)) if fresh.count > wanted else None,
         sampled=everything,

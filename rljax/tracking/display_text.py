@@ -159,7 +159,7 @@ class Progress:
         return clock_time(max(0.0, seconds_per_step * (self.total - self.step) - (now - self.at)))
 
 
-def begun(progress: Progress | None) -> Progress:
+def required_phase(progress: Progress | None) -> Progress:
     """The phase in progress.
 
     Raises:

@@ -11,8 +11,8 @@ from rljax.tracking.display_text import (
     SAMPLE_CHARACTERS,
     SHOWN_SAMPLES,
     Progress,
-    begun,
     label_of,
+    required_phase,
     verdict,
 )
 
@@ -87,7 +87,7 @@ class PlainDisplay:
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the step's numbers on one line, if a line is due."""
         now = self._clock()
-        before = begun(self._progress)
+        before = required_phase(self._progress)
         self._progress = before.advanced(step, now)
         if not self._is_due(before, step, now):
             return

@@ -24,9 +24,9 @@ from rljax.tracking.display_text import (
     SAMPLE_CHARACTERS,
     SHOWN_SAMPLES,
     Progress,
-    begun,
     finite_mean,
     label_of,
+    required_phase,
     sparkline,
     verdict,
 )
@@ -106,7 +106,7 @@ class RichDisplay:
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Put the step's numbers into the table."""
-        self._progress, self._judged = begun(self._progress).advanced(step, self._clock()), None
+        self._progress, self._judged = required_phase(self._progress).advanced(step, self._clock()), None
         self._is_first = False
         for metric in METRICS:
             if metric.key in metrics:

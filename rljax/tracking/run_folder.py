@@ -189,7 +189,7 @@ class RunFolder:
         """The folder of checkpoints."""
         return self.path / "checkpoints"
 
-    def changed(self, config: Mapping[str, Any]) -> "RunFolder":
+    def write_config(self, config: Mapping[str, Any]) -> "RunFolder":
         """Replace `config.json`, and return the folder with the new configuration."""
         run = RunFolder(self.path, {str(name): json_safe(value, str(name)) for name, value in config.items()})
         run._write_config()

@@ -101,8 +101,8 @@ def next_rollout(
     sampling = config.sampling
     count = sampling.prompts if algorithm.keep_group is None else sampling.sampled_prompts
 
-    def sample() -> Groups:
-        nonlocal state, history
+    def sample(place: tuple[TrainState, History]) -> tuple[tuple[TrainState, History], Groups]:
+        state, history = place
         choice = choose_prompts(history, int(state.step), int(state.position), count)
         prompt_ids, sizes = choice.problems, sizes_of(config, history, choice.problems)
         groups = worker.generate(
@@ -114,14 +114,14 @@ def next_rollout(
             version=int(state.step) if version is None else version,
         )
         position = put(np.asarray(choice.position, np.int32), state.position.sharding)
-        state = state._replace(draws=state.draws + 1, position=position)
         (right, known), lengths = right_and_known(groups.rollout), groups.attention.sum(-1)
-        passed = right.astype(np.float32)
-        history = record(history, groups.prompt_ids, passed, lengths, valid=known, decay=config.data.history_decay)
-        return groups
+        passed, decay = right.astype(np.float32), config.data.history_decay
+        history = record(history, groups.prompt_ids, passed, lengths, valid=known, decay=decay)
+        return (state._replace(draws=state.draws + 1, position=position), history), groups
 
-    collected = collect(
+    (state, history), collected = collect(
         sample,
+        (state, history),
         None if algorithm.keep_group is None else partial(groups_to_keep, algorithm.keep_group),
         wanted=sampling.prompts,
         carried=carried,

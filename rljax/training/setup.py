@@ -22,7 +22,7 @@ from rljax.errors import InputError
 from rljax.models import Params, Policy
 from rljax.models.adapters import Base
 from rljax.parallel import check_rows, make_mesh
-from rljax.parallel.memory import device_bytes
+from rljax.parallel.memory import agreed_device_bytes
 from rljax.records import documented
 from rljax.rewards.calling import Progress
 from rljax.rollout import RolloutWorker, Sequences
@@ -131,17 +131,6 @@ def checked_algorithm(config: TrainConfig, seams: Seams) -> tuple[TrainConfig, A
     return config, algorithm
 
 
-def _check_prompts(*parts: EncodedPrompts) -> None:
-    """Refuse a prompt without a token: the model predicts the first token of a response at the slot before it."""
-    for prompts in parts:
-        for problem, tokens in zip(prompts.problems, prompts.tokens, strict=True):
-            if not tokens:
-                raise InputError(
-                    f"the prompt {problem.prompt!r:.80} has no token, and a response begins after one; give it text, or a "
-                    "tokenizer with a bos token."
-                )
-
-
 def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     """Build everything that a run uses.
 
@@ -154,6 +143,9 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     """
     check_parts(seams)
     mesh = make_mesh(config.devices.replicas, config.devices.fsdp, config.devices.tensor)
+    available = agreed_device_bytes(
+        mesh
+    )  # before anything that could fail on one host alone, for which the others would wait
     config, algorithm = checked_algorithm(config, seams)
     _check_sizes(config, mesh)
     tokenizer = make_tokenizer(config)
@@ -164,7 +156,6 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     optimizer = None if seams.optimizer is None else without_frozen(seams.optimizer, frozen)
     problems = problems_of_run(config, seams)
     train, heldout = (encode_problems(config, part, tokenizer) for part in (problems.train, problems.heldout))
-    _check_prompts(train, heldout)
     prompt_length = max(map(len, train.tokens + heldout.tokens))
     drawn = prompt_length if seams.engine is None else None
     left = check_room(
@@ -172,7 +163,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
         algorithm,
         policy,
         mesh,
-        device_bytes(mesh),
+        available,
         prompt_length=drawn,
         optimizer=optimizer,
         environment=seams.environment,

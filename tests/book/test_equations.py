@@ -48,12 +48,13 @@ complete.__module__ = "rljax.ops.gae"
 
 def changed(old: str, new: str):
     """The function with another docstring."""
-    assert old in complete.__doc__
+    text = inspect.getdoc(complete)
+    assert old in text
 
     def function(values): ...
 
     function.__name__, function.__module__ = "made_up", "rljax.ops.gae"
-    function.__doc__ = complete.__doc__.replace(old, new)
+    function.__doc__ = text.replace(old, new)
     return function
 
 
@@ -125,14 +126,14 @@ def test_entry_holds_the_contents_of_the_docstring():
 @pytest.mark.parametrize(
     ("old", "new", "missing"),
     [
-        ("    Source:\n        Convention.\n", "", "Source"),
-        ("    Source:\n        Convention.\n", "    Source:\n", "Source"),
-        ("    Args:\n", "    Arguments:\n", "Args"),
-        ("    Returns:\n", "    Gives:\n", "Returns"),
-        ("    Raises:\n", "", "Raises"),
-        ("    Example:\n", "", "Example"),
-        ("    ::\n", "", "::"),
-        ("        y = 2 x\n        z = y\n", "", "::"),
+        ("Source:\n    Convention.", "", "Source"),
+        ("Source:\n    Convention.", "Source:", "Source"),
+        ("Args:\n", "Arguments:\n", "Args"),
+        ("Returns:\n", "Gives:\n", "Returns"),
+        ("Raises:\n", "", "Raises"),
+        ("Example:\n", "", "Example"),
+        ("::\n", "", "::"),
+        ("    y = 2 x\n    z = y\n", "", "::"),
     ],
 )
 def test_function_without_a_section_is_refused(old, new, missing):
@@ -150,7 +151,7 @@ def test_function_without_docstring_is_refused():
 def test_algorithm_without_source_or_formula_is_refused():
     with pytest.raises(ValueError, match="made_up has no section 'Source'"):
         book.read_algorithm("made_up", complete)
-    no_formula = changed("Twice the values.\n\n    ::", "Twice (arXiv:1234.56789).\n")
+    no_formula = changed("Twice the values.\n\n::", "Twice (arXiv:1234.56789).\n")
     with pytest.raises(ValueError, match="made_up has no section '::'"):
         book.read_algorithm("made_up", no_formula)
     no_formula.__doc__ = None

@@ -109,7 +109,11 @@ def test_what_a_file_must_not_hold_is_named_with_its_line(tmp_path, capsys, text
 
 def test_what_is_no_file_of_settings(tmp_path, capsys):
     refused(
-        capsys, "config.json:2 is not JSON", "config", "--config", str(file(tmp_path, '{"steps": 3,\n}', "config.json"))
+        capsys,
+        "config.json:2 is not JSON",
+        "config",
+        "--config",
+        str(file(tmp_path, '{"steps": 3,\n"seed"}', "config.json")),
     )
     refused(capsys, "cannot be read", "config", "--config", str(tmp_path / "nothing.yaml"))
     refused(capsys, "must end in .yaml, .yml, .json, .py", "config", "--config", str(file(tmp_path, "", "settings.toml")))

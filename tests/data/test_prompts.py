@@ -63,6 +63,7 @@ def test_a_chat_goes_through_the_template():
             "longer than the limit of 3 tokens, the shortest has 4; raise the limit to at least 4",
         ),
         ([], {"max_length": 3}, "no problems to encode"),
+        ([*PROBLEMS, Problem("", "1")], {"max_length": 9}, "the prompt '' has no token, and a response begins after one"),
         (PROBLEMS, {"max_length": 9, "chat": True}, "a CharacterTokenizer has no chat template"),
     ],
 )

@@ -44,7 +44,7 @@ def test_the_table_has_these_numbers(benchmarks):
 def test_a_ratio_is_the_median_over_rounds_that_take_turns(benchmarks):
     run, _ = benchmarks
     times = [(1.0, 3.0), (2.0, 2.0), (4.0, 20.0)]
-    row = run.compared(run.CASES[0], times)
+    row = run.comparison(run.CASES[0], times)
     assert (row["ratio"], row["lowest"], row["highest"]) == (3.0, 1.0, 5.0)
     assert row["rounds"] == 3
     assert row["rljax_seconds"] == statistics.median(ours for ours, _ in times)

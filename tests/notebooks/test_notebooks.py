@@ -57,7 +57,7 @@ def shown(notebook):
         data = output.get("data", {})
         text = output.get("text", "") if output.output_type == "stream" else "".join(data.get("text/plain", ""))
         words = "" if "image/png" in data else re.sub(r"/\S*tmp\w+|[-+]?\d[\d.,]*(?:e[-+]?\d+)?", "#", text)
-        words = re.sub(r"^warning: .*\n", "", words, flags=re.MULTILINE)
+        words = re.sub(r"^(?:warning|Alarms): .*\n", "", words, flags=re.MULTILINE)
         yield cell, output.output_type, output.get("name"), sorted(data), re.sub(r"[ #]+", " ", words)
 
 

@@ -15,6 +15,7 @@ from absl.testing import parameterized
 
 from rljax.book.equations import public_ops
 from rljax.ops.unpublished.reward_history import empty_history
+from rljax.tracking.compiling import watch_compilation
 
 pytestmark = pytest.mark.usefixtures("untyped")
 
@@ -582,6 +583,17 @@ def test_a_further_axis_is_mapped_and_a_second_call_is_not_traced(name):
     twice = jax.tree.map(lambda x: jnp.stack([x, x]), traced)
     for _ in range(2):
         chex.assert_trees_all_close(jax.tree.map(lambda x: x[1], mapped(twice)), op(**traced), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_second_call_outside_of_a_program_compiles_nothing(name):
+    """Else every call in a notebook would take a tenth of a second and more."""
+    traced, op = traced_and_fixed(name)
+    op(**traced)
+    compiled = []
+    with watch_compilation(compiled.append):
+        op(**traced)
+    assert compiled == []
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -89,5 +89,5 @@ def test_tokens_stand_side_by_side_only_where_a_row_has_gaps():
     one_stretch = jnp.array([[False, True, True, False], [True, True, True, True]])
     gaps = jnp.array([[False, True, False, True], [True, True, True, True]])
     x = jnp.full((2, 4), jnp.nan)
-    np.testing.assert_array_equal(without_gaps(slots, one_stretch, x), [[0, 1, 2, 0], [0, 1, 2, 3]])
-    np.testing.assert_array_equal(without_gaps(slots, gaps, x), [[0, 0, 0, 1], [0, 1, 2, 3]])
+    np.testing.assert_array_equal(without_gaps(slots, one_stretch, (x,), ()), [[0, 1, 2, 0], [0, 1, 2, 3]])
+    np.testing.assert_array_equal(without_gaps(slots, gaps, (x,), ()), [[0, 0, 0, 1], [0, 1, 2, 3]])

@@ -39,20 +39,21 @@ def mixed(sampled):
 
 
 def serve(*batches):
-    queue = iter(batches)
-    return lambda: groups(*next(queue))
+    """`sample` and `place` of `collect`: the batches one after the other, from the first one on."""
+    return lambda place: (place + 1, groups(*batches[place])), 0
 
 
 def test_refills_until_enough_are_kept_and_carries_the_surplus():
-    collected = collect(serve([1, 2, 4], [3, 5, 7]), mixed, wanted=3, carried=None, max_tries=5)
+    place, collected = collect(*serve([1, 2, 4], [3, 5, 7]), mixed, wanted=3, carried=None, max_tries=5)
     assert collected.groups.prompt_ids.tolist() == [1, 3, 5]
     assert collected.surplus.prompt_ids.tolist() == [7]
     assert (collected.tries, collected.filtered_ratio, collected.complete) == (2, pytest.approx(2 / 6), True)
     assert collected.sampled.prompt_ids.tolist() == [1, 2, 4, 3, 5, 7]
+    assert place == 2, "what was sampled is not sampled again"
 
 
 def test_carried_groups_fill_up_behind_fresh_ones():
-    collected = collect(serve([1, 3]), mixed, wanted=3, carried=groups(11, 13), max_tries=5)
+    _, collected = collect(*serve([1, 3]), mixed, wanted=3, carried=groups(11, 13), max_tries=5)
     assert collected.groups.prompt_ids.tolist() == [1, 3, 11]
     assert collected.surplus is None, "what was carried over and not needed is let go"
     assert collected.sampled.prompt_ids.tolist() == [1, 3]
@@ -62,20 +63,20 @@ def test_the_surplus_never_grows_and_is_never_older_than_one_rollout():
     carried = None
     for step in range(10):
         drawn = range(10 * step + 1, 10 * step + 9, 2)
-        collected = collect(serve(drawn), mixed, wanted=3, carried=carried, max_tries=1)
+        _, collected = collect(*serve(drawn), mixed, wanted=3, carried=carried, max_tries=1)
         assert set(collected.groups.prompt_ids) <= set(drawn)
         assert collected.surplus.prompt_ids.tolist() == [10 * step + 7]
         carried = collected.surplus
 
 
 def test_gives_up_after_the_stated_tries():
-    collected = collect(serve([1, 2], [4, 6], [3, 8]), mixed, wanted=3, carried=None, max_tries=2)
+    _, collected = collect(*serve([1, 2], [4, 6], [3, 8]), mixed, wanted=3, carried=None, max_tries=2)
     assert collected.groups.prompt_ids.tolist() == [1]
     assert (collected.tries, collected.complete, collected.surplus) == (2, False, None)
 
 
 def test_without_a_filter_one_try_is_enough():
-    collected = collect(serve([2, 4, 6]), None, wanted=3, carried=None, max_tries=5)
+    _, collected = collect(*serve([2, 4, 6]), None, wanted=3, carried=None, max_tries=5)
     assert collected.groups.prompt_ids.tolist() == [2, 4, 6]
     assert (collected.tries, collected.filtered_ratio, collected.surplus) == (1, 0.0, None)
 

@@ -127,7 +127,7 @@ def test_the_problems_are_those_of_the_run_that_the_model_lies_in(tmp_path):
 def test_problems_that_are_not_to_be_had_are_refused(tmp_path):
     run = recorded(tmp_path / "first")
     run.checkpoints.mkdir()
-    run.changed({**run.config, "seams": ["problems"]})
+    run.write_config({**run.config, "seams": ["problems"]})
     with pytest.raises(InputError, match="got its problems from Python; give a dataset with --anchor-problems"):
         anchor_problems(TrainConfig.flat(anchor=1.0, anchor_problems=str(run.path)), most=5)
     with pytest.raises(InputError, match=r"'model' is not the folder of a run, .* give them with --dataset"):
@@ -150,5 +150,5 @@ def test_the_problems_of_a_run_with_its_own_reward_need_no_answers(tmp_path):
     run = recorded(tmp_path / "first", dataset=str(data), reward="exact", heldout_problems=2)
     with pytest.raises(InputError, match=r"no problem of .* has one"):
         training_problems(run.path, run.path)
-    run.changed({**run.config, "seams": ["reward"]})
+    run.write_config({**run.config, "seams": ["reward"]})
     assert len(training_problems(run.path, run.path)) == 18

@@ -37,7 +37,7 @@ def unread(monkeypatch):
 def test_a_resume_on_a_mesh_without_room_is_refused(run, monkeypatch):
     path, _, needed = run
     unread(monkeypatch)
-    monkeypatch.setattr(setup, "device_bytes", lambda mesh: mesh.size * 4 * needed)
+    monkeypatch.setattr(setup, "agreed_device_bytes", lambda mesh: mesh.size * 4 * needed)
     with pytest.raises(InputError, match=r"The training state takes .* GB on the device.*: it does not fit"):
         rljax.train(CONFIG.replace(fsdp=1), resume=path)
     before = sorted(file.name for file in path.rglob("*"))
@@ -49,7 +49,7 @@ def test_a_resume_on_a_mesh_without_room_is_refused(run, monkeypatch):
 def test_a_model_larger_than_the_memory_is_refused_with_what_would_fit(run, monkeypatch):
     _, made, _ = run
     unread(monkeypatch)
-    monkeypatch.setattr(setup, "device_bytes", lambda mesh: 4 * count_parameters(made.policy.shapes()) - 1)
+    monkeypatch.setattr(setup, "agreed_device_bytes", lambda mesh: 4 * count_parameters(made.policy.shapes()) - 1)
     with pytest.raises(InputError, match=r"it does not fit\. (With|Nor does it with) --(fsdp|lora-rank) "):
         rljax.train(CONFIG.replace(fsdp=1))
 

@@ -362,7 +362,7 @@ def test_a_run_without_room_is_refused_before_a_weight_is_drawn(monkeypatch):
     real = CONFIG.replace(task="sums", dataset=None, train_problems=16, heldout_problems=4, algorithm_options={"beta": 0.0})
     shape = make_shape(real.model, make_tokenizer(real).vocab_size)
     room = 5 * count_parameters(abstract_params(shape))
-    monkeypatch.setattr(setup, "device_bytes", lambda mesh: room)
+    monkeypatch.setattr(setup, "agreed_device_bytes", lambda mesh: room)
     for reader in ("make_base", "make_critic", "make_teacher"):
         monkeypatch.setattr(setup, reader, lambda *arguments, **keywords: pytest.fail("a weight may be read"))
     with pytest.raises(InputError, match=r"The training state takes .* on the device, .*: it does not fit\."):

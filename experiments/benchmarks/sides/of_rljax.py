@@ -74,7 +74,7 @@ class Paced:
         """Nothing is open."""
 
 
-def opened(folder: Path, step: work.Step):
+def first_setup(folder: Path, step: work.Step):
     """Setup and state of a run that has made no step."""
     from rljax.training.lifecycle.initial_state import first_state, rl_state  # noqa: PLC0415
     from rljax.training.parts.seams import Seams  # noqa: PLC0415
@@ -99,7 +99,7 @@ def updates(folder: Path) -> Callable[[], None]:
     from rljax.training.lesson import make_study  # noqa: PLC0415
 
     step = work.step_of(folder)
-    setup, state = opened(folder, step._replace(limit=step.trained))
+    setup, state = first_setup(folder, step._replace(limit=step.trained))
     study, learn = make_study(setup), make_learner(setup, state)
     groups: Groups = setup.train.generate(state.params, list(range(step.prompts)), step.group, jax.random.key(0))
     shape, random = groups.tokens.shape, np.random.default_rng(0)

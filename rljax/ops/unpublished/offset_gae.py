@@ -170,6 +170,7 @@ def _check_complexity(complexity: Array, mask: Mask, max_complexity: Number) -> 
         raise ValueError(f"complexity must lie within max_complexity {max_complexity:g}, got a magnitude of {used.max():g}")
 
 
+@jax.jit(static_argnames="chunk")  # `map` would be compiled anew at each call outside of a program
 def _chunked_offset_sum(
     x: Float[Array, "*rows T"], base: Float[Array, "*rows T"], rate: Number, chunk: int
 ) -> Float[Array, "*rows T"]:

@@ -88,6 +88,23 @@ def _entries(
     return ids, valid.astype(bool)
 
 
+def _remember_prompt(memory: RewardHistory, entry: tuple[Array, Array, Array]) -> tuple[RewardHistory, None]:
+    """The memory with the rewards of one prompt; one function for all calls, so that the scan over prompts is compiled once."""
+    prompt, row, counted = entry
+    capacity = memory.rewards.shape[1]
+    order = jnp.cumsum(counted, dtype=jnp.int32) - 1
+    total = counted.sum(dtype=jnp.int32)
+    start = memory.next_slot[prompt]
+    kept = counted & (order >= total - capacity)
+    slot = jnp.where(kept, (start + order) % capacity, capacity)
+    filled = jnp.minimum(memory.size[prompt] + total, capacity)
+    return RewardHistory(
+        memory.rewards.at[prompt, slot].set(row, mode="drop"),
+        memory.next_slot.at[prompt].set((start + total) % capacity, mode="drop"),
+        memory.size.at[prompt].set(filled, mode="drop"),
+    ), None
+
+
 @in_float32
 def push_history(
     history: RewardHistory, prompt_ids: Int[Array, "P"], rewards: Float[Array, "P G"], *, valid: Mask | None = None
@@ -123,23 +140,7 @@ def push_history(
         responses a prompt, `rljax.ops.group.leave_one_out`.
     """
     ids, counts = _entries(history, prompt_ids, rewards, valid)
-    capacity = history.rewards.shape[1]
-
-    def enter(memory: RewardHistory, entry: tuple[Array, Array, Array]) -> tuple[RewardHistory, None]:
-        prompt, row, counted = entry
-        order = jnp.cumsum(counted, dtype=jnp.int32) - 1
-        total = counted.sum(dtype=jnp.int32)
-        start = memory.next_slot[prompt]
-        kept = counted & (order >= total - capacity)
-        slot = jnp.where(kept, (start + order) % capacity, capacity)
-        filled = jnp.minimum(memory.size[prompt] + total, capacity)
-        return RewardHistory(
-            memory.rewards.at[prompt, slot].set(row, mode="drop"),
-            memory.next_slot.at[prompt].set((start + total) % capacity, mode="drop"),
-            memory.size.at[prompt].set(filled, mode="drop"),
-        ), None
-
-    return jax.lax.scan(enter, history, (ids, rewards, counts))[0]
+    return jax.lax.scan(_remember_prompt, history, (ids, rewards, counts))[0]
 
 
 @in_float32

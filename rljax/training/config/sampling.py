@@ -40,8 +40,8 @@ class SamplingConfig:
     default as many as --cache-memory holds; on CPUs, where it is not set, at most 256."""
     cache_memory: str | None = None
     """Memory of the key/value cache on each device, such as 8GB: as many rows are decoded at once as it holds when every prompt and
-    every response has its full length. By default what state and weights leave of nine tenths of the device's memory, and 256
-    rows where that is not known or where several hosts take part."""
+    every response has its full length. By default what state and weights leave of nine tenths of the device's memory, or of
+    that of the host with the least, and 256 rows where that is not known."""
     oversample: float = 1.5
     """Dynamic sampling: prompts sampled at a time, as a multiple of `prompts`."""
     max_tries: int = 4

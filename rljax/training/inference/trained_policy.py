@@ -292,6 +292,7 @@ def _open(config: TrainConfig, seams: Seams, problems: Problems, run: RunFolder 
     longest = max(map(len, prompts.tokens))
     drawn = longest if seams.engine is None else None
     left = check_loaded(config, policy, mesh, device_bytes(mesh), prompt_length=drawn, environment=seams.environment)
+    left = left if jax.process_count() == 1 else None  # hosts that have not agreed on it must still decode the same rows
     worker = make_worker(config, seams, mesh, policy, tokenizer, prompts, longest, problems, left=left).greedy()
     return OpenPolicy(config, policy, parameters_of(config, policy, mesh, run, which), tokenizer, worker, mesh)
 

@@ -88,7 +88,7 @@ def continue_folder(folder: RunFolder, config: TrainConfig, changes: Sequence[Ch
     if not changes:
         return folder
     settings = config.to_json() | {name: folder.config[name] for name in ("seams", BASE) if name in folder.config}
-    on_first(lambda: folder.changed(settings))
+    on_first(lambda: folder.write_config(settings))
     return together(lambda: RunFolder.open(folder.path))
 
 

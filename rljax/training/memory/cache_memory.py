@@ -41,7 +41,6 @@ def decode_slots(
     sampling, decoder = config.sampling, required(policy.decoder, "policy.decoder")
     if sampling.cache_memory is not None:
         return FittingSlots(decoder, mesh, byte_count(sampling.cache_memory), sampling.decode_slots)
-    left = left if jax.process_count() == 1 else None  # the hosts must decode the same rows
     is_bounded = left is None or (mesh.devices.flat[0].platform if platform is None else platform) == "cpu"
     most = USUAL_SLOTS if is_bounded and sampling.decode_slots is None else sampling.decode_slots
     if left is None:

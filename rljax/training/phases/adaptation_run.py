@@ -176,7 +176,7 @@ def open_run(
         progress = Progress(Checkpoint(state_of(setup, params), no_history(len(setup.train.prompts.tokens))), Log())
         save(run_of, progress, [LAST])
     else:
-        folder.changed(settings_of(setup))
+        folder.write_config(settings_of(setup))
         restored = checkpoints.restore(folder.checkpoints / LAST, lambda phase: state)
         check_log(folder, restored.marks)
         losses, best = folder.rewind(restored.marks), folder.checkpoints / BEST
