@@ -66,7 +66,7 @@ def encode_prompts(
         The problems that fit, their tokens, and the number of dropped problems.
 
     Raises:
-        InputError: there are no problems, none fits, a prompt has no token, or `chat` is set and the tokenizer has no template.
+        InputError: there are no problems, none fits, or `chat` is set and the tokenizer has no template.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -77,12 +77,6 @@ def encode_prompts(
     if not problems:
         raise InputError("there are no problems to encode; give at least one.")
     rows = [(problem, prompt_tokens(problem, tokenizer, chat=chat)) for problem in problems]
-    empty = next((problem for problem, tokens in rows if not tokens), None)
-    if empty is not None:
-        raise InputError(
-            f"the prompt {empty.prompt!r:.80} has no token, and a response begins after one; give it text, or a tokenizer with a "
-            "bos token."
-        )
     fitting = [(problem, tokens) for problem, tokens in rows if len(tokens) <= max_length]
     if not fitting:
         shortest = min(len(tokens) for _, tokens in rows)
@@ -95,6 +89,26 @@ def encode_prompts(
         tokens=tuple(tokens for _, tokens in fitting),
         dropped=len(rows) - len(fitting),
     )
+
+
+def check_has_token(problem: Problem, tokens: Sequence[int]) -> None:
+    """Refuse a prompt after which no response can begin.
+
+    Args:
+        problem: the problem.
+        tokens: the token ids of its prompt.
+
+    Raises:
+        InputError: there is no token.
+
+    Example:
+        >>> check_has_token(Problem("1+1=", "2"), [52, 46, 52, 64])
+    """
+    if not len(tokens):
+        raise InputError(
+            f"the prompt {problem.prompt!r:.80} has no token, and a response begins after one; give it text, or a tokenizer with "
+            "a bos token."
+        )
 
 
 def prompt_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = False) -> list[int]:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Int, PRNGKeyArray
 
 from rljax.algorithms import Rollout
-from rljax.data.prompts import EncodedPrompts, left_pad
+from rljax.data.prompts import EncodedPrompts, check_has_token, left_pad
 from rljax.models import Params
 from rljax.records import required
 from rljax.rewards.calling import Progress
@@ -50,7 +50,13 @@ class RolloutWorker:
     reward_groups: int | None = None
 
     def requests(self, prompt_ids: Sequence[int], groups: Sequence[int], key: PRNGKeyArray) -> list[Request]:
-        """Requests for a response to each of the prompts, with seeds drawn from the key."""
+        """Make a request for a response to each of the prompts, with seeds drawn from the key.
+
+        Raises:
+            InputError: a prompt has no token.
+        """
+        for prompt_id in set(prompt_ids):
+            check_has_token(self.prompts.problems[prompt_id], self.prompts.tokens[prompt_id])
         seeds = draw_seeds(key, len(prompt_ids)).tolist()
         return [
             Request(tuple(self.prompts.tokens[prompt_id]), int(prompt_id), int(group), self.sampling, seed)
@@ -61,7 +67,7 @@ class RolloutWorker:
         """Draw a response to each of the prompts; nothing is judged.
 
         Raises:
-            InputError: the engine's responses do not answer the requests.
+            InputError: a prompt has no token, or the engine's responses do not answer the requests.
         """
         requests = self.requests(prompt_ids, range(len(prompt_ids)), key)
         responses = self.engine.generate(params, requests)
@@ -90,8 +96,8 @@ class RolloutWorker:
             version: RL steps that these parameters have made.
 
         Raises:
-            InputError: the reward failed on too many responses, or returned something other than a finite number or None; or
-                the engine or the environment breaks its contract.
+            InputError: a prompt has no token; the reward failed on too many responses, or returned something other than a
+                finite number or None; or the engine or the environment breaks its contract.
         """
         member = np.arange(group_size) < np.full(len(prompt_ids), group_size if sizes is None else sizes)[:, None]
         places = np.arange(len(prompt_ids)).repeat(member.sum(-1)).tolist()

@@ -14,6 +14,7 @@ from rljax.data.prompts import (
     Demonstrations,
     EncodedPrompts,
     PromptStream,
+    check_has_token,
     encode_prompts,
     right_pad_demonstrations,
 )
@@ -155,7 +156,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     frozen = config.optimization.freeze
     optimizer = None if seams.optimizer is None else without_frozen(seams.optimizer, frozen)
     problems = problems_of_run(config, seams)
-    train, heldout = (encode_problems(config, part, tokenizer) for part in (problems.train, problems.heldout))
+    train, heldout = (encode_answerable(config, part, tokenizer) for part in (problems.train, problems.heldout))
     prompt_length = max(map(len, train.tokens + heldout.tokens))
     drawn = prompt_length if seams.engine is None else None
     left = check_room(
@@ -207,7 +208,7 @@ def make_anchor_worker(config: TrainConfig, tokenizer: Tokenizer, worker: Rollou
     """Worker that draws from the whole policy on the problems that it is to keep solving; None without an anchor."""
     if config.algorithm.anchor is None:
         return None
-    prompts = encode_problems(config, anchor_problems(config, most=SAMPLES), tokenizer)
+    prompts = encode_answerable(config, anchor_problems(config, most=SAMPLES), tokenizer)
     return replace(worker, prompts=prompts).drawn_with(top_k=None, top_p=None)
 
 
@@ -215,6 +216,14 @@ def encode_problems(config: TrainConfig, problems: Sequence[Problem], tokenizer:
     """Token ids of the prompts that are not too long; images in them are whole."""
     check_images(config.model, problems)
     return encode_prompts(problems, tokenizer, max_length=config.data.max_prompt_tokens, chat=config.model.chat)
+
+
+def encode_answerable(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> EncodedPrompts:
+    """Token ids of the prompts that are not too long, at least one of each prompt."""
+    prompts = encode_problems(config, problems, tokenizer)
+    for problem, tokens in zip(prompts.problems, prompts.tokens, strict=True):
+        check_has_token(problem, tokens)
+    return prompts
 
 
 def make_demonstrations(

@@ -9,6 +9,7 @@ from rljax.data.arithmetic import arithmetic
 from rljax.data.problem import Problem
 from rljax.data.prompts import (
     PromptStream,
+    check_has_token,
     encode_prompts,
     left_pad,
     prompt_tokens,
@@ -63,13 +64,21 @@ def test_a_chat_goes_through_the_template():
             "longer than the limit of 3 tokens, the shortest has 4; raise the limit to at least 4",
         ),
         ([], {"max_length": 3}, "no problems to encode"),
-        ([*PROBLEMS, Problem("", "1")], {"max_length": 9}, "the prompt '' has no token, and a response begins after one"),
         (PROBLEMS, {"max_length": 9, "chat": True}, "a CharacterTokenizer has no chat template"),
     ],
 )
 def test_refusals(problems, arguments, message):
     with pytest.raises(InputError, match=message):
         encode_prompts(problems, CharacterTokenizer(), **arguments)
+
+
+def test_a_prompt_without_a_token_is_refused_only_where_a_response_follows():
+    empty = Problem("", "1")
+    encoded = encode_prompts([empty], CharacterTokenizer(), max_length=9)
+    assert encoded.tokens == ([],)
+    with pytest.raises(InputError, match="the prompt '' has no token, and a response begins after one"):
+        check_has_token(empty, encoded.tokens[0])
+    check_has_token(empty, encode_prompts([empty], ByteTokenizer(), max_length=9).tokens[0])
 
 
 @given(token_rows)

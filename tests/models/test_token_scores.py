@@ -67,9 +67,9 @@ def test_a_sum_over_bfloat16_gradients_is_made_in_float32():
     np.testing.assert_allclose(jax.grad(total)(head)[:, 0], [1024, -1024])
 
 
-def test_memory_does_not_grow_with_the_number_of_chunks():
-    def temporaries(length):
-        shapes = ((1, length, 64), jnp.float32), ((8192, 64), jnp.float32), ((1, length), jnp.int32)
+def test_memory_does_not_grow_with_the_number_of_chunks_nor_with_the_rows():
+    def temporaries(rows, length):
+        shapes = ((rows, length, 64), jnp.float32), ((8192, 64), jnp.float32), ((rows, length), jnp.int32)
 
         def total(hidden, head, tokens):
             return token_scores(hidden, head, tokens, chunk=32)[0].sum()
@@ -78,7 +78,9 @@ def test_memory_does_not_grow_with_the_number_of_chunks():
         return lowered.compile().memory_analysis().temp_size_in_bytes
 
     logits = 32 * 8192 * 4
-    assert temporaries(1024) - temporaries(64) < 2 * logits < 1024 * 8192 * 4
+    few = temporaries(1, 64)
+    for rows, length in ((1, 1024), (128, 8), (1024, 1)):
+        assert temporaries(rows, length) - few < 2 * logits < rows * length * 8192 * 4
 
 
 def test_a_mesh_that_does_not_divide_the_rows_is_refused():

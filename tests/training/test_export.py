@@ -68,6 +68,7 @@ def test_rljax_opens_it_without_a_word_on_the_tokenizer(exported, capsys):
     jax.tree.map(np.testing.assert_array_equal, opened.params, params)
     text = printed(capsys, "sample", str(folder), "--prompt", "3+4=", "--max-response-tokens", "3")
     assert text.startswith("3+4=")
+    refused(capsys, "the prompt '' has no token, and a response begins after one", "sample", str(folder), "--prompt", "")
     ids = CharacterTokenizer().encode("3+4=")
     assert printed(capsys, "sample", str(folder), "--prompt-ids", *map(str, ids), "--max-response-tokens", "3") == text
 

@@ -113,7 +113,7 @@ class OpenPolicy(NamedTuple):
             `count` texts for each prompt.
 
         Raises:
-            InputError: a value is out of range, or a prompt is too long.
+            InputError: a value is out of range, or a prompt is too long or has no token.
         """
         problems = [Problem(prompt, "") for prompt in prompts]
         found = encode_problems(self.config, problems, self.tokenizer)
