@@ -75,9 +75,8 @@ def _of_each_part(features: Features, parts: int, mesh: Mesh | None) -> Array | 
 def _logits(
     hidden: Float[Array, "N C D"], head: Array | Copied, temperature: float, mesh: Mesh | None
 ) -> Float[Array, "N C V"]:
-    weight = in_precision(
-        head, hidden.dtype
-    )  # here and not before the scan: so its gradient adds up in the head's own dtype
+    # here and not before the scan: so its gradient adds up in the head's own dtype
+    weight = in_precision(head, hidden.dtype)
     logits = jnp.einsum("NCD,NVD->NCV", hidden, weight, preferred_element_type=sum_dtype(hidden))
     return constrained(logits / temperature, LOGITS, mesh)
 

@@ -144,9 +144,8 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     """
     check_parts(seams)
     mesh = make_mesh(config.devices.replicas, config.devices.fsdp, config.devices.tensor)
-    available = agreed_device_bytes(
-        mesh
-    )  # before anything that could fail on one host alone, for which the others would wait
+    # before anything that could fail on one host alone, for which the others would wait
+    available = agreed_device_bytes(mesh)
     config, algorithm = checked_algorithm(config, seams)
     _check_sizes(config, mesh)
     tokenizer = make_tokenizer(config)

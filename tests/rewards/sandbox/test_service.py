@@ -41,7 +41,7 @@ def commands():
     return found
 
 
-def eventually(condition, seconds=20.0):
+def eventually(condition, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
