@@ -1,12 +1,12 @@
-"""Thumbs on a served model: does `rljax adapt` make the responses better that they judge, and what becomes of the others?
+"""Thumbs on a served model: does `rljax adapt` improve the responses that the thumbs judge, and what happens to the others?
 
-A small transformer learns sums of two and three numbers from demonstrations; half of them write a `*` where none belongs, which
-leaves the answer right. This run is served: it draws responses to its training problems at temperature 1, and each gets thumbs up
-or down. `rljax adapt` reads them once, with its own settings but for the learning rate. Two arms begin with the same served model
-and the same responses, and differ in the thumbs:
+A small transformer learns sums of two and three numbers from demonstrations; half of them write a `*` that does not belong there,
+which leaves the answer right. This run is served: it samples responses to its training problems at temperature 1, and each gets
+thumbs up or down. `rljax adapt` reads them once, with default settings except for the learning rate. Two arms begin with the same
+served model and the same responses, and differ in the thumbs:
 
     verifier    up for a right answer;
-    rule        up for a response without `*`, right or wrong: a wish that no demonstration and no reward has stated.
+    rule up for a response without `*`, right or wrong: a preference that no demonstration and no reward expresses.
 
 The same as commands, for one seed and arm:
 
@@ -18,21 +18,21 @@ Command:
     python experiments/adaptation.py --seeds 0 1 2 3 4     (ten minutes on two CPU cores)
 
 Result (2026-11-23, 2 cores of an AMD EPYC that others used too, Python 3.11.7, JAX 0.10.2, ten minutes; means of five seeds with
-95 % t intervals): the rule is learned, and the verifier's thumbs teach nothing that is seen. Thumbs by the rule raise the share of
-responses without `*` by 24 points (20 to 29), from 57 %; they cost 4.2 points of right ones (0.3 to 8.0), of 79 %. Thumbs by the
-verifier change the share of right responses by -1.4 points (-7.9 to +5.0). A habit is one choice that half of the responses make
-either way; an error is another one in each problem, and a thousand single responses say little about it. The learning rate was
-chosen on seed 100, which is not in the table: 1e-3 lowered the right ones of the verifier's arm there from 68 to 55 %. Of 320
-updates five went beyond `--max-kl` and were undone.
+95 % t intervals): the rule is learned, and the verifier's thumbs have no visible effect. Thumbs by the rule raise the share of
+responses without `*` by 24 points (20 to 29), from 57 %; they cost 4.2 points of right responses (0.3 to 8.0), from 79 %. Thumbs
+by the verifier change the share of right responses by -1.4 points (-7.9 to +5.0). A habit is a single choice that half of the
+responses make either way; errors differ from problem to problem, and a thousand single responses contain little information about
+them. The learning rate was chosen on seed 100, which is not in the table: there 1e-3 lowered the share of right responses in the
+verifier's arm from 68 to 55 %. Of 320 updates, five went beyond `--max-kl` and were undone.
 
-What the verdicts are about was written down after the runs, with the margin of other experiments.
+The claims behind the verdicts were written down after the runs, with the margin of other experiments.
 
-Deviations: no paper has this setting. Code gives the thumbs in place of people, to every response, and never by mistake; the queue
+Deviations: no paper has this setting. Code gives the thumbs instead of people, for every response and without mistakes; the queue
 is complete before the first line is learned.
 
-Finished rows are not made again, unless the settings have changed. The command writes OUT.json, a row for each seed and arm, and
-OUT.md: the shares of right responses and of those without `*` among sampled responses to held-out problems, before and after, means
-over the seeds with 95 % t intervals, and their changes, paired by seed.
+Finished rows are not repeated, unless the settings have changed. The command writes OUT.json, a row for each seed and arm, and
+OUT.md: the shares of right responses and of responses without `*` among sampled responses to held-out problems, before and after,
+means over the seeds with 95 % t intervals, and their changes, paired by seed.
 """
 
 import itertools
@@ -48,24 +48,23 @@ import numpy as np
 import tyro
 
 import rljax
-from rljax.book.experiment_rows import (
+from lab.rows import (
     Comparison,
     add_missing_rows,
     points_text,
-    settings_hash,
     share_text,
     verdict_table,
     write_page,
 )
 from rljax.data.arithmetic import arithmetic
 from rljax.data.problem import Problem
-from rljax.files import atomic_write
+from rljax.files import atomic_write, settings_hash
+from rljax.programs.adaptation_config import AdaptationConfig
+from rljax.programs.adaptation_run import adapt
+from rljax.programs.trained_policy import OpenPolicy, load
 from rljax.rewards.exact import exact
 from rljax.tracking.rows import read_metrics
-from rljax.training.config.adaptation import AdaptationConfig
-from rljax.training.inference.trained_policy import OpenPolicy, load
 from rljax.training.objective.algorithm import resolved_settings
-from rljax.training.phases.adaptation_run import adapt
 
 CONFIG = rljax.TrainConfig.flat(
     name="adaptation",
@@ -101,18 +100,18 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def is_right(problem: Problem, response: str) -> bool:
-    """Whether the verifier accepts the answer."""
+    """True if the verifier accepts the answer."""
     return exact([problem.prompt], [response], [problem.answer]) == [1.0]
 
 
 def is_plain(problem: Problem, response: str) -> bool:
-    """Whether a response has no `*`."""
+    """True if a response has no `*`."""
     del problem
     return "*" not in response
 
 
 ARMS: Mapping[str, Judge] = {"verifier": is_right, "rule": is_plain}
-"""Name of an arm -> what gets thumbs up."""
+"""Name of an arm -> which responses get thumbs up."""
 NUMBERS: Mapping[str, Judge] = {"right": is_right, "without `*`": is_plain}
 """Shares that are measured."""
 
@@ -130,18 +129,18 @@ class Arguments:
 
 
 def settings_of(row: Mapping[str, Any]) -> str:
-    """Hash of what the rows of a seed depend on: the served run, its problems, and the adaptation."""
+    """Compute a hash of what the rows of a seed depend on: the served run, its problems, and the adaptation."""
     adaptation = vars(AdaptationConfig("", Path(), **ADAPTATION))
     return settings_hash(resolved_settings(CONFIG.replace(seed=row["seed"])), adaptation, SUMS, PROBLEMS, LINES, DRAWN)
 
 
 def train_problems(seed: int) -> list[Problem]:
-    """Problems that the served model has learned and answers."""
+    """Generate the problems that the served model has learned and answers."""
     return arithmetic("train", PROBLEMS["train"], seed=seed, **SUMS)
 
 
 def served(seed: int, place: Path) -> Path:
-    """Run that is served, which is made if it does not exist: every second demonstration has a `*` behind its first step."""
+    """Return the served run, trained if it does not exist: every second demonstration has a `*` after its first step."""
     if not (place / "served" / "last" / "config.json").exists():
         rows = []
         for number, problem in enumerate(train_problems(seed)):
@@ -156,7 +155,7 @@ def served(seed: int, place: Path) -> Path:
 
 
 def queue_of(opened: OpenPolicy, judge: Judge, seed: int, file: Path) -> Path:
-    """Write the feedback on one response after the other, until the queue is full."""
+    """Write feedback on one response after another, until the queue is full."""
     problems = list(itertools.islice(itertools.cycle(train_problems(seed)), LINES))
     texts = opened.sample([problem.prompt for problem in problems], temperature=1.0, seed=seed)
     lines = [
@@ -169,7 +168,7 @@ def queue_of(opened: OpenPolicy, judge: Judge, seed: int, file: Path) -> Path:
 
 
 def shares(opened: OpenPolicy) -> dict[str, float]:
-    """Shares of the responses to held-out problems, drawn at temperature 1."""
+    """Measure shares of the responses to held-out problems, sampled at temperature 1."""
     problems = arithmetic("heldout", PROBLEMS["heldout"], seed=0, **SUMS)
     texts = opened.sample([problem.prompt for problem in problems], count=DRAWN, temperature=1.0, seed=0)
     pairs = [(problem, text) for problem, row in zip(problems, texts, strict=True) for text in row]
@@ -194,12 +193,12 @@ def row_of(work: Path, seed: int, arm: str) -> dict[str, Any]:
 
 
 def by_seed(rows: Rows, arm: str, when: str, number: str) -> dict[int, float]:
-    """A share of an arm before or after the adaptation, by seed."""
+    """Return a share of an arm before or after the adaptation, by seed."""
     return {row["seed"]: row[when][number] for row in rows if row["arm"] == arm}
 
 
 def report(rows: Rows) -> str:
-    """Means over the seeds with their intervals, and changes paired by seed, in Markdown."""
+    """Format means over the seeds with their intervals, and changes paired by seed, in Markdown."""
     lines = ["| thumbs by | responses | before | after | change |", f"|{' --- |' * 5}"]
     for arm, number in itertools.product(ARMS, NUMBERS):
         before, after = (by_seed(rows, arm, when, number) for when in ("before", "after"))
@@ -211,7 +210,7 @@ def report(rows: Rows) -> str:
 
 
 def claims(rows: Rows) -> Iterator[Comparison]:
-    """What is claimed of the responses that the thumbs judge, and of the others."""
+    """Yield the claims about the responses that the thumbs judge, and about the others."""
     for arm, number in (("verifier", "right"), ("rule", "without `*`")):
         before, after = (by_seed(rows, arm, when, number) for when in ("before", "after"))
         yield Comparison(f"thumbs by the {arm}: more responses are {number}", after, before)
@@ -220,7 +219,7 @@ def claims(rows: Rows) -> Iterator[Comparison]:
 
 
 def main(arguments: Arguments) -> None:
-    """Do the runs that are not in the JSON file yet; write that file after every run, and the table at the end."""
+    """Run what is not in the JSON file yet; write that file after every run, and the table at the end."""
     wanted = [{"seed": seed, "arm": arm} for seed, arm in itertools.product(arguments.seeds, ARMS)]
     file = arguments.out.with_suffix(".json")
     rows = add_missing_rows(file, wanted, partial(row_of, arguments.work), settings=settings_of)

@@ -1,8 +1,8 @@
 """The settings on which all algorithms are compared: sums of two to five numbers, a long supervised warm start, and 100 RL steps.
 
 The demonstrations of the warm start write out every step, but two in three of the longer ones stop before they state the answer.
-These are the settings that `rljax train` had on 2026-11-22. They stay as they are when that default changes, so that seeds that
-are added later belong to the same table.
+These are the settings that `rljax train` had on 2026-11-22. They do not change when that default changes, so that seeds added
+later belong to the same table.
 
 Command:
 

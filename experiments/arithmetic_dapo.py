@@ -1,9 +1,9 @@
-"""A small transformer learns to work out sums to the end: supervised warm start, then DAPO.
+"""A small transformer learns to finish sums: supervised warm start, then DAPO.
 
-The demonstrations of the warm start write out every step. Those of sums of two numbers end with the answer; of those of three
-and four numbers one in five does, and of those of five numbers none. A model that imitates them can calculate, but it stops before
-it answers a longer sum. Only stated answers are rewarded: DAPO teaches it first to finish sums of three and four numbers, then
-those of five, which no demonstration finishes, and all the while to make fewer errors.
+The demonstrations of the warm start write out every step. Demonstrations of sums of two numbers end with the answer; one in five
+of those of three and four numbers does, and none of those of five numbers. A model that imitates them can calculate, but it stops
+before it answers a longer sum. Only stated answers are rewarded: DAPO teaches it first to finish sums of three and four numbers,
+then sums of five, which no demonstration finishes, and to make fewer errors throughout.
 
 Command:
 
@@ -12,7 +12,7 @@ Command:
                                                    programs nor the warm start for later runs)
 
 Deviations from the paper (arXiv:2503.14476): rewards are 1 / 0 instead of +1 / -1. The z-scores in a group are the same only while
-no response is overlong: the penalty of up to -1 is then the whole distance between right and wrong, not half of it. (Of two right
+no response is overlong: the penalty of up to -1 is then the full distance between right and wrong, not half of it. (Of two right
 answers among four, one with half the penalty gets the advantage 0.26 and the other 1.31, instead of 0.61 and 1.09.) The model has
 0.3 million parameters and starts from random weights, so learning rate, batch and lengths differ; the warm start replaces
 pretraining; each rollout has 2 updates instead of 16. The critic's settings apply only to algorithms with a critic, such as vapo.

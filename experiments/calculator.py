@@ -1,24 +1,25 @@
-"""A calculator beside the network: are sums with steps learned better with it, and what is left without it?
+"""A calculator mixed into the network: does it help to learn sums with steps, and what remains without it?
 
-The task is sums of two to four numbers with steps, of which the demonstrations of longer sums are unfinished. With
-`--calculator 0.4` four tenths of the probability of each digit of a result are the calculator's, in sampling, in scoring and in the
-evaluation. The warm start trains the network alone, so all arms of a seed begin with the same one. The model is smaller than that
-of `rljax train`, the batch a quarter as large, and the algorithm GRPO without a penalty, to save time. Arms have the same seeds,
+The task is sums of two to four numbers with steps, where demonstrations of longer sums are unfinished. With `--calculator 0.4`
+four tenths of the probability of each digit of a result come from the calculator, in sampling, in scoring and in the evaluation.
+The warm start trains the network alone, so all arms of a seed begin with the same network. To save time, the model is smaller
+than the default of `rljax train`, the batch is a quarter as large, and the algorithm is GRPO without a penalty. Arms have the
+same seeds,
 settings and held-out problems.
 
 Command:
 
     python experiments/calculator.py     (a quarter of an hour on one CPU core)
 
-A finished run is not made again, unless the settings have changed; `--seeds` and `--minutes` make a part.
+A finished run is not repeated, unless the settings have changed; `--seeds` and `--minutes` run a part.
 
-Deviations: no paper has this setting; the mixture is that of a design document (`rljax.ops.unpublished.mixture`). The
-learning rate was chosen after runs with 1e-3 and the seeds 0 to 2, in which the network alone ended at 7, 49 and 52 %, and
-those with shares of 0.4, 0.6 and 0.9 at 73, 68 and 71 % in the mean; those rows are not kept. Seeds 3 and 4 were run after
-three seeds had decided nothing.
+Deviations: no paper has this setting; the mixture comes from a design document (`rljax.ops.unpublished.mixture`). The learning
+rate was chosen after runs with 1e-3 and the seeds 0 to 2, in which the network alone ended at 7, 49 and 52 %, and runs with
+shares of 0.4, 0.6 and 0.9 at 73, 68 and 71 % on average; those rows are not kept. Seeds 3 and 4 were run after three seeds had
+decided nothing.
 
-It writes OUT.json, OUT.md and OUT.png: held-out greedy accuracy before and during RL, that of the trained network without the
-calculator, and the share of sampled responses that are right in the first and in the last five steps. An arm is compared with the
+It writes OUT.json, OUT.md and OUT.png: held-out greedy accuracy before and during RL, accuracy of the trained network without the
+calculator, and the share of right sampled responses in the first and in the last five steps. An arm is compared with the
 network by its paired difference over the seeds, by the rule of `rljax claims`.
 """
 
@@ -37,8 +38,9 @@ import tyro
 from matplotlib.figure import Figure
 
 import rljax
-from rljax.book.claims import over_seeds, verdict_of
-from rljax.book.experiment_rows import add_missing_rows, settings_hash, write_page
+from lab.claims import over_seeds, verdict_of
+from lab.rows import add_missing_rows, write_page
+from rljax.files import settings_hash
 from rljax.tracking.rows import read_metrics
 from rljax.training.objective.algorithm import resolved_settings
 from rljax.training.parts.problems import make_problems
@@ -71,7 +73,7 @@ CONFIG = rljax.load_config("arithmetic_dapo").replace(
 ARMS: Mapping[str, float | None] = {"network": None, "calculator 0.4": 0.4, "calculator 0.6": 0.6, "calculator 0.9": 0.9}
 """Name of an arm -> share of the calculator."""
 ENDS = 5
-"""Number of steps whose mean is the beginning, and the end, of a run."""
+"""Number of steps averaged for the beginning and the end of a run."""
 MARGIN = 0.02
 """Smallest difference of accuracies that would matter."""
 WITH, ALONE = "at the end, with the calculator where the arm has it", "at the end, the network alone"
@@ -87,23 +89,23 @@ class Arguments:
     out: Path = Path("experiments/calculator")
     """Where the results go: `.json`, `.md` and `.png`."""
     minutes: float = 600.0
-    """Begin no further run after this time."""
+    """Start no new run after this time."""
     work: Path = Path("runs/calculator")
     """Folder of the warm starts and the compiled programs."""
 
 
 def config_of(arm: str, seed: int) -> rljax.TrainConfig:
-    """Settings of a run, with its warm start and without its folder."""
+    """Make the settings of a run, with its warm start and without its folder."""
     return CONFIG.replace(seed=seed, calculator=ARMS[arm])
 
 
 def settings_of(row: Mapping[str, Any]) -> str:
-    """Hash of what a row depends on."""
+    """Compute a hash of what a row depends on."""
     return settings_hash(resolved_settings(config_of(row["arm"], row["seed"])), ENDS)
 
 
 def warm_start(seed: int, work: Path) -> Path:
-    """Folder of the network after the warm start of a seed, which is made if it does not exist."""
+    """Return the folder of the network after the warm start of a seed; train it if it does not exist."""
     config = CONFIG.replace(seed=seed, steps=0, eval_every=0)
     place = work / f"warm-start-{seed}-{settings_hash(resolved_settings(config))}"
     if not (place / "last" / "config.json").exists():
@@ -133,13 +135,13 @@ def row_of(work: Path, arm: str, seed: int) -> dict[str, Any]:
 
 
 def ends(rows: Rows, arm: str, *, alone: bool) -> dict[int, float]:
-    """Accuracy of an arm at the end, by seed."""
+    """Return the final accuracy of an arm, by seed."""
     mine = [row for row in rows if row["arm"] == arm]
     return {row["seed"]: row["network alone"] if alone else [*row["accuracy"].values()][-1] for row in mine}
 
 
 def report(rows: Rows) -> str:
-    """Mean over the seeds, lowest and highest, and the paired differences from the network, in Markdown."""
+    """Format mean, lowest and highest over the seeds, and the paired differences from the network, in Markdown."""
     shown = [*rows[0]["accuracy"]]
     lines = [
         f"| arm | {' | '.join(f'{step} steps' for step in shown)} | the network alone at the end | sampled, first and last steps |"
@@ -171,7 +173,7 @@ def report(rows: Rows) -> str:
 
 
 def draw(rows: Rows, file: Path) -> None:
-    """Draw the accuracy of each arm during RL, mean and range over the seeds, and that of the network alone at the end."""
+    """Plot the accuracy of each arm during RL, mean and range over the seeds, and the final accuracy of the network alone."""
     figure = Figure(figsize=(8, 3.4), dpi=120, layout="constrained")
     curves, dots = figure.subplots(1, 2, width_ratios=[2, 1], sharey=True)
     for place, arm in enumerate(ARMS):
@@ -194,7 +196,7 @@ def draw(rows: Rows, file: Path) -> None:
 
 
 def main(arguments: Arguments) -> None:
-    """Do the runs that are not in the JSON file yet; write that file after every run, then table and picture."""
+    """Run what is not in the JSON file yet; write that file after every run, then table and plot."""
     jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
     file, start = arguments.out.with_suffix(".json"), time.monotonic()
     wanted = ({"arm": arm, "seed": seed} for seed, arm in itertools.product(arguments.seeds, ARMS))

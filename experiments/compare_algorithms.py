@@ -1,7 +1,7 @@
 """Every algorithm on one task, several seeds: held-out accuracy, steps and wall time.
 
 The supervised warm start runs once per seed, and all algorithms start from the resulting model. Each finished run is one row of
-the JSON file. A run that already has a row is skipped, and one that was interrupted goes on, so the command can be repeated.
+the JSON file. A run that already has a row is skipped, and an interrupted run continues, so the command can be repeated.
 
 Command:
 
@@ -9,10 +9,10 @@ Command:
     python experiments/compare_algorithms.py --experiment long_chain_vapo \
         --algorithms vapo ppo:critic=fresh,value_pretraining_steps=0 --out experiments/long_chain_algorithms
 
-An algorithm may have settings of its own: `name:setting=value,setting=value`, for instance `gkd:teacher=FOLDER`.
+An algorithm may have its own settings: `name:setting=value,setting=value`, for instance `gkd:teacher=FOLDER`.
 
 Deviations: every algorithm uses the experiment's learning rate, batch and number of steps, which were chosen for the experiment's
-own algorithm and not tuned for the others. The experiment's options are passed to those algorithms that have them.
+own algorithm and not tuned for the others. The experiment's options are passed to the algorithms that have them.
 """
 
 import json
@@ -28,17 +28,12 @@ import tyro
 import rljax
 from rljax import load_config
 from rljax.algorithms import BY_NAME
+from rljax.book.genealogy import learns_from_teacher
 from rljax.cli import main
 from rljax.tracking.rows import read_metrics
 from rljax.training.config.start import with_shared_options
 
 CONFIG = load_config("arithmetic_algorithms")
-TEACHERS = {"teacher_advantage", "teacher_divergence"}
-
-
-def slots_of(name: str) -> set[str]:
-    """Names of the slots that an algorithm fills."""
-    return {slot for slot, value in BY_NAME[name]()._asdict().items() if value is not None}
 
 
 @dataclass
@@ -50,9 +45,9 @@ class Arguments:
     experiment: str = "arithmetic_algorithms"
     """Name of the experiment whose settings are used."""
     algorithms: list[str] = field(
-        default_factory=lambda: [name for name in sorted(BY_NAME) if not TEACHERS & slots_of(name)]
+        default_factory=lambda: [name for name in sorted(BY_NAME) if not learns_from_teacher(BY_NAME[name]())]
     )
-    """Names of the algorithms, each with settings of its own if needed; by default all but those that learn from a teacher."""
+    """Names of the algorithms, each with its own settings if needed; by default all but those that learn from a teacher."""
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     """Seeds; each algorithm runs once per seed."""
     steps: int | None = None
@@ -72,13 +67,13 @@ def warm_started(config: rljax.TrainConfig, folder: Path) -> Path:
 
 
 def for_algorithm(config: rljax.TrainConfig, name: str) -> rljax.TrainConfig:
-    """Keep those settings of the experiment that apply to an algorithm."""
+    """Keep the settings of the experiment that apply to an algorithm."""
     steps = None if BY_NAME[name]().critic is None else config.critic.pretraining_steps
     return with_shared_options(config, name).replace(algorithm=name, value_pretraining_steps=steps)
 
 
 def with_settings(config: rljax.TrainConfig, settings: str) -> rljax.TrainConfig:
-    """Apply `setting=value,setting=value`; the names are those of the flags, and several values are separated by spaces."""
+    """Apply `setting=value,setting=value`; the names match the flags, and several values are separated by spaces."""
     pairs = [setting.split("=", 1) for setting in settings.split(",") if setting]
     flags = [word for name, value in pairs for word in (f"--{name.replace('_', '-')}", *value.split())]
     record = tyro.conf.AvoidSubcommands[tyro.conf.OmitArgPrefixes[rljax.TrainConfig]]
@@ -119,7 +114,7 @@ def row_of(arguments: Arguments, name: str, seed: int) -> dict:
 
 
 def table(rows: list[dict]) -> str:
-    """Write the mean and range over the seeds in Markdown, one line per algorithm; times are those of the first seed."""
+    """Write the mean and range over the seeds in Markdown, one line per algorithm; times refer to the first seed."""
     first = min(row["seed"] for row in rows)
     lines = [
         "| algorithm | seeds | before RL | after RL, mean (lowest to highest) | best, mean | RL steps | value steps "
@@ -142,7 +137,7 @@ def table(rows: list[dict]) -> str:
 
 
 def seconds_text(seconds: float | None, form: str) -> str:
-    """Write a time; None is the time of a run that shared the machine with other work."""
+    """Format a time; None means that the run shared the machine with other work."""
     return "not timed" if seconds is None else f"{seconds:{form}} s"
 
 
@@ -152,7 +147,7 @@ def report(rows: list[dict]) -> str:
 
 
 def compare(arguments: Arguments) -> None:
-    """Do the runs that are not in the JSON file yet; write that file after every run, and the table at the end."""
+    """Run what is not in the JSON file yet; write that file after every run, and the table at the end."""
     rows_file = arguments.out.with_suffix(".json")
     rows = json.loads(rows_file.read_text(encoding="utf-8")) if rows_file.exists() else []
     done = {(row["algorithm"], row["seed"]) for row in rows}

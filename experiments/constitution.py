@@ -1,9 +1,9 @@
-"""Rules as a reward: do violations fall, and is the accuracy of the task kept?
+"""Rules as a reward: do violations decrease, and is the accuracy on the task kept?
 
-The task is sums of two and three numbers. The demonstrations of the warm start break two rules, each in half of the problems: they
-write a `*` where none belongs, and they write the first step twice. Both habits leave the answer right, so a reward for the answer
-alone has nothing against them. Two arms continue from the same warm start, and differ in one number: the weight of the constitution
-beside the reward of the answer, 1 or 0. With the weight 0 the rules are measured all the same.
+The task is sums of two and three numbers. The demonstrations of the warm start break two rules, each in half of the problems:
+they write a `*` that does not belong there, and they write the first step twice. Both habits leave the answer right, so a reward
+for the answer alone does not discourage them. Two arms continue from the same warm start, and differ in one number: the weight of
+the constitution relative to the reward for the answer, 1 or 0. With weight 0 the rules are still measured.
 
     polite: {must_not: '[*]', weight: 0.5}
     brief: {max_characters: 20, weight: 0.5}
@@ -12,23 +12,24 @@ Command:
 
     python experiments/constitution.py --seeds 0 1 2 3 4     (a quarter of an hour on two CPU cores)
 
-An arm and seed takes one to two minutes on two cores; those that stand in the JSON file are not run again, unless the settings have
+Each arm and seed takes one to two minutes on two cores; runs that are in the JSON file are not repeated, unless the settings have
 changed.
 
-Deviations: no paper has this setting; rules judge by code, where constitutional training has a model judge.
+Deviations: no paper has this setting; here code judges the rules, while constitutional training uses a model.
 
 Result (seeds 0 and 1: 2026-11-22, the others: 2026-11-23; 2 cores of an AMD EPYC that others used too, Python 3.11.7, JAX 0.10.2;
-means of five seeds with 95 % t intervals): violations fall, and the accuracy does not rise with them. With the rules it changes by
-+0.5 points in 40 steps (-6.6 to +7.6), from 79 %, so a loss of some points is not excluded; with the answer alone by +9.5 (+3.9 to
-+15.1). Paired by seed, the rules cost 9.0 points of accuracy at the end (7.0 to 11.0), about what RL gains without them. Of the
-held-out answers, 79 points fewer break `polite` (66 to 93), and 8 points fewer `brief` (2 to 14). Longer runs and other weights of
-the rules were not made.
+means of five seeds with 95 % t intervals): violations decrease, and the accuracy does not rise. With the rules it changes by +0.5
+points in 40 steps (-6.6 to +7.6), from 79 %, so a loss of a few points is not excluded; with the answer alone it changes by +9.5
+(+3.9 to +15.1). Paired by seed, the rules cost 9.0 points of accuracy at the end (7.0 to 11.0), about what RL gains without them.
+Of the
+held-out answers, 79 points fewer break `polite` (66 to 93), and 8 points fewer `brief` (2 to 14). Longer runs and other weights
+of the rules were not tried.
 
-What the verdicts are about was written down after the runs, with the margin of other experiments.
+The claims behind the verdicts were written down after the runs, with the margin of other experiments.
 
 It writes constitution.json and constitution.md: the share of violations among the sampled responses of the first and of the last
-five steps, and among the greedy answers to held-out problems, with their accuracy; means over the seeds with 95 % t intervals, and
-the differences after less before RL and between the arms, paired by seed.
+five steps, and among the greedy answers to held-out problems, with their accuracy; means over the seeds with 95 % t intervals,
+and the differences after minus before RL and between the arms, paired by seed.
 """
 
 import itertools
@@ -42,17 +43,17 @@ import numpy as np
 import tyro
 
 import rljax
-from rljax.book.experiment_rows import (
+from lab.rows import (
     Comparison,
     add_missing_rows,
     points_text,
-    settings_hash,
     share_text,
     verdict_table,
     write_page,
 )
 from rljax.data.arithmetic import arithmetic
 from rljax.data.problem import Problem
+from rljax.files import settings_hash
 from rljax.rewards.constitution import constitution
 from rljax.tracking.rows import read_metrics
 from rljax.training.objective.algorithm import resolved_settings
@@ -87,7 +88,7 @@ SUMS = {"operands": (2, 3), "digits": 1, "operators": "+", "nesting": 0}
 PROBLEMS = {"train": 700, "heldout": 80}
 Rows = Sequence[Mapping[str, Any]]
 ENDS = 5
-"""Number of steps whose mean is the beginning, and the end, of a run."""
+"""Number of steps averaged for the beginning and the end of a run."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Arguments:
 
 
 def with_habits(problem: Problem, number: int) -> Problem:
-    """Problem whose demonstration breaks the rules: the first one if the number is odd, the second one in two of four."""
+    """Make a demonstration break the rules: the first one if the number is odd, the second one in two of four problems."""
     first, rest = str(problem.demonstration).split(";", 1)
     twice = f"{first};" if number % 4 >= 2 else ""
     star = "*" if number % 2 else ""
@@ -109,19 +110,19 @@ def with_habits(problem: Problem, number: int) -> Problem:
 
 
 def problems(seed: int) -> tuple[list[Problem], list[Problem]]:
-    """Training problems, whose demonstrations have habits, and held-out ones."""
+    """Generate training problems, whose demonstrations have the habits, and held-out ones."""
     train = arithmetic("train", PROBLEMS["train"], seed=seed, **SUMS)
     heldout = arithmetic("heldout", PROBLEMS["heldout"], seed=seed, **SUMS)
     return [with_habits(problem, i) for i, problem in enumerate(train)], heldout
 
 
 def config_of(arm: str, seed: int) -> rljax.TrainConfig:
-    """Settings of a run, without its folder."""
+    """Make the settings of a run, without its folder."""
     return CONFIG.replace(seed=seed, reward_weights=(1.0, ARMS[arm]))
 
 
 def settings_of(row: Mapping[str, Any]) -> str:
-    """Hash of what a row depends on."""
+    """Compute a hash of what a row depends on."""
     return settings_hash(resolved_settings(config_of(row["arm"], row["seed"])), RULES, SUMS, PROBLEMS, ENDS)
 
 
@@ -141,12 +142,12 @@ def row_of(arm: str, seed: int) -> dict[str, Any]:
 
 
 def by_seed(rows: Rows, arm: str, number: str, place: int) -> dict[int, float]:
-    """A number of an arm before RL (place 0) or after it (place 1), by seed."""
+    """Return a measurement of an arm before RL (place 0) or after it (place 1), by seed."""
     return {row["seed"]: row[number][place] for row in rows if row["arm"] == arm}
 
 
 def report(rows: Rows) -> str:
-    """Means over the seeds with their intervals, changes by RL, and differences between the arms, in Markdown."""
+    """Format means over the seeds with their intervals, changes by RL, and differences between the arms, in Markdown."""
     labels = {"accuracy": "accuracy"}
     labels |= {f"{rule}{place}": f"violations of `{rule}`{place}" for rule in RULES for place in ("", ", held out")}
     lines = ["| arm | number | before RL | after RL | change |", f"|{' --- |' * 5}"]
@@ -169,7 +170,7 @@ def report(rows: Rows) -> str:
 
 
 def claims(rows: Rows) -> Iterator[Comparison]:
-    """What is claimed of greedy answers to held-out problems."""
+    """Yield the claims about greedy answers to held-out problems."""
     alone, ruled = ARMS
     for rule in RULES:
         before, after = (by_seed(rows, ruled, f"{rule}, held out", place) for place in (0, 1))
@@ -183,7 +184,7 @@ def claims(rows: Rows) -> Iterator[Comparison]:
 
 
 def main(arguments: Arguments) -> None:
-    """Do the runs that are not in the JSON file yet; write that file after every run, and the table at the end."""
+    """Run what is not in the JSON file yet; write that file after every run, and the table at the end."""
     wanted = [{"arm": arm, "seed": seed} for seed, arm in itertools.product(arguments.seeds, ARMS)]
     file = arguments.out.with_suffix(".json")
     rows = add_missing_rows(file, wanted, row_of, settings=settings_of)

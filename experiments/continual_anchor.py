@@ -1,8 +1,9 @@
-"""Sums with `+`, then with `-` alone: how much of `+` is left, with and without the Fisher anchor?
+"""Sums with `+`, then only with `-`: how much of `+` is retained, with and without the Fisher anchor?
 
-A small transformer learns sums of two and three numbers with `+` from demonstrations, and then by GRPO. Its last model goes on with
-`-`, from demonstrations and then by GRPO again; no `+` is in these problems any more. The second run is made without an anchor and
-with anchors of several weights, whose Fisher information is estimated on 256 responses of the first model to its own problems.
+A small transformer learns sums of two and three numbers with `+` from demonstrations, and then by GRPO. Its last model continues
+with `-`, from demonstrations and then by GRPO again; these problems no longer contain `+`. The second run is done without an
+anchor and with anchors of several weights, whose Fisher information is estimated on 256 responses of the first model to its own
+problems.
 Held-out accuracy on both operators is measured after each run, with greedy decoding.
 
 The same as commands:
@@ -14,30 +15,30 @@ Command:
 
     python experiments/continual_anchor.py --seeds 0 1 2 3 4 --weights 0 100 10000     (twenty minutes on two CPU cores)
 
-Without `--weights` it makes 300 and 1000, too, which have been made with seed 0 alone.
+Without `--weights` it also runs 300 and 1000, which have only been run with seed 0.
 
 Result (seed 0: 2026-11-22, the others: 2026-11-23; 2 cores of an AMD EPYC that others used too, Python 3.11.7, JAX 0.10.2; four
-minutes a seed): 60 held-out problems for each operator, in per cent, means of five seeds with 95 % t intervals. Before the second
-run 76 (67 to 86) of the sums with `+` are right and none with `-`. After it,
+minutes per seed): 60 held-out problems for each operator, in percent, means of five seeds with 95 % t intervals. Before the
+second run, 76 (67 to 86) of the sums with `+` are right and none with `-`. After it,
 
     weight     0               100              10000
     +           3 (0 to 7)     45 (13 to 78)    71 (60 to 82)
     -          15 (6 to 24)     5 (0 to 10)      3 (0 to 7)
 
 Without an anchor `+` is forgotten. Paired by seed, a weight of 100 keeps 42 points more (12 to 72), but hardly anything in seed 4,
-where 2 % are left; 10000 keeps 67 more (57 to 78). The anchor takes this from the speed at which `-` is learned, since all runs
-have the same number of steps: 9 points with 100 (0.4 to 18), 11 with 10000 (0.1 to 23). The learning rate and the weights were
-chosen on seed 0; with a learning rate of 1e-3 in place of 3e-4 and 600 steps, a weight of 1000 kept 18 % there: such steps are too
+where 2 % are left; 10000 keeps 67 more (57 to 78). The anchor slows down the learning of `-`, since all runs have the same number
+of steps: by 9 points with 100 (0.4 to 18), 11 with 10000 (0.1 to 23). The learning rate and the weights were
+chosen on seed 0; with a learning rate of 1e-3 instead of 3e-4 and 600 steps, a weight of 1000 kept 18 % there: such steps are too
 large for a quadratic penalty.
 
-What the verdicts are about was written down after the runs, with the margin of other experiments.
+The claims behind the verdicts were written down after the runs, with the margin of other experiments.
 
 Deviations from the paper (Kirkpatrick et al., arXiv:1612.00796): a language model of 0.3 million parameters instead of a network
-for images, and two tasks instead of many; the optimiser is AdamW, which rescales the sum of both gradients.
+for images, and two tasks instead of many; the optimizer is AdamW, which rescales the sum of both gradients.
 
-Finished runs are kept in --work and are not made again, unless the settings have changed. The command writes OUT.json, which has a
-row for each seed and weight (0: without an anchor) with the accuracies and the seconds, and OUT.md: their means over the seeds with
-95 % t intervals, and the differences to the run without an anchor, paired by seed.
+Finished runs are kept in --work and are not repeated, unless the settings have changed. The command writes OUT.json, which has a
+row for each seed and weight (0: without an anchor) with the accuracies and the seconds, and OUT.md: their means over the seeds
+with 95 % t intervals, and the differences from the run without an anchor, paired by seed.
 """
 
 import itertools
@@ -51,19 +52,19 @@ from typing import Any
 import tyro
 
 import rljax
-from rljax.book.claims import FEWEST_SEEDS
-from rljax.book.experiment_rows import (
+from lab.claims import FEWEST_SEEDS
+from lab.rows import (
     Comparison,
     add_missing_rows,
     points_text,
-    settings_hash,
     share_text,
     verdict_table,
     write_page,
 )
 from rljax.data.arithmetic import arithmetic
 from rljax.evaluation.greedy import evaluate
-from rljax.training.inference.trained_policy import load
+from rljax.files import settings_hash
+from rljax.programs.trained_policy import load
 from rljax.training.objective.algorithm import resolved_settings
 
 OPERANDS = (2, 3)
@@ -100,24 +101,24 @@ class Arguments:
     work: Path = Path("runs/continual")
     """Folder of the runs."""
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2, 3, 4])
-    """Random seeds; a first run for each."""
+    """Random seeds; each has its own first run."""
     weights: list[float] = field(default_factory=lambda: [0.0, 100.0, 300.0, 1000.0, 10000.0])
     """Weights of the anchor; 0 is a run without one."""
 
 
 def configs_of(seed: int, weight: float) -> tuple[rljax.TrainConfig, rljax.TrainConfig]:
-    """Settings of the first run and of the second one, without its model."""
+    """Make the settings of the first run, and of the second run without its model."""
     config = CONFIG.replace(seed=seed)
     return config.replace(**FIRST), config.replace(**SECOND, anchor=weight or None)
 
 
 def settings_of(row: Mapping[str, Any]) -> str:
-    """Hash of what a row depends on."""
+    """Compute a hash of what a row depends on."""
     return settings_hash(*map(resolved_settings, configs_of(row["seed"], row["weight"])))
 
 
 def finished(folder: Path, config: rljax.TrainConfig) -> Path:
-    """Train, unless the run with these settings is there already; a run that was stopped is continued."""
+    """Train, unless the run with these settings already exists; continue a run that was stopped."""
     folder = folder.with_name(f"{folder.name}-{settings_hash(resolved_settings(config))}")
     if not (folder / "last" / "config.json").exists():
         rljax.train(config.replace(run=str(folder)), resume="auto")
@@ -125,7 +126,7 @@ def finished(folder: Path, config: rljax.TrainConfig) -> Path:
 
 
 def accuracies(run: Path) -> dict[str, float]:
-    """Held-out greedy accuracy of the last model of a run on each operator."""
+    """Measure the held-out greedy accuracy of the last model of a run on each operator."""
     found = {}
     for operator in "+-":
         count = CONFIG.data.heldout_problems
@@ -136,7 +137,7 @@ def accuracies(run: Path) -> dict[str, float]:
 
 
 def measured(work: Path, seed: int, weight: float) -> dict[str, Any]:
-    """Both runs of a seed and a weight, and their accuracies."""
+    """Do both runs of a seed and a weight, and measure their accuracies."""
     start, place, configs = time.monotonic(), work / f"seed{seed}", configs_of(seed, weight)
     first = finished(place / "first", configs[0])
     second = finished(place / f"second-{weight:g}", configs[1].replace(model=str(first / "last")))
@@ -145,12 +146,12 @@ def measured(work: Path, seed: int, weight: float) -> dict[str, Any]:
 
 
 def by_seed(rows: Rows, weight: float, when: str, operator: str) -> dict[int, float]:
-    """Accuracy on an operator before or after the second run with a weight, by seed."""
+    """Return the accuracy on an operator before or after the second run with a weight, by seed."""
     return {row["seed"]: row[when][operator] for row in rows if row["weight"] == weight}
 
 
 def report(rows: Rows) -> str:
-    """Means over the seeds with their intervals, and differences to the run without an anchor, in Markdown."""
+    """Format means over the seeds with their intervals, and differences from the run without an anchor, in Markdown."""
     weights = weights_of(rows)
     before = [by_seed(rows, weights[0], "before", operator) for operator in "+-"]
     lines = ["| weight | seeds | `+` | `-` | `+`, less that without an anchor | `-`, less that without an anchor |"]
@@ -169,12 +170,12 @@ def report(rows: Rows) -> str:
 
 
 def weights_of(rows: Rows) -> list[float]:
-    """Weights that were run, the smallest first."""
+    """Return the weights that were run, smallest first."""
     return sorted({row["weight"] for row in rows})
 
 
 def claims(rows: Rows) -> Iterator[Comparison]:
-    """What is claimed of each weight with seeds enough."""
+    """Yield the claims about each weight that has enough seeds."""
     old, new = ({weight: by_seed(rows, weight, "after", operator) for weight in weights_of(rows)} for operator in "+-")
     yield Comparison("without an anchor, `+` is forgotten", by_seed(rows, 0, "before", "+"), old[0])
     for weight in weights_of(rows):
@@ -185,7 +186,7 @@ def claims(rows: Rows) -> Iterator[Comparison]:
 
 
 def main(arguments: Arguments) -> None:
-    """Do the runs that are not in the JSON file yet; write that file after every run, and the table at the end."""
+    """Run what is not in the JSON file yet; write that file after every run, and the table at the end."""
     wanted = [{"seed": seed, "weight": weight} for seed, weight in itertools.product(arguments.seeds, arguments.weights)]
     file = arguments.out.with_suffix(".json")
     rows = add_missing_rows(file, wanted, partial(measured, arguments.work), settings=settings_of)

@@ -1,23 +1,24 @@
-"""Does RL raise the accuracy where the prompt is an image, and does it matter that the model sees pixels?
+"""Does RL raise the accuracy if the prompt is an image, and does it matter that the model sees pixels?
 
 The task is `digits`: two noisy images of digits, whose sum is the answer. The warm start is short, so that the model reads some
-digits and confuses others; RL with a reward for the sum alone has to do the rest. Two arms: with `--images 8 4` a patch is a linear
-projection of its pixels and of its place in the image; without, each of its 256 patterns is a token with a vector of its own.
+digits and confuses others; RL with a reward for the sum alone has to do the rest. Two arms: with `--images 8 4` a patch is
+embedded by a linear projection of its pixels and by its position in the image; without it, each of the 256 patterns is a token
+with its own embedding.
 The settings and the problems are the same.
 
 Command:
 
     python experiments/images_of_digits.py     (a few minutes on one CPU core)
 
-A finished run is not made again, unless the settings have changed; `--seeds` and `--minutes` make a part.
+A finished run is not repeated, unless the settings have changed; `--seeds` and `--minutes` run a part.
 
-Deviations: no paper has this setting. The patch embedding is equation 1 of arXiv:2010.11929, in a decoder that reads text
-too. The length of the warm start and the learning rate were chosen after runs: 60 steps led to an accuracy of 88 % before
-RL; with 40 steps and a rate of 1e-3, RL lowered that of the pixels in each of three seeds, from 32 to 24 % in the mean;
-those rows are not kept.
+Deviations: no paper has this setting. The patch embedding is equation 1 of arXiv:2010.11929, in a decoder that also reads text.
+The length of the warm start and the learning rate were chosen after runs: 60 steps led to an accuracy of 88 % before RL; with 40
+steps and a rate of 1e-3, RL lowered the accuracy with pixels in each of three seeds, from 32 to 24 % on average; those rows are
+not kept.
 
-It writes OUT.json, OUT.md and OUT.png: the accuracy of greedy answers to held-out problems after the warm start and after RL, with
-95 % t intervals where there are five seeds or more, and the best possible one, of a reader who knows the font and the noise.
+It writes OUT.json, OUT.md and OUT.png: the accuracy of greedy answers to held-out problems after the warm start and after RL,
+with 95 % t intervals for five seeds or more, and the best possible accuracy, given the font and the noise.
 """
 
 import itertools
@@ -34,8 +35,9 @@ import tyro
 from matplotlib.figure import Figure
 
 import rljax
-from rljax.book.claims import over_seeds, verdict_of
-from rljax.book.experiment_rows import add_missing_rows, settings_hash, write_page
+from lab.claims import over_seeds, verdict_of
+from lab.rows import add_missing_rows, write_page
+from rljax.files import settings_hash
 from rljax.records import required
 from rljax.tasks.digits import HEIGHT, WIDTH
 from rljax.tracking.rows import read_metrics
@@ -71,7 +73,7 @@ CONFIG = rljax.TrainConfig.flat(
     quiet=True,
 )
 ARMS: Mapping[str, tuple[int, int] | None] = {"pixels": (HEIGHT, WIDTH), "tokens": None}
-"""Name of an arm -> size of the images that the model reads as such."""
+"""Name of an arm -> size of the images that the model reads as images."""
 MARGIN = 0.02
 """Smallest difference of accuracies that would matter."""
 Rows = Sequence[Mapping[str, Any]]
@@ -86,18 +88,18 @@ class Arguments:
     out: Path = Path("experiments/images_of_digits")
     """Where the results go: `.json`, `.md` and `.png`."""
     minutes: float = 600.0
-    """Begin no further run after this time."""
+    """Start no new run after this time."""
     work: Path = Path("runs/images_of_digits")
     """Folder of the compiled programs."""
 
 
 def config_of(arm: str, seed: int) -> rljax.TrainConfig:
-    """Settings of a run, without its folder."""
+    """Make the settings of a run, without its folder."""
     return CONFIG.replace(seed=seed, images=ARMS[arm])
 
 
 def settings_of(row: Mapping[str, Any]) -> str:
-    """Hash of what a row depends on."""
+    """Compute a hash of what a row depends on."""
     return settings_hash(resolved_settings(config_of(row["arm"], row["seed"])))
 
 
@@ -117,12 +119,12 @@ def row_of(arm: str, seed: int) -> dict[str, Any]:
 
 
 def curves(rows: Rows, arm: str) -> np.ndarray:
-    """Held-out accuracy of an arm, seeds in rows and evaluations in columns."""
+    """Return the held-out accuracy of an arm, seeds in rows and evaluations in columns."""
     return np.array([row["curve"] for row in sorted(rows, key=lambda row: row["seed"]) if row["arm"] == arm])
 
 
 def report(rows: Rows) -> str:
-    """Means over the seeds with their intervals, in Markdown."""
+    """Format means over the seeds with their intervals, in Markdown."""
     lines = ["| a patch is read as | after the warm start | after RL | change | RL raises it | lowest and highest change |"]
     lines.append(f"|{' --- |' * 6}")
     for arm in ARMS:
@@ -141,7 +143,7 @@ def report(rows: Rows) -> str:
 
 
 def draw(rows: Rows, file: Path) -> None:
-    """Draw the curve of every seed, the mean of each arm, and the best possible accuracy."""
+    """Plot the curve of every seed, the mean of each arm, and the best possible accuracy."""
     figure = Figure(figsize=(6, 3.4), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     for place, arm in enumerate(ARMS):
@@ -159,7 +161,7 @@ def draw(rows: Rows, file: Path) -> None:
 
 
 def main(arguments: Arguments) -> None:
-    """Do the runs that are not in the JSON file yet; write that file after every run, then table and picture."""
+    """Run what is not in the JSON file yet; write that file after every run, then table and plot."""
     jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
     file, start = arguments.out.with_suffix(".json"), time.monotonic()
     wanted = ({"arm": arm, "seed": seed} for seed, arm in itertools.product(arguments.seeds, ARMS))

@@ -1,24 +1,26 @@
 """How much does an old sampler cost GRPO, GSPO and GEPO? Best and last accuracy with samples 0, 8 and 64 steps old.
 
-A small transformer learns sums of two to four numbers from demonstrations, and then by RL with `--sampler-delay`: a ring of old
-parameters draws the responses, and their true log-probabilities are the denominator of the ratio. All runs begin with one base
-model, whose warm start has a seed of its own; the seeds of the arms vary RL: its problems, their order, sampling, and the held-out
+A small transformer learns sums of two to four numbers from demonstrations, and then by RL with `--sampler-delay`: a ring buffer
+of old parameters samples the responses, and their true log-probabilities are the denominator of the ratio. All runs begin with
+one base model, whose warm start has its own seed; the seeds of the arms vary RL: its problems, their order, sampling, and the
+held-out
 problems. GEPO's paper (arXiv:2508.17850) reports that GEPO loses 3 % from no delay to the largest, and GRPO and GSPO more. The
-claim `staleness_gepo` asks the same of a table of logits.
+claim `staleness_gepo` tests the same with a table of logits.
 
 Command:
 
     python experiments/sampler_delay.py     (an estimated half hour on one CPU core)
 
-A finished run is not made again; `--seeds` and `--minutes` make a part.
+A finished run is not repeated; `--seeds` and `--minutes` run a part.
 
 Deviations from the paper: a model of 0.1 million parameters and 160 steps, so that with a delay of 64 the first 64 steps, which
-draw with the base model, are two fifths of the run. No KL penalty but GEPO's own, 0.005 to the sampler, which its authors' recipes
-have. One learning rate for all arms, 5e-4, chosen on two other seeds (1e-3 unlearned the task without a delay, 3e-4 taught little).
+sample from the base model, are two fifths of the run. There is no KL penalty except GEPO's own, 0.005 towards the sampler, as in
+its authors' recipes. One learning rate for all arms, 5e-4, chosen on two other seeds (1e-3 unlearned the task without a delay,
+3e-4 taught little).
 
-It writes OUT.json, OUT.md and OUT.png: held-out greedy accuracy after every 20 steps, of which `best` is the highest and `last` the
-mean of the last two. What a delay costs an algorithm is its own difference to no delay, paired by seed; costs are compared
-with GRPO's by the rule of `rljax claims`. `best` is picked on the problems that it is measured on, by all arms alike.
+It writes OUT.json, OUT.md and OUT.png: held-out greedy accuracy after every 20 steps, of which `best` is the highest and `last`
+the mean of the last two. The cost of a delay is an algorithm's own difference from no delay, paired by seed; costs are compared
+with GRPO's by the rule of `rljax claims`. `best` is selected on the same problems that it is measured on, in all arms.
 """
 
 import hashlib
@@ -36,9 +38,9 @@ import numpy as np
 import tyro
 
 import rljax
-from rljax.book.claims import over_seeds, verdict_of
-from rljax.book.experiment_rows import made_on, write_rows
-from rljax.book.separation import draw_comparisons
+from lab.claims import over_seeds, verdict_of
+from lab.rows import made_on, write_rows
+from lab.separation import draw_comparisons
 from rljax.tracking.rows import read_metrics
 
 STATED = {
@@ -70,12 +72,12 @@ STATED = {
     "quiet": True,
 }
 BASE_SEED = 1000
-"""Seed of the base model; the seeds of the arms are others."""
+"""Seed of the base model, different from the seeds of the arms."""
 CONFIG = rljax.TrainConfig.flat(**STATED, algorithm="grpo", algorithm_options={"beta": 0.0})
 OPTIONS = {"grpo": {"beta": 0.0}, "gspo": {}, "gepo": {}}
 """Options of each algorithm."""
 DELAYS = (0, 8, 64)
-"""Age of the sampler's parameters, steps."""
+"""Age of the sampler's parameters in steps."""
 SHOWN = ("best", "last")
 MARGIN = 0.01
 """Smallest difference of costs that would matter."""
@@ -91,18 +93,18 @@ class Arguments:
     out: Path = Path("experiments/sampler_delay")
     """Where the results go: `.json`, `.md` and `.png`."""
     minutes: float = 600.0
-    """Begin no further run after this time."""
+    """Start no new run after this time."""
     work: Path = Path("runs/sampler_delay")
     """Folder of the base model and the compiled programs."""
 
 
 def settings_hash() -> str:
-    """Hash of the settings; rows of others are made again."""
+    """Compute a hash of the settings; rows with another hash are run again."""
     return hashlib.sha256(json.dumps([STATED, OPTIONS, BASE_SEED], default=str).encode()).hexdigest()[:16]
 
 
 def base_model(work: Path) -> Path:
-    """Folder of the model before RL, which is made if it does not exist."""
+    """Return the folder of the model before RL; train it if it does not exist."""
     place = work / f"base-{settings_hash()}"
     if not (place / "last" / "config.json").exists():
         rljax.train(CONFIG.replace(seed=BASE_SEED, steps=0, eval_every=0, models="last", run=str(place)), resume="auto")
@@ -130,18 +132,18 @@ def row_of(name: str, delay: int, seed: int, work: Path) -> Row:
 
 
 def by_seed(rows: Sequence[Row], name: str, delay: int, number: str) -> dict[int, float]:
-    """A number of one arm, by seed."""
+    """Return a measurement of one arm, by seed."""
     return {row["seed"]: row[number] for row in rows if (row["algorithm"], row["delay"]) == (name, delay)}
 
 
 def cost(rows: Sequence[Row], name: str, delay: int, number: str) -> dict[int, float]:
-    """Accuracy that a delay costs an algorithm, by seed."""
+    """Compute the accuracy that a delay costs an algorithm, by seed."""
     fresh, stale = by_seed(rows, name, 0, number), by_seed(rows, name, delay, number)
     return {seed: round(fresh[seed] - stale[seed], 4) for seed in sorted(fresh.keys() & stale.keys())}
 
 
 def report(rows: Sequence[Row]) -> str:
-    """Means over the seeds with 95 % intervals, the cost of each delay, and the comparison of costs, in Markdown."""
+    """Format means over the seeds with 95 % intervals, the cost of each delay, and the comparison of costs, in Markdown."""
     columns = ["algorithm", "delay", *SHOWN, *(f"cost of the delay, {number}" for number in SHOWN)]
     columns += [f"GRPO's cost less this one, {number}" for number in SHOWN]
     lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
@@ -155,15 +157,15 @@ def report(rows: Sequence[Row]) -> str:
 
 
 def less_than_grpo(rows: Sequence[Row], name: str, delay: int, number: str) -> str:
-    """What a delay costs GRPO, less what it costs an algorithm, and whether that is decided."""
+    """Format the cost of a delay for GRPO minus its cost for another algorithm, and whether the sign is decided."""
     grpo, own = cost(rows, "grpo", delay, number), cost(rows, name, delay, number)
     interval = over_seeds([round(grpo[seed] - own[seed], 4) for seed in sorted(grpo.keys() & own.keys())])
-    shown = interval._replace(value=round(interval.value, 6))  # a mean of 0 but for its rounding
+    shown = interval._replace(value=round(interval.value, 6))  # a mean of 0 except for rounding
     return f"{shown.text()}: {verdict_of(interval, kind='above', margin=MARGIN)}"
 
 
 def main(arguments: Arguments) -> None:
-    """Do the runs that are not in the file yet, and write it after every run."""
+    """Run what is not in the file yet, and write it after every run."""
     jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     file, start = arguments.out.with_suffix(".json"), time.monotonic()

@@ -1,27 +1,29 @@
-"""Do the generated tasks separate algorithms? Four arms on each task, several seeds, and whether their intervals are apart.
+"""Do the generated tasks separate algorithms? Four arms on each task, several seeds, and whether their intervals are disjoint.
 
-Each task of `rljax.tasks` is made to show one thing. Four algorithms or variants are compared for which theory predicts a
-difference in it: see `CASES`. All runs of a task begin with one base model, whose warm start has a seed of its own; the
-seeds of the arms vary RL: its problems, their order, sampling, and the held-out problems. Arms are apart where their 95 % t
-intervals over these seeds share no point. Another base model might give another order.
+Each task of `rljax.tasks` is designed to show one effect. Four algorithms or variants are compared for which theory predicts a
+difference in it: see `CASES`. All runs of a task begin with one base model, whose warm start has its own seed; the seeds of the
+arms vary RL: its problems, their order, sampling, and the held-out problems. Arms are apart if their 95 % t intervals over these
+seeds are disjoint. Another base model might give another order.
 
 Command:
 
     python experiments/tasks_that_separate.py     (an estimated hour and a half on one CPU core)
 
-A finished row is not made again; `--tasks` and `--minutes` make a part. A row with another hash of its settings and of what its
-task draws is dropped. It writes OUT.json, OUT.md and OUT.png. The accuracy of samples is the share of right answers also where the
-training reward is another, in `exploit` and `outliers`.
+A finished row is not repeated; `--tasks` and `--minutes` run a part. A row with a different hash of its settings and its task's
+problems is dropped. It writes OUT.json, OUT.md and OUT.png. The accuracy of samples is the share of right answers even if the
+training reward differs, as in `exploit` and `outliers`.
 
-Deviations: no paper has these tasks. Pilots with seeds from 100 on chose arms, steps and learning rates. Three tasks were measured
-again, with seeds that had not been used. `tight` had 40 steps first, and three arms were apart (seeds 0 to 7). `lengths` was to be
-decided by the length of wrong answers first, with tilts of 0.5, 1 and 2, and no arms were apart (seeds 0 to 4); then by the length
-of samples, which varies less, with tilts of 1, 2 and 4: it was stopped after eight seeds (8 to 15), as 1 and 2 were too close. With
-tilts of 1, 2.5 and 6 it was given sixteen seeds, because the intervals had to be shorter. `outliers` and `exploit` were made
-again from another base model, when the accuracy of samples began to count right answers. From the first one, centred rewards with
-outliers were apart from rewards without; in `exploit` all arms were apart, as now. `iteration` was to be decided with λ = 0.5, 0.8,
-0.95 and 1 and a learning rate of 3e-4 first; it was stopped after one seed (40), in which the first three were not in the pilot's
-order. With 0.5, 0.9, 0.98 and 1 and 5e-4 it has five seeds, because its runs are the longest.
+Deviations: no paper has these tasks. Pilot runs with seeds from 100 on were used to choose arms, steps and learning rates. Three
+tasks were measured
+again, with seeds that had not been used. `tight` first had 40 steps, and three arms were apart (seeds 0 to 7). `lengths` was
+first to be decided by the length of wrong answers, with tilts of 0.5, 1 and 2, and no arms were apart (seeds 0 to 4); then by the
+length of samples, which varies less, with tilts of 1, 2 and 4: it was stopped after eight seeds (8 to 15), because 1 and 2 were
+too close. With tilts of 1, 2.5 and 6 it was given sixteen seeds, because the intervals had to be shorter. `outliers` and
+`exploit` were repeated from another base model when the accuracy of samples was changed to count right answers. From the first
+base model, centered rewards with outliers were apart from rewards without; in `exploit` all arms were apart, as now. `iteration`
+was first to be decided with λ = 0.5, 0.8, 0.95 and 1 and a learning rate of 3e-4; it was stopped after one seed (40), in which
+the first three were not in the pilot's order. With 0.5, 0.9, 0.98 and 1 and 5e-4 it has five seeds, because its runs are the
+longest.
 """
 
 import hashlib
@@ -40,9 +42,8 @@ import numpy as np
 import tyro
 
 import rljax
-from rljax.book.experiment_rows import made_on, write_rows
-from rljax.book.separation import draw_comparisons
-from rljax.book.separation_page import Case, Rows, report, values_of
+from lab.rows import made_on, write_rows
+from lab.separation import Case, Rows, draw_comparisons, report, values_of
 from rljax.data.problem import Problem, reward_columns
 from rljax.records import required
 from rljax.rewards import resolve
@@ -74,28 +75,28 @@ STATED = {
     "quiet": True,
 }
 BASE_SEED = 1000
-"""Seed of the base models; the seeds of the arms are others."""
+"""Seed of the base models, different from the seeds of the arms."""
 CONFIG = rljax.TrainConfig.flat(**STATED)
 
 
 def plain(**settings: Any) -> dict[str, Any]:
-    """GRPO without a KL penalty, with these settings."""
+    """Make an arm of GRPO without a KL penalty, with these settings."""
     return {"algorithm": "grpo", "algorithm_options": {"beta": 0.0}} | settings
 
 
 def whole_batch(*parts: str) -> dict[str, Any]:
-    """REINFORCE++, which compares a response with the whole batch, with other parts."""
+    """Make an arm of REINFORCE++, which compares a response with the full batch, with other parts."""
     return {"algorithm": "reinforce_pp", "algorithm_options": {}, "with": parts}
 
 
 def ppo(lambda_: float) -> dict[str, Any]:
-    """PPO with this λ and a critic that begins with random weights and has no value pretraining."""
+    """Make an arm of PPO with this λ and a critic that begins with random weights, without value pretraining."""
     critic = {"critic": "fresh", "value_pretraining_steps": 0, "critic_learning_rate": 1e-3}
     return {"algorithm": "ppo", "algorithm_options": {"lambda_": lambda_}} | critic
 
 
 def dapo(*without: str) -> dict[str, Any]:
-    """DAPO without dynamic sampling and other parts; its soft penalty is on the last 24 of 32 tokens."""
+    """Make an arm of DAPO without dynamic sampling and other parts; its soft penalty covers the last 24 of 32 tokens."""
     return plain(
         algorithm="dapo", algorithm_options={"max_length": 32, "cache": 24}, without=("dynamic_sampling", *without)
     )
@@ -106,7 +107,7 @@ GAIN = "accuracy at the end, less that before RL"
 WRONG_LENGTH, SAMPLED_LENGTH = "length of wrong answers at the end", "length of samples at the end"
 KEPT = "accuracy of the kind sum at the end"
 BESIDE = (END, MEAN)
-"""Numbers that the page shows of every task."""
+"""Measurements that the page shows for every task."""
 CASES: Mapping[str, Case] = {
     "outliers": Case(
         {"max_response_tokens": 8, "prompts": 16, "eval_every": 20},
@@ -146,7 +147,7 @@ CASES: Mapping[str, Case] = {
         {
             "z-score": plain(),
             "no group": whole_batch(),
-            "hierarchical": plain(**{"with": ("kind_advantage=hierarchical",)}),
+            "hierarchical": plain(**{"with": ("advantage=hierarchical",)}),
             "dynamic sampling": plain(**{"with": ("keep_group=mixed_outcomes",)}),
         },
         MEAN,
@@ -261,30 +262,30 @@ class Arguments:
     tasks: tuple[str, ...] = tuple(CASES)
     """Tasks to run."""
     minutes: float = 600.0
-    """Begin no further run after this time."""
+    """Start no new run after this time."""
     work: Path = Path("runs/separate")
     """Folder of the warm starts and the compiled programs."""
 
 
 def config_of(task: str) -> rljax.TrainConfig:
-    """Settings that all arms of a case have; its name is that of its task unless its settings name another."""
+    """Make the settings common to all arms of a case, which is named after its task unless its settings name another."""
     return CONFIG.replace(**{"task": task} | dict(CASES[task].settings))
 
 
 def config_of_arm(task: str, arm: str, seed: int) -> rljax.TrainConfig:
-    """Settings of a run, without its model and its folder."""
+    """Make the settings of a run, without its model and its folder."""
     return config_of(task).replace(**CASES[task].arms[arm]).replace(seed=seed)
 
 
 @cache
 def problems_of(task: str) -> list[Problem]:
-    """Problems that the hashes of a task's rows depend on."""
+    """Generate the problems that the hashes of a task's rows depend on."""
     parts = required(config_of(task).generated_task, "task").problems(32, seed=0)
     return [problem for part in parts for problem in part[:32]]
 
 
 def hash_of(task: str, arm: str) -> str:
-    """Hash of what a row depends on: the settings written here, and problems of the task with their demonstrations' rewards."""
+    """Compute a hash of what a row depends on: these settings, and problems of the task with their demonstrations' rewards."""
     config, case, problems = config_of_arm(task, arm, 0), CASES[task], problems_of(task)
     texts = [problem.prompt for problem in problems], [str(problem.demonstration) for problem in problems]
     rewards = resolve(config.reward.name)(*texts, **reward_columns(problems))
@@ -293,7 +294,7 @@ def hash_of(task: str, arm: str) -> str:
 
 
 def warm_start(task: str, work: Path) -> Path:
-    """Folder of the base model of a task, which is made if it does not exist."""
+    """Return the folder of the base model of a task; train it if it does not exist."""
     config = config_of(task).replace(**plain(), seed=BASE_SEED, steps=0, eval_every=0, models="last")
     place = work / f"{task}-{hashlib.sha256(json.dumps(config.to_json()).encode()).hexdigest()[:8]}"
     if not (place / "last" / "config.json").exists():
@@ -315,7 +316,7 @@ def row_of(task: str, arm: str, seed: int, work: Path) -> dict[str, Any]:
 
 
 def numbers_of(config: rljax.TrainConfig, metrics: Rows, answers: Rows) -> tuple[dict[str, float], list[float]]:
-    """What is measured of a run, and its held-out accuracy from the first evaluation to the last."""
+    """Compute the measurements of a run, and its held-out accuracy from the first evaluation to the last."""
     curve = [row["accuracy"] for row in metrics if row["phase"] == "eval"]
     steps = [row for row in metrics if row["phase"] == "rl"]
     last = [row for row in answers if row["step"] == config.optimization.steps]
@@ -339,7 +340,7 @@ def numbers_of(config: rljax.TrainConfig, metrics: Rows, answers: Rows) -> tuple
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """Rows of a file that were made with the present settings and seeds."""
+    """Read the rows of a file that were made with the current settings and seeds."""
     rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
     known = {(task, arm): hash_of(task, arm) for task, case in CASES.items() for arm in case.arms}
     present = [row for row in rows if known.get((row["task"], row["arm"])) == row["settings"]]
@@ -347,7 +348,7 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
 
 
 def main(arguments: Arguments) -> None:
-    """Do the runs that are not in the file yet, and write it after every run."""
+    """Run what is not in the file yet, and write it after every run."""
     jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     file, start = arguments.out.with_suffix(".json"), time.monotonic()

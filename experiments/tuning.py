@@ -1,30 +1,29 @@
 """`rljax tune` on small sums: which learning rate, with GRPO or DAPO, after 40 RL steps?
 
-The task is sums of two to four numbers with steps, of which the demonstrations of longer sums are unfinished. The model is smaller
-than that of `rljax train` and the batch half as large, to save time. Every setting that a default may change
-later stands in `CONFIG`. Six candidates, three learning rates for each of two algorithms, train with the same five seeds for 10
-steps; the best three go on to 20, and the best one to 40.
+The task is sums of two to four numbers with steps, where demonstrations of longer sums are unfinished. To save time, the model is
+smaller than the default of `rljax train` and the batch is half as large. Every setting whose default may change later is in
+`CONFIG`. Six candidates, three learning rates for each of two algorithms, train with the same five seeds for 10 steps; the best
+three continue to 20, and the best one to 40.
 
 Command:
 
     python experiments/tuning.py
 
-It types this one for you, and makes a table of what it has written:
+It runs this command for you, and makes a table of the results:
 
     rljax tune --experiment tuning --try learning_rate=5e-5,2e-4,8e-4 --try algorithm=grpo,dapo --seeds 5
 
-Result (2026-11-23, 2 cores of an AMD EPYC that others used too, Python 3.11.7, JAX 0.10.2, 15 minutes; means of five seeds with
-95 % t intervals): DAPO with 8e-4 wins. From 4 % (3 to 5) before RL it has 60 % after 10 steps, 71 % after 20 and 79 % after 40 (55
-to 103: the seeds end between 55 and 98 %). The learning rate decides: after 20 steps the winner is 21 points ahead of DAPO at 2e-4
-(1 to 40), and not certainly ahead of GRPO with 8e-4 (10 points, -10 to 30). It is the largest rate that was tried, so a larger one
-may be better.
+Result (2026-11-25, 2 cores of an AMD EPYC that others used too, Python 3.11.7, JAX 0.10.2, 18 minutes; means of five seeds with
+95 % t intervals): DAPO with 8e-4 wins. From 4 % (3 to 5) before RL it has 64 % after 10 steps, 72 % after 20 and 87 % after 40 (70
+to 103: the seeds end between 64 and 96 %). The learning rate decides: after 20 steps the winner is 24 points ahead of DAPO at 2e-4
+(10 to 37), and 12 points ahead of GRPO with 8e-4 (1 to 23). It is the largest rate that was tried, so a larger one may be better.
 
-Deviations from the paper (arXiv:1502.07943): the last rung has one candidate instead of the end of a budget; a rung decides by the
-mean of five seeds, where the paper has one run of each candidate.
+Deviations from the paper (arXiv:1502.07943): the last rung has one candidate instead of the end of a budget; a rung decides by
+the mean of five seeds, while the paper has one run of each candidate.
 
-A tuning that was stopped goes on with the same command. It writes OUT.json and OUT.png, which are those of `rljax tune`, and
-OUT.md: the mean accuracy of each candidate over the seeds with its 95 % t interval, and the winner's difference from it, paired by
-seed. Each seed has its own held-out problems. The winner was chosen by these numbers, so its own are a little too high.
+A tuning that was stopped continues with the same command. It writes OUT.json and OUT.png, copied from `rljax tune`, and OUT.md:
+the mean accuracy of each candidate over the seeds with its 95 % t interval, and the winner's difference from it, paired by seed.
+Each seed has its own held-out problems. The winner was chosen by these numbers, so its own are slightly too high.
 """
 
 import json
@@ -37,7 +36,7 @@ from typing import Any
 import tyro
 
 import rljax
-from rljax.book.experiment_rows import points_text, share_text, write_page
+from lab.rows import points_text, share_text, write_page
 from rljax.cli import main as type_command
 
 CONFIG = rljax.TrainConfig.flat(
@@ -90,13 +89,13 @@ class Arguments:
 
 
 def by_seed(trials: Trials, rung: int, candidate: str) -> dict[int, float]:
-    """Held-out accuracy of a candidate at the end of a rung, by seed."""
+    """Return the held-out accuracy of a candidate at the end of a rung, by seed."""
     own = [trial for trial in trials if (trial["rung"], trial["candidate"]) == (rung, candidate)]
     return {trial["seed"]: trial["accuracy"] for trial in own if trial["accuracy"] is not None}
 
 
 def report(found: Mapping[str, Any]) -> str:
-    """The rungs, and the winner's differences in each, in Markdown."""
+    """Format the rungs, and the winner's differences in each, in Markdown."""
     trials, won = found["trials"], found["winner"]
     before = {trial["seed"]: trial["before"] for trial in trials if (trial["rung"], trial["candidate"]) == (0, won)}
     lines = [f"Before RL {share_text(before)}. The winner is `{won}`.", ""]
@@ -113,13 +112,13 @@ def report(found: Mapping[str, Any]) -> str:
 
 
 def words_of(arguments: Arguments) -> list[str]:
-    """The command of `rljax`, as words."""
+    """Make the `rljax` command, as words."""
     words = ["tune", "--experiment", "tuning", "--seeds", str(arguments.seeds), "--out", str(arguments.work)]
     return [*words, *(word for tried in TRIED for word in ("--try", tried))]
 
 
 def main(arguments: Arguments) -> None:
-    """Type the command, and write down what it found."""
+    """Run the command, and write down its results."""
     failed = type_command(words_of(arguments))
     if failed:
         raise SystemExit(failed)

@@ -3,7 +3,7 @@
 The ceiling is the explained variance of the true value function. It is estimated by continuing each of two thousand states of new
 responses 64 times: the mean reward of a state's continuations is its Monte-Carlo value. All figures use the same states and the
 same outcomes; the outcome of a state's own response is not part of its Monte-Carlo value. They are measured on training prompts
-and on held-out prompts. The held-out prompts have more short problems, among them most of the few problems with two numbers.
+and on held-out prompts. The held-out prompts have more short problems, including most of the few problems with two numbers.
 
 Two critics of the same policy are measured: one that reads the tokens, as in the papers, and one that also reads the
 log-probability of each token under the policy (`critic_surprisal`).
@@ -40,8 +40,8 @@ from rljax.rollout import Groups, RolloutWorker, sequences_of
 from rljax.rollout.continuations import State, continued_rewards, draw_states
 from rljax.tracking.rows import read_metrics
 from rljax.training.checkpoints.checkpoint import LAST, restore
-from rljax.training.lesson import scored_rows
-from rljax.training.lifecycle.initial_state import first_state, state_of_phase
+from rljax.training.lifecycle.initial_state import state_like
+from rljax.training.scored_rollout import scored_rows
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import TrainState
 from rljax.training.value_update import make_values
@@ -57,7 +57,7 @@ CONFIG = load_config("arithmetic_algorithms").replace(
 CRITICS = {"reads tokens": False, "reads log-probabilities too": True}
 """Name of a critic -> its setting `critic_surprisal`."""
 SMOOTHED = 10
-"""Number of steps of value pretraining whose mean is one point of the picture."""
+"""Number of value-pretraining steps averaged for one point of the plot."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Arguments:
     continuations: int = 64
     """Number of continuations of each state."""
     responses: int = 4096
-    """Number of new responses from which the states are drawn, spread over as many prompts as possible."""
+    """Number of new responses from which the states are sampled, spread over as many prompts as possible."""
 
 
 class Pretrained(NamedTuple):
@@ -115,13 +115,13 @@ def pretrain(seed: int, *, surprisal: bool) -> Pretrained:
     config = CONFIG.replace(seed=seed, critic_surprisal=surprisal)
     run = rljax.train(config).run
     setup = make_setup(config)
-    state = restore(run / "checkpoints" / LAST, partial(state_of_phase, setup, first_state(setup))).state
+    state = restore(run / "checkpoints" / LAST, partial(state_like, setup)).state
     rows = [row for row in read_metrics(run / "metrics.jsonl") if row["phase"] == "value"]
     return Pretrained(setup, state, [row["explained_variance"] for row in rows])
 
 
 def sample(worker: RolloutWorker, params: Params, arguments: Arguments, seed: int) -> Sampled:
-    """Draw new responses to as many prompts as possible, and estimate the Monte-Carlo values of some of their states."""
+    """Sample new responses to as many prompts as possible, and estimate the Monte-Carlo values of some of their states."""
     count = len(worker.prompts.tokens)
     size = -(-arguments.responses // count)
     prompt_ids = np.random.default_rng(seed).permutation(count)[: arguments.responses // size]

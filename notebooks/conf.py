@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent / "experiments")]
 
 pyproject = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 links = {name.lower(): url for name, url in pyproject.get("urls", {}).items()}
@@ -17,6 +17,7 @@ version = release = pyproject["version"]
 extensions = ["myst_nb", "sphinx_copybutton", "book_site.extension", "book_site.mathml"]
 exclude_patterns = ["book_site", "static"]
 smartquotes = False  # `--steps` has two hyphens
+highlight_language = "none"  # blocks without a language are lines for a shell
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
@@ -26,7 +27,7 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 html_theme = "furo"
-html_title = "rljax"
+html_title = f"rljax {release}"
 html_math_renderer = "mathml"
 html_static_path = ["static"]
 html_css_files = ["site.css"]

@@ -17,30 +17,35 @@ from rljax.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rljax import (
+        agents,
         algorithms,
         data,
         evaluation,
         models,
         ops,
+        options,
         parallel,
         preference,
+        programs,
         rewards,
         rollout,
         settings,
         tasks,
+        testing,
         tracking,
         training,
     )
     from rljax.cli.compilation_cache import use_compilation_cache
     from rljax.data.problem import Problem
     from rljax.models import Decoder, Packed, Policy, Scores, ValueFunction
+    from rljax.programs.evaluation import evaluate
+    from rljax.programs.export import export
+    from rljax.programs.train import train
+    from rljax.programs.trained_policy import load
     from rljax.rollout import Engine, Environment, Request, Response, Step
     from rljax.tracking.trackers import Tracker
     from rljax.training.config import TrainConfig, load_config
-    from rljax.training.inference.evaluation import evaluate
-    from rljax.training.inference.export import export
-    from rljax.training.inference.trained_policy import load
-    from rljax.training.loop import Result, train
+    from rljax.training.loop import Result
 
 if sys.version_info < (3, 11):  # noqa: UP036  a clone that is not installed has no other check
     raise ImportError(
@@ -48,7 +53,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  a clone that is not installed has
         "`python3.12 -m venv .venv && .venv/bin/pip install -e .`"
     )
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.3.0"
 
 _SOURCES = {
     "Problem": "rljax.data.problem",
@@ -56,10 +61,11 @@ _SOURCES = {
     **dict.fromkeys(("Engine", "Environment", "Request", "Response", "Step"), "rljax.rollout"),
     "Tracker": "rljax.tracking.trackers",
     **dict.fromkeys(("TrainConfig", "load_config"), "rljax.training.config"),
-    "evaluate": "rljax.training.inference.evaluation",
-    **dict.fromkeys(("Result", "train"), "rljax.training.loop"),
-    "export": "rljax.training.inference.export",
-    "load": "rljax.training.inference.trained_policy",
+    "evaluate": "rljax.programs.evaluation",
+    "Result": "rljax.training.loop",
+    "train": "rljax.programs.train",
+    "export": "rljax.programs.export",
+    "load": "rljax.programs.trained_policy",
     "use_compilation_cache": "rljax.cli.compilation_cache",
 }
 
@@ -80,6 +86,7 @@ __all__ = [
     "TrainConfig",
     "ValueFunction",
     "__version__",
+    "agents",
     "algorithms",
     "data",
     "evaluate",
@@ -89,12 +96,15 @@ __all__ = [
     "load_config",
     "models",
     "ops",
+    "options",
     "parallel",
     "preference",
+    "programs",
     "rewards",
     "rollout",
     "settings",
     "tasks",
+    "testing",
     "tracking",
     "train",
     "training",

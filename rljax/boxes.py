@@ -4,10 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from rljax.records import documented
 
-
-@documented
 class Box(NamedTuple):
     r"""One `\boxed{...}` of a text: where it starts, and its content."""
 

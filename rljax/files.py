@@ -1,14 +1,40 @@
-"""Floor 0: writes that leave nothing half-written, and errors that mean that there is no room."""
+"""Layer 1: atomic writes, errors that mean a full disk, paths in the settings of a run, and keys of stored results."""
 
 import errno
+import hashlib
+import json
 import os
 import re
 import secrets
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
+
+from rljax.errors import InputError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """Error numbers of a full disk, a used-up quota and a disk that can only be read."""
+LIMITS = {
+    errno.EMFILE: "this process may not open more files; raise the limit, such as with `ulimit -n 4096`",
+    errno.EFBIG: "this process may not write so large a file; raise the limit, such as with `ulimit -f unlimited`",
+}
+"""What to type at the error numbers of limits of a process."""
+FOLDERS = ("model", "tokenizer", "teacher", "anchor_problems", "lora_start", "dataset", "heldout_dataset", "critic")
+"""Settings that may be the path of a folder or of a file."""
+CODE = ("reward", "step_reward", "algorithm", "environment")
+"""Settings that may name a function of a file, or a reward that is made from a folder or a file."""
+
+
+def read_toml(package: str, name: str) -> dict[str, Any]:
+    """Read a TOML file that a package holds.
+
+    Example:
+        >>> list(read_toml("rljax.book", "choosing.toml"))
+        ['algorithm', 'part']
+    """
+    return tomllib.loads(files(package).joinpath(name).read_text(encoding="utf-8"))
 
 
 def atomic_write(path: Path, data: bytes) -> None:
@@ -98,13 +124,26 @@ def no_room(error: BaseException) -> str | None:
         >>> no_room(OSError(errno.ENOSPC, "No space left on device")), no_room(OSError(errno.ENOENT, "No such file"))
         ('No space left on device', None)
     """
+    return next((os.strerror(number) for number in _error_numbers(error) if number in NO_ROOM), None)
+
+
+def limit_reached(error: BaseException) -> str | None:
+    """What to type if an error, or one of its causes, means that a limit of the process was reached; None otherwise.
+
+    Example:
+        >>> limit_reached(OSError(errno.EMFILE, "Too many open files")), limit_reached(OSError(errno.ENOENT, "No such file"))
+        ('this process may not open more files; raise the limit, such as with `ulimit -n 4096`', None)
+    """
+    return next((LIMITS[number] for number in _error_numbers(error) if number in LIMITS), None)
+
+
+def _error_numbers(error: BaseException) -> Iterator[int]:
+    """The system's numbers of an error and its causes."""
     for cause in causes(error):
-        number = cause.errno if isinstance(cause, OSError) else None
-        if isinstance(cause, ValueError) and (found := re.search(r"os_error_code='(\d+)'", str(cause))):
-            number = int(found[1])
-        if number in NO_ROOM:
-            return os.strerror(number)
-    return None
+        if isinstance(cause, OSError) and cause.errno is not None:
+            yield cause.errno
+        elif isinstance(cause, (ValueError, RuntimeError)):
+            yield from (int(number) for number in re.findall(r"os_error_code='(\d+)'", str(cause)))
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -114,3 +153,106 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
         for part in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
             yield from causes(part)
         error = error.__context__ if error.__cause__ is None and not error.__suppress_context__ else error.__cause__
+
+
+def check_local(path: str | Path, name: str) -> None:
+    """Refuse the address of a remote store where a folder or a file of this machine is needed.
+
+    Args:
+        path: the folder or file; `Path` has taken one of the two slashes of an address away.
+        name: what it is, for the message: "run", "out".
+
+    Raises:
+        InputError: the path begins with a scheme, such as `gs://` or `s3://`.
+
+    Example:
+        >>> check_local("runs/a", "run")
+        >>> check_local("gs://bucket/run", "run")
+        Traceback (most recent call last):
+        ...
+        rljax.errors.InputError: run is 'gs://bucket/run', an address in a remote store, and rljax writes to file systems alone; \
+give a folder of this machine, or one where the store is mounted (gcsfuse, mountpoint-s3).
+    """
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+", str(path))  # a single letter is a drive
+    if scheme is not None:
+        address = f"{scheme[1]}://{str(path)[scheme.end() :]}"
+        raise InputError(
+            f"{name} is {address!r}, an address in a remote store, and rljax writes to file systems alone; give a folder of this "
+            "machine, or one where the store is mounted (gcsfuse, mountpoint-s3)."
+        )
+
+
+def absolute_paths(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The settings whose paths are relative, with absolute ones.
+
+    Only what exists on this disk is a path; ids of the hub and names of built-in parts stay.
+
+    Args:
+        settings: values by their flat names.
+    """
+    folders = [name for name in FOLDERS if settings.get(name) not in (None, "bytes", "characters", "ids")]
+    found = {name: _absolute(settings[name]) for name in folders}
+    named = {name: settings[name] for name in CODE if settings.get(name) is not None}
+    found |= {name: ",".join(map(_absolute_source, value.split(","))) for name, value in named.items() if ":" in value}
+    return {name: value for name, value in found.items() if value != settings[name]}
+
+
+def _absolute(name: str) -> str:
+    path = Path(name).expanduser()
+    return str(path.absolute()) if path.exists() else name
+
+
+def _absolute_source(name: str) -> str:
+    """`file.py:function` and `model:FOLDER` with the absolute path of what exists.
+
+    Example:
+        >>> _absolute_source("package.module:function"), _absolute_source("math")
+        ('package.module:function', 'math')
+    """
+    source, _, function = name.strip().rpartition(":")
+    if source.endswith(".py"):
+        return f"{_absolute(source)}:{function}"
+    kind, _, rest = name.strip().partition(":")
+    if kind == "brier":
+        return f"{kind}:{_absolute_source(rest)}"
+    return f"{kind}:{_absolute(rest)}" if kind in ("model", "constitution") else name.strip()
+
+
+def settings_hash(*settings: Any) -> str:
+    """Hash of the settings of a row, which stands in it; rows of others are not read, but made again.
+
+    Settings by name count whole, in any order. One that is off (None, False or empty) counts as absent, so that a setting which
+    did not exist when a row was made, and is off, leaves the hash as it was.
+    So a change from one of these to another is not noticed.
+
+    Args:
+        settings: what the row depends on; a value that JSON cannot hold counts as its text.
+
+    Example:
+        >>> settings_hash({"steps": 40}, 0.5) == settings_hash({"steps": 40}, 0.5) != settings_hash({"steps": 41}, 0.5)
+        True
+        >>> settings_hash({"steps": 40, "top_k": None, "chat": False}) == settings_hash({"steps": 40})
+        True
+    """
+    parts = [_without_off(part) if isinstance(part, Mapping) else part for part in settings]
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:16]
+
+
+def _without_off(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that are on, in the order of their names; 0 is a number."""
+    return {
+        name: value for name, value in sorted(settings.items()) if value is not False and value not in (None, (), [], {})
+    }
+
+
+def experiments_folder() -> Path:
+    """Folder of the experiments that come with rljax: inside the package in a wheel, next to it in a checkout.
+
+    Raises:
+        InputError: this installation has none.
+    """
+    package = Path(__file__).resolve().parent
+    for folder in (package / "experiments", package.parent / "experiments"):
+        if folder.is_dir():
+            return folder
+    raise InputError("This installation of rljax has no folder experiments.")

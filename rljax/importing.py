@@ -6,7 +6,7 @@ import importlib.machinery
 import importlib.util
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -49,6 +49,24 @@ def import_function(name: str, role: str) -> Callable[..., Any]:
         functions = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
         raise InputError(f"{own}: {source} {state} {function_name!r}; it has {functions if functions else 'none'}.")
     return function
+
+
+def check_trusted(folder: Path, names: Sequence[str], *, trust: bool) -> None:
+    """Refuse to execute code that only the config.json of a run names.
+
+    Args:
+        folder: of the run.
+        names: its parts that are code.
+        trust: whether the user trusts them.
+
+    Raises:
+        InputError: there is code, and it is not trusted.
+    """
+    if names and not trust:
+        raise InputError(
+            f"The run {str(folder)!r} executes {' and '.join(names)}, which is code that its config.json names; read it, then add "
+            "--trust (trust=True)."
+        )
 
 
 def check_optional(package: str, distribution: str) -> None:

@@ -1,12 +1,58 @@
-"""Floor 0: names of a package that are imported when they are first used, and shown under the tab key before that."""
+"""Names and tables of a package that are imported when they are first used, and listed before that."""
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType, ModuleType
-from typing import overload
+from typing import TypeVar, overload
 
 NO_SOURCES: Mapping[str, str] = MappingProxyType({})
+
+Value_co = TypeVar("Value_co", covariant=True)
+
+
+class LazyTable(Mapping[str, Value_co]):
+    """Map a name to an object of some module, which is imported when the name is first looked up.
+
+    Example:
+        >>> table = LazyTable({"square_root": "math:sqrt"})
+        >>> list(table), table["square_root"](4.0)
+        (['square_root'], 2.0)
+    """
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        """Keep the place of each object, as `module:name`; nothing is imported."""
+        self.sources = MappingProxyType(dict(sources))
+
+    def __getitem__(self, name: str) -> Value_co:
+        """Import the object of a name."""
+        module, _, attribute = self.sources[name].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+    def __iter__(self) -> Iterator[str]:
+        """The names, in order."""
+        return iter(self.sources)
+
+    def __len__(self) -> int:
+        """Number of names."""
+        return len(self.sources)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a name is known; imports nothing."""
+        return name in self.sources
+
+    def __repr__(self) -> str:
+        """The names and their places."""
+        return f"LazyTable({dict(self.sources)!r})"
+
+
+class _FunctionsFirst(ModuleType):
+    """A package in which a function keeps its name when the module of the same name is imported."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Python binds each imported module in its package; bind what the package promises under that name instead."""
+        same = isinstance(value, ModuleType) and vars(self)["_SAME_NAME"].get(name) == value.__name__
+        super().__setattr__(name, getattr(value, name) if same else value)
 
 
 @overload
@@ -30,7 +76,8 @@ def lazy_names(
 
     Args:
         package: full name of the package.
-        sources: further names, and the module that each is imported from.
+        sources: further names, and the module that each is imported from. A name that is also the name of its module, such as
+            `rljax.algorithms.dapo`, stays the object in the module, whichever is imported first.
 
     Returns:
         `__getattr__`, which imports a module or a further name, and raises AttributeError for any other name; and `__dir__`, which
@@ -41,6 +88,10 @@ def lazy_names(
         >>> attribute("problem").__name__, attribute("sqrt")(4.0), "problem" in names(), "sqrt" in names()
         ('rljax.data.problem', 2.0, True, True)
     """
+    same_name = {name: module for name, module in sources.items() if module == f"{package}.{name}"}
+    if same_name:
+        sys.modules[package].__dict__["_SAME_NAME"] = same_name
+        sys.modules[package].__class__ = _FunctionsFirst
 
     def attribute(name: str) -> object:
         if name in sources:

@@ -1,9 +1,12 @@
-"""Floor 0: what kind of machine this is."""
+"""Layer 1: what kind of machine this is."""
 
 import hashlib
 import os
 import platform
+import resource
 from pathlib import Path
+
+from rljax.errors import InputError
 
 
 def processor(listed: Path = Path("/proc/cpuinfo")) -> str:
@@ -25,3 +28,22 @@ def usable_processors() -> int:
         True
     """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def allow_open_files(*, least: int = 64, enough: int = 4096) -> None:
+    """Raise this process's limit of open files where the system allows it: a checkpoint is written in many files at once.
+
+    Args:
+        least: number of files below which a run cannot work.
+        enough: number to which a lower limit is raised.
+
+    Raises:
+        InputError: the process may not even open `least` files.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = enough if hard == resource.RLIM_INFINITY else min(hard, enough)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    if soft != resource.RLIM_INFINITY and soft < least:
+        raise InputError(f"this process may open {soft} files only; raise the limit, such as with `ulimit -n {enough}`.")

@@ -61,3 +61,10 @@ def has_method(argument: object) -> bool:
     if isinstance(argument, tuple):
         return any(map(has_method, argument))
     return isinstance(argument, MethodType)
+
+
+bound = lru_cache(maxsize=8 * KEPT, typed=True)(partial)
+"""`functools.partial`, but the same object for an equal function and equal arguments, so that JAX compiles it once.
+
+The arguments have a hash. All functions that are bound share one memory, which is therefore larger than that of a maker.
+"""

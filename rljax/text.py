@@ -1,6 +1,7 @@
 """Floor 0: pure functions of strings that several floors need: one-line errors, text for a terminal, names that exist."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -64,13 +65,14 @@ def shortened(text: object, length: int) -> str:
     return shown if len(shown) <= length else f"{shown[: length // 2]} … {shown[-(length // 2) :]}"
 
 
-def did_you_mean(name: str, known: Iterable[str], *, nearest: bool = False) -> str:
+def did_you_mean(name: str, known: Iterable[str], *, nearest: bool = False, cutoff: float = 0.7) -> str:
     """Suggest the known names that are nearest to an unknown one, as the end of a sentence.
 
     Args:
         name: the unknown name.
         known: names that exist.
         nearest: if none is near, name three at any distance, first those that contain the unknown one.
+        cutoff: similarity from which a name is near, from 0 to 1.
 
     Returns:
         `; did you mean 'a' or 'b'?` with at most three names; if none is near, a full stop, or `; the nearest are 'a'.`
@@ -78,16 +80,45 @@ def did_you_mean(name: str, known: Iterable[str], *, nearest: bool = False) -> s
     Example:
         >>> did_you_mean("learing_rate", ["learning_rate", "steps"]), did_you_mean("x", ["steps"])
         ("; did you mean 'learning_rate'?", '.')
+        >>> did_you_mean("entropi", ["entropy", "entropy"])
+        "; did you mean 'entropy'?"
         >>> did_you_mean("rate", ["learning_rate", "steps"], nearest=True)
         "; the nearest are 'learning_rate', 'steps'."
     """
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.7)
+    names = sorted({*known})
+    near = _near(name, names, cutoff)
     if near or not nearest:
         return f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
     containing = sorted((each for each in names if name in each), key=len)
     others = difflib.get_close_matches(name, names, n=3, cutoff=0.0)
     return f"; the nearest are {', '.join(map(repr, list(dict.fromkeys([*containing, *others]))[:3]))}."
+
+
+def _near(name: str, names: list[str], cutoff: float) -> list[str]:
+    """At most three names that differ little from a name, ignoring case, hyphens and underscores."""
+    by_letters = {re.sub(r"[\W_]", "", each).lower(): each for each in reversed(names)}
+    letters = re.sub(r"[\W_]", "", name).lower()
+    if letters in by_letters:
+        return [by_letters[letters]]
+    return difflib.get_close_matches(name, names, n=3, cutoff=cutoff)
+
+
+def nearest_first(name: str, known: Iterable[str], advice: str) -> str:
+    """End a sentence about an unknown name: the nearest known names, if any is near, then what to do.
+
+    Args:
+        name: the unknown name.
+        known: names that exist.
+        advice: what to do, without a capital letter.
+
+    Example:
+        >>> nearest_first("drgrpo", ["dr_grpo", "ppo"], "choose one of dr_grpo, ppo.")
+        "; did you mean 'dr_grpo'? Choose one of dr_grpo, ppo."
+        >>> nearest_first("x", ["dr_grpo", "ppo"], "choose one of dr_grpo, ppo.")
+        '; choose one of dr_grpo, ppo.'
+    """
+    near = did_you_mean(name, known, cutoff=0.65)
+    return f"; {advice}" if near == "." else f"{near} {advice[0].upper()}{advice[1:]}"
 
 
 def listed(names: Iterable[str], command: str, *, most: int = 40) -> str:

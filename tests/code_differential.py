@@ -250,6 +250,7 @@ def _start(body: Callable[[], object], keep: Sequence[int]) -> int:
             os.closerange(low + 1, high)
         resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        sys.dont_write_bytecode = True
         os.chdir("/")
         body()
     finally:

@@ -49,6 +49,9 @@ def run(notebook: nbformat.NotebookNode, home: Path) -> nbformat.NotebookNode:
         "JAX_PLATFORMS": "cpu",
         "JAX_NUMPY_RANK_PROMOTION": "raise",
         "IPYTHONDIR": str(home / "ipython"),
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(NOTEBOOKS), os.environ.get("PYTHONPATH")])
+        ),  # as beside the notebook
     }
     client = NotebookClient(notebook, km=manager, timeout=300, resources={"metadata": {"path": str(ROOT)}})
     return client.execute(cleanup_kc=True, env=environment)

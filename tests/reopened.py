@@ -3,19 +3,25 @@
 from functools import partial
 
 from rljax.data.history import no_history
+from rljax.options import INSTALLERS
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.learner import make_learner
-from rljax.training.lesson import make_study
-from rljax.training.lifecycle.initial_state import first_params, initial_state, state_of_phase
+from rljax.training.lifecycle import initial_state as states
 from rljax.training.parts.seams import Seams
+from rljax.training.scored_rollout import make_rollout_scorer
 from rljax.training.setup import make_setup
 
 
 def first_state(config, **seams):
     """Setup of a run, and the state that it begins with."""
-    setup = make_setup(config, Seams(**seams))
-    return setup, initial_state(setup, first_params(setup))
+    setup = make_setup(config, Seams(**seams), INSTALLERS)
+    return setup, states.initial_state(setup, states.first_params(setup))
+
+
+def rl_state(setup, state):
+    """The state at the start of RL, after a warm start that ended with `state`."""
+    return states.first_rl_state(setup, states.rl_state(setup, state))
 
 
 def run_without_training(path, config, which=("best", "last")):
@@ -29,10 +35,10 @@ def run_without_training(path, config, which=("best", "last")):
 
 def checkpoint_of(config, run, which="last", **seams):
     """The last or the best checkpoint of a run."""
-    setup, state = first_state(config, **seams)
-    return checkpoints.restore(run / "checkpoints" / which, partial(state_of_phase, setup, state)).checkpoint
+    setup = make_setup(config, Seams(**seams), INSTALLERS)
+    return checkpoints.restore(run / "checkpoints" / which, partial(states.state_like, setup)).checkpoint
 
 
 def learn_from(setup, state, groups):
-    """The state after the updates on groups, and their metrics: a study and a learner, as the loop has them."""
-    return make_learner(setup, state)(state, make_study(setup)(state, groups))
+    """The state after the updates on groups, and their metrics: scored and learned, as the loop has them."""
+    return make_learner(setup, state)(state, make_rollout_scorer(setup)(state, groups))

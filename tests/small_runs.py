@@ -1,5 +1,6 @@
 """What tests of whole runs begin with: the smallest model on the shortest sums, and a reward that a random model gets both ways."""
 
+import functools
 import math
 import signal
 
@@ -31,6 +32,7 @@ def stopping_after(calls):
     """The same reward, with a Ctrl-C during its n-th call."""
     seen = []
 
+    @functools.wraps(even_length)
     def reward(completions):
         seen.append(None)
         if len(seen) == calls:

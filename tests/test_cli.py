@@ -1,5 +1,6 @@
 """Commands as a person types them: what they print, and the exit code."""
 
+import contextlib
 import io
 import json
 import os
@@ -24,6 +25,7 @@ from rljax.cli.version import LEAST_JAX, check_jax, version_text
 from rljax.errors import InputError
 from rljax.tasks.sums import SumsConfig
 from rljax.training.config import TrainConfig
+from rljax.training.config.start import experiment_files
 
 SMALL = (
     *("--layers", "1", "--width", "16", "--heads", "2", "--kv-heads", "1", "--hidden", "16"),
@@ -66,7 +68,7 @@ def test_train_ends_with_accuracy_and_where_things_lie(trained):
     assert "before RL" in outcome
     assert f"Curves: {path / 'curves.png'}" in lines
     assert {f"  rljax eval {path}", f"  rljax export {path} my-model"} <= set(lines)
-    assert lines[-2:] == ["To train on:", f"  rljax train --resume {path} --steps 2"]
+    assert lines[-2:] == ["To train longer:", f"  rljax train --resume {path} --steps 2"]
 
 
 def test_config_json_holds_the_settings_in_groups_and_what_was_passed_beside_them(run):
@@ -223,13 +225,13 @@ def test_an_old_jax_is_refused_with_the_command_to_type():
 def test_version_names_python_jax_and_devices(capsys):
     assert main(["--version"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines][:5] == ["rljax", "Python", "JAX", "devices:", "compiled"]
-    assert f"devices: {jax.device_count()} x cpu" in lines[3]
+    assert [line.split()[0] for line in lines][:6] == ["rljax", "Python", "JAX", "jaxlib", "devices:", "compiled"]
+    assert f"devices: {jax.device_count()} x cpu" in lines[4]
 
 
 def test_version_says_where_faults_are_reported_if_a_fork_says_it(monkeypatch):
     monkeypatch.setattr("rljax.cli.version.links", lambda: {"issues": "https://example.org/issues"})
-    assert version_text().splitlines()[-1] == "report faults at https://example.org/issues"
+    assert version_text().splitlines()[-1] == "report bugs at https://example.org/issues"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
@@ -275,7 +277,10 @@ def test_help_names_every_command(capsys):
         (("train", "--task", "iteration", "--operands", "2", "2"), "--operands is a setting of the task sums"),
         (("train", "--dataset", "x", "--operands", "2", "2"), "--operands is a setting of the task sums"),
         (("train", "--algorithm", "dado"), "algorithm 'dado' is unknown"),
-        (("train", "--correction", "clipped"), "correction 'clipped' is unknown; choose one of none, capped"),
+        (
+            ("train", "--correction", "clipped"),
+            "correction 'clipped' is unknown; did you mean 'capped'. Choose one of none",
+        ),
         (("train", "--correction", "two_sided"), "two_sided needs correction_low"),
         (("train", "--experiment", "nothing"), "no experiment 'nothing'; give a Python file .*arithmetic_dapo"),
         (("train", "--model", "./nowhere", "--dataset", "x.jsonl"), "nowhere"),
@@ -283,7 +288,7 @@ def test_help_names_every_command(capsys):
         (("train", "--resume", "./nowhere", "--steps", "3"), "nowhere"),
         (("train", "--resume", "./nowhere", "--task", "sums"), "so --task cannot apply as well"),
         (("train", "--hosts", "2", "--host", "1"), "hosts=2 and host=1 need --coordinator"),
-        (("train", "--coordinator", "10.0.0.1", "--hosts", "2", "--host", "1"), "give the address as ADDRESS:PORT"),
+        (("train", "--coordinator", "10.0.0.1", "--hosts", "2", "--host", "1"), "set the address as ADDRESS:PORT"),
         (("eval", "./nowhere"), "nowhere"),
         (("sample", "./nowhere", "--prompt", "1+1="), "nowhere"),
         (("plot", "./nowhere"), "nowhere"),
@@ -342,8 +347,38 @@ def test_real_weights_and_real_data(shared_data, tmp_path, capsys):
 
 
 def test_experiments_are_found_and_say_how_to_run_them():
+    programs = {"dapo_on_a_page", "selector", "vapo_on_a_page"}  # they have no settings of a run
     folder = Path(__file__).resolve().parents[1] / "experiments"
-    for file in folder.glob("*.py"):
+    assert {file.stem for file in folder.glob("*.py")} - {file.stem for file in experiment_files()} == programs
+    for file in experiment_files():
         assert isinstance(load_config(file.stem), TrainConfig)
         assert "Command:" in file.read_text()
         assert "Deviations" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *([name, "--help"] for name in COMMANDS),
+        ["train", "--help-all"],
+        ["--help"],
+        ["--version"],
+        ["algorithms", "--parts"],
+    ],
+    ids=" ".join,
+)
+def test_nothing_is_wider_than_80_columns(capsys, monkeypatch, words):
+    monkeypatch.setenv("COLUMNS", "80")
+    with contextlib.suppress(SystemExit):
+        assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 4
+    assert [line for line in lines if len(line) > 80] == []
+
+
+@pytest.mark.parametrize(("closed", "code"), [(">&-", 0), ("2>&-", 0), (">&- 2>&-", 0)])
+def test_a_command_whose_output_is_closed_ends_as_it_would(closed, code):
+    words = f"{sys.executable} -m rljax equations clipped {closed}"
+    ended = subprocess.run(words, shell=True, capture_output=True, text=True, check=False)
+    assert ended.returncode == code, ended.stderr
+    assert "Traceback" not in ended.stderr

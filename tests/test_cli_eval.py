@@ -10,14 +10,16 @@ from small_runs import SMALL, even_length
 
 from rljax.cli import main
 from rljax.cli.evaluate import Eval, run_eval
+from rljax.cli.flags import with_values
 from rljax.errors import InputError
 from rljax.evaluation.sampled import sample_files, settings_of
+from rljax.programs.answer_settings import EvalSettings
+from rljax.programs.evaluation import evaluate as evaluate_in_code
+from rljax.programs.train import train
+from rljax.programs.trained_policy import load
 from rljax.rewards.ballot import vote
 from rljax.rollout import RolloutWorker, Step
 from rljax.training.config import TrainConfig
-from rljax.training.inference.evaluation import evaluate as evaluate_in_code
-from rljax.training.inference.trained_policy import load
-from rljax.training.loop import train
 
 HELDOUT, SAMPLES = 6, 4
 JUDGE = """
@@ -229,7 +231,7 @@ def test_a_foreign_or_edited_file_is_refused(run, sampled, whole, tmp_path):
         (("--samples", "4", "--greedy"), "the 4 greedy answers to a problem would all be the same"),
         (("--samples", "4", "--temperature", "0"), "greedy answers to a problem would all be the same"),
         (("--greedy", "--temperature", "1"), "--greedy and --temperature 1.0 contradict each other"),
-        (("--top-p", "0.9"), "give a --temperature above 0 too"),
+        (("--top-p", "0.9"), "also give a --temperature above 0"),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_is_opened(arguments, message):
@@ -258,8 +260,8 @@ def test_problems_of_a_file_by_its_subjects(run, tmp_path, capsys):
 def test_a_reward_without_an_opinion_counts_nowhere(run, judge, tmp_path, capsys):
     half = ("--reward", f"{judge}:half", "--samples", "2")
     assert evaluate(run, *half, "--out", tmp_path / "a.jsonl", "--right-above", "0.5") == 0
-    assert "accuracy 0.0%" in (output := capsys.readouterr().out)
-    assert "on 3 of 6 problems, 2 answers each" in output
+    assert "share of rewards above 0.5: 0.0%" in (output := capsys.readouterr().out)
+    assert "on 3 of 6 problems, 2 answers each, 6 answers not judged" in output
     assert {row["reward"] for row in rows_of(tmp_path / "a.jsonl")} == {0.5, None}
     measures = json.loads((tmp_path / "a.summary.json").read_text())["whole"]["measures"]
     assert (measures["reward"]["value"], measures["reward"]["problems"]) == (0.5, 3)
@@ -354,3 +356,30 @@ def test_a_model_folder_on_eight_devices_says_what_it_left_out(shared_data, tmp_
     assert sorted((row["problem"], row["sample"]) for row in rows) == list(np.ndindex(summary["whole"]["count"], 3))
     assert summary["settings"]["rows_a_call"] == 15
     assert summary["settings"]["devices"].startswith("8 x ")
+
+
+def test_prompts_of_the_default_task_can_be_changed(run, capsys):
+    """Its tokenizer has no spaces: they are refused with what can be done, and summands change places."""
+    with pytest.raises(
+        InputError, match=r"--perturb spaces makes prompts that this model cannot read .* case, typos, order\."
+    ):
+        evaluate(run, "--perturb", "spaces")
+    assert evaluate(run, "--perturb", "order") == 0
+    assert "prompts changed (order), such as" in capsys.readouterr().out
+
+
+def test_a_template_that_is_not_there_is_refused(run):
+    arguments = tyro.cli(Eval, args=with_values([str(run), "--chat"], Eval))
+    assert arguments.chat is True
+    assert tyro.cli(Eval, args=with_values([str(run), "--no-chat"], Eval)).chat is False
+    with pytest.raises(InputError, match="has no chat template"):
+        run_eval(arguments)
+
+
+def test_python_takes_the_settings_of_the_command_line(run):
+    by_name = evaluate_in_code(run, samples=2, temperature=1.5, limit=3)
+    as_record = evaluate_in_code(run, EvalSettings(samples=2, temperature=1.5, limit=3))
+    assert by_name.to_json() == as_record.to_json()
+    assert by_name.whole.count == 3
+    with pytest.raises(TypeError, match="sampels"):
+        evaluate_in_code(run, sampels=2)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -11,12 +12,15 @@ from small_cli import printed, refused
 from small_runs import SMALL
 
 from rljax.data.dataset import load_problems
+from rljax.data.problem import Problem
+from rljax.programs import combined_evaluation, synthetic_data
+from rljax.programs.prefix_values import value_named
+from rljax.programs.synthetic_data import false_steps_of
+from rljax.programs.train import train
+from rljax.programs.trained_policy import load
+from rljax.rewards.steps import equations
 from rljax.rollout import sequences_of
 from rljax.rollout.continuations import prefixes_of
-from rljax.training.inference import combined_evaluation
-from rljax.training.inference.prefix_values import value_named
-from rljax.training.inference.trained_policy import load
-from rljax.training.loop import train
 from rljax.training.value_update import make_values
 
 HELDOUT = 6
@@ -46,7 +50,7 @@ def run(judge, tmp_path_factory):
 
 def test_the_value_of_a_prefix_is_the_critic_s_value_of_that_state(run):
     """Of every prefix of a response, one by one, and of the whole response in one pass over all its tokens."""
-    opened = load(run)
+    opened = load(run, trust=True)
     worker = opened.sampler(temperature=1.0, top_k=None, top_p=None)
     groups = worker.generate(opened.params, [0, 1], 2, jax.random.key(0))
     value = value_named("critic", opened, run)
@@ -74,6 +78,7 @@ def test_choosers_are_reported_by_the_number_of_answers(run, tmp_path, capsys):
     words = (
         "eval",
         str(run),
+        "--trust",
         "--samples",
         "4",
         "--choose",
@@ -99,19 +104,19 @@ def test_choosers_are_reported_by_the_number_of_answers(run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("eval", "RUN", "--choose", "votes"), "give --samples too"),
+        (("eval", "RUN", "--choose", "votes"), "also give --samples"),
         (
-            ("eval", "RUN", "--samples", "2", "--choose", "critics"),
+            ("eval", "RUN", "--trust", "--samples", "2", "--choose", "critics"),
             "no value 'critics'; choose 'critic', or 'model:FOLDER'",
         ),
         (("eval", "RUN", "RUN"), "Several runs are evaluated together with --vote"),
         (("eval", "RUN", "--vote"), "give at least two"),
         (("eval", "RUN", "RUN", "--vote", "--perturb", "case"), "give one of them"),
-        (("eval", "RUN", "--perturb", "typos"), "changes no prompt"),
+        (("eval", "RUN", "--trust", "--perturb", "typos"), "changes no prompt"),
         (("search", "RUN", "--samples", "0"), "give numbers of at least 1"),
         (("search", "RUN", "--expand", "0"), "--expand is 0"),
         (("search", "RUN", "--temperature", "0"), "above 0"),
-        (("search", "RUN", "--value", "model:./nowhere"), "nowhere"),
+        (("search", "RUN", "--trust", "--value", "model:./nowhere"), "nowhere"),
         (("generate", "RUN", "out.jsonl", "--contradicted", "drop"), "applies only with --clean"),
         (("generate", "RUN", "out.jsonl", "--clean", "x.jsonl", "--most", "2"), "applies only without --clean"),
         (("generate", "RUN", "out.jsonl", "--similarity", "2"), "it must be from 0 to 1"),
@@ -135,8 +140,8 @@ def test_what_cannot_work_is_said(run, tmp_path, monkeypatch, capsys, words, mes
 
 def test_a_search_is_set_beside_responses_of_the_same_cost(run, tmp_path, capsys):
     words = ("--samples", "4", "--step-ends", "1", "2", "3", "--limit", "3", "--out", str(tmp_path / "s.json"))
-    output = printed(capsys, "search", str(run), *words)
-    assert "samples a step" in output
+    output = printed(capsys, "search", str(run), "--trust", *words)
+    assert "samples per step" in output
     report = json.loads((tmp_path / "s.json").read_text())
     assert (report["problems"], [row["keep"] for row in report["rows"]]) == (3, [1])
     for row in report["rows"]:
@@ -146,13 +151,13 @@ def test_a_search_is_set_beside_responses_of_the_same_cost(run, tmp_path, capsys
 
 def test_generated_rows_are_demonstrations_that_train_reads(run, tmp_path, capsys):
     out = tmp_path / "own.jsonl"
-    output = printed(capsys, "generate", str(run), str(out), "--samples", "4", "--limit", "5", "--most", "2")
+    output = printed(capsys, "generate", str(run), str(out), "--trust", "--samples", "4", "--limit", "5", "--most", "2")
     assert "responses kept, for" in output
     problems = load_problems(out)
     assert problems
     assert all(problem.demonstration and len(problem.demonstration) % 2 == 0 for problem in problems)
-    trained = {problem.prompt for problem in load(run, dataset=str(out)).worker.prompts.problems}
-    heldout = {problem.prompt for problem in load(run).worker.prompts.problems}
+    trained = {problem.prompt for problem in load(run, dataset=str(out), trust=True).worker.prompts.problems}
+    heldout = {problem.prompt for problem in load(run, trust=True).worker.prompts.problems}
     assert not trained & heldout, "the run's training problems are answered, not its held-out ones"
 
 
@@ -167,7 +172,9 @@ def test_where_no_response_is_kept_no_file_is_written(run, tmp_path, capsys):
 def test_demonstrations_are_cleaned_by_the_votes(run, tmp_path, capsys):
     data = tmp_path / "data.jsonl"
     data.write_text('{"prompt": "1+1=", "answer": "2", "demonstration": "#2"}\n' * 2)
-    output = printed(capsys, "generate", str(run), str(tmp_path / "b.jsonl"), "--clean", str(data), "--samples", "2")
+    output = printed(
+        capsys, "generate", str(run), str(tmp_path / "b.jsonl"), "--trust", "--clean", str(data), "--samples", "2"
+    )
     assert "2 rows left: 0 confirmed by the votes, 0 contradicted and dropped, 2 undecided" in output
     assert len(load_problems(tmp_path / "b.jsonl")) == 2
 
@@ -189,11 +196,11 @@ def test_a_demonstration_that_the_votes_contradict_is_dropped(tmp_path, capsys):
 
 def test_runs_vote_and_prompts_change(run, tmp_path, capsys):
     out = tmp_path / "v.json"
-    output = printed(capsys, "eval", str(run), str(run / "checkpoints" / "last"), "--vote", "--out", str(out))
+    output = printed(capsys, "eval", str(run), str(run / "checkpoints" / "last"), "--trust", "--vote", "--out", str(out))
     assert f"on {HELDOUT} problems" in output
     assert len(json.loads(out.read_text())["runs"]) == 2
     out = tmp_path / "p.json"
-    output = printed(capsys, "eval", str(run), "--perturb", "spaces", "--limit", "4", "--out", str(out))
+    output = printed(capsys, "eval", str(run), "--trust", "--perturb", "spaces", "--limit", "4", "--out", str(out))
     assert "on the same 4 problems" in output
     assert json.loads(out.read_text())["change"]["problems"] == 4
 
@@ -206,6 +213,44 @@ def test_both_accuracies_are_of_the_problems_whose_changed_prompts_fit(run, monk
         return [replace(problem, prompt=text) for problem, text in zip(problems, texts, strict=True)]
 
     monkeypatch.setattr(combined_evaluation, "perturbed", longer)
-    found = combined_evaluation.robustness(run, "spaces", limit=4)
+    found = combined_evaluation.robustness(run, "spaces", limit=4, trust=True)
     assert (found.after.whole.count, found.after.dropped) == (2, 2)
     assert found.before.whole.count == found.change.problems == 2
+
+
+def test_a_right_answer_with_a_false_step_is_no_demonstration(run, tmp_path, capsys, monkeypatch):
+    """Of three right responses to a sum, one has a false step; with `none` only the answer counts."""
+    problem = Problem("7+5=", "12")
+    texts = ("7+5=12;#12", "4+4=13;#12", "#12", "7+5=13;#13")
+    rows = [
+        {"problem": 0, "sample": sample, "completion": text, "given": text[-2:], "reward": float(text.endswith("12"))}
+        | {"correct": text.endswith("12"), "truncated": False}
+        for sample, text in enumerate(texts)
+    ]
+    assert false_steps_of(equations, rows, [problem]) == {(0, 1), (0, 3)}
+    monkeypatch.setattr(synthetic_data, "answered_rows", lambda worker, *_, **__: [row | {"problem": 0} for row in rows])
+    monkeypatch.setattr(synthetic_data, "reward_columns", lambda problems: {"answer": ["12"] * len(problems)})
+    words = ("--trust", "--samples", "4", "--limit", "1", "--similarity", "1", "--most", "9")
+    output = printed(capsys, "generate", str(run), str(tmp_path / "steps.jsonl"), *words)
+    assert "1 responses with a right answer left out: a step of theirs is false." in output
+    assert [row.demonstration for row in load_problems(tmp_path / "steps.jsonl")] == ["7+5=12;#12", "#12"]
+    printed(capsys, "generate", str(run), str(tmp_path / "all.jsonl"), *words, "--step-reward", "none")
+    assert [row.demonstration for row in load_problems(tmp_path / "all.jsonl")] == [*texts[:3]]
+
+
+def test_a_run_s_own_code_is_not_executed_unasked(run, judge, tmp_path, capsys):
+    """The reward's file writes a file when it is executed."""
+    path, trace = Path(judge.rpartition(":")[0]), tmp_path / "executed"
+    before = path.read_text()
+    path.write_text(f"open({str(trace)!r}, 'w').close()\n{before}")
+    try:
+        printed(capsys, "sample", str(run), "--prompt", "3+4=")
+        for words in (("eval",), ("search",), ("generate", str(tmp_path / "own.jsonl"))):
+            command, *rest = words
+            refused(capsys, "which is code that its config.json names; read it, then add --trust", command, str(run), *rest)
+        printed(capsys, "eval", str(run), "--reward", "exact", "--limit", "1")
+        assert not trace.exists()
+        printed(capsys, "eval", str(run), "--trust", "--accept-changes", "--limit", "1")
+        assert trace.exists()
+    finally:
+        path.write_text(before)

@@ -1,5 +1,6 @@
 """The name of the distribution stands in one place, and the links of a fork in one."""
 
+import re
 import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -39,6 +40,20 @@ def test_a_clone_that_is_not_installed_has_no_links(monkeypatch):
 
 
 def test_nothing_asks_for_the_other_package():
-    wrong = ('version("rljax")', 'requires("rljax")', 'metadata("rljax")', "install rljax", "install 'rljax", "rljax[")
+    wrong = ('version("rljax")', 'requires("rljax")', 'metadata("rljax")', "rljax[")
+    request = re.compile(r"install '?rljax(?!-lm)")
     texts = {file: file.read_text(encoding="utf-8") for file in (ROOT / "rljax").rglob("*.py")}
     assert [(file, words) for file, text in texts.items() for words in wrong if words in text] == []
+    assert [file for file, text in texts.items() if request.search(text)] == []
+
+
+def test_the_changelog_has_dates_and_the_groups_of_keep_a_changelog():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert titles[0] == "Unreleased"
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+ - \d{4}-\d{2}-\d{2}", title) for title in titles[1:])
+    assert titles[1].split()[0] == PROJECT["version"] == rljax.__version__
+    released = text.partition(f"## {titles[1]}")[2]
+    groups = re.findall(r"^### (.*)$", released, re.MULTILINE)
+    assert set(groups) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert len(groups) >= 4

@@ -3,6 +3,7 @@
 import os
 import resource
 import stat
+import sys
 
 import pytest
 
@@ -75,8 +76,9 @@ def test_the_longest_name_that_a_folder_takes(tmp_path):
     assert os.listdir(tmp_path) == ["a" * 255]
 
 
-def test_what_does_not_fit_is_not_begun(tmp_path):
+def test_what_does_not_fit_is_not_begun(tmp_path, monkeypatch):
     """A limit on the size of files cuts a write in the middle, as a disk does that becomes full."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python before 3.14 would keep bytecode that the limit has cut
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     file = AppendFile(tmp_path / "rows")
     file.append(b"one\n")

@@ -25,7 +25,8 @@ MODULES = {
 }
 """Every package, and its public modules."""
 IMPORT_JAX = {
-    f"rljax.{name}" for name in ("algorithms", "cli", "models", "parallel", "rollout", "tasks", "training.config")
+    f"rljax.{name}"
+    for name in ("algorithms", "cli", "models", "options", "parallel", "rollout", "tasks", "training.config")
 }
 """Packages that offer arrays themselves; all others show their modules without JAX and NumPy."""
 
@@ -106,7 +107,7 @@ def test_what_a_module_lacks_is_not_taken_for_its_absence(tmp_path, monkeypatch)
 
 def test_every_module_can_be_imported():
     modules = [module.name for module in pkgutil.walk_packages([str(PACKAGE)], "rljax.")]
-    assert {"rljax.training.inference.search", "rljax.training.inference.averaging"} <= set(modules)
+    assert {"rljax.programs.search", "rljax.programs.averaging"} <= set(modules)
     for name in modules:
         if not name.endswith("__main__"):
             importlib.import_module(name)
@@ -129,3 +130,14 @@ def test_the_equations_import_nothing_but_jax():
 
 def test_the_package_says_that_it_is_typed():
     assert (PACKAGE / "py.typed").is_file()
+
+
+def test_the_package_of_the_trainer_imports_its_modules_when_they_are_used():
+    loaded = [name for name in fresh("import sys, rljax.training; print(*sys.modules)") if name.startswith("rljax.")]
+    assert len(loaded) <= 160
+
+
+def test_training_does_not_load_what_is_built_on_it():
+    loaded = fresh("import sys, rljax.training.loop; print(*sys.modules)")
+    assert "rljax.training.reinforce" in loaded
+    assert not [name for name in loaded if name.startswith(("rljax.programs", "rljax.cli"))]

@@ -18,7 +18,7 @@ from rljax.machine import processor
 from rljax.ops.regularise import diagonal_fisher
 from rljax.text import one_line
 from rljax.tracking.glossary import find_entry
-from rljax.training.monitoring.guard import where_sound
+from rljax.training.guard import where_sound
 
 NUMBERS = {"layer": {"weight": jnp.zeros((2, 3)), "bias": [jnp.ones(3), None]}}
 

@@ -12,6 +12,7 @@ Writes compiled_figures.json and compiled_figures.md beside this file.
 
 import json
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,14 @@ import tyro
 from environments import own_versions
 from shapes import LLAMA_8B, QWEN_0_6B, QWEN_1_7B
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which has lab
+
+from lab.rows import made_on
 from rljax import TrainConfig
-from rljax.book.experiment_rows import made_on
 from rljax.cli.plan import pretend_devices
 from rljax.parallel import make_mesh
-from rljax.training.memory.plan import make_plan
-from rljax.training.memory.roofline import device_of, speed_of
+from rljax.programs.plan import make_plan
+from rljax.programs.roofline import device_of, speed_of
 
 HERE = Path(__file__).resolve().parent
 NAME = "compiled_figures"

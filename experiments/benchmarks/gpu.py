@@ -40,9 +40,11 @@ from report import machine
 from run import side, write_random_model
 from shapes import QWEN_0_6B, QWEN_1_7B, TOY
 
-from rljax.book.experiment_rows import made_on
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which has lab
+
+from lab.rows import made_on
 from rljax.models import TransformerConfig, abstract_params, count_parameters
-from rljax.training.memory.roofline import DEVICES, Device, forward_flops
+from rljax.programs.roofline import DEVICES, Device, forward_flops
 
 HERE = Path(__file__).resolve().parent
 SHAPES = {"qwen3-0.6b": QWEN_0_6B, "qwen3-1.7b": QWEN_1_7B, "toy": TOY}
@@ -55,7 +57,7 @@ KINDS = {
     "TPU v5p": "v5p",
     "TPU v6 lite": "v6e",
 }
-"""JAX's name of a device -> its peak figures in `rljax.training.memory.roofline.DEVICES`."""
+"""JAX's name of a device -> its peak figures in `rljax.programs.roofline.DEVICES`."""
 TRAINED = work.Step(prompts=1, group=8, prompt_tokens=512, trained=1536, microbatch=8, slots=64, on_cpu=False)
 DECODED = work.Step(prompts=500, group=1, prompt_tokens=512, limit=128, slots=256, on_cpu=False)
 STEPS = {

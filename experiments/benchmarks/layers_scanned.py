@@ -10,6 +10,7 @@ Writes layers_scanned.json and layers_scanned.md beside this file.
 """
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ import tyro
 from flax import nnx
 from jax import Array
 
-from rljax.book.experiment_rows import made_on, write_rows
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which has lab
+
+from lab.rows import made_on, write_rows
 from rljax.models import Params, TransformerConfig, init_params
 from rljax.models.transformer import Cache, Layer, LayerCache, RotaryAngles, rotary_angles
 

@@ -27,7 +27,7 @@ from report import machine, seconds
 from run import SHAPE, write_random_model
 from sides.of_rljax import updates
 
-from rljax.training.memory.roofline import update_flops
+from rljax.programs.roofline import update_flops
 
 HERE = Path(__file__).resolve().parent
 KINDS = {

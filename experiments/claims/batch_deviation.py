@@ -17,10 +17,10 @@ Command: rljax claims --rerun batch_deviation
 
 import numpy as np
 
+from lab.claims import Claim, difference
+from lab.tabular import Setting, train_seeds, unit_steps
+from lab.worlds import codes, leaning
 from rljax.algorithms import grpo, lite_ppo
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting, train_seeds, unit_steps
-from rljax.book.worlds import codes, leaning
 
 WORLD = codes(contexts=16, length=3, tokens=4)
 

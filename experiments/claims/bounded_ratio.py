@@ -20,13 +20,13 @@ Command: rljax claims --rerun bounded_ratio
 import math
 from functools import partial
 
+from lab.claims import Claim, difference
+from lab.judges import fallible
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
+from lab.worlds import codes, leaning
 from rljax.algorithms import grpo
 from rljax.algorithms.parts import with_parts
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting
-from rljax.book.tuned import measure_tuned
-from rljax.book.verdicts import fallible
-from rljax.book.worlds import codes, leaning
 from rljax.ops.surrogate import clipped
 
 WORLD = codes(contexts=8, length=6, tokens=4)

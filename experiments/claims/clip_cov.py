@@ -16,12 +16,12 @@ Command: rljax claims --rerun clip_cov
 
 from functools import partial
 
+from lab.claims import RATES_AFTER_PILOT, Claim, Interval, difference
+from lab.judges import fallible
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
+from lab.worlds import codes, leaning
 from rljax.algorithms import clip_cov, grpo, kl_cov
-from rljax.book.claims import RATES_AFTER_PILOT, Claim, Interval, difference
-from rljax.book.tabular import Setting
-from rljax.book.tuned import measure_tuned
-from rljax.book.verdicts import fallible
-from rljax.book.worlds import codes, leaning
 from rljax.ops.weights import token_mean
 
 WORLD = codes(contexts=8, length=6, tokens=4)

@@ -15,10 +15,10 @@ Command: rljax claims --rerun clip_higher_entropy
 
 from functools import partial
 
+from lab.claims import Claim, difference, difference_at_equal_success
+from lab.tabular import Setting, measure
+from lab.worlds import codes, leaning
 from rljax.algorithms import grpo
-from rljax.book.claims import Claim, difference, difference_at_equal_success
-from rljax.book.tabular import Setting, measure
-from rljax.book.worlds import codes, leaning
 from rljax.ops.surrogate import clipped
 from rljax.ops.weights import token_mean
 

@@ -16,10 +16,10 @@ from functools import partial
 
 import numpy as np
 
+from lab.claims import Claim, difference
+from lab.tabular import Setting, measure
+from lab.worlds import codes, leaning
 from rljax.algorithms import grpo
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting, measure
-from rljax.book.worlds import codes, leaning
 from rljax.ops.surrogate import clipped
 from rljax.ops.weights import token_mean
 

@@ -18,14 +18,13 @@ Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, with the highest 
 Command: rljax claims --rerun complexity_weighted
 """
 
+from lab.claims import Claim, Interval, difference
+from lab.judges import fallible
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
+from lab.worlds import chains, leaning
 from rljax.algorithms import vc_ppo
 from rljax.algorithms.parts import with_parts
-from rljax.book.claims import Claim, Interval, difference
-from rljax.book.tabular import Setting
-from rljax.book.tuned import measure_tuned
-from rljax.book.verdicts import fallible
-from rljax.book.worlds import leaning
-from rljax.book.worlds_of_lengths import chains
 
 WORLD = chains((4, 8, 16, 32), tokens=2)
 

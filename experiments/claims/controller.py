@@ -33,13 +33,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from lab.claims import Arms, Claim, difference
+from lab.judges import fallible
+from lab.tabular import Setting, _begin, _Carry, _optimizer, _quick_compilation, _sample, _update
+from lab.tuned import tune
+from lab.worlds import Key, Table, codes, exact, leaning, log_probabilities
 from rljax.algorithms import dapo, without
-from rljax.book.claims import Arms, Claim, difference
-from rljax.book.tabular import Setting, _begin, _Carry, _optimizer, _quick_compilation, _sample, _update
-from rljax.book.tuned import tune
-from rljax.book.verdicts import fallible
-from rljax.book.worlds import Key, Table, codes, exact, leaning, log_probabilities
-from rljax.training.controller import Control, next_control, with_bonus, with_control
+from rljax.options.controller import Control, next_control, with_bonus, with_control
 
 WORLD = codes(contexts=8, length=6, tokens=4)
 UPDATES = 4
@@ -159,6 +159,10 @@ CLAIM = Claim(
     }
     | {"controlled, x 100": Arm(100.0, True), "controlled, / 100": Arm(0.01, True)},
     measure=measure,
+    budget=(
+        "800 updates and 12800 sampled responses in every arm; "
+        "one learning rate, tuned for the fixed arm, times the factor of the arm"
+    ),
     statistic=worse_start,
     unit="pass rate at the end with the controller, less that without, at the start where the difference is smaller",
     margin=0.01,

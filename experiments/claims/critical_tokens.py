@@ -17,13 +17,12 @@ during training on 8 other seeds.
 Command: rljax claims --rerun critical_tokens
 """
 
+from lab.claims import Claim, Interval, difference
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
+from lab.worlds import chains, leaning
 from rljax.algorithms import ppo
 from rljax.algorithms.parts import with_parts
-from rljax.book.claims import Claim, Interval, difference
-from rljax.book.tabular import Setting
-from rljax.book.tuned import measure_tuned
-from rljax.book.worlds import leaning
-from rljax.book.worlds_of_lengths import chains
 
 WORLD = chains((4, 8, 16, 32), tokens=2)
 

@@ -20,12 +20,12 @@ Command: rljax claims --rerun dapo_ladder
 
 from functools import partial
 
+from lab.claims import Claim, agreement, difference
+from lab.judges import signed
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
+from lab.worlds import wanderer, wandering
 from rljax.algorithms import dapo, dapo_ladder
-from rljax.book.claims import Claim, agreement, difference
-from rljax.book.tabular import Setting
-from rljax.book.tuned import measure_tuned
-from rljax.book.verdicts import signed
-from rljax.book.worlds_of_lengths import wanderer, wandering
 
 WORLD = wandering(contexts=8, needed=4, budget=16)
 

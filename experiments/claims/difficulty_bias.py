@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lab.claims import Claim, difference
+from lab.tabular import Setting, rollout_gradient
+from lab.worlds import codes, exact, leaning
 from rljax.algorithms import dr_grpo, grpo
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting, rollout_gradient
-from rljax.book.worlds import codes, exact, leaning
 
 WORLD = codes(contexts=32, length=3, tokens=4)
 
@@ -59,6 +59,7 @@ CLAIM = Claim(
     text="GRPO's deviation gives prompts that are too easy or too hard a larger share than Dr.GRPO",
     arms=ARMS,
     measure=measure,
+    budget="estimates alone, nothing is trained",
     statistic=difference("share", "grpo", "dr_grpo"),
     unit="share of the gradient that goes to contexts of extreme difficulty under GRPO, less that under Dr.GRPO",
     margin=0.02,

@@ -19,10 +19,10 @@ Command: rljax claims --rerun difficulty_window
 
 from functools import partial
 
+from lab.claims import Claim, Interval, difference
+from lab.tabular import Setting, measure
+from lab.worlds import codes, leaning
 from rljax.algorithms import grpo
-from rljax.book.claims import Claim, Interval, difference
-from rljax.book.tabular import Setting, measure
-from rljax.book.worlds import codes, leaning
 from rljax.ops.selection import has_mixed_outcomes, in_difficulty_window
 
 WORLD = codes(contexts=8, length=6, tokens=4)

@@ -22,14 +22,13 @@ from functools import partial
 
 import numpy as np
 
+from lab.claims import Claim, Interval, difference
+from lab.judges import fallible
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
+from lab.worlds import chains, leaning
 from rljax.algorithms import vc_ppo
 from rljax.algorithms.value_head import HEADS
-from rljax.book.claims import Claim, Interval, difference
-from rljax.book.tabular import Setting
-from rljax.book.tuned import measure_tuned
-from rljax.book.verdicts import fallible
-from rljax.book.worlds import leaning
-from rljax.book.worlds_of_lengths import chains
 
 WORLD = chains((4, 8, 16, 32), tokens=2)
 POINTS = {"low": -0.5, "high": 1.5, "bins": 21}

@@ -16,12 +16,12 @@ Command: rljax claims --rerun entropy_term
 
 from functools import partial
 
+from lab.claims import Claim, difference
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
+from lab.worlds import codes, leaning
 from rljax.algorithms import grpo
 from rljax.algorithms.parts import with_parts
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting
-from rljax.book.tuned import measure_tuned
-from rljax.book.worlds import codes, leaning
 
 WORLD = codes(contexts=8, length=6, tokens=4, right_tokens=2)
 

@@ -30,11 +30,11 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
+from lab.claims import Claim, difference
+from lab.tabular import Setting, _quick_compilation, train
+from lab.tuned import TUNING_SEEDS
+from lab.worlds import Key, Table, codes, exact, leaning
 from rljax.algorithms import Algorithm, grpo
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting, _quick_compilation, train
-from rljax.book.tuned import TUNING_SEEDS
-from rljax.book.worlds import Key, Table, codes, exact, leaning
 from rljax.ops.regularise import fisher_anchor
 
 CONTEXTS, TOKENS, SHARED, SHARED_BY_A_PLACE = 8, 4, 24, 2
@@ -157,6 +157,10 @@ CLAIM = Claim(
     text="a Fisher anchor leaves more of two tasks, learned in turn, than none",
     arms=ARMS,
     measure=measure,
+    budget=(
+        "150 updates on each of two tasks in every arm; "
+        "each arm's learning rate and weight are the best of a search on other seeds"
+    ),
     statistic=difference("both", "Fisher", "no anchor"),
     unit="mean of both tasks' pass rates at the end with the Fisher anchor, less that without an anchor",
     margin=0.01,

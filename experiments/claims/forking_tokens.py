@@ -13,10 +13,10 @@ for a habit of language.
 Command: rljax claims --rerun forking_tokens
 """
 
+from lab.claims import Claim, difference
+from lab.tabular import Setting, measure
+from lab.worlds import codes, leaning
 from rljax.algorithms import dapo, forking_tokens
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting, measure
-from rljax.book.worlds import codes, leaning
 
 WORLD = codes(contexts=8, length=6, tokens=4)
 

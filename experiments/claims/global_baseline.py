@@ -15,12 +15,12 @@ arm has the learning rate, of 0.03, 0.1, 0.3 and 1, with the highest mean pass r
 Command: rljax claims --rerun global_baseline
 """
 
+from lab.claims import RATES_AFTER_PILOT, Claim, Interval, difference
+from lab.judges import fallible
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
+from lab.worlds import codes, leaning
 from rljax.algorithms import grpo, reinforce_pp, reinforce_pp_baseline
-from rljax.book.claims import RATES_AFTER_PILOT, Claim, Interval, difference
-from rljax.book.tabular import Setting
-from rljax.book.tuned import measure_tuned
-from rljax.book.verdicts import fallible
-from rljax.book.worlds import codes, leaning
 
 WORLD = codes(contexts=16, length=3, tokens=4)
 

@@ -12,10 +12,10 @@ at 0.2, a large step, as stability is the question.
 Command: rljax claims --rerun gmpo_stability
 """
 
+from lab.claims import Claim, difference
+from lab.tabular import Setting, measure
+from lab.worlds import codes, leaning
 from rljax.algorithms import gmpo, grpo
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting, measure
-from rljax.book.worlds import codes, leaning
 
 WORLD = codes(contexts=8, length=6, tokens=4)
 

@@ -19,11 +19,11 @@ import math
 import numpy as np
 import optax
 
+from lab import tabular
+from lab.claims import Claim, difference
+from lab.tabular import Setting, train_seeds
+from lab.worlds import codes, leaning
 from rljax.algorithms import gpg
-from rljax.book import tabular
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting, train_seeds
-from rljax.book.worlds import codes, leaning
 
 WORLD = codes(contexts=8, length=6, tokens=4)
 PROMPTS = GROUP = 8

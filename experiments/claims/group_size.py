@@ -12,10 +12,10 @@ at 0.05. Every arm draws 64 responses a step.
 Command: rljax claims --rerun group_size
 """
 
+from lab.claims import Claim, Interval, difference
+from lab.tabular import Setting, measure
+from lab.worlds import codes, leaning
 from rljax.algorithms import grpo
-from rljax.book.claims import Claim, Interval, difference
-from rljax.book.tabular import Setting, measure
-from rljax.book.worlds import codes, leaning
 
 WORLD = codes(contexts=8, length=6, tokens=4)
 

@@ -16,36 +16,35 @@ Command: rljax claims --rerun hierarchical_kinds
 
 from functools import partial
 
-from rljax.algorithms import grpo
+from lab.claims import Claim, difference
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
+from lab.worlds import chains, leaning
+from rljax.algorithms import Credit, grpo
 from rljax.algorithms.parts import with_parts
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting
-from rljax.book.tuned import measure_tuned
-from rljax.book.worlds import leaning
-from rljax.book.worlds_of_lengths import chains
 
 WORLD = chains((3, 3, 3, 3, 9, 9, 9, 9), tokens=2)
 
 
-def by_kind(rewards, rollout, *, of_kinds):
+def by_kind(rewards, mask, *, of_kinds):
     """The trainer's part, with the length of the responses to a problem as its kind."""
-    return of_kinds(rewards, rollout.mask.sum(-1).max(-1))
+    return of_kinds(rewards, mask.sum(-1).max(-1))
 
 
 def run(part):
     """One arm."""
     algorithm = with_parts(grpo(beta=0.0), [part])
-    if algorithm.kind_advantage is not None:  # a rollout of tabular training names no kinds
-        credit = partial(by_kind, of_kinds=algorithm.kind_advantage)
-        algorithm = algorithm._replace(kind_advantage=None, rollout_advantage=credit)
+    if algorithm.needs("kinds"):  # a rollout of tabular training names no kinds
+        credit = Credit(partial(by_kind, of_kinds=algorithm.advantage.function), needs=("rewards", "mask"))
+        algorithm = algorithm._replace(advantage=credit)
     return Setting(WORLD, leaning(WORLD), algorithm, steps=100)
 
 
 ARMS = {
     "of the prompt": run("advantage=centered"),
-    "0.7 of the kind": run("kind_advantage=hierarchical,local_weight=0.7"),
-    "of the kind alone": run("kind_advantage=hierarchical,local_weight=1.0"),
-    "of the batch alone": run("kind_advantage=hierarchical,local_weight=0.0"),
+    "0.7 of the kind": run("advantage=hierarchical,local_weight=0.7"),
+    "of the kind alone": run("advantage=hierarchical,local_weight=1.0"),
+    "of the batch alone": run("advantage=hierarchical,local_weight=0.0"),
 }
 
 CLAIM = Claim(

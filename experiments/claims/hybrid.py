@@ -22,13 +22,12 @@ from functools import partial
 
 import numpy as np
 
+from lab.claims import RATES_AFTER_PILOT, Claim, difference, still_learning
+from lab.judges import fallible
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
+from lab.worlds import chains, leaning
 from rljax.algorithms import vapo, vapo_grpo
-from rljax.book.claims import RATES_AFTER_PILOT, Claim, difference, still_learning
-from rljax.book.tabular import Setting
-from rljax.book.tuned import measure_tuned
-from rljax.book.verdicts import fallible
-from rljax.book.worlds import leaning
-from rljax.book.worlds_of_lengths import chains
 
 WORLD = chains((4, 8, 16, 32), tokens=2)
 MIXED = vapo_grpo(alpha=1.25)

@@ -21,9 +21,9 @@ Command: rljax claims --rerun ipo_certain
 import jax
 import numpy as np
 
-from rljax.book.claims import Claim, difference
-from rljax.book.pairs import PairSetting, measure_pairs
-from rljax.book.worlds import codes, leaning
+from lab.claims import Claim, difference
+from lab.pairs import PairSetting, measure_pairs
+from lab.worlds import codes, leaning
 from rljax.ops.direct_preference import dpo_loss, ipo_loss
 
 WORLD = codes(contexts=8, length=6, tokens=4)
@@ -66,6 +66,7 @@ CLAIM = Claim(
     text="at the same strength, IPO takes less from rejected responses than DPO, as the minima of the losses imply",
     arms=ARMS,
     measure=measure_pairs,
+    budget="2000 updates on the same 256 pairs in every arm; one fixed learning rate",
     statistic=lambda arms: np.min([at(strength, "rejected")(arms) for strength in STRENGTHS], axis=0),
     unit="mean log-probability of a rejected response under IPO, less that under DPO, nats; the least of three strengths",
     margin=0.5,

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.book.claims import Claim, difference
+from lab.claims import Claim, difference
 from rljax.ops.divergence import exact_kl, importance_weighted_k3, k1, k2, k3
 
 ARMS = {
@@ -54,6 +54,7 @@ CLAIM = Claim(
     text="the gradient of k3 in the loss is biased, and the importance ratio repairs it",
     arms=ARMS,
     measure=measure,
+    budget="estimates alone, nothing is trained",
     statistic=difference("off_policy", "k3", "weighted k3"),
     unit="relative error of the mean gradient of k3, less that of weighted k3, off-policy",
     margin=0.05,

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.book.claims import Claim
+from lab.claims import Claim
 from rljax.ops.divergence import k1, k3
 
 ARMS = {"near": 0.3, "apart": 1.0, "far": 3.0}
@@ -53,6 +53,7 @@ CLAIM = Claim(
     text="k3 has less variance than k1",
     arms=ARMS,
     measure=measure,
+    budget="estimates alone, nothing is trained",
     statistic=lambda arms: gain(arms, "apart"),
     unit="log of the variance of k1 over that of k3, noise 1 between the logits",
     margin=0.1,

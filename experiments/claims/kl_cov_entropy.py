@@ -16,10 +16,10 @@ entropy under KL-Cov is the higher one, which is shown and decides nothing.
 Command: rljax claims --rerun kl_cov_entropy
 """
 
+from lab.claims import Claim, difference, difference_at_equal_success
+from lab.tabular import Setting, measure
+from lab.worlds import codes, leaning
 from rljax.algorithms import clip_cov, grpo, kl_cov
-from rljax.book.claims import Claim, difference, difference_at_equal_success
-from rljax.book.tabular import Setting, measure
-from rljax.book.worlds import codes, leaning
 from rljax.ops.weights import token_mean
 
 WORLD = codes(contexts=8, length=6, tokens=4, right_tokens=2)

@@ -24,13 +24,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lab.claims import Claim, difference
+from lab.judges import fallible
+from lab.tabular import Setting, train_seeds
+from lab.tuned import TUNING_SEEDS
+from lab.worlds import codes, leaning, log_probabilities
 from rljax.algorithms import rloo
 from rljax.algorithms.terms import kl_to_reference
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting, train_seeds
-from rljax.book.tuned import TUNING_SEEDS
-from rljax.book.verdicts import fallible
-from rljax.book.worlds import codes, leaning, log_probabilities
 from rljax.ops.divergence import k1, k2, k3
 from rljax.ops.masked import zero_outside
 

@@ -16,10 +16,10 @@ Command: rljax claims --rerun kl_limit
 
 import jax.numpy as jnp
 
+from lab.claims import Claim, difference
+from lab.tabular import Setting, measure, unit_steps
+from lab.worlds import codes, leaning
 from rljax.algorithms import grpo, rloo
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting, measure, unit_steps
-from rljax.book.worlds import codes, leaning
 from rljax.ops.divergence import k3
 from rljax.ops.weights import token_mean
 

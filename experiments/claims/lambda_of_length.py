@@ -19,13 +19,12 @@ Command: rljax claims --rerun lambda_of_length
 
 import numpy as np
 
+from lab.claims import RATES_AFTER_PILOT, Claim, difference, still_learning
+from lab.judges import fallible
+from lab.tabular import Setting, train_seeds
+from lab.tuned import tune
+from lab.worlds import chains, leaning
 from rljax.algorithms import vapo, without
-from rljax.book.claims import RATES_AFTER_PILOT, Claim, difference, still_learning
-from rljax.book.tabular import Setting, train_seeds
-from rljax.book.tuned import tune
-from rljax.book.verdicts import fallible
-from rljax.book.worlds import leaning
-from rljax.book.worlds_of_lengths import chains
 
 LENGTHS = (4, 8, 16, 32)
 WORLD = chains(LENGTHS, tokens=2)

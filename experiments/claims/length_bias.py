@@ -15,10 +15,10 @@ response is wrong.
 Command: rljax claims --rerun length_bias
 """
 
+from lab.claims import Claim, Interval, difference, difference_at_equal_success
+from lab.tabular import Setting, measure
+from lab.worlds import stopping, undecided
 from rljax.algorithms import dr_grpo, grpo
-from rljax.book.claims import Claim, Interval, difference, difference_at_equal_success
-from rljax.book.tabular import Setting, measure
-from rljax.book.worlds import stopping, undecided
 
 WORLD = stopping(contexts=8, horizon=64, shared=True)
 

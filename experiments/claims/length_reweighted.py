@@ -16,11 +16,11 @@ the part weights=length_reweighted of the trainer.
 Command: rljax claims --rerun length_reweighted
 """
 
+from lab.claims import Claim, difference
+from lab.tabular import Setting, measure
+from lab.worlds import stopping, undecided
 from rljax.algorithms import grpo
 from rljax.algorithms.parts import with_parts
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting, measure
-from rljax.book.worlds import stopping, undecided
 from rljax.ops.unpublished.length import length_reweighted
 from rljax.ops.weights import token_mean
 

@@ -23,12 +23,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lab.claims import Claim, difference
+from lab.tabular import Setting, train_seeds
+from lab.worlds import World, exact, wanderer
 from rljax.algorithms import grpo
 from rljax.algorithms.parts import with_parts
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting, train_seeds
-from rljax.book.worlds import World, exact
-from rljax.book.worlds_of_lengths import wanderer
 
 NEEDED = (1, 1, 1, 1, 6, 6, 6, 6)
 SIMPLE = np.array(NEEDED) == 1

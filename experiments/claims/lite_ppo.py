@@ -21,12 +21,12 @@ Command: rljax claims --rerun lite_ppo
 
 from functools import partial
 
+from lab.claims import Claim, difference, still_learning
+from lab.judges import signed
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
+from lab.worlds import wanderer, wandering
 from rljax.algorithms import dapo, grpo, lite_ppo
-from rljax.book.claims import Claim, difference, still_learning
-from rljax.book.tabular import Setting
-from rljax.book.tuned import measure_tuned
-from rljax.book.verdicts import signed
-from rljax.book.worlds_of_lengths import wanderer, wandering
 
 WORLD = wandering(contexts=8, needed=4, budget=16)
 

@@ -24,13 +24,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lab.claims import RATES_AFTER_PILOT, Claim, Interval, difference
+from lab.judges import fallible
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
+from lab.worlds import codes, leaning
 from rljax.algorithms import grpo
 from rljax.algorithms.corrections import capped, masked
-from rljax.book.claims import RATES_AFTER_PILOT, Claim, Interval, difference
-from rljax.book.tabular import Setting
-from rljax.book.tuned import measure_tuned
-from rljax.book.verdicts import fallible
-from rljax.book.worlds import codes, leaning
 from rljax.rollout.truncation import keep_top_p
 
 WORLD = codes(contexts=8, length=6, tokens=4)

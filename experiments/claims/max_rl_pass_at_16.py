@@ -13,10 +13,10 @@ pass rate of each context.
 Command: rljax claims --rerun max_rl_pass_at_16
 """
 
+from lab.claims import Claim, Interval, difference, difference_at_equal_success
+from lab.tabular import Setting, measure, unit_steps
+from lab.worlds import codes, leaning
 from rljax.algorithms import grpo, max_rl, rloo
-from rljax.book.claims import Claim, Interval, difference, difference_at_equal_success
-from rljax.book.tabular import Setting, measure, unit_steps
-from rljax.book.worlds import codes, leaning
 
 WORLD = codes(contexts=8, length=6, tokens=4)
 

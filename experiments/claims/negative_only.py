@@ -20,12 +20,12 @@ from functools import partial
 
 import jax.numpy as jnp
 
+from lab.claims import RATES_AFTER_PILOT, Claim, at_rest, difference
+from lab.judges import fallible, signed
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
+from lab.worlds import codes, leaning
 from rljax.algorithms import grpo, rloo
-from rljax.book.claims import RATES_AFTER_PILOT, Claim, difference
-from rljax.book.tabular import Setting
-from rljax.book.tuned import measure_tuned
-from rljax.book.verdicts import fallible, signed
-from rljax.book.worlds import codes, leaning
 
 WORLD = codes(contexts=8, length=6, tokens=4, right_tokens=2)
 
@@ -62,9 +62,10 @@ CLAIM = Claim(
     statistic=difference("pass_at_16", "wrong alone", "right alone"),
     unit="pass@16 at the end of training on wrong responses alone, less that of right ones alone",
     margin=0.01,
+    condition=at_rest("wrong alone", "right alone"),
     pilot=RATES_AFTER_PILOT
-    + " The first results were of pass@16 after training on wrong responses less before, which any learner "
-    "raises; right ones alone were made the rival after them.",
+    + " The condition was added last; without it the results contradict the claim. The first results were of pass@16 after "
+    "training on wrong responses less before, which any learner raises; right ones alone were made the rival after them.",
     figures={
         "pass@16 of wrong alone, after training less before": lambda arms: (
             arms["wrong alone"]["pass_at_16"] - arms["wrong alone"]["first_pass_at_16"]

@@ -21,14 +21,13 @@ Command: rljax claims --rerun offset_decayed
 
 from functools import partial
 
+from lab.claims import RATES_AFTER_PILOT, Claim, difference, still_learning
+from lab.judges import fallible
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
+from lab.worlds import chains, leaning
 from rljax.algorithms import vc_ppo
 from rljax.algorithms.parts import with_parts
-from rljax.book.claims import RATES_AFTER_PILOT, Claim, difference, still_learning
-from rljax.book.tabular import Setting
-from rljax.book.tuned import measure_tuned
-from rljax.book.verdicts import fallible
-from rljax.book.worlds import leaning
-from rljax.book.worlds_of_lengths import chains
 
 WORLD = chains((4, 8, 16, 32), tokens=2)
 

@@ -19,10 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lab.claims import Claim, difference
+from lab.tabular import Setting, rollout_gradient
+from lab.worlds import stopping, undecided
 from rljax.algorithms import opo, otb, rloo
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting, rollout_gradient
-from rljax.book.worlds import stopping, undecided
 
 WORLD = stopping(contexts=4, horizon=32, shared=True)
 
@@ -52,6 +52,7 @@ CLAIM = Claim(
     text="a baseline weighted by lengths has less variance than the mean of the other responses",
     arms=ARMS,
     measure=measure,
+    budget="estimates alone, nothing is trained",
     statistic=difference("log_variance", "rloo", "opo"),
     unit="log of the gradient's variance over its squared mean with RLOO, less that with OPO",
     margin=0.02,

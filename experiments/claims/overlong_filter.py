@@ -19,12 +19,12 @@ Command: rljax claims --rerun overlong_filter
 
 from functools import partial
 
+from lab.claims import Claim, difference, still_learning
+from lab.judges import signed
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
+from lab.worlds import wanderer, wandering
 from rljax.algorithms import dapo, dapo_ladder
-from rljax.book.claims import Claim, difference, still_learning
-from rljax.book.tabular import Setting
-from rljax.book.tuned import measure_tuned
-from rljax.book.verdicts import signed
-from rljax.book.worlds_of_lengths import wanderer, wandering
 
 WORLD = wandering(contexts=8, needed=4, budget=16)
 ROWS = dapo_ladder(dapo(max_length=16, cache=4))

@@ -20,11 +20,11 @@ Command: rljax claims --rerun pass_at_k_after_rl
 
 import numpy as np
 
+from lab.claims import Claim
+from lab.tabular import Setting, train_seeds
+from lab.tuned import RATES, tune
+from lab.worlds import codes, leaning, pass_rate_at
 from rljax.algorithms import grpo, pkpo
-from rljax.book.claims import Claim
-from rljax.book.tabular import Setting, train_seeds
-from rljax.book.tuned import RATES, tune
-from rljax.book.worlds import codes, leaning, pass_rate_at
 
 NEEDED = (0,) * 7 + (1,) * 4 + (2,) * 3 + (3,) * 2
 KS = (1, 4, 16, 64, 256)

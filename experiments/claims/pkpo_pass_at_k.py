@@ -22,12 +22,12 @@ Command: rljax claims --rerun pkpo_pass_at_k
 
 import numpy as np
 
+from lab.claims import Claim, difference, difference_at_equal_success
+from lab.judges import fallible
+from lab.tabular import Setting, train_seeds, unit_steps
+from lab.tuned import TUNING_SEEDS
+from lab.worlds import codes, leaning, pass_rate_at
 from rljax.algorithms import pass_at_k, pkpo, rloo
-from rljax.book.claims import Claim, difference, difference_at_equal_success
-from rljax.book.tabular import Setting, train_seeds, unit_steps
-from rljax.book.tuned import TUNING_SEEDS
-from rljax.book.verdicts import fallible
-from rljax.book.worlds import codes, leaning, pass_rate_at
 
 WORLD = codes(contexts=16, length=3, tokens=4)
 LENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0)

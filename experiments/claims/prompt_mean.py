@@ -17,13 +17,12 @@ Command: rljax claims --rerun prompt_mean
 
 from functools import partial
 
+from lab.claims import RATES_AFTER_PILOT, Claim, difference
+from lab.judges import fallible
+from lab.tabular import Setting, unit_steps
+from lab.tuned import measure_tuned
+from lab.worlds import chains, leaning
 from rljax.algorithms import grpo
-from rljax.book.claims import RATES_AFTER_PILOT, Claim, difference
-from rljax.book.tabular import Setting, unit_steps
-from rljax.book.tuned import measure_tuned
-from rljax.book.verdicts import fallible
-from rljax.book.worlds import leaning
-from rljax.book.worlds_of_lengths import chains
 from rljax.ops.weights import token_mean, token_mean_per_group
 
 WORLD = chains((4, 8, 16, 32), tokens=2)

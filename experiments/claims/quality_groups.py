@@ -20,12 +20,12 @@ Command: rljax claims --rerun quality_groups
 
 from functools import partial
 
+from lab.claims import Claim, difference, still_learning
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
+from lab.worlds import wanderer, wandering
 from rljax.algorithms import grpo
 from rljax.algorithms.parts import with_parts
-from rljax.book.claims import Claim, difference, still_learning
-from rljax.book.tabular import Setting
-from rljax.book.tuned import measure_tuned
-from rljax.book.worlds_of_lengths import wanderer, wandering
 
 WORLD = wandering(contexts=8, needed=4, budget=16)
 

@@ -14,10 +14,10 @@ Command: rljax claims --rerun rank_outliers
 
 import jax
 
+from lab.claims import Claim, difference
+from lab.tabular import Setting, measure
+from lab.worlds import codes, leaning
 from rljax.algorithms import grpo
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting, measure
-from rljax.book.worlds import codes, leaning
 from rljax.ops.group import group_centered
 from rljax.ops.unpublished.group_baseline import rank_based
 

@@ -19,12 +19,12 @@ Command: rljax claims --rerun reliability_quality
 import jax
 import jax.numpy as jnp
 
+from lab.claims import Claim, difference
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
+from lab.worlds import codes, leaning
 from rljax.algorithms import grpo
 from rljax.algorithms.parts import with_parts
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting
-from rljax.book.tuned import measure_tuned
-from rljax.book.worlds import codes, leaning
 from rljax.ops.group import group_centered
 from rljax.ops.unpublished.group_baseline import weighted_centered
 
@@ -55,24 +55,22 @@ def mean_of(verdicts):
     return sum(verdicts.values()) / RATERS
 
 
-BY_RELIABILITY = with_parts(grpo(beta=0.0), ["rollout_advantage=reliability_quality"])
+BY_RELIABILITY = with_parts(grpo(beta=0.0), ["advantage=reliability_quality"])
 
 
-def equal(numbers, rollout):
+def equal(numbers):
     """Reward less the group's mean."""
-    del rollout
     return group_centered(mean_of(read(numbers)[0]))
 
 
-def by_reliability(numbers, rollout):
+def by_reliability(numbers):
     """Reward less a mean in which responses weigh by how far their ratings agree: the trainer's part."""
     verdicts, _ = read(numbers)
-    return BY_RELIABILITY.rollout_advantage(mean_of(verdicts), rollout._replace(reward_parts=verdicts))
+    return BY_RELIABILITY.advantage.function(mean_of(verdicts), verdicts)
 
 
-def by_truth(numbers, rollout):
+def by_truth(numbers):
     """Reward less a mean weighted by the inverse variance of the ratings' mean, which is known for each kind of response."""
-    del rollout
     verdicts, hard = read(numbers)
     error = jnp.where(hard, HARD, EASY)
     return weighted_centered(mean_of(verdicts), RATERS / (error * (1 - error)))
@@ -80,7 +78,7 @@ def by_truth(numbers, rollout):
 
 def run(credit):
     """One arm."""
-    algorithm = BY_RELIABILITY._replace(rollout_advantage=credit)
+    algorithm = BY_RELIABILITY._replace(advantage=credit)
     return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=ratings, steps=150)
 
 

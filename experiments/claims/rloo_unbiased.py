@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lab.claims import Claim
+from lab.tabular import Setting, rollout_gradient
+from lab.worlds import codes, exact, leaning
 from rljax.algorithms import rloo
-from rljax.book.claims import Claim
-from rljax.book.tabular import Setting, rollout_gradient
-from rljax.book.worlds import codes, exact, leaning
 from rljax.ops.group import group_centered, group_normalized
 
 WORLD = codes(contexts=4, length=3, tokens=3)
@@ -68,6 +68,7 @@ CLAIM = Claim(
     kind="equal",
     arms=ARMS,
     measure=measure,
+    budget="estimates alone, nothing is trained",
     statistic=lambda arms: arms["leave one out"]["bias"],
     unit="squared bias of the gradient of leave-one-out, over the squared true gradient",
     margin=0.001,

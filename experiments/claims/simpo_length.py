@@ -20,9 +20,9 @@ Command: rljax claims --rerun simpo_length
 import jax
 import jax.numpy as jnp
 
-from rljax.book.claims import Claim, difference
-from rljax.book.pairs import PairSetting, measure_pairs
-from rljax.book.worlds import stopping, undecided
+from lab.claims import Claim, difference
+from lab.pairs import PairSetting, measure_pairs
+from lab.worlds import stopping, undecided
 from rljax.ops.reference_free import simpo_loss
 
 WORLD = stopping(contexts=8, horizon=64, shared=True)
@@ -57,6 +57,7 @@ CLAIM = Claim(
     text="responses grow longer where the reward is a sum over tokens and not their average",
     arms=ARMS,
     measure=measure_pairs,
+    budget="200 updates on the same 256 pairs in every arm; one fixed learning rate",
     statistic=difference("length", "sum", "average"),
     unit="mean length of a response at the end with the sum, less that with the average, tokens",
     margin=0.5,

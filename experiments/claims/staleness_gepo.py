@@ -17,10 +17,10 @@ least half of what GRPO does; at delay 64, too, GRPO is better here.
 Command: rljax claims --rerun staleness_gepo
 """
 
+from lab.claims import Claim, difference
+from lab.tabular import Setting, measure
+from lab.worlds import codes, leaning
 from rljax.algorithms import gepo, grpo, gspo
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting, measure
-from rljax.book.worlds import codes, leaning
 
 WORLD = codes(contexts=8, length=6, tokens=4)
 

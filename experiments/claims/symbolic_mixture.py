@@ -27,12 +27,12 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
+from lab.claims import Claim, difference
+from lab.judges import fallible
+from lab.tabular import _quick_compilation, draw_states
+from lab.tuned import RATES, TUNING_SEEDS
+from lab.worlds import Key, Table, codes, exact, leaning
 from rljax.algorithms import Algorithm, Rollout, grpo, loss, prepare
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import _quick_compilation, draw_states
-from rljax.book.tuned import RATES, TUNING_SEEDS
-from rljax.book.verdicts import fallible
-from rljax.book.worlds import Key, Table, codes, exact, leaning
 from rljax.ops.unpublished.mixture import neural_symbolic_mixture
 
 WORLD = codes(contexts=8, length=6, tokens=4)
@@ -135,6 +135,10 @@ CLAIM = Claim(
     text="training in a mixture with rules beats adding them afterwards",
     arms=ARMS,
     measure=measure,
+    budget=(
+        "150 updates and 9600 sampled responses in every arm; "
+        "each arm's learning rate is the best of a search on other seeds"
+    ),
     statistic=difference("area", "trained with 0.4", "added later 0.4"),
     unit="mean pass rate in the mixture during training in it, less that of the network that trains alone and is then mixed",
     margin=0.005,

@@ -23,13 +23,13 @@ from functools import partial
 
 import jax.numpy as jnp
 
+from lab.claims import RATES_AFTER_PILOT, Claim, difference
+from lab.judges import fallible
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
+from lab.worlds import codes, leaning
 from rljax.algorithms import grpo
 from rljax.algorithms.corrections import capped
-from rljax.book.claims import RATES_AFTER_PILOT, Claim, difference
-from rljax.book.tabular import Setting
-from rljax.book.tuned import measure_tuned
-from rljax.book.verdicts import fallible
-from rljax.book.worlds import codes, leaning
 from rljax.rollout.truncation import keep_top_p
 
 WORLD = codes(contexts=8, length=6, tokens=4)

@@ -19,12 +19,11 @@ shown beside the statistic. Most parts differ by less than a tie.
 Command: rljax claims --rerun vapo_parts
 """
 
+from lab.claims import RATES_AFTER_PILOT, Claim, Interval, agreement, difference
+from lab.judges import fallible
+from lab.tabular import Setting, measure
+from lab.worlds import chains, leaning
 from rljax.algorithms import ABLATIONS, vapo, without
-from rljax.book.claims import RATES_AFTER_PILOT, Claim, Interval, agreement, difference
-from rljax.book.tabular import Setting, measure
-from rljax.book.verdicts import fallible
-from rljax.book.worlds import leaning
-from rljax.book.worlds_of_lengths import chains
 
 WORLD = chains((4, 8, 16, 32), tokens=2)
 FULL = vapo(alpha=1.25, pretraining_steps=50)

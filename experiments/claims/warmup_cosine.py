@@ -18,12 +18,12 @@ from functools import partial
 
 import optax
 
+from lab.claims import RATES_AFTER_PILOT, Claim, difference
+from lab.judges import fallible
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
+from lab.worlds import codes, leaning
 from rljax.algorithms import grpo
-from rljax.book.claims import RATES_AFTER_PILOT, Claim, difference
-from rljax.book.tabular import Setting
-from rljax.book.tuned import measure_tuned
-from rljax.book.verdicts import fallible
-from rljax.book.worlds import codes, leaning
 from rljax.ops.unpublished.schedule import warmup_cosine
 
 WORLD = codes(contexts=8, length=6, tokens=4)

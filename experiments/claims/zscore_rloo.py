@@ -18,13 +18,13 @@ Command: rljax claims --rerun zscore_rloo
 
 import optax
 
+from lab.claims import Claim, difference
+from lab.judges import fallible
+from lab.tabular import Setting, unit_steps
+from lab.tuned import measure_tuned
+from lab.worlds import codes, leaning
 from rljax.algorithms import rloo
 from rljax.algorithms.parts import with_parts
-from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting, unit_steps
-from rljax.book.tuned import measure_tuned
-from rljax.book.verdicts import fallible
-from rljax.book.worlds import codes, leaning
 
 WORLD = codes(contexts=16, length=3, tokens=4)
 RATES = {"": (0.3, 1.0, 3.0, 10.0), ", Adam": (0.03, 0.1, 0.3, 1.0)}

@@ -31,7 +31,9 @@ import numpy as np
 import torch
 import transformers
 
-from rljax.book.experiment_rows import made_on, write_rows
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which has lab
+
+from lab.rows import made_on, write_rows
 from rljax.models import Model, TransformerConfig, init_params, transformer_policy
 from rljax.models.adapters import init_adapter, merge
 from rljax.models.huggingface import load_params, model_contents, read_config

@@ -2,24 +2,26 @@
 
 import inspect
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from book_site.docstrings import escaped, header, label, markdown, table
+import document_errata
+
+from book_site.docstrings import escaped, header, label, markdown, source, table
 from book_site.extension import RESULTS
 from rljax.algorithms import BY_NAME
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
-from rljax.book.equations import Equation, equations, public_ops
-from rljax.book.errata import errata
+from rljax.book.equations import Equation, by_role, equations, public_ops
+from rljax.book.errata import ERRATA, Erratum
 from rljax.book.genealogy import Descent, genealogy
 from rljax.book.references import cited, references
 from rljax.book.slots import fillings
 from rljax.book.slots import table as slots_table
 from rljax.book.uses import ops_in, slots
-from rljax.cli.equations_text import links
+from rljax.cli.equations_text import links, most_used
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 HIDDEN = "```{{toctree}}\n:hidden:\n\n{}\n```"
@@ -63,6 +65,7 @@ def _equation(entry: Equation, function: object, linked: Mapping[str, tuple[str,
         f"```python\n{header(function)}\n```",
         markdown(inspect.getdoc(function) or "", {**anchors(), **_siblings(entry)}),
         "\\\n".join([*relations, f"tested by `{entry.test}`"]),
+        source(function),
     ]
 
 
@@ -80,22 +83,39 @@ def _siblings(entry: Equation) -> Mapping[str, str]:
 
 
 def _equation_index(entries: list[Equation], pages: list[str]) -> str:
-    parts = []
-    for module, group in itertools.groupby(entries, key=lambda entry: entry.module):
-        rows = [
-            (f"[`{entry.function}`](#{label(entry.name)})", escaped(entry.summary), escaped(entry.source))
-            for entry in group
-        ]
-        parts += [f"## {module.removeprefix('rljax.ops.')}", table(("function", "what it computes", "source"), rows)]
+    first = [
+        (f"[`{entry.name}`](#{label(entry.name)})", escaped(entry.summary), str(count)) for entry, count in most_used()
+    ]
+    parts = ["## The most used", table(("function", "what it computes", "algorithms"), first)]
+    for role, own in by_role(entries).items():
+        parts.append(f"## {role}")
+        for module, group in itertools.groupby(own, key=lambda entry: entry.module):
+            rows = [
+                (f"[`{entry.function}`](#{label(entry.name)})", escaped(entry.summary), escaped(entry.source))
+                for entry in group
+            ]
+            parts += [f"### {module.removeprefix('rljax.ops.')}", table(("function", "what it computes", "source"), rows)]
     shelves = "\n\n".join(parts)
-    toc = HIDDEN.format("\n".join(page.removeprefix("equations/") for page in pages))
+    toc = HIDDEN.format(
+        "\n".join(
+            [
+                *(page.removeprefix("equations/") for page in pages),
+                "../papers",
+                "../errata",
+                "../document_errata",
+                "/errata",
+                "/ideas",
+                "/conformance",
+            ]
+        )
+    )
     return f"""(page-equations)=
 # Equations
 
 {len(entries)} functions, each the size of its formula: arrays in, arrays out, and nothing imported but JAX, NumPy and jaxtyping.
 Tokens are on the last axis, the responses of a prompt on the last axis of rewards. Each function is tested against a slow loop
 written from the formula.
-`rljax equations WORDS` searches them in a terminal.
+`rljax equations WORDS` searches them in a terminal; [`rljax conform`](../../conformance.md) tests a loss of your own against them.
 
 {shelves}
 
@@ -117,16 +137,18 @@ def algorithm_pages() -> dict[str, str]:
 An algorithm is a record of functions, one slot for each idea of its paper; `rljax train --algorithm NAME` trains with it, and
 `algorithm._replace(slot=...)` is a variant.
 
-{table(("algorithm", "what it is", "grew from"), rows)}
-
-## Which grew out of which
-
-The parent of an algorithm is computed from the records: the older one with the same function in the most slots.
-
-```{{image}} /../experiments/algorithms_genealogy.png
-:alt: genealogy of the algorithms
-:target: ../../_images/algorithms_genealogy.png
+```{{raw}} html
+:file: ../algorithm_map.svg
 ```
+
+{table(("algorithm", "what it is", "nearest earlier one"), rows)}
+
+## What each changed
+
+Each algorithm is below the nearest earlier one: the older record with the same function in the most slots. That is
+computed, and is no history. A line shows the slots that differ: before → after, + a new slot, - a slot left empty.
+
+{_tree(descents, None)}
 
 ## Corrections
 
@@ -138,9 +160,20 @@ The parent of an algorithm is computed from the records: the older one with the 
 
 {slots_of_all.replace("## Their critics", "### Their critics")}
 
-{HIDDEN.format(chr(10).join(entries))}
+{HIDDEN.format(chr(10).join([*entries, "/ppo_grpo_dapo_vapo"]))}
 """
     return pages | {"algorithms/index": index}
+
+
+def _tree(descents: Mapping[str, Descent], parent: str | None, depth: int = 0) -> str:
+    """A nested list of the algorithms, each below the nearest earlier one, with what it changes."""
+    lines = []
+    for name, descent in descents.items():
+        if (descent.parent or None) == parent:
+            changes = "; ".join(f"`{change.text()}`" for change in descent.changes)
+            lines.append(f"{'  ' * depth}- {link(name)}{': ' * bool(changes)}{changes}")
+            lines += filter(None, [_tree(descents, name, depth + 1)])
+    return "\n".join(lines)
 
 
 def _grew(descent: Descent) -> str:
@@ -153,14 +186,15 @@ def _algorithm(entry: Equation, descents: Mapping[str, Descent]) -> str:
     filled = slots(record)
     rows = [(f"`{slot}`", escaped(what.text()), _links(ops_in(filled[slot]))) for slot, what in fillings(record).items()]
     children = [name for name, descent in descents.items() if descent.parent == entry.name]
-    relations = [f"grew from {link(own.parent)}"] if own.parent else []
-    relations += [f"grew into {_links(children)}"] if children else []
+    relations = [f"nearest earlier algorithm: {link(own.parent)}"] if own.parent else []
+    relations += [f"nearest to it, later: {_links(children)}"] if children else []
     text = [
         f"({label(entry.name)})=\n# {entry.name}",
         f"```python\n{header(factory)}\n```",
         markdown(inspect.getdoc(factory) or "", anchors()),
         f"## Slots\n\n{table(('slot', 'what it holds', 'equations'), rows)}",
         "## Relations\n\n" + "\\\n".join([*relations, f"tested by `{entry.test}`"]),
+        source(factory),
     ]
     if own.parent:
         text.append("\n".join([f"Changes to {link(own.parent)}:\n", *(f"- `{change.text()}`" for change in own.changes)]))
@@ -197,16 +231,29 @@ def results_pages() -> dict[str, str]:
 
 
 def errata_page() -> str:
-    """Every erratum with the numbers of its counterexample, which are computed now."""
+    """Errata of papers and libraries, with the numbers of their examples, which are computed now."""
+    text = (
+        "errors and ambiguities of published papers, differences from their authors' code, and statements of libraries. Each "
+        "number below is computed when this page is made, and again by `rljax errata` on your machine. The documents from "
+        "which this library started have [errata of their own](#page-document-errata)."
+    )
+    return _errata_text("(page-errata)=\n# Errata", text, ERRATA)
+
+
+def document_errata_page() -> str:
+    """Errata of the documents from which the library started."""
+    text = (
+        "errors in the unpublished and secondary documents from which this library started. None is a published paper. Each number "
+        "below is computed when this page is made. [A notebook](../errata.ipynb) walks through eight of them."
+    )
+    return _errata_text("(page-document-errata)=\n# Errata of the starting documents", text, document_errata.errata())
+
+
+def _errata_text(title: str, introduction: str, entries: Sequence[Erratum]) -> str:
     with ThreadPoolExecutor() as pool:  # each spends its time in JAX's compiler, which lets others run
-        evidence = pool.map(lambda entry: entry.check and entry.check(), errata())
-        results = list(zip(errata(), evidence, strict=True))
-    text = [
-        "(page-errata)=\n# Errata",
-        f"{len(results)} errors in documents about these algorithms. Each number below is computed when this page is made, and "
-        "again by `rljax errata` on your machine. [A notebook](../errata.ipynb) walks through eight of them.",
-    ]
-    for document in dict.fromkeys(entry.document for entry, _ in results):
+        results = list(zip(entries, pool.map(lambda entry: entry.check and entry.check(), entries), strict=True))
+    text = [title, f"{len(results)} {introduction}"]
+    for document in dict.fromkeys(entry.document for entry in entries):
         text.append(f"## {escaped(document)}")
         for entry, found in results:
             if entry.document != document:
@@ -215,7 +262,8 @@ def errata_page() -> str:
             text += [
                 f"### {entry.number}. {escaped(entry.where)}",
                 f"**Claim**: {escaped(entry.claim)}",
-                f"**Correction**: {escaped(entry.correction, anchors())} ({escaped(entry.source)})",
+                f"**{'Also' if entry.kind == 'ambiguity' else 'Correction'}**: {escaped(entry.correction, anchors())} "
+                f"({escaped(entry.source)})",
                 f"**Computed**: {computed}",
             ]
     return "\n\n".join(text)

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from book_site.book import HIDDEN
 from book_site.docstrings import escaped, table
-from rljax.book.claim_picture import draw_all
-from rljax.book.claim_results import Outcome, outcome_of, read_results
-from rljax.book.claims import VERDICTS, Page, Verdict, claim_files, read_page
+from book_site.extension import RESULTS
+from lab.pictures import draw_all
+from rljax.book.claims import VERDICTS, ClaimResult, Verdict, claim_names, read_claim
+from rljax.book.claims_summary import SUMMARY
 
 MEANING: dict[Verdict, str] = {
     "holds here": "The 95 % interval lies on the claim's side, beyond the smallest size that would matter.",
@@ -37,98 +38,40 @@ Squares are claims that two things are equal.
 
 ## How they are decided
 
-Where algorithms want different learning rates, each side searches its own on other seeds, often with a verifier that errs on
-one response in 20. The others share one learning rate.
+Each arm has the best learning rate of a search on other seeds, unless the row says *one fixed rate*: another rate
+may decide otherwise there.
 
-A claim's statistic is one number a seed, with Student's t interval over the seeds; `rljax claims NAME` prints the rule for all.
+A claim's statistic is one number per seed, with Student's t interval over the seeds; `rljax claims NAME` prints the rule for all.
 About one interval in twenty misses its true value by chance. What was chosen after results had been seen is under "pilot".
 {again} claims, not decided with 16 seeds, have results of 64 others. To learn more or faster is a higher mean pass rate during
 training, to end better a higher one at the end. All took {minutes:.0f} minutes on two cores, without the trainer's experiments.
 
-When there were 61, each with 16 seeds, 43 were run again (2026-11-23): verdicts were the same, statistics within 0.00001.
+    rljax claims cispo
+    rljax claims --rerun cispo
 
-    rljax claims cispo               # its setting, deviations from the paper, all numbers
-    rljax claims --rerun cispo"""
-SUMMARY: dict[str, dict[str, str]] = {
-    "Many updates on a rollout": {
-        "cispo": "CISPO learns faster than a clip",
-        "sapo": "SAPO's gate ends better than a clip",
-        "gmpo_stability": "GMPO ends better than GRPO with large steps",
-        "dppo": "DPPO's bound learns more than a clip",
-    },
-    "Which prompts": {
-        "dynamic_sampling": "replacing groups without a signal learns more",
-        "difficulty_window": "prompts of intermediate difficulty teach more",
-        "group_size": "groups of 8 end better than groups of 2",
-    },
-    "Baseline and scale within a group": {
-        "zscore_rloo": "leave-one-out learns more than z-scores",
-        "batch_deviation": "the batch's deviation learns more than the group's",
-        "rank_outliers": "ranks lose less to outliers than z-scores",
-        "hierarchical_kinds": "a baseline by kind of problem learns more than the prompt's",
-    },
-    "A critic or none": {
-        "rloo_ppo": "RLOO ends better than PPO",
-        "value_pretraining": "a pretrained critic beats one with biased values",
-        "lambda_of_length": "lambda by length ends better than 0.95",
-        "distributional_critic": "a distribution learns more than a number",
-    },
-    "Length of responses": {
-        "length_bias": "wrong responses grow longer under GRPO than under Dr.GRPO",
-        "soft_overlong": "a soft punishment of overlong responses ends better than none",
-        "length_shaped": "the length-shaped reward spares difficult problems",
-    },
-    "Entropy": {
-        "entropy_term": "an entropy term of 0.01 ends better than none",
-        "clip_higher_entropy": "clip-higher keeps the entropy up",
-        "clip_cov": "Clip-Cov ends better than GRPO",
-    },
-    "Distance from the reference": {
-        "kl_in_reward": "k1 in the reward ends better than k3 in the loss",
-        "k3_gradient": "the gradient of k3 in the loss is biased",
-    },
-    "A sampler with old weights or other rounding": {
-        "truncated_weights": "truncated weights end better than none",
-        "masked_weights": "a mask ends better than a cap",
-        "staleness_gepo": "a delay costs GEPO less than GRPO",
-        "bounded_ratio": "a ratio within a factor of ten ends better",
-    },
-    "pass@k": {
-        "pass_at_k_after_rl": "RL raises pass@1 and lowers pass@256",
-        "pkpo_pass_at_k": "training for pass@8 raises it more than training for pass@1",
-        "max_rl_pass_at_16": "MaxRL has a better pass@16 than RLOO",
-    },
-    "Whole recipes": {
-        "dapo_ladder": "DAPO's parts help in the order of its table",
-        "vapo_parts": "VAPO's parts matter in the order of its table",
-        "lite_ppo": "Lite PPO ends better than DAPO",
-    },
-}
-"""Question -> claim -> the claim in a few words; the verdict beside them is that of the results."""
+The first prints its setting, its deviations from the paper and all metrics; the second runs it again."""
 
 
 def claims_pages() -> dict[str, str]:
     """A page for each claim, and the index, in which every claim stands under its verdict."""
-    pages = [read_page(file) for file in claim_files().values()]
-    outcomes = [outcome_of(page, read_results(page)) for page in pages]
-    both = list(zip(pages, outcomes, strict=True))
-    verdicts = {page.name: found.verdict for page, found in both}
-    minutes = sum(found.minutes for found in outcomes)
-    again = sum(page.claim.first_look is not None for page in pages)
-    text = [INTRODUCTION.format(count=len(pages), again=again, minutes=minutes, summary=summary(verdicts))]
+    claims = [*map(read_claim, claim_names())]
+    minutes = sum(claim.minutes for claim in claims)
+    again = sum(bool(claim.first_look) for claim in claims)
+    words = summary({claim.name: claim.verdict for claim in claims})
+    text = [INTRODUCTION.format(count=len(claims), again=again, minutes=minutes, summary=words)]
     for verdict in VERDICTS:
-        rows = [_row(page, found) for page, found in both if found.verdict == verdict]
+        rows = [_row(claim) for claim in claims if claim.verdict == verdict]
         if rows:
             heads = ("claim", "mean (95 % interval)", "experiment")
             text.append(f"## {verdict.capitalize()}\n\n{MEANING[verdict]}\n\n{table(heads, rows)}")
-    text.append(HIDDEN.format("\n".join(f"claims/{page.name}" for page in pages)))
-    return {"claims": "\n\n".join(text)} | {f"claims/{page.name}": _page(page, found) for page, found in both}
+    children = [*(f"claims/{claim.name}" for claim in claims), *(f"results/{name}" for name in RESULTS)]
+    text.append(HIDDEN.format("\n".join(children)))
+    return {"claims": "\n\n".join(text)} | {f"claims/{claim.name}": _page(claim) for claim in claims}
 
 
 def claims_picture(file: Path) -> None:
     """Draw the intervals of all claims."""
-    pages = [read_page(claim) for claim in claim_files().values()]
-    draw_all(pages, [outcome_of(page, read_results(page)) for page in pages], file)
+    draw_all([*map(read_claim, claim_names())], file)
 
 
 def summary(verdicts: Mapping[str, Verdict]) -> str:
@@ -152,37 +95,37 @@ def _link(name: str) -> str:
     return f"[`{name}`](#{claim_label(name)})"
 
 
-def _statistic(page: Page, outcome: Outcome) -> str:
-    claim = page.claim
-    statistic = f"{outcome.statistic.text()}: {claim.unit} ({outcome.statistic.seeds} seeds)"
-    if claim.condition is not None and outcome.condition is not None:
-        statistic += f"; a test if {outcome.condition.text()} lies above 0: {claim.condition[0]}"
+def _statistic(claim: ClaimResult) -> str:
+    statistic = f"{claim.statistic.text()}: {claim.unit} ({claim.statistic.seeds} seeds)"
+    if claim.condition_statistic is not None:
+        statistic += f"; a test if {claim.condition_statistic.text()} lies above 0: {claim.condition}"
     return escaped(statistic)
 
 
-def _row(page: Page, outcome: Outcome) -> tuple[str, str, str]:
-    return escaped(page.claim.text), outcome.statistic.text(), _link(page.name)
+def _row(claim: ClaimResult) -> tuple[str, ...]:
+    mark = ", one fixed rate" if claim.has_one_rate else ""
+    return escaped(claim.text), claim.statistic.text() + mark, _link(claim.name)
 
 
-def _page(page: Page, outcome: Outcome) -> str:
+def _page(claim: ClaimResult) -> str:
     """The experiment of a claim: numbers, picture and words."""
-    claim = page.claim
     rows = [
         ("claim", escaped(claim.text)),
         ("made by", escaped(f"{claim.paper}, {claim.place}")),
-        ("verdict", outcome.verdict),
-        ("statistic", _statistic(page, outcome)),
-        ("run", f"{outcome.date}, {outcome.minutes:.1f} minutes" if outcome.date else "no results"),
-        ("files", f"`experiments/claims/{page.name}.py` and `.json`"),
+        ("verdict", claim.verdict),
+        ("statistic", _statistic(claim)),
+        ("budget", escaped(claim.budget)),
+        ("run", f"{claim.date}, {claim.minutes:.1f} minutes"),
+        ("files", f"`experiments/claims/{claim.name}.py` and `.json`"),
     ]
-    rows += [("first look", escaped(claim.first_look_text()))] if claim.first_look else []
+    rows += [("first look", escaped(claim.first_look))] if claim.first_look else []
     rows += [("pilot", escaped(claim.pilot))] if claim.pilot else []
-    figures = [(escaped(name), found.text()) for name, found in outcome.figures.items()]
+    figures = [(escaped(name), found.text()) for name, found in claim.figures.items()]
     parts = [
-        f"({claim_label(page.name)})=\n# `{page.name}`",
+        f"({claim_label(claim.name)})=\n# `{claim.name}`",
         table(("", ""), rows),
-        f"```{{image}} /../experiments/claims/{page.name}.png\n:alt: curves of the arms, and the statistic of every seed\n```",
-        *(escaped(part) for part in page.text.split("\n\n")),
+        f"```{{image}} /../experiments/claims/{claim.name}.png\n:alt: curves of the arms, and the statistic of every seed\n```",
+        *(escaped(part) for part in claim.page.split("\n\n")),
         *([f"## Further figures\n\n{table(('figure', 'mean (95 % interval)'), figures)}"] if figures else []),
     ]
     return "\n\n".join(parts)

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import itertools
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +13,7 @@ from rljax.book.equations import formula
 SECTIONS = ("Attributes", "Args", "Returns", "Raises", "Example", "Source")
 CODE = re.compile(r"(`[^`]+`)")
 SPECIAL = re.compile(r"([\\*_<>\[\]|$~{}#])")
-STRESSED = re.compile(r"\\\*(\w[\w ]*\w)\\\*")
+STRESSED = re.compile(r"((?:\\\*){1,2})(\w[\w ]*\w)\1")
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 ENTRY = re.compile(r"^(\S[^:\n]*): (.*(?:\n(?: .*)?)*)", re.MULTILINE)
 
@@ -32,6 +33,8 @@ def escaped(text: str, anchors: Mapping[str, str] | None = None) -> str:
     Example:
         >>> escaped("A_i of `gae`, arXiv:1506.02438", {"gae": "book-gae-gae"})
         'A\\\\_i of [`gae`](#book-gae-gae), [arXiv:1506.02438](https://arxiv.org/abs/1506.02438)'
+        >>> escaped("2 * 3, *not* 5, to be **maximized**")
+        '2 \\\\* 3, *not* 5, to be **maximized**'
     """
     parts = CODE.split(" ".join(text.split()))
     known = anchors or {}
@@ -40,9 +43,35 @@ def escaped(text: str, anchors: Mapping[str, str] | None = None) -> str:
             anchor = known.get(part.strip("`").removeprefix("rljax.ops."))
             parts[index] = f"[{part}](#{anchor})" if anchor else part
         else:
-            emphasised = STRESSED.sub(r"*\1*", SPECIAL.sub(r"\\\1", part))
-            parts[index] = ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", emphasised)
+            stressed = STRESSED.sub(_stress, SPECIAL.sub(r"\\\1", part))
+            parts[index] = ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", stressed)
     return "".join(parts)
+
+
+def _stress(found: re.Match[str]) -> str:
+    """Words between one or two escaped asterisks, as Markdown."""
+    stars = "*" * found[1].count("*")
+    return f"{stars}{found[2]}{stars}"
+
+
+def source(function: Callable) -> str:
+    """The code of a function in a fold, without its docstring, under its file and line.
+
+    Example:
+        >>> from rljax.ops.group import leave_one_out
+        >>> "rljax/ops/group.py, line" in source(leave_one_out), "Formula" in source(leave_one_out)
+        (True, False)
+    """
+    written = inspect.unwrap(function)
+    lines, first = inspect.getsourcelines(written)
+    code = textwrap.dedent("".join(lines))
+    body = next(node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef)).body
+    if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        code = "".join(
+            line for at, line in enumerate(code.splitlines(True), 1) if not body[0].lineno <= at <= body[0].end_lineno
+        )
+    file = f"{written.__module__.replace('.', '/')}.py, line {first}"
+    return f'<details class="source"><summary>Source: {file}</summary>\n\n```python\n{code.rstrip()}\n```\n\n</details>'
 
 
 def cell(text: str) -> str:
@@ -59,6 +88,25 @@ def table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 def maths(equation: str) -> str:
     """The formula of a docstring as displayed mathematics, a line each."""
     return "\n\n".join(f"$$\n{line}\n$$" for line in tex_lines(equation))
+
+
+def field_texts(record: type) -> dict[str, str]:
+    """The text under each field of a class and of the classes that it inherits from, from their source.
+
+    Example:
+        >>> from rljax.algorithms import Rollout
+        >>> field_texts(Rollout)["mask"]
+        'Response tokens, end-of-sequence included.'
+    """
+    texts = {}
+    for kind in reversed([kind for kind in record.__mro__ if "__annotations__" in vars(kind)]):
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        assert isinstance(node, ast.ClassDef), kind
+        for field, below in itertools.pairwise(node.body):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    texts[name] = inspect.cleandoc(text)
+    return texts
 
 
 def header(function: Callable) -> str:

@@ -30,7 +30,8 @@ RESULTS = (
 def write(app: "Sphinx") -> None:
     """Write the pages in a process of their own: JAX's threads and Sphinx's forks do not go together."""
     source = Path(app.srcdir)
-    path = os.pathsep.join(filter(None, [str(source), os.environ.get("PYTHONPATH")]))
+    folders = (str(source), str(source.parent / "experiments"), os.environ.get("PYTHONPATH"))
+    path = os.pathsep.join(filter(None, folders))
     environment = os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-m", "book_site.generated", source / "generated"], env=environment, check=True)
 

@@ -121,7 +121,8 @@ def _pieces(text: str) -> Iterator[str]:
             after = after or under
             continue
         if found["space"]:
-            yield r"\ " if after not in SIGNS_BEFORE and _is_text(text, found.end(), after) else " "
+            apart = after == ";" or (after not in SIGNS_BEFORE and _is_text(text, found.end(), after))
+            yield r"\ " if apart else " "
         else:
             yield _symbol(found, text[found.end() : found.end() + 1] or ")")
             after = "text" if _word(found) else found[0]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import jax
 
-from book_site import book, claims, trainer
+from book_site import book, changes, claims, drawings, families, trainer
+from rljax.algorithms import BY_NAME
 
 
 def pages() -> dict[str, str]:
@@ -17,16 +18,29 @@ def pages() -> dict[str, str]:
         **claims.claims_pages(),
         "papers": book.papers_page(),
         "errata": book.errata_page(),
+        "document_errata": book.document_errata_page(),
         "numbers": trainer.numbers_page(),
         "settings": trainer.settings_page(),
         "rewards": trainer.rewards_page(),
+        **trainer.reward_pages(),
+        **families.family_pages(),
+        "changes": changes.changes_page(),
         "interface": trainer.interface_page(),
         "commands": trainer.commands_page(),
     }
 
 
+def pictures() -> dict[str, str]:
+    """Every drawing by its file name."""
+    return {
+        "data_path.svg": drawings.data_path(),
+        "algorithm_map.svg": drawings.algorithm_map({name: f"{name}.html" for name in BY_NAME}),
+    }
+
+
 def write(folder: Path) -> None:
     """Write what has changed, so that Sphinx reads no page twice, and a picture of all claims; delete what no longer exists."""
+    folder.mkdir(parents=True, exist_ok=True)
     wanted = {folder / f"{name}.md": f"{text}\n" for name, text in pages().items()}
     for file in set(folder.rglob("*.md")) - set(wanted):
         file.unlink()
@@ -34,6 +48,8 @@ def write(folder: Path) -> None:
         if not file.is_file() or file.read_text(encoding="utf-8") != text:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
+    for name, drawing in pictures().items():
+        (folder / name).write_text(drawing, encoding="utf-8")
     claims.claims_picture(folder / "claims.png")
 
 

@@ -4,19 +4,20 @@ import contextlib
 import inspect
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from unittest import mock
 
 import rljax
 from book_site.book import anchors
-from book_site.docstrings import escaped, header, label, markdown, sections, table
+from book_site.docstrings import escaped, field_texts, header, label, markdown, sections, table
 from rljax.cli import COMMANDS, PROGRAM, parse
 from rljax.cli.starting import Settings
 from rljax.rewards import BY_NAME as REWARDS
 from rljax.settings.flat import flat_names
 from rljax.tasks import TASKS
-from rljax.tracking.glossary import GLOSSARY, LABELS
+from rljax.tracking.glossary import GROUPS as GROUPS_OF_METRICS
+from rljax.tracking.glossary import LABELS, Entry
 from rljax.training.config import TrainConfig
 from rljax.training.config.train import GROUPS
 
@@ -41,7 +42,7 @@ def settings_page() -> str:
     ]
     for group, (values, record) in records.items():
         found = sections(inspect.getdoc(record) or "")
-        texts = dict(_entries(found.get("Attributes", "")))
+        texts = field_texts(record)
         rows = [
             (f"`--{flag.replace('_', '-')}`", f"`{getattr(values, name)!r}`", escaped(texts[name]))
             for name, flag in flat_names(record).items()
@@ -50,50 +51,66 @@ def settings_page() -> str:
     return "\n\n".join(parts)
 
 
-def _entries(text: str) -> Iterator[tuple[str, str]]:
-    """Name and text of each field in a section `Attributes`."""
-    name, lines = "", []
-    for line in text.splitlines():
-        if not line.startswith(" ") and ": " in line:
-            if name:
-                yield name, " ".join(lines)
-            name, _, first = line.partition(": ")
-            lines = [first]
-        else:
-            lines.append(line.strip())
-    if name:
-        yield name, " ".join(lines)
-
-
 def rewards_page() -> str:
     """The rewards that come with the library, each with its rules."""
-    parts = [
-        "(page-rewards)=\n# Built-in rewards",
-        "`--reward NAME`; [your own reward](../your_reward.md) is a function with the same arguments.",
+    rows = [
+        (
+            f"[`{name}`](#reward-{name.replace('_', '-')})",
+            escaped(sections(inspect.getdoc(function) or "")[""].split("\n\n")[0]),
+        )
+        for name, function in REWARDS.items()
     ]
+    toc = "\n".join(f"rewards/{name}" for name in REWARDS)
+    return f"""(page-rewards)=
+# Built-in rewards
+
+`--reward NAME`; [your own reward](../your_reward.md) is a function with the same arguments.
+
+{table(("reward", "what it judges"), rows)}
+
+```{{toctree}}
+:hidden:
+
+{toc}
+```
+"""
+
+
+def reward_pages() -> dict[str, str]:
+    """A page for each built-in reward, with its rules."""
+    pages = {}
     for name, function in REWARDS.items():
-        parts += [f"## {name}", markdown(inspect.getdoc(function) or "", anchors())]
-    return "\n\n".join(parts)
+        title = f"(reward-{name.replace('_', '-')})=\n# Reward: {name}"
+        doc = markdown(inspect.getdoc(function) or "", anchors())
+        pages[f"rewards/{name}"] = f"{title}\n\n    rljax train --reward {name}\n\n{doc}"
+    return pages
 
 
 def numbers_page() -> str:
-    """Every number of a run, as `rljax explain` has it."""
+    """Every metric of a run, as `rljax explain` has it."""
     parts = [
-        "(page-numbers)=\n# Numbers of a run",
+        "(page-numbers)=\n# Metrics",
         "What is in `metrics.jsonl`, in the curves and on the screen. `rljax explain NAME` prints an entry.",
     ]
-    for entry in GLOSSARY:
-        rows = {
-            "on screen": escaped(LABELS.get(entry.name, "not shown")),
-            "unit": escaped(entry.unit or "none"),
-            "formula": f"`{entry.formula}`",
-            "in rows of": escaped(entry.phases.replace(" ", ", ")),
-            "expect": escaped(entry.expect),
-            "if not": escaped(entry.act),
-        }
-        parts += [f"## {escaped(entry.name)}", escaped(entry.meaning)]
-        parts.append("\n".join(f"- **{title}**: {text}" for title, text in rows.items()))
+    for group, entries in GROUPS_OF_METRICS.items():
+        parts.append(f"## {group.capitalize()}")
+        for entry in entries:
+            parts += _metric(entry)
     return "\n\n".join(parts)
+
+
+def _metric(entry: Entry) -> list[str]:
+    """Section of a metric."""
+    rows = {
+        "on screen": escaped(LABELS.get(entry.name, "not shown")),
+        "unit": escaped(entry.unit or "none"),
+        "formula": f"`{entry.formula}`",
+        "in rows of": escaped(entry.phases.replace(" ", ", ")),
+        "expect": escaped(entry.expect),
+        "if not": escaped(entry.act),
+    }
+    items = "\n".join(f"- **{title}**: {text}" for title, text in rows.items())
+    return [f"### {escaped(entry.name)}", escaped(entry.meaning), items]
 
 
 def interface_page() -> str:
@@ -117,15 +134,16 @@ def _function(name: str, function: Callable) -> list[str]:
 def _class(name: str, record: type) -> list[str]:
     doc = markdown(inspect.getdoc(record) or "", anchors())
     parts = [f"({label(f'interface.{name}')})=\n## {name}", doc]
-    if hasattr(record, "_fields"):
-        rows = [(f"`{field}`", escaped(inspect.getdoc(getattr(record, field)) or "")) for field in record._fields]
+    names = [field.name for field in fields(record)] if is_dataclass(record) else getattr(record, "_fields", ())
+    texts = field_texts(record) if names else {}
+    if texts:
+        rows = [(f"`{field}`", escaped(texts[field])) for field in names if field in texts]
         parts.append(table(("field", "what it holds"), rows))
-    elif not is_dataclass(record):
+    elif not names:
         methods = [value for key, value in vars(record).items() if inspect.isfunction(value) and not key.startswith("_")]
         for method in methods:
             doc_of_method = markdown(inspect.getdoc(method) or "", {})
             parts += [f"### {name}.{method.__name__}", f"```python\n{header(method)}\n```", doc_of_method]
-    assert not is_dataclass(record) or all(field.name in doc for field in fields(record)), name
     return parts
 
 

@@ -1,86 +1,99 @@
-"""Floor 2: published algorithms, each a record of equations."""
+"""Published algorithms, each a record of equations. An algorithm's module is imported when the algorithm is first used."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from rljax.algorithms.ablations import ABLATIONS, dapo_ladder, without
-from rljax.algorithms.algorithm import Algorithm, Batch, Correction, Critic, Past, Rollout, Term, TermInputs
-from rljax.algorithms.cispo import cispo
-from rljax.algorithms.clip_cov import clip_cov, kl_cov
-from rljax.algorithms.dapo import dapo, dapo_grpo
-from rljax.algorithms.dppo import dppo
-from rljax.algorithms.dr_grpo import dr_grpo
-from rljax.algorithms.forking_tokens import forking_tokens
-from rljax.algorithms.gdpo import gdpo
-from rljax.algorithms.gepo import gepo
-from rljax.algorithms.gkd import gkd
-from rljax.algorithms.gmpo import gmpo
-from rljax.algorithms.gpg import gpg
-from rljax.algorithms.grpo import grpo, grpo_process
-from rljax.algorithms.gspo import gspo, gspo_token
-from rljax.algorithms.lite_ppo import lite_ppo
-from rljax.algorithms.losses import loss, value_loss
-from rljax.algorithms.luspo import luspo
-from rljax.algorithms.max_rl import max_rl
-from rljax.algorithms.metrics import LossMetrics, ValueMetrics, explained_variance_of
-from rljax.algorithms.on_policy_distillation import on_policy_distillation
-from rljax.algorithms.open_reasoner_zero import open_reasoner_zero
-from rljax.algorithms.opo import opo
-from rljax.algorithms.otb import otb
-from rljax.algorithms.pass_at_k import pass_at_k
-from rljax.algorithms.pkpo import pkpo
-from rljax.algorithms.ppo import ppo
-from rljax.algorithms.preparation import prepare, response_rewards
-from rljax.algorithms.reinforce_pp import reinforce_pp, reinforce_pp_baseline
-from rljax.algorithms.remax import remax
-from rljax.algorithms.rloo import rloo
-from rljax.algorithms.sapo import sapo
-from rljax.algorithms.scale_rl import scale_rl
-from rljax.algorithms.t1 import t1
-from rljax.algorithms.vapo import vapo, vapo_grpo
-from rljax.algorithms.vc_ppo import vc_ppo
-from rljax.algorithms.vespo import vespo
-from rljax.lazy import lazy_names
+from rljax.lazy import LazyTable, lazy_names
 
-BY_NAME: dict[str, Callable[..., Algorithm]] = {
-    "cispo": cispo,
-    "clip_cov": clip_cov,
-    "dapo": dapo,
-    "dapo_grpo": dapo_grpo,
-    "dppo": dppo,
-    "dr_grpo": dr_grpo,
-    "forking_tokens": forking_tokens,
-    "gdpo": gdpo,
-    "gepo": gepo,
-    "gkd": gkd,
-    "gmpo": gmpo,
-    "gpg": gpg,
-    "grpo": grpo,
-    "grpo_process": grpo_process,
-    "gspo": gspo,
-    "gspo_token": gspo_token,
-    "kl_cov": kl_cov,
-    "lite_ppo": lite_ppo,
-    "luspo": luspo,
-    "max_rl": max_rl,
-    "on_policy_distillation": on_policy_distillation,
-    "open_reasoner_zero": open_reasoner_zero,
-    "opo": opo,
-    "otb": otb,
-    "pass_at_k": pass_at_k,
-    "pkpo": pkpo,
-    "ppo": ppo,
-    "reinforce_pp": reinforce_pp,
-    "reinforce_pp_baseline": reinforce_pp_baseline,
-    "remax": remax,
-    "rloo": rloo,
-    "sapo": sapo,
-    "scale_rl": scale_rl,
-    "t1": t1,
-    "vapo": vapo,
-    "vapo_grpo": vapo_grpo,
-    "vc_ppo": vc_ppo,
-    "vespo": vespo,
+if TYPE_CHECKING:
+    from rljax.algorithms.ablations import ABLATIONS, dapo_ladder, without
+    from rljax.algorithms.algorithm import Algorithm, Batch, Correction, Credit, Critic, Past, Rollout, Term, TermInputs
+    from rljax.algorithms.cispo import cispo
+    from rljax.algorithms.clip_cov import clip_cov, kl_cov
+    from rljax.algorithms.dapo import dapo, dapo_grpo
+    from rljax.algorithms.dppo import dppo
+    from rljax.algorithms.dr_grpo import dr_grpo
+    from rljax.algorithms.forking_tokens import forking_tokens
+    from rljax.algorithms.gdpo import gdpo
+    from rljax.algorithms.gepo import gepo
+    from rljax.algorithms.gkd import gkd
+    from rljax.algorithms.gmpo import gmpo
+    from rljax.algorithms.gpg import gpg
+    from rljax.algorithms.grpo import grpo, grpo_process
+    from rljax.algorithms.gspo import gspo, gspo_token
+    from rljax.algorithms.lite_ppo import lite_ppo
+    from rljax.algorithms.losses import loss, value_loss
+    from rljax.algorithms.luspo import luspo
+    from rljax.algorithms.max_rl import max_rl
+    from rljax.algorithms.metrics import LossMetrics, ValueMetrics, explained_variance_of
+    from rljax.algorithms.on_policy_distillation import on_policy_distillation
+    from rljax.algorithms.open_reasoner_zero import open_reasoner_zero
+    from rljax.algorithms.opo import opo
+    from rljax.algorithms.otb import otb
+    from rljax.algorithms.pass_at_k import pass_at_k
+    from rljax.algorithms.pkpo import pkpo
+    from rljax.algorithms.ppo import ppo
+    from rljax.algorithms.preparation import prepare, response_rewards
+    from rljax.algorithms.reinforce_pp import reinforce_pp, reinforce_pp_baseline
+    from rljax.algorithms.remax import remax
+    from rljax.algorithms.rloo import rloo
+    from rljax.algorithms.sapo import sapo
+    from rljax.algorithms.scale_rl import scale_rl
+    from rljax.algorithms.t1 import t1
+    from rljax.algorithms.vapo import vapo, vapo_grpo
+    from rljax.algorithms.vc_ppo import vc_ppo
+    from rljax.algorithms.vespo import vespo
+
+_OTHERS = {
+    "ablations": "ABLATIONS dapo_ladder without",
+    "algorithm": "Algorithm Batch Correction Credit Critic Past Rollout Term TermInputs",
+    "losses": "loss value_loss",
+    "metrics": "LossMetrics ValueMetrics explained_variance_of",
+    "preparation": "prepare response_rewards",
 }
+_ALGORITHMS = {
+    "cispo": "cispo",
+    "clip_cov": "clip_cov kl_cov",
+    "dapo": "dapo dapo_grpo",
+    "dppo": "dppo",
+    "dr_grpo": "dr_grpo",
+    "forking_tokens": "forking_tokens",
+    "gdpo": "gdpo",
+    "gepo": "gepo",
+    "gkd": "gkd",
+    "gmpo": "gmpo",
+    "gpg": "gpg",
+    "grpo": "grpo grpo_process",
+    "gspo": "gspo gspo_token",
+    "lite_ppo": "lite_ppo",
+    "luspo": "luspo",
+    "max_rl": "max_rl",
+    "on_policy_distillation": "on_policy_distillation",
+    "open_reasoner_zero": "open_reasoner_zero",
+    "opo": "opo",
+    "otb": "otb",
+    "pass_at_k": "pass_at_k",
+    "pkpo": "pkpo",
+    "ppo": "ppo",
+    "reinforce_pp": "reinforce_pp reinforce_pp_baseline",
+    "remax": "remax",
+    "rloo": "rloo",
+    "sapo": "sapo",
+    "scale_rl": "scale_rl",
+    "t1": "t1",
+    "vapo": "vapo vapo_grpo",
+    "vc_ppo": "vc_ppo",
+    "vespo": "vespo",
+}
+"""Algorithms of each module."""
+_SOURCES = {
+    name: f"rljax.algorithms.{module}" for module, names in {**_ALGORITHMS, **_OTHERS}.items() for name in names.split()
+}
+
+BY_NAME: LazyTable["Callable[..., Algorithm]"] = LazyTable(
+    {name: f"{_SOURCES[name]}:{name}" for name in sorted(" ".join(_ALGORITHMS.values()).split())}
+)
+"""Map an algorithm's name, as in `--algorithm NAME`, to the function that makes its record."""
 
 __all__ = [
     "ABLATIONS",
@@ -88,6 +101,7 @@ __all__ = [
     "Algorithm",
     "Batch",
     "Correction",
+    "Credit",
     "Critic",
     "LossMetrics",
     "Past",
@@ -142,4 +156,4 @@ __all__ = [
     "without",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__ = lazy_names(__name__, _SOURCES)

@@ -7,8 +7,10 @@ order and device mesh cannot change them.
 Axes: P prompts, G responses of a prompt, T tokens; B = P G rows when flat, the responses of a prompt side by side.
 """
 
-from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -17,15 +19,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rljax.algorithms.value_head import ValueHead, scalar
 from rljax.ops.arrays import Number
+from rljax.ops.masked import count_tokens
 from rljax.ops.unpublished.reward_history import RewardHistory
 from rljax.ops.weights import token_mean
-from rljax.records import documented, generic
+from rljax.records import generic, required
 
 Data = TypeVar("Data", bound=Array | np.ndarray)
 """Arrays of JAX where equations compute, of NumPy on the host."""
 
 
-@documented
 @generic
 class Rollout(NamedTuple, Generic[Data]):
     """Sampled responses and their rewards. Data: no gradient flows into it."""
@@ -70,6 +72,34 @@ class Rollout(NamedTuple, Generic[Data]):
     """Kind of each problem, any number; for algorithms that compare the responses to all problems of a kind."""
 
 
+class RolloutField(NamedTuple):
+    """Shape and type of a field of `Rollout`; of `reward_parts`, those of each part."""
+
+    axes: str
+    """Names of its axes: "P G T", "P G" or "P"."""
+    dtype: type
+    """Type of its numbers: bool, int or float."""
+
+    def shape(self, mask_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the field beside a mask of shape `[P, G, T]`."""
+        return mask_shape[: len(self.axes.split())]
+
+
+def _field(annotation: Any) -> RolloutField | None:
+    """Read the axes and the type from an annotation of jaxtyping, which may be within others."""
+    if hasattr(annotation, "dim_str"):
+        return RolloutField(annotation.dim_str, {Bool: bool, Int: int, Float: float}[annotation.dtype])
+    return next(filter(None, map(_field, get_args(annotation))), None)
+
+
+ROLLOUT_FIELDS: Mapping[str, RolloutField] = MappingProxyType(
+    {name: required(_field(annotation), name) for name, annotation in Rollout.__annotations__.items()}
+)
+"""Every field of `Rollout`, as its annotation has it."""
+READ_BY_SOME = (*Rollout._field_defaults, "entropy", "teacher_divergence", "progress")
+"""What an algorithm may need: optional fields of `Rollout`, and arguments of `loss` and `prepare`."""
+
+
 def outcomes(rollout: Rollout[Data]) -> Float[Data, "P G"]:
     """Outcome of each response to a prompt: 1 or 0 as a verifier decides, where it decides at all, else the unshaped reward.
 
@@ -91,7 +121,6 @@ def outcomes(rollout: Rollout[Data]) -> Float[Data, "P G"]:
     return cast(Data, library.where(known.any(-1, keepdims=True), found, rollout.rewards))
 
 
-@documented
 class Past(NamedTuple):
     """Earlier rewards of the prompts of a rollout, which complete their groups."""
 
@@ -101,7 +130,6 @@ class Past(NamedTuple):
     """Index of each prompt of the rollout in the memory; below 0 for a prompt without a past."""
 
 
-@documented
 class TermInputs(NamedTuple):
     """Numbers that a term may read of each token, 0 outside the mask; `logp` and `entropy` carry the gradient."""
 
@@ -121,7 +149,6 @@ class TermInputs(NamedTuple):
     """Divergence from the teacher over the whole vocabulary, carries the gradient; None where the loss was called without it."""
 
 
-@documented
 class Term(NamedTuple):
     """A summand of the loss beside the surrogate: `coefficient * Σ weights * per_token`, to be minimised."""
 
@@ -139,7 +166,6 @@ class Term(NamedTuple):
     """(advantage, policy_logp, mask) of the whole rollout -> tokens on which it stands, its weights 0 on the others; None: all."""
 
 
-@documented
 class Correction(NamedTuple):
     """Weights of tokens that the sampler found more or less likely than the learner does."""
 
@@ -149,16 +175,34 @@ class Correction(NamedTuple):
     """(policy_logp, behaviour_logp, mask) -> tokens whose ratio lies outside the bounds: capped, or left out."""
 
 
-@documented
+class Credit(NamedTuple):
+    """A function from what a rollout has to the advantages, and the names of what it reads.
+
+    A name is a field of `Rollout`, or one of:
+
+    - `rewards`: the reward of each response, shaped, minus its KL penalty, `[P, G]`;
+    - `token_rewards`: the same, placed on the tokens that earn it, `[P, G, T]`;
+    - `policy_logp`: log-probability under the policy before the update, present in every rollout, `[P, G, T]`;
+    - `correction_weight`: the weight that the algorithm's `correction` gives each token, 1 without one, `[P, G, T]`.
+    """
+
+    function: Callable[..., Float[Array, "P G *T"]]
+    """What it reads, in the order of `needs` -> the advantage of each response `[P, G]` or of each token `[P, G, T]`."""
+    needs: tuple[str, ...] = ("rewards",)
+    """Names of its positional arguments."""
+    optional: tuple[str, ...] = ()
+    """Names of its keyword arguments, each passed if the rollout has it."""
+
+
 class Critic(NamedTuple):
     """One slot for each idea about the value function.
 
-    `advantage` and `target` take `(token rewards, values, mask)` and, when the rollout has one, `bootstrap=`; `advantage` also
-    `lambda_=`, when there is a `policy_lambda`, and `complexity=`, when there is a `complexity`.
+    `target` takes `(token rewards, values, mask)` and, when the rollout has one, `bootstrap=`.
     """
 
-    advantage: Callable[..., Float[Array, "P G T"]]
-    """Rewards and values -> the policy's advantage of each token."""
+    advantage: Credit | Callable[..., Float[Array, "P G T"]]
+    """The policy's advantage of each token: a function with the arguments of `target` (and `lambda_=`, when there is a
+    `policy_lambda`), or a `Credit`."""
     target: Callable[..., Float[Array, "P G T"]]
     """Rewards and values -> the critic's target. It takes `lambda_=` too: value pretraining asks for 1, the Monte-Carlo return."""
     loss: Callable[[Array, Array, Array, Array], Float[Array, "B T"]]
@@ -172,9 +216,6 @@ class Critic(NamedTuple):
     for advantages and targets."""
     policy_lambda: Callable[[Int[Array, "P G"]], Float[Array, "P G"]] | None = None
     """Response lengths in tokens -> λ of each response, which `advantage` then gets as `lambda_=`; None: it has its own."""
-    complexity: Callable[[Array, Array], Float[Array, "P G T"]] | None = None
-    """(entropy of the policy that sampled, mask) -> complexity of the state before each token, which `advantage` then gets as
-    `complexity=`; None: it reads none."""
     learning_rate_ratio: float = 1.0
     """The critic's learning rate over the policy's. This and the two below are for the training loop."""
     updates: int = 1
@@ -182,17 +223,42 @@ class Critic(NamedTuple):
     pretraining_steps: int = 0
     """Rollouts of the fixed initial policy on which only the critic learns, before anything else."""
 
+    @property
+    def credit(self) -> Credit:
+        """The function in `advantage`, with the names of what it reads."""
+        if isinstance(self.advantage, Credit):
+            if self.policy_lambda is not None:
+                raise ValueError("critic.policy_lambda must be None: critic.advantage is a Credit, which gets no lambda_")
+            return self.advantage
+        function = (
+            self.advantage if self.policy_lambda is None else partial(_with_lambda, self.advantage, self.policy_lambda)
+        )
+        return Credit(function, needs=("token_rewards", "values", "mask"), optional=("bootstrap",))
 
-@documented
+
+def _with_lambda(
+    advantage: Callable[..., Array],
+    policy_lambda: Callable[[Array], Array],
+    token_rewards: Array,
+    values: Array,
+    mask: Array,
+    **bootstrap: Array,
+) -> Float[Array, "P G T"]:
+    """Advantage whose λ depends on the length of each response."""
+    lambda_ = policy_lambda(count_tokens(mask)).astype(token_rewards.dtype)
+    return advantage(token_rewards, values, mask, lambda_=lambda_, **bootstrap)
+
+
 class Algorithm(NamedTuple):
     """One slot for each idea; a variant is `algorithm._replace(slot=...)`.
 
-    Credit comes from exactly one of the slots in `CREDIT`, or from `critic` and `advantage` together under `mix`, or from none
-    where `teacher_divergence` is all that is learned from.
+    Advantages come from `advantage`, or from the `critic`, or from both under `mix`. They come from none of them if the algorithm
+    learns from its `teacher_divergence` alone.
     """
 
-    advantage: Callable[..., Float[Array, "P G"]] | None
-    """Rewards of a prompt's responses (and `valid=`, when the rollout has it) -> their advantages."""
+    advantage: Credit | Callable[..., Float[Array, "P G"]] | None
+    """Rewards of a prompt's responses (and `valid=`, when the rollout has it) -> their advantages; a `Credit` reads more or other
+    things of the rollout."""
     log_ratio: Callable[[Array, Array, Array], Float[Array, "B T"]]
     """(logp, old_logp, mask) -> log importance ratio of each token; `old_logp` is the log of its denominator."""
     surrogate: Callable[[Array, Array], Float[Array, "B T"]]
@@ -209,31 +275,14 @@ class Algorithm(NamedTuple):
     """`outcomes` (and `valid=`, when the rollout has it) -> the groups to train on (dynamic sampling replaces the others)."""
     filter_tokens: Callable[[Array, Array], Bool[Array, "P G T"]] | None = None
     """(mask, truncated) -> the tokens to train on."""
-    denominator: Callable[[Array, Array], Float[Array, "P G T"]] | None = None
-    """(policy_logp, mask) -> `old_logp`, the log of the ratio's denominator; None takes policy_logp itself."""
+    denominator: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
+    """(policy_logp, behaviour_logp, mask) -> `old_logp`, the log of the ratio's denominator; None takes policy_logp itself."""
     normalize: Callable[[Float[Array, "P G T"], Bool[Array, "P G T"]], Float[Array, "P G T"]] | None = None
     """(advantage, mask) -> advantage, over the whole rollout."""
     terms: tuple[Term, ...] = ()
     """Summands of the loss beside the surrogate."""
     critic: Critic | None = None
     """Credit from a value function."""
-    rollout_advantage: Callable[[Array, Rollout[Array]], Float[Array, "P G"]] | None = None
-    """(rewards, rollout) -> advantage of each response, by more of the responses than their rewards."""
-    token_advantage: Callable[[Array, Array], Float[Array, "P G T"]] | None = None
-    """(token rewards, mask) -> advantage of each token, without a critic."""
-    step_advantage: Callable[[Array, Array], Float[Array, "P G T"]] | None = None
-    """(step rewards, step ends) -> advantage of each token."""
-    certainty_advantage: Callable[[Array, Array, Array, Array], Float[Array, "P G T"]] | None = None
-    """(token rewards, policy_logp, square_sum, mask) -> advantage of each token, by how certain the policy was of its tokens."""
-    greedy_advantage: Callable[[Array, Array], Float[Array, "P G"]] | None = None
-    """(rewards, reward of each prompt's greedy response) -> advantage of each response."""
-    kind_advantage: Callable[..., Float[Array, "P G"]] | None = None
-    """(rewards, kind of each problem) (and `valid=`, when the rollout has it) -> advantage of each response, within its kind."""
-    parts_advantage: Callable[..., Float[Array, "P G"]] | None = None
-    """Several rewards by name (and `weights=` by name, unless each is 1, and `valid=`, when the rollout has it) -> advantage of
-    each response."""
-    teacher_advantage: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
-    """(policy_logp, teacher_logp, mask) -> advantage of each token, from a teacher in place of rewards."""
     teacher_divergence: Callable[[Array, Array], Float[Array, "..."]] | None = None
     """(logits, teacher logits) `[..., V]`, at the sampling temperature -> divergence of each token over the whole vocabulary; a
     term puts it into the loss. It sees some tokens at a time, so that all logits never exist at once."""
@@ -256,44 +305,56 @@ class Algorithm(NamedTuple):
     group_size: int | None = None
     """Responses a prompt in the paper; None where it states none. `prepare` takes any number."""
 
-    def needs(self, name: str) -> bool:
-        """True if the algorithm reads `name`, which not every algorithm does.
+    @property
+    def credits(self) -> tuple[Credit, ...]:
+        """Sources of the advantages: the critic's credit, then that of `advantage`, each if there is one."""
+        credit = self.advantage
+        if credit is not None and not isinstance(credit, Credit):
+            credit = Credit(credit, optional=("valid",))
+        critic = None if self.critic is None else self.critic.credit
+        return tuple(source for source in (critic, credit) if source is not None)
 
-        "entropy" and "teacher_divergence" are arguments of `loss`, "progress" one of `prepare`; the others are fields of `Rollout`.
+    @property
+    def compares_groups(self) -> bool:
+        """True if a credit reads the rewards of a prompt's responses and nothing else, so earlier rewards can join them."""
+        return any(credit.needs == ("rewards",) for credit in self.credits)
+
+    def reads(self) -> dict[str, str]:
+        """Map what this algorithm reads, and not every algorithm does, to the slot that reads it.
+
+        The names are those of `READ_BY_SOME`.
+
+        Example:
+            >>> from rljax.algorithms import BY_NAME
+            >>> BY_NAME["remax"]().reads()
+            {'greedy_rewards': 'advantage'}
+        """
+        by_slot = {
+            "advantage": tuple(name for credit in self.credits for name in credit.needs),
+            "critic": () if self.critic is None else ("values",),
+            "bonus": () if self.bonus is None else ("behaviour_entropy",),
+            "correction": () if self.correction is None else ("policy_logp",),
+            "mix": () if self.mix is None else ("progress",),
+            "reward_kl": () if self.reward_kl is None else ("ref_logp",),
+            "filter_tokens": () if self.filter_tokens is None else ("truncated",),
+            "terms": tuple(term.needs for term in self.terms),
+        }
+        always = () if self.correction else ("policy_logp",)
+        return {
+            name: slot for slot, names in by_slot.items() for name in names if name in READ_BY_SOME and name not in always
+        }
+
+    def needs(self, name: str) -> bool:
+        """True if the algorithm reads `name`, a key of `reads`.
 
         Raises:
-            ValueError: `name` is not one of these.
+            ValueError: no algorithm reads such a thing.
         """
-        reads = {
-            "behaviour_entropy": self.bonus is not None or (self.critic is not None and self.critic.complexity is not None),
-            "entropy": False,
-            "greedy_rewards": self.greedy_advantage is not None,
-            "kinds": self.kind_advantage is not None,
-            "policy_logp": self.correction is not None,
-            "progress": self.mix is not None,
-            "ref_logp": self.reward_kl is not None,
-            "reward_parts": self.parts_advantage is not None,
-            "square_sum": self.certainty_advantage is not None,
-            "step_end": self.step_advantage is not None,
-            "step_rewards": self.step_advantage is not None,
-            "teacher_divergence": False,
-            "teacher_logp": self.teacher_advantage is not None,
-            "truncated": self.filter_tokens is not None,
-            "values": self.critic is not None,
-        }
-        if name not in reads:
-            raise ValueError(f"name must be one of {', '.join(reads)}, got {name!r}")
-        return reads[name] or any(term.needs == name for term in self.terms)
+        if name not in READ_BY_SOME:
+            raise ValueError(f"name must be one of {', '.join(READ_BY_SOME)}, got {name!r}")
+        return name in self.reads()
 
 
-CREDIT = (
-    *("advantage", "rollout_advantage", "token_advantage", "step_advantage", "certainty_advantage", "greedy_advantage"),
-    *("kind_advantage", "parts_advantage", "teacher_advantage", "critic"),
-)
-"""Slots of an `Algorithm` that credit comes from."""
-
-
-@documented
 @generic
 class Batch(NamedTuple, Generic[Data]):
     """Inputs of the losses beside the networks' outputs: rows `[B, T]`, ready to be cut into micro-batches."""

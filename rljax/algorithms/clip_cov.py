@@ -30,7 +30,7 @@ def clip_cov(
     ::
 
         J = (1/Σ|o_i|) Σ_i Σ_t 1[it ∉ I] min(ρ_it A_i, clip(ρ_it, 1-ε, 1+ε) A_i)      A_i = (r_i - mean r) / std r
-        I: round(r Σ|o_i|) tokens drawn among those with ω_low < Cov_it < ω_high
+        I: ⌊r Σ|o_i|⌋ tokens drawn among those with ω_low < Cov_it < ω_high
         Cov_it = (log π(o_it) - mean log π) (A_i - mean A)
 
     Args:
@@ -94,7 +94,7 @@ def kl_cov(*, share: float = 2e-3, beta: float = 1.0, eps: float = 1e-6, ddof: i
     ::
 
         J = (1/Σ|o_i|) Σ_i Σ_t (ρ_it A_i - β 1[it ∈ I] |log ρ_it|)      A_i = (r_i - mean r) / std r
-        I: the round(k Σ|o_i|) tokens of the highest Cov_it = (log π(o_it) - mean log π) (A_i - mean A)
+        I: the ⌊k Σ|o_i|⌋ tokens of the highest Cov_it = (log π(o_it) - mean log π) (A_i - mean A)
 
     Args:
         share: k = 2e-3 of the tokens, at least one (the authors' recipe for 7B; theirs for 32B, and verl, have 2e-4).

@@ -3,13 +3,18 @@
 A correction weighs tokens once a rollout, by the log-probabilities of the learner before its updates and of the sampler. These
 differ between engines, by truncation, and where the sampler has older parameters. The mask sees the policy that is trained and
 takes part in the loss.
+
+A token or a response that is left out has weight 0 and still counts in the normalizer of the loss: the others keep their weights.
+verl takes what its rejection sampling rejects out of the response mask, so its mean is over the rest alone, and its gradient is
+larger by one over the share that is kept.
 """
 
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
-from jaxtyping import Array
+import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from rljax.algorithms.algorithm import Correction, TermInputs
 from rljax.ops.checks import check_nonnegative
@@ -83,6 +88,12 @@ BY_NAME: Mapping[str, Callable[..., Correction]] = MappingProxyType(
     }
 )
 """Name -> factory; its arguments are the bounds that the correction has."""
+
+
+def sampling_denominator(policy_logp: Array, behaviour_logp: Array, mask: Array) -> Float[Array, "P G T"]:
+    """The sampler's log-probability as `Algorithm.denominator`: the ratio then corrects for the sampler."""
+    del policy_logp  # the slot's first argument is for a ratio over the learner's probability
+    return jnp.where(mask.astype(bool), behaviour_logp, 0.0)
 
 
 def off_policy_mask(delta: float) -> Callable[[TermInputs, Array, Array], Array]:

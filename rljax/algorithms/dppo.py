@@ -5,8 +5,9 @@ from functools import partial
 from jaxtyping import Array, Bool, Float
 
 from rljax.algorithms.algorithm import Algorithm, TermInputs
+from rljax.algorithms.corrections import sampling_denominator
 from rljax.ops.checks import check_at_least, check_nonnegative
-from rljax.ops.group import group_normalized
+from rljax.ops.group import group_centered
 from rljax.ops.off_policy import binary_total_variation, in_trust_region
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import cispo
@@ -16,34 +17,36 @@ from rljax.ops.weights import token_mean
 def _near_in_total_variation(
     inputs: TermInputs, advantage: Float[Array, "B T"], mask: Bool[Array, "B T"], *, threshold: float
 ) -> Bool[Array, "B T"]:
-    log_ratio = token_log_ratio(inputs.logp, inputs.old_logp, mask)
-    divergence = binary_total_variation(inputs.logp, inputs.old_logp)
+    log_ratio = token_log_ratio(inputs.logp, inputs.behaviour_logp, mask)
+    divergence = binary_total_variation(inputs.logp, inputs.behaviour_logp)
     return in_trust_region(log_ratio, advantage, divergence, threshold=threshold)
 
 
-def dppo(*, threshold: float = 0.15, cap: float = 20.0, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
+def dppo(*, threshold: float = 0.15, cap: float = 5.0) -> Algorithm:
     """DPPO with the binary total variation (arXiv:2602.04879): a token is left out by how far its probability moved, not its ratio.
 
     ::
 
-        J = (1/Σ|o_i|) Σ_i Σ_t M_it sg[min(ρ_it, C)] A_i log π(o_it)      A_i = (r_i - mean r) / std r
+        J = (1/Σ|o_i|) Σ_i Σ_t M_it sg[min(ρ_it, C)] A_i log π(o_it)      A_i = r_i - mean r      ρ_it = π(o_it) / μ(o_it)
         M_it = 0 if |π(o_it) - μ(o_it)| > δ and (A_i > 0 and ρ_it > 1, or A_i < 0 and ρ_it < 1), else 1
 
     Args:
-        threshold: δ = 0.15 of probability (Appendix F).
-        cap: C = 20, the largest ratio that weighs a gradient (Section 5.4).
-        eps: added to the standard deviation (unstated in the paper).
-        ddof: of the standard deviation (unstated in the paper).
+        threshold: δ = 0.15 of probability (Appendix C.1); most of the paper's runs have 0.2.
+        cap: C = 5, the largest ratio that weighs a gradient; the paper has 5 or no cap, verl's default is 20.
 
-    Deviations: the paper is about the mask; the advantages are GRPO's. μ is the policy before the update as it was scored, where
-    the paper takes the sampling engine's own numbers. The value of the objective is relative to the sampling policy's (log ρ in
-    place of log π); the gradient is the same. `rljax.ops.off_policy.binary_kl` is the other binary divergence; those over the
-    largest K probabilities need logits that a rollout does not keep.
+    μ is the policy that sampled, by its own numbers: the paper's Section 5.2 warns against a trust region around the policy as the
+    learner scores it again. So the ratio is over `behaviour_logp`, also of a sampler with older parameters or another engine. With
+    top-k or top-p that is the probability after truncation.
+
+    Deviations: the mean is over all tokens of the optimizer batch. The value of the objective is relative to the sampling policy's
+    (log ρ in place of log π); the gradient is the same. `rljax.ops.off_policy.binary_kl` is the other binary divergence; those over
+    the largest K probabilities need logits that a rollout does not keep.
     """
     check_nonnegative(threshold=threshold)
     check_at_least(1, cap=cap)
     return Algorithm(
-        advantage=partial(group_normalized, eps=eps, ddof=ddof),
+        advantage=group_centered,
+        denominator=sampling_denominator,
         log_ratio=token_log_ratio,
         surrogate=partial(cispo, low=1.0, high=cap - 1),
         weights=token_mean,

@@ -6,7 +6,7 @@ from functools import partial
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.algorithms.algorithm import Algorithm
+from rljax.algorithms.algorithm import Algorithm, Credit
 from rljax.ops.batch import decoupled_normalized
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import clipped
@@ -32,8 +32,7 @@ def gdpo(*, clip: float = 0.2, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
     reward that has no opinion on a response adds nothing to its sum, and is normalised over the responses that it judges.
     """
     return Algorithm(
-        advantage=None,
-        parts_advantage=partial(_decoupled, eps=eps, ddof=ddof),
+        advantage=Credit(partial(_decoupled, eps=eps, ddof=ddof), needs=("reward_parts",), optional=("valid",)),
         log_ratio=token_log_ratio,
         surrogate=partial(clipped, low=clip, high=clip),
         weights=sequence_mean,

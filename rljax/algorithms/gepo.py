@@ -2,6 +2,8 @@
 
 from functools import partial
 
+from jaxtyping import Array, Float
+
 from rljax.algorithms.algorithm import Algorithm
 from rljax.algorithms.terms import kl_to_sampler
 from rljax.ops.group import group_centered
@@ -30,10 +32,15 @@ def gepo(*, clip: float = 0.2, sampler_kl: float = 0.005) -> Algorithm:
     """
     return Algorithm(
         advantage=group_centered,
-        denominator=group_expectation_log_denominator,
+        denominator=_expected_over_group,
         log_ratio=sequence_log_ratio,
         surrogate=partial(clipped, low=clip, high=clip),
         weights=sequence_mean,
         terms=kl_to_sampler(sampler_kl),
         group_size=8,
     )
+
+
+def _expected_over_group(policy_logp: Array, behaviour_logp: Array, mask: Array) -> Float[Array, "P G T"]:
+    del behaviour_logp  # the slot's second argument is for a ratio over the sampler's probability
+    return group_expectation_log_denominator(policy_logp, mask)

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from rljax.algorithms.algorithm import Algorithm
+from rljax.algorithms.algorithm import Algorithm, Credit
 from rljax.algorithms.terms import kl_to_reference
 from rljax.ops.group import group_normalized, process_normalized
 from rljax.ops.ratio import token_log_ratio
@@ -51,6 +51,5 @@ def grpo_process(*, clip: float = 0.2, beta: float = 0.04, eps: float = 1e-6, dd
 
     Deviations: none known. The outcome's reward is not read; give it as the reward of the last step.
     """
-    return grpo(clip=clip, beta=beta)._replace(
-        advantage=None, step_advantage=partial(process_normalized, eps=eps, ddof=ddof)
-    )
+    process = partial(process_normalized, eps=eps, ddof=ddof)
+    return grpo(clip=clip, beta=beta)._replace(advantage=Credit(process, needs=("step_rewards", "step_end")))

@@ -6,10 +6,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from rljax.ops.arrays import in_float32
-from rljax.records import documented
 
 
-@documented
 class LossMetrics(NamedTuple):
     """Metrics of the policy's loss. Each is a sum, so those of the micro-batches of a batch add up: `jax.tree.map(add)`."""
 
@@ -57,7 +55,6 @@ class LossMetrics(NamedTuple):
         return values
 
 
-@documented
 class ValueMetrics(NamedTuple):
     """Metrics of the critic's loss. Each is a sum, so those of the micro-batches of a batch add up: `jax.tree.map(add)`."""
 
@@ -117,8 +114,10 @@ def explained_variance_of(metrics: ValueMetrics) -> Float[Array, ""]:
         return square / weight - jnp.square(total / weight)
 
     target = variance(metrics.target_sum, metrics.target_square)
-    # A difference of two sums: what is left of a constant target is a few roundings of its square.
-    rounding = 8 * float(jnp.finfo(target.dtype).eps) * metrics.target_square / weight
-    constant = target <= rounding
     residual = variance(metrics.error_sum, metrics.error_square)
+    # A difference of two sums: what is left of a constant target is a few roundings of its square. Each target is a sum with the
+    # critic's values, too, so equal outcomes leave roundings of these, even if the outcomes are 0.
+    eps = float(jnp.finfo(target.dtype).eps)
+    rounding = 8 * eps * metrics.target_square + jnp.square(64 * eps) * (metrics.target_square + metrics.error_square)
+    constant = target <= rounding / weight
     return jnp.where(constant, 0.0, 1 - residual / jnp.where(constant, 1.0, target))

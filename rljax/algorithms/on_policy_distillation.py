@@ -1,6 +1,6 @@
 """On-policy distillation: the student samples, a teacher judges every token (after arXiv:2306.13649)."""
 
-from rljax.algorithms.algorithm import Algorithm
+from rljax.algorithms.algorithm import Algorithm, Credit
 from rljax.ops.distillation import teacher_log_ratio
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import reinforce
@@ -26,8 +26,7 @@ def on_policy_distillation() -> Algorithm:
     (log ρ in place of log π); the gradient is the same.
     """
     return Algorithm(
-        advantage=None,
-        teacher_advantage=teacher_log_ratio,
+        advantage=Credit(teacher_log_ratio, needs=("policy_logp", "teacher_logp", "mask")),
         log_ratio=token_log_ratio,
         surrogate=reinforce,
         weights=sequence_sum,

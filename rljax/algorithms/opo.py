@@ -1,6 +1,6 @@
 """OPO: on-policy reinforcement learning with the optimal reward baseline (arXiv:2505.23585)."""
 
-from rljax.algorithms.algorithm import Algorithm
+from rljax.algorithms.algorithm import Algorithm, Credit
 from rljax.ops.baseline import length_weighted_returns
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import reinforce
@@ -22,8 +22,7 @@ def opo() -> Algorithm:
     the same.
     """
     return Algorithm(
-        advantage=None,
-        token_advantage=length_weighted_returns,
+        advantage=Credit(length_weighted_returns, needs=("token_rewards", "mask")),
         log_ratio=token_log_ratio,
         surrogate=reinforce,
         weights=sequence_sum,

@@ -2,12 +2,14 @@
 
 from jaxtyping import Array, Float
 
-from rljax.algorithms.algorithm import Algorithm
+from rljax.algorithms.algorithm import Algorithm, Credit
 from rljax.ops.baseline import optimal_token_baseline
 from rljax.ops.gae import monte_carlo_returns
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import reinforce
 from rljax.ops.weights import sequence_sum
+
+READS = ("token_rewards", "policy_logp", "square_sum", "mask", "correction_weight")
 
 
 def otb() -> Algorithm:
@@ -16,7 +18,9 @@ def otb() -> Algorithm:
     ::
 
         ∇J = (1/G) Σ_i Σ_t (G_it - B_t) ∇ log π(o_it)      G_it = Σ_{k≥t} r_ik      B_t = Σ_j W_jt G_jt / Σ_j W_jt
-        W_it = Σ_{k≤t} (1 - 2 π(o_ik) + Σ_v π(v | o_i,<k)²)
+        W_it = Σ_{k≤t} w_ik² (1 - 2 π(o_ik) + Σ_v π(v | o_i,<k)²)
+
+    w is the weight of the algorithm's `correction`, 1 without one.
 
     Args:
         no options.
@@ -27,8 +31,7 @@ def otb() -> Algorithm:
     policy's (log ρ in place of log π); the gradient is the same.
     """
     return Algorithm(
-        advantage=None,
-        certainty_advantage=_return_over_baseline,
+        advantage=Credit(_return_over_baseline, needs=READS),
         log_ratio=token_log_ratio,
         surrogate=reinforce,
         weights=sequence_sum,
@@ -36,7 +39,11 @@ def otb() -> Algorithm:
 
 
 def _return_over_baseline(
-    token_rewards: Float[Array, "P G T"], logp: Float[Array, "P G T"], square_sum: Float[Array, "P G T"], mask: Array
+    token_rewards: Float[Array, "P G T"],
+    logp: Float[Array, "P G T"],
+    square_sum: Float[Array, "P G T"],
+    mask: Array,
+    correction_weight: Float[Array, "P G T"],
 ) -> Float[Array, "P G T"]:
     returns = monte_carlo_returns(token_rewards, mask, gamma=1.0)
-    return optimal_token_baseline(returns, logp, square_sum, mask)
+    return optimal_token_baseline(returns, logp, square_sum, mask, importance=correction_weight)

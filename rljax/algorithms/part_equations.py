@@ -1,9 +1,11 @@
 """Equations of the parts, in the signatures of their slots."""
 
+from collections.abc import Mapping
+
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.algorithms.algorithm import Rollout, TermInputs
+from rljax.algorithms.algorithm import TermInputs
 from rljax.ops.arrays import Number, ratio_or_zero
 from rljax.ops.gae import td_errors
 from rljax.ops.masked import zero_outside
@@ -18,19 +20,23 @@ from rljax.ops.unpublished.ratio_bound import bounded_ratio
 from rljax.ops.weights import token_mean
 
 
-def less_by_length(rewards: Float[Array, "P G"], rollout: Rollout[Array]) -> Float[Array, "P G"]:
+def less_by_length(rewards: Float[Array, "P G"], mask: Array, *, valid: Array | None = None) -> Float[Array, "P G"]:
     """Reward less a mean in which short responses weigh more."""
-    weights = length_quality(rollout.mask.sum(-1))
-    return weighted_centered(rewards, weights.astype(rewards.dtype), valid=rollout.valid)
+    weights = length_quality(mask.sum(-1))
+    return weighted_centered(rewards, weights.astype(rewards.dtype), valid=valid)
 
 
-def less_by_confidence(rewards: Float[Array, "P G"], rollout: Rollout[Array]) -> Float[Array, "P G"]:
+def less_by_confidence(
+    rewards: Float[Array, "P G"], behaviour_logp: Array, mask: Array, *, valid: Array | None = None
+) -> Float[Array, "P G"]:
     """Reward less a mean in which responses weigh by the policy's confidence in them."""
-    weights = confidence_quality(rollout.behaviour_logp, rollout.mask)
-    return weighted_centered(rewards, weights.astype(rewards.dtype), valid=rollout.valid)
+    weights = confidence_quality(behaviour_logp, mask)
+    return weighted_centered(rewards, weights.astype(rewards.dtype), valid=valid)
 
 
-def less_by_reliability(rewards: Float[Array, "P G"], rollout: Rollout[Array], *, floor: Number) -> Float[Array, "P G"]:
+def less_by_reliability(
+    rewards: Float[Array, "P G"], reward_parts: Mapping[str, Array], *, floor: Number, valid: Array | None = None
+) -> Float[Array, "P G"]:
     """Reward less a mean in which responses weigh by how far several rewards of them agree.
 
     The rewards are taken as raters on one scale, without their weights. A response on which fewer than two have an opinion weighs
@@ -39,12 +45,11 @@ def less_by_reliability(rewards: Float[Array, "P G"], rollout: Rollout[Array], *
     Raises:
         ValueError: the rollout has fewer than two rewards of each response.
     """
-    parts = {} if rollout.reward_parts is None else rollout.reward_parts
-    if len(parts) < 2:
-        raise ValueError(f"the reliability of a reward needs two rewards of each response or more, got {len(parts)}")
-    scores = jnp.stack([parts[name] for name in sorted(parts)], axis=-1)
+    if len(reward_parts) < 2:
+        raise ValueError(f"the reliability of a reward needs two rewards of each response or more, got {len(reward_parts)}")
+    scores = jnp.stack([reward_parts[name] for name in sorted(reward_parts)], axis=-1)
     weights = reliability_quality(scores, floor=floor, valid=~jnp.isnan(scores))
-    return weighted_centered(rewards, weights.astype(rewards.dtype), valid=rollout.valid)
+    return weighted_centered(rewards, weights.astype(rewards.dtype), valid=valid)
 
 
 def most_credited(advantage: Array, policy_logp: Array, mask: Array, *, share: Number) -> Bool[Array, "P G T"]:
@@ -72,18 +77,18 @@ def tilted_token_mean(mask: Array, *, alpha: Number) -> Float[Array, "P G T"]:
 
 def in_variation(inputs: TermInputs, advantage: Array, mask: Array, *, threshold: Number) -> Bool[Array, "B T"]:
     """Tokens that are within a total variation of the policy that sampled, or that move back."""
-    divergence = binary_total_variation(inputs.logp, inputs.old_logp)
+    divergence = binary_total_variation(inputs.logp, inputs.behaviour_logp)
     return in_trust_region(_moved(inputs, mask), advantage, divergence, threshold=threshold)
 
 
 def in_divergence(inputs: TermInputs, advantage: Array, mask: Array, *, threshold: Number) -> Bool[Array, "B T"]:
     """Tokens that are within a divergence of the policy that sampled, or that move back."""
-    divergence = binary_kl(inputs.logp, inputs.old_logp)
+    divergence = binary_kl(inputs.logp, inputs.behaviour_logp)
     return in_trust_region(_moved(inputs, mask), advantage, divergence, threshold=threshold)
 
 
 def _moved(inputs: TermInputs, mask: Array) -> Float[Array, "B T"]:
-    return token_log_ratio(inputs.logp, inputs.old_logp, mask)
+    return token_log_ratio(inputs.logp, inputs.behaviour_logp, mask)
 
 
 def bounded(logp: Array, old_logp: Array, mask: Array, *, bound: float) -> Float[Array, "B T"]:
@@ -126,8 +131,8 @@ def complexity_lambda(
     rewards: Array,
     values: Array,
     mask: Array,
+    entropy: Array,
     *,
-    complexity: Array,
     bootstrap: Array | None = None,
     gamma: Number,
     lambda_base: Number,
@@ -135,11 +140,11 @@ def complexity_lambda(
     max_length: Number,
     beta: Number,
 ) -> Float[Array, "P G T"]:
-    """Advantage whose λ falls with the offset to the TD error, and with the complexity, in [0, 1], of the state at the TD error."""
+    """Advantage whose λ falls with the offset to the TD error, and with the relative entropy of the policy there."""
     errors = td_errors(rewards, values, mask, gamma=gamma, bootstrap=bootstrap)
     return complexity_weighted_gae(
         errors,
-        complexity,
+        relative_entropy(entropy, mask),
         mask,
         gamma=gamma,
         lambda_base=lambda_base,

@@ -6,7 +6,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from rljax.algorithms.algorithm import CREDIT, Algorithm, Critic, Term
+from rljax.algorithms.algorithm import Algorithm, Credit, Critic, Term
 from rljax.algorithms.part_equations import (
     bounded,
     clamped,
@@ -18,7 +18,6 @@ from rljax.algorithms.part_equations import (
     less_by_length,
     less_by_reliability,
     most_credited,
-    relative_entropy,
     right_or_wrong,
     shaped_by_length,
     tilted_token_mean,
@@ -34,13 +33,12 @@ from rljax.ops.ratio import sequence_log_ratio, token_log_ratio
 from rljax.ops.selection import has_mixed_outcomes, in_difficulty_window
 from rljax.ops.unpublished.group_baseline import hierarchical, rank_based
 from rljax.ops.weights import overlong_filter, sequence_mean, token_mean, token_mean_per_group
-from rljax.records import documented
+from rljax.text import nearest_first
 
 TERM = "term"
 """The slot of parts that replace nothing: each is one more summand of the loss, in `Algorithm.terms`."""
 
 
-@documented
 class Part(NamedTuple):
     """An equation, or a few, for one slot of an algorithm's record, or a further term of its loss."""
 
@@ -54,15 +52,15 @@ class Part(NamedTuple):
     """Its hyper-parameters and their defaults, which are keywords of the function."""
     summary: str
     """What it does, in one line."""
-    beside: Mapping[str, Callable[..., Any]] = MappingProxyType({})
-    """Further fields of a critic that the function reads, and what they hold with it."""
+    credit: Credit | None = None
+    """Its credit before the hyper-parameters, for a function that reads more of a rollout than its slot passes; else None."""
 
     @property
     def word(self) -> str:
         """The part as `--with` takes it, without numbers."""
         return f"{self.slot}={self.name}"
 
-    def value(self, **numbers: int | float) -> Callable[..., Any]:
+    def value(self, **numbers: int | float) -> Credit | Callable[..., Any]:
         """Content of the slot, with these hyper-parameters in place of the defaults.
 
         Raises:
@@ -71,11 +69,15 @@ class Part(NamedTuple):
         unknown = sorted(set(numbers) - set(self.numbers))
         if unknown:
             known = ", ".join(self.numbers) or "none"
-            raise ValueError(f"{self.word} has no number {', '.join(map(repr, unknown))}; it has {known}")
-        return partial(self.function, **{**self.numbers, **numbers}) if self.numbers else self.function
+            advice = nearest_first(unknown[0], self.numbers, f"it has {known}")
+            raise ValueError(f"{self.word} has no number {', '.join(map(repr, unknown))}{advice}")
+        function = partial(self.function, **{**self.numbers, **numbers}) if self.numbers else self.function
+        return function if self.credit is None else self.credit._replace(function=function)
 
 
-def _part(slot: str, name: str, function: Callable[..., Any], summary: str, **numbers: int | float) -> Part:
+def _part(slot: str, name: str, function: Credit | Callable[..., Any], summary: str, **numbers: int | float) -> Part:
+    if isinstance(function, Credit):
+        return Part(slot, name, function.function, MappingProxyType(numbers), summary, function)
     return Part(slot, name, function, MappingProxyType(numbers), summary)
 
 
@@ -102,31 +104,36 @@ PARTS: tuple[Part, ...] = (
         "Share in the best of k, less that of the others (PKPO)",
         k=2,
     ),
-    _part("rollout_advantage", "length_quality", less_by_length, "Reward less a mean in which short responses weigh more"),
     _part(
-        "rollout_advantage",
+        "advantage",
+        "length_quality",
+        Credit(less_by_length, needs=("rewards", "mask"), optional=("valid",)),
+        "Reward less a mean in which short responses weigh more",
+    ),
+    _part(
+        "advantage",
         "confidence_quality",
-        less_by_confidence,
+        Credit(less_by_confidence, needs=("rewards", "behaviour_logp", "mask"), optional=("valid",)),
         "Reward less a mean in which responses weigh by the policy's confidence in them",
     ),
     _part(
-        "rollout_advantage",
+        "advantage",
         "reliability_quality",
-        less_by_reliability,
+        Credit(less_by_reliability, needs=("rewards", "reward_parts"), optional=("valid",)),
         "Reward less a mean in which responses weigh by how far several rewards of them agree",
         floor=0.01,
     ),
     _part(
-        "kind_advantage",
+        "advantage",
         "hierarchical",
-        hierarchical,
+        Credit(hierarchical, needs=("rewards", "kinds"), optional=("valid",)),
         "Reward less a mean over all problems of the same kind, mixed with the mean of the batch",
         local_weight=0.7,
     ),
     _part(
-        "step_advantage",
+        "advantage",
         "plan_and_answer",
-        plan_and_answer,
+        Credit(plan_and_answer, needs=("step_rewards", "step_end")),
         "The last step is the answer; the steps before it, the plan, get a credit of their own beside the answer's",
         plan_weight=1.0,
     ),
@@ -179,10 +186,10 @@ PARTS: tuple[Part, ...] = (
     _part(
         "critic.advantage",
         "complexity_weighted",
-        complexity_lambda,
+        Credit(complexity_lambda, needs=("token_rewards", "values", "mask", "behaviour_entropy"), optional=("bootstrap",)),
         "GAE whose λ falls with the offset, and with the policy's entropy at the TD error",
         **{"gamma": 1.0, "lambda_base": 0.95, "alpha": 0.1, "max_length": 1024.0, "beta": 0.1},
-    )._replace(beside=MappingProxyType({"complexity": relative_entropy})),
+    ),
     _part(TERM, "entropy", entropy_bonus, "Entropy of the policy, which the objective raises", coefficient=0.01),
     _part(TERM, "sampler_kl", kl_to_sampler, "KL from the policy that sampled, in the loss", coefficient=0.01),
     _part(
@@ -208,8 +215,10 @@ PARTS: tuple[Part, ...] = (
 
 WITH_CREDIT = frozenset({"outcome_reward", "normalize", "log_ratio", "surrogate_mask"})
 """Slots that matter to a surrogate alone."""
-WITHOUT_REWARD = frozenset({"step_advantage", "parts_advantage", "teacher_advantage"})
-"""Credit that does not come from the reward of the whole response."""
+FORMER_SLOTS: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(("rollout_advantage", "kind_advantage", "step_advantage"), "advantage")
+)
+"""Former names of slots, which `--with` still takes."""
 
 
 def part_named(slot: str, name: str) -> Part:
@@ -222,11 +231,14 @@ def part_named(slot: str, name: str) -> Part:
         >>> part_named("advantage", "rank").summary
         'Rank within the group, robust to outliers'
     """
+    slot = FORMER_SLOTS.get(slot, slot)
     here = {part.name: part for part in PARTS if part.slot == slot}
     if not here:
-        raise ValueError(f"there are no parts for the slot {slot!r}; there are some for {_slots()}")
+        advice = nearest_first(slot, {part.slot for part in PARTS}, f"there are some for {_slots()}")
+        raise ValueError(f"there are no parts for the slot {slot!r}{advice}")
     if name not in here:
-        raise ValueError(f"{slot} has no part {name!r}; it has {', '.join(here)}")
+        advice = f"it has {', '.join(here)}"
+        raise ValueError(f"{slot} has no part {name!r}{nearest_first(name, here, advice)}")
     return here[name]
 
 
@@ -287,7 +299,7 @@ def with_parts(algorithm: Algorithm, words: Sequence[str]) -> Algorithm:
     parts_by_place: dict[str, Part] = {}
     for word in words:
         part, numbers = read_part(word)
-        place = "credit" if part.slot in CREDIT else part.word if part.slot == TERM else part.slot
+        place = part.word if part.slot == TERM else part.slot
         if place in parts_by_place:
             raise ValueError(
                 f"{parts_by_place[place].word} and {part.word} are two parts for one slot; leave one of them out"
@@ -298,26 +310,22 @@ def with_parts(algorithm: Algorithm, words: Sequence[str]) -> Algorithm:
     return algorithm
 
 
-def _placed(algorithm: Algorithm, part: Part, value: Callable[..., Any]) -> Algorithm:
+def _placed(algorithm: Algorithm, part: Part, value: Any) -> Algorithm:
     """The record with a value in the part's slot."""
-    outer, _, inner = part.slot.partition(".")
+    inner = part.slot.partition(".")[2]
     if part.slot == TERM:
         return algorithm._replace(terms=(*algorithm.terms, *_new_terms(algorithm, part, value())))
     if inner:
         return algorithm._replace(critic=_critic_with(algorithm.critic, part, value))
-    own = [slot for slot in CREDIT if algorithm._asdict()[slot] is not None]
-    if part.slot in WITH_CREDIT and not own:
+    read = {name for credit in algorithm.credits for name in credit.needs}
+    if part.slot in WITH_CREDIT and not read:
         raise ValueError(f"the algorithm learns from no advantage, so {part.word} would change nothing")
-    if part.slot == "outcome_reward" and set(own) <= WITHOUT_REWARD:
-        raise ValueError(f"the algorithm's {own[0]} does not read the whole reward, so {part.word} would change nothing")
-    if part.slot not in CREDIT:
-        return algorithm._replace(**{part.slot: value})
-    if algorithm.mix is not None and part.slot == "advantage":
-        return algorithm._replace(advantage=value)
-    fixed = {"critic", "teacher_advantage"}.intersection(own)
-    if fixed or not own:
-        raise ValueError(f"the algorithm learns from {' and '.join(own) or 'a teacher'}, and has no place for {part.word}")
-    return algorithm._replace(**{**dict.fromkeys(own), outer: value})
+    if part.slot == "outcome_reward" and read.isdisjoint({"rewards", "token_rewards"}):
+        raise ValueError(f"the algorithm's advantage does not read the whole reward, so {part.word} would change nothing")
+    if part.slot == "advantage" and (algorithm.advantage is None or algorithm.needs("teacher_logp")):
+        teacher = "the critic" if algorithm.critic is not None else "a teacher"
+        raise ValueError(f"the algorithm learns from {teacher}, and has no place for {part.word}")
+    return algorithm._replace(**{part.slot: value})
 
 
 def _new_terms(algorithm: Algorithm, part: Part, terms: tuple[Term, ...]) -> tuple[Term, ...]:
@@ -334,11 +342,11 @@ def _new_terms(algorithm: Algorithm, part: Part, terms: tuple[Term, ...]) -> tup
     return terms
 
 
-def _critic_with(critic: Critic | None, part: Part, value: Callable[..., Any]) -> Critic:
+def _critic_with(critic: Critic | None, part: Part, value: Any) -> Critic:
     if critic is None:
         raise ValueError(f"the algorithm has no critic, and so no place for {part.word}")
     if critic.policy_lambda is not None:
         raise ValueError(
             f"the critic's λ follows the length, and {part.word} has a λ of its own; take the former out first"
         )
-    return critic._replace(**{part.slot.partition(".")[2]: value, **part.beside})
+    return critic._replace(**{part.slot.partition(".")[2]: value})

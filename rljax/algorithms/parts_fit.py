@@ -1,18 +1,16 @@
 """Pairs of a part and an algorithm that compute something, but nothing with a meaning."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from rljax.algorithms.algorithm import Algorithm
+from rljax.algorithms.corrections import sampling_denominator
 from rljax.algorithms.gmpo import geometric_mean
 from rljax.ops.group import mean_normalized
 from rljax.ops.ratio import sequence_log_ratio
 
-OF_EACH_TOKEN = ("critic", "token_advantage", "step_advantage", "certainty_advantage", "teacher_advantage")
-"""Credit that tells the tokens of a response apart."""
-OF_SINGLE_TOKENS = (*OF_EACH_TOKEN, "bonus", "keep_tokens")
-"""Slots that tell the tokens of a response apart."""
+OF_SINGLE_TOKENS = ("token_rewards", "step_rewards", "teacher_logp")
+"""What an advantage reads if it tells the tokens of a response apart."""
 
 
 def check_fit(algorithm: Algorithm, words: Mapping[str, str]) -> None:
@@ -30,7 +28,7 @@ def check_fit(algorithm: Algorithm, words: Mapping[str, str]) -> None:
             _check_ratio(algorithm, slot, words[slot])
     if "keep_tokens" in words:
         _check_choice(algorithm, words["keep_tokens"])
-    if "outcome_reward" in words and algorithm.greedy_advantage is not None:
+    if "outcome_reward" in words and algorithm.needs("greedy_rewards"):
         raise ValueError(
             f"the algorithm compares with the reward of a greedy response, which {words['outcome_reward']} does not change"
         )
@@ -42,7 +40,7 @@ def check_fit(algorithm: Algorithm, words: Mapping[str, str]) -> None:
 
 
 def _check_choice(algorithm: Algorithm, word: str) -> None:
-    if all(getattr(algorithm, name) is None for name in OF_EACH_TOKEN):
+    if not _tells_tokens_apart(algorithm):
         raise ValueError(
             f"{word} chooses tokens by their advantages, and the algorithm gives all tokens of a response the same one; take one "
             "with a critic"
@@ -51,7 +49,7 @@ def _check_choice(algorithm: Algorithm, word: str) -> None:
 
 def _check_ratio(algorithm: Algorithm, slot: str, word: str) -> None:
     whole = algorithm.log_ratio is sequence_log_ratio
-    if algorithm.denominator is not None and (slot == "surrogate_mask" or not whole):
+    if algorithm.denominator not in (None, sampling_denominator) and (slot == "surrogate_mask" or not whole):
         raise ValueError(
             f"{word} compares probabilities of a token, but the denominator of the algorithm's ratio is no such probability"
         )
@@ -59,13 +57,18 @@ def _check_ratio(algorithm: Algorithm, slot: str, word: str) -> None:
         raise ValueError(
             f"{word} would not leave tokens out: the ratio belongs to the whole response, so all its tokens learn from each of them"
         )
-    single = [name for name in OF_SINGLE_TOKENS if getattr(algorithm, name) is not None]
+    single = ["advantage"] if _tells_tokens_apart(algorithm) else []
+    single += [name for name in ("bonus", "keep_tokens") if getattr(algorithm, name) is not None]
     if slot == "log_ratio" and whole and single:
         raise ValueError(
             f"{word} gives all tokens of a response one ratio, so what the algorithm's {single[0]} says of single tokens is lost"
         )
 
 
-def _equation(value: Callable[..., Any] | None) -> Callable[..., Any] | None:
+def _tells_tokens_apart(algorithm: Algorithm) -> bool:
+    return any(not set(OF_SINGLE_TOKENS).isdisjoint(credit.needs) for credit in algorithm.credits)
+
+
+def _equation(value: object) -> object:
     """The function of a slot without its numbers."""
     return value.func if isinstance(value, partial) else value

@@ -1,73 +1,61 @@
 """Preparation of a rollout, once, before it is cut up: all that needs whole groups or the whole batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from rljax.algorithms.algorithm import CREDIT, Algorithm, Batch, Critic, Past, Rollout, Term, outcomes
+from rljax.algorithms.algorithm import (
+    ROLLOUT_FIELDS,
+    Algorithm,
+    Batch,
+    Credit,
+    Critic,
+    Past,
+    Rollout,
+    Term,
+    outcomes,
+)
 from rljax.ops.arrays import in_float32
 from rljax.ops.checks import check_between
 from rljax.ops.gae import rewards_at_last_token
-from rljax.ops.masked import count_tokens, zero_outside
+from rljax.ops.masked import zero_outside
 from rljax.ops.unpublished.reward_history import temporal_advantage
 from rljax.ops.weights import token_mean
 from rljax.records import required
-
-_PER_TOKEN = (
-    *("behaviour_logp", "policy_logp", "ref_logp", "teacher_logp", "behaviour_entropy"),
-    *("values", "step_rewards", "step_end", "square_sum"),
-)
-_PER_RESPONSE = ("rewards", "truncated", "valid", "bootstrap", "correct")
-_WHY = {
-    "policy_logp": "the algorithm corrects for the sampling engine",
-    "ref_logp": "the algorithm has a KL penalty to the reference",
-    "truncated": "the algorithm filters overlong responses",
-    "values": "the algorithm has a critic",
-    "step_rewards": "the algorithm is supervised step by step",
-    "step_end": "the algorithm is supervised step by step",
-    "behaviour_entropy": "the algorithm reads the entropy of the policy that sampled",
-    "teacher_logp": "the algorithm learns from a teacher",
-    "square_sum": "the algorithm weighs responses by how certain the policy was",
-    "greedy_rewards": "the algorithm compares with a greedy response to each prompt",
-    "kinds": "the algorithm compares the responses to problems of one kind",
-    "reward_parts": "the algorithm reads several rewards one by one",
-}
 
 
 def _check_rollout(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.ndarray]) -> None:
     """Refuse shapes that disagree, and the absence of what the algorithm reads."""
     if rollout.mask.ndim != 3:
         raise ValueError(f"mask must have the axes [P, G, T], got shape {list(rollout.mask.shape)}")
-    fields = rollout._asdict()
-    shapes = dict.fromkeys(_PER_TOKEN, rollout.mask.shape) | dict.fromkeys(_PER_RESPONSE, rollout.mask.shape[:2])
-    shapes |= dict.fromkeys(("greedy_rewards", "kinds"), rollout.mask.shape[:1])
-    parts = {} if rollout.reward_parts is None else rollout.reward_parts
-    for name, part in parts.items():
-        fields[f"reward_parts[{name!r}]"], shapes[f"reward_parts[{name!r}]"] = part, rollout.mask.shape[:2]
-    for name, shape in shapes.items():
-        if fields[name] is not None and fields[name].shape != shape:
-            raise ValueError(f"{name} must have shape {list(shape)} like the mask, got {list(fields[name].shape)}")
-    for name, why in _WHY.items():
-        if fields[name] is None and algorithm.needs(name):
-            raise ValueError(f"rollout.{name} must be given: {why}; got None")
+    for path, array in jax.tree.leaves_with_path(rollout):  # pyright: ignore[reportUnknownVariableType]  JAX leaves a path open
+        shape = ROLLOUT_FIELDS[path[0].name].shape(rollout.mask.shape)
+        if array.shape != shape:
+            place = jax.tree_util.keystr(path).removeprefix(".")
+            raise ValueError(f"{place} must have shape {list(shape)} like the mask, got {list(array.shape)}")
+    for name, slot in algorithm.reads().items():
+        if name in ROLLOUT_FIELDS and getattr(rollout, name) is None:
+            raise ValueError(f"rollout.{name} must be given: the algorithm's slot {slot} reads it; got None")
 
 
 def _check_credit(algorithm: Algorithm, progress: Array | float | None, past: Past | None) -> None:
     """Refuse a record without a source of credit, with two of them and no mix, and arguments that do not fit it."""
-    sources = [name for name in CREDIT if algorithm._asdict()[name] is not None]
+    sources = [name for name in ("advantage", "critic") if getattr(algorithm, name) is not None]
     alone = algorithm.teacher_divergence is not None and not sources
     if algorithm.mix is None and len(sources) != 1 and not alone:
-        raise ValueError(f"algorithm must have exactly one of {', '.join(CREDIT)}, got {', '.join(sources) or 'none'}")
-    if algorithm.mix is not None and sources != ["advantage", "critic"]:
+        raise ValueError(f"algorithm must have exactly one of advantage, critic, got {', '.join(sources) or 'none'}")
+    if algorithm.mix is not None and len(sources) != 2:
         raise ValueError(f"algorithm must have advantage and critic for its mix, got {', '.join(sources) or 'none'}")
     if algorithm.mix is not None and progress is None:
         raise ValueError("progress must be given: the algorithm's mix of two advantages depends on it; got None")
     if progress is not None:
         check_between(0, 1, progress=progress)
-    if past is not None and algorithm.advantage is None:
+    if past is not None and not algorithm.compares_groups:
         raise ValueError("past must be None: the algorithm does not compare the responses to a prompt; got one")
 
 
@@ -152,21 +140,6 @@ def _policy_logp(rollout: Rollout[Array]) -> Float[Array, "P G T"]:
     return zero_outside(logp, rollout.mask)
 
 
-def _group_credit(
-    algorithm: Algorithm, rollout: Rollout[Array], rewards: Array, past: Past | None
-) -> Float[Array, "P G T"]:
-    """Credit of each response within its group, which earlier rewards of the prompt may complete."""
-    assert algorithm.advantage is not None  # `_check_credit` has seen to it
-    present = _present(valid=rollout.valid)
-    if past is None:
-        credit = algorithm.advantage(rewards, **present)
-    else:
-        credit = temporal_advantage(
-            past.memory, jnp.asarray(past.prompt_ids), rewards, advantage=algorithm.advantage, **present
-        )
-    return jnp.broadcast_to(credit[..., None], rollout.mask.shape)
-
-
 def _credit(
     algorithm: Algorithm,
     rollout: Rollout[Array],
@@ -176,57 +149,30 @@ def _credit(
     progress: Array | None,
     past: Past | None,
 ) -> Float[Array, "P G T"]:
-    """Credit of each token, from whichever source the record has."""
-    if algorithm.critic is None:
-        if algorithm.advantage is not None:
-            return _group_credit(algorithm, rollout, rewards, past)
-        return _other_credit(algorithm, rollout, rewards, token_rewards)
-    critic = _critic_credit(algorithm.critic, rollout, token_rewards)
-    if algorithm.mix is None:
-        return critic
-    assert progress is not None  # `_check_credit` has seen to it
-    return algorithm.mix(critic, _group_credit(algorithm, rollout, rewards, past), progress)
+    """Credit of each token: the advantage before it is normalized, 0 if the algorithm has none."""
+    inputs = rollout._asdict() | {
+        "rewards": rewards,
+        "token_rewards": token_rewards,
+        "policy_logp": _policy_logp(rollout),
+        "correction_weight": _correction_weight(algorithm, _policy_logp(rollout), rollout),
+        "step_end": None if rollout.step_end is None else rollout.step_end.astype(bool) & rollout.mask,
+    }
+    found = [_evaluate(credit, inputs, past) for credit in algorithm.credits]
+    if algorithm.mix is not None:
+        of_critic, of_group = found
+        return algorithm.mix(of_critic, of_group, required(progress, "progress"))
+    return found[0] if found else jnp.zeros_like(token_rewards)
 
 
-def _other_credit(
-    algorithm: Algorithm, rollout: Rollout[Array], rewards: Array, token_rewards: Array
-) -> Float[Array, "P G T"]:
-    """Credit from a slot that reads more of a rollout than its rewards."""
-    if algorithm.token_advantage is not None:
-        return algorithm.token_advantage(token_rewards, rollout.mask)
-    if algorithm.step_advantage is not None:
-        step_end = required(rollout.step_end, "rollout.step_end").astype(bool) & rollout.mask
-        return algorithm.step_advantage(required(rollout.step_rewards, "rollout.step_rewards"), step_end)
-    if algorithm.certainty_advantage is not None:
-        square_sum = required(rollout.square_sum, "rollout.square_sum")
-        return algorithm.certainty_advantage(token_rewards, _policy_logp(rollout), square_sum, rollout.mask)
-    if algorithm.teacher_advantage is not None:
-        teacher_logp = required(rollout.teacher_logp, "rollout.teacher_logp")
-        return algorithm.teacher_advantage(_policy_logp(rollout), teacher_logp, rollout.mask)
-    if algorithm.rollout_advantage is not None:
-        credit = algorithm.rollout_advantage(rewards, rollout)
-    elif algorithm.greedy_advantage is not None:
-        credit = algorithm.greedy_advantage(rewards, required(rollout.greedy_rewards, "rollout.greedy_rewards"))
-    elif algorithm.kind_advantage is not None:
-        kinds = required(rollout.kinds, "rollout.kinds")
-        credit = algorithm.kind_advantage(rewards, kinds, **_present(valid=rollout.valid))
-    elif algorithm.parts_advantage is not None:
-        parts = required(rollout.reward_parts, "rollout.reward_parts")
-        credit = algorithm.parts_advantage(parts, **_present(valid=rollout.valid))
-    else:
-        credit = jnp.zeros_like(rewards)  # a divergence from the teacher is all that is learned from
-    return jnp.broadcast_to(credit[..., None], rollout.mask.shape)
-
-
-def _critic_credit(critic: Critic, rollout: Rollout[Array], token_rewards: Array) -> Float[Array, "P G T"]:
-    """Advantages under the critic's values."""
-    present = _present(bootstrap=rollout.bootstrap)
-    if critic.policy_lambda is not None:
-        present["lambda_"] = critic.policy_lambda(count_tokens(rollout.mask)).astype(token_rewards.dtype)
-    if critic.complexity is not None:
-        entropy = required(rollout.behaviour_entropy, "rollout.behaviour_entropy")
-        present["complexity"] = critic.complexity(entropy, rollout.mask)
-    return critic.advantage(token_rewards, required(rollout.values, "rollout.values"), rollout.mask, **present)
+def _evaluate(credit: Credit, inputs: Mapping[str, Any], past: Past | None) -> Float[Array, "P G T"]:
+    """Call a credit's function with what it needs; earlier rewards of the prompts may complete the groups that it compares."""
+    arguments = [required(inputs[name], f"rollout.{name}") for name in credit.needs]
+    function, present = credit.function, _present(**{name: inputs[name] for name in credit.optional})
+    if past is not None and credit.needs == ("rewards",):
+        function = partial(temporal_advantage, past.memory, jnp.asarray(past.prompt_ids), advantage=function)
+    found = function(*arguments, **present)
+    of_tokens = found if found.ndim == inputs["mask"].ndim else found[..., None]
+    return jnp.broadcast_to(of_tokens, inputs["mask"].shape)
 
 
 def _advantage(
@@ -264,9 +210,14 @@ def _weights(algorithm: Algorithm, rollout: Rollout[Array], policy_logp: Array, 
         return weights * algorithm.scale(part.rewards, **_present(valid=part.valid))
 
     weights = _for_each_minibatch(rollout, minibatches, weigh)
+    return weights * _correction_weight(algorithm, policy_logp, rollout)
+
+
+def _correction_weight(algorithm: Algorithm, policy_logp: Array, rollout: Rollout[Array]) -> Float[Array, "P G T"]:
+    """Weight of each token under the algorithm's correction; 1 without one."""
     if algorithm.correction is None:
-        return weights
-    return weights * algorithm.correction.weight(policy_logp, rollout.behaviour_logp, rollout.mask)
+        return jnp.ones_like(policy_logp)
+    return algorithm.correction.weight(policy_logp, rollout.behaviour_logp, rollout.mask)
 
 
 def _term_weights(
@@ -356,7 +307,9 @@ def prepare(
         mask=trained.mask,
         advantage=advantage,
         weights=_weights(algorithm, trained, policy_logp, minibatches),
-        old_logp=policy_logp if algorithm.denominator is None else algorithm.denominator(policy_logp, rollout.mask),
+        old_logp=policy_logp
+        if algorithm.denominator is None
+        else algorithm.denominator(policy_logp, rollout.behaviour_logp, rollout.mask),
         policy_logp=policy_logp,
         behaviour_logp=zero_outside(rollout.behaviour_logp, rollout.mask),
         ref_logp=None if rollout.ref_logp is None else zero_outside(rollout.ref_logp, rollout.mask),

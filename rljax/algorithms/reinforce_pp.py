@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from rljax.algorithms.algorithm import Algorithm
+from rljax.algorithms.algorithm import Algorithm, Credit
 from rljax.algorithms.terms import kl_penalty, kl_to_reference
 from rljax.ops.batch import batch_normalized
 from rljax.ops.divergence import k2
@@ -31,8 +31,7 @@ def reinforce_pp(*, clip: float = 0.2, beta: float = 0.0, eps: float = 1e-8, ddo
     the optimiser batch counts the same.
     """
     return Algorithm(
-        advantage=None,
-        token_advantage=monte_carlo_returns,
+        advantage=Credit(monte_carlo_returns, needs=("token_rewards", "mask")),
         normalize=partial(batch_normalized, eps=eps, ddof=ddof),
         reward_kl=kl_penalty(beta),
         log_ratio=token_log_ratio,
@@ -60,5 +59,5 @@ def reinforce_pp_baseline(*, clip: float = 0.2, beta: float = 0.0, eps: float = 
     for every token, as in `reinforce_pp`; `rljax.ops.batch.batch_normalized_rewards` counts it once.
     """
     return reinforce_pp(clip=clip, eps=eps, ddof=ddof)._replace(
-        advantage=group_centered, token_advantage=None, terms=kl_to_reference(beta, estimator=k2)
+        advantage=group_centered, terms=kl_to_reference(beta, estimator=k2)
     )

@@ -1,6 +1,6 @@
 """ReMax: the reward of the greedy response as baseline (arXiv:2310.10505)."""
 
-from rljax.algorithms.algorithm import Algorithm
+from rljax.algorithms.algorithm import Algorithm, Credit
 from rljax.ops.baseline import greedy_centered
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import reinforce
@@ -24,8 +24,7 @@ def remax() -> Algorithm:
     same.
     """
     return Algorithm(
-        advantage=None,
-        greedy_advantage=greedy_centered,
+        advantage=Credit(greedy_centered, needs=("rewards", "greedy_rewards")),
         log_ratio=token_log_ratio,
         surrogate=reinforce,
         weights=sequence_sum,

@@ -3,6 +3,7 @@
 from functools import partial
 
 from rljax.algorithms.algorithm import Algorithm
+from rljax.algorithms.corrections import sampling_denominator
 from rljax.ops.batch import centered_over_advantage_std
 from rljax.ops.checks import check_at_least
 from rljax.ops.ratio import token_log_ratio
@@ -17,12 +18,15 @@ def scale_rl(*, cap: float = 5.0, eps: float = 1e-6, ddof: int = 1) -> Algorithm
     ::
 
         J = (1/Σ_g|o_g|) Σ_i Σ_t sg[min(ρ_it, ε_max)] A_i log π(o_it)      0 < mean r < 1
-        A_i = (r_i - mean r) / (standard deviation of these differences in the batch)
+        A_i = (r_i - mean r) / (standard deviation of these differences in the batch)      ρ_it = π(o_it) / π_generator(o_it)
 
     Args:
         cap: ε_max = 5; the paper finds little difference between 4 and 8.
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
+
+    The ratio is over the probability that the generator itself computed (`behaviour_logp`; with top-k or top-p, after truncation),
+    as in the paper, so it also corrects for a generator with older parameters or another engine.
 
     Deviations: the batch of the standard deviation is the rollout, groups of one outcome included when it holds some. Three parts
     of the recipe are no part of a loss and are left to the run: a prompt whose pass rate has reached 0.9 is not drawn again
@@ -33,6 +37,7 @@ def scale_rl(*, cap: float = 5.0, eps: float = 1e-6, ddof: int = 1) -> Algorithm
     return Algorithm(
         keep_group=has_mixed_outcomes,
         advantage=partial(centered_over_advantage_std, eps=eps, ddof=ddof),
+        denominator=sampling_denominator,
         log_ratio=token_log_ratio,
         surrogate=partial(cispo, low=1.0, high=cap - 1),
         weights=token_mean_per_group,

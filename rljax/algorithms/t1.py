@@ -1,4 +1,4 @@
-"""T1: reinforcement learning that keeps exploring (arXiv:2501.11651), after descriptions: its equations were not found."""
+"""T1: reinforcement learning that keeps exploring (arXiv:2501.11651), known at second hand: its equations were not found."""
 
 from functools import partial
 
@@ -22,7 +22,7 @@ def _less_normalized_kl(
 
 
 def t1(*, beta: float = 2e-4, entropy: float = 1e-3, reference_rate: float = 0.01) -> Algorithm:
-    """T1 as others describe it (arXiv:2501.11651, whose equations were not found): RLOO, entropy bonus, KL to a moving reference.
+    """T1 at second hand (arXiv:2501.11651): RLOO, entropy bonus, KL to a moving reference.
 
     ::
 

@@ -10,10 +10,8 @@ from jaxtyping import Array, Float
 from rljax.ops.categorical import categorical_mean_of_logits, hl_gauss, two_hot, uniform_support
 from rljax.ops.checks import check_at_least
 from rljax.ops.unpublished.mixture import multi_head_value
-from rljax.records import documented
 
 
-@documented
 class ValueHead(NamedTuple):
     """Size of a critic's last layer, and how its numbers become a value."""
 

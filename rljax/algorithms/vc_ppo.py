@@ -1,4 +1,4 @@
-"""VC-PPO: value-calibrated PPO (arXiv:2503.01491)."""
+"""VC-PPO: value-calibrated PPO (arXiv:2503.01491), known at second hand."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ def vc_ppo(
     value_lambda: float = 1.0,
     pretraining_steps: int = 50,
 ) -> Algorithm:
-    """VC-PPO (arXiv:2503.01491): a critic that is pretrained, and a λ of its own for it.
+    """VC-PPO at second hand (arXiv:2503.01491): a critic that is pretrained, and a λ of its own for it.
 
     ::
 
@@ -33,8 +33,9 @@ def vc_ppo(
         pretraining_steps: rollouts of the fixed initial policy that the critic alone learns from. The paper goes on until
             value loss and explained variance settle; 50 is VAPO's number.
 
-    Deviations: known at second hand only, so the learning-rate ratio (VAPO's 2, by the same authors) and the unclipped value
-    loss are not confirmed. The critic pretrains on its own target, which at λ_value = 1 is the Monte-Carlo return.
+    Deviations: written from descriptions of the paper, by VAPO's authors among others. So the learning-rate ratio (VAPO's 2) and
+    the unclipped value loss are not confirmed. The critic pretrains on its own target, which at λ_value = 1 is the Monte-Carlo
+    return.
     """
     return Algorithm(
         advantage=None,

@@ -3,6 +3,7 @@
 from functools import partial
 
 from rljax.algorithms.algorithm import Algorithm
+from rljax.algorithms.corrections import sampling_denominator
 from rljax.ops.group import group_normalized
 from rljax.ops.off_policy import gamma_weighted, whole_response_token_log_ratio
 from rljax.ops.weights import token_mean
@@ -21,7 +22,7 @@ def vespo(
 
     ::
 
-        J = (1/Σ|o_i|) Σ_i Σ_t sg[φ(W_i)] A_i log π(o_it)      W_i = Π_t ρ_it      φ(W) = W^c₁ exp(c₂ (1 - W))
+        J = (1/Σ|o_i|) Σ_i Σ_t sg[φ(W_i)] A_i log π(o_it)      W_i = Π_t π(o_it) / μ(o_it)      φ(W) = W^c₁ exp(c₂ (1 - W))
         A_i = (r_i - mean r) / std r      c₁, c₂ by the sign of A_i
 
     Args:
@@ -32,12 +33,16 @@ def vespo(
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
 
+    μ is the behavior policy by its own numbers (`behaviour_logp`; with top-k or top-p, after truncation), as in the paper's
+    pseudocode (Appendix I): a correction for the sampling engine is inside W, so φ damps it too.
+
     Deviations: the mean over the tokens of the optimiser batch is that of the authors' code. That code also clamps log W to ±20 and
     each log ρ to ±20, which is left out: the weight fades by itself. The value of the objective is relative to the sampling
     policy's (log W in place of log π), and the reported ratio is W; the gradient is the same.
     """
     return Algorithm(
         advantage=partial(group_normalized, eps=eps, ddof=ddof),
+        denominator=sampling_denominator,
         log_ratio=whole_response_token_log_ratio,
         surrogate=partial(
             gamma_weighted,

@@ -1,4 +1,4 @@
-"""Choice of an algorithm for a task: facts of the task -> algorithm, parts and flags, by the rules of `choosing_rules`.
+"""Choice of an algorithm for a task: facts of the task -> algorithm, parts and flags, by the rules of `choosing.toml`.
 
 A rule is data: a case, conditions on facts, what it chooses, and why. Its claims are experiments that bear on the reason; what
 their results say is looked up, not written into the rule.
@@ -12,14 +12,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from rljax.errors import InputError
-from rljax.records import documented
+from rljax.files import read_toml
 
 Verdict = str
 Bearing = Literal["for", "against"]
 Says = Literal["supports", "contradicts", "is open"]
 
 
-@documented
 @dataclass(frozen=True)
 class Facts:
     """Facts of a task, by which an algorithm is chosen."""
@@ -84,7 +83,6 @@ def check_facts(facts: Facts) -> None:
 TESTS = {"is": operator.eq, "is not": operator.ne, "at least": operator.ge, "at most": operator.le}
 
 
-@documented
 class Where(NamedTuple):
     """A condition on one fact."""
 
@@ -130,7 +128,6 @@ class Where(NamedTuple):
         return {"at least": " or more", "at most": " or less"}.get(self.test, "")
 
 
-@documented
 class Rule(NamedTuple):
     """The recommendation for one case."""
 
@@ -156,7 +153,6 @@ class Rule(NamedTuple):
         return all(condition.holds(facts) for condition in self.where)
 
 
-@documented
 class Evidence(NamedTuple):
     """The result of the experiment on a claim, applied to a reason."""
 
@@ -170,7 +166,6 @@ class Evidence(NamedTuple):
     """The claim, and its statistic; of an experiment of the trainer its question."""
 
 
-@documented
 class Recommendation(NamedTuple):
     """The recommended algorithm, parts and flags."""
 
@@ -240,7 +235,8 @@ def recommend(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -
 
 
 def _advice(found: Recommendation) -> tuple[str, tuple[str, ...]]:
-    return found.chosen.case, found.words
+    """Case and command, whatever the model's name."""
+    return found.chosen.case, tuple(word for word in found.words if word not in (EXPERTS, found.facts.model))
 
 
 def _why_idle(name: str, found: Recommendation, rules: Sequence[Rule]) -> str:
@@ -270,7 +266,12 @@ def _chosen(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -> 
 
 
 def command_of(facts: Facts, chosen: Rule, parts: Iterable[Rule]) -> tuple[str, ...]:
-    """Words of the command; values of a flag that several rules give are joined."""
+    """Words of the command; values of a flag that several rules give are joined.
+
+    For a mixture of experts the default model, which is dense, gives way to a name to replace.
+    """
+    if facts.experts and facts.model == Facts().model:
+        facts = replace(facts, model=EXPERTS)
     numbers = numbers_of(facts)
     if "--loss" in chosen.flags:
         flags = {"--model": "{model}", "--chat": "", **chosen.flags, "--max-tokens": "{length}"}
@@ -286,6 +287,8 @@ def command_of(facts: Facts, chosen: Rule, parts: Iterable[Rule]) -> tuple[str, 
     return ("rljax", "train", *_words(flags, numbers))
 
 
+EXPERTS = "my_mixture_of_experts"
+"""Stands for a model that is a mixture of experts."""
 JOINED = ("--algorithm-options", "--with", "--without")
 """Flags that take several values."""
 
@@ -309,7 +312,7 @@ def weigh_verdict(bearing: Bearing, verdict: Verdict) -> Says:
 def table(algorithms: Sequence[Rule], parts: Sequence[Rule]) -> str:
     """The rules as a Markdown table: case, facts, algorithm or part, reason."""
     lines = ["| your case | facts | try | because |", "| --- | --- | --- | --- |"]
-    for rule in sorted(algorithms, key=lambda rule: len(rule.where) > 0):  # the default first
+    for rule in algorithms:
         tried = f"`rljax preference PAIRS --loss {rule.choice}`" if "--loss" in rule.flags else f"`{rule.choice}`"
         lines.append(_row(rule, tried))
     return "\n".join([*lines, *(_row(rule, f"{rule.choice}: `{_flags(rule)}`") for rule in parts)])
@@ -323,3 +326,17 @@ def _row(rule: Rule, tried: str) -> str:
 def _flags(rule: Rule) -> str:
     text = " ".join(f"{name} {value}" for name, value in rule.flags.items())
     return re.sub(r"{(\w+)}", lambda found: found[1].upper(), text)
+
+
+def read_rule(row: Mapping[str, Any]) -> Rule:
+    """A rule from a row of `choosing.toml`; a condition without a value compares with None."""
+    where = tuple(Where(fact, test, value[0] if value else None) for fact, test, *value in row.get("where", ()))
+    names = tuple(row.get("algorithms", ()))
+    return Rule(**{"flags": {}, "claims": {}, **row, "where": where, "algorithms": names})
+
+
+_RULES = read_toml("rljax.book", "choosing.toml")
+ALGORITHMS = tuple(map(read_rule, _RULES["algorithm"]))
+"""Case -> algorithm, the most special first."""
+PARTS = tuple(map(read_rule, _RULES["part"]))
+"""Case -> flags in addition to the algorithm's."""

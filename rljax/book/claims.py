@@ -1,53 +1,34 @@
-"""Claims of papers about algorithms, each put to the test by an experiment of its own.
+"""Committed results of the experiments on claims of papers: verdicts, statistics and budgets, read from JSON.
 
-A claim is one file of experiments/claims/, which defines `CLAIM`. Its results are a JSON file beside it: numbers of every arm and
-seed. The statistic is one number a seed, larger where the claim is more right; seeds are paired, as every arm trains on the same
-worlds. Its 95 % interval decides, by one rule for all claims.
+Nothing here trains. The experiments, and the rule that decides them, are in experiments/claims and experiments/lab;
+`rljax claims --rerun` runs them and writes these results.
 """
 
-import importlib.util
-import itertools
+import ast
+import json
 import math
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from statistics import NormalDist, mean, stdev
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from rljax.errors import InputError
-from rljax.records import documented
-from rljax.text import did_you_mean, one_line
+from rljax.files import experiments_folder
+from rljax.text import did_you_mean
 
-Numbers = Mapping[str, np.ndarray]
-"""Numbers of one arm by name, each with a first axis over seeds."""
-Arms = Mapping[str, Numbers]
-"""Numbers of every arm, of the same seeds in the same order."""
 Verdict = Literal["holds here", "contradicted", "not seen at this scale", "not decided"]
 VERDICTS: tuple[Verdict, ...] = ("holds here", "contradicted", "not seen at this scale", "not decided")
 """In the order of a table."""
-FEWEST_SEEDS = 5
-"""A claim with fewer seeds is not decided."""
-
-RATES_AFTER_PILOT = (
-    "The verifier's errors and how often the first policy is right were chosen after a pilot run, in which the largest of the four "
-    "learning rates was the best in every arm."
-)
-"""A `pilot` that several claims share."""
 
 
-@documented
 class Interval(NamedTuple):
     """A mean over seeds, with its 95 % interval."""
 
     value: float
     """The mean; NaN without seeds."""
     low: float
-    """Lower end; NaN with fewer than 2 seeds."""
+    """Lower end; NaN with fewer than 5 seeds."""
     high: float
-    """Upper end; NaN with fewer than 2 seeds."""
+    """Upper end; NaN with fewer than 5 seeds."""
     seeds: int
     """Number of seeds."""
 
@@ -64,235 +45,57 @@ class Interval(NamedTuple):
         return f"{self.value:.3g}{interval}"
 
 
-@documented
-@dataclass(frozen=True)
-class Claim:
-    """A claim, and how its experiment decides it."""
+class ClaimResult(NamedTuple):
+    """A claim and the committed result of its experiment."""
 
+    name: str
+    """Name of the claim, and of its files."""
+    page: str
+    """Question, setting, deviations from the paper, and command: the docstring of the experiment."""
     paper: str
-    """Where it was made, such as `DAPO, arXiv:2503.14476`."""
+    """Where the claim was made, such as `DAPO, arXiv:2503.14476`."""
     place: str
     """Section, equation or table."""
     text: str
     """The claim, in a phrase of ours."""
-    arms: Mapping[str, Any]
-    """Name of an arm -> its settings."""
-    measure: Callable[[Any, Sequence[int]], Numbers]
-    """(settings of an arm, seeds) -> its numbers."""
-    statistic: Callable[[Arms], np.ndarray]
-    """Numbers of every arm -> one number a seed."""
+    verdict: Verdict
+    """What the experiment says."""
+    statistic: Interval
+    """The number that decides, over seeds; larger if the claim is more right."""
     unit: str
     """What the statistic is, in words, with its unit."""
-    margin: float = 0.0
-    """Smallest size of the statistic that would matter."""
-    kind: Literal["above", "equal"] = "above"
+    kind: Literal["above", "equal"]
     """`above`: the claim says that the statistic is above the margin. `equal`: that it is within the margin of 0."""
-    seeds: int = 16
-    """Number of seeds, from `first_seed` on, or from the first that `first_look` has not."""
-    first_seed: int = 0
-    """First seed; those below it were looked at while the experiment was made, as `pilot` says. Not with `first_look`."""
-    first_look: Interval | None = None
-    """What the seeds from 0 on had left undecided, where the claim is decided on others."""
-    figures: Mapping[str, Callable[[Arms], np.ndarray]] | None = None
-    """Other statistics that the page shows, by name; they decide nothing."""
-    condition: tuple[str, Callable[[Arms], np.ndarray]] | None = None
-    """What must hold for the experiment to be a test of the claim: words, and a statistic whose interval must lie above 0. Else
-    the claim is not decided."""
-    pilot: str = ""
-    """What was chosen after results of this experiment had been seen, in sentences; empty: nothing."""
-
-    def __post_init__(self) -> None:
-        if self.first_seed and self.first_look is not None:
-            raise ValueError("first_seed must be 0 with a first_look, which had the first seeds")
+    margin: float
+    """Smallest size of the statistic that would matter."""
+    budget: str
+    """What is equal between the arms, and whether their learning rates were tuned; empty if no arm is trained."""
+    condition: str
+    """Premise of the experiment, in words; empty if it has none."""
+    condition_statistic: Interval | None
+    """A statistic whose interval must lie above 0 for the premise to be met; None without a premise."""
+    figures: dict[str, Interval]
+    """Other statistics, by name; they decide nothing."""
+    first_look: str
+    """What an earlier look at other seeds had left undecided; empty without one."""
+    pilot: str
+    """What was chosen after results had been seen; empty: nothing."""
+    means: dict[str, dict[str, float]]
+    """Arm -> name of a number -> its mean over the seeds."""
+    date: str
+    """Day of the last run, `YYYY-MM-DD`."""
+    minutes: float
+    """Time of the experiment on two cores."""
 
     @property
-    def seed_range(self) -> range:
-        """Seeds that decide it."""
-        first = self.first_seed if self.first_look is None else self.first_look.seeds
-        return range(first, first + self.seeds)
+    def has_one_rate(self) -> bool:
+        """All arms were trained at one learning rate, which may suit one of them better than the others."""
+        return "one fixed learning rate" in self.budget
 
-    def first_look_text(self) -> str:
-        """Write what came of the first look, and which seeds the result is of; empty without one.
-
-        Example:
-            >>> claim = Claim("", "", "", {}, dict, len, "", seeds=64, first_look=Interval(0.12, -0.1, 0.34, 16))
-            >>> claim.first_look_text()
-            '0.12 (-0.1 to 0.34) with 16 seeds, which did not decide it; the result is of 64 other seeds'
-        """
-        if self.first_look is None:
-            return ""
-        seen = f"{self.first_look.text()} with {self.first_look.seeds} seeds"
-        return f"{seen}, which did not decide it; the result is of {self.seeds} other seeds"
-
-
-def difference(number: str, arm: str, baseline: str) -> Callable[[Arms], np.ndarray]:
-    """Statistic of two arms: a number of one, less that of the other, seed by seed.
-
-    Example:
-        >>> arms = {"with": {"success": np.array([0.5, 0.75])}, "without": {"success": np.array([0.25, 0.25])}}
-        >>> difference("success", "with", "without")(arms).tolist()
-        [0.25, 0.5]
-    """
-    return lambda arms: arms[arm][number] - arms[baseline][number]
-
-
-def difference_at_equal_success(number: str, arm: str, baseline: str) -> Callable[[Arms], np.ndarray]:
-    """Statistic of two arms: a number of one, less that of the other, where both have the same pass rate, seed by seed.
-
-    The pass rate is 80 % of the way from the first one to the lower of the two best ones. Numbers between two points of a curve
-    are interpolated; a curve that falls back counts as its best pass rate so far.
-
-    Args:
-        number: name of a curve with as many points as `curve`, the pass rate.
-        arm: the one arm.
-        baseline: the other, with the same first policies.
-
-    Example:
-        >>> rate = np.array([[0.0, 0.5, 1.0]])
-        >>> arms = {"slow": {"curve": rate / 2, "entropy": 1 - rate / 4}, "fast": {"curve": rate, "entropy": 1 - rate}}
-        >>> difference_at_equal_success("entropy", "slow", "fast")(arms).round(3).tolist()
-        [0.2]
-    """
-
-    def statistic(arms: Arms) -> np.ndarray:
-        rates = {name: np.maximum.accumulate(arms[name]["curve"], axis=-1) for name in (arm, baseline)}
-        first = rates[arm][:, 0]
-        level = first + 0.8 * (np.minimum(rates[arm][:, -1], rates[baseline][:, -1]) - first)
-
-        def at(name: str) -> np.ndarray:
-            rows = zip(level, rates[name], arms[name][number], strict=True)
-            return np.array([np.interp(x, rate, numbers) for x, rate, numbers in rows])
-
-        return at(arm) - at(baseline)
-
-    return statistic
-
-
-STILL_LEARNING = 0.01
-"""Pass rate that arms gain in the last fifth of training, unless they have come to rest."""
-
-
-def still_learning(*arms: str) -> tuple[str, Callable[[Arms], np.ndarray]]:
-    """Condition that pass rates at the end can tell arms apart: their mean has not come to rest.
-
-    Where it has, each prompt is solved or lost for good, and the end says nothing about how well an arm learns.
-
-    Args:
-        arms: names of arms; each has a `curve` of five points after the first, or a multiple of that.
-
-    Example:
-        >>> words, gain = still_learning("one")
-        >>> bool(gain({"one": {"curve": np.array([[0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]])}}).item() > 0)
-        False
-    """
-
-    def gain(numbers: Arms) -> np.ndarray:
-        curve = np.mean([numbers[arm]["curve"] for arm in arms], axis=0)
-        fifth = (curve.shape[1] - 1) // 5
-        return curve[:, -1] - curve[:, -1 - fifth] - STILL_LEARNING
-
-    return f"gain of the pass rate in the last fifth of training, less {STILL_LEARNING:g}", gain
-
-
-def agreement(number: str, order: Sequence[str], *, tie: float) -> Callable[[Arms], np.ndarray]:
-    """Statistic of several arms: Kendall's rank correlation of an order with a number, where small differences are ties.
-
-    ::
-
-        (pairs in the order - pairs against it) / all pairs
-
-    Args:
-        number: name of a number.
-        order: names of arms, from the lowest number to the highest as the claim has it.
-        tie: pairs whose numbers differ by no more count on neither side.
-
-    Example:
-        >>> arms = {name: {"area": np.array([value])} for name, value in (("a", 0.1), ("b", 0.5), ("c", 0.5001))}
-        >>> agreement("area", ["a", "b", "c"], tie=0.01)(arms).round(2).tolist()
-        [0.67]
-    """
-
-    def statistic(arms: Arms) -> np.ndarray:
-        rises = [arms[high][number] - arms[low][number] for low, high in itertools.combinations(order, 2)]
-        return np.mean([np.sign(rise) * (np.abs(rise) > tie) for rise in rises], axis=0)
-
-    return statistic
-
-
-def student_quantile(freedom: int) -> float:
-    """97.5 % quantile of Student's t, by its expansion around the normal one; within 0.1 % from 4 degrees of freedom on.
-
-    Args:
-        freedom: degrees of freedom, at least 4.
-
-    Example:
-        >>> round(student_quantile(4), 2), round(student_quantile(15), 3)
-        (2.78, 2.131)
-
-    Source:
-        Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.7.5.
-    """
-    z, n = NormalDist().inv_cdf(0.975), freedom
-    return (
-        z
-        + (z**3 + z) / (4 * n)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * n**4)
-    )
-
-
-def over_seeds(values: Sequence[float] | np.ndarray) -> Interval:
-    """Mean over seeds with its t interval; no interval with fewer than `FEWEST_SEEDS`.
-
-    Example:
-        >>> over_seeds([1.0, 2.0, 3.0, 4.0, 5.0]).text(), over_seeds([1.0, 2.0]).text()
-        ('3 (1.04 to 4.96)', '1.5')
-    """
-    seeds = [float(value) for value in values]
-    if not seeds:
-        return Interval(math.nan, math.nan, math.nan, 0)
-    if len(seeds) < FEWEST_SEEDS:
-        return Interval(mean(seeds), math.nan, math.nan, len(seeds))
-    half = student_quantile(len(seeds) - 1) * stdev(seeds) / math.sqrt(len(seeds))
-    return Interval(mean(seeds), mean(seeds) - half, mean(seeds) + half, len(seeds))
-
-
-def verdict_of(interval: Interval, *, kind: Literal["above", "equal"], margin: float) -> Verdict:
-    """Decide a claim by an interval.
-
-    ::
-
-        above:  holds here if low > m             contradicted if high < -m             not seen at this scale if high ≤ m
-        equal:  holds here if -m < low, high < m  contradicted if low > m or high < -m
-        else not decided
-
-    Args:
-        interval: the statistic over seeds.
-        kind: what the claim says of it.
-        margin: m, not negative.
-
-    Returns:
-        The verdict; "not decided" with fewer than `FEWEST_SEEDS` seeds, and where a number is not finite.
-
-    Example:
-        >>> verdict_of(Interval(0.12, 0.1, 0.14, 8), kind="above", margin=0.05)
-        'holds here'
-        >>> verdict_of(Interval(0.12, 0.1, 0.14, 4), kind="above", margin=0.05)
-        'not decided'
-    """
-    _, low, high, seeds = interval
-    if seeds < FEWEST_SEEDS or not math.isfinite(low + high):
-        return "not decided"
-    if kind == "equal":
-        if -margin < low and high < margin:
-            return "holds here"
-        return "contradicted" if low > margin or high < -margin else "not decided"
-    if low > margin:
-        return "holds here"
-    if high < -margin:
-        return "contradicted"
-    return "not seen at this scale" if high <= margin else "not decided"
+    @property
+    def command(self) -> str:
+        """Command that runs the experiment again."""
+        return f"rljax claims --rerun {self.name}"
 
 
 def claims_folder() -> Path:
@@ -301,62 +104,42 @@ def claims_folder() -> Path:
     Raises:
         InputError: this installation has none.
     """
-    package = Path(__file__).resolve().parents[1]
-    for folder in (package / "experiments" / "claims", package.parent / "experiments" / "claims"):
-        if folder.is_dir():
-            return folder
-    raise InputError("This installation of rljax has no folder experiments/claims.")
+    return experiments_folder() / "claims"
 
 
-def claim_files() -> dict[str, Path]:
-    """Experiments on claims by name, in alphabetical order."""
-    return {file.stem: file for file in sorted(claims_folder().glob("*.py"))}
+def claim_names() -> list[str]:
+    """Names of the claims with committed results, in alphabetical order."""
+    return sorted(file.stem for file in claims_folder().glob("*.json"))
 
 
-@documented
-class Page(NamedTuple):
-    """A file of experiments/claims/."""
-
-    name: str
-    """Name of the claim."""
-    file: Path
-    """The file."""
-    text: str
-    """Its docstring: question, setting, deviations from the paper, command."""
-    claim: Claim
-    """Its claim."""
-
-
-def read_page(file: Path) -> Page:
-    """Read an experiment on a claim.
-
-    Raises:
-        InputError: the file cannot be run, has no docstring, or does not define `CLAIM`.
-    """
-    spec = importlib.util.spec_from_file_location(f"rljax_claim_{file.stem}", file)
-    if spec is None or spec.loader is None or not file.is_file():
-        raise InputError(f"{file} is not a Python file.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # so that its records can be documented
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # an experiment is user code
-        raise InputError(f"{file} cannot be run ({one_line(error)}); correct it.") from error
-    claim, text = vars(module).get("CLAIM"), module.__doc__
-    if not isinstance(claim, Claim):
-        raise InputError(f"{file} does not define CLAIM as an rljax.book.claims.Claim.")
-    if not text:
-        raise InputError(f"{file} has no docstring; it is the claim's page.")
-    return Page(file.stem, file, text.strip(), claim)
-
-
-def find_page(name: str) -> Page:
-    """Read a claim by name.
+def read_claim(name: str) -> ClaimResult:
+    """Read the committed result of a claim.
 
     Raises:
         InputError: there is no such claim.
     """
-    files = claim_files()
-    if name not in files:
-        raise InputError(f"There is no claim {name!r}{did_you_mean(name, files)} The claims are {', '.join(files)}.")
-    return read_page(files[name])
+    names = claim_names()
+    if name not in names:
+        raise InputError(f"There is no claim {name!r}{did_you_mean(name, names)} The claims are {', '.join(names)}.")
+    file = claims_folder() / f"{name}.json"
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    claim = stored["claim"]
+    condition = claim["condition_statistic"]
+    return ClaimResult(
+        name=name,
+        page=ast.get_docstring(ast.parse(file.with_suffix(".py").read_text(encoding="utf-8"))) or "",
+        date=stored["date"],
+        minutes=stored["seconds"] / 60,
+        **claim
+        | {
+            "statistic": read_interval(claim["statistic"]),
+            "condition_statistic": None if condition is None else read_interval(condition),
+            "figures": {words: read_interval(found) for words, found in claim["figures"].items()},
+        },
+    )
+
+
+def read_interval(stored: Mapping[str, Any]) -> Interval:
+    """Read an interval from JSON, in which null is NaN."""
+    value, low, high = (math.nan if stored[end] is None else stored[end] for end in ("value", "low", "high"))
+    return Interval(value, low, high, stored["seeds"])

@@ -4,18 +4,30 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from rljax import ops
 from rljax.algorithms import BY_NAME
-from rljax.records import documented
 
 SECTIONS = ("Args", "Returns", "Raises", "Example", "Source")
 WITHOUT_EQUATIONS = frozenset({"arrays", "checks", "later_tokens"})
+ROLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "Advantage": ("group", "baseline", "batch", "gae", "pass_at_k"),
+        "Ratio": ("ratio", "correction", "off_policy"),
+        "Loss": ("surrogate", "value", "categorical", "regularise"),
+        "Weights": ("weights", "selection", "token_choice", "masked"),
+        "KL": ("divergence", "reference"),
+        "Reward": ("shaping",),
+        "Preferences and distillation": ("preference", "direct_preference", "reference_free", "distillation"),
+        "In no paper": ("unpublished",),
+    }
+)
+"""Role in an algorithm -> the modules of its equations, in the order of the index."""
 
 
-@documented
 @dataclass(frozen=True)
 class Equation:
     """One equation, its source and its test."""
@@ -34,6 +46,31 @@ class Equation:
     """Name of the function in its module."""
     test: str
     """Path of its test file from the root of the repository."""
+
+
+def role_of(entry: Equation) -> str:
+    """Role of an op in an algorithm; of an algorithm `Algorithms`.
+
+    Raises:
+        ValueError: the module of the op has no role.
+    """
+    if entry.name in BY_NAME:
+        return "Algorithms"
+    folder = entry.name.partition(".")[0]
+    for role, modules in ROLES.items():
+        if folder in modules:
+            return role
+    raise ValueError(f"{folder!r} has no role; add it to rljax.book.equations.ROLES")
+
+
+def by_role(entries: Iterable[Equation]) -> dict[str, list[Equation]]:
+    """The entries of each role, roles and modules in the order of `ROLES`, algorithms last."""
+    found: dict[str, list[Equation]] = {role: [] for role in (*ROLES, "Algorithms")}
+    for entry in entries:
+        found[role_of(entry)].append(entry)
+    for role, modules in ROLES.items():
+        found[role].sort(key=lambda entry, modules=modules: modules.index(entry.name.partition(".")[0]))
+    return {role: group for role, group in found.items() if group}
 
 
 def sections(docstring: str) -> dict[str, str]:

@@ -1,24 +1,279 @@
-"""Errors in documents about these algorithms, with counterexamples that run."""
+"""Errors and ambiguities of published papers, and differences between papers, their authors' code and libraries.
 
-from string import ascii_lowercase
+Every entry says where the text is, what it says, and what is different, and computes a small example. `rljax errata` prints them.
+Versions of libraries: verl b178a3c (2026-01-29), TRL f2cd577 (2026-07-24), NeMo RL's documentation of 2026. Each entry was compared
+twice with the text that it names. Where a paper leaves a choice open, the entry says so, and does not call it an error.
 
-from rljax.book import errata_design_critic, errata_design_dapo, errata_design_group, errata_others
-from rljax.book.erratum import Erratum, Evidence
+Each check takes the form that it compares as an argument, by default that of the text; the tests also pass the right form, in which
+nothing differs.
+"""
 
-__all__ = ["Erratum", "Evidence", "errata", "run_all"]
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from rljax.algorithms import BY_NAME
+from rljax.files import read_toml
+from rljax.ops.batch import gpg_scale
+from rljax.ops.divergence import exact_kl, k1, k3
+from rljax.ops.gae import length_adaptive_lambda
+from rljax.ops.group import group_centered, group_normalized
+from rljax.ops.ratio import group_expectation_log_ratio_unnormalized
+from rljax.ops.surrogate import clipped, dual_clipped
+from rljax.ops.weights import constant_length, sequence_mean, token_mean, token_mean_per_group
+
+Kind = Literal["computed", "documentary", "ambiguity", "difference"]
 
 
-def errata() -> tuple[Erratum, ...]:
-    """Collect all entries, in the order of their numbers."""
-    files = (errata_design_critic, errata_design_dapo, errata_design_group, errata_others)
-    return tuple(sorted((entry for file in files for entry in file.ERRATA), key=_order))
+@dataclass(frozen=True)
+class Evidence:
+    """Result of a counterexample."""
+
+    numbers: str
+    """The computed numbers, in words."""
+    holds: bool
+    """Whether the numbers refute the claim, or show the difference."""
 
 
-def _order(entry: Erratum) -> tuple[int, str]:
-    digits = entry.number.rstrip(ascii_lowercase)
-    return int(digits), entry.number.removeprefix(digits)
+@dataclass(frozen=True)
+class Erratum:
+    """A claim of a text that is wrong, leaves a choice open, or differs from another text."""
+
+    number: str
+    """Number, such as `9b`; entries that differ only in the letter are parts of one error."""
+    document: str
+    """Title of the text."""
+    where: str
+    """Equation, theorem, table, section, or file and line."""
+    claim: str
+    """What the text says, in short."""
+    correction: str
+    """The correct statement, or the other reading."""
+    source: str
+    """Source of the correction: a paper, code, or arithmetic."""
+    check: Callable[[], Evidence] | None = None
+    """Function that computes the counterexample; None if there is nothing to compute."""
+    kind: Kind = "computed"
+    """`computed`: refuted by numbers. `documentary`: by a comparison of texts. `ambiguity`: a choice is left open. `difference`:
+    two texts that one expects to agree compute different numbers."""
 
 
 def run_all() -> list[tuple[Erratum, Evidence | None]]:
     """Run every counterexample, and return each entry with its evidence; None if the entry has no counterexample."""
-    return [(entry, None if entry.check is None else entry.check()) for entry in errata()]
+    return [(entry, None if entry.check is None else entry.check()) for entry in ERRATA]
+
+
+HALVES, QUARTERS = (0.5, 0.5), (0.25, 0.75)
+
+
+def differ(one: float, other: float) -> bool:
+    """Whether two numbers differ by more than rounding."""
+    return abs(one - other) > 1e-5
+
+
+def expected_gradient(
+    estimator: Callable[[jax.Array, jax.Array], jax.Array],
+) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """Gradient of an estimator that is a loss on sampled tokens, in expectation over the policy, by the logits."""
+
+    def gradient(logits: jax.Array, reference: jax.Array) -> jax.Array:
+        p = jax.lax.stop_gradient(jax.nn.softmax(logits))
+        return jax.grad(lambda x: (p * estimator(jax.nn.log_softmax(x), reference)).sum())(logits)
+
+    return gradient
+
+
+K1_GRADIENT, K3_GRADIENT = expected_gradient(k1), expected_gradient(k3)
+
+
+def gradient_of_kl(logits: jax.Array, reference: jax.Array) -> jax.Array:
+    """Gradient of D_KL(policy || reference)."""
+    return jax.grad(lambda x: exact_kl(x, reference))(logits)
+
+
+def unbiased_k3(gradient: Callable[[jax.Array, jax.Array], jax.Array] = K3_GRADIENT) -> Evidence:
+    """Compare value and gradient of k3 with those of the divergence that it estimates."""
+    logits, reference = jnp.log(jnp.array(HALVES)), jnp.log(jnp.array(QUARTERS))
+    value, exact = float((jnp.exp(logits) * k3(logits, reference)).sum()), float(exact_kl(logits, reference))
+    ours, right = float(gradient(logits, reference)[0]), float(gradient_of_kl(logits, reference)[0])
+    numbers = f"pi 1/2, 1/2, reference 1/4, 3/4: value {value:.4f} and {exact:.4f}; gradient by the first logit {ours:.4f}"
+    return Evidence(f"{numbers} and {right:.4f}", holds=differ(ours, right))
+
+
+def deviation_of(ddof: int = 1) -> Evidence:
+    """Compare the advantages of three rewards under two standard deviations."""
+    rewards = jnp.array([0.7, 0.5, 0.9])
+    one, other = (float(group_normalized(rewards, eps=0.0, ddof=each)[2]) for each in (0, ddof))
+    return Evidence(
+        f"rewards 0.7, 0.5, 0.9: the last advantage is {one:.3f} with ddof 0, {other:.3f} with ddof {ddof}",
+        differ(one, other),
+    )
+
+
+def unclamped_lambda(length: int) -> float:
+    """The lambda of VAPO's Eq. 5 with its alpha, 0.05."""
+    return 1 - 1 / (0.05 * length)
+
+
+def negative_lambda(lambda_: Callable[[int], float] = unclamped_lambda) -> Evidence:
+    """Evaluate the policy's lambda for short responses."""
+    shown = ", ".join(f"{lambda_(length):.2f} at {length}" for length in (1, 10, 19))
+    clamped = float(length_adaptive_lambda(jnp.array(10.0)))
+    return Evidence(f"lambda {shown} tokens; clamped {clamped:g} at 10", holds=min(map(lambda_, (1, 10, 19))) < 0)
+
+
+def token_means(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evidence:
+    """Weigh a token of a group of short responses beside a group of long ones."""
+    mask = jnp.arange(9)[None, None] < jnp.array([[1, 1], [9, 9]])[..., None]
+    ours = float(weights(mask)[0].sum())
+    paper = float(token_mean_per_group(mask)[0].sum())
+    return Evidence(
+        f"2 responses of 1 token, 2 of 9: the first group weighs {ours:.2f}; by Eq. 12 {paper:.2f}", differ(ours, paper)
+    )
+
+
+def underflow(length: int = 2000) -> Evidence:
+    """Evaluate GEPO's weight of whole responses in float32, on policy, at a probability of 1/2 for each token."""
+    logp = jnp.full((1, 2, length), jnp.log(0.5))
+    probability = float(jnp.exp(logp.sum(-1))[0, 0])
+    log_weight = float(group_expectation_log_ratio_unnormalized(logp, logp, jnp.ones(logp.shape, bool))[0, 0, 0])
+    numbers = f"{length} tokens: q(y|x) is {probability:g} in float32; computed in logarithms, log w is {log_weight:g}"
+    return Evidence(numbers, holds=probability == 0.0)
+
+
+def dual_clip(log_ratio: jax.Array, advantage: jax.Array, *, low: float, high: float) -> jax.Array:
+    """The dual clip with DAPO's range, at its usual cap of 3."""
+    return dual_clipped(log_ratio, advantage, low=low, high=high)
+
+
+def name_of_dapo(surrogate: Callable[..., jax.Array] = dual_clip) -> Evidence:
+    """Evaluate a dual clip and DAPO's clip for a token of negative advantage whose ratio has grown to 10."""
+    at, advantage = jnp.log(jnp.array([10.0])), -jnp.ones(1)
+    ours, paper = (float(of(at, advantage, low=0.2, high=0.28)[0]) for of in (surrogate, clipped))
+    return Evidence(f"ratio 10, A = -1: dual clip {ours:g}, DAPO {paper:g}", differ(ours, paper))
+
+
+def recommended_by_dr_grpo(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evidence:
+    """Weigh the token of a short response before and after the other response grows from 1 to 7 tokens."""
+    alone, longer = (jnp.arange(8)[None] < jnp.array([[1], [length]]) for length in (1, 7))
+    one, other = (float(weights(mask)[0, 0]) for mask in (alone, longer))
+    constant = partial(constant_length, max_length=8)
+    paper = [float(constant(mask)[0, 0]) for mask in (alone, longer)]
+    numbers = f"another response grows from 1 to 7 tokens: a token's weight is {one:.3f}, then {other:.3f}"
+    return Evidence(f"{numbers}; under Dr.GRPO {paper[0]:.4f}, then {paper[1]:.4f}", differ(one, other))
+
+
+def cause_of_length_bias(weights: Callable[[jax.Array], jax.Array] = sequence_mean) -> Evidence:
+    """Push on each token of two equally wrong responses, with the group's deviation left out on both sides."""
+    mask, advantage = jnp.arange(8)[None] < jnp.array([[2], [8]]), group_centered(jnp.array([0.0, 0.0, 1.0]))[:2, None]
+    short, long = (float(push) for push in (weights(mask) * advantage)[:, 0])
+    numbers = f"no division by the deviation, wrong responses of 2 and 8 tokens: {short:.4f} and {long:.4f} on each token"
+    return Evidence(numbers, differ(short, long))
+
+
+def verl_token_sum_norm(mask: jax.Array) -> jax.Array:
+    """Weights of verl's seq-mean-token-sum-norm for one micro-batch: the sum over sequences over a constant length of 8."""
+    return jnp.where(mask, 1 / 8, 0.0)
+
+
+def sum_over_sequences(weights: Callable[[jax.Array], jax.Array] = verl_token_sum_norm) -> Evidence:
+    """Compare the loss of a batch with that of the same batch twice, all tokens at 1."""
+    mask = jnp.ones((2, 4), bool)
+    once, twice = (float(weights(each).sum()) for each in (mask, jnp.concatenate([mask, mask])))
+    return Evidence(f"two responses of 4 tokens: loss {once:g}; the same two twice: {twice:g}", differ(once, twice))
+
+
+def verl_gpg_scale(rewards: jax.Array) -> float:
+    """The factor of verl's GPG: responses over responses whose score is not 0."""
+    return float(rewards.size / jnp.maximum(jnp.count_nonzero(rewards), 1))
+
+
+def factor_of_gpg(scale: Callable[[jax.Array], float] = verl_gpg_scale) -> Evidence:
+    """Compare the factor for two groups that both have a signal."""
+    rewards = jnp.array([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0]])
+    ours, paper = scale(rewards), float(gpg_scale(rewards))
+    return Evidence(
+        f"rewards 1 0 0 0 and 1 1 1 0, no group without a signal: {ours:g}; B / (B - M) is {paper:g}", differ(ours, paper)
+    )
+
+
+def verl_k3(logp: jax.Array, reference: jax.Array) -> jax.Array:
+    """verl's k3, whose value is clamped to 10."""
+    return jnp.clip(k3(logp, reference), -10, 10)
+
+
+def clamped_penalty(penalty: Callable[[jax.Array, jax.Array], jax.Array] = verl_k3) -> Evidence:
+    """Differentiate the penalty of a token that the reference gives e^3 times the probability."""
+    logp, reference = jnp.array([-4.0]), jnp.array([-1.0])
+    ours, paper = (float(jax.grad(lambda x, of=of: of(x, reference).sum())(logp)[0]) for of in (penalty, k3))
+    return Evidence(f"log pi_ref - log pi = 3: gradient {ours:.2f}, of Eq. 4 {paper:.2f}", differ(ours, paper))
+
+
+def verl_alone(rewards: jax.Array) -> jax.Array:
+    """verl's advantage of a group of one: mean 0 and deviation 1 are assumed."""
+    return rewards / (1 + 1e-6)
+
+
+def group_of_one(advantage: Callable[[jax.Array], jax.Array] = verl_alone) -> Evidence:
+    """Evaluate the advantage of a right response that is alone in its group."""
+    ours, centered = float(advantage(jnp.array([1.0]))[0]), 1.0 - 1.0
+    return Evidence(
+        f"one response of reward 1: advantage {ours:.6f}; minus the mean of its group {centered:g}", differ(ours, centered)
+    )
+
+
+def k1_as_loss(gradient: Callable[[jax.Array, jax.Array], jax.Array] = K1_GRADIENT) -> Evidence:
+    """Compare the expected gradient of k1 as a loss with that of the divergence."""
+    logits, reference = jnp.log(jnp.array(HALVES)), jnp.log(jnp.array(QUARTERS))
+    ours, right = (float(of(logits, reference)[0]) for of in (gradient, gradient_of_kl))
+    numbers = (
+        f"pi 1/2, 1/2, reference 1/4, 3/4: expected gradient by the first logit {ours:.4f}, of the divergence {right:.4f}"
+    )
+    return Evidence(numbers, differ(ours, right))
+
+
+def trl_cispo_weight(ratio: float, epsilon_high: float) -> float:
+    """TRL's weight of a token: the ratio, at most epsilon_high."""
+    return min(ratio, epsilon_high)
+
+
+def cispo_bound(weight: Callable[[float, float], float] = trl_cispo_weight) -> Evidence:
+    """Evaluate the weight of an on-policy token with a range of 0.28."""
+    ours, paper = weight(1.0, 0.28), min(1.0, 1 + 0.28)
+    return Evidence(f"ratio 1, epsilon_high 0.28: weight {ours:g}; by Eq. 5 {paper:g}", differ(ours, paper))
+
+
+def dapo_default(high: float = 0.2) -> Evidence:
+    """Evaluate a token of advantage 1 whose ratio has grown to 1.25."""
+    at, advantage = jnp.log(jnp.array([1.25])), jnp.ones(1)
+    paper = BY_NAME["dapo"]().surrogate
+    ours, theirs = (float(of(at, advantage)[0]) for of in (partial(clipped, low=0.2, high=high), paper))
+    return Evidence(f"ratio 1.25, A = 1: {ours:.2f}; DAPO {theirs:.2f}", differ(ours, theirs))
+
+
+CHECKS: tuple[Callable[[], Evidence], ...] = (
+    unbiased_k3,
+    deviation_of,
+    negative_lambda,
+    token_means,
+    underflow,
+    name_of_dapo,
+    recommended_by_dr_grpo,
+    cause_of_length_bias,
+    sum_over_sequences,
+    factor_of_gpg,
+    clamped_penalty,
+    group_of_one,
+    k1_as_loss,
+    cispo_bound,
+    dapo_default,
+)
+_BY_NAME = {check.__name__: check for check in CHECKS}
+ERRATA = tuple(
+    Erratum(**row | {"check": _BY_NAME[row["check"]]}) for row in read_toml("rljax.book", "errata.toml")["erratum"]
+)
+"""All entries, papers first."""

@@ -1,27 +1,24 @@
 """Family tree of the algorithms: every record beside the earlier records that it differs least from.
 
 The parent of an algorithm is computed, not declared: of all algorithms with an older paper, the one with the same function in the
-most slots; among equals, one of the same paper, else the oldest. An algorithm that learns from a teacher is no parent of one that
-learns from rewards. A paper may name another ancestor. Numbers do not count, nor do terms of the loss, which a coefficient of 0
-leaves out; they are listed among the changes. Papers are ordered by the first arXiv id
-in the algorithm's documentation. The hybrids of the design document, which has no date, come last.
+most slots; an advantage that reads other things of a rollout counts twice. Among equals, one of the same paper is chosen, else the
+oldest. An algorithm that learns from a teacher is no parent of one that learns from rewards. A paper may name another ancestor.
+Numbers do not count, nor do terms of the loss, which a coefficient of 0 leaves out; they are listed among the changes. Papers are
+ordered by the first arXiv id in the algorithm's documentation. The hybrids of the design document, which has no date, come last.
 """
 
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from rljax.algorithms import BY_NAME
+from rljax.algorithms import BY_NAME, Algorithm
 from rljax.book.equations import read_algorithm
 from rljax.book.slots import SIZES, Filling, fillings
-from rljax.records import documented
 
 UNDATED = "no paper"
-TEACHERS = {"teacher_advantage", "teacher_divergence"}
 NOTHING = Filling("nothing", "")
 
 
-@documented
 class Change(NamedTuple):
     """A slot in which an algorithm differs from its parent."""
 
@@ -43,7 +40,6 @@ class Change(NamedTuple):
         return f"{self.slot}: {self.before.function} → {self.after.text()}"
 
 
-@documented
 class Descent(NamedTuple):
     """An algorithm and the parent that it was found to have."""
 
@@ -97,6 +93,16 @@ def _without_lone_critic(record: Mapping[str, Filling], other: Mapping[str, Fill
     return rest if len(rest) == len(record) else rest | {"critic": record["critic.advantage"]}
 
 
+def learns_from_teacher(algorithm: Algorithm) -> bool:
+    """True if the algorithm learns from another model's distribution in place of rewards."""
+    return algorithm.needs("teacher_logp") or algorithm.needs("teacher_divergence")
+
+
+def what_advantage_reads(algorithm: Algorithm) -> tuple[str, ...] | None:
+    """Names of what the slot `advantage` reads; None if it is empty."""
+    return None if algorithm.advantage is None else algorithm.credits[-1].needs
+
+
 def genealogy() -> tuple[Descent, ...]:
     """Every algorithm with its parent, from the oldest paper to the newest.
 
@@ -105,6 +111,8 @@ def genealogy() -> tuple[Descent, ...]:
         'dapo'
     """
     held = {name: fillings(BY_NAME[name]()) for name in BY_NAME}
+    taught = {name: learns_from_teacher(BY_NAME[name]()) for name in BY_NAME}
+    reads = {name: what_advantage_reads(BY_NAME[name]()) for name in BY_NAME}
     papers = {name: paper_of(name) for name in BY_NAME}
     order = sorted(BY_NAME, key=lambda name: (papers[name], name))  # ids begin with year and month, letters come after them
     found = [Descent(order[0], papers[order[0]], None, ())]
@@ -114,8 +122,8 @@ def genealogy() -> tuple[Descent, ...]:
         parent = min(
             ways,
             key=lambda other: (
-                TEACHERS.isdisjoint(held[other]) != TEACHERS.isdisjoint(held[name]),
-                _other_functions(ways[other]),
+                taught[other] != taught[name],
+                _other_functions(ways[other]) + (None not in (pair := {reads[other], reads[name]}) and len(pair) > 1),
                 papers[other] != papers[name],
             ),
         )

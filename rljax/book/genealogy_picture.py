@@ -10,7 +10,6 @@ from matplotlib.patches import FancyBboxPatch
 
 from rljax.book.genealogy import Descent, genealogy, genealogy_text
 from rljax.errors import InputError
-from rljax.records import documented
 
 SUFFIXES = (".png", ".svg")
 INK, MUTED, LINE, BOX = "#1b1f24", "#57606a", "#8b949e", "#f6f8fa"
@@ -27,7 +26,6 @@ Drawn from the records."""
 DOTS_PER_INCH = 90
 
 
-@documented
 class Box(NamedTuple):
     """A box of the picture; lengths in inches."""
 

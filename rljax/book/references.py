@@ -8,13 +8,10 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from rljax.records import documented
-
 ENTRY = re.compile(r"^@(\w+)\{([^,\s]+),\n(.*?)^\}\n", re.MULTILINE | re.DOTALL)
 FIELD = re.compile(r"^  (\w+) *= \{(.*)\},?$", re.MULTILINE)
 
 
-@documented
 class Reference(NamedTuple):
     """An entry of the bibliography."""
 

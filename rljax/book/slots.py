@@ -5,16 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from rljax.algorithms import BY_NAME, Algorithm, Critic, Term
+from rljax.algorithms import BY_NAME, Algorithm, Credit, Critic, Term
 from rljax.algorithms.value_head import ValueHead
 from rljax.book.uses import ops_in, slots
-from rljax.records import documented
 
 SIZES = ("group_size", "critic.learning_rate_ratio", "critic.updates", "critic.pretraining_steps")
 """Slots that say how much is sampled and trained: they are settings of a run, and no equation."""
 
 
-@documented
 class Filling(NamedTuple):
     """Content of a slot."""
 
@@ -47,6 +45,8 @@ def filling(value: object) -> Filling:
     """
     if isinstance(value, float | int):
         return Filling("", f"{value:g}")
+    if isinstance(value, Credit):
+        return filling(value.function)
     if isinstance(value, Term):
         return Filling(_names(value, value.name), f"coefficient={value.coefficient:g}")
     if isinstance(value, ValueHead):

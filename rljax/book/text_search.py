@@ -10,14 +10,15 @@ letters and their names are one word (`λ`, `lambda`).
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
 from rljax.book.equations import Equation, equations
-from rljax.book.ideas import IDEAS
-from rljax.records import documented
+from rljax.files import read_toml
 
+IDEAS: Mapping[str, str] = read_toml("rljax.book", "ideas.toml")
+"""Name in the index -> phrases by which people look for it, separated by semicolons."""
 WEIGHTS = {"whole name": 12, "name": 10, "ideas": 7, "summary": 5, "source": 4, "module": 4, "formula": 3}
 PHRASE = 14
 MANY_WORDS = 3
@@ -37,7 +38,6 @@ ENDINGS = (
 SHORTEST_STEM = 3
 
 
-@documented
 class Match(NamedTuple):
     """An entry that a query finds."""
 

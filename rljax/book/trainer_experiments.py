@@ -5,13 +5,11 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from rljax.book.claims import claims_folder
-from rljax.records import documented
+from rljax.files import experiments_folder
 
 
-@documented
 class TrainerExperiment(NamedTuple):
-    """A file of experiments/ whose comparisons `rljax.book.claims.verdict_of` decides."""
+    """A file of experiments/ whose comparisons `verdict_of` of experiments/lab/claims.py decides."""
 
     name: str
     """Name of the file."""
@@ -30,14 +28,12 @@ class TrainerExperiment(NamedTuple):
 
 def trainer_experiments() -> dict[str, Path]:
     """Files of experiments/ that import `verdict_of` or `verdict_table` by name, in alphabetical order."""
-    files = sorted(claims_folder().parent.glob("*.py"))
+    files = sorted(experiments_folder().glob("*.py"))
     return {file.stem: file for file in files if _is_decided(ast.parse(file.read_text(encoding="utf-8")))}
 
 
 def _is_decided(tree: ast.Module) -> bool:
-    imports = [
-        node for node in tree.body if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rljax.book.")
-    ]
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lab.")]
     return any(name.name in ("verdict_of", "verdict_table") for node in imports for name in node.names)
 
 

@@ -16,20 +16,22 @@ from rljax.book.equations import equation_name, public_ops
 from rljax.ops.divergence import ema_update
 from rljax.ops.reference import adaptive_kl_coefficient, reset_reference
 from rljax.ops.unpublished.schedule import warmup_cosine
-from rljax.records import documented
 
 SWITCHED_OFF = (0.0, math.inf)
 """Defaults that leave a part of an algorithm out: a coefficient of 0, an infinite bound."""
 BY_NUMBER: Mapping[str, Callable[..., Any]] = MappingProxyType({"reference_rate": ema_update})
 """Slots that hold a number, and the op that the trainer calls with it unless it is 0."""
 BY_FLAG: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    {"--kl-target": adaptive_kl_coefficient, "--reference-period": reset_reference, "--schedule cosine": warmup_cosine}
+    {
+        "--kl-target": adaptive_kl_coefficient,
+        "--reference-period": reset_reference,
+        "--schedule quarter_cosine": warmup_cosine,
+    }
 )
 """Flags of the trainer that add an op to an algorithm; the first two to one with a penalty towards a reference."""
 OWN_PACKAGE = "rljax."
 
 
-@documented
 class Use(NamedTuple):
     """A slot of a record that is filled, and the ops that it calls."""
 

@@ -1,27 +1,34 @@
-"""Floor 6: the commands. Each module holds the record that Tyro parses for a command, and the function that runs the command.
+"""Layer 7: the commands. Each module holds the record that Tyro parses for a command, and the function that runs the command.
 
 Heavy imports are inside these functions, so that `--help` stays fast.
 """
 
+import contextlib
+import io
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import reduce
 from importlib import metadata
 from operator import or_
+from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import tyro
 
 from rljax.cli.adapt import Adapt, run_adapt
 from rljax.cli.algorithms import Algorithms, run_algorithms
 from rljax.cli.average import Average, run_average
+from rljax.cli.chat import Chat, run_chat
 from rljax.cli.claims import Claims, run_claims
+from rljax.cli.columns import columns_of, fitted, wrapped
 from rljax.cli.compare import Compare, run_compare
 from rljax.cli.compilation_cache import keep_compiled_programs
 from rljax.cli.completion import Completion
 from rljax.cli.config import Config, run_config
+from rljax.cli.conform import Conform, run_conform
 from rljax.cli.debug import Debug, run_debug
 from rljax.cli.doctor import Doctor, run_doctor
 from rljax.cli.ending import end_without_threads
@@ -29,7 +36,7 @@ from rljax.cli.equations import Equations, run_equations
 from rljax.cli.errata import Errata, run_errata
 from rljax.cli.evaluate import Eval, run_eval
 from rljax.cli.explain import Explain, run_explain
-from rljax.cli.flags import check_flags, check_own_flags
+from rljax.cli.flags import check_flags, check_own_flags, with_values
 from rljax.cli.generate import Generate, run_generate
 from rljax.cli.model import Export, Sample, run_export, run_sample
 from rljax.cli.pairs import Pairs, run_pairs
@@ -48,8 +55,9 @@ from rljax.cli.tune import Tune, run_tune
 from rljax.cli.version import check_jax, version_text
 from rljax.data.recipe import Preprocess
 from rljax.errors import InputError
-from rljax.files import causes, no_room
+from rljax.files import causes, check_local, limit_reached, no_room
 from rljax.lazy import lazy_names
+from rljax.machine import allow_open_files
 from rljax.text import did_you_mean, one_line, one_paragraph
 from rljax.training.config.start import DEFAULT_EXPERIMENT, Start
 from rljax.training.interrupt import INTERRUPTED
@@ -59,36 +67,38 @@ PROGRAM = """Reinforcement learning for language models in JAX.
 rljax train                       teach a small model arithmetic, in minutes
 rljax train --smoke               test this machine, in about a minute
 rljax train --model FOLDER_OR_HUB_ID --dataset FILE_OR_HUB_ID --reward exact
-rljax config [FLAGS]              print the settings in force, as a file for --config
-rljax plan [FLAGS]                memory and work of a run, before it is started
+rljax config [FLAGS]              print the settings in force, for --config
+rljax plan [FLAGS]                memory and work of a run, before it starts
 rljax tune --try NAME=VALUE,VALUE the best of several settings
-rljax eval RUN                    accuracy: greedy, avg@k, pass@k, maj@k, best of N
+rljax eval RUN                    accuracy: greedy, avg@k, pass@k, maj@k
 rljax sample RUN --prompt "3+4="  continue a prompt
+rljax chat RUN_OR_MODEL           talk to a model in the terminal
 rljax search RUN                  search over reasoning steps with the critic
-rljax generate RUN OUT.jsonl      training data that the model writes itself
+rljax generate RUN OUT.jsonl      training data written by the model
 rljax runs [FOLDER]               the runs in a folder: how far, and how well
 rljax doctor RUN                  what is wrong with a run, as a report (HTML)
 rljax compare RUN RUN [RUN ...]   settings, accuracy and answers side by side
-rljax debug RUN                   which term was not finite, in which row and token
-rljax plot RUN [RUN ...]          draw the curves of one or several runs
-rljax explain [NUMBER ...]        what a number of a run means, and what to do
+rljax debug RUN                   which term, row and token was not finite
+rljax plot RUN [RUN ...]          plot the curves of one or several runs
+rljax explain [METRIC ...]        what a metric of a run means, and what to do
 rljax export RUN FOLDER           write the model as a Hugging Face folder
-rljax average RUN RUN FOLDER      one model out of runs that began alike
+rljax average RUN RUN FOLDER      average the weights of runs that began alike
 rljax adapt RUN --feedback FILE   learn from feedback on a served model
 
-rljax preprocess INPUT OUTPUT     check a dataset, and drop bad and repeated rows
-rljax pairs RUN FILE              right and wrong responses of a policy, in pairs
+rljax preprocess INPUT OUTPUT     check a dataset; drop bad or repeated rows
+rljax pairs RUN FILE              right and wrong responses, as pairs
 rljax reward-model PAIRS          train a reward model on preference pairs
-rljax preference PAIRS --loss dpo train on preference pairs directly
+rljax preference PAIRS --loss dpo train on preference pairs: DPO and others
 
 rljax recommend [FACTS]           an algorithm for a task, with reasons
 rljax algorithms [NAME ...]       the algorithms: options, slots, equations
 rljax equations [WORDS ...]       search the equations: formula, paper, test
-rljax claims [NAME ...]           claims of papers, each put to the test
-rljax errata                      errors in documents, each with a counterexample
+rljax claims [NAME ...]           claims of papers, each tested
+rljax conform FILE.py:FUNCTION    your own loss or GAE, compared with a paper's
+rljax errata                      errors of papers and libraries, with examples
 
-rljax completion SHELL            complete commands and flags under the tab key
-rljax --version                   versions and devices, for a report of a fault
+rljax completion SHELL            tab completion for bash, zsh or tcsh
+rljax --version                   versions and devices, for a bug report
 
 `rljax COMMAND --help` explains a command."""
 
@@ -112,6 +122,7 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyT
         "config": (Config, run_config),
         "eval": (Eval, run_eval),
         "sample": (Sample, run_sample),
+        "chat": (Chat, run_chat),
         "search": (SearchSteps, run_search),
         "generate": (Generate, run_generate),
         "runs": (Runs, run_runs),
@@ -133,6 +144,7 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyT
         "equations": (Equations, run_equations),
         "claims": (Claims, run_claims),
         "recommend": (Recommend, run_recommend),
+        "conform": (Conform, run_conform),
         "errata": (Errata, run_errata),
         "completion": (Completion, run_completion),
     }
@@ -175,8 +187,36 @@ def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
         defaults[arguments[0]] = record(start.config)
     else:
         check_own_flags(arguments[0], arguments[1:], record)
-    words = ["--help" if word == "--help-all" else word for word in arguments]
-    return tyro.cli(_union(defaults), prog="rljax", args=words)
+    words = ["--help" if word == "--help-all" else word for word in with_values(arguments, record)]
+    if not {"-h", "--help"} & set(words):
+        command = tyro.cli(_union(defaults), prog="rljax", args=words)
+        for name, value in vars(command).items():
+            if isinstance(value, Path):
+                check_local(value, name)
+        return command
+    printed = _Terminal()
+    try:
+        with contextlib.redirect_stdout(printed):
+            return tyro.cli(_union(defaults), prog="rljax", args=words)
+    finally:
+        print(fitted(_plain_types(printed.getvalue()), columns_of(sys.stdout)), end="")
+
+
+def _shown_on(stream: TextIO, text: str) -> str:
+    """A refusal: wrapped for a terminal, and one line for files and other programs, which search it."""
+    return wrapped(text, columns_of(stream), indent="rljax: ", hang=" " * 4) if stream.isatty() else f"rljax: {text}"
+
+
+def _plain_types(text: str) -> str:
+    """Help without Tyro's mark of a setting that may be None, which its default shows; columns stay where they are."""
+    return re.sub(r"\{None\}\|(\S+)( *)", lambda found: found[1] + found[2] + " " * 7 * bool(found[2]), text)
+
+
+class _Terminal(io.StringIO):
+    """Text that is kept, colored as the terminal of this process would have it."""
+
+    def isatty(self) -> bool:
+        return sys.__stdout__ is not None and sys.__stdout__.isatty()
 
 
 def run(arguments: list[str]) -> int:
@@ -204,6 +244,8 @@ def answer_to(error: Exception) -> str | None:
         return str(answer)
     if no_room(error) is not None:
         return f"nothing can be written ({one_line(error)}); make room on that disk, or choose another."
+    if (limit := limit_reached(error)) is not None:
+        return f"{limit}."
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         small = "Take a smaller model, fewer or shorter responses, or a smaller --microbatch-rows."
         return f"there is not enough memory ({one_line(error)[:LONGEST_NAME]}). {small}"
@@ -215,13 +257,16 @@ def answer_to(error: Exception) -> str | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    The code is 0 for success, 1 if `errata` finds a claim that is not refuted or `plan` a run that does not fit, 2 for an input to
+    The code is 0 for success, 1 if an example of `errata` fails or `plan` a run that does not fit, 2 for an input to
     correct, 130 after Ctrl-C, and 141 if the reader of the pipe has gone. Without `arguments` it is the command of this process,
     which then ends: a thread that code of the user has left behind does not hold it.
     """
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if arguments is not None:
         return _run_main(words)
+    if sys.stdout is None or sys.stderr is None:  # closed before the start
+        nowhere = Path(os.devnull).open("w")  # noqa: SIM115  it stays open until the end
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     code = CRASHED
     try:
         code = _run_main(words)
@@ -239,6 +284,7 @@ def _run_main(words: list[str]) -> int:
             print(version_text())
             return 0
         check_jax(metadata.version("jax"))
+        allow_open_files()
         keep_compiled_programs(os.environ)
         code = run(words)
         sys.stdout.flush()
@@ -250,7 +296,7 @@ def _run_main(words: list[str]) -> int:
         text = answer_to(error)
         if text is None:
             raise
-        print(f"rljax: {one_paragraph(text)}", file=sys.stderr)
+        print(_shown_on(sys.stderr, one_paragraph(text)), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("rljax: interrupted.", file=sys.stderr)

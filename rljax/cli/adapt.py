@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import tyro
 
 from rljax.cli.loading import loading
-from rljax.training.config.adaptation import AdaptationConfig
+from rljax.programs.adaptation_config import AdaptationConfig
 from rljax.training.interrupt import INTERRUPTED
 
 
@@ -17,7 +17,7 @@ class Adapt:
     or false); "id" keeps a line from being learned twice, "logp" has the log-probability of each token under the model that drew
     it, and "finished" is false for a response that was cut off. A reward is compared with the mean of the others, the ratio to the
     model that drew the response is clipped, and the policy is held to the served model. After each batch a checkpoint is written,
-    with the place in the queue: the same command goes on there. Bad lines are named, and stand in rejects.jsonl.
+    with the place in the queue: the same command continues there. Bad lines are named and kept in rejects.jsonl.
     """
 
     config: tyro.conf.OmitArgPrefixes[AdaptationConfig]
@@ -26,8 +26,8 @@ class Adapt:
 def run_adapt(command: Adapt) -> int:
     """Follow the queue."""
     with loading(quiet=False):
+        from rljax.programs.adaptation_run import adapt  # noqa: PLC0415  --help need not wait for JAX
         from rljax.training.interrupt import Interrupted  # noqa: PLC0415  as above
-        from rljax.training.phases.adaptation_run import adapt  # noqa: PLC0415  --help need not wait for JAX
 
     try:
         adapt(command.config, say)

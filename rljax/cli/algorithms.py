@@ -7,10 +7,8 @@ from pathlib import Path
 import tyro
 
 from rljax.errors import InputError
-from rljax.records import documented
 
 
-@documented
 @dataclass(frozen=True)
 class Algorithms:
     """List the algorithms, the corrections and the parts, or show an algorithm slot by slot."""

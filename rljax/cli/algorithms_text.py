@@ -14,7 +14,7 @@ from rljax.book.slots import fillings
 from rljax.book.uses import Use, ops_in, slots, uses
 from rljax.cli.columns import columns_of, formula_lines, labelled, wrapped
 from rljax.records import required
-from rljax.training.config.algorithm_options import option_names
+from rljax.training.config.algorithm import option_names
 
 
 def show_algorithms(names: Sequence[str], stream: TextIO) -> None:
@@ -30,7 +30,7 @@ def show_algorithms(names: Sequence[str], stream: TextIO) -> None:
         return
     blocks = [_short(name, columns) for name in sorted(BY_NAME)]
     blocks += [_correction(name, correction, columns) for name, correction in CORRECTIONS.items()]
-    hint = "`rljax algorithms NAME` prints its formula, its slots with their equations, and what it grew out of."
+    hint = "`rljax algorithms NAME` prints its formula, its slots with their equations, and the nearest earlier algorithm."
     stream.write("\n".join([*blocks, "", wrapped(hint, columns)]) + "\n")
 
 
@@ -47,8 +47,10 @@ def algorithm_text(name: str, descents: Sequence[Descent], columns: int) -> str:
     lines += [_optional(use) for use in uses(name) if use.option]
     rows = {"source": entry.source, "options": options, "--without": " ".join(ABLATIONS.get(name, ())), "test": entry.test}
     (own,) = (descent for descent in descents if descent.name == name)
-    rows["grew from"] = own.parent or ""
-    rows["grew into"] = ", ".join(descent.name for descent in descents if descent.parent == name)
+    rows["nearest"] = (
+        f"{own.parent}, the earlier algorithm with the most equal slots; computed, not history" if own.parent else ""
+    )
+    rows["nearest of"] = ", ".join(descent.name for descent in descents if descent.parent == name)
     below = {"slots": lines}
     if own.parent:
         below[f"changes to {own.parent}"] = [change.text() for change in own.changes]

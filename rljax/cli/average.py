@@ -7,10 +7,8 @@ from typing import Literal
 import tyro
 
 from rljax.errors import InputError
-from rljax.records import documented
 
 
-@documented
 @dataclass(frozen=True)
 class Average:
     """Average the models of runs that began with the same weights, each trained on its own data (federated averaging).
@@ -34,7 +32,7 @@ def run_average(command: Average) -> int:
     Raises:
         InputError: there is no run, or `average` refuses them.
     """
-    from rljax.training.inference.averaging import average  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.programs.averaging import average  # noqa: PLC0415  --help need not wait for JAX
 
     if not command.folders:
         raise InputError("give the folders of two runs or more, and then the folder to write.")

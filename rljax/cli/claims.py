@@ -1,25 +1,23 @@
 """`rljax claims`: claims of papers, each with the experiment that decides it."""
 
+import importlib
 import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import tyro
 
-from rljax.cli.columns import columns_of, labelled, wrapped
+from rljax.book.claims import VERDICTS, ClaimResult, claim_names, read_claim
+from rljax.book.claims_summary import key, summary_lines
+from rljax.book.trainer_experiments import TrainerExperiment, read_trainer_experiment, trainer_experiments
+from rljax.cli.columns import columns_of, fitted, labelled, wrapped
 from rljax.errors import InputError
-from rljax.records import documented
-
-if TYPE_CHECKING:
-    from rljax.book.claim_results import Outcome
-    from rljax.book.claims import Page
-    from rljax.book.trainer_experiments import TrainerExperiment
+from rljax.files import experiments_folder
 
 
-@documented
 @dataclass(frozen=True)
 class Claims:
     """Show which claims of papers hold in small experiments, and with what numbers."""
@@ -34,66 +32,56 @@ class Claims:
     """Print JSON."""
 
 
-def claims_text(pages: Sequence["Page"], outcomes: Sequence["Outcome"], *, width: int) -> str:
+def claims_text(claims: Sequence[ClaimResult], *, width: int) -> str:
     """The claims under their verdicts, as plain text."""
-    from rljax.book.claims import VERDICTS  # noqa: PLC0415  --help need not wait for JAX
-
     parts = []
     for verdict in VERDICTS:
-        both = zip(pages, outcomes, strict=True)
-        blocks = [_entry(page, found, width) for page, found in both if found.verdict == verdict]
+        blocks = [_entry(claim, width) for claim in claims if claim.verdict == verdict]
         if blocks:
             title = f"{verdict} ({len(blocks)})"
             parts.append("\n\n".join([f"{title}\n{'=' * len(title)}", *blocks]))
     return "\n\n\n".join(parts)
 
 
-def _entry(page: "Page", outcome: "Outcome", width: int) -> str:
-    claim = page.claim
-    run = (
-        f"{outcome.statistic.seeds} seeds, {outcome.minutes:.1f} minutes, {outcome.date}" if outcome.date else "no results"
-    )
+def _entry(claim: ClaimResult, width: int) -> str:
+    run = f"{claim.statistic.seeds} seeds, {claim.minutes:.1f} minutes, {claim.date}"
     lines = [
-        page.name,
+        claim.name,
         labelled("claim", claim.text, width),
         labelled("source", f"{claim.paper}, {claim.place}", width),
-        labelled("statistic", f"{outcome.statistic.text()}: {claim.unit}", width),
+        labelled("statistic", f"{claim.statistic.text()}: {claim.unit}", width),
     ]
-    if claim.condition is not None and outcome.condition is not None:
-        words = f"{outcome.condition.text()} lies above 0: {claim.condition[0]}"
+    if claim.condition_statistic is not None:
+        words = f"{claim.condition_statistic.text()} is above 0: {claim.condition}"
         lines.append(labelled("a test if", words, width))
-    again = f"`{_command(page)}` runs experiments/claims/{page.file.name}"
+    lines += [labelled("budget", claim.budget, width)] if claim.budget else []
+    again = f"`{claim.command}` runs experiments/claims/{claim.name}.py"
     return "\n".join([*lines, labelled("run", run, width), labelled("again", again, width)])
 
 
-def _command(page: "Page") -> str:
-    return f"rljax claims --rerun {page.name}"
-
-
-def page_text(page: "Page", outcome: "Outcome", *, width: int) -> str:
+def page_text(claim: ClaimResult, *, width: int) -> str:
     """Page of a claim: its experiment in words, its rule, and its numbers."""
-    claim = page.claim
     rule = {
-        "above": f"it holds here if the 95 % interval lies above {claim.margin:g}, is contradicted if it lies below "
-        f"{-claim.margin:g}, and is not seen if nothing of it lies above {claim.margin:g}",
-        "equal": f"it holds here if the 95 % interval lies within {claim.margin:g} of 0, and is contradicted if it lies outside",
+        "above": f"it holds here if the 95 % interval is above {claim.margin:g}, is contradicted if it is below "
+        f"{-claim.margin:g}, and is not seen if none of it is above {claim.margin:g}",
+        "equal": f"it holds here if the 95 % interval is within {claim.margin:g} of 0, and is contradicted if it is outside",
     }[claim.kind]
-    lines = [_entry(page, outcome, width), labelled("verdict", f"{outcome.verdict}; {rule}", width)]
-    lines += [labelled("first look", claim.first_look_text(), width)] if claim.first_look else []
+    lines = [_entry(claim, width), labelled("verdict", f"{claim.verdict}; {rule}", width)]
+    lines += [labelled("first look", claim.first_look, width)] if claim.first_look else []
     lines += [labelled("pilot", claim.pilot, width)] if claim.pilot else []
-    lines += [labelled("also", f"{found.text()}: {name}", width) for name, found in outcome.figures.items()]
-    arms = [f"{arm}: {_means(numbers)}" for arm, numbers in outcome.arms.items()]
+    lines += [labelled("also", f"{found.text()}: {name}", width) for name, found in claim.figures.items()]
+    arms = [f"{arm}: {_means(numbers)}" for arm, numbers in claim.means.items()]
     lines += (
         ["", "Means over the seeds:", *(wrapped(arm, width, indent="    ", hang=" " * 8) for arm in arms)] if arms else []
     )
-    return "\n".join([*lines, "", page.text])
+    return "\n".join([*lines, "", fitted(claim.page, width)])
 
 
-def _means(numbers: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {array.mean():.3g}" for name, array in numbers.items() if array.ndim == 1)
+def _means(numbers: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {mean:.3g}" for name, mean in numbers.items())
 
 
-def trainer_text(experiments: Sequence["TrainerExperiment"], *, width: int) -> str:
+def trainer_text(experiments: Sequence[TrainerExperiment], *, width: int) -> str:
     """The experiments of the trainer, with their questions and where their results are."""
     title = f"in the trainer, decided by the same rule ({len(experiments)}; long)"
     blocks = [
@@ -110,28 +98,41 @@ def trainer_text(experiments: Sequence["TrainerExperiment"], *, width: int) -> s
     return "\n\n".join([f"{title}\n{'=' * len(title)}", *blocks])
 
 
-def claim_row(page: "Page", outcome: "Outcome") -> dict[str, Any]:
+def claim_row(claim: ClaimResult) -> dict[str, Any]:
     """A claim for JSON; None where there is no interval."""
-    claim, (value, low, high, seeds) = page.claim, outcome.statistic
+    value, low, high, seeds = claim.statistic
     finite = {"value": value, "low": low, "high": high}
     return {
-        "name": page.name,
+        "name": claim.name,
         "claim": claim.text,
         "paper": claim.paper,
         "place": claim.place,
-        "verdict": outcome.verdict,
+        "verdict": claim.verdict,
         "statistic": claim.unit,
         **{name: number if math.isfinite(number) else None for name, number in finite.items()},
         "kind": claim.kind,
         "margin": claim.margin,
+        "budget": claim.budget or None,
+        "condition": claim.condition or None,
         "pilot": claim.pilot or None,
-        "first_look": claim.first_look and claim.first_look._asdict(),
+        "first_look": claim.first_look or None,
         "seeds": seeds,
-        "minutes": round(outcome.minutes, 2),
-        "date": outcome.date or None,
-        "file": f"experiments/claims/{page.file.name}",
-        "command": _command(page),
+        "minutes": round(claim.minutes, 2),
+        "date": claim.date,
+        "file": f"experiments/claims/{claim.name}.py",
+        "command": claim.command,
     }
+
+
+def run_experiments(names: Sequence[str], *, again: bool) -> None:
+    """Run experiments on claims with the laboratory, which is in experiments/lab."""
+    if not names:
+        return
+    sys.path.insert(0, str(experiments_folder()))
+    laboratory = importlib.import_module("lab.results")
+    for name in names:
+        print(f"running {name} ...", file=sys.stderr)
+        laboratory.run_claim(name, again=again)
 
 
 def run_claims(command: Claims) -> int:
@@ -140,45 +141,37 @@ def run_claims(command: Claims) -> int:
     Raises:
         InputError: there is no such claim, or both pages and runs are asked for.
     """
-    from rljax.book.claim_results import outcome_of, read_results, run_page  # noqa: PLC0415
-    from rljax.book.claims import claim_files, find_page  # noqa: PLC0415
-    from rljax.book.trainer_experiments import read_trainer_experiment, trainer_experiments  # noqa: PLC0415
-
     runs, files = (*command.rerun, *command.finish), trainer_experiments()
     if command.name and runs:
         raise InputError("Give names of claims to print, or --rerun or --finish with names to run, not both.")
     for name in files.keys() & {*runs}:
         raise InputError(f"{name} is an experiment of the trainer; run {read_trainer_experiment(files[name]).command}.")
+    run_experiments(command.rerun, again=True)
+    run_experiments(command.finish, again=False)
     named = [read_trainer_experiment(files[name]) for name in command.name if name in files]
     names = [name for name in (*command.name, *runs) if name not in files]
-    pages = [find_page(name) for name in (names if command.name or runs else claim_files())]
-    for page in pages if runs else ():
-        from rljax.book.claim_picture import draw  # noqa: PLC0415
-
-        print(f"running {page.name} ...", file=sys.stderr)
-        results = run_page(page, again=page.name in command.rerun)
-        draw(page.claim, outcome_of(page, results), page.file.with_suffix(".png"))
-    outcomes = [outcome_of(page, read_results(page)) for page in pages]
+    claims = [read_claim(name) for name in (names if command.name or runs else claim_names())]
     width = columns_of(sys.stdout)
     if command.json:
-        rows = [claim_row(page, found) for page, found in zip(pages, outcomes, strict=True)]
-        rows += [each._asdict() for each in named]
+        rows = [*map(claim_row, claims), *(each._asdict() for each in named)]
         print(json.dumps(rows, indent=2, ensure_ascii=False))
     elif command.name or runs:
-        texts = [page_text(page, found, width=width) for page, found in zip(pages, outcomes, strict=True)]
+        texts = [page_text(claim, width=width) for claim in claims]
         print("\n\n\n".join([*texts, *(f"{each.text}\n\n{each.table}" for each in named)]))
     else:
         trained = trainer_text([read_trainer_experiment(file) for file in files.values()], width=width)
-        print("\n\n\n".join([claims_text(pages, outcomes, width=width), trained, wrapped(total(outcomes), width)]))
+        lines = summary_lines({claim.name: claim.verdict for claim in claims})
+        first = "\n".join([*lines, "", key(), "", wrapped(total(claims), width)])
+        print("\n\n\n".join([first, claims_text(claims, width=width), trained]))
     return 0
 
 
-def total(outcomes: Sequence["Outcome"]) -> str:
+def total(claims: Sequence[ClaimResult]) -> str:
     """Count the verdicts, in words."""
-    verdicts = [found.verdict for found in outcomes]
+    verdicts = [claim.verdict for claim in claims]
     counted = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
-    minutes = sum(found.minutes for found in outcomes)
+    minutes = sum(claim.minutes for claim in claims)
     return (
-        f"{len(outcomes)} claims: {counted}. All experiments together took {minutes:.0f} minutes. The worlds are small: a verdict "
+        f"{len(claims)} claims: {counted}. All experiments together took {minutes:.0f} minutes. The worlds are small: a verdict "
         "is about them. `rljax claims NAME` prints the experiment of a claim."
     )

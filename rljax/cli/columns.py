@@ -1,4 +1,4 @@
-"""Plain text that fits the columns of a terminal: no name is cut, and a line that is too long goes on below, indented."""
+"""Plain text that fits the columns of a terminal: no name is cut, and a line that is too long continues below, indented."""
 
 import re
 import shutil
@@ -9,6 +9,8 @@ from typing import TextIO
 COLUMNS_IN_A_PIPE = 80
 NARROWEST, WIDEST = 60, 120
 LABEL = 12
+FRAME = "│╭╰├┃"
+"""Signs of a line that belongs to a frame."""
 
 
 def columns_of(stream: TextIO) -> int:
@@ -24,8 +26,8 @@ def wrapped(text: str, columns: int, *, indent: str = "", hang: str = "") -> str
     Args:
         text: one paragraph.
         columns: columns to fill.
-        indent: what stands before the first line.
-        hang: what stands before the others.
+        indent: put before the first line.
+        hang: put before the other lines.
     """
     return textwrap.fill(
         text, columns, initial_indent=indent, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
@@ -33,7 +35,7 @@ def wrapped(text: str, columns: int, *, indent: str = "", hang: str = "") -> str
 
 
 def labelled(label: str, text: str, columns: int) -> str:
-    """A label in a column of its own, and a paragraph beside it."""
+    """A label in a column of its own, and a paragraph next to it."""
     return wrapped(text, columns, indent=f"    {label:<{LABEL}}", hang=" " * (LABEL + 4))
 
 
@@ -41,7 +43,7 @@ def formula_lines(formula: str, columns: int) -> list[str]:
     """Lines of a formula, indented by 4; one that is too long is broken at its wide gaps, then at its spaces.
 
     Args:
-        formula: lines in which equations beside each other are separated by four spaces or more.
+        formula: lines in which equations next to each other are separated by four spaces or more.
         columns: columns to fill.
     """
     fitted: list[str] = []
@@ -51,6 +53,21 @@ def formula_lines(formula: str, columns: int) -> list[str]:
             fits = len(part) + 4 <= columns
             fitted += [f"    {part}".rstrip()] if fits else wrapped(part, columns, indent="    ", hang=" " * 8).splitlines()
     return fitted
+
+
+def fitted(text: str, columns: int) -> str:
+    """Wrap the lines of a text that are too long; tables and frames stay unchanged.
+
+    Example:
+        >>> print(fitted("one two three\\n│ a frame of │", 8))
+        one two
+        three
+        │ a frame of │
+    """
+    lines = [
+        line if len(line) <= columns or set(line) & set(FRAME) else wrapped(line, columns) for line in text.split("\n")
+    ]
+    return "\n".join(lines)
 
 
 def with_paragraphs(rows: Sequence[tuple[str, str]], columns: int) -> str:

@@ -9,10 +9,8 @@ import tyro
 
 from rljax.cli.columns import columns_of
 from rljax.errors import InputError
-from rljax.records import documented
 
 
-@documented
 @dataclass(frozen=True)
 class Compare:
     """Compare runs: settings that differ, held-out accuracy with 95 % intervals, curves, and answers to the same problems."""

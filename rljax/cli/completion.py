@@ -5,17 +5,16 @@ from typing import Literal
 
 import tyro
 
-from rljax.records import documented
 
-
-@documented
 @dataclass(frozen=True)
 class Completion:
-    """Print a script that completes commands and flags under the tab key.
+    """Print a script for tab completion of commands and flags.
 
-    bash:  rljax completion bash > ~/.local/share/bash-completion/completions/rljax
-    zsh:   rljax completion zsh > ~/.zfunc/_rljax     (with `fpath+=~/.zfunc` before `compinit` in ~/.zshrc)
-    tcsh:  rljax completion tcsh > ~/.rljax.tcsh      (with `source ~/.rljax.tcsh` in ~/.tcshrc)
+    bash: rljax completion bash > ~/.local/share/bash-completion/completions/rljax
+
+    zsh: rljax completion zsh > ~/.zfunc/_rljax (with `fpath+=~/.zfunc` before `compinit` in ~/.zshrc)
+
+    tcsh: rljax completion tcsh > ~/.rljax.tcsh (with `source ~/.rljax.tcsh` in ~/.tcshrc)
     """
 
     shell: tyro.conf.Positional[Literal["bash", "zsh", "tcsh"]]

@@ -8,13 +8,11 @@ from typing import Any
 import yaml
 
 from rljax.cli.starting import Settings, flags_in
-from rljax.records import documented
 from rljax.settings.flat import flat_names
 from rljax.training.config import TrainConfig
 from rljax.training.config.start import DEFAULT, Start
 
 
-@documented
 @dataclass(frozen=True)
 class Config(Settings):
     """Print the settings that `rljax train` would use with the same flags, and where each comes from.

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 import tyro
 
 from rljax.cli.columns import columns_of, labelled, wrapped
-from rljax.records import documented
 from rljax.text import printable, shortened
 
 if TYPE_CHECKING:
-    from rljax.training.lifecycle.debugging import Diagnosis, Term
+    from rljax.programs.debugging import Diagnosis, Term
 
 CAUSES: Mapping[str, str] = {
-    "reward": "The reward function returned this number. Make it return finite numbers, or None for no opinion.",
+    "reward": "The reward function returned this number. Make it return finite numbers, or None to abstain.",
     "behaviour_logp": "The sampler stored this log-probability, so the parameters that sampled were broken already.",
     "policy_logp": "The sampler stored this log-probability, so the parameters that sampled were broken already.",
     "ref_logp": "The reference model computes this: its parameters, or the model's dtype, overflow.",
@@ -40,7 +39,6 @@ LONGEST = 300
 """Characters of a prompt or a response."""
 
 
-@documented
 @dataclass(frozen=True)
 class Debug:
     """Replay the batch that stopped a run because loss or gradient was not finite, or an update far too large.
@@ -52,15 +50,18 @@ class Debug:
 
     batch: tyro.conf.Positional[Path]
     """Folder of the run, or the file stopped_batch.safetensors in it."""
+    trust: bool = False
+    """Execute the algorithm and the step reward that the run's config.json names, if they are code: file.py:function or
+    module:function."""
     json: bool = False
     """Print JSON."""
 
 
 def run_debug(command: Debug) -> int:
     """Replay the batch and name the cause."""
-    from rljax.training.lifecycle.debugging import diagnose  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.programs.debugging import diagnose  # noqa: PLC0415  --help need not wait for JAX
 
-    found = diagnose(command.batch)
+    found = diagnose(command.batch, trust=command.trust)
     if command.json:
         cause = found.cause
         row = {"step": found.kept.step, "checkpoint": found.kept.checkpoint, "update_norm": str(found.update_norm)}
@@ -81,7 +82,7 @@ def location_of(found: "Diagnosis", term: "Term") -> dict[str, str]:
 
 def text(found: "Diagnosis", columns: int) -> str:
     """The diagnosis on a terminal."""
-    rows, cause = found.kept.lesson.groups.rollout.rewards.size, found.cause
+    rows, cause = found.kept.scored_rollout.groups.rollout.rewards.size, found.cause
     lines = [
         wrapped(
             f"Step {found.kept.step}, {rows} responses, parameters of checkpoint {found.kept.checkpoint}. The update's norm is "

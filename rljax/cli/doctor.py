@@ -8,10 +8,8 @@ from pathlib import Path
 import tyro
 
 from rljax.cli.columns import columns_of, wrapped
-from rljax.records import documented
 
 
-@documented
 @dataclass(frozen=True)
 class Doctor:
     """Examine a run, finished or not: the alarms that it raised, what they mean, and which setting to change.

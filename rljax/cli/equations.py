@@ -6,10 +6,8 @@ from dataclasses import dataclass
 import tyro
 
 from rljax.errors import InputError
-from rljax.records import documented
 
 
-@documented
 @dataclass(frozen=True)
 class Equations:
     """List every equation with its source, or search them: the best matches are printed with formula, source and links."""

@@ -8,10 +8,9 @@ from dataclasses import asdict
 from typing import TextIO
 
 from rljax.algorithms import BY_NAME
-from rljax.book.equations import Equation, equations
-from rljax.book.ideas import IDEAS
+from rljax.book.equations import Equation, by_role, equations
 from rljax.book.references import cited, references
-from rljax.book.text_search import Match, content_words, search
+from rljax.book.text_search import IDEAS, Match, content_words, search
 from rljax.book.uses import calls_of_ops, calls_of_records, ops_in, users, uses
 from rljax.cli.columns import columns_of, formula_lines, labelled, with_paragraphs, wrapped
 from rljax.errors import InputError
@@ -50,12 +49,26 @@ def entry_text(entry: Equation, linked: Mapping[str, tuple[str, ...]], columns: 
     return "\n".join([head, "", *formula_lines(entry.equation, columns), "", *shown, *below])
 
 
+MOST_USED = 10
+"""Equations that stand first in the index."""
+
+
+def most_used() -> list[tuple[Equation, int]]:
+    """The equations that most algorithms use, each with their number; the more used ones first."""
+    used = users(calls_of_records())
+    entries = [(entry, sum(name in BY_NAME for name in used[entry.name])) for entry in equations() if entry.name in used]
+    return sorted(entries, key=lambda pair: -pair[1])[:MOST_USED]
+
+
 def index_text(entries: Sequence[Equation], columns: int) -> str:
-    """Every entry by its module: its name, its summary and its source."""
-    parts: list[str] = []
-    for (module, test), group in itertools.groupby(entries, key=lambda entry: (_shelf(entry), entry.test)):
-        rows = [(entry.name, f"{entry.summary} [{entry.source}]") for entry in group]
-        parts.append(f"{wrapped(f'{module}, {test}', columns)}\n{with_paragraphs(rows, columns)}")
+    """The most used equations; then every entry by its role and module: its name, its summary and its source."""
+    first = [(entry.name, f"{entry.summary} [{count} algorithms]") for entry, count in most_used()]
+    parts = [f"The {len(first)} most used\n{with_paragraphs(first, columns)}"]
+    for role, group in by_role(entries).items():
+        parts.append(f"{role}\n{'=' * len(role)}")
+        for (module, test), own in itertools.groupby(group, key=lambda entry: (_shelf(entry), entry.test)):
+            rows = [(entry.name, f"{entry.summary} [{entry.source}]") for entry in own]
+            parts.append(f"{wrapped(f'{module}, {test}', columns)}\n{with_paragraphs(rows, columns)}")
     return "\n\n".join(parts)
 
 

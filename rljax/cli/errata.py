@@ -1,26 +1,26 @@
-"""`rljax errata`: errors in documents, with the results of their counterexamples."""
+"""`rljax errata`: errors and ambiguities of papers and libraries, with the results of their counterexamples."""
 
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rljax.book.erratum import Erratum, Evidence
 from rljax.cli.columns import columns_of, wrapped
-from rljax.records import documented
+
+if TYPE_CHECKING:
+    from rljax.book.errata import Erratum, Evidence
 
 
-@documented
 @dataclass(frozen=True)
 class Errata:
-    """Recompute the counterexample to every known error in documents about these algorithms."""
+    """Recompute the example of every known error, ambiguity or difference in published papers, their code, and libraries."""
 
     json: bool = False
     """Print JSON."""
 
 
-def errata_text(results: Sequence[tuple[Erratum, Evidence | None]], *, width: int = 100) -> str:
+def errata_text(results: "Sequence[tuple[Erratum, Evidence | None]]", *, width: int = 100) -> str:
     """The entries under the titles of their documents, as plain text."""
     documents = dict.fromkeys(entry.document for entry, _ in results)
     parts = []
@@ -31,19 +31,31 @@ def errata_text(results: Sequence[tuple[Erratum, Evidence | None]], *, width: in
     return "\n\n\n".join(parts)
 
 
-def _erratum_text(entry: Erratum, evidence: Evidence | None, width: int) -> str:
-    lines = {"claim": entry.claim, "correction": f"{entry.correction} ({entry.source})", "computed": _verdict(evidence)}
+def _erratum_text(entry: "Erratum", evidence: "Evidence | None", width: int) -> str:
+    lines = {
+        "claim": entry.claim,
+        "correction": f"{entry.correction} ({entry.source})",
+        "computed": _verdict(entry, evidence),
+    }
     shown = [wrapped(f"{label + ':':<12}{text}", width, indent=" " * 4, hang=" " * 16) for label, text in lines.items()]
     return "\n".join([wrapped(f"{entry.number}. {entry.where}", width, hang=" " * 4), *shown])
 
 
-def _verdict(evidence: Evidence | None) -> str:
+SHOWN = {
+    "ambiguity": ("The readings differ.", "They do NOT differ."),
+    "difference": ("They differ.", "They do NOT differ."),
+}
+"""Kind of an entry -> what its numbers say if they hold, and if they do not; of other kinds a claim is refuted."""
+
+
+def _verdict(entry: "Erratum", evidence: "Evidence | None") -> str:
     if evidence is None:
         return "nothing to compute; compare with the source"
-    return f"{evidence.numbers}. {'Refuted.' if evidence.holds else 'NOT refuted.'}"
+    yes, no = SHOWN.get(entry.kind, ("Refuted.", "NOT refuted."))
+    return f"{evidence.numbers}. {yes if evidence.holds else no}"
 
 
-def errata_rows(results: Sequence[tuple[Erratum, Evidence | None]]) -> list[dict[str, Any]]:
+def errata_rows(results: "Sequence[tuple[Erratum, Evidence | None]]") -> list[dict[str, Any]]:
     """The entries for JSON; `refuted` is None if there is nothing to compute."""
     names = ("number", "document", "where", "claim", "correction", "source", "kind")
     return [
@@ -67,7 +79,7 @@ def run_errata(command: Errata) -> int:
         print(json.dumps(errata_rows(results), indent=2, ensure_ascii=False))
     else:
         width = columns_of(sys.stdout)
-        refuted = f"{len(computed) - failed} of {len(computed)} counterexamples refute their claims"
+        refuted = f"{len(computed) - failed} of {len(computed)} examples show what their entries say"
         total = f"{len(results)} errata: {refuted}; {len(results) - len(computed)} entries have only a source."
         print(errata_text(results, width=width), wrapped(total, width), sep="\n\n")
     return 1 if failed else 0

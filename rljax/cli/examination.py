@@ -9,18 +9,17 @@ from typing import Any, NamedTuple
 from rljax.errors import InputError
 from rljax.evaluation.comparison import compare, interval_of, measured_by
 from rljax.files import atomic_write
-from rljax.records import documented
+from rljax.options.remedies import Remedied
 from rljax.settings.flat import flat_names
 from rljax.tracking.display_text import clock_time
 from rljax.tracking.html_report import Contents, page
 from rljax.tracking.phase_times import time_text
-from rljax.tracking.plots import plot_curves, plot_numbers
+from rljax.tracking.plots import plot_curves, plot_metrics
 from rljax.tracking.rows import Row, check_remedy, check_sample, check_start, json_safe, lines_of, parse_row
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.summary import Summary, rows_so_far
 from rljax.training.config import TrainConfig
 from rljax.training.config.train import GROUPS
-from rljax.training.monitoring.remedies import Remedied
 from rljax.training.parts.seams import saved_settings
 
 PANELS = (
@@ -28,7 +27,7 @@ PANELS = (
     *("kl_to_reference", "sampler_gap", "clip_fraction_low", "clip_fraction_high"),
     *("up_clipped_probability", "reward_length_correlation", "repetition", "commonest_response"),
 )
-"""Numbers that alarms look at and that are not among the curves."""
+"""Metrics that alarms look at and that are not among the curves."""
 SHOWN_ANSWERS, SHOWN_SAMPLES = 8, 8
 
 
@@ -109,9 +108,8 @@ def write_report(folder: RunFolder, summary: Summary, out: Path) -> None:
         ) from error
 
 
-@documented
 class Settings(NamedTuple):
-    """Settings of a run, as they are shown."""
+    """Settings of a run, as shown to a person."""
 
     flat: Mapping[str, Any]
     """Settings by flag."""
@@ -122,7 +120,7 @@ class Settings(NamedTuple):
 
 
 def settings_of(folder: RunFolder) -> Settings:
-    """Settings of a run; those of another version are shown as they are in its `config.json`."""
+    """Settings of a run; those of another version are shown unchanged from its `config.json`."""
     defaults = json_safe(TrainConfig().to_flat(), "settings")
     try:
         config, own_parts = saved_settings(folder.config)
@@ -170,7 +168,7 @@ def rows_of(path: Path, check: Callable[[Row], str | None]) -> list[Row]:
 
 
 def pictures(folder: RunFolder) -> dict[str, bytes]:
-    """The curves, and the other numbers that alarms look at; none before the first step."""
+    """The curves, and the other metrics that alarms look at; none before the first step."""
     rows, found = rows_so_far(folder), {}
     if not rows:
         return found
@@ -178,6 +176,6 @@ def pictures(folder: RunFolder) -> dict[str, bytes]:
         file = Path(scratch) / "curves.png"
         plot_curves(rows, file, title="")
         found["Curves"] = file.read_bytes()
-        if plot_numbers(rows, PANELS, file, title=""):
-            found["What the alarms look at"] = file.read_bytes()
+        if plot_metrics(rows, PANELS, file, title=""):
+            found["Metrics with alarms; dashed: the limit of the alarm"] = file.read_bytes()
     return found

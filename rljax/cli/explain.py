@@ -1,23 +1,26 @@
-"""`rljax explain`: what the numbers of a run mean."""
+"""`rljax explain`: what the metrics of a run mean, and in which form a reward reads answers."""
 
+import inspect
 import json
 import sys
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import tyro
 
 from rljax.cli.columns import columns_of, labelled, wrapped
-from rljax.records import documented
-from rljax.tracking.glossary import GLOSSARY, LABELS, Entry, find_entry
+from rljax.rewards import BY_NAME
+from rljax.rewards.correctness import form_of
+from rljax.tracking.glossary import GLOSSARY, GROUPS, LABELS, Entry, find_entry
 
 
-@documented
 @dataclass(frozen=True)
 class Explain:
-    """Explain the numbers of a run: what each is, its unit and formula, what to expect of it, and what to do."""
+    """Explain the metrics of a run: what each is, its unit and formula, what to expect, and what to do."""
 
-    names: tyro.conf.Positional[tuple[str, ...]] = field(default=())
-    """Names as in metrics.jsonl or on the screen, such as kl or "filtered groups"; by default all are listed."""
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[METRIC ...]")] = field(default=())
+    """Metrics, named as in metrics.jsonl or on the screen, such as kl or "filtered groups", or rewards, such as math; by default
+    all metrics are listed."""
     json: bool = False
     """Print JSON."""
 
@@ -38,13 +41,24 @@ def entry_text(entry: Entry, columns: int) -> str:
 
 
 def list_text(columns: int) -> str:
-    """All names, each with the first sentence of its meaning."""
-    lines = []
-    for entry in GLOSSARY:
-        sentence = entry.meaning.split(". ")[0].rstrip(".")
-        lines.append(f"{entry.name}\n{wrapped(sentence, columns, indent='    ', hang='    ')}")
-    hint = "`rljax explain NAME` has formula, unit, what to expect and what to do."
-    return "\n".join([*lines, "", wrapped(hint, columns)])
+    """All names by group, each with the first sentence of its meaning."""
+    parts = []
+    for group, entries in GROUPS.items():
+        lines = [f"{group}\n{'=' * len(group)}"]
+        for entry in entries:
+            sentence = entry.meaning.split(". ")[0].rstrip(".")
+            lines.append(f"{entry.name}\n{wrapped(sentence, columns, indent='    ', hang='    ')}")
+        parts.append("\n".join(lines))
+    hint = "`rljax explain METRIC` prints its formula, its unit, what to expect and what to do."
+    return "\n\n".join([*parts, wrapped(hint, columns)])
+
+
+def reward_text(name: str, columns: int) -> str:
+    """What a reward gives, and in which form it reads answers."""
+    reward = BY_NAME[name]
+    summary = (inspect.getdoc(reward) or "").partition("\n\n")[0]
+    head = wrapped(f"{name}: {summary}", columns, hang="    ")
+    return "\n".join([head, labelled("reads", f"{form_of(reward)}", columns)])
 
 
 def run_explain(command: Explain) -> int:
@@ -53,13 +67,17 @@ def run_explain(command: Explain) -> int:
     Raises:
         InputError: a name is unknown.
     """
-    entries = [find_entry(name) for name in command.names]
+    rewards = [name for name in command.names if name in BY_NAME]
+    entries = [find_entry(name) for name in command.names if name not in BY_NAME]
     columns = columns_of(sys.stdout)
     if command.json:
-        rows = [entry._asdict() | {"label": LABELS.get(entry.name)} for entry in entries or GLOSSARY]
+        chosen = entries if command.names else GLOSSARY
+        rows = [{"name": name, "reads": form_of(BY_NAME[name])} for name in rewards]
+        rows += [entry._asdict() | {"label": LABELS.get(entry.name)} for entry in chosen]
         print(json.dumps(rows, indent=2, ensure_ascii=False))
-    elif entries:
-        print("\n\n".join(entry_text(entry, columns) for entry in entries))
+    elif command.names:
+        texts = [*(reward_text(name, columns) for name in rewards), *(entry_text(entry, columns) for entry in entries)]
+        print("\n\n".join(texts))
     else:
         print(list_text(columns))
     return 0

@@ -1,22 +1,27 @@
 """Flags of the commands: which exist, and an answer to each that does not."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, get_type_hints
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
-from rljax.cli.elsewhere import IN_COMMAND, ours_for, plain
-from rljax.cli.starting import flags_in
+from rljax.cli.elsewhere import absent, ours_for, plain, tables
+from rljax.cli.starting import flags_in, value_of
 from rljax.errors import InputError
 from rljax.settings.flat import flat_names
 from rljax.tasks import TASKS, full_name
-from rljax.text import did_you_mean
+from rljax.text import did_you_mean, nearest_first
 from rljax.training.config import TrainConfig
 from rljax.training.config.typed import hints_of
 
 FURTHER = ("--help", "--help-all", "--data")
 """Flags that are no field of a record; `--data` is another name of `--replicas`."""
+SAME: Mapping[str, str] = MappingProxyType(
+    {"bf16": "bfloat16", "fp32": "float32", "flash": "blockwise", "flash_attention_2": "blockwise", "sdpa": "blockwise"}
+)
+"""Words of other libraries, and ours."""
 
 
 def known_flags(record: type, config: TrainConfig) -> set[str]:
@@ -49,6 +54,10 @@ def check_flags(arguments: Sequence[str], record: type, config: TrainConfig) -> 
     for flag in flags_in(arguments):
         if flag not in known:
             raise InputError(_answer(flag, known, config))
+    hints = dict(_bare_names(record, get_type_hints(record)))
+    for group in config.groups().values():
+        hints |= hints_of(type(group))
+    check_choices(arguments, hints)
 
 
 def flags_of(record: type) -> set[str]:
@@ -62,8 +71,16 @@ def flags_of(record: type) -> set[str]:
         elif tyro.conf.Positional not in markers:
             word = flag.replace("_", "-")
             aliases = [alias for marker in markers for alias in getattr(marker, "aliases", None) or ()]
-            flags |= {f"--{word}", *aliases} | ({f"--no-{word}"} if kind is bool else set())
+            flags |= {f"--{word}", *aliases} | ({f"--no-{word}"} if kind in (bool, bool | None) else set())
     return flags
+
+
+def with_values(arguments: Sequence[str], record: type) -> list[str]:
+    """Arguments in which each flag of a setting that is on, off or undecided has its value: `--no-chat` becomes `--chat False`."""
+    hints = get_type_hints(record)
+    switches = [flag.replace("_", "-") for name, flag in flat_names(record).items() if hints[name] == bool | None]
+    values = {f"--{no}{switch}": [f"--{switch}", str(not no)] for switch in switches for no in ("", "no-")}
+    return [word for argument in arguments for word in values.get(argument, [argument])]
 
 
 def check_own_flags(command: str, arguments: Sequence[str], record: type) -> None:
@@ -75,9 +92,51 @@ def check_own_flags(command: str, arguments: Sequence[str], record: type) -> Non
     known = flags_of(record)
     for flag in flags_in(arguments):
         if flag not in known:
-            ours = IN_COMMAND.get(command, {}).get(plain(flag.removeprefix("--")))
+            ours = tables().by_command.get(command, {}).get(plain(flag.removeprefix("--")))
             advice = did_you_mean(flag, known) if ours is None else f"; {'use ' * ours.startswith('--')}{ours}."
             raise InputError(f"`rljax {command}` has no option {flag}{advice} `rljax {command} --help` lists all options.")
+    check_choices(arguments, _all_hints(record))
+
+
+def _all_hints(record: type) -> dict[str, Any]:
+    """Type of each setting of a command, those of its groups included."""
+    hints = hints_of(record)
+    for hint in list(hints.values()):
+        if isinstance(hint, type) and is_dataclass(hint):
+            hints |= _all_hints(hint)
+    return hints
+
+
+def check_choices(arguments: Sequence[str], hints: Mapping[str, Any]) -> None:
+    """Refuse a value that is not one of the words of its flag, with the nearest of them.
+
+    Args:
+        arguments: flags and their values.
+        hints: type of each setting by its flat name.
+
+    Raises:
+        InputError: names the first such value.
+    """
+    for name, hint in hints.items():
+        words = _words(hint)
+        flag = f"--{name.replace('_', '-')}"
+        value = value_of(flag, arguments)
+        if words and value is not None and not value.startswith("--") and value not in words:
+            advice = f"choose one of {', '.join(words)}."
+            raise InputError(f"{flag} is {value!r}{nearest_first(SAME.get(value, value), words, advice)}")
+
+
+def _words(hint: Any) -> tuple[str, ...]:
+    """The words that a setting can be; none if it can be anything else, too."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _words(arguments[0])
+    if origin is Literal:
+        return tuple(map(str, arguments))
+    if origin in (Union, UnionType):
+        parts = [("None",) if part is NoneType else _words(part) for part in arguments]
+        return tuple(word for part in parts for word in part) if all(parts) else ()
+    return ()
 
 
 def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -98,4 +157,7 @@ def _answer(flag: str, known: set[str], config: TrainConfig) -> str:
     ours = ours_for(name)
     if ours is not None:
         return f"There is no option {flag}; use {ours}."
+    reason = absent(name)
+    if reason is not None:
+        return f"There is no option {flag}. {reason}"
     return f"There is no option {flag}{did_you_mean(flag, known)} `rljax train --help-all` lists all options."

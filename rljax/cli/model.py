@@ -9,10 +9,9 @@ import tyro
 
 from rljax.cli.hosts import join_hosts
 from rljax.errors import InputError
-from rljax.records import documented
+from rljax.programs.answer_settings import ChatSwitch
 
 
-@documented
 @dataclass(frozen=True)
 class Sample:
     """Continue prompts with a trained model."""
@@ -28,7 +27,7 @@ class Sample:
     temperature: float = 0.0
     """Sampling temperature; 0 always takes the likeliest token."""
     top_k: int | None = None
-    """Draw from the k likeliest tokens only."""
+    """Sample from the k likeliest tokens only."""
     top_p: float | None = None
     """Draw from the smallest set of tokens with this share of probability."""
     stop: tuple[str, ...] | None = None
@@ -37,15 +36,24 @@ class Sample:
     """Ids of tokens that end a continuation, besides those of the model and of the run."""
     max_response_tokens: int | None = None
     """Maximum number of tokens of a continuation; by default the run's."""
+    environment: str | None = None
+    """Environment that answers the model's turns, as for `rljax train`; by default the run's."""
+    environment_options: str | None = None
+    """Arguments of the environment's class, as a JSON object."""
+    trust: bool = False
+    """Execute the environment that the run's config.json names, if that is code: file.py:Class or module:Class."""
+    accept_changes: bool = False
+    """Open a run although its chat template or tokenizer has changed since its last start."""
+    chat: ChatSwitch = None
+    """Make each prompt the user's turn in the tokenizer's chat template, or do not; by default as in the run."""
     tokenizer: str | None = None
     """Tokenizer for a model folder without one: 'bytes', 'characters', 'ids' (ids as text), a folder or a hub id."""
     checkpoint: Literal["best", "last"] = "best"
     """Checkpoint of the run."""
     seed: int = 0
-    """Seed of the draws."""
+    """Random seed of the sampling."""
 
 
-@documented
 @dataclass(frozen=True)
 class Export:
     """Write a run's model as a Hugging Face folder.
@@ -82,7 +90,7 @@ def run_sample(command: Sample) -> int:
     """Print continuations."""
     from rljax.data.problem import Problem  # noqa: PLC0415  --help need not wait for JAX
     from rljax.data.tokenizer import IDS, IdTokenizer  # noqa: PLC0415
-    from rljax.training.inference.trained_policy import find_run, load  # noqa: PLC0415
+    from rljax.programs.trained_policy import find_run, load  # noqa: PLC0415
     from rljax.training.parts.tokenizer import has_tokenizer  # noqa: PLC0415
 
     if not command.prompt and not command.prompt_ids:
@@ -95,12 +103,23 @@ def run_sample(command: Sample) -> int:
         tokenizer=IDS if ids_alone else command.tokenizer,
         problems=[Problem(prompt, "") for prompt in command.prompt] or [Problem("", "")],
         max_response_tokens=command.max_response_tokens,
+        chat=command.chat,
+        environment=command.environment,
+        environment_options=command.environment_options,
+        trust=command.trust,
+        accept_changes=command.accept_changes,
     )
+    if opened.skipped is not None:
+        print(
+            f"note: the run's environment {opened.skipped} is code that its config.json names, so it is not executed and a prompt "
+            "gets one turn; read it, then add --trust.",
+            file=sys.stderr,
+        )
     names = ("count", "temperature", "top_k", "top_p", "stop", "stop_ids", "seed")
     drawn = {name: getattr(command, name) for name in names}
     for prompt, texts in zip(command.prompt, opened.sample(command.prompt, **drawn) if command.prompt else [], strict=True):
         for text in texts:
-            print(f"{prompt}{text}")
+            print(f"{prompt}\n{text}" if opened.config.model.chat else f"{prompt}{text}")
     if command.prompt_ids:
         drawn_ids = opened.sample_ids([command.prompt_ids], **drawn)[0]
         if ids_alone:
@@ -117,7 +136,7 @@ def run_export(command: Export) -> int:
     join_hosts(command.coordinator, command.hosts, command.host)
     from rljax.data.tokenizer import holds_tokenizer  # noqa: PLC0415  --help need not wait for JAX
     from rljax.parallel import is_first  # noqa: PLC0415
-    from rljax.training.inference.export import export  # noqa: PLC0415
+    from rljax.programs.export import export  # noqa: PLC0415
 
     folder = export(
         command.target,

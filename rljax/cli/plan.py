@@ -8,20 +8,21 @@ from typing import Any
 
 from rljax.cli.starting import Settings
 from rljax.errors import InputError
-from rljax.records import documented
 from rljax.settings.sizes import byte_count
 from rljax.training.config import TrainConfig
 from rljax.training.config.start import Start
 
+CPU = "cpu"
+"""Kind of the devices whose arrays are in the memory of the process."""
 
-@documented
+
 @dataclass(frozen=True)
 class Plan(Settings):
-    """Say what `rljax train` with the same flags would need on each device, before it is started.
+    """Estimate what `rljax train` with the same flags would need per device, before it starts.
 
     Of the model only config.json is read, and the devices may be absent. The programs are compiled, not run. With --device-memory
     or --device the command ends with the code 1 if the run does not fit, and names flags with which it would. With --device it also
-    says how long each phase of a step takes at least.
+    prints the least time of each phase of a step; with --device cpu, it counts the process and the programs instead.
 
     Programs that only accelerators have (`--attention cudnn`, `splash`) are counted as blockwise attention; the mask that cuDNN
     reads is added.
@@ -32,7 +33,8 @@ class Plan(Settings):
     device_memory: str | None = None
     """Memory of one device, such as 80GB; by default that of --device."""
     device: str | None = None
-    """Kind of the devices, whose peak figures give the least time of a step: a100, h100, h200, b200, v5e, v5p or v6e."""
+    """Kind of the devices, whose peak figures give the least time of a step: a100, h100, h200, b200, v5e, v5p or v6e;
+    or cpu, whose memory is that of this machine."""
     prompt_length: int | None = None
     """Tokens of the longest prompt; by default --max-prompt-tokens."""
 
@@ -54,19 +56,21 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
     if copy > count:
         raise InputError(f"The parameters are cut over {copy} devices (--fsdp, --tensor); plan with --device-count {copy}.")
     pretend_devices(os.environ, count)
-    from rljax.training.memory.cache_memory import USABLE  # noqa: PLC0415  --help need not wait for JAX
-    from rljax.training.memory.plan import plan_of  # noqa: PLC0415
-    from rljax.training.memory.roofline import device_of  # noqa: PLC0415
+    from rljax.programs.plan import plan_of  # noqa: PLC0415
+    from rljax.programs.roofline import device_of  # noqa: PLC0415
+    from rljax.training.memory_plan import USABLE  # noqa: PLC0415  --help need not wait for JAX
 
-    device = None if command.device is None else device_of(command.device)
+    on_cpu = command.device == CPU
+    device = None if command.device is None or on_cpu else device_of(command.device)
     memory = command.device_memory
-    if memory is None and device is not None:
-        memory = f"{device.memory / 1e9:g}GB"
+    if memory is None and command.device is not None:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // count if device is None else device.memory
+        memory = f"{total / 1e9:.4g}GB"
     room = None if memory is None else int(USABLE * byte_count(memory))
     length = config.data.max_prompt_tokens if command.prompt_length is None else command.prompt_length
     if sys.stderr.isatty():
         print("compiling the programs of a step; a large model takes minutes", file=sys.stderr, flush=True)
-    plan = plan_of(config, count, length, room=room)
+    plan = plan_of(config, count, length, room=room, on_cpu=on_cpu)
     print("\n".join([*table_of(plan, config, count), *time_table(plan, config, command, device)]))
     if room is None:
         return 0
@@ -74,7 +78,7 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
         print(f"It fits {memory}.")
         return 0
     print(f"It does not fit {memory}, of which a plan may fill nine tenths.")
-    print(_way_out(config, count, length, room))
+    print(_way_out(config, count, length, room, on_cpu=on_cpu))
     return 1
 
 
@@ -82,22 +86,23 @@ def table_of(plan: Any, config: TrainConfig, count: int) -> list[str]:
     """The plan as lines of a table.
 
     Args:
-        plan: a `rljax.training.memory.plan.Plan`.
+        plan: a `rljax.programs.plan.Plan`.
         config: the settings.
         count: number of devices.
     """
     sampling = config.sampling
     rows = {
         "parameters": plan.parameters,
-        "optimiser": plan.optimizer,
+        "optimizer": plan.optimizer,
         "reference": plan.reference,
         "critic": plan.critic,
-        "old parameters": plan.ring,
+        "options": plan.options,
         "in an update: temporaries": plan.temporaries,
         "in a critic's update": plan.critic_temporaries,
         "in an update: cuDNN's mask": plan.mask,
         "while sampling: weights": plan.sampler,
         "while sampling: cache": plan.cache,
+        "process and programs": plan.host,
         "largest sum": plan.peak,
     }
     devices = "1 device" if count == 1 else f"each of {count} devices"
@@ -114,12 +119,12 @@ def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> li
     """The work of each phase of a step as lines of a table, with its least time if the kind of device is known.
 
     Args:
-        plan: a `rljax.training.memory.plan.Plan`.
+        plan: a `rljax.programs.plan.Plan`.
         config: the settings.
         command: number and name of the devices.
-        device: a `rljax.training.memory.roofline.Device`, or None.
+        device: a `rljax.programs.roofline.Device`, or None.
     """
-    from rljax.training.memory.roofline import speed_of  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.programs.roofline import speed_of  # noqa: PLC0415  --help need not wait for JAX
 
     count, speed = command.device_count, speed_of(config.model.dtype)
     head = f"  {'in one step':<28}{'operations':>12}{'GB moved':>10}{'GB sent':>10}"
@@ -133,13 +138,13 @@ def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> li
     return lines if device is None else [*lines, f"  {'sum':<60}{total:>10.2f}"]
 
 
-def _way_out(config: TrainConfig, count: int, length: int, room: int) -> str:
+def _way_out(config: TrainConfig, count: int, length: int, room: int, *, on_cpu: bool) -> str:
     """The first flags, one after the other, with which the run fits."""
-    from rljax.training.memory.plan import plan_of  # noqa: PLC0415
-    from rljax.training.memory.state_memory import changes_to_try, way_out  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.programs.plan import plan_of  # noqa: PLC0415
+    from rljax.training.memory_plan import changes_to_try, way_out  # noqa: PLC0415  --help need not wait for JAX
 
     changes = changes_to_try(config, count)
-    out = way_out(config, changes, lambda changed: plan_of(changed, count, length, room=room).peak, room)
+    out = way_out(config, changes, lambda changed: plan_of(changed, count, length, room=room, on_cpu=on_cpu).peak, room)
     if out.fits:
         return f"With {' '.join(out.flags)} it would: {out.needed / 1e9:.3f} GB."
     tried = f" with {' '.join(out.flags)}: {out.needed / 1e9:.3f} GB" if out.flags else ""

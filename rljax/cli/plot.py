@@ -1,4 +1,4 @@
-"""`rljax plot`: draw the curves of runs."""
+"""`rljax plot`: plot the curves of runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,13 +8,11 @@ from typing import Any
 import tyro
 
 from rljax.errors import InputError
-from rljax.records import documented
 
 
-@documented
 @dataclass(frozen=True)
 class Plot:
-    """Draw the curves of a run again, or the held-out accuracy of several runs in one picture."""
+    """Plot the curves of a run again, or the held-out accuracy of several runs in one figure."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of runs."""

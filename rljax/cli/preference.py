@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import tyro
 
 from rljax.cli.loading import loading
-from rljax.training.config.preference import PreferenceConfig
+from rljax.preference.config import PreferenceConfig
 from rljax.training.interrupt import INTERRUPTED
 
 
@@ -20,16 +20,18 @@ class Preference:
     """
 
     config: tyro.conf.OmitArgPrefixes[PreferenceConfig]
+    resume: str | None = None
+    """Folder of an interrupted training to continue, in place of the pairs: with its settings, optimizer and order."""
 
 
 def run_preference(command: Preference) -> int:
     """Train, and write the folder."""
     with loading(quiet=command.config.quiet):
+        from rljax.programs.preference import train_preference  # noqa: PLC0415
         from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
-        from rljax.training.phases.preference import train_preference  # noqa: PLC0415
 
     try:
-        train_preference(command.config)
+        train_preference(command.config, resume=command.resume)
     except Interrupted:
         return INTERRUPTED
     return 0

@@ -1,6 +1,10 @@
 """`rljax preprocess`: prepare a dataset for training."""
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+
+import numpy as np
+from jaxtyping import Bool, Float32
 
 from rljax.data.recipe import Preprocess
 
@@ -11,10 +15,20 @@ def run_preprocess(command: Preprocess) -> int:
 
     from rljax.data.prepared_folder import preprocess, report_table  # noqa: PLC0415
     from rljax.rewards import resolve  # noqa: PLC0415
-    from rljax.rewards.protocol import score  # noqa: PLC0415
 
     reward = resolve("exact" if command.reward is None else command.reward)
-    prepared = preprocess(command, partial(score, reward, max_failure_share=0.0))
+    prepared = preprocess(command, partial(_verify, reward))
     Console().print(report_table(prepared.report))
     print(f"Dataset: {command.output}")
     return 0
+
+
+def _verify(
+    reward: Callable, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, Sequence]
+) -> tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"], Bool[np.ndarray, "N"]]:
+    """Rewards, whether there is a verdict, and whether the completion states no answer in the form that the reward reads."""
+    from rljax.rewards.failure import UNSTATED  # noqa: PLC0415
+    from rljax.rewards.protocol import judge  # noqa: PLC0415
+
+    scores = judge(reward, prompts, completions, columns, max_failure_share=0.0)
+    return scores.total, scores.valid, scores.failed == UNSTATED

@@ -10,19 +10,30 @@ from typing import Any
 
 import tyro
 
-from rljax.book.choosing import Bearing, Evidence, Facts, Recommendation, Rule, Says, recommend, table, weigh_verdict
-from rljax.book.choosing_rules import ALGORITHMS, PARTS
+from rljax.book.choosing import (
+    ALGORITHMS,
+    PARTS,
+    Bearing,
+    Evidence,
+    Facts,
+    Recommendation,
+    Rule,
+    Says,
+    recommend,
+    table,
+    weigh_verdict,
+)
+from rljax.book.claims import VERDICTS, read_claim
+from rljax.book.trainer_experiments import read_trainer_experiment, trainer_experiments
 from rljax.cli.columns import columns_of, labelled, wrapped
 from rljax.errors import InputError
-from rljax.records import documented
 
 
-@documented
 @dataclass(frozen=True)
 class Recommend:
     """Recommend an algorithm, its parts and flags for a task, and print the command.
 
-    Nothing is asked: a fact that no flag gives has its default, which is shown. Each reason stands with the experiments of
+    There are no questions: a fact without a flag has its default, which is printed. Each reason is followed by the experiments of
     `rljax claims` that bear on it, and with what they say.
     """
 
@@ -36,10 +47,6 @@ class Recommend:
 
 def evidence_of(rules: Iterable[Rule]) -> dict[str, list[Evidence]]:
     """Evidence of the experiments on each rule's claims; case -> one entry for each claim."""
-    from rljax.book.claim_results import outcome_of, read_results  # noqa: PLC0415  --help need not wait for JAX
-    from rljax.book.claims import find_page  # noqa: PLC0415  as above
-    from rljax.book.trainer_experiments import trainer_experiments  # noqa: PLC0415  as above
-
     of_trainer = trainer_experiments()
     found: dict[str, list[Evidence]] = {}
     for rule in rules:
@@ -48,21 +55,17 @@ def evidence_of(rules: Iterable[Rule]) -> dict[str, list[Evidence]]:
             if name in of_trainer:
                 found[rule.case].append(_evidence_of_trainer(of_trainer[name], rule.choice, bearing))
                 continue
-            page = find_page(name)
-            outcome = outcome_of(page, read_results(page))
-            result = f"{outcome.statistic.text()}, {page.claim.unit}"
-            text = f"{page.claim.text}: {outcome.verdict}, {result}"
+            claim = read_claim(name)
+            result = f"{claim.statistic.text()}, {claim.unit}"
+            text = f"{claim.text}: {claim.verdict}, {result}"
             if bearing == "against":
-                text = f"a claim against this advice, {outcome.verdict}: {page.claim.text}; {result}"
-            found[rule.case].append(Evidence(name, outcome.verdict, weigh_verdict(bearing, outcome.verdict), text))
+                text = f"a claim against this advice, {claim.verdict}: {claim.text}; {result}"
+            found[rule.case].append(Evidence(name, claim.verdict, weigh_verdict(bearing, claim.verdict), text))
     return found
 
 
 def _evidence_of_trainer(file: Path, choice: str, bearing: Bearing) -> Evidence:
     """Evidence of an experiment of the trainer: the verdicts on the choice in the last of its rows, that of the largest change."""
-    from rljax.book.claims import VERDICTS  # noqa: PLC0415  --help need not wait for JAX
-    from rljax.book.trainer_experiments import read_trainer_experiment  # noqa: PLC0415  as above
-
     experiment = read_trainer_experiment(file)
     row = [line for line in experiment.table.splitlines() if line.startswith(f"| {choice} |")][-1]
     counts = {verdict: row.count(f": {verdict} |") for verdict in VERDICTS}
@@ -72,13 +75,23 @@ def _evidence_of_trainer(file: Path, choice: str, bearing: Bearing) -> Evidence:
     return Evidence(file.stem, verdict, says.pop() if len(says) == 1 else "is open", text)
 
 
+CONTRADICTED = (
+    "the paper advises it, and a small experiment here speaks against it; compare runs with and without it (`rljax tune`) before "
+    "you rely on it"
+)
+"""What follows where an experiment contradicts a piece of advice."""
+
+
 def _reason(rule: Rule, evidence: Mapping[str, list[Evidence]], width: int) -> list[str]:
     lines = [
         labelled("case", rule.case, width),
         labelled("because", rule.because, width),
         labelled("advice of", rule.source, width),
     ]
-    return lines + [labelled(each.says, f"{each.claim}: {each.text}", width) for each in evidence[rule.case]]
+    lines += [labelled(each.says, f"{each.claim}: {each.text}", width) for each in evidence[rule.case]]
+    if any(each.says == "contradicts" for each in evidence[rule.case]):
+        lines.append(labelled("so", CONTRADICTED, width))
+    return lines
 
 
 def recommendation_text(found: Recommendation, evidence: Mapping[str, list[Evidence]], *, width: int) -> str:

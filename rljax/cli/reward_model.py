@@ -6,11 +6,9 @@ import tyro
 
 from rljax.cli.loading import loading
 from rljax.preference.config import RewardModelConfig
-from rljax.records import documented
 from rljax.training.interrupt import INTERRUPTED
 
 
-@documented
 @dataclass(frozen=True)
 class RewardModel:
     """Train a reward model on preference pairs (Bradley-Terry).
@@ -22,16 +20,18 @@ class RewardModel:
 
     config: tyro.conf.OmitArgPrefixes[RewardModelConfig]
     """Settings of one training of a reward model on preference pairs."""
+    resume: str | None = None
+    """Folder of an interrupted training to continue, in place of the pairs: with its settings, optimizer and order."""
 
 
 def run_reward_model(command: RewardModel) -> int:
     """Train the reward model, and write its folder."""
     with loading(quiet=command.config.quiet):
+        from rljax.programs.reward_model_training import train_reward_model  # noqa: PLC0415
         from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
-        from rljax.training.phases.reward_model import train_reward_model  # noqa: PLC0415
 
     try:
-        train_reward_model(command.config)
+        train_reward_model(command.config, resume=command.resume)
     except Interrupted:
         return INTERRUPTED
     return 0

@@ -11,7 +11,6 @@ import tyro
 
 from rljax.cli.columns import columns_of, wrapped
 from rljax.errors import InputError
-from rljax.records import documented
 
 if TYPE_CHECKING:
     from rljax.tracking.summary import Evaluated, Summary
@@ -21,7 +20,6 @@ NARROWEST = 6
 """Fewest columns of a name."""
 
 
-@documented
 @dataclass(frozen=True)
 class Runs:
     """List the runs in a folder: how far each is, its held-out accuracy before RL, at last and at best, and its alarms."""

@@ -55,7 +55,7 @@ def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, An
 
 
 def _results(summary: Summary, heldout: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Accuracies of a run with their intervals, and what else it says of itself."""
+    """Accuracies of a run with their intervals, and its other facts."""
     results: dict[str, dict[str, Any] | None] = {}
     for name, evaluation in (("before", summary.before), ("last", summary.after), ("best", summary.best)):
         results[name] = None if evaluation is None else _result(evaluation, [] if name == "best" else heldout)

@@ -1,6 +1,6 @@
 """The settings that the flags of `rljax train` and `rljax config` change, and where each setting in force comes from."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -8,12 +8,11 @@ from typing import Annotated
 import tyro
 
 from rljax.errors import InputError
-from rljax.records import documented
+from rljax.importing import check_trusted
 from rljax.training.config import TrainConfig
-from rljax.training.config.start import SAMPLING_SLOT, Start, Words, start
+from rljax.training.config.start import SAMPLING_SLOT, Start, Words, read_settings, start
 
 
-@documented
 @dataclass(frozen=True)
 class Settings:
     """Settings of a run, as flags and as a file."""
@@ -32,6 +31,9 @@ class Settings:
     """Start from the settings of an experiment: its name in experiments/, or a Python file that defines CONFIG."""
     smoke: bool = False
     """A test of about a minute: every part of the run is made small, and the run passes through all its phases."""
+    trust: bool = False
+    """Execute the reward, environment, step reward and algorithm that the config.json of a run names, with --config or --resume
+    FOLDER, if that is code: file.py:function or module:function."""
 
 
 def value_of(option: str, arguments: Sequence[str]) -> str | None:
@@ -74,7 +76,7 @@ def start_from_flags(arguments: Sequence[str]) -> Start:
                 f"--resume continues a run with the settings in its config.json, so {', '.join(refused)} cannot apply as well; "
                 "leave it out, or start a new run."
             )
-        return start_from_run(resume)
+        return start_from_run(resume, flags)
     sampling = [word for word in arguments if word.removeprefix("--with=").startswith(SAMPLING_SLOT)]
     if "--smoke" in flags and sampling:
         raise InputError(
@@ -84,16 +86,43 @@ def start_from_flags(arguments: Sequence[str]) -> Start:
     is_trial = steps is not None and steps.isdecimal() and "--warm-start-steps" not in flags
     number = int(steps) if is_trial and steps is not None else None
     path = None if file is None else Path(file)
+    if path is not None and path.suffix in (".json", ".yaml", ".yml"):
+        check_code(path, flags)
     return start(Words(file=path, steps=number, smoke="--smoke" in flags, **words))
 
 
-def start_from_run(folder: str) -> Start:
-    """Settings of a run that is resumed."""
-    from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415  --help need not wait for JAX
+def check_code(path: Path, flags: Collection[str]) -> None:
+    """Refuse to execute code that only the config.json of a run names, which --config reads; a flag replaces what it names.
+
+    Raises:
+        InputError: the file cannot be read, or names code that is not trusted.
+    """
+    from rljax.training.parts.reward import code_of_training  # noqa: PLC0415  --help need not wait for JAX
+
+    contents = read_settings(path)
+    if contents.is_run or (path.parent / "starts.jsonl").exists():
+        parts = [name for name in ("reward", "step_reward", "algorithm") if f"--{name.replace('_', '-')}" not in flags]
+        named = {name: contents.settings[name].value for name in parts if name in contents.settings}
+        check_trusted(path.parent, code_of_training(TrainConfig.flat(**named)), trust="--trust" in flags)
+
+
+def start_from_run(folder: str, flags: Collection[str]) -> Start:
+    """Settings of a run that is resumed.
+
+    Code that they name is executed with `--trust`, or if the command names it, too: `--reward` allows the run's reward alone, and
+    `--environment` its environment.
+    """
+    from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415  as above
+    from rljax.training.parts.reward import code_of, code_of_training  # noqa: PLC0415  --help need not wait for JAX
     from rljax.training.parts.seams import saved_settings  # noqa: PLC0415  as above
 
     run = RunFolder.open(folder)
-    config, _ = saved_settings(run.config)
+    config, needed = saved_settings(run.config)
+    if not needed:  # a run that needs arguments from Python is refused before anything of it is executed
+        own = config.reward.environment
+        stated = [name for name in code_of(config) if ("--environment" if name == own else "--reward") in flags]
+        names = [name for name in code_of_training(config) if name not in stated]
+        check_trusted(run.path, names, trust="--trust" in flags)
     return Start(config, dict.fromkeys(config.to_flat(), str(run.config_file)))
 
 

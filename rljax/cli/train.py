@@ -10,12 +10,10 @@ from rljax.cli.loading import loading
 from rljax.cli.restarting import run_with_restarts
 from rljax.cli.starting import Settings
 from rljax.errors import InputError
-from rljax.records import documented
 from rljax.training.config.start import Start
 from rljax.training.interrupt import INTERRUPTED
 
 
-@documented
 @dataclass(frozen=True)
 class Train(Settings):
     """Train a language model with reinforcement learning.
@@ -30,6 +28,9 @@ class Train(Settings):
     """Continue the run in this folder with the settings in its config.json. Flags may change settings that no computed number
     depends on, such as --steps; any other is refused. `--resume auto` continues the run in the folder that --run names, and begins
     it if there is none: the same command can be started again after whatever has ended it."""
+    accept_changes: bool = False
+    """With --resume: continue although the rows, rewards, chat template or tokenizer have changed since the last start, which is
+    refused otherwise. starts.jsonl of the run records the change."""
     coordinator: str | None = None
     """Run on several hosts, with the same command on each: ADDRESS:PORT of the first host, or `auto` on TPU pods, under Slurm
     or Open MPI, where JAX finds the hosts itself. All hosts must be able to reach the run folder."""
@@ -45,22 +46,26 @@ class Train(Settings):
 def run_train(command: Train, start: Start, arguments: list[str]) -> int:
     """Train, or resume a run.
 
-    The exit code is 0 if the run is done, 130 if Ctrl-C or SIGTERM stopped it and everything is saved. The process ends with 75 if
-    another host was lost.
+    The exit code is 0 if the run is done, 130 if Ctrl-C, SIGTERM, SIGHUP or SIGUSR1 stopped it and everything is saved. The process
+    ends with 75 if another host was lost.
     """
     if command.restarts < 0:
         raise InputError(f"restarts is {command.restarts}; it must not be negative.")
     if command.restarts:
         return run_with_restarts(arguments, command.restarts)
     with loading(quiet=command.config.run.quiet):
+        from rljax.programs.train import train  # noqa: PLC0415
         from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
-        from rljax.training.loop import train  # noqa: PLC0415
 
     for note in start.notes if command.host in (None, 0) else ():
         print(f"note: {note}", file=sys.stderr)
     join_hosts(command.coordinator, command.hosts, command.host, limit=command.config.devices.host_timeout)
     try:
-        train(command.config, resume=None if command.resume is None else str(command.resume))
+        resume = None if command.resume is None else str(command.resume)
+        trust = command.trust and (
+            resume is not None or command.file is None
+        )  # that of a file was asked for when it was read
+        train(command.config, resume=resume, trust=trust, accept_changes=command.accept_changes)
     except Interrupted:
         return INTERRUPTED
     if command.smoke:

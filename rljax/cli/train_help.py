@@ -51,11 +51,12 @@ SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
 USAGE = """usage: rljax train [FLAGS]
 
 Train a language model with reinforcement learning. Without flags a small
-transformer learns arithmetic from random weights (experiments/arithmetic_dapo.py).
+transformer learns arithmetic from random weights
+(experiments/arithmetic_dapo.py).
 
   rljax train --smoke                                a test of about a minute
   rljax train --model FOLDER --dataset FILE.jsonl --reward file.py:function
-  rljax train --config FILE                          YAML, JSON, .py; flags on top
+  rljax train --config FILE                          settings; flags override
   rljax train --resume RUN --steps 300               continue, or extend, a run
 """
 
@@ -73,7 +74,7 @@ def short_help(config: TrainConfig) -> str:
         for name, text in settings:
             flag = f"--{name.replace('_', '-')} {_written(flat[name])}".rstrip()
             lines.append(f"  {flag:<38} {text}" if len(flag) <= 38 else f"  {flag}\n{'':<41}{text}")
-    lines.append("\n`rljax train --help-all` lists every setting by group; `rljax config` prints those\nin force.")
+    lines.append("\n`rljax train --help-all` lists every setting by group;\n`rljax config` prints those in force.")
     return "\n".join(lines)
 
 

@@ -17,16 +17,15 @@ from rljax.cli.loading import loading
 from rljax.cli.starting import Settings, flags_in
 from rljax.cli.train import Train
 from rljax.errors import InputError
-from rljax.records import documented
 from rljax.text import did_you_mean
 from rljax.training.config import TrainConfig
 from rljax.training.config.start import Start
 from rljax.training.interrupt import INTERRUPTED
 
 if TYPE_CHECKING:
-    from rljax.training.lifecycle.tuning import Rung, Trial
+    from rljax.programs.tuning import Rung, Trial
 
-OWN = ("--try", "--cut", "--seeds", "--out", "--json")
+OWN = ("--try", "--cut", "--seeds", "--out", "--json", "--drop-failed")
 """Flags that `rljax train` does not have."""
 FIXED = (
     *("steps", "seed", "run", "resume", "config", "experiment", "smoke", "task", "dataset", "heldout_dataset"),
@@ -35,14 +34,13 @@ FIXED = (
 """Settings of which all candidates have the same value: what they are compared on, for how long, and where."""
 
 
-@documented
 @dataclass(frozen=True)
 class Tune(Settings):
     """Find the best values of some settings by successive halving.
 
-    All candidates, every combination of the values, train on the same seeds for a part of --steps; the best of them go on, without
-    repeating a step, and so on until all steps are made. What decides is held-out accuracy, the mean over the seeds. A tuning that
-    was stopped goes on with the same command. All other flags are those of `rljax train`.
+    All candidates, every combination of the values, train on the same seeds for a part of --steps; the best continue, without
+    repeating a step, and so on until all steps are made. What decides is held-out accuracy, the mean over the seeds. The same
+    command continues a tuning that was stopped. All other flags are those of `rljax train`.
     """
 
     tried: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="try", metavar="NAME=VALUE,VALUE")] = ()
@@ -54,6 +52,8 @@ class Tune(Settings):
     """Number of seeds of each candidate, from --seed on."""
     out: Path = Path("runs/tuning")
     """Folder of the runs, the results (tuning.json) and the picture (tuning.png)."""
+    drop_failed: bool = False
+    """Leave out candidates whose runs fail. Otherwise the tuning stops, and the same command tries them again."""
     json: bool = False
     """Print JSON."""
 
@@ -107,7 +107,7 @@ def without_own(arguments: Sequence[str]) -> list[str]:
         name = word.partition("=")[0]
         if name not in OWN:
             words.append(word)
-        elif name != "--json" and "=" not in word:
+        elif name not in ("--json", "--drop-failed") and "=" not in word:
             next(rest, None)
     return words
 
@@ -162,8 +162,8 @@ def run_tune(command: Tune, start: Start, arguments: list[str]) -> int:
     if command.seeds < 1:
         raise InputError(f"seeds is {command.seeds}; it must be at least 1.")
     with loading(quiet=command.config.run.quiet):
+        from rljax.programs import tuning  # noqa: PLC0415  --help need not wait for JAX
         from rljax.training.interrupt import Interrupted  # noqa: PLC0415  as above
-        from rljax.training.lifecycle import tuning  # noqa: PLC0415  --help need not wait for JAX
 
     configs = {name: parse(["train", *flags]).config.replace(quiet=True) for name, flags in words.items()}
     rungs = tuning.rungs_of(len(configs), command.config.optimization.steps, command.cut)
@@ -171,7 +171,15 @@ def run_tune(command: Tune, start: Start, arguments: list[str]) -> int:
     first = command.config.run.seed
     seeds = range(first, first + command.seeds)
     try:
-        trials = tuning.tune(configs, seeds=seeds, rungs=rungs, folder=command.out, train=train_candidate, tell=tell)
+        trials = tuning.tune(
+            configs,
+            seeds=seeds,
+            rungs=rungs,
+            folder=command.out,
+            train=train_candidate,
+            tell=tell,
+            drop_failed=command.drop_failed,
+        )
     except Interrupted:
         print("The same command goes on with this tuning.", file=sys.stderr)
         return INTERRUPTED
@@ -191,7 +199,7 @@ def run_tune(command: Tune, start: Start, arguments: list[str]) -> int:
 
 def train_candidate(config: TrainConfig) -> tuple[float, float]:
     """Begin or resume a run."""
-    from rljax.training.loop import train  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.programs.train import train  # noqa: PLC0415  --help need not wait for JAX
 
     result = train(config, resume="auto")
     return result.accuracy_before, result.accuracy_after
@@ -208,7 +216,7 @@ def tell(trial: "Trial") -> None:
 
 def tuning_text(trials: "Sequence[Trial]", rungs: "Sequence[Rung]", won: str, *, width: int) -> str:
     """Each rung with its candidates, the best first."""
-    from rljax.training.lifecycle.tuning import scores  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.programs.tuning import scores  # noqa: PLC0415  --help need not wait for JAX
 
     ranked = [sorted(scores(trials, number).items(), key=lambda item: -item[1]) for number in range(len(rungs))]
     blocks = []

@@ -32,7 +32,7 @@ def check_jax(installed: str) -> None:
 
 
 def version_text() -> str:
-    """Versions of rljax and what is under it, devices, the folder of compiled programs, and where to report faults, if known."""
+    """Versions of rljax and what is under it, devices, the folder of compiled programs, and where to report bugs, if known."""
     import jax  # noqa: PLC0415  no other command waits for JAX to start
 
     import rljax  # noqa: PLC0415  as above
@@ -45,9 +45,10 @@ def version_text() -> str:
         [
             f"rljax {rljax.__version__}",
             f"Python {platform.python_version()} on {platform.platform()}",
-            f"JAX {jax.__version__} ({libraries})",
+            f"JAX {jax.__version__}",
+            libraries,
             f"devices: {len(devices)} x {kinds} ({jax.default_backend()})",
             cache_text(os.environ),
-            *([f"report faults at {issues}"] if issues else []),
+            *([f"report bugs at {issues}"] if issues else []),
         ]
     )

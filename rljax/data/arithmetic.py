@@ -19,7 +19,6 @@ import numpy as np
 from rljax.data.heldout import HELDOUT_PERIOD, is_heldout, share_of
 from rljax.data.problem import Problem
 from rljax.errors import InputError
-from rljax.records import documented
 
 ALPHABET = "0123456789+-*()=;#"
 """Every character that a prompt or a demonstration can contain."""
@@ -31,7 +30,6 @@ _APPLY = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 Span = tuple[int, int]
 
 
-@documented
 @dataclass(frozen=True)
 class _Difficulty:
     """All settings of a task except the number of operands."""
@@ -224,8 +222,9 @@ def arithmetic(
     supplies = {n: difficulty.supply(split, n) for n in range(operands[0], operands[1] + 1)}
     if count > sum(supplies.values()):
         raise InputError(
-            f"count is {count}, but operands={operands}, digits={digits}, operators={operators!r} and nesting={nesting} "
-            f"can supply {sum(supplies.values())} different {split} problems; lower count or raise the difficulty."
+            f"{split}_problems is {count}, but operands={operands}, digits={digits}, operators={operators!r} and nesting={nesting} "
+            f"can supply {sum(supplies.values())} different {split} problems; lower {split}_problems, or raise the "
+            "difficulty."
         )
     rng = np.random.default_rng(seed)
     problems = [

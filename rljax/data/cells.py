@@ -1,7 +1,9 @@
 """Read and validate the cells of a row: prompts, answers, demonstrations and chats."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rljax.boxes import boxes
 from rljax.data.fault import BadRowError, kind, shown
@@ -9,7 +11,9 @@ from rljax.data.fault import BadRowError, kind, shown
 MAX_CHARACTERS = 1_000_000
 """The longest prompt, answer or demonstration that is accepted. A longer text is taken for a mistake in the file."""
 
-Messages = tuple[Mapping[str, str], ...]
+Messages = tuple[Mapping[str, Any], ...]
+WITHOUT_CONTENT = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
+"""Entries of a message that may stand without a content."""
 
 MISSING = object()
 """What `lookup` returns for a column that a row does not have."""
@@ -143,34 +147,73 @@ def prompt_of(row: Mapping[str, object], column: str) -> tuple[str, Messages | N
 
 
 def chat_of(value: object, column: str) -> Messages:
-    """Read chat messages, `{"role": ..., "content": ...}` each; other keys of a message are dropped.
+    """Read chat messages, with all that a chat template may read of them: `role`, `content`, `tool_calls`, `name`, ...
+
+    Entries that are null are left out, those inside of tool calls too: tables fill missing ones with null. A content of several
+    texts becomes one text, and one that is null or missing next to a tool call or a reasoning becomes the empty text.
 
     Raises:
         BadRowError: the value is not a list, is empty, or has a message whose role or content is not text.
+
+    Example:
+        >>> chat_of([{"role": "assistant", "content": None, "tool_calls": [{"name": "add"}], "name": None}], "prompt")
+        ({'role': 'assistant', 'content': '', 'tool_calls': [{'name': 'add'}]},)
     """
     if not isinstance(value, (list, tuple)) or not value:
         raise BadRowError(
             f"a prompt must be text or a list of chat messages, not {kind(value)}", "rewrite it", column=column
         )
-    for message in value:
-        well_formed = isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))
-        if not well_formed:
+    return tuple(_message(message, column) for message in value)
+
+
+def _message(message: object, column: str) -> Mapping[str, Any]:
+    entries = without_nulls(message) if isinstance(message, Mapping) else {}
+    content = entries.get("content", "" if any(entries.get(name) for name in WITHOUT_CONTENT) else None)
+    if isinstance(content, (list, tuple)):
+        other = next((part for part in content if not isinstance(part, Mapping) or part.get("type") != "text"), None)
+        if other is not None:
             raise BadRowError(
-                f"a chat message must be an object whose 'role' and 'content' are text, not {shown(message)}",
+                f"a part of a chat message must be {{'type': 'text', 'text': ...}}, not {shown(other)}",
                 "rewrite it",
                 column=column,
             )
-    return tuple({"role": message["role"], "content": message["content"]} for message in value)
+        content = "".join(str(part.get("text")) for part in content)
+    if not isinstance(entries.get("role"), str) or not isinstance(content, str):
+        raise BadRowError(
+            f"a chat message must be an object whose 'role' and 'content' are text, not {shown(message)}",
+            "rewrite it",
+            column=column,
+        )
+    return {"role": entries["role"], "content": content} | {
+        k: v for k, v in entries.items() if k not in ("role", "content")
+    }
 
 
-def joined(messages: Sequence[Mapping[str, str]]) -> str:
-    """Join the contents of a chat with newlines.
+def without_nulls(value: Any) -> Any:
+    """Leave out the entries of mappings that are null, at any depth.
+
+    Example:
+        >>> without_nulls({"name": "add", "arguments": {"a": 2, "b": None}})
+        {'name': 'add', 'arguments': {'a': 2}}
+    """
+    if isinstance(value, Mapping):
+        return {key: without_nulls(held) for key, held in value.items() if held is not None}
+    return [without_nulls(held) for held in value] if isinstance(value, (list, tuple)) else value
+
+
+def joined(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Join the contents of a chat with newlines; a message without content stands for its tool calls, as JSON.
 
     Example:
         >>> joined([{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?"}])
         'Add.\\n1+1?'
     """
-    return "\n".join(message["content"] for message in messages)
+    return "\n".join(
+        json.dumps(message["tool_calls"], ensure_ascii=False)
+        if message.get("tool_calls") and not message["content"]
+        else message["content"]
+        for message in messages
+    )
 
 
 def after_hashes(solution: str, column: str) -> str:

@@ -11,14 +11,12 @@ from typing import NamedTuple, get_args
 
 from rljax.data.cells import MISSING, answer_of, columns_of, lookup, prompt_of, text_of
 from rljax.data.fault import BadRowError, Fault, OnError, kind
-from rljax.data.formats import ANSWER_COLUMNS, PROMPT_COLUMNS, Format, optional, recognise, without
+from rljax.data.formats import ANSWER_COLUMNS, PROMPT_COLUMNS, Format, nothing, optional, recognise, without
 from rljax.data.problem import Problem
 from rljax.data.reading import open_rows
 from rljax.errors import InputError
-from rljax.records import documented
 
 
-@documented
 class Loaded(NamedTuple):
     """The problems of a dataset, and its bad rows."""
 
@@ -165,7 +163,7 @@ def _choose_format(
         form = _plain(first, prompt, answer)
     if demonstration is None:
         return form
-    return form._replace(demonstration=lambda row: text_of(row, demonstration, "demonstration"))
+    return form._replace(demonstration=lambda row: text_of(row, demonstration, "demonstration"), turns=nothing)
 
 
 def _plain(first: Mapping[str, object], prompt: str | None, answer: str | None) -> Format:
@@ -193,10 +191,10 @@ def _read(row: Mapping[str, object], form: Format) -> tuple[Problem, BadRowError
     """Turn a row into a problem, and return what is wrong with its answer or demonstration, if anything is."""
     prompt, messages = form.prompt(row)
     columns = form.columns(row)
-    answer, demonstration, defect = "", None, None
+    answer, demonstration, turns, defect = "", None, None, None
     try:
         answer = form.answer(row)
-        demonstration = form.demonstration(row)
+        demonstration, turns = form.demonstration(row), form.turns(row)
     except BadRowError as error:
         defect = error
-    return Problem(prompt, answer, demonstration, columns, messages), defect
+    return Problem(prompt, answer, demonstration, columns, messages, turns), defect

@@ -4,13 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from rljax.records import documented
-
 OnError = Literal["fatal", "drop", "keep"]
 """Bad rows stop the reading, are dropped, or are kept with an empty answer if at least their prompt can be used."""
 
 
-@documented
 class Fault(NamedTuple):
     """One row that cannot be used as it is."""
 

@@ -10,11 +10,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from rljax.data.cells import Messages, prompt_of, take
+from rljax.data.chat import chat_columns
 from rljax.data.fault import BadRowError, kind, shown
-from rljax.records import documented
 
 WINDOW = 4096
 """Bytes before the end of a line that its digest is of."""
@@ -22,7 +23,6 @@ _BOM = b"\xef\xbb\xbf"
 _ROTATED = re.compile(r"[.-](\d+|\d{4}-\d\d-\d\d([_T-]\d\d(-\d\d){0,2})?)")
 
 
-@documented
 class Feedback(NamedTuple):
     """Content of a line."""
 
@@ -40,9 +40,10 @@ class Feedback(NamedTuple):
     """Log-probability of each token of the response under the policy that drew it, nats."""
     finished: bool = True
     """Whether the model ended the response, and was not cut off."""
+    columns: Mapping[str, object] = MappingProxyType({})
+    """`tools` and `chat_template_kwargs`, which the chat template reads."""
 
 
-@documented
 class Place(NamedTuple):
     """Position of the end of a line."""
 
@@ -58,7 +59,6 @@ class Place(NamedTuple):
     """Digest of the last `WINDOW` of these bytes."""
 
 
-@documented
 class Line(NamedTuple):
     """A whole line of a queue."""
 
@@ -70,7 +70,6 @@ class Line(NamedTuple):
     """What it says, or why it cannot be used."""
 
 
-@documented
 class Part(NamedTuple):
     """A file to read on in."""
 
@@ -241,7 +240,7 @@ def feedback_of(row: object) -> Feedback:
     finished = row.get("finished", True)
     if not isinstance(finished, bool):
         raise BadRowError(f"finished must be true or false, not {shown(finished)}", "correct it", column="finished")
-    return Feedback(prompt, messages, _response(row), _reward(row), _id(row), _logp(row), finished)
+    return Feedback(prompt, messages, _response(row), _reward(row), _id(row), _logp(row), finished, chat_columns(row))
 
 
 def _response(row: Mapping[str, object]) -> str | tuple[int, ...]:

@@ -3,6 +3,7 @@
 A format is a record of functions of a row. The first row of a dataset decides its format.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from string import ascii_uppercase
@@ -22,7 +23,6 @@ from rljax.data.cells import (
     text_of,
 )
 from rljax.data.fault import BadRowError, kind, shown
-from rljax.records import documented
 
 PROMPT_COLUMNS = ("prompt", "question", "problem", "text")
 ANSWER_COLUMNS = ("answer", "solution", "ground_truth", "target", "reward_model.ground_truth")
@@ -40,7 +40,11 @@ _PYTHON_3 = 3
 _AIME_ID = re.compile(r"(?:19|20)\d\d-(?:I{1,2}-)?\d+")
 
 
-@documented
+def nothing(row: Row) -> None:
+    """Read no demonstration."""
+    del row
+
+
 class Format(NamedTuple):
     """The functions that read the rows of one format. Each raises `BadRowError` for a row that it cannot read."""
 
@@ -54,6 +58,8 @@ class Format(NamedTuple):
     """Reads the worked response; None if the row has none."""
     columns: Callable[[Row], dict[str, object]]
     """Reads all other data of the row, which rewards receive by name."""
+    turns: Callable[[Row], Messages | None] = lambda row: _turns_in(row, DEMONSTRATION_COLUMN)
+    """Reads the worked response as messages, if it is more than one text."""
 
 
 def recognise(row: Row) -> Format | None:
@@ -80,14 +86,21 @@ def without(*names: str) -> Callable[[Row], dict[str, object]]:
     return lambda row: {name: value for name, value in row.items() if name not in (*names, "answer")}
 
 
-def nothing(row: Row) -> None:
-    """Read no demonstration."""
-    del row
-
-
 def optional(column: str = DEMONSTRATION_COLUMN) -> Callable[[Row], str | None]:
-    """Read a demonstration if the row has one."""
-    return lambda row: None if row.get(column) in (None, "") else text_of(row, column, "demonstration")
+    """Read a demonstration, as text or as the assistant's messages, if the row has one."""
+
+    def read(row: Row) -> str | None:
+        value = row.get(column)
+        if isinstance(value, (list, tuple)) and value:
+            return text_of({column: joined(chat_of(value, column))}, column, "demonstration")
+        return None if value in (None, "") else text_of(row, column, "demonstration")
+
+    return read
+
+
+def _turns_in(row: Row, column: str) -> Messages | None:
+    value = row.get(column)
+    return _rich(chat_of(value, column)) if isinstance(value, (list, tuple)) and value else None
 
 
 def _verl(first: Row) -> Format | None:
@@ -99,8 +112,36 @@ def _verl(first: Row) -> Format | None:
         lambda row: prompt_of(row, "prompt"),
         lambda row: answer_of(row, "reward_model.ground_truth"),
         optional(),
-        without("prompt"),
+        lambda row: without("prompt")(row) | _inputs_of_verl(row),
     )
+
+
+def _inputs_of_verl(row: Row) -> dict[str, object]:
+    """The inputs and outputs of a task for programs, which verl's rows have as JSON; nothing for any other row.
+
+    Tasks that call a function (`fn_name`) have none, because their inputs are arguments; a run says that it cannot judge them.
+    """
+    truth = lookup(row, "reward_model.ground_truth")
+    try:
+        tests = json.loads(truth) if isinstance(truth, str) and truth.lstrip().startswith("{") else None
+    except ValueError:
+        return {}
+    match tests:
+        case {"assert_case": [str(), *_] as assertions}:
+            return {"tests": assertions}
+        case {"inputs": [*inputs], "outputs": [*outputs], **others} if not others.get("fn_name") and inputs:
+            texts = {"stdin": list(map(_as_lines, inputs)), "stdout": list(map(_as_lines, outputs))}
+            is_complete = len(inputs) == len(outputs) and None not in (*texts["stdin"], *texts["stdout"])
+            return dict(texts) if is_complete else {}
+        case _:
+            return {}
+
+
+def _as_lines(value: object) -> str | None:
+    """A text, or the lines of one; None for anything else."""
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        return "\n".join(value)
+    return value if isinstance(value, str) else None
 
 
 def _human_eval(first: Row) -> Format | None:
@@ -331,9 +372,21 @@ def _messages(first: Row) -> Format | None:
         return prompt_of({"messages": opening}, "messages")[0], opening
 
     def response(row: Row) -> str:
-        return text_of({"messages": turns(row)[-1]["content"]}, "messages", "demonstration")
+        return text_of({"messages": joined(turns(row)[-1:])}, "messages", "demonstration")
 
-    return Format("TRL messages", prompt, _answer_or(first, response), response, without("messages"))
+    return Format(
+        "TRL messages",
+        prompt,
+        _answer_or(first, response),
+        response,
+        without("messages"),
+        lambda row: _rich(turns(row)[-1:]),
+    )
+
+
+def _rich(turns: Messages) -> Messages | None:
+    """Turns that a text cannot stand for: several, or one with a tool call or a reasoning."""
+    return turns if len(turns) > 1 or any(set(turn) != {"role", "content"} for turn in turns) else None
 
 
 def _completion(first: Row) -> Format | None:
@@ -341,17 +394,35 @@ def _completion(first: Row) -> Format | None:
     if not {"prompt", "completion"} <= set(first):
         return None
 
-    def response(row: Row) -> str:
+    def turns(row: Row) -> Messages | None:
         value = take(row, "completion")
-        text = value if isinstance(value, str) else joined(chat_of(value, "completion"))
+        messages = None if isinstance(value, str) else chat_of(value, "completion")
+        roles = [] if messages is None else [messages[0]["role"], messages[-1]["role"]]
+        other = next((role for role in roles if role != "assistant"), None)
+        if other is not None:
+            raise BadRowError(
+                f"the completion begins or ends with a message of the role {other!r}",
+                "begin and end it with the assistant",
+                column="completion",
+            )
+        return messages
+
+    def response(row: Row) -> str:
+        messages = turns(row)
+        text = take(row, "completion") if messages is None else joined(messages)
         return text_of({"completion": text}, "completion", "demonstration")
+
+    def answer(row: Row) -> str:
+        messages = turns(row)
+        return response(row) if messages is None else joined(messages[-1:])
 
     return Format(
         "TRL completion",
         lambda row: prompt_of(row, "prompt"),
-        _answer_or(first, response),
+        _answer_or(first, answer),
         response,
         without("prompt", "completion"),
+        lambda row: None if (messages := turns(row)) is None else _rich(messages),
     )
 
 

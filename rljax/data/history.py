@@ -11,10 +11,8 @@ from jaxtyping import Bool, Float, Float32, Int
 
 from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
-from rljax.records import documented
 
 
-@documented
 class History(NamedTuple):
     """Counts for N prompts; older counts may be decayed."""
 
@@ -26,7 +24,6 @@ class History(NamedTuple):
     """Number of tokens of the judged responses."""
 
 
-@documented
 class Window(NamedTuple):
     """A range of pass rates, both ends included."""
 
@@ -36,7 +33,6 @@ class Window(NamedTuple):
     """The highest pass rate."""
 
 
-@documented
 class Choice(NamedTuple):
     """The chosen prompts, and where the next choice begins."""
 

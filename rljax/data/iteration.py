@@ -78,8 +78,8 @@ def iteration(
     prompts = [parts for parts in every if is_heldout(_prompt(*parts)) == (split == "heldout")]
     if not 0 < count <= len(prompts):
         raise InputError(
-            f"count is {count}, but iterations={steps} can supply 1 to {len(prompts)} different {split} problems; lower count, or "
-            f"widen iterations."
+            f"{split}_problems is {count}, but iterations={steps} can supply 1 to {len(prompts)} different {split} problems; lower "
+            f"{split}_problems, or widen iterations."
         )
     chosen = np.random.default_rng(seed).choice(len(prompts), count, replace=False)
     return [_problem(*prompts[index]) for index in chosen]

@@ -4,14 +4,17 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import permutations
 from types import MappingProxyType
 
+from rljax.data.cells import joined
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 
 _MINUS = r"(?<=[\d)}\]])(?=-(?![^\W\d_]{2}))|(?<=[\d)}\]]-)(?![^\W\d_]{2})(?=.)"  # not the hyphen of words, nor a sign
 _GAP = re.compile(rf"(?<=\s)(?=\S)|(?=[+*/=<>])|(?<=[+*/=<>])(?=.)|{_MINUS}")
 _WORD = re.compile(r"(?<![\\\w])[^\W\d_]{3,}(?!\w)")
+_SUM = re.compile(r"(?<![\w+*/^.(){}\[\]-])\d+(?:\+\d+){1,4}(?![\w+*/^.(){}\[\]-])")
 _SHARE = 0.5
 _TYPO_SHARE = 0.1
 
@@ -58,13 +61,29 @@ def typos(text: str, draw: random.Random) -> str:
     return _WORD.sub(changed, text)
 
 
+def order(text: str, draw: random.Random) -> str:
+    """Shuffle the summands of every sum of whole numbers that is not a part of a longer term; no new character occurs.
+
+    Example:
+        >>> order("3+4+12=", random.Random(0)), order("2*3+4=", random.Random(0))
+        ('12+3+4=', '2*3+4=')
+    """
+
+    def shuffled(found: re.Match[str]) -> str:
+        summands = found.group().split("+")
+        others = [new for new in permutations(summands) if list(new) != summands]
+        return "+".join(draw.choice(others)) if others else found.group()
+
+    return _SUM.sub(shuffled, text)
+
+
 def _exchangeable(word: str) -> list[int]:
     """Places of inner letters that differ from the next inner letter."""
     return [place for place in range(1, len(word) - 2) if word[place] != word[place + 1]]
 
 
 PERTURBATIONS: MappingProxyType[str, Callable[[str, random.Random], str]] = MappingProxyType(
-    {"spaces": spaces, "case": case, "typos": typos}
+    {"spaces": spaces, "case": case, "typos": typos, "order": order}
 )
 """Name of a perturbation -> (text, source of draws) -> changed text. Numbers, and what is computed, stay."""
 
@@ -105,4 +124,4 @@ def _changed(problem: Problem, name: str, seed: int) -> Problem:
         {**message, "content": write(message["content"])} if message["role"] == "user" else message
         for message in problem.messages
     )
-    return replace(problem, prompt="\n".join(message["content"] for message in messages), messages=messages)
+    return replace(problem, prompt=joined(messages), messages=messages)

@@ -6,18 +6,18 @@ Each may be text or chat messages. The first row that can be read decides once w
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from rljax.data.cells import MISSING, Messages, chat_of, columns_of, joined, lookup, prompt_of, take, text_of
+from rljax.data.chat import chat_columns
 from rljax.data.fault import BadRowError, Fault, kind
 from rljax.data.formats import PROMPT_COLUMNS
 from rljax.data.reading import open_rows
 from rljax.errors import InputError
-from rljax.records import documented
 
 OnBadPair = Literal["fatal", "drop"]
 """Bad rows stop the reading, or are dropped. They are never kept: a pair without one of its responses is useless."""
@@ -34,6 +34,7 @@ class Preference:
         rejected: the other response.
         messages: the prompt as a chat, `{"role": ..., "content": ...}` each; None for plain text.
         margin: by how much the preferred response is better, in the unit of the score, not negative.
+        columns: what the chat template reads of the row, besides the messages: `tools` and `chat_template_kwargs`.
     """
 
     prompt: str
@@ -41,9 +42,9 @@ class Preference:
     rejected: str
     messages: Messages | None = None
     margin: float = 0.0
+    columns: Mapping[str, object] = field(default_factory=dict, repr=False)
 
 
-@documented
 class LoadedPreferences(NamedTuple):
     """The pairs of a dataset, and its bad rows."""
 
@@ -59,7 +60,6 @@ class LoadedPreferences(NamedTuple):
     """The file, or the hub dataset and its split."""
 
 
-@documented
 class PreferenceColumns(NamedTuple):
     """The names of the columns of a preference dataset."""
 
@@ -182,7 +182,7 @@ def read_preference(row: Mapping[str, object], columns: PreferenceColumns) -> Pr
     text, messages, better, worse = pieces
     if better == worse:
         raise BadRowError("both responses are the same, so neither is preferred", "remove the row", column=columns.rejected)
-    return Preference(text, better, worse, messages, _margin(row))
+    return Preference(text, better, worse, messages, _margin(row), chat_columns(row))
 
 
 def _refuse_late_prompt(row: Mapping[str, object]) -> None:
@@ -251,6 +251,11 @@ def _answer(messages: Sequence[Mapping[str, str]], column: str) -> str:
             f"after the prompt there must be one non-empty message of the assistant, but the roles are: {roles}",
             "rewrite it, or remove the row",
             column=column,
+        )
+    rich = next((name for name in messages[0] if name not in ("role", "content")), None)
+    if rich is not None:
+        raise BadRowError(
+            f"a response of a pair is compared as text, and this message has {rich!r}", "remove the row", column=column
         )
     return messages[0]["content"]
 

@@ -110,7 +110,7 @@ def report_table(report: dict) -> Table:
 
     line(report["rows_in"], "read")
     for reason, counted in report["dropped"].items():
-        line(-counted["rows"], f"{reason}: {REASONS[reason]}", counted["first"])
+        line(-counted["rows"], f"{reason}: {REASONS[reason]}", f"{counted['first']}: {counted['detail']}")
     if report["kept_with_faults"]:
         line(report["kept_with_faults"], "kept although faulty")
     line(report["answers_checked"], "answers checked")

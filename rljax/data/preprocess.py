@@ -19,13 +19,13 @@ from rljax.data.prompts import prompt_tokens
 from rljax.data.recipe import Preprocess
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
-from rljax.records import documented
 
 Verify = Callable[
     [Sequence[str], Sequence[str], Mapping[str, Sequence]],
-    tuple[Sequence[float] | Float32[np.ndarray, "N"], Sequence[bool] | Bool[np.ndarray, "N"]],
+    tuple[Sequence[float] | Float32[np.ndarray, "N"], *tuple[Sequence[bool] | Bool[np.ndarray, "N"], ...]],
 ]
-"""`(prompts, completions, columns) -> (rewards, whether there is an opinion)`; a completion with a reward above 0 is right."""
+"""`(prompts, completions, columns) -> (rewards, whether there is a verdict)`, and perhaps whether a completion states no answer in
+the form that the reward reads; a completion with a reward above 0 is right."""
 
 Watch = Callable[[Sequence, str], Iterable]
 """`(items, description) -> the same items`, for a progress bar."""
@@ -37,6 +37,7 @@ MEASURED = ("prompt_tokens", "response_tokens", "length_bin", "complexity", "sou
 REASONS = {
     "bad row": "the row cannot be used",
     "identical": "prompt, answer and demonstration occur before",
+    "unread answer": "no answer in the form that the reward reads",
     "wrong answer": "the answer was not confirmed",
     "not judged": "the verifier failed on it",
     "ambiguous": "the prompt occurs with different answers",
@@ -50,7 +51,6 @@ REASONS = {
 """Why a row is dropped, in the order of the checks."""
 
 
-@documented
 class Example(NamedTuple):
     """A problem between two stages."""
 
@@ -60,7 +60,6 @@ class Example(NamedTuple):
     """Its place in the input."""
 
 
-@documented
 class Measured(NamedTuple):
     """A problem in one wording, with its lengths in tokens."""
 
@@ -76,7 +75,6 @@ class Measured(NamedTuple):
     """Number of tokens of the demonstration, its end token included; None without a demonstration."""
 
 
-@documented
 class Dropped(NamedTuple):
     """A row that was dropped."""
 
@@ -88,7 +86,6 @@ class Dropped(NamedTuple):
     """What exactly is wrong, in words."""
 
 
-@documented
 class Verdict(NamedTuple):
     """The result of verifying one row."""
 
@@ -100,7 +97,6 @@ class Verdict(NamedTuple):
     """What exactly is wrong, in words; empty if the row passes."""
 
 
-@documented
 class Prepared(NamedTuple):
     """A dataset after all stages."""
 
@@ -238,7 +234,7 @@ def _verdicts(batch: Sequence[Example], verify: Verify, *, fatal: bool) -> list[
     problems = [example.problem for example in batch]
     completions = [_completion(problem) for problem in problems]
     try:
-        rewards, opinions = verify([problem.prompt for problem in problems], completions, reward_columns(problems))
+        rewards, opinions, *unread = verify([problem.prompt for problem in problems], completions, reward_columns(problems))
     except InputError as error:
         if fatal:
             raise
@@ -246,9 +242,10 @@ def _verdicts(batch: Sequence[Example], verify: Verify, *, fatal: bool) -> list[
             return [Verdict(False, "not judged", str(error))]
         middle = len(batch) // 2
         return [verdict for half in (batch[:middle], batch[middle:]) for verdict in _verdicts(half, verify, fatal=False)]
+    forms = unread[0] if unread else [False] * len(problems)
     return [
-        Verdict(True, "wrong answer", _objection(problem)) if opinion and not reward > 0 else Verdict(bool(opinion))
-        for problem, reward, opinion in zip(problems, rewards, opinions, strict=True)
+        _objection(problem, is_unread=bool(is_unread)) if opinion and not reward > 0 else Verdict(bool(opinion))
+        for problem, reward, opinion, is_unread in zip(problems, rewards, opinions, forms, strict=True)
     ]
 
 
@@ -256,12 +253,19 @@ def _completion(problem: Problem) -> str:
     return rf"\boxed{{{problem.answer}}}" if problem.demonstration is None else problem.demonstration
 
 
-def _objection(problem: Problem) -> str:
-    if problem.demonstration is not None and not problem.answer:
-        return "the demonstration is judged wrong"
-    if problem.demonstration is not None:
-        return f"the demonstration is judged wrong against the answer {problem.answer[:60]!r}"
-    return f"the answer {problem.answer[:60]!r} is not recognised when it is the response"
+def _objection(problem: Problem, *, is_unread: bool) -> Verdict:
+    judged = "the chosen reward (--reward; by default exact, which reads the answer after the last '#' or in a box)"
+    if problem.demonstration is None:
+        what = f"the answer {problem.answer[:60]!r} is not recognised when it is the response, by {judged}"
+        return Verdict(True, "unread answer" if is_unread else "wrong answer", what)
+    ends = f"the demonstration, which ends in {problem.demonstration[-40:]!r},"
+    if is_unread:
+        what = (
+            f"{ends} states no answer in the form that is read by {judged}; math_or_last_number reads the last number, too"
+        )
+        return Verdict(True, "unread answer", what)
+    against = f" against the answer {problem.answer[:60]!r}" if problem.answer else ""
+    return Verdict(True, "wrong answer", f"{ends} is judged wrong{against} by {judged}")
 
 
 def _drop_repeated(examples: Sequence[Example]) -> tuple[list[Example], list[Dropped]]:
@@ -350,7 +354,7 @@ def _write_rows(measured: Sequence[Measured]) -> tuple[list[dict], list[dict]]:
         row: dict = {"prompt": problem.prompt if problem.messages is None else list(problem.messages)}
         row["answer"] = problem.answer
         if problem.demonstration is not None:
-            row["demonstration"] = problem.demonstration
+            row["demonstration"] = problem.demonstration if problem.turns is None else list(problem.turns)
         row |= {name: value for name, value in problem.columns.items() if name not in (*row, *MEASURED)}
         row |= dict(zip(MEASURED, (prompt_length, length, number, score, place, wording), strict=True))
         rows.append(row)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rljax.errors import InputError
 
@@ -15,14 +16,17 @@ class Problem:
         answer: the reference that a reward compares a completion with.
         demonstration: a worked response to imitate in supervised training, if there is one.
         columns: all other data about the question; a reward receives each by its name.
-        messages: the question as a chat, `{"role": ..., "content": ...}` each; None for plain text.
+        messages: the question as a chat, `{"role": ..., "content": ...}` each; None for plain text. Its template also reads the
+            columns `tools` and `chat_template_kwargs`.
+        turns: the worked response as messages, if it has several or more than a text: tool calls and what tools return.
     """
 
     prompt: str
     answer: str
     demonstration: str | None = None
     columns: Mapping[str, object] = field(default_factory=dict)
-    messages: tuple[Mapping[str, str], ...] | None = None
+    messages: tuple[Mapping[str, Any], ...] | None = None
+    turns: tuple[Mapping[str, Any], ...] | None = None
 
 
 def reward_columns(problems: Sequence[Problem]) -> dict[str, list]:

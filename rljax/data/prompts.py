@@ -1,18 +1,19 @@
 """Prompts as token arrays, and the order in which they are drawn."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grain
 import numpy as np
 from jaxtyping import Bool, Int32
 
+from rljax.data.chat import columns_for_chat
 from rljax.data.problem import Problem
-from rljax.data.tokenizer import ChatTokenizer, Tokenizer
+from rljax.data.tokenizer import ChatTokenizer, HuggingFaceTokenizer, Tokenizer, prefix_ids
 from rljax.errors import InputError
-from rljax.records import documented, required
+from rljax.records import required
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,6 @@ class EncodedPrompts:
     dropped: int
 
 
-@documented
 class Demonstrations(NamedTuple):
     """Prompts and worked responses for supervised training, N rows.
 
@@ -45,7 +45,9 @@ class Demonstrations(NamedTuple):
     response_tokens: Int32[np.ndarray, "N T"]
     """Token ids of the responses."""
     response_attention: Bool[np.ndarray, "N T"]
-    """Which response slots hold a token; all of these are trained on."""
+    """Which response slots hold a token."""
+    response_mask: Bool[np.ndarray, "N T"]
+    """Which of these the assistant wrote; they are trained on."""
     dropped: int
     """Problems left out because their prompt or response is too long."""
 
@@ -131,14 +133,106 @@ def prompt_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = False)
         [1, 52, 46, 52, 64]
     """
     if not chat:
-        opening = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-        return opening + tokenizer.encode(problem.prompt)
+        return prefix_ids(tokenizer) + tokenizer.encode(problem.prompt)
     if not isinstance(tokenizer, ChatTokenizer):
         raise InputError(
             f"a {type(tokenizer).__name__} has no chat template; turn chat off, or use the tokenizer of a chat model."
         )
-    plain = ({"role": "user", "content": problem.prompt},)
-    return tokenizer.apply_chat_template(plain if problem.messages is None else problem.messages)
+    return tokenizer.apply_chat_template(chat_messages(problem), **columns_for_chat(problem.columns))
+
+
+def chat_messages(problem: Problem) -> tuple[Mapping[str, Any], ...]:
+    """The prompt as a chat; a text is the user's turn."""
+    return ({"role": "user", "content": problem.prompt},) if problem.messages is None else problem.messages
+
+
+def response_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = False) -> tuple[list[int], list[bool]]:
+    """Tokenize the demonstration of a problem; its end token is the last one.
+
+    With a chat template the turns are written as the template writes them, and end as it ends them.
+
+    Args:
+        problem: the problem, with a demonstration.
+        tokenizer: of prompt and response.
+        chat: whether the prompt is written through the chat template.
+
+    Returns:
+        Token ids, and which of them the assistant wrote.
+
+    Raises:
+        InputError: the demonstration has several turns or a tool call, and `chat` is not set; or the template cannot write it.
+
+    Example:
+        >>> from rljax.data.tokenizer import ByteTokenizer
+        >>> response_tokens(Problem("1+1=", "2", "2"), ByteTokenizer())
+        ([53, 2], [True, True])
+    """
+    text = required(problem.demonstration, "problem.demonstration")
+    if chat and isinstance(tokenizer, HuggingFaceTokenizer):
+        turns = problem.turns or ({"role": "assistant", "content": text},)
+        pieces = tokenizer.encode_turns(chat_messages(problem), turns, **columns_for_chat(problem.columns))
+        return [i for ids, _ in pieces for i in ids], [is_own for ids, is_own in pieces for _ in ids]
+    if problem.turns is not None:
+        roles = ", ".join(turn["role"] for turn in problem.turns)
+        raise InputError(
+            f"the demonstration of {problem.prompt[:60]!r} is a chat (roles: {roles}) with several turns, tool calls or reasoning, "
+            "which only a chat template can write; turn chat on (--chat)."
+        )
+    ids = tokenizer.encode(text)
+    ids = ids if ids and ids[-1] == tokenizer.eos_token_id else [*ids, tokenizer.eos_token_id]
+    return ids, [True] * len(ids)
+
+
+UNREAD_COLUMNS = ("system", "system_prompt", "functions", "documents")
+"""Columns that other programs write into prompts. Here rewards read them, like any column that has no meaning of its own."""
+
+
+def lost_in_chats(problems: Sequence[Problem], tokenizer: Tokenizer, *, chat: bool) -> list[str]:
+    """Say what prompts and demonstrations that are chats lose on the way to tokens.
+
+    Args:
+        problems: the problems.
+        tokenizer: of the prompts.
+        chat: whether they are written through its chat template.
+
+    Returns:
+        One sentence if chat is off and roles are lost, or if the template does not write an entry of the messages, and one if the
+        rows have instructions or tools in columns that are no part of the prompts.
+
+    Example:
+        >>> from rljax.data.tokenizer import ByteTokenizer
+        >>> messages = ({"role": "system", "content": "Add."}, {"role": "user", "content": "1+1="})
+        >>> lost_in_chats([Problem("Add.\\n1+1=", "2", messages=messages)], ByteTokenizer(), chat=False)
+        ['1 prompt is a chat (roles: system, user) and chat is off: the texts are joined by newlines without roles; use --chat']
+    """
+    unread = [name for name in UNREAD_COLUMNS if any(problem.columns.get(name) for problem in problems)]
+    notes = [f"the prompts leave out the columns {', '.join(unread)}; write them into the messages"] if unread else []
+    return notes + _lost_messages([problem for problem in problems if problem.messages is not None], tokenizer, chat=chat)
+
+
+def _lost_messages(chats: Sequence[Problem], tokenizer: Tokenizer, *, chat: bool) -> list[str]:
+    if not chats:
+        return []
+    count = f"{len(chats)} prompts are chats" if len(chats) > 1 else "1 prompt is a chat"
+    if not chat:
+        roles = ", ".join(sorted({message["role"] for problem in chats for message in problem.messages or ()}))
+        return [f"{count} (roles: {roles}) and chat is off: the texts are joined by newlines without roles; use --chat"]
+    if not isinstance(tokenizer, HuggingFaceTokenizer):
+        return []
+    unread: set[str] = set()
+    seen: set[tuple[str, ...]] = set()
+    for problem in chats:
+        messages, columns = (*chat_messages(problem), *(problem.turns or ())), columns_for_chat(problem.columns)
+        shape = tuple(sorted({name for message in messages for name in message} | set(columns)))
+        if shape not in seen:
+            seen.add(shape)
+            unread |= tokenizer.unread(messages, **columns)
+    names = ", ".join(sorted(unread))
+    return (
+        [f"the chat template writes nothing of {names} in the chats of the data; the model does not see it"]
+        if unread
+        else []
+    )
 
 
 class PromptStream:
@@ -206,6 +300,7 @@ class _Shuffled:
 
 @lru_cache(maxsize=8)
 def _grain(order: _Shuffled) -> grain.MapDataset[int]:
+    """Grain's order: NumPy has no permutation equal to it, and another one would change every run that was started or measured."""
     return grain.MapDataset.source(range(order.count)).shuffle(seed=order.seed).repeat()
 
 
@@ -292,11 +387,7 @@ def right_pad_demonstrations(
                 f"`demonstration`, or turn the warm start off."
             )
     prompts = encode_prompts(problems, tokenizer, max_length=prompt_length, chat=chat)
-    responses = [
-        [*tokenizer.encode(problem.demonstration), tokenizer.eos_token_id]
-        for problem in prompts.problems
-        if problem.demonstration is not None  # refused above
-    ]
+    responses, masks = zip(*(response_tokens(problem, tokenizer, chat=chat) for problem in prompts.problems), strict=True)
     fitting = [i for i, response in enumerate(responses) if len(response) <= response_length]
     if not fitting:
         shortest = min(len(response) for response in responses)
@@ -306,7 +397,13 @@ def right_pad_demonstrations(
         )
     prompt_tokens, prompt_attention = left_pad([prompts.tokens[i] for i in fitting], prompt_length, tokenizer.pad_token_id)
     longest = max(len(responses[i]) for i in fitting)
-    response_tokens, response_attention = right_pad([responses[i] for i in fitting], longest, tokenizer.pad_token_id)
+    response_ids, response_attention = right_pad([responses[i] for i in fitting], longest, tokenizer.pad_token_id)
+    response_mask, _ = right_pad([[int(is_own) for is_own in masks[i]] for i in fitting], longest, 0)
     return Demonstrations(
-        prompt_tokens, prompt_attention, response_tokens, response_attention, dropped=len(problems) - len(fitting)
+        prompt_tokens,
+        prompt_attention,
+        response_ids,
+        response_attention,
+        response_mask.astype(bool),
+        dropped=len(problems) - len(fitting),
     )

@@ -20,7 +20,7 @@ import numpy as np
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.importing import check_optional, import_optional
-from rljax.text import did_you_mean, listed, one_line
+from rljax.text import did_you_mean, listed, nearest_first, one_line
 
 PACKAGE = "reasoning_gym"
 COLUMN = "reasoning_gym"
@@ -185,7 +185,8 @@ def fitted_options(name: str, settings_type: type, options: Mapping[str, Option]
     values: dict[str, object] = {}
     for option, value in options.items():
         if option not in defaults:
-            raise InputError(f"reasoning_gym:{name} has no option {option!r}; it has {', '.join(defaults) or 'none'}.")
+            advice = nearest_first(option, defaults, f"it has {', '.join(defaults) or 'none'}.")
+            raise InputError(f"reasoning_gym:{name} has no option {option!r}{advice}")
         try:
             values[option] = _as_type_of(_example(defaults[option], hints[option]), value)
         except ValueError as error:

@@ -7,10 +7,8 @@ import tyro
 
 from rljax.data.fault import OnError
 from rljax.errors import InputError
-from rljax.records import documented
 
 
-@documented
 @dataclass(frozen=True)
 class Preprocess:
     """Prepare a dataset for training, and report which rows were dropped and why.

@@ -1,7 +1,9 @@
 """Tokenizers: from text to token ids and back, behind one small interface."""
 
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -9,6 +11,7 @@ import numpy as np
 from jaxtyping import Int
 
 from rljax.data.arithmetic import ALPHABET
+from rljax.data.chat import PLAIN, ChatFormat, render_chat, unclosed_thought
 from rljax.errors import InputError
 from rljax.text import one_line
 
@@ -72,8 +75,8 @@ class Tokenizer(Protocol):
 class ChatTokenizer(Tokenizer, Protocol):
     """A tokenizer with a method for chat templates. The method raises `InputError` if the tokenizer has no template."""
 
-    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Turn a chat into the ids of a prompt, up to the start of the assistant's turn."""
+    def apply_chat_template(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Turn a chat into the ids of a prompt, up to the start of the assistant's turn; `tools` is passed if a row has tools."""
         ...
 
 
@@ -195,12 +198,14 @@ class HuggingFaceTokenizer:
     Args:
         inner: the tokenizer of `transformers`; its files are written beside exported weights.
         name: its folder or hub id, for messages.
+        chat: how chats become text.
+        keeps_special: whether decoded text has special tokens; padding and the end of a response are never part of it.
 
     Raises:
         InputError: it has no end-of-sequence token, so a response could never end.
     """
 
-    def __init__(self, inner: Any, name: str):
+    def __init__(self, inner: Any, name: str, *, chat: ChatFormat = PLAIN, keeps_special: bool = False):
         if inner.eos_token_id is None:
             raise InputError(
                 f"the tokenizer {name!r} has no end-of-sequence token, so a response could never end; "
@@ -208,33 +213,54 @@ class HuggingFaceTokenizer:
             )
         self.inner = inner
         self.name = name
+        self.chat = chat
+        self.keeps_special = keeps_special
         self.eos_token_id = inner.eos_token_id
         # Padding is masked everywhere, so the end token can replace a missing pad token.
         self.pad_token_id = inner.eos_token_id if inner.pad_token_id is None else inner.pad_token_id
-        # Many tokenizers define a bos token that their models never saw; encode a text to find out whether it is added.
-        opening = inner("", add_special_tokens=True)["input_ids"][:1]
-        self.bos_token_id = inner.bos_token_id if opening == [inner.bos_token_id] else None
-        self.vocab_size = len(inner)
+        # Many tokenizers define a bos token that their models never saw; encode a text to find out what is put before it.
+        self.prefix_ids = _prefix(inner)
+        self.bos_token_id = inner.bos_token_id if self.prefix_ids == [inner.bos_token_id] else None
+        # Ids may have gaps, and then the largest one is beyond the count.
+        self.vocab_size = max(len(inner), 1 + max(inner.get_vocab().values(), default=0))
+
+    def configured(self, chat: ChatFormat, *, keeps_special: bool) -> "HuggingFaceTokenizer":
+        """The same tokenizer with the settings of a run."""
+        return HuggingFaceTokenizer(self.inner, self.name, chat=chat, keeps_special=keeps_special)
 
     @property
     def special_texts(self) -> set[str]:
-        """Names of the special tokens, which decoded text never has."""
+        """Names of the special tokens that decoded text never has."""
         added = self.inner.added_tokens_decoder.values()
-        return {*self.inner.all_special_tokens, *(token.content for token in added if token.special)}
+        every = {*self.inner.all_special_tokens, *(token.content for token in added if token.special)}
+        return every & set(self.inner.convert_ids_to_tokens(sorted(self._ends))) if self.keeps_special else every
+
+    @property
+    def _ends(self) -> set[int]:
+        return {self.eos_token_id, self.pad_token_id, *([] if self.turn_end is None else [self.turn_end])}
 
     def encode(self, text: str) -> list[int]:
         """Turn text into ids, without special tokens."""
         return self.inner.encode(text, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int] | Int[np.ndarray, "T"]) -> str:
-        """Turn ids into text, without special tokens."""
-        return self.inner.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        """Turn ids into text, without special tokens, or without the ones that end it."""
+        ids = [int(i) for i in ids]
+        while self.keeps_special and ids and ids[-1] in self._ends:
+            ids.pop()
+        skips = not self.keeps_special
+        return self.inner.decode(ids, skip_special_tokens=skips, clean_up_tokenization_spaces=False)
 
-    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Turn a chat into the ids of a prompt, up to the start of the assistant's turn.
+    def render(self, messages: Sequence[Mapping[str, Any]], *, opens: bool, **columns: Any) -> str:
+        """Turn a chat into text; see `rljax.data.chat.render_chat`."""
+        return render_chat(self.inner, messages, self.chat, name=self.name, opens=opens, **columns)
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], **columns: Any) -> list[int]:
+        """Turn a chat into the ids of a prompt, up to the start of the assistant's turn, and the prefill.
 
         Args:
-            messages: the messages, `{"role": ..., "content": ...}` each.
+            messages: the messages, with all that the template reads of them: `role`, `content`, `tool_calls`, ...
+            columns: `tools` and `chat_template_kwargs` of the row.
 
         Returns:
             Token ids, with the special tokens of the template.
@@ -242,24 +268,115 @@ class HuggingFaceTokenizer:
         Raises:
             InputError: the tokenizer has no chat template, the template rejects the messages, or jinja2 is missing.
         """
+        return self.encode(self.render(messages, opens=True, **columns) + self.chat.prefill)
+
+    @cached_property
+    def turn_end(self) -> int | None:
+        """The token with which the template ends the assistant's turn; None if there is none."""
         if not self.inner.chat_template:
-            raise InputError(
-                f"the tokenizer {self.name!r} has no chat template; turn chat off, or use the tokenizer of an "
-                f"instruction-tuned model."
-            )
-        try:
-            ids = self.inner.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False)
-        except ImportError as error:
-            raise InputError(
-                f"the chat template cannot be rendered ({one_line(error)}); run `pip install jinja2`, or turn chat off."
-            ) from error
-        except Exception as error:  # a template is a program and may raise anything
-            roles = [message["role"] for message in messages]
-            raise InputError(
-                f"the chat template of {self.name!r} rejects messages with the roles {roles} ({one_line(error)}); "
-                f"change the messages."
-            ) from error
-        return list(ids)
+            return None
+        mark = "4711"
+        messages = [{"role": "user", "content": "1"}, {"role": "assistant", "content": mark}]
+        _, found, after = self.render(messages, opens=False).rpartition(mark)
+        ids = self.encode(after) if found else []
+        special = {*self.inner.all_special_ids, *self.inner.added_tokens_decoder}
+        return next((token for token in ids if token in special), None)
+
+    @cached_property
+    def opening(self) -> str:
+        """The beginning of an answer that the prompt holds already: a reasoning tag that the template opens, and the prefill."""
+        if not self.chat.is_used or not self.inner.chat_template:
+            return ""
+        return unclosed_thought(self.render([{"role": "user", "content": "1"}], opens=True)) + self.chat.prefill
+
+    def encode_turns(
+        self, messages: Sequence[Mapping[str, Any]], turns: Sequence[Mapping[str, Any]], **columns: Any
+    ) -> list[tuple[list[int], bool]]:
+        """Turn the messages that follow a prompt into ids, as the template writes them.
+
+        Args:
+            messages: the prompt.
+            turns: the messages after it: of the assistant, and of others between them.
+            columns: `tools` and `chat_template_kwargs` of the row.
+
+        Returns:
+            Pieces, in order, and whether each is the assistant's own. Its own pieces end with the token that ends a turn.
+
+        Raises:
+            InputError: the template writes an earlier turn differently once a later one follows.
+        """
+        end = self.inner.convert_ids_to_tokens(self.eos_token_id if self.turn_end is None else self.turn_end)
+        turns = [self._clean(turn, end, is_first=not place) for place, turn in enumerate(turns)]
+        places = [place for place, turn in enumerate(turns) if turn["role"] == "assistant"]
+        opened = [self.render([*messages, *turns[:place]], opens=True, **columns) for place in places]
+        opened[0] += self.chat.prefill
+        whole = self.render([*messages, *turns], opens=False, **columns)
+        if len(turns) == 1 and not whole.startswith(opened[0]):
+            # The prompt opens a thought that the template does not write into turns that have ended.
+            content = turns[0]["content"].removeprefix(self.opening).removeprefix(self.chat.prefill)
+            return [(self._ended(content + end), True)]
+        pieces: list[tuple[list[int], bool]] = []
+        for text, following in zip(opened, [*opened[1:], None], strict=True):
+            region = whole[len(text) : None if following is None else len(following)]
+            own, ended, rest = region.rpartition(end) if following is None else region.partition(end)
+            if not whole.startswith(text) or not (ended or following is None):
+                raise InputError(
+                    f"the chat template of {self.name!r} writes the turns of a completion differently while they are sampled and "
+                    "once they have ended, so they cannot be learned as they are sampled; make a row of each turn of the assistant."
+                )
+            pieces.append((self._ended(own + ended if ended else rest), True))
+            pieces += [] if following is None else [(self.encode(rest), False)]
+        return pieces
+
+    def _clean(self, turn: Mapping[str, Any], end: str, *, is_first: bool) -> Mapping[str, Any]:
+        """A turn without end tokens, which the template adds; the first one begins as the prompt does."""
+        content = turn["content"]
+        while turn["role"] == "assistant" and content.rstrip().endswith(end):
+            content = content.rstrip().removesuffix(end)
+        if is_first and not content.startswith((self.chat.prefill, self.opening)):
+            content = self.chat.prefill + content
+        return {**turn, "content": content}
+
+    def unread(self, messages: Sequence[Mapping[str, Any]], **columns: Any) -> set[str]:
+        """Entries of messages, and columns, that the template does not write anywhere."""
+        text = self.render(messages, opens=True, **columns)
+        names = {name for message in messages for name in message} - {"role", "content"}
+        without = {
+            name: [{key: value for key, value in message.items() if key != name} for message in messages] for name in names
+        }
+        same = {name for name, chat in without.items() if self.render(chat, opens=True, **columns) == text}
+        return same | {name for name in columns if self.render(messages, opens=True, **{**columns, name: None}) == text}
+
+    def _ended(self, text: str) -> list[int]:
+        """Ids of a turn, which end with an end token."""
+        ids = self.encode(text)
+        return ids if ids and ids[-1] in self._ends else [*ids, self.eos_token_id]
+
+
+def _prefix(inner: Any) -> list[int]:
+    """Ids that a tokenizer puts before a text, and not those that it puts behind."""
+    if not inner("", add_special_tokens=True)["input_ids"]:
+        return []
+    plain, whole = (inner("a", add_special_tokens=special)["input_ids"] for special in (False, True))
+    return next((whole[:place] for place in range(len(whole)) if whole[place : place + len(plain)] == plain), [])
+
+
+def prefix_ids(tokenizer: Tokenizer) -> list[int]:
+    """Ids that open every prompt that is not a chat."""
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        return list(tokenizer.prefix_ids)
+    return [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+
+
+def turn_end(tokenizer: Tokenizer) -> int | None:
+    """The token with which the tokenizer's template ends a turn, if chats are used and it has one."""
+    return tokenizer.turn_end if isinstance(tokenizer, HuggingFaceTokenizer) else None
+
+
+def completion_text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """Text of an answer as rewards and environments read it: with what of it the prompt holds already."""
+    opening = tokenizer.opening if isinstance(tokenizer, HuggingFaceTokenizer) else ""
+    return opening + tokenizer.decode(ids)
 
 
 def check_no_special_token(tokenizer: Tokenizer, stop: Iterable[str]) -> None:
@@ -348,6 +465,7 @@ def _own_name(folder: Path) -> str | None:
 
 
 def _from_transformers(source: str, name: str, remedy: str) -> HuggingFaceTokenizer:
+    logging.getLogger("transformers").addFilter(_is_of_use)
     from transformers import AutoTokenizer  # noqa: PLC0415  (importing it takes a second, and the built-in tokenizers do not need it)
 
     try:
@@ -357,5 +475,22 @@ def _from_transformers(source: str, name: str, remedy: str) -> HuggingFaceTokeni
     return HuggingFaceTokenizer(inner, name)
 
 
+def _is_of_use(record: logging.LogRecord) -> bool:
+    """Whether to show a message of transformers: all but the one that PyTorch, which rljax never needs, is missing."""
+    return not record.getMessage().startswith("PyTorch was not found")
+
+
 def _shortened(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:60] + "…")
+
+
+def has_chat_template(tokenizer: Tokenizer) -> bool:
+    """True if a tokenizer can format conversations.
+
+    Example:
+        >>> has_chat_template(ByteTokenizer())
+        False
+    """
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        return bool(tokenizer.inner.chat_template)
+    return isinstance(tokenizer, ChatTokenizer)

@@ -1,4 +1,4 @@
-"""Judged answers to problems as arrays: rewards, lengths, what each votes for, and what choosers think of it."""
+"""Judged answers to problems as arrays: rewards, lengths, votes, and the scores of choosers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -6,33 +6,32 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rljax.records import documented
 
-
-@documented
 class Sampled(NamedTuple):
     """N answers to each of P problems."""
 
     rewards: np.ndarray
-    """Reward of each answer, `[P, N]`; NaN where the reward had no opinion or failed."""
+    """Reward of each answer, `[P, N]`; NaN if the reward function abstained or failed."""
     lengths: np.ndarray
     """Number of tokens of each answer, `[P, N]`."""
     truncated: np.ndarray
-    """Whether each answer was cut off, `[P, N]`."""
+    """Whether each answer was truncated, `[P, N]`."""
     answers: list[list[str | None]]
-    """What each response votes for in maj@k; None where it holds no answer."""
+    """Vote of each response in maj@k; None if it contains no answer."""
     correct: np.ndarray | None = None
-    """1 where a verifier finds the answer correct, 0 where it does not, NaN where it has no opinion; None without a verifier."""
+    """1 if a verifier accepts the answer, 0 if it rejects it, NaN if it abstains; None without a verifier."""
     scores: Mapping[str, np.ndarray] = MappingProxyType({})
-    """Name of a chooser -> its score of each answer, `[P, N]`; NaN where it gave none."""
+    """Name of a chooser -> its score of each answer, `[P, N]`; NaN if it returned none."""
     confidence: np.ndarray | None = None
-    """Confidence that each answer states, `[P, N]`; NaN where it states none; None where no answer states one."""
+    """Confidence stated in each answer, `[P, N]`; NaN if it states none; None if no answer states one."""
+    only_subtracts: bool = False
+    """Whether rewards are at most 0, as with a constitution; an answer is then right if nothing is subtracted."""
 
     def of_problems(self, places: Sequence[int]) -> "Sampled":
-        """The answers to some of the problems.
+        """Select the answers to some of the problems.
 
         Args:
-            places: of the problems, in any order.
+            places: indices of the problems, in any order.
         """
         rows = list(places)
         arrays = {name: value[rows] for name, value in self._asdict().items() if isinstance(value, np.ndarray)}
@@ -44,12 +43,20 @@ class Sampled(NamedTuple):
         """Mask of the answers that have a reward, `[P, N]`."""
         return ~np.isnan(self.rewards)
 
+    def measured(self, right_above: float | None) -> str:
+        """Describe in words what the share of right answers measures."""
+        if right_above is None and self.correct is not None:
+            return "accuracy"
+        if right_above is None and self.only_subtracts:
+            return "share of answers from which the reward subtracts nothing"
+        return f"share of rewards above {0 if right_above is None else right_above:g}"
+
     def right_and_known(self, right_above: float | None) -> tuple[np.ndarray, np.ndarray]:
-        """Masks of the answers that are right, and of those for which this is known, `[P, N]`.
+        """Masks of the right answers, and of the answers whose correctness is known, `[P, N]`.
 
         Args:
-            right_above: an answer is right when its reward is above this; None leaves it to the verifier, or, without one, to a
-                reward above 0.
+            right_above: an answer is right if its reward is above this; None: the verifier decides, or, without one, a reward
+                above 0, or equal to 0 if rewards only subtract.
 
         Example:
             >>> found = np.array([[1.2, 0.2]])
@@ -59,16 +66,19 @@ class Sampled(NamedTuple):
         """
         values = self.rewards if right_above is not None or self.correct is None else self.correct
         known = ~np.isnan(values)
-        return known & (np.where(known, values, -np.inf) > (0.0 if right_above is None else right_above)), known
+        found = np.where(known, values, -np.inf)
+        if right_above is None and self.correct is None and self.only_subtracts:
+            return known & (found >= 0), known
+        return known & (found > (0.0 if right_above is None else right_above)), known
 
 
 def gathered(rows: Iterable[dict], problems: int, samples: int, *, verified: bool, scored: Sequence[str] = ()) -> Sampled:
-    """Arrange the rows of the file in arrays.
+    """Arrange the rows of the samples file in arrays.
 
     Args:
         rows: one for each answer to each problem, in any order.
-        problems: P.
-        samples: N.
+        problems: P, number of problems.
+        samples: N, number of answers to each problem.
         verified: whether a verifier decides what is correct.
         scored: names of the choosers that scored the answers.
 

@@ -1,4 +1,4 @@
-"""Calibration: whether the confidence that responses state is the share of them that are right."""
+"""Calibration: whether the confidence that responses state matches the share of right responses."""
 
 import math
 from typing import NamedTuple
@@ -7,13 +7,11 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from rljax.evaluation.statistics import Estimate, ratio_over_problems
-from rljax.records import documented
 
 BINS = 10
-"""Ranges of confidence of equal width that the calibration error compares."""
+"""Number of equal-width bins of confidence in the calibration error."""
 
 
-@documented
 class Calibration(NamedTuple):
     """Calibration of the stated confidences, over the judged responses that state one."""
 
@@ -29,7 +27,7 @@ class Calibration(NamedTuple):
     """Brier score, the mean squared difference of confidence and outcome."""
 
     def text(self) -> str:
-        """The calibration in words."""
+        """Describe the calibration in words."""
         return (
             f"{self.stated:.1%} of the answers state a confidence: mean {self.confidence.text()}, accuracy "
             f"{self.accuracy.text()}, expected calibration error {_plain(self.error)}, Brier score {_plain(self.brier)}"
@@ -50,17 +48,17 @@ def calibration(
 
         Brier = mean (q − c)²,    ECE = Σ_b n_b / n · |mean_b c − mean_b q|
 
-    with the confidence q, the outcome c (1 for right, else 0), and bins b of q of a width of 0.1. Every response counts alike
-    in all numbers. Chance alone makes the ECE of few responses larger than 0. It has no interval: a draw of problems with
-    replacement adds as much chance again, so that a bootstrap interval lies too high, and may not hold the ECE itself.
+    with the confidence q, the outcome c (1 for right, else 0), and bins b of q of a width of 0.1. Every response has the same
+    weight. With few responses, chance alone makes the ECE larger than 0. The ECE has no interval: resampling problems with
+    replacement adds the same amount of noise again, so a bootstrap interval is too high, and may not contain the ECE itself.
 
     Args:
         confidence: stated confidence of each of N responses to each of P problems, `[P, N]`; NaN for none.
-        right: whether a response is right, `[P, N]`.
-        known: for which responses this is known, `[P, N]`.
+        right: mask of the right responses, `[P, N]`.
+        known: mask of the responses whose correctness is known, `[P, N]`.
 
     Returns:
-        The scores; None where no known response states a confidence.
+        The scores; None if no such response states a confidence.
 
     Example:
         >>> found = calibration(np.full((4, 2), 0.75), np.array([[True, True]] * 3 + [[False, False]]), np.ones((4, 2), bool))
@@ -82,6 +80,6 @@ def calibration(
 
 
 def _error(q: Float[np.ndarray, "R"], c: Float[np.ndarray, "R"]) -> float:
-    """ECE of responses."""
+    """Compute the ECE of responses."""
     bins = np.minimum((q * BINS).astype(int), BINS - 1)
     return float(np.abs(np.bincount(bins, weights=c - q, minlength=BINS)).sum() / len(q))

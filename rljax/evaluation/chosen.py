@@ -1,4 +1,4 @@
-"""Best of N: the accuracy of the response that a chooser takes out of k, by the number of responses."""
+"""Best of N: accuracy of the response that a chooser selects from k, as a function of k."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from rljax.evaluation.answers import Sampled
 from rljax.evaluation.statistics import Estimate, majority_at_k, over_problems, pass_at_k
 
 VERIFIER, VOTES = "verifier", "votes"
-"""Choosers that need no score: the verifier takes a right response if there is one, and the votes the most frequent answer."""
+"""Choosers that need no score: the verifier selects a right response if there is one, votes the most frequent answer."""
 
 
 def best_at_k(
@@ -26,16 +26,16 @@ def best_at_k(
 
         best@k = Σ_s (C(b_s + m_s, k) − C(b_s, k)) / C(n, k) · share_right(s)
 
-    over the different scores s; m_s responses have the score s, and b_s a lower one.
+    over the distinct scores s; m_s responses have score s, and b_s have a lower score.
 
     Args:
-        scores: score of each of N responses to each of P problems, `[P, N]`; NaN, where there is none, is below every number.
+        scores: score of each of N responses to each of P problems, `[P, N]`; NaN (no score) ranks below every number.
         right: whether a response is right, `[P, N]`.
         judged: which responses were judged; the others are ignored.
         k: number of responses to choose from.
 
     Returns:
-        One probability per problem, `[P]`; NaN where fewer than k responses were judged.
+        One probability per problem, `[P]`; NaN if fewer than k responses were judged.
 
     Raises:
         ValueError: k is not from 1 to N, or the shapes differ.
@@ -60,7 +60,7 @@ def best_at_k(
 
 
 def _best(scores: np.ndarray, right: np.ndarray, judged: np.ndarray, k: int) -> float:
-    """best@k of one problem."""
+    """Compute best@k of one problem."""
     rows = sorted(zip(scores[judged].tolist(), right[judged].tolist(), strict=True))
     if len(rows) < k:
         return math.nan
@@ -76,7 +76,7 @@ def _best(scores: np.ndarray, right: np.ndarray, judged: np.ndarray, k: int) -> 
 def accuracy_of_chosen(
     sampled: Sampled, chooser: str, *, k: int, right_above: float | None = None
 ) -> Float[np.ndarray, "P"]:
-    """Probability that the response that a chooser takes out of k is right, for each problem; see `chosen_by`."""
+    """Probability that the response that a chooser selects from k is right, for each problem; see `chosen_by`."""
     right, known = sampled.right_and_known(right_above)
     if chooser == VERIFIER:
         return pass_at_k(right, known, k=k)
@@ -94,10 +94,10 @@ def chosen_by(
         sampled: N responses to each of P problems, with the scores of the choosers that score.
         choosers: `verifier` (pass@k), `votes` (maj@k), and names of `sampled.scores` (best@k).
         at: numbers of responses k, at most N.
-        right_above: a response is right when its reward is above this; None leaves it to the verifier.
+        right_above: a response is right if its reward is above this; None: the verifier decides.
 
     Returns:
-        Chooser -> k -> accuracy with its 95 % interval over problems.
+        Mapping chooser -> k -> accuracy with its 95 % interval over problems.
 
     Example:
         >>> found = np.array([[1.0, 0.0]])
@@ -112,7 +112,7 @@ def chosen_by(
 
 
 def chosen_table(chosen: Mapping[str, Mapping[int, Estimate]]) -> Table:
-    """One row for each number of responses, one column for each chooser."""
+    """Make a table with a row for each number of responses and a column for each chooser."""
     table = Table(title="Accuracy of the chosen response")
     table.add_column("of responses", justify="right")
     for chooser in chosen:

@@ -1,4 +1,4 @@
-"""Answers to the same held-out problems before and after RL: how many changed, and which are shown."""
+"""Comparison of answers to the same held-out problems before and after RL."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rljax.evaluation.statistics import Estimate, paired_share_difference, wilson_interval
-from rljax.records import documented
 from rljax.rewards.correctness import is_right
 
 Row = Mapping[str, Any]
@@ -15,7 +14,6 @@ Row = Mapping[str, Any]
 SHOWN = 3
 
 
-@documented
 class Comparison(NamedTuple):
     """Greedy answers to the same problems before and after RL."""
 
@@ -28,24 +26,24 @@ class Comparison(NamedTuple):
     missed: int
     """Number of problems whose answer is right neither time."""
     shown: list[dict[str, Any]]
-    """Problems whose answer changed: `prompt` and `answer`; `before`, `reward_before` and `correct_before`, and the same after."""
+    """Problems whose answer changed: `prompt`, `answer`, `before`, `reward_before`, `correct_before`, and the same for after."""
 
 
 def row_is_right(row: Row) -> bool:
     """True if a judged answer of `heldout.jsonl` is right; see `rljax.rewards.correctness.is_right`."""
-    return is_right(row["reward"], row.get("correct"))  # runs of earlier versions did not keep `correct`
+    return is_right(row["reward"], row.get("correct"))  # earlier versions did not record `correct`
 
 
 def compare(rows: Sequence[Row], *, shown: int = SHOWN) -> Comparison | None:
-    """Compare the answers before RL with the last ones.
+    """Compare the answers before RL with the latest ones.
 
     Args:
         rows: `heldout.jsonl` of a run, each with `step`, `problem`, `prompt`, `completion`, `answer`, `reward` and `correct`; a
-            reward is None where the answer could not be judged. Of two rows of one step and problem the later one counts.
-        shown: number of changed problems to show. If any answer got worse, one of them is among these.
+            reward is None if the answer could not be judged. If two rows have the same step and problem, the later one counts.
+        shown: number of changed problems to show. If any answer got worse, at least one of those is shown.
 
     Returns:
-        The comparison of the problems judged both times; None without answers before RL or after a step of it.
+        The comparison of the problems that were judged both times; None without answers before RL or after an RL step.
 
     Example:
         >>> def row(step, problem, completion, reward):
@@ -68,7 +66,7 @@ def compare(rows: Sequence[Row], *, shown: int = SHOWN) -> Comparison | None:
 
 
 def judged_pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]] | None:
-    """The answers before RL and the last ones to each problem that was judged both times; None without one of the two.
+    """Pair the answers before RL with the latest ones, for problems judged both times; None if either set is missing.
 
     Args:
         rows: `heldout.jsonl` of a run, as in `compare`.
@@ -83,17 +81,17 @@ def judged_pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]] | None:
 
 
 def judged_by(rows: Iterable[Row]) -> Callable[[Row], bool]:
-    """Test for judged answers: those on which a verifier decided, if it decided on any of them, else those with a reward."""
+    """Return a test for judged answers: those with a verdict of the verifier, if any answer has one, else those with a reward."""
     has_verifier = any(row.get("correct") is not None for row in rows)
     return lambda row: row["reward"] is not None and (not has_verifier or row.get("correct") is not None)
 
 
 def interval_of(share: float | None, rows: Sequence[Row]) -> Estimate | None:
-    """A held-out accuracy with its 95 % interval; None where there is no accuracy, or no answer was judged.
+    """Compute the 95 % interval of a held-out accuracy; None if there is no accuracy, or no answer was judged.
 
     Args:
         share: the accuracy.
-        rows: `heldout.jsonl`, whose answers before RL tell how many problems were judged.
+        rows: `heldout.jsonl`; its answers before RL determine how many problems were judged.
     """
     judged = sum(row["step"] == 0 for row in filter(judged_by(rows), rows))
     if share is None or not judged:
@@ -102,26 +100,27 @@ def interval_of(share: float | None, rows: Sequence[Row]) -> Estimate | None:
 
 
 def measured_by(rows: Iterable[Row]) -> str:
-    """Name of the accuracy of these answers: that of a verifier, or a share of rewards; "accuracy" without answers."""
+    """Describe what the accuracy of these answers measures: a verifier or a share of rewards; "accuracy" without answers."""
     kept = list(rows)
     return "accuracy" if not kept or any(row.get("correct") is not None for row in kept) else "share of rewards above 0"
 
 
 def last_answers(rows: Sequence[Row]) -> dict[tuple[int, str], Row]:
-    """The last answers in `heldout.jsonl` by problem and prompt; empty before a step of RL is evaluated."""
+    """Return the latest answers in `heldout.jsonl` by problem and prompt; empty until an RL step has been evaluated."""
     last = max((row["step"] for row in rows), default=0)
     return {(row["problem"], row["prompt"]): row for row in rows if row["step"] == last and last}
 
 
 def paired_difference(rows: Sequence[Row], others: Sequence[Row]) -> Estimate | None:
-    """Difference of the second run's accuracy and the first one's on the same problems, with its 95 % score interval.
+    """The second run's accuracy minus the first run's on the same problems, with its 95 % score interval.
 
     Args:
         rows: `heldout.jsonl` of one run.
-        others: that of another one.
+        others: `heldout.jsonl` of the other run.
 
     Returns:
-        The difference of the shares of the problems that both answered at last and that were judged both times; None without one.
+        The difference over the problems that both runs answered at their last evaluation and that were judged both times; None
+        if there are none.
 
     Example:
         >>> row = dict(step=9, problem=0, prompt="1+1=", completion="2", answer="2", reward=1.0)
@@ -149,12 +148,12 @@ def _side_by_side(before: Row, after: Row) -> dict[str, Any]:
 
 
 def answer_rows(shown: Sequence[Row], valid: Sequence[bool], step: int) -> list[dict[str, Any]]:
-    """Rows of `heldout.jsonl`.
+    """Make rows of `heldout.jsonl`.
 
     Args:
         shown: answers with `prompt`, `completion`, `answer`, `reward` and `correct`, one per problem in their order.
         valid: whether each answer was judged.
-        step: RL steps done.
+        step: number of RL steps done.
 
     Example:
         >>> answer_rows([{"prompt": "1+1=", "completion": "2", "answer": "2", "reward": 0.0, "correct": None}], [False], 4)

@@ -1,13 +1,12 @@
-"""Self-consistency: what the answers to a problem agree on, which of them to keep, and which demonstrations they contradict."""
+"""Self-consistency: the answer that responses agree on, which responses to keep, which demonstrations they contradict."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from rljax.data.diversity import different
 from rljax.data.problem import Problem
 from rljax.evaluation.comparison import row_is_right
-from rljax.records import documented
 from rljax.rewards.ballot import same_form
 
 Row = Mapping[str, Any]
@@ -15,50 +14,50 @@ Keep = Literal["verifier", "votes"]
 Vote = Callable[[str], str | None]
 
 
-@documented
 class Kept(NamedTuple):
-    """Responses kept as demonstrations, and the counts of the others."""
+    """Responses kept as demonstrations, and counts of the others."""
 
     rows: list[dict[str, Any]]
     """Rows of a dataset: `prompt`, `answer`, `demonstration`, and the other columns of the problem."""
     problems: int
     """Number of problems."""
     solved: int
-    """Problems with a kept response."""
+    """Number of problems with a kept response."""
     responses: int
     """Number of responses."""
     accepted: int
-    """Those that the verifier or the votes accept, cut-off ones aside."""
+    """Number of responses that the verifier or the votes accept, except truncated ones and ones with a false step."""
     right: int | None
-    """Kept ones that a verifier finds correct; None where no verifier decided on any."""
+    """Number of kept responses that a verifier accepts; None if no verifier judged any of them."""
     judged: int
-    """Kept ones that a verifier decided on."""
+    """Number of kept responses that a verifier judged."""
+    false_steps: int = 0
+    """Number of right responses that are not accepted because one of their steps is false."""
     dropped: int = 0
-    """Number of further problems that were left out because their prompts are too long."""
+    """Number of additional problems that were dropped because their prompts are too long."""
 
 
-@documented
 class Cleaned(NamedTuple):
-    """Demonstrations after a comparison with what a model's answers agree on."""
+    """Demonstrations after a comparison with the consensus of a model's answers."""
 
     rows: list[dict[str, Any]]
-    """The rows that are left, as in `Kept`."""
+    """The remaining rows, as in `Kept`."""
     confirmed: int
-    """Demonstrations with the answer that the model's answers agree on."""
+    """Number of demonstrations whose answer matches the consensus."""
     contradicted: int
-    """Demonstrations with another answer, which were dropped or replaced."""
+    """Number of demonstrations with a different answer, which were dropped or replaced."""
     undecided: int
-    """Demonstrations of problems on which the model's answers do not agree; they stay."""
+    """Number of demonstrations of problems without a consensus; they are kept."""
     unread: int
-    """Demonstrations without an answer that can be read; they stay."""
+    """Number of demonstrations without a readable answer; they are kept."""
 
 
 def consensus(answers: Sequence[str | None], *, agreement: float | int) -> str | None:
-    """The most frequent answer, if its share of all responses is large enough and no other answer is as frequent.
+    """Return the most frequent answer, if its share of all responses is large enough and no other answer is as frequent.
 
     Args:
-        answers: what each response answers; None for no answer, which counts as a response.
-        agreement: smallest share of the responses.
+        answers: answer of each response; None for no answer, which still counts as a response.
+        agreement: smallest share of the responses that must have this answer.
 
     Returns:
         The answer; None if there is none.
@@ -74,7 +73,7 @@ def consensus(answers: Sequence[str | None], *, agreement: float | int) -> str |
 
 
 def by_problem(rows: Iterable[Row], count: int) -> list[list[Row]]:
-    """The rows of each problem, in the order of their numbers."""
+    """Group rows by problem, each group in the order of its samples."""
     found: list[list[Row]] = [[] for _ in range(count)]
     for row in rows:
         found[row["problem"]].append(row)
@@ -89,27 +88,31 @@ def kept_responses(
     most: int,
     threshold: float | int,
     agreement: float | int,
+    false_steps: Collection[tuple[int, int]] = (),
 ) -> Kept:
-    """Keep the responses that the verifier or the votes accept, at most `most` a problem, and no two that are alike.
+    """Keep the responses that the verifier or the votes accept, at most `most` per problem, and no two similar ones.
 
     Args:
         rows: judged responses, as `answered_rows` returns them.
         problems: the problems that they answer.
-        keep: `verifier` keeps responses that are right; `votes` those with the answer that the responses agree on, which is
-            then the answer of the row, in place of any reference.
-        most: K, kept responses of a problem.
-        threshold: largest Jaccard similarity of two kept responses of a problem; see `rljax.data.diversity.similarity`.
-        agreement: for `votes`, smallest share of the responses that have the answer.
+        keep: `verifier` keeps right responses; `votes` keeps responses with the consensus answer, which then becomes the answer
+            of the row and replaces any reference.
+        most: K, largest number of kept responses per problem.
+        threshold: largest Jaccard similarity of two kept responses to a problem; see `rljax.data.diversity.similarity`.
+        agreement: for `votes`, smallest share of the responses that must have the answer.
+        false_steps: responses, as (problem, sample), that are not kept because one of their steps is false.
 
     Returns:
         The rows to train on, and the counts.
     """
     groups = by_problem(rows, len(problems))
-    found, solved, accepted = [], 0, 0
+    found, solved, accepted, false = [], 0, 0, 0
     chosen_rows: list[Row] = []
     for problem, group in zip(problems, groups, strict=True):
         agreed = consensus([row["given"] for row in group], agreement=agreement) if keep == "votes" else None
         fitting = [row for row in group if not row["truncated"] and _is_accepted(row, keep, agreed)]
+        sound = [row for row in fitting if (row["problem"], row["sample"]) not in false_steps]
+        false, fitting = false + len(fitting) - len(sound), sound
         places = different([row["completion"] for row in fitting], most=most, threshold=threshold)
         chosen = [fitting[place] for place in places]
         found += [row_of(problem, row["completion"], problem.answer if agreed is None else agreed) for row in chosen]
@@ -117,7 +120,7 @@ def kept_responses(
         solved, accepted = solved + bool(chosen), accepted + len(fitting)
     judged = [row["correct"] for row in chosen_rows if row["correct"] is not None]
     right = sum(judged) if judged else None
-    return Kept(found, len(problems), solved, sum(map(len, groups)), accepted, right, len(judged))
+    return Kept(found, len(problems), solved, sum(map(len, groups)), accepted, right, len(judged), false)
 
 
 def _is_accepted(row: Row, keep: Keep, agreed: str | None) -> bool:
@@ -127,7 +130,7 @@ def _is_accepted(row: Row, keep: Keep, agreed: str | None) -> bool:
 
 
 def row_of(problem: Problem, demonstration: str | None, answer: str) -> dict[str, Any]:
-    """A row of a dataset that `rljax train --dataset` reads: the problem with this demonstration and answer.
+    """Make a dataset row for `rljax train --dataset`: the problem with this demonstration and answer.
 
     Example:
         >>> row_of(Problem("1+1=", "2", columns={"operands": 2}), "#2", "2")
@@ -147,19 +150,19 @@ def cleaned_demonstrations(
     agreement: float | int,
     replace: bool,
 ) -> Cleaned:
-    """Compare demonstrations with what a model's answers to the same problems agree on.
+    """Compare demonstrations with the consensus of a model's answers to the same problems.
 
     Args:
-        demonstrated: the rows to clean; a row without a demonstration is compared by its answer.
+        demonstrated: the rows to clean; for a row without a demonstration, its answer is compared.
         rows: the model's judged responses, as `answered_rows` returns them.
         problems: the problems that they answer; a prompt of `demonstrated` that is not among them is undecided.
-        vote: reads the answer out of a response or a demonstration.
-        agreement: smallest share of the responses that have the answer.
-        replace: whether a contradicted demonstration is replaced by a response that has the answer of the votes, which becomes
-            the row's answer; otherwise the row is dropped.
+        vote: extracts the answer from a response or a demonstration.
+        agreement: smallest share of the responses that must have the answer.
+        replace: whether to replace a contradicted demonstration by a response with the consensus answer, which becomes the
+            row's answer; otherwise the row is dropped.
 
     Returns:
-        The rows that are left, in their order, and the counts.
+        The remaining rows, in their order, and the counts.
     """
     groups = dict(zip((problem.prompt for problem in problems), by_problem(rows, len(problems)), strict=True))
     kept: list[dict[str, Any]] = []

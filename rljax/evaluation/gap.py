@@ -9,43 +9,41 @@ from jaxtyping import Float
 from scipy.special import ndtri, stdtrit
 
 from rljax.evaluation.statistics import Estimate, wilson_interval
-from rljax.records import documented
 
 FEWEST = 20
-"""Problems of the smallest group that is compared."""
+"""Smallest number of problems in a group that is compared."""
 _LEVEL = 0.05
 
 
-@documented
 class Gap(NamedTuple):
-    """Groups with the highest and the lowest accuracy, and their difference."""
+    """The groups with the highest and the lowest accuracy, and the difference."""
 
     best: str
     """Label of the group with the highest accuracy."""
     worst: str
-    """Label of the group with the lowest one."""
+    """Label of the group with the lowest accuracy."""
     difference: Estimate
-    """Highest less lowest accuracy, with a simultaneous 95 % interval, and the number of problems in the two groups."""
+    """Highest minus lowest accuracy, with a simultaneous 95 % interval, and the number of problems in the two groups."""
     left_out: int
     """Number of groups of fewer than 20 problems, which are not compared."""
 
     def text(self) -> str:
-        """The gap in words."""
+        """Describe the gap in words."""
         value, low, high, _ = self.difference
         small = f"; groups of fewer than {FEWEST} problems left out: {self.left_out}" if self.left_out else ""
         return (
             f"{self.best} is {100 * value:.1f} points above {self.worst} (95 % interval of all pairs of groups "
-            f"{100 * low:+.1f} to {100 * high:+.1f}{small})"
+            f"{100 * low:+z.1f} to {100 * high:+z.1f}{small})"
         )
 
 
 def group_gap(groups: Mapping[str, Float[np.ndarray, "_"]]) -> Gap | None:
-    """The gap between the best and the worst group, with an interval that allows for the choice of the two.
+    """Compute the gap between the best and the worst group, with an interval that accounts for selecting these two.
 
-    The intervals of all m pairs of G groups hold together with a probability of at least 95 % (Bonferroni). An interval that holds
-    0 says that the groups may all be equal. Where the shares of both groups are all 0 or 1, it is made of the Wilson intervals
-    [l, u] at that level; otherwise it is Welch's, of the variances v of the shares. Groups of fewer than 20 problems are left out:
-    their highest and lowest are chance, and their variances are not known.
+    The intervals of all m pairs of G groups cover simultaneously with a probability of at least 95 % (Bonferroni). If an
+    interval contains 0, all groups may be equal. If the shares of both groups are all 0 or 1, the interval combines the Wilson
+    intervals [l, u] at that level; otherwise it is Welch's interval from the variances v of the shares. Groups of fewer than 20
+    problems are omitted, because their extremes are mostly chance, and their variances are not known.
 
     ::
 
@@ -54,7 +52,7 @@ def group_gap(groups: Mapping[str, Float[np.ndarray, "_"]]) -> Gap | None:
         otherwise: d ± t(1 − 0.025 / m; ν) √(v₁/n₁ + v₂/n₂),    ν = (v₁/n₁ + v₂/n₂)² / Σᵢ (vᵢ/nᵢ)² / (nᵢ − 1)
 
     Args:
-        groups: label -> share of right answers to each problem of the group, NaN where it is not known.
+        groups: label -> share of right answers to each problem of the group, NaN if it is not known.
 
     Returns:
         The gap; None for fewer than two groups of 20 problems.
@@ -74,7 +72,7 @@ def group_gap(groups: Mapping[str, Float[np.ndarray, "_"]]) -> Gap | None:
         return None
     worst, *_, best = sorted(large, key=lambda label: large[label].mean())
     first, second = large[best], large[worst]
-    tail = _LEVEL / (len(large) * (len(large) - 1))  # of one side of one pair
+    tail = _LEVEL / (len(large) * (len(large) - 1))  # one tail of one pair
     binary = np.isin(np.concatenate([first, second]), (0, 1)).all()
     low, high = (_newcombe if binary else _welch)(first, second, tail)
     value = float(first.mean() - second.mean())
@@ -83,7 +81,7 @@ def group_gap(groups: Mapping[str, Float[np.ndarray, "_"]]) -> Gap | None:
 
 
 def _newcombe(first: np.ndarray, second: np.ndarray, tail: float) -> tuple[float, float]:
-    """Interval of the difference of two shares of right problems."""
+    """Interval for the difference of two shares of right problems."""
     z = -float(ndtri(tail))
     p1, p2 = float(first.mean()), float(second.mean())
     (low1, high1), (low2, high2) = (wilson_interval(int(group.sum()), len(group), z=z) for group in (first, second))
@@ -91,7 +89,7 @@ def _newcombe(first: np.ndarray, second: np.ndarray, tail: float) -> tuple[float
 
 
 def _welch(first: np.ndarray, second: np.ndarray, tail: float) -> tuple[float, float]:
-    """Interval of the difference of two means."""
+    """Interval for the difference of two means."""
     parts = [float(group.var(ddof=1)) / len(group) for group in (first, second)]
     error, difference = math.sqrt(sum(parts)), float(first.mean() - second.mean())
     if error == 0:

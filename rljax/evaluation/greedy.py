@@ -7,26 +7,32 @@ import jax
 import numpy as np
 
 from rljax.models import Params
-from rljax.records import documented, required
+from rljax.records import required
 from rljax.rollout import Groups, RolloutWorker
 from rljax.rollout.groups import concatenate, part_means, right_and_known, take
 
 
-@documented
 class Evaluation(NamedTuple):
     """Greedy answers to every prompt."""
 
     groups: Groups
     """One response per prompt."""
 
+    @property
+    def best_metric(self) -> str:
+        """Metric that selects the best checkpoint by default: the accuracy if correctness is known, else the reward."""
+        return "reward" if self.groups.rollout.correct is None else "accuracy"
+
     def metrics(self) -> dict[str, float]:
-        """Averages over the responses: the accuracy where it is known, the reward and its parts where there is one."""
+        """Average over the responses: the accuracy where it is known, and the reward and its parts where there is one."""
         rollout = self.groups.rollout
         rewards, lengths = rollout.rewards[required(rollout.valid, "rollout.valid")], self.groups.attention.sum(-1)
         right, known = right_and_known(rollout)
         return {
             "accuracy": float(right[known].mean()) if known.any() else math.nan,
             "reward": float(rewards.mean(dtype=np.float64)) if rewards.size else math.nan,
+            "judged": int(known.sum()),
+            "answers": known.size,
             "response_length": float(lengths.mean()),
             "truncated_share": float(required(rollout.truncated, "rollout.truncated").mean()),
             **accuracy_by_length(right[known], lengths[known]),
@@ -35,7 +41,7 @@ class Evaluation(NamedTuple):
 
 
 def accuracy_by_length(right: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
-    """Accuracy by response length: up to 16 tokens, then in ranges that double. Empty ranges are left out.
+    """Accuracy by response length: up to 16 tokens, then in ranges that double. Empty ranges are omitted.
 
     Example:
         >>> accuracy_by_length(np.array([True, False, True]), np.array([3, 16, 40]))
@@ -46,12 +52,12 @@ def accuracy_by_length(right: np.ndarray, lengths: np.ndarray) -> dict[str, floa
 
 
 def evaluate(worker: RolloutWorker, params: Params, *, batch: int = 256) -> Evaluation:
-    """Answer every prompt of the worker once.
+    """Generate one answer to every prompt of the worker.
 
     Args:
         worker: its sampling should be greedy (temperature 0).
         params: parameters of the policy.
-        batch: largest number of prompts per call. The last call is filled up with repeats that do not count.
+        batch: largest number of prompts per call. The last call is padded with repeats that do not count.
     """
     count = len(worker.prompts.tokens)
     rows = min(count, batch)

@@ -1,5 +1,6 @@
 """Progress by kind of problem: held-out answers before and after RL, grouped by a column of the data."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -7,38 +8,86 @@ import numpy as np
 from jaxtyping import Int
 
 from rljax.data.problem import Problem
+from rljax.errors import InputError
 from rljax.evaluation.comparison import Row, judged_pairs, row_is_right
-from rljax.evaluation.report import by_value, chosen_columns, labels_of
 from rljax.evaluation.statistics import Estimate, paired_share_difference
-from rljax.records import documented
+from rljax.text import printable, shortened
 
 MOST_KINDS = 12
 """A column with more values than this has too many kinds to list."""
+KNOWN_COLUMNS = ("subject", "type", "level", "difficulty", "operands")
+"""Columns by which problems are grouped by default, if the data has them."""
 COUNTED = ("operands",)
-"""Columns that count something: a problem has 4 operands, but it is of level 4."""
+"""Columns that count something: a problem has "4 operands", but it has "level 4"."""
+
+_LABEL = 40
 
 
-@documented
 class Kind(NamedTuple):
-    """Problems of one kind, and the change of the share whose answer is right."""
+    """Problems of one kind, and the change in accuracy."""
 
     name: str
-    """What the problems have in common."""
+    """Description of what the problems have in common."""
     before: float
-    """Share before RL."""
+    """Accuracy before RL."""
     after: float
-    """Share after RL."""
+    """Accuracy after RL."""
     change: Estimate
-    """Difference of the two, with its paired 95 % interval, and the number of problems."""
+    """Difference between the two, with its paired 95 % interval, and the number of problems."""
 
     def text(self) -> str:
-        """The kind in words."""
+        """Describe the kind in words."""
         count = self.change.problems
         return f"{self.name} {self.before:.1%} -> {self.after:.1%} ({count} problem{'s' if count > 1 else ''})"
 
 
+def chosen_columns(problems: Sequence[Problem], names: Sequence[str] | None) -> list[str]:
+    """Choose the columns that problems are grouped by.
+
+    Args:
+        problems: the problems of the evaluation.
+        names: names of columns; None: the columns of `KNOWN_COLUMNS` that the data has.
+
+    Returns:
+        Names of columns that at least one problem has.
+
+    Raises:
+        InputError: no problem has one of the named columns.
+
+    Example:
+        >>> chosen_columns([Problem("1+1=", "2", columns={"level": 1, "id": 7})], None)
+        ['level']
+    """
+    known = dict.fromkeys(name for problem in problems for name in problem.columns)
+    if names is None:
+        return [name for name in KNOWN_COLUMNS if name in known]
+    missing = [name for name in names if name not in known]
+    if missing:
+        choice = f"choose among {', '.join(known)}" if known else "they have no columns at all"
+        raise InputError(f"--by {missing[0]}: the problems have no such column; {choice}.")
+    return list(dict.fromkeys(names))
+
+
+def labels_of(problems: Sequence[Problem], column: str) -> list[str]:
+    """Return a column's value as text for each problem; "-" if a problem lacks it."""
+    return [_label(problem.columns.get(column)) for problem in problems]
+
+
+def _label(value: object) -> str:
+    return "-" if value is None else shortened(printable(str(value)), _LABEL)
+
+
+def by_value(label: str) -> tuple[int, float, str]:
+    """Sort key that orders numbers by value, before texts."""
+    try:
+        number = float(label)
+    except ValueError:
+        return 1, 0.0, label
+    return (0, number, label) if math.isfinite(number) else (1, 0.0, label)
+
+
 def kind_column(problems: Sequence[Problem]) -> str | None:
-    """The first column of `KNOWN_COLUMNS` that divides problems into 2 to `MOST_KINDS` kinds; None without one.
+    """Return the first of `KNOWN_COLUMNS` that divides the problems into 2 to `MOST_KINDS` kinds; None without one.
 
     Example:
         >>> kind_column([Problem("1+1=", "2", columns={"operands": 2}), Problem("1+1+1=", "3", columns={"operands": 3})])
@@ -49,7 +98,7 @@ def kind_column(problems: Sequence[Problem]) -> str | None:
 
 
 def kind_numbers(problems: Sequence[Problem]) -> Int[np.ndarray, "N"] | None:
-    """A number for each problem, the same for those of one kind; None where no column tells kinds apart (`kind_column`).
+    """Return a number for each problem, equal for problems of the same kind; None if no column defines kinds (`kind_column`).
 
     Example:
         >>> sums = [Problem("1+1+1=", "3", columns={"operands": 3}), Problem("1+1=", "2", columns={"operands": 2})]
@@ -68,7 +117,7 @@ def kinds_of(rows: Sequence[Row], problems: Sequence[Problem]) -> list[Kind]:
 
     Args:
         rows: `heldout.jsonl` of a run.
-        problems: the held-out problems in their order, which `kind_column` divides.
+        problems: the held-out problems in order; `kind_column` divides them into kinds.
 
     Returns:
         The kinds by value, numbers first; none without such a column, or without answers before and after.
@@ -88,7 +137,7 @@ def kinds_of(rows: Sequence[Row], problems: Sequence[Problem]) -> list[Kind]:
     known = dict(enumerate(problem.prompt for problem in problems))
     for before, after in pairs:
         if known.get(before["problem"]) != before["prompt"]:
-            continue  # the answers are to other problems: the data have changed since
+            continue  # the answers belong to other problems: the data has changed since
         right.setdefault(labels[before["problem"]], []).append((row_is_right(before), row_is_right(after)))
     return [_kind(column, label, np.array(right[label], bool)) for label in sorted(right, key=by_value)]
 
@@ -100,7 +149,7 @@ def _kind(column: str, label: str, right: np.ndarray) -> Kind:
 
 
 def describe_progress(kinds: Sequence[Kind]) -> list[str]:
-    """Say which kinds of problems became better, which worse, and for which neither is certain.
+    """Describe which kinds of problems improved, which got worse, and for which neither is certain.
 
     Example:
         >>> sure, unsure = Estimate(0.9, 0.8, 0.95, 82), Estimate(0.1, -0.2, 0.3, 11)

@@ -1,4 +1,4 @@
-"""Differences of two shares of the same problems."""
+"""Paired change in per-problem accuracy between two evaluations."""
 
 import math
 
@@ -9,7 +9,7 @@ from rljax.evaluation.statistics import Estimate, mean_over_problems, paired_sha
 
 
 def points(estimate: Estimate) -> str:
-    """A difference of shares in points, with its interval.
+    """Format a difference of shares in percentage points, with its interval.
 
     Example:
         >>> points(Estimate(-0.031, -0.05, 0.01, 256))
@@ -17,20 +17,20 @@ def points(estimate: Estimate) -> str:
     """
     if math.isnan(estimate.value):
         return "-"
-    ends = "" if math.isnan(estimate.low) else f" ({100 * estimate.low:+.1f} to {100 * estimate.high:+.1f})"
-    return f"{100 * estimate.value:+.1f} points{ends}"
+    ends = "" if math.isnan(estimate.low) else f" ({100 * estimate.low:+z.1f} to {100 * estimate.high:+z.1f})"
+    return f"{100 * estimate.value:+z.1f} points{ends}"
 
 
 def paired_change(before: Float[np.ndarray, "P"], after: Float[np.ndarray, "P"]) -> Estimate:
-    """Difference of two shares of each problem, after less before, with a 95 % interval over problems.
+    """Mean change of a share per problem, after minus before, with a 95 % interval over problems.
 
     Args:
-        before: a share for each problem, NaN where it is not known.
-        after: another one.
+        before: a share for each problem, NaN if it is not known.
+        after: the same shares afterwards.
 
     Returns:
-        Of the problems that are NaN in neither. The interval is the score interval where all shares are 0 or 1, else a bootstrap
-        interval; there is none where all differences are the same, as their scatter is then not known.
+        The estimate over problems that are NaN in neither array. The interval is the score interval if all shares are 0 or 1,
+        else a bootstrap interval; there is none if all differences are equal, because their variance is then not known.
 
     Example:
         >>> paired_change(np.array([1.0, 1.0, np.nan]), np.array([0.0, 1.0, 1.0])).value

@@ -1,4 +1,4 @@
-"""Several judged answers to every problem, saved as they come; an interrupted evaluation continues where it stopped.
+"""Several judged answers to every problem, saved as they arrive; an interrupted evaluation continues where it stopped.
 
 ::
 
@@ -6,8 +6,8 @@
     NAME.settings.json     settings that the answers depend on; other settings are refused
     NAME.summary.json      the report, once the evaluation is complete
 
-The work is divided into calls of equal shape. A call's random key is the seed folded with the call's index, and the file holds
-whole calls in order. So no answer depends on whether, and where, the evaluation was interrupted.
+The work is divided into calls of equal shape. A call's random key is the seed folded with the call's index, and the file
+contains complete calls in order. So no answer depends on whether, or where, the evaluation was interrupted.
 """
 
 import hashlib
@@ -26,55 +26,54 @@ from rljax.errors import InputError
 from rljax.evaluation.answers import Sampled, gathered
 from rljax.files import atomic_write
 from rljax.models import Params
-from rljax.records import documented, required
+from rljax.records import required
 from rljax.rewards.confidence import stated_confidence
+from rljax.rewards.protocol import only_subtracts
 from rljax.rollout import RolloutWorker
 from rljax.rollout.continuations import Value, prefixes_of
 from rljax.rollout.groups import right_and_known
 
 SETTINGS, SUMMARY, SAMPLES = ".settings.json", ".summary.json", ".jsonl"
 NO_VALUES: Mapping[str, Value] = MappingProxyType({})
-_FINGERPRINT = 64  # numbers hashed of each parameter: training changes every parameter
+_FINGERPRINT = 64  # leading entries of each parameter that are hashed; training changes every parameter
 
 
-@documented
 class Call(NamedTuple):
     """One call of the worker."""
 
     index: int
     """Index of the call, from 0."""
     problems: tuple[int, ...]
-    """Indices of the problems. Every call has equally many, so the last one may start over from the first problem."""
+    """Indices of the problems. All calls have the same number, so the last one may wrap around to the first problem."""
     first: int
-    """Index of the first answer drawn to each problem."""
+    """Index of the first answer sampled for each problem."""
     group: int
-    """Number of answers drawn to each problem, the same in every call."""
+    """Number of answers sampled for each problem, the same in every call."""
     wanted: tuple[int, int]
-    """Number of problems, and of answers to each, that are kept."""
+    """Number of problems, and of answers per problem, that are kept."""
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Problem and answer number of each row that this call adds to the file."""
+        """Return problem and answer index of each row that this call adds to the file."""
         problems, group = self.wanted
         return [(problem, self.first + i) for problem in self.problems[:problems] for i in range(group)]
 
 
-@documented
 class SampleFiles(NamedTuple):
     """Files of a saved evaluation."""
 
     samples: Path
-    """Answers, one row for each."""
+    """File of the answers, one row per answer."""
     settings: Path
-    """Settings that the answers depend on."""
+    """File of the settings that the answers depend on."""
     summary: Path
-    """Report of the complete evaluation."""
+    """File of the report of the complete evaluation."""
 
 
 def sample_files(out: Path) -> SampleFiles:
     """Name the files of an evaluation.
 
     Args:
-        out: the file of samples, with any suffix, or a folder, without a suffix; neither has to exist.
+        out: file of the samples, with any suffix, or a folder, without a suffix; neither has to exist.
 
     Returns:
         The three files.
@@ -94,11 +93,11 @@ def plan(problems: int, samples: int, *, batch: int) -> list[Call]:
 
     Args:
         problems: number of problems.
-        samples: answers to each.
+        samples: number of answers to each.
         batch: largest number of answers per call.
 
     Returns:
-        Calls of equal shape that together draw `samples` answers to every problem.
+        Calls of equal shape that together sample `samples` answers to every problem.
 
     Example:
         >>> [call.problems for call in plan(3, 2, batch=4)], plan(3, 2, batch=4)[1].pairs()
@@ -118,10 +117,12 @@ def plan(problems: int, samples: int, *, batch: int) -> list[Call]:
 
 
 def answer_all(worker: RolloutWorker, params: Params, samples: int, **options: Any) -> Sampled:
-    """Answer every problem of the worker `samples` times, as `answered_rows` with the same options, and arrange the rows."""
+    """Generate `samples` answers to every problem, as `answered_rows` with the same options, and arrange them in arrays."""
     rows = answered_rows(worker, params, samples, **options)
     scored = tuple(options.get("values", NO_VALUES))
-    return gathered(rows, len(worker.prompts.tokens), samples, verified=worker.verifies, scored=scored)
+    verified = worker.verifies or any(row["correct"] is not None for row in rows)
+    found = gathered(rows, len(worker.prompts.tokens), samples, verified=verified, scored=scored)
+    return found._replace(only_subtracts=worker.environment is None and only_subtracts(worker.judge.reward))
 
 
 def answered_rows(
@@ -137,32 +138,32 @@ def answered_rows(
     values: Mapping[str, Value] = NO_VALUES,
     watch: Callable[[Sequence[Call]], Iterable[Call]] = iter,
 ) -> list[dict]:
-    """Answer every problem of the worker `samples` times, except for answers that are saved already.
+    """Generate `samples` answers to every problem of the worker, except for answers that are already saved.
 
     Args:
-        worker: draws and judges.
+        worker: samples and judges answers.
         params: parameters of the policy.
-        samples: answers to each problem.
-        seed: seed of the draws.
+        samples: number of answers to each problem.
+        seed: seed of the sampling.
         batch: largest number of answers per call.
-        vote: reads the answer out of a response; None if there is none.
-        settings: what the answers depend on besides `samples`, `seed` and `batch`; those of `out` have to be equal.
+        vote: extracts the answer from a response; None if there is none.
+        settings: what the answers depend on in addition to `samples`, `seed` and `batch`; the settings of `out` must be equal.
         out: where the answers are saved, see `sample_files`; None keeps them in memory.
         values: choosers that score the answers, by name.
         watch: iterates over the calls and shows the progress.
 
     Returns:
-        A row for each answer, drawn now or before, in the order of the calls.
+        A row for each answer, sampled now or earlier, in the order of the calls.
 
     Raises:
-        InputError: `out` holds answers made with other settings, or something else; or the reward cannot judge.
+        InputError: `out` contains answers made with other settings, or something else; or the reward cannot judge.
     """
     calls = plan(len(worker.prompts.tokens), samples, batch=batch)
     rows: list[dict] = []
     if out is not None:
         shape = {"rows_a_call": len(calls[0].problems) * calls[0].group}
         rows = reopen(sample_files(out), {**settings, "samples": samples, "seed": seed, **shape}, calls)
-    complete = whole_calls(calls, len(rows))
+    complete = complete_calls(calls, len(rows))
     for call in watch(calls[complete:]):
         fresh = _answer(worker, params, call, seed, vote, values)
         if out is not None:
@@ -180,7 +181,7 @@ def _answer(
     vote: Callable[[str], str | None],
     values: Mapping[str, Value],
 ) -> list[dict]:
-    """Rows of one call."""
+    """Make the rows of one call."""
     key = jax.random.fold_in(jax.random.key(seed), call.index)
     groups = worker.generate(params, list(call.problems), call.group, key)
     rollout, rows = groups.rollout, []
@@ -213,11 +214,11 @@ def _answer(
     return rows
 
 
-def whole_calls(calls: Sequence[Call], rows: int) -> int:
+def complete_calls(calls: Sequence[Call], rows: int) -> int:
     """Count the calls that are complete after a number of rows.
 
     Example:
-        >>> [whole_calls(plan(3, 2, batch=4), rows) for rows in (0, 3, 4, 5, 6)]
+        >>> [complete_calls(plan(3, 2, batch=4), rows) for rows in (0, 3, 4, 5, 6)]
         [0, 0, 1, 1, 2]
     """
     ends = np.cumsum([len(call.pairs()) for call in calls])
@@ -225,12 +226,12 @@ def whole_calls(calls: Sequence[Call], rows: int) -> int:
 
 
 def reopen(files: SampleFiles, settings: dict, calls: Sequence[Call]) -> list[dict]:
-    """Read the saved answers and cut them to whole calls; create the files if there are none.
+    """Read the saved answers and truncate them to complete calls; create the files if there are none.
 
     Args:
-        files: files of the evaluation.
+        files: the files of the evaluation.
         settings: what the answers depend on.
-        calls: the work, done or not.
+        calls: all calls, done or not.
 
     Returns:
         The rows of the calls that are done.
@@ -248,7 +249,7 @@ def reopen(files: SampleFiles, settings: dict, calls: Sequence[Call]) -> list[di
         _refuse_other_settings(files, settings)
         wanted = (pair for call in calls for pair in call.pairs())
         rows = list(_read_rows(files.samples, wanted))
-        complete = whole_calls(calls, len(rows))
+        complete = complete_calls(calls, len(rows))
         rows = rows[: sum(len(call.pairs()) for call in calls[:complete])]
         if _lines(rows) != files.samples.read_bytes():
             atomic_write(files.samples, _lines(rows))
@@ -262,7 +263,7 @@ def _refuse_other_settings(files: SampleFiles, settings: dict) -> None:
         before = json.loads(files.settings.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{str(files.samples)!r} exists already, without readable settings in {files.settings.name} that say how it was "
+            f"{str(files.samples)!r} exists already, without readable settings in {files.settings.name} that describe how it was "
             f"made; choose another --out."
         ) from error
     before = before if isinstance(before, dict) else {}
@@ -283,7 +284,7 @@ def _short(value: object) -> str:
 
 
 def _read_rows(path: Path, wanted: Iterator[tuple[int, int]]) -> Iterator[dict]:
-    """Rows in the order of the work; a last line that was cut short is left out."""
+    """Read the rows, checking their order; an incomplete last line is dropped."""
     *lines, _ = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
@@ -313,12 +314,12 @@ def settings_of(worker: RolloutWorker, params: Params, mesh: Mesh) -> dict:
     """Collect the settings that the answers of a worker depend on, so that only the same evaluation continues a file.
 
     Args:
-        worker: draws the answers.
+        worker: samples the answers.
         params: parameters of the policy.
         mesh: devices that compute the answers.
 
     Returns:
-        Settings that JSON can hold: a hash of the problems and their tokens, one of the first numbers of every parameter,
+        Settings that are valid JSON: a hash of the problems and their tokens, a hash of the first entries of every parameter,
         the devices, and the versions of rljax and JAX.
     """
     problems = hashlib.sha256()

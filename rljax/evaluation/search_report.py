@@ -1,4 +1,4 @@
-"""Step-level search beside best-of-N and voting with the same number of sampled tokens."""
+"""Step-level search compared with best-of-N and voting at the same number of sampled tokens."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,45 +12,42 @@ from rljax.evaluation.chosen import VERIFIER, VOTES, accuracy_of_chosen
 from rljax.evaluation.paired import paired_change, points
 from rljax.evaluation.report import plain_estimate
 from rljax.evaluation.statistics import Estimate, over_problems
-from rljax.records import documented
 
 
-@documented
 class SearchRow(NamedTuple):
-    """A search with N samples at each step, and k independent responses at its cost."""
+    """A search with N samples at each step, and k independent responses at the same cost."""
 
     samples: int
-    """N of the search."""
+    """N, samples per step of the search."""
     keep: int
-    """Prefixes that it keeps."""
+    """Number of prefixes that the search keeps."""
     tokens: float
-    """Tokens that the search drew for a problem, mean over problems."""
+    """Tokens that the search sampled per problem, averaged over problems."""
     accuracy: Estimate
     """Accuracy of the search."""
     responses: int
-    """k, the number of independent responses beside the search: `affordable`, but at least 1, and at most those that were drawn."""
+    """k, the number of independent responses compared: `affordable`, but at least 1 and at most the number sampled."""
     affordable: int
-    """Largest number of independent responses whose mean number of tokens is not above that of the search; it may be 0."""
+    """Largest number of independent responses with at most the mean tokens of the search; it may be 0."""
     response_tokens: float
-    """Mean number of tokens of k independent responses."""
+    """Mean number of tokens in k independent responses."""
     best: Estimate
-    """Accuracy of the one of the k responses that has the highest value."""
+    """Accuracy of the response with the highest value among the k."""
     votes: Estimate
     """Accuracy of the most frequent answer of the k responses."""
     verifier: Estimate
     """Probability that one of the k responses is right."""
     over_best: Estimate
-    """Accuracy of the search less that of the response with the highest value, paired by problem."""
+    """Accuracy of the search minus accuracy of the response with the highest value, paired by problem."""
     over_votes: Estimate
-    """Accuracy of the search less that of the votes, paired by problem."""
+    """Accuracy of the search minus accuracy of the votes, paired by problem."""
 
 
-@documented
 class SearchReport(NamedTuple):
-    """Searches of several sizes, each beside independent responses at its cost."""
+    """Searches of several sizes, each compared with independent responses at the same cost."""
 
     value: str
-    """Name of the value that steps and responses are chosen by."""
+    """Name of the value that selects steps and responses."""
     single: Estimate
     """Accuracy of one response."""
     problems: int
@@ -59,9 +56,9 @@ class SearchReport(NamedTuple):
     """One row for each size."""
 
     def table(self) -> Table:
-        """Accuracy against tokens, as a table for rich."""
+        """Make a table for rich of accuracy against tokens."""
         table = Table(title=f"Search by {self.value}, and k responses at its cost")
-        for name in ("samples a step", "tokens", "search", "k", "tokens", f"best by {self.value}", "votes", "any right"):
+        for name in ("samples per step", "tokens", "search", "k", "tokens", f"best by {self.value}", "votes", "any right"):
             table.add_column(name, justify="right")
         for row in self.rows:
             own = (str(row.samples), f"{row.tokens:.0f}", row.accuracy.text())
@@ -70,15 +67,15 @@ class SearchReport(NamedTuple):
         return table
 
     def lines(self) -> list[str]:
-        """The differences in words, and where k responses are not as many as the tokens of the search pay for."""
+        """Describe the differences in words, and note if k differs from what the tokens of the search pay for."""
         return [
-            f"{row.samples} samples a step: search less best of {row.responses} {points(row.over_best)}; "
-            f"search less votes of {row.responses} {points(row.over_votes)}{_limit(row)}"
+            f"{row.samples} samples per step: search minus best of {row.responses} {points(row.over_best)}; "
+            f"search minus votes of {row.responses} {points(row.over_votes)}{_limit(row)}"
             for row in self.rows
         ]
 
     def to_json(self) -> dict:
-        """Everything as a dict for JSON; NaN becomes None."""
+        """Return everything as a dict for JSON; NaN becomes None."""
         rows = [
             {name: plain_estimate(value) if isinstance(value, Estimate) else value for name, value in row._asdict().items()}
             for row in self.rows
@@ -87,9 +84,9 @@ class SearchReport(NamedTuple):
 
 
 def _limit(row: SearchRow) -> str:
-    """Note for a row whose k is not the number of responses that the search pays for."""
+    """Note for a row whose k differs from the number of responses that the search pays for."""
     if row.affordable > row.responses:
-        return f"; its tokens pay for {row.affordable} responses, but only {row.responses} were drawn (the largest of --samples)"
+        return f"; its tokens pay for {row.affordable} responses, but only {row.responses} were sampled (the largest of --samples)"
     return "; its tokens do not pay for one response" if row.affordable < row.responses else ""
 
 
@@ -103,16 +100,16 @@ def search_row(
     samples: int,
     keep: int,
 ) -> SearchRow:
-    """Compare a search with independent responses of at most as many tokens; with one, if its tokens pay for none.
+    """Compare a search with independent responses that use at most as many tokens, but at least one response.
 
     Args:
         sampled: N' independent responses to each of P problems, with the scores of `value`.
         value: name of the value.
         right: whether the answer of the search is right, `[P]`.
-        known: of which problems this is known, `[P]`.
-        tokens: tokens that the search drew, `[P]`.
-        samples: N of the search.
-        keep: prefixes that it kept.
+        known: mask of the problems for which this is known, `[P]`.
+        tokens: number of tokens that the search sampled, `[P]`.
+        samples: N, samples per step of the search.
+        keep: number of prefixes that it kept.
     """
     length = float(sampled.lengths.mean())
     spent = float(tokens.mean())
@@ -137,7 +134,7 @@ def search_row(
 
 
 def search_report(sampled: Sampled, value: str, rows: Sequence[SearchRow]) -> SearchReport:
-    """Put the rows together with the accuracy of one response."""
+    """Combine the rows with the accuracy of a single response."""
     right, known = sampled.right_and_known(None)
     share: Float[np.ndarray, "P"] = np.where(known.any(-1), (right & known).sum(-1) / np.maximum(known.sum(-1), 1), np.nan)
     return SearchReport(value, over_problems(share), len(share), tuple(rows))

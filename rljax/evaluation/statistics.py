@@ -1,8 +1,8 @@
 """Measures of several answers to each problem: pass@k, avg@n and maj@k, with intervals over problems.
 
-Every measure gives one number per problem, NaN where too few answers were judged; `over_problems` averages them. The problems
-are the sample: an interval says how much the average would change with other problems of the same kind. The answers to one problem
-are correlated, so they count as one observation.
+Every measure returns one number per problem, NaN if too few answers were judged; `over_problems` averages them. The problems
+are the sample: an interval shows how much the average would change with other problems of the same kind. The answers to the
+same problem are correlated, so they count as one observation.
 """
 
 import math
@@ -14,16 +14,13 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
-from rljax.records import documented
-
 MOST_SAMPLES = 1_000
-"""Largest number of answers to one problem; binomial coefficients of many more do not fit a float."""
+"""Largest number of answers to one problem; binomial coefficients of much larger numbers overflow a float."""
 RESAMPLES = 2_000
-"""Resamples of a bootstrap."""
-_AT_ONCE = 200  # resamples in one piece of memory
+"""Number of bootstrap resamples."""
+_AT_ONCE = 200  # resamples in memory at once
 
 
-@documented
 class Estimate(NamedTuple):
     """An average over problems, with its 95 % interval."""
 
@@ -37,16 +34,18 @@ class Estimate(NamedTuple):
     """Number of problems in the average."""
 
     def text(self) -> str:
-        """Write a share in per cent, with its interval.
+        """Format a share in percent, with its interval.
 
         Example:
             >>> Estimate(0.5, 0.25, 0.75, 8).text(), Estimate(0.5, math.nan, math.nan, 1).text()
             ('50.0% (25 to 75)', '50.0%')
+            >>> Estimate(0.0, -1e-17, 0.18, 17).text()
+            '0.0% (0 to 18)'
         """
         if math.isnan(self.value):
             return "-"
-        interval = "" if math.isnan(self.low) else f" ({100 * self.low:.0f} to {100 * self.high:.0f})"
-        return f"{self.value:.1%}{interval}"
+        interval = "" if math.isnan(self.low) else f" ({100 * self.low:z.0f} to {100 * self.high:z.0f})"
+        return f"{self.value:z.1%}{interval}"
 
 
 def wilson_interval(successes: int, trials: int, *, z: float = 1.959964) -> tuple[float, float]:
@@ -63,14 +62,14 @@ def wilson_interval(successes: int, trials: int, *, z: float = 1.959964) -> tupl
     scale = 1 + z * z / trials
     middle = (share + z * z / (2 * trials)) / scale
     half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials)) / scale
-    return middle - half, middle + half
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def paired_share_difference(before: Bool[np.ndarray, "P"], after: Bool[np.ndarray, "P"]) -> Estimate:
-    """Difference of two shares of the same problems, after less before, with its 95 % score interval.
+    """Difference of two shares of the same problems, after minus before, with its 95 % score interval.
 
-    The interval is made of the Wilson intervals [l, u] of both shares and of the correlation φ of the pairs. It has a width where
-    all pairs agree, and does not reach beyond -1 and 1.
+    The interval combines the Wilson intervals [l, u] of both shares with the correlation φ of the pairs. Its width is positive
+    even if all pairs agree, and it never extends beyond -1 and 1.
 
     ::
 
@@ -78,7 +77,7 @@ def paired_share_difference(before: Bool[np.ndarray, "P"], after: Bool[np.ndarra
                         high = θ + √(c² − 2φcd + d²),  c = u₂ − p₂,  d = p₁ − l₁
 
         φ = m / √((n₁₁ + n₁₀)(n₀₁ + n₀₀)(n₁₁ + n₀₁)(n₁₀ + n₀₀)),  0 if that is 0 / 0
-        m = n₁₁n₀₀ − n₁₀n₀₁, less P/2 but at least 0 where it is positive
+        m = n₁₁n₀₀ − n₁₀n₀₁; if that is positive, minus P/2, but at least 0
 
     Args:
         before: whether each problem was right before, `[P]`.
@@ -116,9 +115,9 @@ def paired_share_difference(before: Bool[np.ndarray, "P"], after: Bool[np.ndarra
 
 
 def pass_at_k(right: Bool[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"], *, k: int) -> Float[np.ndarray, "P"]:
-    """Probability that at least one of k answers is right: the unbiased estimate from n >= k answers.
+    """Probability that at least one of k answers is right: an unbiased estimate from n >= k answers.
 
-    The plug-in 1 − (1 − c/n)ᵏ would be too low: it draws with replacement.
+    The plug-in estimate 1 − (1 − c/n)ᵏ would be too low, because it samples with replacement.
 
     ::
 
@@ -126,11 +125,11 @@ def pass_at_k(right: Bool[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"], *
 
     Args:
         right: whether an answer is right, `[P, N]`.
-        judged: which answers were judged; n counts these for each problem, and c those of them that are right.
+        judged: mask of the judged answers; for each problem, n counts these, and c counts the right ones among them.
         k: number of attempts.
 
     Returns:
-        One probability per problem, `[P]`; NaN where n < k.
+        One probability per problem, `[P]`; NaN if n < k.
 
     Raises:
         ValueError: k is not from 1 to N, or the shapes differ.
@@ -155,7 +154,7 @@ def pass_at_k(right: Bool[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"], *
 def average_at_n(values: Shaped[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"]) -> Float[np.ndarray, "P"]:
     """Mean over all n judged answers to each problem; for values of 0 and 1 this is pass@1.
 
-    It is also the expected mean of any k of them, so avg@k from n >= k answers is this number for every k.
+    It is also the expected mean of any k of them, so avg@k from n >= k answers is the same for every k.
 
     ::
 
@@ -163,10 +162,10 @@ def average_at_n(values: Shaped[np.ndarray, "P N"], judged: Bool[np.ndarray, "P 
 
     Args:
         values: right or wrong, or rewards, `[P, N]`.
-        judged: which answers were judged; the values of the others are ignored.
+        judged: mask of the judged answers; the values of the others are ignored.
 
     Returns:
-        One mean per problem, `[P]`; NaN where none was judged.
+        One mean per problem, `[P]`; NaN if no answer was judged.
 
     Raises:
         ValueError: the shapes differ.
@@ -192,8 +191,8 @@ def majority_at_k(
 ) -> Float[np.ndarray, "P"]:
     """Probability that the most frequent of k answers is right: the exact expectation over all sets of k of the n answers.
 
-    Answers that tie for the most votes win with equal probability. An answer that is None has no vote; without any vote the
-    result is wrong. If equal answers were judged differently, the winner counts as the share of its votes that are right.
+    Answers that tie for the most votes win with equal probability. An answer of None casts no vote; without any vote the result
+    is wrong. If equal answers were judged differently, the winner counts as the share of its votes that are right.
 
     ::
 
@@ -202,11 +201,11 @@ def majority_at_k(
     Args:
         answers: answer of each of N responses to each of P problems; equal answers are equal objects, None means no answer.
         right: whether an answer is right, `[P, N]`.
-        judged: which answers were judged; the others are ignored.
+        judged: mask of the judged answers; the others are ignored.
         k: number of answers that vote.
 
     Returns:
-        One probability per problem, `[P]`; NaN where fewer than k answers were judged.
+        One probability per problem, `[P]`; NaN if fewer than k answers were judged.
 
     Raises:
         ValueError: k is not from 1 to N, or the shapes differ.
@@ -231,7 +230,7 @@ def majority_at_k(
 
 
 def over_problems(values: Float[np.ndarray, "P"], *, seed: int = 0) -> Estimate:
-    """Average of shares over problems, without NaN, with a 95 % interval.
+    """Average of shares over problems, ignoring NaN, with a 95 % interval.
 
     Args:
         values: one share per problem, from 0 to 1, `[P]`.
@@ -251,11 +250,11 @@ def over_problems(values: Float[np.ndarray, "P"], *, seed: int = 0) -> Estimate:
 def ratio_over_problems(
     totals: Shaped[np.ndarray, "P"], counts: Shaped[np.ndarray, "P"], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Estimate:
-    """Share of the answers, of which problems may have different numbers, with a 95 % interval over problems.
+    """Share over all answers, with a 95 % interval over problems; problems may have different numbers of answers.
 
     Suppose that the answers to each problem are all right or all wrong. If all problems have the same number of answers, or if
     all have the same outcome, the number of right problems is binomial, and the interval is Wilson's. In all other cases it is
-    a bootstrap interval: whole problems are drawn with replacement, and it holds the middle 95 % of the averages.
+    a bootstrap interval: problems are resampled with replacement, and the interval contains the middle 95 % of the averages.
 
     ::
 
@@ -286,7 +285,7 @@ def ratio_over_problems(
 
 
 def mean_over_problems(values: Float[np.ndarray, "P"], *, seed: int = 0) -> Estimate:
-    """Average over problems of numbers that are not shares, such as rewards, without NaN, with a bootstrap interval.
+    """Average over problems of quantities that are not shares, such as rewards, ignoring NaN, with a bootstrap interval.
 
     Args:
         values: one number per problem, `[P]`.
@@ -304,7 +303,7 @@ def mean_over_problems(values: Float[np.ndarray, "P"], *, seed: int = 0) -> Esti
 
 
 def _bootstrap(totals: np.ndarray, counts: np.ndarray, seed: int, resamples: int) -> Estimate:
-    """Draw problems with replacement; the interval holds the middle 95 % of the averages."""
+    """Resample problems with replacement; the interval contains the middle 95 % of the averages."""
     problems = len(counts)
     if problems == 0:
         return Estimate(math.nan, math.nan, math.nan, 0)
@@ -314,8 +313,8 @@ def _bootstrap(totals: np.ndarray, counts: np.ndarray, seed: int, resamples: int
     rng = np.random.default_rng(seed)
     means = []
     for begin in range(0, resamples, _AT_ONCE):
-        drawn = rng.integers(problems, size=(min(_AT_ONCE, resamples - begin), problems))
-        means.append(totals[drawn].sum(-1) / counts[drawn].sum(-1))
+        picked = rng.integers(problems, size=(min(_AT_ONCE, resamples - begin), problems))
+        means.append(totals[picked].sum(-1) / counts[picked].sum(-1))
     low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
     return Estimate(value, float(low), float(high), problems)
 
@@ -329,7 +328,7 @@ def _check(values: np.ndarray, judged: np.ndarray, *, k: int = 1) -> None:
 
 
 def _majority(answers: Sequence[Hashable | None], right: np.ndarray, judged: np.ndarray, k: int) -> float:
-    """maj@k of one problem."""
+    """Compute maj@k of one problem."""
     rows = [(answer, bool(good)) for answer, good, seen in zip(answers, right, judged, strict=True) if seen]
     if len(rows) < k:
         return math.nan
@@ -340,9 +339,9 @@ def _majority(answers: Sequence[Hashable | None], right: np.ndarray, judged: np.
     return _expected_majority(tuple(groups), abstentions, k)
 
 
-@lru_cache(maxsize=100_000)  # with few samples many problems have the same groups
+@lru_cache(maxsize=100_000)  # with few samples, many problems have the same groups
 def _expected_majority(groups: tuple[tuple[int, float], ...], abstentions: int, k: int) -> float:
-    """maj@k from the sizes of the groups of equal answers, and the share of right ones in each.
+    """Compute maj@k from the sizes of the groups of equal answers and the share of right answers in each.
 
     For each number of votes t that may win, `ways[w, s]` counts the ways to pick w answers such that s groups have t of them and
     no group has more; `worth[w, s]` is the sum of these s groups' shares over the same ways.

@@ -1,7 +1,7 @@
-"""Low-rank adapters: a frozen matrix W is used as W + α/r · A B, and only A and B are trained.
+"""Low-rank adapters: a frozen matrix W is replaced by W + α/r · A B, and only A and B are trained.
 
 Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", arXiv:2106.09685, equation 3. A matrix may have
-several axes of inputs and of outputs, such as `[D, N, H]`; A has those of the inputs and B those of the outputs.
+several input and output axes, such as `[D, N, H]`; A has the input axes and B the output axes.
 """
 
 import hashlib
@@ -21,26 +21,23 @@ from rljax.models.copies import Copied, Copies, with_copies
 from rljax.models.patterns import selected
 from rljax.models.policy import Params, path_names
 from rljax.models.quantization import Quantized, dequantize, unquantized
-from rljax.records import documented
 
 
-@documented
 class LowRank(NamedTuple):
-    """The two factors of a change of one matrix."""
+    """The two low-rank factors of one matrix's update."""
 
     a: Float[Array | np.ndarray, "*I r"]
-    """From the inputs to the rank."""
+    """A: maps the inputs to the rank."""
     b: Float[Array | np.ndarray, "r *O"]
-    """From the rank to the outputs."""
+    """B: maps the rank to the outputs."""
 
 
 Adapter = PyTree[Array | np.ndarray]
-"""Nested dictionaries as the parameters have them, with a `LowRank` in the place of each adapted matrix and nothing else."""
+"""Nested dictionaries with the structure of the parameters, holding only a `LowRank` in place of each adapted matrix."""
 
 
-@documented
 class Base(NamedTuple):
-    """The model below an adapter, which is not trained."""
+    """The frozen model under an adapter."""
 
     params: Params
     """Its parameters; its matrices may be `rljax.models.quantization.Quantized`."""
@@ -48,12 +45,11 @@ class Base(NamedTuple):
     """α/r, the factor of A B."""
 
 
-@documented
 class Adapted(NamedTuple):
-    """A frozen matrix beside its change, in the place of the matrix among the parameters: `x W + α/r (x A) B`."""
+    """A frozen matrix with its low-rank factors, in place of the matrix among the parameters: `x W + α/r (x A) B`."""
 
     matrix: Float[Array | np.ndarray, "*S"] | Copied | Quantized
-    """W, which is not trained."""
+    """W, the frozen matrix."""
     factors: LowRank
     """A and B."""
     scale: Float[Array | np.ndarray, ""]
@@ -61,10 +57,10 @@ class Adapted(NamedTuple):
 
 
 def adapted_paths(params: PyTree[Array | jax.ShapeDtypeStruct], targets: Collection[str]) -> tuple[tuple[str, ...], ...]:
-    """Paths of the matrices that the patterns select among those of the layers.
+    """Return the paths of the layer matrices that the patterns select.
 
     Args:
-        params: of the transformer, or their shapes.
+        params: parameters of the transformer, or their shapes.
         targets: patterns of paths, see `rljax.models.patterns.matches`.
 
     Raises:
@@ -75,18 +71,18 @@ def adapted_paths(params: PyTree[Array | jax.ShapeDtypeStruct], targets: Collect
 
 
 def _sizes(path: tuple[str, ...], shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Axes of the inputs, and of the outputs."""
+    """Sizes of the input axes, and of the output axes."""
     return shape[: INPUT_AXES[path[-1]]], shape[INPUT_AXES[path[-1]] :]
 
 
 def init_adapter(
     key: PRNGKeyArray, params: PyTree[Array | jax.ShapeDtypeStruct], *, rank: int, targets: Collection[str]
 ) -> Adapter:
-    """Draw an adapter that changes nothing yet: A is normal with the variance 1 / inputs, and B is 0.
+    """Initialize an adapter that changes nothing yet: A is normal with variance 1 / inputs, and B is 0.
 
     Args:
         key: random key.
-        params: of the transformer, or their shapes.
+        params: parameters of the transformer, or their shapes.
         rank: r, at most the smaller side of each matrix.
         targets: patterns of the matrices to adapt.
 
@@ -125,12 +121,12 @@ def merge(params: Params, adapter: Adapter, scale: Float[Array | np.ndarray, ""]
         W' = W + (α/r) A B
 
     Args:
-        params: of the base; a quantized matrix is dequantized where it has factors.
+        params: parameters of the base; a quantized matrix is dequantized if it has factors.
         adapter: its factors.
         scale: α/r.
 
     Returns:
-        Parameters of the base's structure; differentiable in the adapter.
+        Parameters with the base's structure; differentiable in the adapter.
 
     Example:
         >>> base = {"gate": jnp.ones((2, 2)), "norm": jnp.ones(2)}
@@ -147,11 +143,11 @@ def merge(params: Params, adapter: Adapter, scale: Float[Array | np.ndarray, ""]
 
 
 def whole(base: Base | None, params: Params | None) -> Params:
-    """Parameters that the policy computes with, none of them quantized.
+    """Return the parameters that the policy computes with, none of them quantized.
 
     Args:
-        base: below an adapter; None: there is no adapter.
-        params: those that are trained: an adapter if there is a base; None is an adapter that changes nothing.
+        base: the frozen model under the adapter; None: there is no adapter.
+        params: the trained parameters: an adapter if there is a base; None is an adapter that changes nothing.
     """
     if base is None:
         return params
@@ -159,17 +155,18 @@ def whole(base: Base | None, params: Params | None) -> Params:
 
 
 def side_by_side(params: Params, adapter: Adapter, scale: Float[Array | np.ndarray, ""]) -> Params:
-    """Put each pair of factors beside its matrix, so that a layer computes `x W + (α/r) (x A) B`.
+    """Store each pair of factors with its matrix, so that a layer computes `x W + (α/r) (x A) B`.
 
-    Unlike `merge` this makes no second copy of the matrices, and the derivative in the factors needs none in the matrices.
+    Unlike `merge`, this makes no second copy of the matrices, and the gradient of the factors needs no gradient of the
+    matrices.
 
     Args:
-        params: of the base.
+        params: parameters of the base.
         adapter: its factors.
         scale: α/r.
 
     Returns:
-        Parameters with an `Adapted` in the place of each adapted matrix.
+        Parameters with an `Adapted` in place of each adapted matrix.
     """
     if isinstance(adapter, LowRank):
         return Adapted(params, adapter, scale)  # pyright: ignore[reportArgumentType]  one matrix
@@ -179,12 +176,12 @@ def side_by_side(params: Params, adapter: Adapter, scale: Float[Array | np.ndarr
 
 
 def scored(base: Base | None, params: Params | None, copies: Copies | None = None) -> Params:
-    """Parameters that scores are computed with: those of `whole`, an adapter beside its matrices and not merged into them.
+    """Return the parameters that scores are computed with: as in `whole`, but with the adapter separate, not merged.
 
     Args:
-        base: below an adapter; None: there is no adapter.
+        base: the frozen model under the adapter; None: there is no adapter.
         params: as in `whole`.
-        copies: of the base's parameters, or of `params` where there is no base; see `Policy.copies`.
+        copies: copies of the base's parameters, or of `params` if there is no base; see `Policy.copies`.
     """
     if base is None:
         return with_copies(params, copies)
@@ -195,11 +192,11 @@ def scored(base: Base | None, params: Params | None, copies: Copies | None = Non
 def fingerprint(
     config: object, params: Params, fetch: Callable[[PyTree[Array]], PyTree[np.ndarray]] = jax.device_get
 ) -> str:
-    """Short hash by which a base is recognised: of its shape, and of the first entries of every parameter.
+    """Short hash that identifies a base, from its shape and the first entries of every parameter.
 
     Args:
         config: shape of the model; its `repr` is hashed.
-        params: of the model.
+        params: parameters of the model.
         fetch: copies arrays to this host.
 
     Example:

@@ -1,6 +1,6 @@
-"""Scaled dot-product attention with grouped heads: over whole sequences, and of new tokens over a cache.
+"""Scaled dot-product attention with grouped heads: over complete sequences, and of new tokens over a cache.
 
-Axes: B rows, T query tokens, S key slots, K key/value heads, G query heads of a key head, H features of a head; N blocks of C
+Axes: B rows, T query tokens, S key slots, K key/value heads, G query heads per key head, H features per head; N blocks of C
 queries.
 """
 
@@ -15,18 +15,18 @@ from rljax.models.packed import visible_slots
 from rljax.ops.arrays import sum_dtype
 
 MOST_QUERIES, FEWEST_QUERIES = 512, 64
-"""Queries of a row that are held against all keys at once."""
+"""Limits of the number of queries of a row that attend to all keys at once."""
 SCORES_AT_ONCE = 2**24
-"""Scores that a device holds at once, unless the fewest queries have more: 64 MB in each array."""
+"""Scores that a device computes at once, unless `FEWEST_QUERIES` queries have more: 64 MB per array."""
 
 
 def block_size(rows: int, heads: int, slots: int, *, devices: int = 1) -> int:
-    """Queries of a row that are held against all keys at once: a power of two.
+    """Number of queries of a row that attend to all keys at once: a power of two.
 
     Args:
-        rows: of all devices.
-        heads: of queries, of all devices.
-        slots: of keys.
+        rows: number of rows on all devices together.
+        heads: number of query heads on all devices together.
+        slots: number of key slots.
         devices: number of devices that share rows and heads.
 
     Example:
@@ -66,18 +66,18 @@ def attend_cached(
     devices: int = 1,
     window: int | None = None,
 ) -> Float[Array, "B T K G H"]:
-    """Let new tokens, which were just written, see the slots of a cache; see `visible_in_cache`.
+    """Attend from new tokens, which were just written, to the slots of a cache; see `visible_in_cache`.
 
-    The keys have their slots last, so that CPUs multiply them with few queries faster. More than `block` tokens are computed block
-    by block, so that no array has both axes. It has no derivative of its own.
+    The slots are the last axis of the keys, because CPUs then multiply them with few queries faster. More than `block` tokens
+    are computed block by block, so that no array has both axes. There is no custom derivative.
 
     Args:
-        query: of the new tokens.
-        keys: of every slot, rotated.
-        values: of every slot.
-        segments: above 0 where a slot holds a token.
-        slot: slot of the first new token, one for all rows or one a row.
-        block: queries that are held against all keys at once; None: as many as `block_size` says.
+        query: queries of the new tokens.
+        keys: rotated keys of every slot.
+        values: values of every slot.
+        segments: above 0 if a slot holds a token.
+        slot: slot of the first new token, one for all rows or one per row.
+        block: queries that attend to all keys at once; None: `block_size` decides.
         devices: number of devices that share rows and heads.
         window: most tokens that a token sees, see `visible_in_cache`.
     """
@@ -106,15 +106,15 @@ def visible_in_cache(
     count: int,
     window: int | None = None,
 ) -> Bool[Array, "B T S"]:
-    """The slots that T new tokens see: all that hold a token, but those of later new ones. Padding sees itself, too.
+    """Mask of the slots that T new tokens see: all slots with a token except later new ones. Padding also sees itself.
 
     Args:
-        segments: above 0 where a slot holds a token.
-        slot: slot of the first new token, one for all rows or one a row; the others follow it.
+        segments: above 0 if a slot holds a token.
+        slot: slot of the first new token, one for all rows or one per row; the others follow it.
         new: number of new tokens.
-        first: place of the first of the T tokens among them.
+        first: index of the first of the T tokens among the new tokens.
         count: T.
-        window: most tokens that a token sees: itself and the nearest before it in the ring; None: all of them.
+        window: most tokens that a token sees: itself and the nearest ones before it in the ring; None: all of them.
     """
     slots = segments.shape[1]
     place = (jnp.arange(slots)[None] - jnp.reshape(slot, (-1, 1)))[:, None]
@@ -156,17 +156,17 @@ def attend_within(
     devices: int = 1,
     window: int | None = None,
 ) -> Float[Array, "B S K G H"]:
-    """Let each token see the earlier ones of its sequence, and itself.
+    """Attend from each token to the earlier tokens of its sequence and to itself.
 
     Rows of more than `block` slots are computed block by block, in the forward and in the backward pass: no array has both axes.
-    With a window, a block is held against the slots that its tokens can see alone.
+    With a window, a block attends only to the slots that its tokens can see.
 
     Args:
-        query: of every token.
-        keys: of every token, rotated.
-        values: of every token.
+        query: query of every token.
+        keys: rotated key of every token.
+        values: value of every token.
         segments: sequence of each token; 0 is padding, which sees itself.
-        block: queries that are held against all keys at once; None: as many as `block_size` says.
+        block: queries that attend to all keys at once; None: `block_size` decides.
         devices: number of devices that share rows and heads.
         window: most tokens that a token sees, see `visible_slots`.
     """
@@ -191,7 +191,7 @@ class _Seen(NamedTuple):
     count: int
 
     def of(self, array: Array, *, axis: int) -> Array:
-        """The part of an array of all slots."""
+        """Slice an array over all slots to these slots."""
         return jax.lax.dynamic_slice_in_dim(array, self.first, self.count, axis=axis)
 
 
@@ -210,7 +210,7 @@ def _attend_block(
     segments: Int[Array, "B S"],
     window: int | None,
 ) -> Float[Array, "B C K G H"]:
-    """Attend from a block whose first token is at slot `first` of those that are passed."""
+    """Attend from a block whose first token is at slot `first` of the slots passed."""
     return attend(block, keys, values, visible_slots(segments, first=first, count=block.shape[1], window=window))
 
 
@@ -221,9 +221,10 @@ def _mixed(
     segments: Int[Array, "B S"],
     window: int | None,
 ) -> Float[Array, "N B C K G H"]:
-    """Attend from N blocks of C queries, one after the other. Each result takes the place of its queries.
+    """Attend from N blocks of C queries, one after the other. Each result overwrites its queries.
 
-    A loop that stacked its results would begin with an array of zeros, and a compiler may make those of all layers at once.
+    A loop that stacked its results would begin with an array of zeros, and a compiler may allocate the zeros of all layers at
+    once.
     """
     length, slots = queries.shape[2], segments.shape[1]
 
@@ -246,7 +247,7 @@ def _forward(
 def _backward(
     window: int | None, residuals: tuple[Array, ...], gradient: Float[Array, "N B C K G H"]
 ) -> tuple[Array, Array, Array, None]:
-    """Compute the scores of each block again. The gradient in the queries takes the place of the result's."""
+    """Recompute the scores of each block. The gradient of the queries overwrites the gradient of the result."""
     queries, keys, values, segments = residuals
     length, slots = queries.shape[2], segments.shape[1]
 
@@ -261,7 +262,7 @@ def _backward(
         return pulled, _added(by_keys, more_keys, seen), _added(by_values, more_values, seen)
 
     nothing = jnp.zeros(keys.shape, sum_dtype(keys))
-    gradient, zeros = jax.lax.optimization_barrier((gradient, nothing))  # so that no zeros are made before the layer's turn
+    gradient, zeros = jax.lax.optimization_barrier((gradient, nothing))  # no zeros are allocated before the layer's turn
     by_queries, by_keys, by_values = jax.lax.fori_loop(0, len(queries), step, (gradient, zeros, zeros))
     return by_queries, by_keys.astype(keys.dtype), by_values.astype(values.dtype), None
 

@@ -1,6 +1,6 @@
-"""Choice of the program for attention over whole sequences: a table of facts, and the kernels of NVIDIA and TPU devices.
+"""Choice of the program for attention over complete sequences: which ones can run, and the kernels for NVIDIA GPUs and TPUs.
 
-Axes: B rows, S slots, K key/value heads, G query heads of a key head, N = K G query heads, H features of a head.
+Axes: B rows, S slots, K key/value heads, G query heads per key head, N = K G query heads, H features per head.
 """
 
 import re
@@ -17,28 +17,26 @@ from rljax.models.attention import attend_within
 from rljax.models.axes import DATA, FSDP, TENSOR, constrained, row_shards
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import visible_slots
-from rljax.records import documented
 
 LANES = 128
 """Features that a TPU's vector unit handles at once, and slots in the smallest block of its kernel."""
 
 
-@documented
 class Facts(NamedTuple):
     """Facts that decide which programs can run."""
 
     platform: str
-    """Platform of the devices as JAX names it: cpu, gpu or tpu."""
+    """JAX's name for the platform of the devices: cpu, gpu or tpu."""
     capability: tuple[int, int] | None
     """Compute capability of an NVIDIA GPU; None: another device."""
     dtype: str
-    """Type of the products."""
+    """Dtype of the matrix products."""
     head_dim: int
     """H."""
 
 
 def facts_of(config: TransformerConfig, mesh: Mesh | None) -> Facts:
-    """Facts of a model on the devices of a mesh, or on the default device."""
+    """Collect the facts about a model on the devices of a mesh, or on the default device."""
     device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
     found = re.fullmatch(r"(\d+)\.(\d+)", str(getattr(device, "compute_capability", "")))
     capability = None if found is None else (int(found[1]), int(found[2]))
@@ -46,11 +44,11 @@ def facts_of(config: TransformerConfig, mesh: Mesh | None) -> Facts:
 
 
 def hindrance(path: str, facts: Facts) -> str | None:
-    """Why a program cannot run; None if it can.
+    """Reason why a program cannot run; None if it can.
 
     Args:
         path: "dense", "blockwise", "cudnn" or "splash".
-        facts: of the model and the devices.
+        facts: facts about the model and the devices.
 
     Example:
         >>> hindrance("cudnn", Facts("gpu", (8, 0), "float32", 128))
@@ -74,7 +72,7 @@ def hindrance(path: str, facts: Facts) -> str | None:
 
 
 def described(facts: Facts) -> str:
-    """The kind of the devices in words."""
+    """Describe the kind of device in words."""
     return f"{facts.platform} {facts.capability[0]}.{facts.capability[1]}" if facts.capability else facts.platform
 
 
@@ -83,7 +81,7 @@ def check_path(path: str, facts: Facts) -> None:
 
     Args:
         path: "dense", "blockwise", "cudnn" or "splash".
-        facts: of the model and the devices.
+        facts: facts about the model and the devices.
 
     Raises:
         InputError: the message has the reason.
@@ -103,19 +101,19 @@ def attend_rows(
     mesh: Mesh | None,
     window: int | None = None,
 ) -> Float[Array, "B S K G H"]:
-    """Let each token see the earlier ones of its sequence, and itself, by the program that the configuration chooses.
+    """Attend from each token to the earlier tokens of its sequence and to itself, with the configured program.
 
     Args:
-        query: of every token.
-        keys: of every token, rotated.
-        values: of every token.
-        segments: sequence of each token; 0 is padding, whose result means nothing.
-        config: of the model.
+        query: query of every token.
+        keys: rotated key of every token.
+        values: value of every token.
+        segments: sequence of each token; 0 is padding, whose result is meaningless.
+        config: configuration of the model.
         mesh: devices that share rows and heads.
         window: most tokens that a token sees, see `rljax.models.packed.visible_slots`.
 
     Raises:
-        InputError: the program that was chosen cannot run.
+        InputError: the configured program cannot run.
     """
     path = config.attention
     check_path(path, facts_of(config, mesh))
@@ -141,9 +139,9 @@ def attend_cudnn(
     mesh: Mesh | None = None,
     window: int | None = None,
 ) -> Float[Array, "B S K G H"]:
-    """The same by cuDNN's fused kernel, which holds no scores.
+    """Attend with cuDNN's fused kernel, which stores no scores.
 
-    It reads which slots are visible from an array `[B, S, S]`, and its backward pass writes another of that size.
+    It reads the visible slots from an array `[B, S, S]`, and its backward pass writes another array of that size.
     """
     rows, slots, key_heads, group, features = query.shape
     odd = slots % 2  # the backward pass takes an even number of slots
@@ -166,16 +164,16 @@ def attend_splash(
     window: int | None = None,
     interpret: bool = False,
 ) -> Float[Array, "B S K G H"]:
-    """The same by the kernel of TPUs, which holds no scores and skips the blocks above the diagonal. Padding sees padding.
+    """Attend with the TPU kernel, which stores no scores and skips the blocks above the diagonal. Padding sees padding.
 
     Args:
-        query: of every token.
-        keys: of every token, rotated.
-        values: of every token.
+        query: query of every token.
+        keys: rotated key of every token.
+        values: value of every token.
         segments: sequence of each token; 0 is padding.
         mesh: devices that share rows and heads; each runs the kernel on its own part.
-        window: most tokens that a token sees; the kernel skips the blocks before it, too.
-        interpret: compute what the kernel computes without a TPU, slowly.
+        window: most tokens that a token sees; the kernel also skips the blocks before the window.
+        interpret: emulate the kernel without a TPU, slowly.
     """
     if mesh is None or mesh.size == 1:
         return _splash(query, keys, values, segments, window=window, interpret=interpret)

@@ -1,12 +1,13 @@
 """Logical axes of the transformer's arrays, and the axes of the device mesh that they are sharded over.
 
 The mesh has three axes: `data` x `fsdp` x `tensor`. Rows are shared by `data` and `fsdp`. A parameter is sharded over `fsdp` along
-the width of the residual stream, and over `tensor` along heads, hidden features or vocabulary; `data` holds copies. The residual
-stream keeps its whole width, so a layer's parameters are gathered over `fsdp` when the layer is computed.
+the width of the residual stream, and over `tensor` along heads, hidden features or vocabulary; `data` holds copies. The
+residual stream keeps its full width, so a layer's parameters are gathered over `fsdp` when the layer is computed.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -35,7 +36,7 @@ MESH_AXES: Mapping[str, str | tuple[str, ...] | None] = MappingProxyType(
         "rank": None,
     }
 )
-"""Logical axis -> mesh axes. `width` is the residual stream's axis of a parameter, `features` that of an activation."""
+"""Logical axis -> mesh axes. `width` is the residual stream's axis in a parameter, `features` is this axis in an activation."""
 
 PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -49,22 +50,27 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "key_bias": ("kv_heads", "head_dim"),
         "value_bias": ("kv_heads", "head_dim"),
         "output_bias": ("width",),
+        "gate_bias": ("hidden",),
+        "up_bias": ("hidden",),
+        "down_bias": ("width",),
         "gate": ("width", "hidden"),
         "up": ("width", "hidden"),
         "down": ("hidden", "width"),
         "norm": ("width",),
         "attention_norm": ("width",),
         "feed_forward_norm": ("width",),
+        "attention_outer_norm": ("width",),
+        "feed_forward_outer_norm": ("width",),
         "query_norm": ("head_dim",),
         "key_norm": ("head_dim",),
     }
 )
-"""Parameter, or the norm that a scale belongs to -> its logical axes."""
+"""Name of a parameter, or of the norm that a scale belongs to -> its logical axes."""
 
 INPUT_AXES: Mapping[str, int] = MappingProxyType(
     {"query": 1, "key": 1, "value": 1, "output": 2, "gate": 1, "up": 1, "down": 1}
 )
-"""Matrix of a layer -> how many of its axes, the first ones, are multiplied with the input; the others are those of the output."""
+"""Matrix of a layer -> number of its leading axes that are multiplied with the input; the other axes belong to the output."""
 
 
 def row_shards(mesh: Mesh) -> int:
@@ -83,7 +89,7 @@ def spec_of(names: tuple[str, ...]) -> PartitionSpec:
 
 
 def parameter_axes(path: tuple[str, ...]) -> tuple[str, ...]:
-    """Logical axes of one of the transformer's parameters, of a part of a quantized one, or of a factor of its low-rank adapter.
+    """Logical axes of a parameter of the transformer, of a part of a quantized parameter, or of a low-rank factor.
 
     Example:
         >>> parameter_axes(("layers", "0", "attention", "output", "a"))
@@ -98,33 +104,47 @@ def parameter_axes(path: tuple[str, ...]) -> tuple[str, ...]:
     return PARAMETERS[owner if name in ("scale", "codes") else name]
 
 
-def parameter_spec(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
+def parameter_spec(path: tuple[str, ...], shape: tuple[int, ...], *, tensor: int = 1) -> PartitionSpec:
     """Mesh axes of one of the transformer's parameters.
+
+    A vocabulary that the devices do not divide is replicated on each of them, so that checkpoints and exported models have no
+    padding rows. The products with it are still sharded: the compiler pads them, and drops the padding.
+
+    Args:
+        path: names of the parameter.
+        shape: its shape.
+        tensor: devices that share the vocabulary.
 
     Example:
         >>> tuple(parameter_spec(("layers", "0", "feed_forward", "down"), (256, 96)))
         ('tensor', 'fsdp')
     """
-    del shape
-    return spec_of(parameter_axes(path))
+    names = parameter_axes(path)
+    return spec_of(
+        tuple("features" if name == "vocab" and size % tensor else name for name, size in zip(names, shape, strict=False))
+    )
+
+
+def parameter_partition(mesh: Mesh | None) -> Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec]:
+    """Return the function that shards the transformer's parameters over a mesh; see `parameter_spec`."""
+    return partial(parameter_spec, tensor=1 if mesh is None else mesh.shape[TENSOR])
 
 
 def constrained(array: Tree, names: tuple[str, ...], mesh: Mesh | None) -> Tree:
-    """Tell the compiler where an activation lies; without a mesh of several devices nothing is to be told."""
+    """Tell the compiler how an activation is sharded; without a mesh of several devices, do nothing."""
     if mesh is None or mesh.size == 1:
         return array
     return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec_of(names)))
 
 
 def check_shape(config: TransformerConfig, mesh: Mesh) -> None:
-    """Refuse a mesh whose axes do not divide the transformer's.
+    """Refuse a mesh whose axes do not divide the transformer's axes.
 
     Raises:
         InputError: the message names the first axis that cannot be shared.
     """
     sizes = {
         "width": config.width,
-        "vocab": config.vocab_size,
         "heads": config.heads,
         "kv_heads": config.kv_heads,
         "hidden": config.hidden,

@@ -1,4 +1,4 @@
-"""Rules that calculate: they know the digits of the sum after `a+b=`, and have no opinion elsewhere."""
+"""Rules that calculate: they know the digits of the sum after `a+b=`, and abstain elsewhere."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,11 +14,11 @@ from rljax.sharing import shared
 CHARACTERS = "0123456789+=;"
 """Characters that the calculator reads; each has to be one token, alone and in a sum."""
 _SAMPLE = "7+5+12=12;12+9="
-"""A problem, a step and the beginning of the next one."""
+"""A problem, a step, and the beginning of the next step."""
 _LARGEST = 99_999_999  # the memory is int32, and a further digit must fit
 _POWERS = 10 ** np.arange(10, dtype=np.int32)
 _LEFT, _RIGHT, _RESULT, _ELSE = range(4)
-"""Where the calculator is: in the first number of a step, in the second, behind the `=`, or lost until the step ends."""
+"""State of the calculator: in the first number of a step, in the second, after the `=`, or lost until the step ends."""
 
 
 def calculator_of(encode: Callable[[str], Sequence[int]], vocab_size: int) -> Rules:
@@ -29,13 +29,14 @@ def calculator_of(encode: Callable[[str], Sequence[int]], vocab_size: int) -> Ru
         vocab_size: V, number of tokens of the policy.
 
     Raises:
-        InputError: one of the characters is not one token, two are the same one, or several of them are merged in a sum.
+        InputError: a character is not one token, two characters share a token, or the tokenizer merges several of them in a
+            sum.
     """
     ids = [tuple(encode(character)) for character in CHARACTERS]
     single = [ids[CHARACTERS.index(character)] for character in _SAMPLE]
     if any(len(tokens) != 1 for tokens in ids) or len(set(ids)) < len(ids) or tuple(encode(_SAMPLE)) != sum(single, ()):
         raise InputError(
-            f"the calculator reads the characters {CHARACTERS}, each of which must be one token of its own, in a sum too; use "
+            f"the calculator reads the characters {CHARACTERS}, each of which must be one token of its own, also within a sum; use "
             "`--tokenizer characters`."
         )
     return calculator(tuple(tokens[0] for tokens in ids), vocab_size)
@@ -43,19 +44,19 @@ def calculator_of(encode: Callable[[str], Sequence[int]], vocab_size: int) -> Ru
 
 @shared
 def calculator(ids: tuple[int, ...], vocab_size: int) -> Rules:
-    """Make rules that write the result of each step `a+b=` of a worked sum; what comes behind it is left to the network.
+    """Make rules that write the result of each step `a+b=` of a worked sum; the network writes everything after it.
 
-    A sequence begins with a problem that ends with `=`, such as `7+5+9=`; the steps come after it. Anything but digits and one `+`
-    before the `=` of a step, other operators among them, leaves the rules without an opinion until the next `;`. So do numbers of
-    more than nine digits.
+    A sequence begins with a problem that ends with `=`, such as `7+5+9=`; the steps come after it. If anything but digits and
+    one `+` comes before the `=` of a step, such as another operator, the rules abstain until the next `;`. Numbers of more than
+    nine digits have the same effect.
 
     Args:
         ids: token of each of `CHARACTERS`.
         vocab_size: V.
 
     Returns:
-        The rules. Their memory is: whether the problem has ended, the place in a step, its two numbers, and how many digits of the
-        result are written.
+        The rules. Their memory contains: whether the problem has ended, the state within a step, its two numbers, and how many
+        digits of the result are written.
 
     Example:
         >>> import jax.numpy as jnp

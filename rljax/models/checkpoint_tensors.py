@@ -1,18 +1,17 @@
-"""The tensors of a checkpoint: their names in its files, and their places in the parameters."""
+"""The tensors of a checkpoint: their names in its files, and their paths in the parameters."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Array, PyTree
 
 from rljax.models.config import TransformerConfig
-from rljax.records import documented
 
 Path_ = tuple[str | int, ...]
 
 
-@documented
 class Entry(NamedTuple):
     """One tensor of a checkpoint, and where and how it is stored in the parameters."""
 
@@ -26,11 +25,24 @@ class Entry(NamedTuple):
     """Turns the array into the tensor; also traced, for the tensor's shape."""
 
 
+NORM_NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "before": {"input": "attention_norm", "post_attention": "feed_forward_norm"},
+        "after": {"post_attention": "attention_outer_norm", "post_feedforward": "feed_forward_outer_norm"},
+        "both": {
+            "input": "attention_norm",
+            "post_attention": "attention_outer_norm",
+            "pre_feedforward": "feed_forward_norm",
+            "post_feedforward": "feed_forward_outer_norm",
+        },
+    }
+)
+"""Placement of the norms -> name of each in a checkpoint -> its name in a layer."""
 Numbers = TypeVar("Numbers", np.ndarray, Array)
 
 
 def same(x: Numbers) -> Numbers:
-    """Leave an array as it is."""
+    """Return an array unchanged."""
     return x
 
 
@@ -39,7 +51,7 @@ def _transposed(x: Numbers) -> Numbers:
 
 
 def _heads_in(heads: int, width: int) -> tuple[Callable, Callable]:
-    """Conversions of a linear weight: `[N H, D]` in the file, `[D, N, H]` in the parameters."""
+    """Return the two conversions of a linear weight: `[N H, D]` in the file, `[D, N, H]` in the parameters."""
     return (
         lambda x: x.reshape(heads, -1, width).transpose(2, 0, 1),
         lambda x: x.transpose(1, 2, 0).reshape(-1, width),
@@ -47,7 +59,7 @@ def _heads_in(heads: int, width: int) -> tuple[Callable, Callable]:
 
 
 def entries(config: TransformerConfig) -> Iterator[Entry]:
-    """Every tensor of a checkpoint of this shape."""
+    """Iterate over all tensors of a checkpoint of this shape."""
     yield Entry("model.embed_tokens.weight", ("embedding",), same, same)
     yield Entry("model.norm.weight", ("norm", "scale"), same, same)
     if not config.tied_head:
@@ -58,8 +70,8 @@ def entries(config: TransformerConfig) -> Iterator[Entry]:
 
 def _layer_entries(config: TransformerConfig, index: int) -> Iterator[Entry]:
     prefix, path = f"model.layers.{index}", ("layers", index)
-    yield Entry(f"{prefix}.input_layernorm.weight", (*path, "attention_norm", "scale"), same, same)
-    yield Entry(f"{prefix}.post_attention_layernorm.weight", (*path, "feed_forward_norm", "scale"), same, same)
+    for name, norm in NORM_NAMES[config.norms].items():
+        yield Entry(f"{prefix}.{name}_layernorm.weight", (*path, norm, "scale"), same, same)
     for letter, name, heads in (
         ("q", "query", config.heads),
         ("k", "key", config.kv_heads),
@@ -84,10 +96,12 @@ def _layer_entries(config: TransformerConfig, index: int) -> Iterator[Entry]:
         yield Entry(f"{prefix}.self_attn.o_proj.bias", (*path, "attention", "output_bias"), same, same)
     for name in ("gate", "up", "down"):
         yield Entry(f"{prefix}.mlp.{name}_proj.weight", (*path, "feed_forward", name), _transposed, _transposed)
+        if config.hidden_bias:
+            yield Entry(f"{prefix}.mlp.{name}_proj.bias", (*path, "feed_forward", f"{name}_bias"), same, same)
 
 
 def put_at(tree: dict[str | int, Any], path: Path_, value: Any) -> None:
-    """Put a value into nested dictionaries, and make those that are missing."""
+    """Put a value into nested dictionaries, creating missing ones."""
     *parents, last = path
     for key in parents:
         tree = tree.setdefault(key, {})

@@ -1,23 +1,26 @@
 """Configuration of the decoder."""
 
+import math
 from dataclasses import dataclass
 
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
 from rljax.errors import InputError
-from rljax.records import documented
 
 MOST_LAYERS = 1_000
-"""Most layers of a model: each is compiled by itself."""
+"""Largest number of layers of a model; each layer is compiled separately."""
 REMATS = ("none", "full", "dots", "dots_no_batch")
-"""What a layer computes again: nothing; everything; all but products of matrices; all but products with weights."""
+"""What a layer recomputes: nothing; everything; all but matrix products; all but products with weights."""
 
 
-@documented
 @dataclass(frozen=True)
 class RopeScaling:
     """Llama 3's scaling of the rotary frequencies to a longer context.
 
-    Frequencies whose wavelength is beyond `original_length / low_frequency` are divided by `factor`, those whose wavelength is
-    below `original_length / high_frequency` stay, and between the two the scale is interpolated linearly in the frequency.
+    Frequencies whose wavelength exceeds `original_length / low_frequency` are divided by `factor`, frequencies whose wavelength
+    is below `original_length / high_frequency` are unchanged, and between the two the scale is interpolated linearly in the
+    frequency.
     """
 
     factor: float
@@ -25,15 +28,79 @@ class RopeScaling:
     low_frequency: float
     """Number of wavelengths in the original context below which a frequency counts as low."""
     high_frequency: float
-    """Number of wavelengths in the original context above which a frequency stays as it is."""
+    """Number of wavelengths in the original context above which a frequency is unchanged."""
     original_length: int
     """Length of the original context, in tokens."""
+    amplitude: float = 1.0
+    """Factor applied to the cosines and sines."""
+
+    def stretched(self, frequencies: Float[Array, "half"], theta: float) -> Float[Array, "half"]:
+        """Scale the frequencies theta^(-i / half), in radians per token."""
+        turns = self.original_length * frequencies / (2 * jnp.pi)
+        kept = jnp.clip((turns - self.low_frequency) / (self.high_frequency - self.low_frequency), 0.0, 1.0)
+        return frequencies * (kept + (1 - kept) / self.factor)
 
 
-@documented
+@dataclass(frozen=True)
+class LinearScaling:
+    """Position interpolation (arXiv:2306.15595): every rotary frequency is divided by `factor`."""
+
+    factor: float
+    """Divisor of the frequencies."""
+    amplitude: float = 1.0
+    """Factor applied to the cosines and sines."""
+
+    def stretched(self, frequencies: Float[Array, "half"], theta: float) -> Float[Array, "half"]:
+        """Scale the frequencies theta^(-i / half), in radians per token."""
+        return frequencies / self.factor
+
+
+@dataclass(frozen=True)
+class YarnScaling:
+    """YaRN (arXiv:2309.00071, Section 3.2): frequencies with few turns in the original context are divided by `factor`.
+
+    Between `slow` and `fast` turns, the effect of the division falls linearly in the index of the frequency.
+    """
+
+    factor: float
+    """Divisor of the frequencies with few turns."""
+    original_length: int
+    """Length of the original context, in tokens."""
+    fast: float
+    """Turns in the original context above which a frequency is unchanged."""
+    slow: float
+    """Turns in the original context below which a frequency is fully divided."""
+    truncate: bool
+    """Whether the two limits are rounded outward to integer frequency indices."""
+    amplitude: float
+    """Factor applied to the cosines and sines, by default 0.1 ln(factor) + 1."""
+
+    def stretched(self, frequencies: Float[Array, "half"], theta: float) -> Float[Array, "half"]:
+        """Scale the frequencies theta^(-i / half), in radians per token."""
+        half = len(frequencies)
+        first, last = (
+            half * math.log(self.original_length / (2 * math.pi * turns)) / math.log(theta)
+            for turns in (self.fast, self.slow)
+        )
+        if self.truncate:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, 2 * half - 1)
+        divided = jnp.clip((jnp.arange(half, dtype=frequencies.dtype) - first) / max(last - first, 0.001), 0.0, 1.0)
+        return frequencies * (1 - divided + divided / self.factor)
+
+
+NORMS = ("before", "after", "both")
+"""Placement of a layer's norms: before attention and feed-forward, after each of them, or both."""
+ACTIVATIONS = ("silu", "gelu")
+"""Activation function of the gate; gelu is the tanh approximation."""
+
+
 @dataclass(frozen=True)
 class TransformerConfig:
-    """A pre-norm decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU."""
+    """A decoder: RMSNorm, rotary positions, grouped-query attention, a gated feed-forward layer.
+
+    The last fields are the differences between model families; their defaults are Llama's.
+    """
 
     vocab_size: int
     """Number of token ids."""
@@ -48,12 +115,12 @@ class TransformerConfig:
     head_dim: int
     """Features of a head, an even number."""
     hidden: int
-    """Width of the SwiGLU."""
+    """Width of the feed-forward layer."""
     norm_eps: float = 1e-5
-    """Number that RMSNorm adds to the mean square."""
+    """Epsilon that RMSNorm adds to the mean square."""
     rope_theta: float = 10_000.0
     """Base of the rotary frequencies."""
-    rope_scaling: RopeScaling | None = None
+    rope_scaling: RopeScaling | LinearScaling | YarnScaling | None = None
     """Scaling of the rotary frequencies; None for no scaling."""
     tied_head: bool = True
     """Whether the output head is the transposed embedding."""
@@ -62,20 +129,43 @@ class TransformerConfig:
     output_bias: bool = False
     """Whether the attention's output projection has a bias (Llama with `attention_bias`)."""
     qk_norm: bool = False
-    """Whether every query and key head is normalised with RMSNorm (Qwen 3)."""
+    """Whether every query and key head is normalized with RMSNorm (Qwen 3)."""
     window: int | None = None
-    """Most tokens that a token sees: itself and the nearest before it. None: all of its sequence up to itself."""
+    """Most tokens that a token sees: itself and the nearest ones before it. None: all of its sequence up to itself."""
     full_layers: tuple[int, ...] = ()
-    """Numbers of the layers without the window, from 0, in order."""
+    """Indices of the layers without the window, from 0, in order."""
     compute_dtype: str = "float32"
     """Precision of matrix products; parameters stay float32, softmax and norms compute in float32 at least."""
     remat: str = "none"
-    """What each layer computes again in the backward pass: one of `REMATS`."""
+    """What each layer recomputes in the backward pass: one of `REMATS`."""
     attention: str = "blockwise"
-    """Program of the attention of whole sequences: dense, blockwise, cudnn or splash; see `rljax.models.attention_paths`."""
+    """Program for attention over complete sequences: dense, blockwise, cudnn or splash; see `rljax.models.attention_paths`."""
+
+    activation: str = "silu"
+    """Activation function of the gate, one of `ACTIVATIONS`."""
+    norms: str = "before"
+    """Placement of a layer's norms, one of `NORMS`."""
+    norm_offset: float = 0.0
+    """Offset added to the scale of every norm (Gemma: 1)."""
+    joint_qk_norm: bool = False
+    """Whether `qk_norm` normalizes all heads of a token together (OLMo 2)."""
+    hidden_bias: bool = False
+    """Whether the three projections of the feed-forward layer have a bias."""
+    window_rope_theta: float | None = None
+    """Base of the rotary frequencies in layers with the window, which are then not scaled; None: as in all layers."""
+    unrotated_layers: tuple[int, ...] = ()
+    """Indices of the layers without rotary positions, from 0, in order (SmolLM 3)."""
+    embedding_scale: float = 1.0
+    """Factor applied to the token embeddings."""
+    score_scale: float | None = None
+    """Factor applied to the attention scores; None: 1 / √head_dim."""
+    residual_scale: float = 1.0
+    """Factor applied to the outputs of attention and feed-forward layers before they join the residual stream."""
+    logit_scale: float = 1.0
+    """Factor applied to the logits."""
 
     def __post_init__(self):
-        """Refuse shapes that are not those of a decoder."""
+        """Refuse shapes that no decoder can have."""
         for name in ("vocab_size", "width", "layers", "heads", "kv_heads", "head_dim", "hidden"):
             if getattr(self, name) < 1:
                 raise InputError(f"The model's {name} is {getattr(self, name)}; it must be at least 1.")
@@ -87,10 +177,13 @@ class TransformerConfig:
             raise InputError(f"head_dim is {self.head_dim}; rotary positions need an even number.")
         if self.remat not in REMATS:
             raise InputError(f"The model's remat is {self.remat!r}; choose one of {', '.join(REMATS)}.")
+        for name, known in (("norms", NORMS), ("activation", ACTIVATIONS)):
+            if getattr(self, name) not in known:
+                raise InputError(f"The model's {name} is {getattr(self, name)!r}; choose one of {', '.join(known)}.")
         if self.window is not None and self.window < 1:
             raise InputError(f"The model's window is {self.window}; a token sees at least itself.")
         if self.full_layers != tuple(index for index in range(self.layers) if index in self.full_layers):
-            raise InputError(f"full_layers is {self.full_layers}; give numbers from 0 to {self.layers - 1}, in order.")
+            raise InputError(f"full_layers is {self.full_layers}; give indices from 0 to {self.layers - 1}, in order.")
         if self.full_layers and self.window is None:
             raise InputError(f"full_layers is {self.full_layers}, but the model has no window; leave it out.")
 

@@ -1,34 +1,63 @@
-"""The config.json of a model folder: which entries are read, of which type each has to be, and the sliding window."""
+"""Reading config.json of a model folder: the entries that are read and their types, rotary positions, sliding window."""
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rljax.errors import InputError
-from rljax.models.config import TransformerConfig
+from rljax.models.config import LinearScaling, RopeScaling, TransformerConfig, YarnScaling
+from rljax.models.families import FAMILIES, NEAREST, USUAL, Family
 
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-OPTIONAL_SIZES = ("num_key_value_heads", "head_dim", "sliding_window")
-NUMBERS = ("rope_theta",)
+OPTIONAL_SIZES = (
+    *("num_key_value_heads", "head_dim", "sliding_window", "max_position_embeddings"),
+    *("sliding_window_pattern", "no_rope_layer_interval"),
+)
+NUMBERS = ("rope_theta", "original_max_position_embeddings")
 SWITCHES = ("tie_word_embeddings", "attention_bias", "use_sliding_window")
 SLIDING, FULL = "sliding_attention", "full_attention"
 """Kinds of layers."""
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "hidden_act": ("silu", "swish"),
+    "mlp_bias": (False,),
+    "attention_dropout": (0,),
+    "partial_rotary_factor": (1,),
+    "is_causal": (True,),
+    "attention_chunk_size": (),
+    "quantization_config": (),
+    "transformers_weights": (),
+    "is_encoder_decoder": (False,),
+}
+"""Entry that changes what `transformers` computes or opens -> the values, in addition to null, that have no effect."""
 DEFAULT_WINDOW, DEFAULT_FIRST = 4096, 28
-"""Window and number of the first layer with it that `transformers` takes where config.json has none."""
+"""Window, and index of the first layer with it, that `transformers` uses if config.json has none."""
 ROPE = ("rope_parameters", "rope_scaling")
-ROPE_NUMBERS = ("rope_theta", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+ROPE_NUMBERS: Mapping[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor",),
+}
+"""Type of rotary scaling -> the numbers that it needs."""
+YARN_NUMBERS = ("beta_fast", "beta_slow", "attention_factor")
+ROPE_ENTRIES = {
+    *("rope_theta", "type", "rope_type", "partial_rotary_factor", "original_max_position_embeddings"),
+    *(name for names in ROPE_NUMBERS.values() for name in names),
+}
+"""Entries of a rotary scaling that are read or compared; YaRN has more."""
 
 
 def checked_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """Return the content of a config.json whose entries have the types that are read.
+    """Check the types of all entries of a config.json that are read; return them with the defaults of the model's family.
 
     Args:
-        raw: the content.
-        file: for messages.
+        raw: the contents of config.json.
+        file: the file, for error messages.
 
     Raises:
-        InputError: an entry is missing or has another type; the message names it.
+        InputError: an entry is missing, has a wrong type, or needs a feature that this transformer lacks; the message names it.
 
     Example:
         >>> checked_config({"vocab_size": "9"}, Path("config.json"))
@@ -37,20 +66,16 @@ def checked_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """
     if not isinstance(raw.get("model_type"), str | None):
         _refuse(file, "model_type", raw["model_type"], "the name of a family of models")
+    family = family_of(raw, file)
+    raw = {**USUAL, **family.defaults, **raw}
+    _check_neutral(raw, {**NEUTRAL, **family.neutral}, file)
     for name in SIZES + tuple(name for name in OPTIONAL_SIZES if raw.get(name) is not None):
         value = raw.get(name)
         if type(value) is not int or not 0 < value < 2**31:
             _refuse(file, name, value, "a whole number above 0")
-    numbers = {"rms_norm_eps": raw.get("rms_norm_eps"), **_entries(raw, NUMBERS)}
+    numbers = {"rms_norm_eps": raw.get("rms_norm_eps"), **_entries(raw, NUMBERS + family.numbers)}
     for name in ROPE:
-        rope = raw.get(name)
-        if rope is None:
-            continue
-        if not isinstance(rope, dict):
-            _refuse(file, name, rope, "null or a mapping")
-        numbers |= {f"{name}.{entry}": value for entry, value in _entries(rope, ROPE_NUMBERS).items()}
-        if rope.get("rope_type", rope.get("type")) == "llama3":
-            numbers |= {f"{name}.{entry}": rope.get(entry) for entry in ROPE_NUMBERS[1:]}
+        numbers |= _numbers_of_layers(name, raw.get(name), file)
     for name, value in numbers.items():
         if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
             _refuse(file, name, value, "a number above 0")
@@ -61,8 +86,116 @@ def checked_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     return dict(raw)
 
 
+def family_of(raw: Mapping[str, Any], file: Path) -> Family:
+    """Return the model family of a config.json; without a name it is Llama.
+
+    Raises:
+        InputError: it is not supported; the message names the nearest one that is.
+    """
+    name = raw.get("model_type") or "llama"
+    if name in FAMILIES:
+        return FAMILIES[name]
+    advice = f"choose among {', '.join(FAMILIES)}."
+    if name in NEAREST:
+        near, difference = NEAREST[name]
+        advice = f"the nearest one is {near}, but {name} also has {difference}; {advice}"
+    raise InputError(f"{file} is of the family {name!r}, which is not supported; {advice}")
+
+
+def _check_neutral(raw: Mapping[str, Any], known: Mapping[str, tuple[object, ...]], file: Path) -> None:
+    """Refuse entries that need a feature that this transformer lacks."""
+    for name, neutral in known.items():
+        if raw.get(name) is not None and raw[name] not in neutral:
+            _refuse(file, name, raw[name], " or ".join(["no such entry", *map(json.dumps, neutral)]))
+
+
+def _numbers_of_layers(name: str, rope: object, file: Path) -> dict[str, object]:
+    """Collect the numbers of a rotary scaling, or of one for each kind of layer; see `_rope_numbers`."""
+    if not isinstance(rope, dict) or not {SLIDING, FULL} & set(rope):
+        return _rope_numbers(name, rope, file)
+    unknown = next((entry for entry in rope if entry not in (SLIDING, FULL)), None)
+    if unknown is not None:
+        _refuse(file, f"{name}.{unknown}", rope[unknown], "no such entry")
+    near = rope.get(SLIDING) or {}
+    if isinstance(near, dict) and _kind_of(near) != "default":
+        _refuse(file, f"{name}.{SLIDING}.rope_type", _kind_of(near), "'default'")
+    return _rope_numbers(f"{name}.{FULL}", rope.get(FULL), file) | _rope_numbers(f"{name}.{SLIDING}", near, file)
+
+
+def _rope_numbers(name: str, rope: object, file: Path) -> dict[str, object]:
+    """Collect the numbers of a rotary scaling, by their names in error messages, including all that its type requires."""
+    if rope is None:
+        return {}
+    if not isinstance(rope, dict):
+        _refuse(file, name, rope, "null or a mapping")
+    kind = _kind_of(rope)
+    if not isinstance(kind, str) or kind not in ROPE_NUMBERS:
+        _refuse(file, f"{name}.rope_type", kind, " or ".join(map(repr, ROPE_NUMBERS)))
+    known = ROPE_ENTRIES | ({*YARN_NUMBERS, "truncate"} if kind == "yarn" else set())
+    unknown = next((entry for entry in rope if entry not in known), None)
+    if unknown is not None:
+        _refuse(file, f"{name}.{unknown}", rope[unknown], "no such entry")
+    if rope.get("partial_rotary_factor") not in (None, 1):
+        _refuse(file, f"{name}.partial_rotary_factor", rope["partial_rotary_factor"], "1")
+    if type(rope.get("truncate", True)) is not bool:
+        _refuse(file, f"{name}.truncate", rope["truncate"], "true or false")
+    others = ("rope_theta", "original_max_position_embeddings", *YARN_NUMBERS)
+    numbers = _entries(rope, others) | {entry: rope.get(entry) for entry in ROPE_NUMBERS[kind]}
+    return {f"{name}.{entry}": value for entry, value in numbers.items()}
+
+
+def _kind_of(rope: Mapping[str, Any]) -> Any:
+    """Type of a rotary scaling, from the newer entry or the older one."""
+    return rope.get("rope_type", rope.get("type", "default"))
+
+
+def read_rope(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """Read the rotary positions of a checked config.json, as fields of `TransformerConfig`.
+
+    Example:
+        >>> linear = {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 2.0}}
+        >>> read_rope(linear, Path("config.json"))["rope_scaling"].factor
+        2.0
+    """
+    family = family_of(raw, file)
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    far, near = (rope.get(FULL) or {}, rope.get(SLIDING) or {}) if {SLIDING, FULL} & set(rope) else (rope, {})
+    theta = far.get("rope_theta", raw.get("rope_theta", 10_000.0))
+    fields = {"rope_theta": theta, "rope_scaling": _read_scaling(raw, far)}
+    if family.window != "pattern":
+        return fields
+    usual = raw.get("rope_theta", theta) if family.window_theta is None else family.window_theta
+    own = near.get("rope_theta", raw.get("rope_local_base_freq", usual))
+    return fields if own == theta and fields["rope_scaling"] is None else fields | {"window_rope_theta": own}
+
+
+def _read_scaling(raw: Mapping[str, Any], rope: Mapping[str, Any]) -> RopeScaling | LinearScaling | YarnScaling | None:
+    kind = _kind_of(rope)
+    if kind == "default":
+        return None
+    if kind == "linear":
+        return LinearScaling(rope["factor"])
+    lengths = (
+        raw.get("original_max_position_embeddings"),
+        rope.get("original_max_position_embeddings"),
+        raw["max_position_embeddings"],
+    )
+    length = next(length for length in lengths if length is not None)
+    if kind == "llama3":
+        return RopeScaling(rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"], length)
+    amplitude = rope.get("attention_factor")
+    return YarnScaling(
+        factor=rope["factor"],
+        original_length=length,
+        fast=rope.get("beta_fast") or 32,
+        slow=rope.get("beta_slow") or 1,
+        truncate=rope.get("truncate", True),
+        amplitude=0.1 * math.log(max(rope["factor"], 1.0)) + 1 if amplitude is None else amplitude,
+    )
+
+
 def _check_layers(raw: Mapping[str, Any], file: Path) -> None:
-    """Refuse kinds of layers of another type."""
+    """Refuse entries about kinds of layers that have a wrong type."""
     first, kinds = raw.get("max_window_layers"), raw.get("layer_types")
     if first is not None and (type(first) is not int or first < 0):
         _refuse(file, "max_window_layers", first, "a whole number of at least 0")
@@ -72,47 +205,57 @@ def _check_layers(raw: Mapping[str, Any], file: Path) -> None:
         and all(kind in (SLIDING, FULL) for kind in kinds)
     ):
         _refuse(file, "layer_types", kinds, f"null, or {SLIDING!r} or {FULL!r} for each layer")
+    rotated = raw.get("no_rope_layers")
+    if rotated is not None and not (
+        isinstance(rotated, list) and len(rotated) >= raw["num_hidden_layers"] and set(rotated) <= {0, 1}
+    ):
+        _refuse(file, "no_rope_layers", rotated, "null, or 0 or 1 for each layer")
 
 
-def read_window(raw: Mapping[str, Any], family: str | None, file: Path) -> tuple[int | None, tuple[int, ...]]:
-    """The window of a checked config.json, and the layers without it, as `transformers` reads them.
+def read_window(raw: Mapping[str, Any], file: Path) -> tuple[int | None, tuple[int, ...]]:
+    """Read the window of a checked config.json, and the layers without it, as `transformers` does.
 
     Args:
-        raw: the content.
-        family: llama, mistral, qwen2 or qwen3; None is read as llama.
-        file: for messages.
+        raw: the contents of config.json.
+        file: the file, for error messages.
 
     Raises:
-        InputError: a Llama has a window, a Mistral has one in some layers alone, or a layer slides without a window.
+        InputError: a family without windows has one, a Mistral model has one in only some layers, or a sliding layer has no
+            window.
 
     Example:
         >>> qwen = {"num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
-        >>> read_window(qwen, "qwen2", Path("config.json"))
+        >>> read_window(qwen | {"model_type": "qwen2"}, Path("config.json"))
         (8, (0,))
     """
-    layers, is_used = raw["num_hidden_layers"], family == "mistral" or raw.get("use_sliding_window") is True
-    window = raw.get("sliding_window", DEFAULT_WINDOW) if is_used else None
-    if window is not None and family in (None, "llama"):
-        _refuse(file, "use_sliding_window", True, "false, because a Llama has no window,")
-    read = {"max_window_layers": DEFAULT_FIRST, **_entries(raw, ("max_window_layers", "layer_types"))}
-    first = layers if window is None else 0 if family == "mistral" else read["max_window_layers"]
-    usual = [FULL if index < first else SLIDING for index in range(layers)]
-    kinds = read.get("layer_types", usual)
-    if kinds != usual and (window is None or family == "mistral"):
+    layers, family = raw["num_hidden_layers"], family_of(raw, file)
+    switch = raw.get("use_sliding_window") is True
+    if switch and family.window == "never":
+        _refuse(file, "use_sliding_window", True, f"false, because {family.classes} models have no window,")
+    window = raw.get("sliding_window", DEFAULT_WINDOW) if switch or family.window in ("always", "pattern") else None
+    if family.window == "pattern":
+        every = raw.get("sliding_window_pattern") or family.full_every
+        usual = [SLIDING if (index + 1) % every else FULL for index in range(layers)]
+    else:
+        first = DEFAULT_FIRST if raw.get("max_window_layers") is None else raw["max_window_layers"]
+        first = layers if window is None else 0 if family.window == "always" else first
+        usual = [FULL if index < first else SLIDING for index in range(layers)]
+    kinds = usual if raw.get("layer_types") is None else raw["layer_types"]
+    if (kinds != usual and family.window in ("never", "always")) or (window is None and SLIDING in kinds):
         _refuse(file, "layer_types", kinds, f"{usual[0]!r} for each layer")
     full = tuple(index for index, kind in enumerate(kinds) if kind == FULL)
     return (None, ()) if len(full) == layers else (window, full)
 
 
 def window_entries(config: TransformerConfig, family: str) -> dict[str, Any]:
-    """Entries of config.json for the window of a model.
+    """Make the entries of config.json for the window of a model.
 
     Args:
         config: shape of the transformer.
-        family: mistral, qwen2 or qwen3 where there is a window.
+        family: mistral, qwen2 or qwen3 if there is a window.
 
     Raises:
-        InputError: a Mistral would have a window in some layers alone, or biases.
+        InputError: a Mistral model would have a window in only some layers, or biases.
     """
     if config.window is None:
         return {}
@@ -133,9 +276,9 @@ def window_entries(config: TransformerConfig, family: str) -> dict[str, Any]:
 
 
 def _entries(raw: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """The entries that are there."""
+    """Select the entries that are present."""
     return {name: raw[name] for name in names if raw.get(name) is not None}
 
 
-def _refuse(file: Path, name: str, value: object, wanted: str) -> None:
+def _refuse(file: Path, name: str, value: object, wanted: str) -> NoReturn:
     raise InputError(f"{file} has {name} {value!r:.80}; {wanted} is expected.")

@@ -1,6 +1,6 @@
-"""Matrices beside their copies in the precision of the products, so that one cast serves all micro-batches of an update.
+"""Matrices with copies in the precision of the products, so that one cast serves all micro-batches of an update.
 
-The products read the copy, and the derivative flows to the parameter in the parameter's own precision.
+The products read the copy, and the gradient flows to the parameter in the parameter's own precision.
 """
 
 from typing import Any, NamedTuple
@@ -10,31 +10,28 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from rljax.records import documented
-
 Copies = PyTree[Any]
-"""The structure of the parameters, with a copy or None in the place of each."""
+"""A pytree with the structure of the parameters, with a copy or None in place of each parameter."""
 
 
-@documented
 class Copied(NamedTuple):
-    """A parameter beside its copy, in the place of the parameter among the others."""
+    """A parameter and its copy, which replace the parameter in the pytree."""
 
     parameter: Float[Array | np.ndarray, "*S"]
-    """The parameter, which the derivative is taken in."""
+    """The parameter, which receives the gradient."""
     copy: Float[Array, "*S"]
-    """The same numbers in the precision of the products."""
+    """The same values in the precision of the products."""
 
 
 def with_copies(params: PyTree[Array], copies: Copies | None) -> PyTree:
-    """Put each copy beside its parameter.
+    """Pair each copy with its parameter.
 
     Args:
         params: any pytree of arrays.
-        copies: of the same structure, with None where a parameter has no copy; None: no parameter has one.
+        copies: a pytree of the same structure, with None for a parameter without a copy; None: no parameter has one.
 
     Returns:
-        The parameters, with a `Copied` in the place of each that has a copy.
+        The parameters, with a `Copied` in place of each parameter that has a copy.
 
     Example:
         >>> import jax.numpy as jnp
@@ -49,7 +46,7 @@ def with_copies(params: PyTree[Array], copies: Copies | None) -> PyTree:
 
 @jax.custom_jvp
 def copy_of(parameter: Float[Array, "*S"], copy: Float[Array, "*S"]) -> Float[Array, "*S"]:
-    """The copy, whose derivative is that of a cast of the parameter.
+    """Return the copy; its derivative is the derivative of a cast of the parameter.
 
     Example:
         >>> import jax.numpy as jnp
@@ -68,7 +65,7 @@ def _derivative(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> 
 
 
 def in_precision(held: Array | np.ndarray | Copied, dtype: Any) -> Array:
-    """A parameter as products of this precision read it: its copy, or a cast.
+    """Return a parameter in this precision: its copy, or a cast.
 
     Raises:
         ValueError: the copy has another precision.
@@ -81,5 +78,5 @@ def in_precision(held: Array | np.ndarray | Copied, dtype: Any) -> Array:
 
 
 def uncopied(held: Array | np.ndarray | Copied) -> Array | np.ndarray:
-    """The parameter itself."""
+    """Return the parameter itself."""
     return held.parameter if isinstance(held, Copied) else held

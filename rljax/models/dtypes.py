@@ -1,4 +1,4 @@
-"""Types of the matrix products: which devices have them."""
+"""Dtypes of the matrix products, and which devices support them."""
 
 import jax
 
@@ -6,16 +6,16 @@ from rljax.errors import InputError
 from rljax.models.attention_paths import Facts, described
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-"""Types in which products can be computed."""
+"""Dtypes in which products can be computed."""
 
 
 def missing_dtype(facts: Facts, *, x64: bool) -> str | None:
-    """Why products cannot be computed in a type; None if they can. CPUs have all of them, some by conversion.
+    """Reason why products cannot be computed in a dtype; None if they can. CPUs support all dtypes, some by conversion.
 
-    Matrices that are held in 8 or 4 bits (`rljax.models.quantization`) are multiplied in this type too, so they need no other one.
+    Matrices stored in 8 or 4 bits (`rljax.models.quantization`) are also multiplied in this dtype, so they need no other one.
 
     Args:
-        facts: of the model and the devices.
+        facts: facts about the model and the devices.
         x64: whether JAX computes in 64 bits (`jax_enable_x64`).
 
     Example:
@@ -37,11 +37,11 @@ def missing_dtype(facts: Facts, *, x64: bool) -> str | None:
 
 
 def check_dtype(facts: Facts, *, x64: bool | None = None) -> None:
-    """Refuse a type of the products that the devices do not have.
+    """Refuse a dtype of the products that the devices do not support.
 
     Args:
-        facts: of the model and the devices.
-        x64: whether JAX computes in 64 bits; None: as it is configured.
+        facts: facts about the model and the devices.
+        x64: whether JAX computes in 64 bits; None: as configured.
 
     Raises:
         InputError: the message has the reason.

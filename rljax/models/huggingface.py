@@ -1,7 +1,9 @@
-"""Reading and writing of Hugging Face folders: config.json and safetensors, for Llama, Mistral, Qwen 2 and Qwen 3."""
+"""Reading and writing of Hugging Face folders: config.json and safetensors, for the families of `rljax.models.families`."""
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +19,8 @@ from safetensors import SafetensorError, safe_open
 from rljax.errors import InputError
 from rljax.models.checkpoint_tensors import entries, get_at, put_at, same
 from rljax.models.config import RopeScaling, TransformerConfig
-from rljax.models.config_json import checked_config, read_window, window_entries
+from rljax.models.config_json import checked_config, family_of, read_rope, read_window, window_entries
+from rljax.models.families import FAMILIES
 from rljax.models.language_model import abstract_params
 from rljax.models.model_folder import (
     CODES,
@@ -32,15 +35,13 @@ from rljax.models.model_folder import (
 from rljax.models.policy import HostParams, Params
 from rljax.text import one_line
 
-FAMILY_NAMES: Mapping[str, str] = MappingProxyType(
-    {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
-)
-"""Family in config.json -> its name in the classes of `transformers`."""
-FAMILIES = tuple(FAMILY_NAMES)
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+"""Two tensors that a tied model shares."""
 
-
+ADAPTER_CONFIG = "adapter_config.json"
+"""The file that marks a folder with a low-rank adapter."""
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
-"""Files of a hub id that a model is read from."""
+"""Files to download for a hub id."""
 
 
 def locate(name_or_folder: str, files: Collection[str] = MODEL_FILES) -> Path:
@@ -80,13 +81,21 @@ def read_config(
     Args:
         folder: the model's folder.
         compute_dtype: precision of matrix products.
-        remat: what layers compute again in the backward pass, one of `rljax.models.config.REMATS`.
-        attention: program of the attention of whole sequences.
+        remat: what layers recompute in the backward pass, one of `rljax.models.config.REMATS`.
+        attention: program for attention over complete sequences.
 
     Raises:
         InputError: config.json is missing, the family is unknown, or it needs a feature that this transformer lacks.
+
+    If the weights store an output head that differs from the embedding, it is kept even if `tie_word_embeddings` is true, as in
+    `transformers`.
     """
     file = folder / "config.json"
+    if (folder / ADAPTER_CONFIG).is_file():
+        raise InputError(
+            f"{str(folder)!r} holds a low-rank adapter. If the folder has no config.json, `rljax train --model` continues it and "
+            "`rljax eval` opens it; for anything else, merge it into its model first, with the method merge_and_unload of peft."
+        )
     if not file.is_file():
         raise InputError(f"The model folder {str(folder)!r} has no config.json; give a folder that save_pretrained wrote.")
     if (folder / "checkpoints").is_dir():
@@ -94,83 +103,101 @@ def read_config(
             f"{str(folder)!r} is the folder of a run, not of a model; write one with `rljax export {folder} MODEL`."
         )
     raw = read_json(file)
-    family = raw.get("model_type")
-    if isinstance(family, str) and family not in FAMILIES:
-        raise InputError(f"{file} is of the family {family!r}, which is not supported; choose among {', '.join(FAMILIES)}.")
     raw = checked_config(raw, file)
-    if raw.get("hidden_act", "silu") != "silu":
-        raise InputError(f"{file} asks for the activation {raw['hidden_act']!r}; only 'silu' is supported.")
-    heads = raw["num_attention_heads"]
-    theta, scaling = _read_rope(raw, file)
-    window, full_layers = read_window(raw, family, file)
     return TransformerConfig(
-        vocab_size=raw["vocab_size"],
-        width=raw["hidden_size"],
-        layers=raw["num_hidden_layers"],
-        heads=heads,
-        kv_heads=raw.get("num_key_value_heads") or heads,
-        head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
-        hidden=raw["intermediate_size"],
-        norm_eps=raw["rms_norm_eps"],
-        rope_theta=theta,
-        rope_scaling=scaling,
-        tied_head=raw.get("tie_word_embeddings", False),
-        qkv_bias=family == "qwen2" or raw.get("attention_bias", False),
-        output_bias=family in ("llama", "qwen3") and raw.get("attention_bias", False),
-        qk_norm=family == "qwen3",
-        window=window,
-        full_layers=full_layers,
+        **_shape_fields(raw, file),
+        tied_head=bool(raw.get("tie_word_embeddings")) and not _has_own_head(folder),
         compute_dtype=compute_dtype,
         remat=remat,
         attention=attention,
     )
 
 
-def _read_rope(raw: dict, file: Path) -> tuple[float, RopeScaling | None]:
-    """Read the rotary base and its scaling, in the older and the newer spelling."""
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    theta = rope.get("rope_theta", raw.get("rope_theta", 10_000.0))
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind == "default":
-        return theta, None
-    if kind != "llama3":
-        raise InputError(f"{file} asks for rotary scaling of type {kind!r}; only 'default' and 'llama3' are supported.")
-    scaling = RopeScaling(
-        factor=rope["factor"],
-        low_frequency=rope["low_freq_factor"],
-        high_frequency=rope["high_freq_factor"],
-        original_length=rope["original_max_position_embeddings"],
-    )
-    return theta, scaling
+def _shape_fields(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """Read the fields of `TransformerConfig` from a checked config.json."""
+    heads, (window, full_layers) = raw["num_attention_heads"], read_window(raw, file)
+    return {
+        "vocab_size": raw["vocab_size"],
+        "width": raw["hidden_size"],
+        "layers": raw["num_hidden_layers"],
+        "heads": heads,
+        "kv_heads": raw.get("num_key_value_heads") or heads,
+        "head_dim": raw.get("head_dim") or raw["hidden_size"] // heads,
+        "hidden": raw["intermediate_size"],
+        "norm_eps": raw["rms_norm_eps"],
+        "window": window,
+        "full_layers": full_layers,
+        **read_rope(raw, file),
+        **family_of(raw, file).fields(raw),
+    }
+
+
+def _has_own_head(folder: Path) -> bool:
+    """True if the weights contain an output head that differs from the embedding; False if there are no weights."""
+    files = _files(folder) if any((folder / name).is_file() for name in (WEIGHTS, INDEX)) else {}
+    if not {EMBEDDING, HEAD} <= set(files):
+        return False
+    stamps = tuple(files[name].stat().st_mtime_ns for name in (EMBEDDING, HEAD))
+    return not _is_same_tensor(files[EMBEDDING], files[HEAD], stamps)
+
+
+@lru_cache(maxsize=8)
+def _is_same_tensor(embedding: Path, head: Path, stamps: tuple[int, ...]) -> bool:
+    """Compare two tensors, some rows at a time; `stamps` are the modification times of the files, for the cache."""
+    del stamps
+    with opened_weights(embedding) as first, opened_weights(head) as second:
+        one, other = first.get_slice(EMBEDDING), second.get_slice(HEAD)
+        if one.get_shape() != other.get_shape():
+            return False
+        rows = one.get_shape()[0]
+        parts = (slice(start, min(start + 4_096, rows)) for start in range(0, rows, 4_096))
+        return all(np.array_equal(one[part], other[part]) for part in parts)
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Map the name of each tensor to its file."""
-    index = folder / INDEX
-    if index.is_file():
-        weight_map = read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
-            raise InputError(f"{index} has no weight_map from the names of tensors to those of files; restore it.")
-        outside = next((file for file in weight_map.values() if Path(file).name != file), None)
-        if outside is not None:
-            raise InputError(
-                f"{index} names the file {outside!r:.80}, which is not in the folder of the model; correct it."
-            )
-        return {name: folder / file for name, file in weight_map.items()}
-    weights = folder / WEIGHTS
-    if not weights.is_file():
+    """Map the name of each tensor to its file: a single weights file takes precedence over an index, which is then stale."""
+    weights, index = folder / WEIGHTS, folder / INDEX
+    if weights.is_file():
+        shards = [weights]
+    elif index.is_file():
+        shards = _shards(index)
+    else:
         raise InputError(
             f"The model folder {str(folder)!r} has a config.json but no {WEIGHTS} (nor {INDEX}); "
             "download the weights, or convert them with save_pretrained(..., safe_serialization=True). Pickled weights (.bin) are "
             "never opened, because they can run code."
         )
-    with opened_weights(weights) as opened:
-        return dict.fromkeys(opened.keys(), weights)
+    files: dict[str, Path] = {}
+    for shard in shards:
+        with opened_weights(shard) as opened:
+            names = opened.keys()
+        twice = next((name for name in names if name in files), None)
+        if twice is not None:
+            raise InputError(f"{twice!r} is in both {files[twice]} and {shard}; delete the older file, or restore {index}.")
+        files |= dict.fromkeys(names, shard)
+    return files
+
+
+def _shards(index: Path) -> list[Path]:
+    """Return the files that an index names."""
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
+        raise InputError(f"{index} has no weight_map from tensor names to file names; restore it.")
+    outside = next((file for file in weight_map.values() if Path(file).name != file), None)
+    if outside is not None:
+        raise InputError(f"{index} names the file {outside!r:.80}, which is not in the folder of the model; correct it.")
+    missing = next((file for file in weight_map.values() if not (index.parent / file).is_file()), None)
+    if missing is not None:
+        raise InputError(
+            f"{index} names the file {missing!r}, which is not in the folder; download it, or, if the index is left from another "
+            "model, delete it."
+        )
+    return [index.parent / file for file in sorted(set(weight_map.values()))]
 
 
 @contextmanager
 def opened_weights(file: Path) -> Generator[Any]:
-    """Open a file of safetensors.
+    """Open a safetensors file.
 
     Raises:
         InputError: it does not exist, or is damaged.
@@ -183,9 +210,9 @@ def opened_weights(file: Path) -> Generator[Any]:
 
 
 def _check_all_used(names: Iterable[str], config: TransformerConfig, folder: Path, besides: Collection[str]) -> None:
-    """Refuse a checkpoint with a tensor that this transformer would not compute with."""
-    # A tied head may be stored beside the embedding, and older checkpoints hold the rotary frequencies, which config.json gives.
-    copies = {"lm_head.weight"} if config.tied_head else set()
+    """Refuse a checkpoint with a tensor that this transformer would not use."""
+    # A tied head may be stored as well; older checkpoints contain the rotary frequencies, which config.json defines.
+    copies = {HEAD} if config.tied_head else set()
     known = {entry.name for entry in entries(config)} | copies | set(besides)
     strange = sorted(name for name in names if name not in known and not name.endswith(".rotary_emb.inv_freq"))
     if strange:
@@ -204,26 +231,30 @@ def load_params(
     shardings: PyTree[Sharding] | None = None,
     convert: Callable[[KeyPath, Array], Any] | None = None,
 ) -> Params:
-    """Read the weights of a folder into float32 parameters, tensor by tensor; this host holds one whole tensor at a time.
+    """Read a folder's weights into float32 parameters, tensor by tensor; this host has only one full tensor in memory at a
+    time.
 
     Args:
-        folder: of the model.
-        config: its shape.
-        besides: names of further tensors that the caller reads itself, such as a value head.
-        shardings: where each parameter lies; None: on the default device.
-        convert: (path, parameter) -> what stands in its place; the parameter is dropped before the next one is read. None keeps it.
+        folder: folder of the model.
+        config: shape of the model.
+        besides: names of additional tensors that the caller reads itself, such as a value head.
+        shardings: sharding of each parameter; None: the default device.
+        convert: (path, parameter) -> its replacement; the parameter is dropped before the next one is read. None: no
+            replacement.
 
     Raises:
         InputError: the weights or one tensor are missing, a tensor's shape differs from config.json, or a tensor is not used.
     """
     files = _files(folder)
     _check_all_used(files, config, folder, besides)
+    names = _stored_names(files, config)
     expected = abstract_params(config)
     params: dict[str | int, Any] = {}
     for entry in entries(config):
-        if entry.name not in files:
+        name = names.get(entry.name, entry.name)
+        if name not in files:
             raise InputError(f"The weights in {str(folder)!r} lack the tensor {entry.name!r} that config.json implies.")
-        tensor = _read(files[entry.name], entry.name)
+        tensor = _read(files[name], name)
         shape = jax.eval_shape(entry.write, get_at(expected, entry.path)).shape
         if tensor.shape != shape:
             raise InputError(
@@ -236,18 +267,26 @@ def load_params(
     return params
 
 
+def _stored_names(files: Collection[str], config: TransformerConfig) -> dict[str, str]:
+    """Map tensors to their names in the files where these differ: a tied model may store only the head."""
+    return {EMBEDDING: HEAD} if config.tied_head and EMBEDDING not in files else {}
+
+
 def _read(file: Path, name: str) -> Float32[np.ndarray, "..."]:
     with opened_weights(file) as opened:
+        code = opened.get_slice(name).get_dtype()
+        if code not in CODES.values():
+            raise InputError(f"{name!r} in {str(file)!r} is stored as {code}; {', '.join(CODES.values())} is expected.")
         return opened.get_tensor(name).astype(np.float32)
 
 
 def _sharded(array: np.ndarray, sharding: Sharding) -> Array:
-    """Put each device's part where it belongs; every host gives the same array and moves only what its devices hold."""
+    """Shard an array over the devices; every host passes the same array and moves only the parts of its own devices."""
     return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
 
 def load_tensor(folder: Path, name: str) -> Float[Array, "..."] | None:
-    """Read one tensor of a folder's weights, as float32; None if there is none of that name."""
+    """Read one tensor of a folder's weights as float32; None if there is no tensor of that name."""
     files = _files(folder)
     if name not in files:
         return None
@@ -255,10 +294,10 @@ def load_tensor(folder: Path, name: str) -> Float[Array, "..."] | None:
 
 
 def stored_types(folder: Path) -> dict[str, np.dtype]:
-    """Type of each tensor of a folder's weights.
+    """Return the dtype of each tensor of a folder's weights.
 
     Raises:
-        InputError: a tensor has a type that rljax cannot write.
+        InputError: a tensor has a dtype that rljax cannot write.
     """
     names = {code: name for name, code in CODES.items()}
     types: dict[str, np.dtype] = {}
@@ -284,25 +323,29 @@ def model_contents(
     source: Path | None = None,
     extra: Mapping[str, Array | np.ndarray] = MappingProxyType({}),
 ) -> ModelContents:
-    """config.json and weights of a model, as Hugging Face writes them (Llama, Mistral, Qwen 2 or Qwen 3).
+    """Make config.json and the weights of a model as Hugging Face writes them (Llama, Mistral, Qwen 2 or Qwen 3).
 
     Args:
         config: shape of the transformer.
-        params: its parameters, wherever they lie.
+        params: its parameters, on devices or on the host.
         bos: token that opens a sequence.
         eos: token that ends a response.
-        source: folder of the checkpoint that the model was trained from: its config.json is kept, and each tensor has the type
-            that it has there. None for a model that began with random weights.
-        extra: further tensors by name; in the type of the embedding.
+        source: folder of the checkpoint that training started from: its config.json and the dtype of each tensor are kept. None
+            for a model that began with random weights.
+        extra: additional tensors by name; stored in the dtype of the embedding.
 
     Raises:
-        InputError: the source cannot be read, it holds weights of another type, or no family has biases at these projections,
-            or a window in these layers.
+        InputError: the source cannot be read, it contains weights of an unsupported dtype, or no family has biases at these
+            projections, or a window in these layers.
     """
     if source is None:
         raw, types = _raw_config(config, bos=bos, eos=eos), {}
     else:
         raw, types = read_json(source / "config.json"), stored_types(source)
+        types |= {name: types[stored] for name, stored in _stored_names(types, config).items() if stored in types}
+        raw |= (
+            {"tie_word_embeddings": config.tied_head} if raw.get("tie_word_embeddings", False) != config.tied_head else {}
+        )
     own = list(entries(config))
     usual = types.get(own[0].name, DTYPES["float32"])
     tensors = [Tensor(e.name, get_at(params, e.path), types.get(e.name, usual), e.write) for e in own]
@@ -319,16 +362,16 @@ def save_pretrained(
     eos: int,
     extra: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> None:
-    """Write config.json and float32 safetensors as Hugging Face writes them, with extra tensors; `write_model` has more options."""
+    """Write config.json and float32 safetensors as Hugging Face does, with extra tensors; `write_model` has more options."""
     contents = model_contents(config, params, bos=bos, eos=eos, extra=extra)
     write_model(folder, contents)
 
 
 def _raw_config(config: TransformerConfig, *, bos: int | None, eos: int) -> dict[str, Any]:
-    """config.json of a model that does not come from a checkpoint.
+    """Make config.json for a model that does not come from a checkpoint.
 
     Raises:
-        InputError: no family has biases at these projections, or a window in these layers.
+        InputError: no family that can be written has these biases, windows, norms or scales.
     """
     plain = "llama" if config.window is None else "mistral"
     family = "qwen3" if config.qk_norm else "qwen2" if config.qkv_bias and not config.output_bias else plain
@@ -338,8 +381,8 @@ def _raw_config(config: TransformerConfig, *, bos: int | None, eos: int) -> dict
             f"qkv_bias={config.qkv_bias} and output_bias={config.output_bias}."
         )
     rope: dict = {"rope_type": "default", "rope_theta": config.rope_theta}
-    if config.rope_scaling is not None:
-        scaling = config.rope_scaling
+    scaling = config.rope_scaling
+    if isinstance(scaling, RopeScaling):
         rope |= {
             "rope_type": "llama3",
             "factor": scaling.factor,
@@ -347,8 +390,8 @@ def _raw_config(config: TransformerConfig, *, bos: int | None, eos: int) -> dict
             "high_freq_factor": scaling.high_frequency,
             "original_max_position_embeddings": scaling.original_length,
         }
-    return {
-        "architectures": [f"{FAMILY_NAMES[family]}ForCausalLM"],
+    raw = {
+        "architectures": [f"{FAMILIES[family].classes}ForCausalLM"],
         "model_type": family,
         "vocab_size": config.vocab_size,
         "hidden_size": config.width,
@@ -363,8 +406,21 @@ def _raw_config(config: TransformerConfig, *, bos: int | None, eos: int) -> dict
         "rope_parameters": rope,
         "tie_word_embeddings": config.tied_head,
         "attention_bias": config.output_bias,
+        **({"mlp_bias": True} if config.hidden_bias else {}),
         **window_entries(config, family),
         "bos_token_id": bos,
         "eos_token_id": eos,
         "dtype": "float32",
     }
+    file = Path("config.json")
+    read = _shape_fields(checked_config(raw, file), file)
+    lost = [f"{name}={getattr(config, name)!r}" for name, value in read.items() if getattr(config, name) != value]
+    lost += [
+        f"{field.name}={getattr(config, field.name)!r}"
+        for field in fields(config)
+        if field.name not in (*read, "tied_head", "compute_dtype", "remat", "attention")
+        and getattr(config, field.name) != field.default
+    ]
+    if lost:
+        raise InputError(f"This model would be written as a {family} model, which cannot have {', '.join(lost)}.")
+    return raw

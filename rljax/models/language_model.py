@@ -1,6 +1,6 @@
 """The transformer as pure functions of a parameter pytree.
 
-`Model` is static (hashable: it may be closed over or passed as a static argument); parameters are a nested dict of arrays.
+`Model` is static: it is hashable and may be closed over or passed as a static argument. Parameters are a nested dict of arrays.
 """
 
 from collections.abc import Callable
@@ -23,25 +23,23 @@ from rljax.models.packed import Features, Packed, Scores, batched, before_scored
 from rljax.models.policy import Params, insert_rows, path_names
 from rljax.models.token_scores import default_chunk, features_scores
 from rljax.models.transformer import CACHED_KEYS, SLOTS, Cache, LayerCache, Transformer
-from rljax.records import documented
 from rljax.sharing import shared
 
 PREFILL_TOKENS = 2_048
-"""Slots of a prompt that are read at once; longer ones are read chunk by chunk."""
+"""Slots of a prompt that are read at once; longer prompts are read chunk by chunk."""
 STATE_AXES = MappingProxyType(
     {"keys": CACHED_KEYS, "values": SLOTS, "attention": ("rows", "tokens"), "lengths": ("rows",), "slot": ()}
 )
-"""Array of a decode -> its logical axes."""
+"""Array of a decode state -> its logical axes."""
 
 
-@documented
 class Model(NamedTuple):
     """A decoder without its parameters."""
 
     config: TransformerConfig
     """Configuration of the decoder."""
     mesh: Mesh | None = None
-    """Devices that share rows and parameters; None: one device, or the compiler decides."""
+    """Mesh of the devices that share rows and parameters; None: one device, or the compiler decides."""
 
     def module(self, params: Params) -> Transformer:
         """Put the parameters back into the Flax module."""
@@ -54,7 +52,7 @@ def _graph(model: Model) -> nnx.GraphDef:
 
 
 def init_params(config: TransformerConfig, key: PRNGKeyArray) -> Params:
-    """Draw random parameters: a nested dict of float32 arrays."""
+    """Initialize random parameters: a nested dict of float32 arrays."""
     return nnx.to_pure_dict(nnx.split(Transformer(config, rngs=nnx.Rngs(key)))[1])
 
 
@@ -64,7 +62,7 @@ def _initial(config: TransformerConfig) -> Callable[[PRNGKeyArray], Params]:
 
 
 def abstract_params(config: TransformerConfig) -> PyTree[jax.ShapeDtypeStruct]:
-    """Shapes and dtypes of the parameters, without memory."""
+    """Shapes and dtypes of the parameters, without allocating memory."""
     return jax.eval_shape(_initial(config), jax.random.key(0))
 
 
@@ -87,7 +85,7 @@ def hidden_states(
     *,
     offset: Float[Array | np.ndarray, "R S D"] | None = None,
 ) -> Float[Array, "R S D"]:
-    """Last hidden states of whole sequences; `offset` is added to the tokens' embeddings."""
+    """Last hidden states of complete sequences; `offset` is added to the token embeddings."""
     tokens, positions, segments = jnp.asarray(tokens), jnp.asarray(positions), jnp.asarray(segments)
     hidden, _ = model.module(params)(tokens, positions, segments, offset=offset)
     return hidden
@@ -108,7 +106,7 @@ def token_features(model: Model, params: Params, packed: Packed) -> Features:
     """Hidden states and head from which the logits of the scored tokens are computed."""
     hidden = hidden_states(model, params, packed.tokens, packed.positions, packed.segments)
     module = model.module(params)
-    return Features(before_scored(hidden, packed), module.head_weight, module.head_copy)
+    return Features(module.before_head(before_scored(hidden, packed)), module.head_weight, module.head_copy)
 
 
 def score_tokens(
@@ -124,36 +122,50 @@ def score_tokens(
     Args:
         model: the decoder.
         params: its parameters.
-        packed: the rows.
+        packed: the packed rows.
         temperature: positive; the sampling temperature.
-        chunk: tokens whose logits a device holds at once; None takes as many as make 160 MB.
+        chunk: tokens whose logits are in a device's memory at once; None: as many as fill 160 MB.
 
     Returns:
-        `Scores` over `[B, T]`; where the batch has no token, they are meaningless and must be masked.
+        `Scores` over `[B, T]`; entries without a token in the batch are meaningless and must be masked.
     """
     features = token_features(model, params, packed)
     chunk = default_chunk(model.config.vocab_size) if chunk is None else chunk
-    scores = features_scores(features, scored_tokens(packed), temperature=temperature, chunk=chunk, mesh=model.mesh)
+    kept = None if packed.kept is None else jnp.asarray(packed.kept)
+    scores = features_scores(
+        features, scored_tokens(packed), kept=kept, temperature=temperature, chunk=chunk, mesh=model.mesh
+    )
     return Scores(*(batched(part, packed) for part in scores))
 
 
-@documented
+def reads_shared_prompts(score: object) -> bool:
+    """Whether a policy's `score` is right for sequences that share the beginning of their prompt in a row.
+
+    It is if it is `score_tokens` itself, because a function around it may read whole sequences, and if the model's attention has no
+    window and does not run in the kernel of TPUs, which compares nothing but the numbers of sequences.
+    """
+    if not isinstance(score, partial) or score.func is not score_tokens:
+        return False
+    config = score.args[0].config
+    return config.window is None and config.attention != "splash"
+
+
 class DecodeState(NamedTuple):
-    """The memory of a decode. Its slots are a ring, and all rows write the same one: a row that joins later has its prompt in the
-    slots just behind. Slots are added at the end, before the first of them is written a second time."""
+    """The state of a decode. Its slots form a ring buffer, and all rows write to the same slot: a row that joins later has its
+    prompt in the slots just before. Slots are added at the end, before the ring wraps around."""
 
     cache: Cache
     """Keys and values of every layer."""
     attention: Bool[Array, "B S"]
-    """Which slots of the cache hold a token of the row."""
+    """Mask of the cache slots that contain a token of the row."""
     lengths: Int[Array, "B"]
-    """Tokens of each row so far."""
+    """Number of tokens in each row so far."""
     slot: Int[Array, ""]
     """Slot of the next token."""
 
 
 def state_spec(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
-    """Mesh axes of an array of a decode, or of a cache.
+    """Mesh axes of an array of a decode state, or of a cache.
 
     Example:
         >>> tuple(state_spec(("cache", "0", "values"), (8, 2, 32, 16)))
@@ -164,14 +176,16 @@ def state_spec(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
 
 
 def decode_weights(model: Model, params: Params) -> Params:
-    """Cast matrices to the precision that they are multiplied in, and gather them over the devices that share the width.
+    """Cast matrices to the precision of the products, and gather them over the devices that share the width.
 
-    A decode reads all weights for each token: casting and gathering them once saves both for every token but the first.
+    A decode reads all weights for each token: casting and gathering them once saves both for every token but the first. Norms
+    compute in float32, and a matrix that is ready is returned unchanged.
     """
+    is_gathered = model.mesh is None or model.mesh.shape["fsdp"] == 1
 
     def ready(path: KeyPath, leaf: Array) -> Array:
-        if leaf.ndim == 1:
-            return leaf  # norms compute in float32
+        if leaf.ndim == 1 or (is_gathered and leaf.dtype == model.config.compute_dtype):
+            return leaf
         names = tuple("features" if name == "width" else name for name in parameter_axes(path_names(path)))
         return constrained(leaf.astype(model.config.compute_dtype), names, model.mesh)
 
@@ -179,10 +193,10 @@ def decode_weights(model: Model, params: Params) -> Params:
 
 
 def product_copies(model: Model, params: Params) -> Copies | None:
-    """Cast the matrices that are multiplied to the precision of the products; None where they have it.
+    """Copy the matrices that are multiplied to the precision of the products; None for matrices that already have it.
 
-    The embedding is copied where it is the head too. A token's row of it is read from the parameter itself, so that the gradient of
-    all tokens adds up in the parameter's precision.
+    The embedding is copied if it is also the head. Token embeddings are still read from the parameter itself, so that the
+    gradients of all tokens are summed in the parameter's precision.
     """
     head = "embedding" if model.config.tied_head else "head"
 
@@ -206,8 +220,8 @@ def begin_decode(
 ) -> tuple[Float[Array, "B V"], DecodeState]:
     """Read prompts, whose tokens are at the right end of their rows, and make room for `budget` more tokens.
 
-    Rows of more than `PREFILL_TOKENS` slots are read chunk by chunk, each behind those before it in the cache. What is held beside
-    the cache then does not grow with the prompt.
+    Rows of more than `PREFILL_TOKENS` slots are read chunk by chunk, each written after the earlier ones in the cache. The
+    memory needed in addition to the cache then does not grow with the prompt.
 
     `offset` is added to the tokens' embeddings.
 
@@ -240,10 +254,10 @@ def _read_in_chunks(
     end: Int[Array, "B"],
     offset: Float[Array, "B T D"] | None = None,
 ) -> tuple[Float[Array, "B D"], Cache]:
-    """Read tokens into a cache from `slot` on; return the hidden state of the one at place `end` of each row.
+    """Read tokens into a cache starting at `slot`; return the hidden state of each row's token at index `end`.
 
-    The chunks have one length, and the last one begins inside of the one before it if need be: what is read a second time is
-    written with the same numbers.
+    All chunks have the same length; the last one may overlap the one before it, and tokens that are read twice are written with
+    the same values.
     """
     module, length = model.module(params), tokens.shape[1]
     chunks = -(-length // PREFILL_TOKENS)
@@ -268,7 +282,7 @@ def _read_in_chunks(
 
 
 def empty_cache(model: Model, rows: int, slots: int) -> Cache:
-    """Make a cache in which nothing was written."""
+    """Make an empty cache."""
     config = model.config
     keys = jnp.zeros((rows, config.kv_heads, config.head_dim, slots), config.compute_dtype)
     layer = LayerCache(constrained(keys, CACHED_KEYS, model.mesh), constrained(keys.swapaxes(2, 3), SLOTS, model.mesh))
@@ -291,19 +305,19 @@ def longer(array: Array, *, axis: int, more: int) -> Array:
 
 
 def grow_decode(state: DecodeState, more: int) -> DecodeState:
-    """Add empty slots; none may have been written twice yet."""
+    """Add empty slots; the ring must not have wrapped around yet."""
     return over_slots(partial(longer, more=more), state)
 
 
 def grow_cache(state: Cache, more: int) -> Cache:
-    """Add empty slots to a cache without anything else."""
+    """Add empty slots to a bare cache."""
     return over_cache(partial(longer, more=more), state)
 
 
 def advance_decode(
     model: Model, params: Params, token: Int[Array, "B"], state: DecodeState
 ) -> tuple[Float[Array, "B V"], DecodeState]:
-    """Read one more token of each row; return the logits of the next one."""
+    """Read one more token of each row; return the logits of the next token."""
     module = model.module(params)
     slot = state.slot % state.attention.shape[1]
     seen = jnp.ones((token.shape[0], 1), bool)
@@ -320,7 +334,7 @@ def extend_rows(
     count: Int[Array, "B"],
     cache: Cache,
 ) -> tuple[Float[Array, "B V"], Cache]:
-    """Read `count` tokens of each row behind the `first` ones, whose slots are the first of the cache; see
+    """Read `count` tokens of each row after its first `first` tokens, which are at the start of the cache; see
     `rljax.models.policy.Extend`."""
     positions = first[:, None] + jnp.arange(tokens.shape[1])[None]
     everywhere = jnp.ones((len(tokens), cache[0].values.shape[2]), bool)
@@ -329,9 +343,9 @@ def extend_rows(
 
 
 def insert_prompts(state: DecodeState, fresh: DecodeState, source: Int[Array, "B"]) -> DecodeState:
-    """Put rows of `fresh`, which may have fewer slots, into `state`, turned so that the next slot to write is the same.
+    """Put rows of `fresh`, which may have fewer slots, into `state`, rotated so that the next slot to write is the same.
 
-    A state in which nothing was written begins where `fresh` does.
+    An empty state begins at the slot where `fresh` does.
     """
     slot = jnp.where(state.attention.any(), state.slot, fresh.slot)
     slots = state.attention.shape[1]

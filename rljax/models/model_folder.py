@@ -1,4 +1,4 @@
-"""Writing of Hugging Face folders: config.json, and safetensors whose tensors pass through memory one at a time."""
+"""Writing Hugging Face folders: config.json, and safetensors whose tensors pass through memory one at a time."""
 
 import json
 from collections import deque
@@ -13,14 +13,13 @@ import numpy as np
 from jaxtyping import Array, Shaped
 
 from rljax.errors import InputError
-from rljax.records import documented
 from rljax.settings.sizes import byte_count
-from rljax.text import one_line
+from rljax.text import nearest_first, one_line
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 GENERATION = "generation_config.json"
 MAX_SHARD_SIZE = "50GB"
-"""Largest file of weights by default, as in `transformers`."""
+"""Default limit on the size of a weights file, as in `transformers`."""
 
 DTYPES: Mapping[str, np.dtype] = MappingProxyType(
     {
@@ -30,24 +29,23 @@ DTYPES: Mapping[str, np.dtype] = MappingProxyType(
         "float64": np.dtype(np.float64),
     }
 )
-"""Types that weights are stored in."""
+"""Dtypes that weights can be stored in."""
 CODES: Mapping[str, str] = MappingProxyType({"float32": "F32", "bfloat16": "BF16", "float16": "F16", "float64": "F64"})
-"""Name of a type -> its name in safetensors."""
+"""Name of a dtype -> its name in safetensors."""
 
 Fetch = Callable[[Array | np.ndarray], np.ndarray]
 """Copies one array to this host; on several hosts all call it together."""
 
 
-@documented
 class Tensor(NamedTuple):
     """One tensor of a model folder."""
 
     name: str
     """Name in the safetensors file."""
     array: Array | np.ndarray
-    """The parameter, as it lies on the devices."""
+    """The parameter, in its layout on the devices."""
     dtype: np.dtype
-    """Type in the file."""
+    """Dtype in the file."""
     layout: Callable[[Any], Any]
     """Turns the parameter into the tensor."""
 
@@ -62,7 +60,6 @@ class Tensor(NamedTuple):
         return self.array.size * self.dtype.itemsize
 
 
-@documented
 class ModelContents(NamedTuple):
     """Contents of a model folder, before they are written."""
 
@@ -72,13 +69,14 @@ class ModelContents(NamedTuple):
     """The weights."""
 
     def stored_as(self, dtype: str) -> "ModelContents":
-        """The same model with all weights stored in one type.
+        """Return the same model with all weights stored in one dtype.
 
         Raises:
-            InputError: there is no such type.
+            InputError: there is no such dtype.
         """
         if dtype not in DTYPES:
-            raise InputError(f"dtype {dtype!r} is unknown; choose one of {', '.join(DTYPES)}.")
+            advice = f"choose one of {', '.join(DTYPES)}."
+            raise InputError(f"dtype {dtype!r} is unknown{nearest_first(dtype, DTYPES, advice)}")
         tensors = tuple(tensor._replace(dtype=DTYPES[dtype]) for tensor in self.tensors)
         return ModelContents(dict(self.config) | {"dtype": dtype}, tensors)
 
@@ -86,7 +84,7 @@ class ModelContents(NamedTuple):
 def in_shards(tensors: Iterable[Tensor], limit: int) -> list[list[Tensor]]:
     """Divide tensors, in their order, among files of at most `limit` bytes; a larger tensor has a file of its own.
 
-    In a file, tensors of wider types come first, so that each begins at a multiple of its type's width.
+    In a file, tensors of wider dtypes come first, so that each begins at a multiple of its dtype's width.
     """
     shards: list[list[Tensor]] = [[]]
     held = 0
@@ -117,12 +115,13 @@ def write_model(
 ) -> None:
     """Write config.json and the weights; an earlier model's weights in the folder are replaced.
 
-    Only one tensor at a time is whole on a host. On several hosts all call this together: each fetches every tensor.
+    Only one tensor at a time is complete in a host's memory. If there are several hosts, all call this together, and each
+    fetches every tensor.
 
     Args:
-        folder: of the model.
+        folder: folder of the model.
         contents: its config.json and weights.
-        max_shard_bytes: largest file of weights; more weights are divided among several files with an index.
+        max_shard_bytes: size limit of a weights file; larger models are divided among several files with an index.
         fetch: copies one array to this host.
         writes: whether this host writes, or only fetches.
 
@@ -149,7 +148,7 @@ def read_json(file: Path) -> dict[str, Any]:
     """Read a JSON file of a model folder.
 
     Raises:
-        InputError: it does not hold a JSON object.
+        InputError: the file does not contain a JSON object.
     """
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
@@ -161,10 +160,10 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def end_tokens(folder: Path) -> tuple[int, ...]:
-    """Tokens that end a response of a model: those of generation_config.json, or of config.json if it names none; may be empty.
+    """Tokens that end a response, from generation_config.json, or from config.json if it names none; may be empty.
 
     Raises:
-        InputError: they are not token ids.
+        InputError: they are not token ids, or not of the model.
     """
     for file in (folder / GENERATION, folder / "config.json"):
         named = read_json(file).get("eos_token_id") if file.is_file() else None
@@ -173,6 +172,9 @@ def end_tokens(folder: Path) -> tuple[int, ...]:
         ends = named if isinstance(named, list) else [named]
         if not all(type(end) is int and end >= 0 for end in ends):
             raise InputError(f"{file} has eos_token_id={named!r:.80}; it must be a token id or a list of them.")
+        rows = read_json(folder / "config.json").get("vocab_size") if (folder / "config.json").is_file() else None
+        if type(rows) is int and max(ends, default=0) >= rows:
+            raise InputError(f"{file} has eos_token_id={named!r:.80}, and the model has only the tokens 0 to {rows - 1}.")
         return tuple(dict.fromkeys(ends))
     return ()
 
@@ -180,14 +182,14 @@ def end_tokens(folder: Path) -> tuple[int, ...]:
 def with_token_ids(
     raw: Mapping[str, Any], *, bos: int | None, eos: int, pad: int, more: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """Give config.json or generation_config.json the special tokens of a training, where it does not end at them already.
+    """Set the special tokens of training in config.json or generation_config.json, unless it already ends at them.
 
     Args:
         raw: its contents.
         bos: token that opens a sequence.
         eos: token that ends a response.
         pad: token that pads.
-        more: further tokens that end a response.
+        more: additional tokens that end a response.
 
     Example:
         >>> with_token_ids({"eos_token_id": [7, 2], "pad_token_id": 9}, bos=None, eos=2, pad=0)
@@ -247,6 +249,6 @@ def _write_shard(file: Path, tensors: Sequence[Tensor], arrays: Iterator[np.ndar
 
 
 def _bytes_of(tensor: Tensor, array: Shaped[np.ndarray, "..."]) -> memoryview:
-    """One tensor as it stands in the file."""
+    """Return the bytes of one tensor in the file."""
     stored = np.ascontiguousarray(tensor.layout(array.astype(tensor.dtype)))
     return stored.reshape(-1).view(np.uint8).data

@@ -1,7 +1,7 @@
-"""Numbers of a token that its whole distribution decides, without ever holding all logits.
+"""Functions of each token's full next-token distribution, computed without ever having all logits in memory.
 
-The logits, of one model or of several side by side, exist for a chunk of tokens at a time, and the backward pass computes them
-again: the memory does not grow with the number of chunks. Axes as in `rljax.models.token_scores`.
+The logits of one or several models exist for a chunk of tokens at a time, and the backward pass recomputes them: the memory
+does not grow with the number of chunks. Axes as in `rljax.models.token_scores`.
 """
 
 from collections.abc import Callable
@@ -31,20 +31,20 @@ def over_vocabulary(
 
         x_t = function(W h_t / τ, W' h'_t / τ, ...)
 
-    Matrix products take the dtype of each model's hidden states and add up in float32; so does the gradient of each head.
+    Matrix products use the dtype of each model's hidden states and accumulate in float32; so does the gradient of each head.
 
     Args:
-        function: logits `[..., V]` of each model -> one number a token `[...]`.
-        features: of each model, with the same rows, tokens and vocabulary.
+        function: logits `[..., V]` of each model -> one number per token `[...]`.
+        features: features of each model, with the same rows, tokens and vocabulary.
         temperature: τ, positive.
-        chunk: tokens of a part whose logits exist at once, for each model.
+        chunk: tokens per part whose logits exist at once, for each model.
         mesh: devices that share the rows and the vocabulary; None: one device.
 
     Returns:
         `[R, K]`, float32; differentiable in all features.
 
     Raises:
-        ValueError: the mesh does not divide the rows, or the features are of other tokens or of another vocabulary.
+        ValueError: the mesh does not divide the rows, or the models' features differ in tokens or vocabulary.
     """
     shapes = {(*one.hidden.shape[:2], len(one.head)) for one in features}
     if len(shapes) != 1:
@@ -63,7 +63,7 @@ def over_vocabulary(
 
 
 def _of_each_part(features: Features, parts: int, mesh: Mesh | None) -> Array | Copied:
-    """The head `[N, V, D]` once a part, so that each adds up its own gradient and the sum over devices is taken once."""
+    """Repeat the head `[N, V, D]` once per part: each part sums its own gradient, and the sum over devices is taken once."""
 
     def repeated(head: Array) -> Array:
         return constrained(jnp.broadcast_to(head[None], (parts, *head.shape)), ("rows", "vocab", "features"), mesh)
@@ -75,7 +75,7 @@ def _of_each_part(features: Features, parts: int, mesh: Mesh | None) -> Array | 
 def _logits(
     hidden: Float[Array, "N C D"], head: Array | Copied, temperature: float, mesh: Mesh | None
 ) -> Float[Array, "N C V"]:
-    # here and not before the scan: so its gradient adds up in the head's own dtype
+    # cast here and not before the scan, so that its gradient accumulates in the head's own dtype
     weight = in_precision(head, hidden.dtype)
     logits = jnp.einsum("NCD,NVD->NCV", hidden, weight, preferred_element_type=sum_dtype(hidden))
     return constrained(logits / temperature, LOGITS, mesh)

@@ -1,6 +1,6 @@
-"""Packed rows of tokens, which only the model sees, and the mapping of their per-token numbers to the batch.
+"""Packed rows of tokens, which only the model sees, and the mapping of their per-token values to the batch.
 
-Axes: R rows, S slots of a row, K scored tokens of a row; B responses, T tokens of a response. Nothing above `score` sees rows:
+Axes: R rows, S slots per row, K scored tokens per row; B responses, T tokens per response. Nothing above `score` sees rows:
 algorithms see `[B, T]`.
 """
 
@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from rljax.records import documented
+MEMBERS = 1 << 10
+"""Sequences that may share the beginning of a prompt, plus one."""
 
 
-@documented
 class Packed(NamedTuple):
     """Sequences laid out in rows; several sequences may share a row."""
 
@@ -22,35 +22,38 @@ class Packed(NamedTuple):
     positions: Int[Array | np.ndarray, "*M R S"]
     """Position of each token in its sequence, from 0."""
     segments: Int[Array | np.ndarray, "*M R S"]
-    """Sequence that each token belongs to, counted from 1 in its row; 0 is padding. A token sees its own sequence up to itself."""
+    """Sequence that each token belongs to, counted from 1 in its row; 0 is padding. A token sees its own sequence up to itself.
+    Sequences m = 1, 2, ... that share the beginning p of their prompt have the number p * MEMBERS + m, and the shared tokens
+    p * MEMBERS: they see these tokens, too."""
     scored: Int[Array | np.ndarray, "*M R K"]
-    """Slots of the scored tokens, at least 1: the model predicts a token at the slot before it."""
+    """Slot indices of the scored tokens, at least 1, because the model predicts a token at the slot before it."""
     place: Int[Array | np.ndarray, "*M B T"]
     """Index of each token of the batch among the scored tokens, flattened over the rows: row x K + column."""
     policy_logp: Float[Array | np.ndarray, "*M R S"] | None = None
-    """Log-probability of each token under the policy that sampled it, nats, 0 elsewhere; for critics that read it."""
+    """Log-probability of each token under the policy that sampled it, in nats, 0 elsewhere; for critics that read it."""
+    kept: Int[Array | np.ndarray, "*M R K N"] | None = None
+    """Sampling masks: ids of the tokens that top-k and top-p kept at each scored token, padded with -1. A policy's `score`
+    normalizes over these tokens, or over the full vocabulary if a token has no mask. None: no mask was recorded."""
 
 
-@documented
 class Scores(NamedTuple):
     """Log-probabilities and entropies of the tokens of a batch under a policy."""
 
     logp: Float[Array, "B T"]
-    """Log-probability of the token, nats."""
+    """Log-probability of the token, in nats."""
     entropy: Float[Array, "B T"]
-    """Entropy of the distribution that the token was drawn from, nats."""
+    """Entropy of the distribution that the token was sampled from, in nats."""
 
 
-@documented
 class Features(NamedTuple):
     """Factors of the logits of the scored tokens: `hidden @ head.T`, before any temperature."""
 
     hidden: Float[Array, "R K D"]
     """Last hidden state at the slot before each scored token."""
     head: Float[Array, "V D"]
-    """Matrix that makes logits of hidden states."""
+    """Output matrix, which maps hidden states to logits."""
     copy: Float[Array, "V D"] | None = None
-    """The matrix in the precision of the hidden states, where it was cast before; the derivative is taken in `head`."""
+    """The matrix already cast to the precision of the hidden states, if available; `head` receives the gradient."""
 
 
 def visible_slots(
@@ -60,20 +63,25 @@ def visible_slots(
     count: int | None = None,
     window: int | None = None,
 ) -> Bool[Array, "R T S"]:
-    """The slots that each token sees: those of its own sequence up to itself. Padding sees itself, so that its softmax is defined.
+    """Mask of the slots that each token sees: its own sequence up to itself, and the beginning that it shares with others.
+
+    Padding sees itself, so that its softmax is defined.
 
     Args:
         segments: sequence of each slot, `[R, S]`; 0 is padding.
         first: first slot of the T tokens.
         count: T; None takes all slots.
-        window: most tokens that a token sees: itself and the nearest before it; None: all of them.
+        window: most tokens that a token sees: itself and the nearest ones before it; None: all of them. Sequences that share a
+            beginning have no window, because distances between slots then differ from distances between positions.
     """
     slots = jnp.arange(segments.shape[-1])
     tokens = first + jnp.arange(segments.shape[-1] if count is None else count)
     own = jnp.take(segments, tokens, axis=1, mode="clip")[..., None]
     distance = (tokens[:, None] - slots[None])[None]
     is_near = distance >= 0 if window is None else (distance >= 0) & (distance < window)
-    return (is_near & (own == segments[:, None]) & (own > 0)) | (distance == 0)
+    others = segments[:, None]
+    belongs = (own == others) | (own - own % MEMBERS == others)
+    return (is_near & belongs & (others > 0)) | (distance == 0)
 
 
 def before_scored(states: Shaped[Array, "R S *D"], packed: Packed) -> Shaped[Array, "R K *D"]:
@@ -82,11 +90,33 @@ def before_scored(states: Shaped[Array, "R S *D"], packed: Packed) -> Shaped[Arr
     return jnp.take_along_axis(states, index.reshape(*index.shape, *[1] * (states.ndim - 2)), axis=1)
 
 
+MASKED = -1e30
+"""Logit of a token outside a sampling mask; finite, so that its products with a probability of 0 are 0."""
+
+
+def sampling_mask(kept: Int[Array, "*rows N"], tokens: Int[Array, "*rows"], vocab_size: int) -> Bool[Array, "*rows V"]:
+    """Mask of the tokens that each distribution is normalized over: the sampling mask and the token itself.
+
+    Args:
+        kept: ids of each mask, padded with -1; a token without any ids uses the full vocabulary.
+        tokens: ids of the tokens.
+        vocab_size: V.
+
+    Example:
+        >>> sampling_mask(jnp.array([[2, -1], [-1, -1]]), jnp.array([0, 1]), 3).tolist()
+        [[True, False, True], [True, True, True]]
+    """
+    count, rows = kept.shape[-1], jnp.arange(tokens.size)[:, None]
+    ids = jnp.concatenate([kept, tokens[..., None]], axis=-1).reshape(-1, count + 1)
+    mask = jnp.zeros((tokens.size, vocab_size), bool).at[rows, jnp.where(ids < 0, vocab_size, ids)].set(True, mode="drop")
+    return mask.reshape(*tokens.shape, vocab_size) | (kept < 0).all(-1)[..., None]
+
+
 def scored_tokens(packed: Packed) -> Int[Array, "R K"]:
     """Ids of the scored tokens."""
     return jnp.take_along_axis(packed.tokens, packed.scored, axis=1)
 
 
 def batched(numbers: Float[Array, "R K *N"], packed: Packed) -> Float[Array, "B T *N"]:
-    """Move the numbers of the scored tokens to the places that these tokens have in the batch."""
+    """Move the values of the scored tokens to the positions of these tokens in the batch."""
     return numbers.reshape(-1, *numbers.shape[2:])[packed.place]

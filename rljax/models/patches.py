@@ -1,20 +1,22 @@
-"""Images beside tokens: the built-in transformer with patch embeddings for the token ids that stand for pixels.
+"""Images among tokens: the built-in transformer with patch embeddings for the token ids that represent pixels.
 
-A token id of an image carries the pixels of a patch, bit by bit. So an image goes through prompts, batches, checkpoints and engines
-as token ids do, and only the embedding differs. All other ids have rows of the usual table. That of a patch is ::
+A token id of an image encodes the pixels of a patch, bit by bit. So an image passes through prompts, batches, checkpoints and
+engines as ordinary token ids, and only the embedding differs. All other ids have rows of the usual table. The embedding of a
+patch is ::
 
     e = W x + b + row[i] + column[j]
 
-where x are the pixels, 0 or 1, and i and j the patch's row and column in its image: the patches that follow one another in a
-sequence are whole images, from left to right and from top to bottom. With the stride of a patch, W is a convolution.
+where x are the pixels, 0 or 1, and i and j are the patch's row and column in its image: consecutive patches in a sequence form
+complete images, from left to right and from top to bottom. W is a convolution whose stride is the patch size.
 
-The head has no rows for patches: they are read and never drawn, and their log-probability is -inf.
+The head has no rows for patches: they are read but never sampled, and their log-probability is -inf.
 
-Axes: N patterns of pixels, F features of a pattern, V vocabulary, U tokens that are no patches (V = U + N), R rows, S slots,
+Axes: N patterns of pixels, F features per pattern, V vocabulary, U tokens that are not patches (V = U + N), R rows, S slots,
 D width.
 
-Source: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", arXiv:2010.11929, equation 1. Ours are the text tokens beside the
-patches, the decoder in place of their encoder, and positions as the sum of a row's and a column's.
+Source: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", arXiv:2010.11929, equation 1. Our changes: text tokens in
+addition to patches, a decoder instead of their encoder, and positions that are the sum of a row embedding and a column
+embedding.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +33,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from rljax.errors import InputError
 from rljax.models.attention_paths import facts_of
-from rljax.models.axes import check_shape, parameter_spec
+from rljax.models.axes import check_shape, parameter_partition
 from rljax.models.config import TransformerConfig
 from rljax.models.dtypes import check_dtype
 from rljax.models.language_model import (
@@ -47,10 +49,9 @@ from rljax.models.language_model import (
     state_spec,
 )
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
-from rljax.models.policy import Bound, Decoder, HostParams, Params, Policy
+from rljax.models.policy import Decoder, HostParams, Params, Policy
 from rljax.models.token_scores import default_chunk, features_scores
-from rljax.records import documented
-from rljax.sharing import shared
+from rljax.sharing import bound, shared
 
 PATCHES = "patches"
 """Entry of the parameters with the projection `[F, D]`, its bias `[D]`, and the positions `row` and `column`."""
@@ -66,7 +67,7 @@ def pixel_bits(patterns: int) -> Float[np.ndarray, "N F"]:
         Zeros and ones, with F = log2 N.
 
     Raises:
-        InputError: N is no power of 2, or below 2.
+        InputError: N is not a power of 2, or is below 2.
 
     Example:
         >>> pixel_bits(4).tolist()
@@ -78,16 +79,15 @@ def pixel_bits(patterns: int) -> Float[np.ndarray, "N F"]:
     return (np.arange(patterns)[:, None] >> np.arange(pixels) & 1).astype(np.float32)
 
 
-@documented
 class Patches(NamedTuple):
-    """Token ids that stand for pixels, and the shape of an image."""
+    """Token ids that represent pixels, and the shape of an image."""
 
     ids: tuple[int, ...]
-    """Token id of each pattern of pixels, in the order of the patterns' numbers."""
+    """Token id of each pattern of pixels, in the numeric order of the patterns."""
     rows: int
-    """Rows of patches of an image."""
+    """Number of rows of patches in an image."""
     columns: int
-    """Columns of patches of an image."""
+    """Number of columns of patches in an image."""
 
 
 def patches_of(encode: Callable[[str], Sequence[int]], patterns: str, *, rows: int, columns: int) -> Patches:
@@ -95,12 +95,12 @@ def patches_of(encode: Callable[[str], Sequence[int]], patterns: str, *, rows: i
 
     Args:
         encode: token ids of a text.
-        patterns: the character of each pattern of pixels.
-        rows: rows of patches of an image.
-        columns: columns of patches of an image.
+        patterns: one character for each pattern of pixels.
+        rows: number of rows of patches in an image.
+        columns: number of columns of patches in an image.
 
     Raises:
-        InputError: a character is not one token, or two are the same one.
+        InputError: a character is not one token, or two characters share a token.
 
     Example:
         >>> patches_of(lambda text: ["abcd".index(letter) for letter in text], "cd", rows=1, columns=2).ids
@@ -114,17 +114,16 @@ def patches_of(encode: Callable[[str], Sequence[int]], patterns: str, *, rows: i
     ):
         raise InputError(
             f"each of the {len(patterns)} patches, {patterns[0]!r} to {patterns[-1]!r}, must be one token of its own, which "
-            "it is not in this tokenizer; give one with `--tokenizer characters:ALPHABET`, whose alphabet lists them all."
+            "is not so in this tokenizer; use another one, with `--tokenizer characters:ALPHABET`, whose alphabet lists them all."
         )
     return Patches(tuple(tokens[0] for tokens in found), rows, columns)
 
 
-@documented
 class PatchModel(NamedTuple):
     """A decoder that reads patches, without its parameters."""
 
     model: Model
-    """The decoder, with the whole vocabulary."""
+    """The decoder, with the full vocabulary."""
     patches: Patches
     """Its patches."""
 
@@ -137,19 +136,19 @@ class PatchModel(NamedTuple):
 
     @property
     def text_row(self) -> Int[np.ndarray, "V"]:
-        """Row of each token id in the table of the other tokens; without meaning for a patch."""
+        """Row of each text token in the table of text tokens; meaningless for a patch."""
         return np.maximum(np.cumsum(~self.is_patch, dtype=np.int32) - 1, 0)
 
     @property
     def whole_row(self) -> Int[np.ndarray, "V"]:
-        """Row of each token id in the table of the other tokens with the patches below it."""
+        """Row of each token id in the table of text tokens followed by the patches."""
         rows, texts = self.text_row, int((~self.is_patch).sum())
         rows[list(self.patches.ids)] = texts + np.arange(len(self.patches.ids))
         return rows
 
 
 def init_patch_params(reader: PatchModel, key: PRNGKeyArray) -> Params:
-    """Draw random parameters: those of the transformer without the rows of patches, and the patch embedding beside them."""
+    """Initialize random parameters: the transformer without rows for patches, and the patch embedding."""
     model, patches = reader
     features = pixel_bits(len(patches.ids)).shape[1]
     for_text, *keys = jax.random.split(key, 4)
@@ -159,8 +158,8 @@ def init_patch_params(reader: PatchModel, key: PRNGKeyArray) -> Params:
         "row": (patches.rows, text.width),
         "column": (patches.columns, text.width),
     }
-    drawn = {name: 0.02 * jax.random.normal(one, shape) for one, (name, shape) in zip(keys, shapes.items(), strict=True)}
-    return {**init_params(text, for_text), PATCHES: {**drawn, "bias": jnp.zeros(text.width)}}
+    initial = {name: 0.02 * jax.random.normal(one, shape) for one, (name, shape) in zip(keys, shapes.items(), strict=True)}
+    return {**init_params(text, for_text), PATCHES: {**initial, "bias": jnp.zeros(text.width)}}
 
 
 def patch_vectors(patches: Patches, params: Params) -> Float[Array, "N D"]:
@@ -171,14 +170,14 @@ def patch_vectors(patches: Patches, params: Params) -> Float[Array, "N D"]:
         W x + b
 
     Args:
-        patches: the ids of the patches; x is the pixels of one.
+        patches: the ids of the patches; x is the pixels of one patch.
         params: the entry `patches` of the parameters.
     """
     return jnp.asarray(pixel_bits(len(patches.ids))) @ params["projection"] + params["bias"][None]
 
 
 def with_whole_table(reader: PatchModel, params: Params) -> Params:
-    """The transformer's own parameters, whose table has the vectors of patches too. A head of its own has zeros there."""
+    """Return the transformer's own parameters, with patch vectors added to the table. An untied head has zeros there."""
     vectors = patch_vectors(reader.patches, params[PATCHES])
     below = {"embedding": vectors, "head": jnp.zeros_like(vectors)}
     return {
@@ -189,7 +188,7 @@ def with_whole_table(reader: PatchModel, params: Params) -> Params:
 
 
 def places(is_patch: Bool[Array, "R S"], segments: Int[Array, "R S"]) -> Int[Array, "R S"]:
-    """Count the patches right before each patch, in its own sequence. The numbers of other slots have no meaning.
+    """Count the patches immediately before each patch, in its own sequence. The counts at other slots are meaningless.
 
     Example:
         >>> import jax.numpy as jnp
@@ -205,7 +204,7 @@ def places(is_patch: Bool[Array, "R S"], segments: Int[Array, "R S"]) -> Int[Arr
 def position_offsets(
     reader: PatchModel, params: Params, tokens: Int[Array, "R S"], segments: Int[Array, "R S"]
 ) -> Float[Array, "R S D"]:
-    """Offset of the embedding of each token: the position of a patch in its image, 0 for other tokens.
+    """Offset added to each token embedding: the position embedding of a patch in its image, 0 for other tokens.
 
     ::
 
@@ -228,8 +227,8 @@ def patch_features(reader: PatchModel, params: Params, packed: Packed) -> Featur
     """Hidden states and head from which the logits of the scored tokens are computed; the head has no rows for patches."""
     tokens, positions, segments = (jnp.asarray(part) for part in (packed.tokens, packed.positions, packed.segments))
     offset = position_offsets(reader, params[PATCHES], tokens, segments)
-    whole = with_whole_table(reader, params)
-    hidden = hidden_states(reader.model, whole, tokens, positions, segments, offset=offset)
+    full = with_whole_table(reader, params)
+    hidden = hidden_states(reader.model, full, tokens, positions, segments, offset=offset)
     head = params["embedding" if reader.model.config.tied_head else "head"]
     return Features(before_scored(hidden, packed), head)
 
@@ -241,13 +240,15 @@ def score_with_patches(
     features, tokens = patch_features(reader, params, packed), scored_tokens(packed)
     chunk = default_chunk(reader.model.config.vocab_size) if chunk is None else chunk
     rows = jnp.asarray(reader.text_row)[tokens]
-    logp, entropy = features_scores(features, rows, temperature=temperature, chunk=chunk, mesh=reader.model.mesh)
+    ids = None if packed.kept is None else jnp.asarray(packed.kept)
+    kept = None if ids is None else jnp.where(ids < 0, ids, jnp.asarray(reader.text_row)[ids])
+    logp, entropy = features_scores(features, rows, kept=kept, temperature=temperature, chunk=chunk, mesh=reader.model.mesh)
     logp = jnp.where(jnp.asarray(reader.is_patch)[tokens], -jnp.inf, logp)
     return Scores(batched(logp, packed), batched(entropy, packed))
 
 
 def patch_weights(reader: PatchModel, params: Params) -> Params:
-    """Make the whole table, and cast the matrices, once for all tokens of a decode."""
+    """Make the full table, and cast the matrices, once for all tokens of a decode."""
     return {**decode_weights(reader.model, with_whole_table(reader, params)), PATCHES: params[PATCHES]}
 
 
@@ -272,20 +273,20 @@ def begin_with_patches(
 def advance_with_patches(
     reader: PatchModel, params: Params, token: Int[Array, "B"], state: DecodeState
 ) -> tuple[Float[Array, "B V"], DecodeState]:
-    """Read a token that was drawn, which is not a patch."""
+    """Read a sampled token, which is not a patch."""
     logits, state = advance_decode(reader.model, _transformer(params), token, state)
     return _without_patches(reader, logits), state
 
 
-def _place(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
-    """The patch embedding lies whole on every device."""
-    return PartitionSpec(*[None] * len(shape)) if path[0] == PATCHES else parameter_spec(path, shape)
+def _place(path: tuple[str, ...], shape: tuple[int, ...], *, mesh: Mesh | None) -> PartitionSpec:
+    """Replicate the patch embedding on every device; shard the rest as usual."""
+    return PartitionSpec(*[None] * len(shape)) if path[0] == PATCHES else parameter_partition(mesh)(path, shape)
 
 
 def _not_written(params: HostParams, folder: Path) -> None:
     del params
     raise InputError(
-        f"images: a model folder has no place for patch embeddings, so {str(folder)!r} was not written; open the run itself, with "
+        f"images: a model folder cannot store patch embeddings, so {str(folder)!r} was not written; open the run itself, with "
         "rljax.load."
     )
 
@@ -303,20 +304,20 @@ def _shapes(reader: PatchModel) -> PyTree[jax.ShapeDtypeStruct]:
 def patch_policy(
     config: TransformerConfig, patches: Patches, *, mesh: Mesh | None = None, chunk: int | None = None
 ) -> Policy:
-    """Make a policy that reads images beside tokens from the built-in transformer, with random weights.
+    """Make a policy that reads images among tokens from the built-in transformer, with random weights.
 
     Args:
-        config: shape of the transformer; its vocabulary counts the patches.
+        config: shape of the transformer; its vocabulary includes the patches.
         patches: which tokens are patches.
         mesh: devices that share rows and parameters; None: one device.
-        chunk: tokens whose logits a device holds at once; None takes as many as make 160 MB.
+        chunk: tokens whose logits are in a device's memory at once; None: as many as fill 160 MB.
 
     Returns:
-        The policy. It has no `value_function`, no `features` and no `contents`, so neither critics nor algorithms that read whole
-        distributions can be used with it, and it is not written as a model folder.
+        The policy. It has no `value_function`, no `features` and no `contents`, so neither critics nor algorithms that read
+        full distributions can be used with it, and it is not written as a model folder.
 
     Raises:
-        InputError: a patch is outside the vocabulary or stands there twice, no other token is left, an image has no patch, or the
+        InputError: a patch is outside the vocabulary or occurs twice, no other token is left, an image has no patch, or the
             mesh does not divide the transformer's axes.
 
     Example:
@@ -335,13 +336,13 @@ def patch_policy(
         vocab_size=config.vocab_size,
         init=_initial(reader),
         score=partial(score_with_patches, reader, chunk=chunk),
-        partition=_place,
+        partition=partial(_place, mesh=mesh),
         save=_not_written,
         decoder=Decoder(
-            Bound(begin_with_patches, reader),
-            Bound(advance_with_patches, reader),
+            bound(begin_with_patches, reader),
+            bound(advance_with_patches, reader),
             insert_prompts,
-            Bound(patch_weights, reader),
+            bound(patch_weights, reader),
             grow_decode,
             partition=None if mesh is None else state_spec,
         ),
@@ -356,7 +357,7 @@ def _check(config: TransformerConfig, patches: Patches) -> None:
     if len(set(patches.ids)) < len(patches.ids) or len(patches.ids) >= config.vocab_size:
         raise InputError(
             f"there are {len(patches.ids)} patches with {len(set(patches.ids))} ids in a vocabulary of {config.vocab_size}; give "
-            "each its own id, and leave other tokens to be drawn."
+            "each its own id, and leave other tokens to sample."
         )
     if patches.rows < 1 or patches.columns < 1:
         raise InputError(f"an image has {patches.rows} x {patches.columns} patches; give at least one row and one column.")

@@ -7,14 +7,14 @@ from fnmatch import fnmatchcase
 from rljax.errors import InputError
 
 LISTED = 12
-"""Most names that an error lists."""
+"""Largest number of names that an error message lists."""
 
 
 def matches(pattern: str, path: Sequence[str]) -> bool:
     """True if a pattern selects a parameter.
 
-    A pattern names one part of the path, or several neighbouring parts with `/` between them. `*` stands for any characters of a
-    part, `?` for one, and `[0-3]` for one of several.
+    A pattern names one part of the path, or several consecutive parts separated by `/`. `*` matches any characters of a part,
+    `?` matches one, and `[0-3]` matches one of a range.
 
     Example:
         >>> path = ("layers", "0", "attention", "query")
@@ -27,12 +27,12 @@ def matches(pattern: str, path: Sequence[str]) -> bool:
 
 
 def selected(patterns: Collection[str], paths: Iterable[tuple[str, ...]], *, setting: str) -> tuple[tuple[str, ...], ...]:
-    """Paths that at least one pattern matches, in their order.
+    """Return the paths that at least one pattern matches, in their order.
 
     Args:
         patterns: see `matches`.
-        paths: of all parameters that may be selected.
-        setting: name of the setting that holds the patterns, for the error.
+        paths: paths of all parameters that may be selected.
+        setting: name of the setting that contains the patterns, for the error message.
 
     Raises:
         InputError: a pattern matches nothing; the message lists the paths.

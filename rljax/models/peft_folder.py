@@ -1,4 +1,4 @@
-"""Low-rank adapters as the library `peft` stores them: adapter_config.json and adapter_model.safetensors."""
+"""Writing and reading low-rank adapters in the format of the library `peft`: adapter_config.json, adapter_model.safetensors."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,12 +8,41 @@ import numpy as np
 from jaxtyping import Float
 from safetensors.numpy import save_file
 
+from rljax.errors import InputError
 from rljax.models.adapters import Adapter, LowRank
-from rljax.models.checkpoint_tensors import entries
+from rljax.models.axes import INPUT_AXES
+from rljax.models.checkpoint_tensors import entries, get_at, put_at
 from rljax.models.config import TransformerConfig
-from rljax.models.model_folder import write_json
+from rljax.models.huggingface import ADAPTER_CONFIG, opened_weights
+from rljax.models.language_model import abstract_params
+from rljax.models.model_folder import read_json, write_json
 
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+PREFIX = "base_model.model."
+READ = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none"}
+"""Entry of adapter_config.json -> the only value that can be read."""
+FREE = (
+    *(
+        "base_model_name_or_path",
+        "r",
+        "lora_alpha",
+        "target_modules",
+        "lora_dropout",
+        "inference_mode",
+        "init_lora_weights",
+    ),
+    *(
+        "peft_version",
+        "auto_mapping",
+        "revision",
+        "layers_to_transform",
+        "layers_pattern",
+        "exclude_modules",
+        "ensure_weight_tying",
+    ),
+    *("megatron_core", "qalora_group_size", "runtime_config"),
+)
+"""Entries that may have any value: they are read, follow from the tensors, or have no effect once training has ended."""
 
 
 class _Module(NamedTuple):
@@ -22,7 +51,7 @@ class _Module(NamedTuple):
 
 
 def _modules(config: TransformerConfig, adapter: Adapter) -> Iterator[_Module]:
-    """Adapted layers, in the order of a checkpoint."""
+    """Iterate over the adapted layers, in the order of a checkpoint."""
     for entry in entries(config):
         node: Any = adapter
         for key in entry.path:
@@ -32,29 +61,29 @@ def _modules(config: TransformerConfig, adapter: Adapter) -> Iterator[_Module]:
 
 
 def adapter_tensors(config: TransformerConfig, adapter: Adapter) -> dict[str, Float[np.ndarray, "out inner"]]:
-    """Tensors of an adapter: `lora_A` `[r, inputs]` and `lora_B` `[outputs, r]` of each layer.
+    """Make the tensors of an adapter: `lora_A` `[r, inputs]` and `lora_B` `[outputs, r]` of each layer.
 
     Args:
         config: shape of the transformer.
-        adapter: on this host.
+        adapter: the adapter, on this host.
     """
     tensors: dict[str, np.ndarray] = {}
     for name, (a, b) in _modules(config, adapter):
         rank = b.shape[0]
         matrices = {"A": np.asarray(a).reshape(-1, rank), "B": np.asarray(b).reshape(rank, -1)}
         for letter, matrix in matrices.items():
-            tensors[f"base_model.model.{name}.lora_{letter}.weight"] = np.ascontiguousarray(matrix.T)
+            tensors[f"{PREFIX}{name}.lora_{letter}.weight"] = np.ascontiguousarray(matrix.T)
     return tensors
 
 
 def adapter_config(config: TransformerConfig, adapter: Adapter, *, alpha: float, base: str) -> dict[str, Any]:
-    """Contents of adapter_config.json.
+    """Make the contents of adapter_config.json.
 
     Args:
         config: shape of the transformer.
-        adapter: its factors.
+        adapter: the adapter's factors.
         alpha: α.
-        base: folder or hub id of the model below the adapter.
+        base: folder or hub id of the model under the adapter.
     """
     modules = list(_modules(config, adapter))
     last = [name.rpartition(".")[2] for name, _ in modules]
@@ -81,3 +110,69 @@ def save_adapter(folder: Path, config: TransformerConfig, adapter: Adapter, *, a
     folder.mkdir(parents=True, exist_ok=True)
     save_file(adapter_tensors(config, adapter), folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     write_json(folder / ADAPTER_CONFIG, adapter_config(config, adapter, alpha=alpha, base=base))
+
+
+class StoredAdapter(NamedTuple):
+    """An adapter in a folder, without its factors."""
+
+    base: str
+    """Folder or hub id of the model under the adapter."""
+    rank: int
+    """Rank of the update of each matrix."""
+    alpha: int | float
+    """α."""
+
+
+def read_adapter_config(folder: Path) -> StoredAdapter:
+    """Read adapter_config.json.
+
+    Raises:
+        InputError: it needs something other than plain low-rank factors; the message names the entry.
+    """
+    file = folder / ADAPTER_CONFIG
+    raw = read_json(file)
+    for name, value in raw.items():
+        if name in FREE or (name in READ and value in (None, READ[name])):
+            continue
+        if value or name in READ:
+            raise InputError(
+                f"{file} has {name} {value!r:.80}, which rljax cannot read; merge the adapter into its model with peft."
+            )
+    base, rank, alpha = (raw.get(name) for name in ("base_model_name_or_path", "r", "lora_alpha"))
+    if not isinstance(base, str) or type(rank) is not int or not isinstance(alpha, int | float):
+        raise InputError(f"{file} must name base_model_name_or_path, r and lora_alpha; restore it.")
+    return StoredAdapter(base, rank, alpha)
+
+
+def load_adapter(folder: Path, config: TransformerConfig) -> Adapter:
+    """Read the factors of an adapter.
+
+    Args:
+        folder: folder of the adapter.
+        config: shape of the transformer under it.
+
+    Raises:
+        InputError: a tensor is missing, has another shape, or changes a matrix that cannot be adapted.
+    """
+    file, rank = folder / ADAPTER_WEIGHTS, read_adapter_config(folder).rank
+    with opened_weights(file) as opened:
+        tensors = {name.removeprefix(PREFIX): opened.get_tensor(name).astype(np.float32) for name in list(opened.keys())}
+    adapter: dict[str | int, Any] = {}
+    expected = abstract_params(config)
+    for entry in entries(config):
+        names = [f"{entry.name.removesuffix('.weight')}.lora_{letter}.weight" for letter in "AB"]
+        if entry.path[-1] not in INPUT_AXES or not tensors.keys() & set(names):
+            continue
+        shape, inputs = get_at(expected, entry.path).shape, INPUT_AXES[str(entry.path[-1])]
+        sides = (*shape[:inputs], rank), (rank, *shape[inputs:])
+        found = [tensors.pop(name, np.zeros((0, 0), np.float32)).T for name in names]
+        for name, matrix, side in zip(names, found, sides, strict=True):
+            inner = int(np.prod(side)) // rank
+            if matrix.shape != ((inner, rank) if side is sides[0] else (rank, inner)):
+                raise InputError(f"{name!r} in {file} has shape {matrix.T.shape}, which does not fit its model.")
+        put_at(adapter, entry.path, LowRank(*(matrix.reshape(side) for matrix, side in zip(found, sides, strict=True))))
+    if tensors or not adapter:
+        raise InputError(
+            f"{file} has {min(tensors, default='no tensor')!r}, which does not belong to any matrix of its model's layers."
+        )
+    return adapter

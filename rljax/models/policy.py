@@ -4,15 +4,14 @@ The built-in transformer is one such record (`rljax.models.transformer_policy`).
 training on responses from your own engine, and a `decoder` if the built-in engine is to sample from it. `policy_of_logits`
 builds `score` from a function that returns logits, and fills in the rest; start there.
 
-Parameters are any pytree of floating-point arrays, and every function gets them as that pytree. `score` and the decoder are
-called under `jax.jit`, so they compute with `jax.numpy` and branch only on shapes. Make the record once: new functions are
-compiled again. The trainer traces all functions before it writes a run folder, and refuses those that do not fit.
+Parameters may be any pytree of floating-point arrays, and every function receives that pytree. `score` and the decoder are
+called under `jax.jit`, so they compute with `jax.numpy` and branch only on shapes. Build the record once: new function objects
+are compiled again. The trainer traces all functions before it writes a run folder, and refuses those with wrong shapes.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -24,32 +23,25 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from rljax.errors import InputError
 from rljax.models.copies import Copies
 from rljax.models.model_folder import ModelContents
-from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
-from rljax.records import documented
+from rljax.models.packed import (
+    MASKED,
+    Features,
+    Packed,
+    Scores,
+    batched,
+    before_scored,
+    sampling_mask,
+    scored_tokens,
+)
 
 Params = PyTree[Array]
 HostParams = PyTree[np.ndarray]
 """Parameters on this host, as they are saved."""
 
 
-@documented
-@dataclass(frozen=True)
-class Bound:
-    """A function with its first argument bound. Equal ones are equal keys of a compilation cache, unlike `functools.partial`."""
-
-    function: Callable[..., Any]
-    """Called with the argument first."""
-    argument: Any
-    """First argument, hashable."""
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """Call the function."""
-        return self.function(self.argument, *arguments, **keywords)
-
-
 @runtime_checkable
 class Begin(Protocol):
-    """Read prompts before the first token is drawn. The tokens of a prompt are at the right end of its row."""
+    """Read prompts before the first token is sampled. The tokens of a prompt are at the right end of its row."""
 
     def __call__(
         self, params: Params, tokens: Int[Array, "B L"], attention: Bool[Array, "B L"], budget: int
@@ -59,9 +51,9 @@ class Begin(Protocol):
         Args:
             params: parameters of the policy.
             tokens: token ids, meaningless where `attention` is False.
-            attention: which slots hold a token: the last ones of each row, at least one.
-            budget: largest number of tokens that will be drawn; `advance` is called fewer times than that. For a decoder that can
-                `grow`: tokens that the state has to have room for at first, which may be 0.
+            attention: mask of the slots that contain a token: the last slots of each row, at least one.
+            budget: largest number of tokens that will be sampled; `advance` is called fewer times than that. For a decoder that
+                can `grow`: number of tokens that the state needs room for at first, which may be 0.
 
         Returns:
             Logits of the first token, before any temperature, and a state: any pytree of arrays whose shapes stay the same, such as
@@ -72,7 +64,7 @@ class Begin(Protocol):
 
 @runtime_checkable
 class Advance(Protocol):
-    """Read the token that was drawn."""
+    """Read the token that was sampled."""
 
     def __call__(self, params: Params, token: Int[Array, "B"], state: PyTree) -> tuple[Float[Array, "B V"], PyTree]:
         """Read one token of each row. Rows that have ended are still read, but their logits are ignored.
@@ -85,19 +77,20 @@ class Advance(Protocol):
 
 @runtime_checkable
 class Insert(Protocol):
-    """Put prompts that were just read into the rows that wait for one, or the last rows of a decode into a smaller one."""
+    """Put newly read prompts into idle rows, or move the last rows of a decode into a smaller decode."""
 
     def __call__(self, state: PyTree, fresh: PyTree, source: Int[Array, "B"]) -> PyTree:
         """Replace some rows of a decode.
 
         Args:
-            state: of B rows; all zeros before the first prompts are put into it.
-            fresh: of another number of rows, with the same prompt length and budget; just read, or in the middle of a decode. Of a
-                decoder that can `grow`, it may have room for fewer tokens.
-            source: the row of `fresh` that each row of `state` becomes, in several rows if need be; below 0 the row stays.
+            state: state of B rows; all zeros before the first prompts are put into it.
+            fresh: state of another number of rows, with the same prompt length and budget; just read, or in the middle of a
+                decode. If the decoder can `grow`, it may have room for fewer tokens.
+            source: for each row of `state`, the row of `fresh` that replaces it, or a negative number to keep it. A row of
+                `fresh` may be used several times.
 
         Returns:
-            The new state of B rows, of the old one's shapes and dtypes.
+            The new state of B rows, with the shapes and dtypes of the old one.
         """
         ...
 
@@ -110,30 +103,30 @@ class Grow(Protocol):
         """Enlarge a state.
 
         Args:
-            state: with room for n tokens after the prompts; no place was written twice.
-            more: further tokens, at least 1.
+            state: state with room for n tokens after the prompts; no slot has been written twice.
+            more: number of additional tokens, at least 1.
 
         Returns:
-            The state with room for n + `more` tokens, in the shapes that `begin` gives for them.
+            The state with room for n + `more` tokens, with the shapes that `begin` returns for that budget.
         """
         ...
 
 
 @runtime_checkable
 class Extend(Protocol):
-    """Read several tokens of rows that have read others: the next turn of a dialogue, or the first one."""
+    """Read several more tokens in each row: the next turn of a dialogue, or the first one."""
 
     def __call__(
         self, params: Params, tokens: Int[Array, "B T"], first: Int[Array, "B"], count: Int[Array, "B"], state: PyTree
     ) -> tuple[Float[Array, "B V"], PyTree]:
-        """Read tokens of each row behind its first ones.
+        """Read tokens after the ones that each row keeps.
 
         Args:
             params: parameters of the policy.
-            tokens: token ids from the left end of each row on; meaningless from `count` on.
-            first: tokens before them that the row keeps, 0 for a new row; it forgets what it has read besides.
-            count: tokens of each row, at least 1.
-            state: of B rows. Tokens for which it has no room are never needed.
+            tokens: token ids, starting at the left end of each row; meaningless from index `count`.
+            first: number of earlier tokens that the row keeps, 0 for a new row; it forgets anything else that it has read.
+            count: number of tokens in each row, at least 1.
+            state: state of B rows. Tokens that do not fit are never needed.
 
         Returns:
             Logits of the token after the last one of each row, before any temperature, and the new state, with the shapes and
@@ -143,7 +136,7 @@ class Extend(Protocol):
 
 
 def insert_rows(state: PyTree, fresh: PyTree, source: Int[Array, "B"]) -> PyTree:
-    """Replace rows of a state whose every array has the rows as its first axis: the `Insert` of most decoders.
+    """Replace rows of a state in which the first axis of every array is the row: the `Insert` of most decoders.
 
     Example:
         >>> insert_rows(jnp.array([[1], [2], [3]]), jnp.array([[7], [8]]), jnp.array([1, -1, 1])).tolist()
@@ -162,63 +155,60 @@ def unchanged(params: Params) -> Params:
     return params
 
 
-@documented
 class TurnDecoder(NamedTuple):
-    """Functions for rows that go on after tokens that were not drawn, each at a length of its own. Every array of their state has
-    the rows as its first axis."""
+    """Functions for rows that continue after tokens that were not sampled, each with its own length. The first axis of every
+    array in their state is the row."""
 
     empty: Callable[[int, int], PyTree]
-    """(rows, slots) -> a state with room for that many tokens of each row, of which none was read."""
+    """(rows, slots) -> an empty state with room for that many tokens per row."""
     extend: Extend
     """(params, tokens [B, T], first [B], count [B], state) -> (logits [B, V], state)."""
     grow: Grow | None = None
-    """(state, more) -> state with room for `more` further tokens of each row, as `empty` gives it; rows of long episodes then begin
-    small. None: they have room for the whole budget."""
+    """(state, more) -> state with room for `more` additional tokens per row, with the shapes that `empty` returns; rows of long
+    episodes then begin small. None: they have room for the full budget from the start."""
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec] | None = None
-    """As that of a `Decoder`, for this state."""
+    """As `Decoder.partition`, for this state."""
 
 
-@documented
 class Decoder(NamedTuple):
-    """Functions with which the built-in engine samples from a model. All of them are traced, and have to be hashable."""
+    """Functions with which the built-in engine samples from a model. All of them are traced and must be hashable."""
 
     begin: Begin
     """(params, prompts [B, L] with their tokens at the right end, attention [B, L], budget) -> (logits [B, V], state)."""
     advance: Advance
     """(params, token [B], state) -> (logits [B, V], state)."""
     insert: Insert = insert_rows
-    """(state, fresh state, source [B]) -> state; the default serves states whose every array has the rows as its first axis."""
+    """(state, fresh state, source [B]) -> state; the default works if the first axis of every array in the state is the row."""
     weights: Callable[[Params], Params] = unchanged
-    """params -> the params that the other functions get, once for all tokens of a call: cast to the precision that they compute
-    in, and placed for reading."""
+    """params -> the params that the other functions receive, prepared once for all tokens of a call: cast to the compute
+    precision, and sharded for reading."""
     grow: Grow | None = None
-    """(state, more) -> state with room for `more` further tokens; the state of a long decode begins small. None: `begin` makes room
-    for the whole budget."""
+    """(state, more) -> state with room for `more` additional tokens; the state of a long decode begins small. None: `begin`
+    makes room for the full budget."""
     turns: TurnDecoder | None = None
-    """For episodes of several turns, which then go on with what the model has read; None: each turn reads its whole context."""
+    """For episodes of several turns, which then continue from the tokens already read; None: each turn reads its full context."""
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec] | None = None
-    """(path of an array of the state, its shape) -> the mesh axes that its axes are sharded over, as in `Policy.partition`; so the
-    first, empty state lies as later ones do. None: arrays that begin with the rows are sharded over them alone, and others lie on
-    every device."""
+    """(path of an array of the state, its shape) -> the mesh axes that its axes are sharded over, as in `Policy.partition`; the
+    first, empty state is then sharded like later ones. None: arrays whose first axis is the row are sharded over rows only, and
+    others are replicated."""
 
 
-@documented
 class ValueFunction(NamedTuple):
     """A critic's model, as a record of functions."""
 
     size: int
-    """N, how many numbers it gives for each token."""
+    """N, number of outputs per token."""
     init: Callable[[PRNGKeyArray, Params | None], Params]
     """(key, the policy's parameters or None for a fresh start) -> parameters, with the entry `head` for the last layer."""
     outputs: Callable[[Params, Packed], Float[Array, "B T N"]]
-    """(params, packed) -> the numbers before each token, from which a value head computes the value."""
+    """(params, packed) -> the outputs before each token, from which a value head computes the value."""
     save: Callable[[HostParams, Path], None]
     """(params on the host, folder) -> a model folder."""
     contents: Callable[[Params], ModelContents] | None = None
-    """(params, wherever they lie) -> what is in its model folder, which is then written tensor by tensor; None: `save` writes."""
+    """(params, on devices or host) -> contents of its model folder, which is then written tensor by tensor; None: `save` writes
+    it."""
 
 
-@documented
 class Policy(NamedTuple):
     """A language model that can be trained."""
 
@@ -226,14 +216,13 @@ class Policy(NamedTuple):
     """V, number of token ids that it has logits for; at least as many as the tokenizer has."""
     init: Callable[[PRNGKeyArray], Params]
     """Random key -> initial parameters, a pytree of floating-point arrays; a function that loads a checkpoint ignores the key.
-    It is also called for the shapes when a run is resumed or opened again: the same key has to give the same shapes."""
+    It is also called for the shapes when a run is resumed or reopened: the same key must give the same shapes."""
     score: Callable[[Params, Packed, float], Scores]
     """(params, packed, temperature) -> log-probability and entropy of each token of the batch, `[B, T]`, under
-    softmax(logits / temperature); differentiable in the parameters. The decoder has to give the same
-    distributions."""
+    softmax(logits / temperature); differentiable in the parameters. The decoder must give the same distributions."""
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec]
     """(path of a parameter, its shape) -> a PartitionSpec: the mesh axes ("data", "fsdp", "tensor") that its axes are sharded over.
-    The path holds the names in the pytree, e.g. ("layers", "0", "kernel"). An optimiser's moments are sharded like their
+    The path contains the names in the pytree, e.g. ("layers", "0", "kernel"). The optimizer's moments are sharded like their
     parameter."""
     save: Callable[[HostParams, Path], None]
     """(params on the host, a folder that does not exist yet) -> None; makes the folder and writes the files that the model
@@ -244,27 +233,28 @@ class Policy(NamedTuple):
     """(N, whether it reads log-probabilities) -> a critic of the policy's shape; None: algorithms with a
     critic cannot be used."""
     contents: Callable[[Params], ModelContents] | None = None
-    """(params, wherever they lie) -> config.json and the tensors of a Hugging Face folder. `rljax.export` then writes them one by
-    one, with the tokenizer beside them, so that the model is never whole on a host; None: it calls `save`."""
+    """(params, on devices or host) -> config.json and the tensors of a Hugging Face folder. `rljax.export` then writes them one
+    by one, together with the tokenizer, so that the full model is never in a host's memory; None: it calls `save`."""
     shapes: Callable[[], PyTree[jax.ShapeDtypeStruct]] | None = None
-    """Shapes and types of the parameters, without drawing or reading them; None: they are those that `init` gives."""
+    """Shapes and dtypes of the parameters, without initializing or reading them; None: they are computed from `init`."""
     features: Callable[[Params, Packed], Features] | None = None
     """(params, packed) -> hidden states `[R, K, D]` and a matrix `[V, D]`, whose products are the logits of the scored tokens;
-    differentiable in the parameters. None: algorithms that read whole distributions (gkd, otb) cannot be used."""
+    differentiable in the parameters. None: algorithms that read full distributions (gkd, otb) cannot be used."""
     copies: Callable[[Params], Copies | None] | None = None
-    """params -> the parameters in the precision that they are multiplied in, once for all micro-batches of an update: their
-    pytree, with None where a parameter has no copy; or None. `score` and `features` then find a `rljax.models.copies.Copied` in the
-    place of each parameter with a copy, and read it with `in_precision`. None: they always get the parameters alone."""
+    """params -> copies of the parameters in the precision of the products, made once for all micro-batches of an update: a
+    pytree with None for each parameter without a copy; or None. `score` and `features` then receive a
+    `rljax.models.copies.Copied` in place of each parameter with a copy, and read it with `in_precision`. None: they always
+    receive the plain parameters."""
     quantized: Callable[..., Params] | None = None
-    """(random key, kind="int8" or "nf4") -> the parameters of `init` as the model below an adapter holds them, quantized one after
-    the other; see `rljax.models.quantization`. None: this policy cannot be quantized."""
+    """(random key, kind="int8" or "nf4") -> the parameters of `init`, quantized one after the other for use under an adapter;
+    see `rljax.models.quantization`. None: this policy cannot be quantized."""
     supervised_score: Callable[[Params, Packed, float], Scores] | None = None
-    """`score` of the warm start and of the auxiliary loss, where these train something else, such as a network without the rules
+    """`score` for the warm start and the auxiliary loss, if these train something else, such as a network without the rules
     that are mixed into it. None: `score`."""
 
 
 def path_names(path: KeyPath) -> tuple[str, ...]:
-    """Names along the path of a leaf.
+    """Return the names along the path of a leaf.
 
     Example:
         >>> [path_names(path) for path, _ in jax.tree_util.tree_leaves_with_path({"a": [1, 2]})]
@@ -285,13 +275,13 @@ def on_every_device(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionS
 
 
 def not_saved(params: HostParams, folder: Path) -> None:
-    """Refuse to write a model: a `Policy.save` for models that have no format of their own.
+    """Refuse to write a model: a `Policy.save` for models without a file format.
 
     Raises:
         InputError: always.
     """
     del params
-    raise InputError(f"policy.save: this policy has no way to write a model folder, so {str(folder)!r} was not written.")
+    raise InputError(f"policy.save: this policy cannot write a model folder, so {str(folder)!r} was not written.")
 
 
 def scores_of_logits(logits: Float[Array, "R S V"], packed: Packed, temperature: float) -> Scores:
@@ -302,17 +292,27 @@ def scores_of_logits(logits: Float[Array, "R S V"], packed: Packed, temperature:
         log π(a_t) = log softmax(z_{t-1} / τ)[a_t]        H_t = -Σ_v π_v log π_v
 
     Args:
-        logits: logits of the next token, at every slot of the rows, `[R, S, V]`.
-        packed: the rows.
+        logits: next-token logits at every slot of the rows, `[R, S, V]`.
+        packed: the packed rows.
         temperature: τ, positive; the sampling temperature.
 
     Returns:
         `Scores` over `[B, T]`, float32.
     """
     scaled = before_scored(logits, packed).astype(jnp.float32) / temperature
-    logp = jax.nn.log_softmax(scaled, axis=-1)
+    return scores_of_distributions(jax.nn.log_softmax(scaled, axis=-1), packed)
+
+
+def scores_of_distributions(logp: Float[Array, "R K V"], packed: Packed) -> Scores:
+    """Log-probability and entropy of a batch's tokens from the log-probabilities of the full vocabulary at each scored token.
+
+    A token of probability 0 adds nothing to the entropy, nor to its gradient.
+    """
+    if packed.kept is not None:
+        mask = sampling_mask(jnp.asarray(packed.kept), scored_tokens(packed), logp.shape[-1])
+        logp = jax.nn.log_softmax(jnp.where(mask, logp, MASKED), axis=-1)
     chosen = jnp.take_along_axis(logp, scored_tokens(packed)[..., None], axis=-1)[..., 0]
-    entropy = -(jnp.exp(logp) * logp).sum(-1)
+    entropy = -(jnp.exp(logp) * jnp.where(jnp.isneginf(logp), 0.0, logp)).sum(-1)
     return Scores(batched(chosen, packed), batched(entropy, packed))
 
 
@@ -329,17 +329,17 @@ def policy_of_logits(
 
     A row of `packed` holds one or several sequences, prompt and response together, and padding at either end. Slot s belongs to
     sequence `packed.segments[r, s]` of its row, counted from 1 (0 is padding), at position `packed.positions[r, s]`, counted
-    from 0. The logits at a slot are those of the token after it, and may depend on its sequence up to the slot itself.
+    from 0. The logits at a slot predict the token after it, and may depend on the slot's sequence up to and including the slot.
 
     Args:
         vocab_size: V, number of token ids.
         init: random key -> parameters.
-        logits: (params, packed) -> logits of the next token at every slot, `[R, S, V]`, before any temperature. It has to keep the
-            sequences of a row apart and to leave padding out; `rljax.models.packed.visible_slots` is the attention mask for that,
-            and a recurrent model resets its state where the position is 0.
+        logits: (params, packed) -> next-token logits at every slot, `[R, S, V]`, before any temperature. It must keep the
+            sequences of a row apart and ignore padding; `rljax.models.packed.visible_slots` is the attention mask for that, and
+            a recurrent model resets its state at position 0.
         decoder: for the built-in engine; None if responses come from your own engine.
         partition: how parameters are sharded over a mesh; by default they are replicated on every device.
-        save: writes a model folder; by default it refuses.
+        save: writes a model folder; the default refuses.
 
     Returns:
         The policy, without a critic of its own.

@@ -1,7 +1,7 @@
-"""Frozen matrices in 8 or 4 bits, with a scale for each block of inputs: the model below an adapter, as QLoRA holds it.
+"""Frozen matrices in 8 or 4 bits, with a scale for each block of inputs: the model under an adapter, as in QLoRA.
 
 Source: Dettmers et al. 2023, "QLoRA: Efficient Finetuning of Quantized LLMs", arXiv:2305.14314, equations 1, 2 and 5, appendix E.
-Its second quantization, that of the scales, is left out. A block is part of one output's weights, along the last axis of inputs.
+Its second quantization, of the scales, is omitted. A block is part of one output's weights, along the last input axis.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,6 @@ from jaxtyping import Array, Float, Int8, PyTree, UInt8
 from rljax.errors import InputError
 from rljax.models.axes import INPUT_AXES, MESH_AXES, PARAMETERS
 from rljax.models.policy import Params, path_names
-from rljax.records import documented
 
 MOST_IN_A_BLOCK = 64
 """Most weights that share a scale, as in the paper."""
@@ -31,18 +30,17 @@ LEVELS = (
     *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
     *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
 )
-"""The sixteen numbers of NF4, appendix E: quantiles of a normal distribution, divided by the largest."""
+"""The sixteen levels of NF4, appendix E: quantiles of a normal distribution, divided by the largest."""
 
 
-@documented
 class Quantized(NamedTuple):
-    """A quantized matrix, in the place of the matrix. The axis along which the shapes of the two fields differ has blocks."""
+    """A quantized matrix, in place of the matrix. The axis along which the shapes of the two fields differ has blocks."""
 
     codes: Int8[Array | np.ndarray, "*S"] | UInt8[Array | np.ndarray, "*S"]
-    """int8: a whole number for each weight; uint8: two NF4 codes, of neighbours along the axis of the blocks, the first one in the
-    lower four bits."""
+    """int8: an integer for each weight; uint8: the NF4 codes of two adjacent weights along the blocked axis, the first one in
+    the lower four bits."""
     scale: Float[Array | np.ndarray, "*S"]
-    """Factor of each block: the largest absolute weight of it, divided by the largest code."""
+    """Factor of each block: its largest absolute weight, divided by the largest code."""
 
     @property
     def axis(self) -> int:
@@ -63,7 +61,8 @@ def is_quantized(leaf: object) -> bool:
 
 
 def block_of(size: int) -> int:
-    """Weights that share a scale, along an axis of this size: its largest divisor up to 64 that four divides; 0 if there is none.
+    """Number of weights that share a scale along an axis of this size: its largest divisor up to 64 that is a multiple of 4, or
+    0.
 
     Example:
         >>> [block_of(size) for size in (1024, 896, 80, 4, 6)]
@@ -73,7 +72,7 @@ def block_of(size: int) -> int:
 
 
 def _blocks(matrix: Float[Array, "*S"], axis: int) -> Float[Array, "*S_blocked"]:
-    """The axis as two: blocks, and the weights of a block."""
+    """Split the axis into two: blocks, and the weights of a block."""
     block = block_of(matrix.shape[axis])
     return matrix.astype(jnp.float32).reshape(
         *matrix.shape[:axis], matrix.shape[axis] // block, block, *matrix.shape[axis + 1 :]
@@ -94,7 +93,7 @@ def quantize_int8(matrix: Float[Array, "*S"], *, axis: int) -> Quantized:
 
     Args:
         matrix: w.
-        axis: that is cut into blocks; `block_of` its size is not 0.
+        axis: the axis that is divided into blocks; `block_of` its size is not 0.
 
     Source:
         arXiv:2305.14314, equation 1, whose quantization constant is 1 / c.
@@ -114,7 +113,7 @@ def quantize_nf4(matrix: Float[Array, "*S"], *, axis: int) -> Quantized:
 
     Args:
         matrix: w.
-        axis: that is cut into blocks; `block_of` its size is not 0.
+        axis: the axis that is divided into blocks; `block_of` its size is not 0.
 
     Source:
         arXiv:2305.14314, appendix E.
@@ -129,11 +128,11 @@ def quantize_nf4(matrix: Float[Array, "*S"], *, axis: int) -> Quantized:
 
 
 QUANTIZERS: Mapping[str, Callable[..., Quantized]] = MappingProxyType({"int8": quantize_int8, "nf4": quantize_nf4})
-"""Name of a type -> what rounds a matrix to it."""
+"""Name of a quantized type -> the function that rounds a matrix to it."""
 
 
 def dequantize(held: Quantized) -> Float[Array, "*S"]:
-    """The matrix that a quantized one stands for, float32.
+    """Compute the float32 matrix that a quantized matrix represents.
 
     Source:
         arXiv:2305.14314, equation 2.
@@ -155,17 +154,17 @@ def dequantize(held: Quantized) -> Float[Array, "*S"]:
 
 
 def quantized(path: KeyPath, leaf: Float[Array, "*S"], *, kind: str, dtype: Any) -> Quantized | Float[Array, "*S"]:
-    """One parameter as the model below an adapter holds it.
+    """Quantize or cast one parameter of the model under an adapter.
 
     Args:
-        path: of the parameter.
-        leaf: the parameter. Matrices of layers are quantized; embedding and head get the type of the products, since nothing is
-            lost where they are not trained; norms and biases stay.
+        path: path of the parameter.
+        leaf: the parameter. Matrices of layers are quantized; embedding and head are cast to the dtype of the products, which
+            loses nothing because they are not trained; norms and biases are unchanged.
         kind: "int8" or "nf4".
-        dtype: type of the products.
+        dtype: dtype of the products.
 
     Raises:
-        InputError: no block fits into the last axis of inputs.
+        InputError: no block fits the last input axis.
     """
     names = path_names(path)
     name = names[-1]
@@ -175,18 +174,18 @@ def quantized(path: KeyPath, leaf: Float[Array, "*S"], *, kind: str, dtype: Any)
     if not block_of(leaf.shape[axis]):
         raise InputError(
             f"quantize={kind!r} cuts inputs into blocks of a multiple of four, and {'/'.join(names)} of shape {list(leaf.shape)} "
-            f"has {leaf.shape[axis]}; leave it out, or take a model of another shape."
+            f"has {leaf.shape[axis]}; leave it out, or use a model of another shape."
         )
     return QUANTIZERS[kind](leaf, axis=axis)
 
 
 def quantized_params(params: Params, *, kind: str, dtype: Any) -> Params:
-    """All parameters as the model below an adapter holds them; see `quantized`."""
+    """Quantize or cast all parameters of the model under an adapter; see `quantized`."""
     return jax.tree_util.tree_map_with_path(partial(quantized, kind=kind, dtype=dtype), params)
 
 
 def matrix_shapes(params: PyTree) -> PyTree[jax.ShapeDtypeStruct]:
-    """Shapes of parameters, with the matrices that quantized ones stand for."""
+    """Shapes of the parameters; a quantized matrix has the shape of the matrix that it represents."""
 
     def shape(leaf: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, jnp.float32 if is_quantized(leaf) else leaf.dtype)
@@ -195,7 +194,7 @@ def matrix_shapes(params: PyTree) -> PyTree[jax.ShapeDtypeStruct]:
 
 
 def unquantized(params: PyTree) -> PyTree[Array]:
-    """Parameters with the matrices that quantized ones stand for, float32; without any, they are returned as they are."""
+    """Dequantize all quantized matrices to float32; parameters without any are returned unchanged."""
     if not any(map(is_quantized, jax.tree.leaves(params, is_leaf=is_quantized))):
         return params
     return jax.tree.map(lambda leaf: dequantize(leaf) if is_quantized(leaf) else leaf, params, is_leaf=is_quantized)
@@ -205,11 +204,11 @@ def check_blocks(params: PyTree, mesh: Mesh) -> None:
     """Refuse a mesh that cannot share the blocks of quantized matrices equally.
 
     Args:
-        params: with `Quantized` matrices, or their shapes.
+        params: parameters with `Quantized` matrices, or their shapes.
         mesh: the devices.
 
     Raises:
-        InputError: the message names the first matrix, and the axis of the mesh.
+        InputError: the message names the first such matrix, and the axis of the mesh.
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(params, is_leaf=is_quantized):
         if not is_quantized(leaf):
@@ -225,16 +224,16 @@ def check_blocks(params: PyTree, mesh: Mesh) -> None:
 
 
 def quantized_product(equation: str, x: Float[Array, "B T *I"], held: Quantized) -> Float[Array, "B T *O"]:
-    """Multiply activations with a quantized matrix, which is dequantized for this product alone.
+    """Multiply activations with a quantized matrix, which is dequantized only for this product.
 
     ::
 
-        x dequantize(q)        and for the derivative in x:  g dequantize(q)ᵀ
+        x dequantize(q) and for the gradient of x: g dequantize(q)ᵀ
 
-    The backward pass dequantizes it again, so no matrix waits for it. There is no derivative in the matrix.
+    The backward pass dequantizes it again, so no dequantized matrix is kept for it. The matrix has no gradient.
 
     Args:
-        equation: of the einsum of activations and matrix.
+        equation: einsum equation of activations and matrix.
         x: activations; the matrix is cast to their precision.
         held: the matrix.
 
@@ -245,7 +244,7 @@ def quantized_product(equation: str, x: Float[Array, "B T *I"], held: Quantized)
 
 
 def _multiplied(equation: str, x: Array, held: Quantized) -> Array:
-    x, held = jax.lax.optimization_barrier((x, held))  # so that no matrix is dequantized before its product's turn
+    x, held = jax.lax.optimization_barrier((x, held))  # no matrix is dequantized before its product's turn
     return jnp.einsum(equation, x, dequantize(held).astype(x.dtype))
 
 

@@ -1,9 +1,9 @@
 """A policy mixed with rules: in the sampler and in the scorer each token has the probability α π_network + (1 - α) π_rules.
 
-Rules read a sequence token by token, as a machine whose memory is a few integers. At some places they have an opinion, a
-distribution of the next token; elsewhere the network alone decides. The same function of memory and logits serves the decoder and
-the score, so that the ratio of the two is 1 while the parameters stay the same. The gradient is that of the mixture: a token that
-the rules would have written anyway tells the network little.
+Rules read a sequence token by token, as a state machine whose memory is a few integers. At some positions they return a
+distribution of the next token; elsewhere they abstain, and the network alone decides. The decoder and the score use the same
+function of memory and logits, so that the ratio of the two is 1 while the parameters are unchanged. The gradient is the
+gradient of the mixture: a token that the rules would have written anyway teaches the network little.
 """
 
 from collections.abc import Callable
@@ -17,29 +17,27 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from rljax.errors import InputError
 from rljax.models.axes import spec_of
 from rljax.models.copies import Copied, in_precision
-from rljax.models.packed import Packed, Scores, batched, before_scored, scored_tokens
-from rljax.models.policy import Decoder, Params, Policy, insert_rows
+from rljax.models.packed import Packed, Scores, before_scored
+from rljax.models.policy import Decoder, Params, Policy, insert_rows, scores_of_distributions
 from rljax.ops.arrays import at_least_float32, sum_dtype
 from rljax.ops.unpublished.mixture import neural_symbolic_mixture
-from rljax.records import documented, required
+from rljax.records import required
 from rljax.sharing import shared
 
 
-@documented
 class Rules(NamedTuple):
-    """A machine that reads tokens and knows, at some places, which ones may come next. Its functions are traced."""
+    """A state machine that reads tokens and knows, at some positions, which tokens may come next. Its functions are traced."""
 
     start: tuple[int, ...]
     """Memory of F integers before the first token of a sequence."""
     read: Callable[[Int[Array, "*N F"], Int[Array, "*N"]], Int[Array, "*N F"]]
     """(memory, token) -> memory."""
     opinion: Callable[[Int[Array, "*N F"]], tuple[Float[Array, "*N V"], Bool[Array, "*N"]]]
-    """memory -> log-probabilities of the next token, -inf for those that the rules forbid, and whether they have an opinion."""
+    """memory -> log-probabilities of the next token, -inf for forbidden tokens, and False if the rules abstain."""
 
 
-@documented
 class MixedState(NamedTuple):
-    """The memory of a decode from a mixed policy."""
+    """The decode state of a mixed policy."""
 
     network: PyTree
     """State of the network's decoder."""
@@ -50,13 +48,13 @@ class MixedState(NamedTuple):
 def memories(
     rules: Rules, tokens: Int[Array, "R S"], first: Bool[Array, "R S"], real: Bool[Array, "R S"]
 ) -> Int[Array, "R S F"]:
-    """Memory of the rules after each slot of rows.
+    """Compute the memory of the rules after each slot of the rows.
 
     Args:
-        rules: the machine.
+        rules: the state machine.
         tokens: token ids.
-        first: where a sequence begins.
-        real: where there is a token; others are not read.
+        first: mask of the slots where a sequence begins.
+        real: mask of the slots that contain a token; other slots are not read.
     """
     start = jnp.asarray(rules.start, jnp.int32)[None]
 
@@ -73,13 +71,13 @@ def memories(
 def mixed_logits(
     rules: Rules, logits: Float[Array, "*N V"], memory: Int[Array, "*N F"], share: float
 ) -> Float[Array, "*N V"]:
-    """Log-probabilities of the mixture where the rules have an opinion, those of the network elsewhere; float32.
+    """Log-probabilities of the mixture, or of the network alone where the rules abstain; float32.
 
     Args:
-        rules: the machine.
-        logits: of the network.
-        memory: of the rules, after the tokens that the logits come after.
-        share: 1 - α, what the rules contribute where they have an opinion.
+        rules: the state machine.
+        logits: logits of the network.
+        memory: memory of the rules after the same tokens.
+        share: 1 - α, the weight of the rules where they do not abstain.
     """
     logp = jax.nn.log_softmax(at_least_float32(logits), axis=-1)
     symbolic, has_opinion = rules.opinion(memory)
@@ -91,27 +89,28 @@ def mixed_logits(
 def mixed_policy(policy: Policy, rules: Rules, *, share: float) -> Policy:
     """Mix a policy with rules, in its decoder and in its score.
 
-    The warm start and the auxiliary loss train the network with its own score, so that it learns what the rules know, too.
+    The warm start and the auxiliary loss train the network with its own score, so that it also learns what the rules know.
 
-    The temperature applies to the mixture, not to the network alone. A saved folder holds the network alone. All logits of the
+    The temperature applies to the mixture, not to the network alone. A saved folder contains only the network. All logits of
+    the
     scored tokens exist at once, so the vocabulary should be small.
 
     Args:
         policy: the network; it needs `decoder` and `features`.
-        rules: the machine.
+        rules: the state machine.
         share: 1 - α, above 0 and below 1: at 1 no gradient would reach the network.
 
     Returns:
-        The policy, without `features`: algorithms that read whole distributions cannot be used.
+        The policy, without `features`: algorithms that read full distributions cannot be used.
 
     Raises:
-        InputError: `share` is out of its range, or the policy lacks a part.
+        InputError: `share` is out of range, or the policy lacks a decoder or features.
 
     Source:
-        unpublished: `rljax.ops.unpublished.mixture.neural_symbolic_mixture`. That rules may have no opinion is ours.
+        unpublished: `rljax.ops.unpublished.mixture.neural_symbolic_mixture`. Our addition: rules may abstain.
     """
     if not 0 < share < 1:
-        raise InputError(f"the share of the rules is {share}; it must lie between 0 and 1.")
+        raise InputError(f"the share of the rules is {share}; it must be between 0 and 1.")
     if policy.decoder is None or policy.features is None:
         raise InputError("a policy needs a decoder and features to be mixed with rules; give both.")
     return policy._replace(
@@ -132,9 +131,7 @@ def _mixed_score(policy: Policy, rules: Rules, share: float) -> Callable[[Params
         tokens, positions, segments = (jnp.asarray(part) for part in (packed.tokens, packed.positions, packed.segments))
         memory = memories(rules, tokens, positions == 0, segments > 0)
         logp = jax.nn.log_softmax(mixed_logits(rules, logits, before_scored(memory, packed), share) / temperature, axis=-1)
-        chosen = jnp.take_along_axis(logp, scored_tokens(packed)[..., None], axis=-1)[..., 0]
-        entropy = -jnp.where(jnp.isneginf(logp), 0.0, jnp.exp(logp) * logp).sum(-1)
-        return Scores(batched(chosen, packed), batched(entropy, packed))
+        return scores_of_distributions(logp, packed)
 
     return score
 

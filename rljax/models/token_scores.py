@@ -1,9 +1,9 @@
-"""Log-probability and entropy of tokens under a softmax over a large vocabulary, without ever holding all logits.
+"""Log-probability and entropy of tokens under a softmax over a large vocabulary, without ever having all logits in memory.
 
 The logits exist for a chunk of tokens at a time, in the forward and in the backward pass alike. Both are a `lax.scan`, so the
 memory does not grow with the number of chunks.
 
-Axes: R rows, K scored tokens of a row, N parts that devices hold, C tokens of a part in a chunk, D width, V vocabulary.
+Axes: R rows, K scored tokens per row, N parts (one per device), C tokens per part in a chunk, D width, V vocabulary.
 """
 
 from collections.abc import Callable
@@ -15,18 +15,17 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.models.axes import TENSOR, constrained, row_shards
-from rljax.models.packed import Features
+from rljax.models.packed import MASKED, Features, sampling_mask
 from rljax.ops.arrays import sum_dtype
-from rljax.records import documented
 
 LOGITS = ("rows", "tokens", "vocab")
 
 LOGITS_AT_ONCE = 40_000_000
-"""Logits that a device holds at once where nothing else is set: 160 MB."""
+"""Number of logits in a device's memory at once, by default: 160 MB."""
 
 
 def default_chunk(vocab_size: int) -> int:
-    """Tokens whose logits a device holds at once.
+    """Number of tokens whose logits are in a device's memory at once.
 
     Example:
         >>> default_chunk(151_936), default_chunk(32_000)
@@ -35,32 +34,31 @@ def default_chunk(vocab_size: int) -> int:
     return max(1, LOGITS_AT_ONCE // vocab_size)
 
 
-@documented
 class Chunked(NamedTuple):
-    """The tokens of all rows one after the other, cut so that each device takes part in each chunk."""
+    """The tokens of all rows one after the other, divided so that each device has a part of each chunk."""
 
     chunks: Array
-    """The tokens, `[chunks, N, C, ...]`; the last chunk is filled up with zeros."""
+    """The tokens, `[chunks, N, C, ...]`; the last chunk is padded with zeros."""
     shape: tuple[int, int]
-    """R and K, rows and tokens of a row."""
+    """R and K, number of rows and tokens per row."""
 
     @property
     def parts(self) -> int:
-        """N, parts that devices hold."""
+        """N, number of parts, one per device."""
         return self.chunks.shape[1]
 
     def join(self, numbers: Float[Array, "chunks N C"]) -> Float[Array, "R K"]:
-        """Put the numbers of all tokens back into rows."""
+        """Put the values of all tokens back into rows."""
         rows, length = self.shape
         return jnp.moveaxis(numbers, 0, 1).reshape(self.parts, -1)[:, : rows * length // self.parts].reshape(self.shape)
 
 
 def chunked(array: Array, chunk: int, mesh: Mesh | None) -> Chunked:
-    """Cut the tokens of rows into chunks of one size.
+    """Divide the tokens of all rows into chunks of equal size.
 
     Args:
-        array: one entry a token, `[R, K, ...]`.
-        chunk: most tokens of a part in a chunk.
+        array: one entry per token, `[R, K, ...]`.
+        chunk: largest number of tokens per part in a chunk.
         mesh: devices that share the rows; None: one device.
 
     Raises:
@@ -83,54 +81,67 @@ def token_scores(
     tokens: Int[Array, "R K"],
     *,
     copy: Float[Array, "V D"] | None = None,
+    kept: Int[Array, "R K S"] | None = None,
     temperature: float = 1.0,
     chunk: int,
     mesh: Mesh | None = None,
 ) -> tuple[Float[Array, "R K"], Float[Array, "R K"]]:
-    """Log-probability of each token, and entropy of the distribution that it was drawn from.
+    """Log-probability of each token, and entropy of the distribution that it was sampled from.
 
     ::
 
         logp = log softmax(W h / τ)[token]        H = -Σ_v π_v log π_v        π = softmax(W h / τ)
 
-    Matrix products take the dtype of `hidden` and add up in float32 at least; so does the gradient of `head`.
+    Matrix products use the dtype of `hidden` and accumulate in float32 at least; so does the gradient of `head`.
 
     Args:
         hidden: last hidden states, `[R, K, D]`.
         head: W, `[V, D]`.
         tokens: ids in [0, V), `[R, K]`.
-        copy: W in the dtype of `hidden`, where it was cast before; None: it is cast here.
+        copy: W already cast to the dtype of `hidden`; None: it is cast here.
+        kept: ids of the tokens over which each softmax is taken, see `Packed.kept`; None: all.
         temperature: τ, positive.
-        chunk: tokens of a part whose logits exist at once.
-        mesh: devices that share the rows and the vocabulary. Each adds up its own gradient of `head`; the sum over devices is taken
-            once. None: one device.
+        chunk: tokens per part whose logits exist at once.
+        mesh: devices that share the rows and the vocabulary. Each device sums its own gradient of `head`; the sum over devices
+            is taken once. None: one device.
 
     Returns:
-        Log-probabilities and entropies, `[R, K]`, nats, float32 at least; differentiable in `hidden` and `head`.
+        Log-probabilities and entropies, `[R, K]`, in nats, float32 at least; differentiable in `hidden` and `head`.
 
     Raises:
         ValueError: the mesh does not divide the rows.
     """
     cut = chunked(tokens, chunk, mesh)
-    logp, entropy = _scores(chunked(hidden, chunk, mesh).chunks, head, copy, cut.chunks, temperature, mesh)
+    masks = None if kept is None else chunked(kept, chunk, mesh).chunks
+    logp, entropy = _scores(chunked(hidden, chunk, mesh).chunks, head, copy, cut.chunks, masks, temperature, mesh)
     return cut.join(logp), cut.join(entropy)
 
 
 def features_scores(
-    features: Features, tokens: Int[Array, "R K"], *, temperature: float, chunk: int, mesh: Mesh | None
+    features: Features,
+    tokens: Int[Array, "R K"],
+    *,
+    kept: Int[Array, "R K S"] | None = None,
+    temperature: float,
+    chunk: int,
+    mesh: Mesh | None,
 ) -> tuple[Float[Array, "R K"], Float[Array, "R K"]]:
-    """Log-probability and entropy of each token from what its logits are made of; see `token_scores`."""
+    """Log-probability and entropy of each token from the factors of its logits; see `token_scores`."""
     hidden, head, copy = features
-    return token_scores(hidden, head, tokens, copy=copy, temperature=temperature, chunk=chunk, mesh=mesh)
+    return token_scores(hidden, head, tokens, copy=copy, kept=kept, temperature=temperature, chunk=chunk, mesh=mesh)
 
 
-def _log_softmax(hidden: Array, head: Array, temperature: float, mesh: Mesh | None) -> Float[Array, "N C V"]:
-    logits = jnp.einsum("NCD,VD->NCV", hidden, head, preferred_element_type=sum_dtype(hidden))
-    return constrained(jax.nn.log_softmax(logits / temperature, axis=-1), LOGITS, mesh)
+def _log_softmax(
+    hidden: Array, head: Array, tokens: Array, kept: Array | None, temperature: float, mesh: Mesh | None
+) -> Float[Array, "N C V"]:
+    logits = jnp.einsum("NCD,VD->NCV", hidden, head, preferred_element_type=sum_dtype(hidden)) / temperature
+    if kept is not None:
+        logits = jnp.where(constrained(sampling_mask(kept, tokens, len(head)), LOGITS, mesh), logits, MASKED)
+    return constrained(jax.nn.log_softmax(logits, axis=-1), LOGITS, mesh)
 
 
 def _weight(head: Array, copy: Array | None, dtype: jnp.dtype, mesh: Mesh | None) -> Float[Array, "V D"]:
-    """The head as all chunks read it: gathered once over the devices that share its width."""
+    """Return the head for all chunks: cast, and gathered once over the devices that share its width."""
     return constrained(head.astype(dtype) if copy is None else copy, ("vocab", "features"), mesh)
 
 
@@ -139,48 +150,48 @@ def _is_token(logp: Float[Array, "N C V"], tokens: Int[Array, "N C"]) -> Bool[Ar
 
 
 def _chosen(logp: Float[Array, "N C V"], tokens: Int[Array, "N C"], mesh: Mesh | None) -> Float[Array, "N C"]:
-    """Log-probability of each token. Where devices share the vocabulary, each looks in its own part."""
+    """Log-probability of each token. If devices share the vocabulary, each looks only in its own part."""
     if mesh is None or mesh.shape[TENSOR] == 1:
         return jnp.take_along_axis(logp, tokens[..., None], axis=-1)[..., 0]
     return jnp.where(_is_token(logp, tokens), logp, 0.0).sum(-1)
 
 
 def _plain_scores(
-    hidden: Array, head: Array, copy: Array | None, tokens: Array, temperature: float, mesh: Mesh | None
+    hidden: Array, head: Array, copy: Array | None, tokens: Array, kept: Array | None, temperature: float, mesh: Mesh | None
 ) -> tuple[Array, Array]:
-    """Scan over the leading axis of `hidden [chunks, N, C, D]` and `tokens [chunks, N, C]`."""
+    """Scan over the leading axis of `hidden [chunks, N, C, D]`, `tokens [chunks, N, C]` and `kept [chunks, N, C, S]`."""
     weight = _weight(head, copy, hidden.dtype, mesh)
 
-    def score(_: None, chunk: tuple[Array, Array]) -> tuple[None, tuple[Array, Array]]:
-        hidden, tokens = chunk
-        logp = _log_softmax(hidden, weight, temperature, mesh)
+    def score(_: None, chunk: tuple[Array, Array, Array | None]) -> tuple[None, tuple[Array, Array]]:
+        hidden, tokens, kept = chunk
+        logp = _log_softmax(hidden, weight, tokens, kept, temperature, mesh)
         return None, (_chosen(logp, tokens, mesh), -(jnp.exp(logp) * logp).sum(-1))
 
-    return jax.lax.scan(score, None, (hidden, tokens))[1]
+    return jax.lax.scan(score, None, (hidden, tokens, kept))[1]
 
 
 def _forward(
-    hidden: Array, head: Array, copy: Array | None, tokens: Array, temperature: float, mesh: Mesh | None
+    hidden: Array, head: Array, copy: Array | None, tokens: Array, kept: Array | None, temperature: float, mesh: Mesh | None
 ) -> tuple[tuple[Array, Array], tuple]:
-    scores = _plain_scores(hidden, head, copy, tokens, temperature, mesh)
-    return scores, (hidden, head, copy, tokens, scores[1])
+    scores = _plain_scores(hidden, head, copy, tokens, kept, temperature, mesh)
+    return scores, (hidden, head, copy, tokens, kept, scores[1])
 
 
 def _backward(
     temperature: float, mesh: Mesh | None, residuals: tuple, gradient: tuple[Array, Array]
-) -> tuple[Array, Array, None, None]:
-    """Compute the logits of each chunk again.
+) -> tuple[Array, Array, None, None, None]:
+    """Recompute the logits of each chunk.
 
     ::
 
         dz_v = (g ([v = token] - π_v) - g_H π_v (log π_v + H)) / τ        g, g_H: gradients of logp and of H
     """
-    hidden, head, copy, tokens, entropy = residuals
+    hidden, head, copy, tokens, kept, entropy = residuals
     weight = _weight(head, copy, hidden.dtype, mesh)
 
-    def accumulate(total: Array, chunk: tuple[Array, ...]) -> tuple[Array, Array]:
-        hidden, tokens, entropy, by_logp, by_entropy = chunk
-        logp = _log_softmax(hidden, weight, temperature, mesh)
+    def accumulate(total: Array, chunk: tuple[Array, Array, Array | None, Array, Array, Array]) -> tuple[Array, Array]:
+        hidden, tokens, kept, entropy, by_logp, by_entropy = chunk
+        logp = _log_softmax(hidden, weight, tokens, kept, temperature, mesh)
         pull = jnp.exp(logp) * (by_logp[..., None] + by_entropy[..., None] * (logp + entropy[..., None]))
         by_logits = ((jnp.where(_is_token(logp, tokens), by_logp[..., None], 0.0) - pull) / temperature).astype(
             weight.dtype
@@ -191,12 +202,14 @@ def _backward(
         )
 
     nothing = jnp.zeros((hidden.shape[1], *head.shape), sum_dtype(hidden))
-    by_head, by_hidden = jax.lax.scan(accumulate, nothing, (hidden, tokens, entropy, *gradient))
-    return by_hidden, by_head.sum(0).astype(head.dtype), None, None
+    by_head, by_hidden = jax.lax.scan(accumulate, nothing, (hidden, tokens, kept, entropy, *gradient))
+    return by_hidden, by_head.sum(0).astype(head.dtype), None, None, None
 
 
-def _with_derivative() -> Callable[[Array, Array, Array | None, Array, float, Mesh | None], tuple[Array, Array]]:
-    scores = jax.custom_vjp(_plain_scores, nondiff_argnums=(4, 5))
+def _with_derivative() -> Callable[
+    [Array, Array, Array | None, Array, Array | None, float, Mesh | None], tuple[Array, Array]
+]:
+    scores = jax.custom_vjp(_plain_scores, nondiff_argnums=(5, 6))
     scores.defvjp(_forward, _backward)
     return scores
 

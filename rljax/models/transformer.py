@@ -1,9 +1,10 @@
-"""A Flax NNX decoder in the family of Llama, Mistral and Qwen.
+"""A Flax NNX decoder: Llama, and families that differ from it in norms, biases, positions, windows and scales.
 
 Axes: B rows, T new tokens, S key slots, D width, N query heads, K key/value heads, G = N / K, H head, half = H / 2,
 F hidden, V vocabulary.
 """
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -23,12 +24,10 @@ from rljax.models.config import TransformerConfig
 from rljax.models.copies import Copied, in_precision, uncopied
 from rljax.models.quantization import Quantized, quantized_product
 from rljax.ops.arrays import sum_dtype
-from rljax.records import documented
 
 
-@documented
 class LayerCache(NamedTuple):
-    """Keys and values of one layer, head-major: a decoded token's are written in place."""
+    """Keys and values of one layer, head-major: a decoded token's entries are written in place."""
 
     keys: Float[Array, "B K H S"]
     """Rotated keys; slots last, see `rljax.models.attention.attend_cached`."""
@@ -39,7 +38,6 @@ class LayerCache(NamedTuple):
 Cache = tuple[LayerCache, ...]
 
 
-@documented
 class RotaryAngles(NamedTuple):
     """Rotary position embedding (RoPE, arXiv:2104.09864): the angle of each token, for each pair of a head's features."""
 
@@ -58,27 +56,35 @@ SAVED = MappingProxyType(
         "dots_no_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     }
 )
-"""What the forward pass of a layer leaves for the backward pass, by the configuration's `remat`."""
+"""The configuration's `remat` -> policy for what a layer's forward pass saves for the backward pass."""
 SLOTS, CACHED_KEYS = ("rows", "kv_heads", "tokens", "head_dim"), ("rows", "kv_heads", "head_dim", "tokens")
-"""Logical axes of keys and values, and of the keys in a cache."""
+"""Logical axes of keys and values, and of cached keys."""
 
 
 def rope_frequencies(config: TransformerConfig) -> Float[Array, "half"]:
     """Radians per position, for each pair of a head's features."""
     exponents = jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim
     frequencies = config.rope_theta**-exponents
-    scaling = config.rope_scaling
-    if scaling is None:
-        return frequencies
-    turns = scaling.original_length * frequencies / (2 * jnp.pi)
-    unscaled_share = jnp.clip((turns - scaling.low_frequency) / (scaling.high_frequency - scaling.low_frequency), 0.0, 1.0)
-    return frequencies * (unscaled_share + (1 - unscaled_share) / scaling.factor)
+    return frequencies if config.rope_scaling is None else config.rope_scaling.stretched(frequencies, config.rope_theta)
 
 
 def rotary_angles(positions: Int[Array, "B T"], config: TransformerConfig) -> RotaryAngles:
-    """Angles of the tokens, for all layers: without the barrier a compiler computes them again for each head of each layer."""
+    """Angles of the tokens, for all layers. Without the barrier, a compiler recomputes them for each head of each layer."""
     angle = positions[:, :, None].astype(jnp.float32) * rope_frequencies(config)[None, None, :]
-    return RotaryAngles(*jax.lax.optimization_barrier((jnp.cos(angle), jnp.sin(angle))))
+    cos, sin = jax.lax.optimization_barrier((jnp.cos(angle), jnp.sin(angle)))
+    amplitude = 1.0 if config.rope_scaling is None else config.rope_scaling.amplitude
+    return RotaryAngles(cos, sin) if amplitude == 1 else RotaryAngles(amplitude * cos, amplitude * sin)
+
+
+def angles_by_layer(
+    positions: Int[Array, "B T"], config: TransformerConfig, windows: list[int | None]
+) -> list[RotaryAngles | None]:
+    """Angles of the tokens in each layer, given its window; None: the layer has no rotary positions."""
+    far = near = rotary_angles(positions, config)
+    if config.window_rope_theta is not None:
+        near = rotary_angles(positions, replace(config, rope_theta=config.window_rope_theta, rope_scaling=None))
+    angles = [far if window is None else near for window in windows]
+    return [None if index in config.unrotated_layers else layer for index, layer in enumerate(angles)]
 
 
 def rotate(x: Float[Array, "B T X H"], angles: RotaryAngles) -> Float[Array, "B T X H"]:
@@ -93,7 +99,7 @@ def product(equation: str, x: Float[Array, "B T *I"], weight: nnx.Param) -> Arra
 
     ::
 
-        x W        with an adapter beside the matrix: x W + (α/r) (x A) B
+        x W with an adapter: x W + (α/r) (x A) B
     """
     held = weight.get_value()
     matrix = held.matrix if isinstance(held, Adapted) else held
@@ -117,9 +123,10 @@ def _product_forward(equation: str, x: Array, matrix: Array) -> tuple[Array, tup
 
 
 def _product_backward(equation: str, residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    """Multiply in an order of our own: CPUs transpose the first factor of the matrix's gradient, so it is the smaller one.
+    """Multiply in a custom order: CPUs transpose the first factor of the matrix's gradient, so we put the smaller one first.
 
-    In JAX's order it is always the gradient of the result, and what computes that gradient is fused into the loop that transposes.
+    In JAX's order the first factor is always the gradient of the result, and the computation of that gradient is fused into the
+    loop that transposes it.
     """
     x, matrix = residuals
     factors, of_result = equation.split("->")
@@ -135,17 +142,18 @@ _product.defvjp(_product_forward, _product_backward)
 
 
 class RMSNorm(nnx.Module):
-    """Scale to unit root mean square, computed in float32 at least."""
+    """Scale to unit root mean square, then by `offset + scale`, computed in float32 at least."""
 
-    def __init__(self, features: int, eps: float, *, rngs: nnx.Rngs):
-        self.scale = nnx.Param(ones(rngs.params(), (features,)))
-        self.eps = eps
+    def __init__(self, features: int, config: TransformerConfig, *, rngs: nnx.Rngs):
+        self.offset, self.eps = config.norm_offset, config.norm_eps
+        self.scale = nnx.Param(ones(rngs.params(), (features,)) - self.offset)
 
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-        """Normalise the last axis."""
+        """Normalize the last axis."""
         wide = x.astype(sum_dtype(x))
         wide = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + self.eps)
-        return jax.lax.mul(wide, jnp.broadcast_to(self.scale[...], wide.shape)).astype(x.dtype)
+        scale = self.scale[...] if self.offset == 0 else self.offset + self.scale[...]
+        return jax.lax.mul(wide, jnp.broadcast_to(scale, wide.shape)).astype(x.dtype)
 
 
 class Attention(nnx.Module):
@@ -166,8 +174,9 @@ class Attention(nnx.Module):
         if config.output_bias:
             self.output_bias = nnx.Param(jnp.zeros(width))
         if config.qk_norm:
-            self.query_norm = RMSNorm(head_dim, config.norm_eps, rngs=rngs)
-            self.key_norm = RMSNorm(head_dim, config.norm_eps, rngs=rngs)
+            joint = config.joint_qk_norm
+            self.query_norm = RMSNorm(heads * head_dim if joint else head_dim, config, rngs=rngs)
+            self.key_norm = RMSNorm(kv_heads * head_dim if joint else head_dim, config, rngs=rngs)
         self.config, self.mesh, self.window = config, mesh, window
 
     def _project(self, x: Float[Array, "B T D"]) -> tuple[Array, Array, Array]:
@@ -179,28 +188,34 @@ class Attention(nnx.Module):
             query = query + self.query_bias[...].astype(dtype)[None, None]
             key = key + self.key_bias[...].astype(dtype)[None, None]
             value = value + self.value_bias[...].astype(dtype)[None, None]
-        if self.config.qk_norm:
+        if self.config.qk_norm and self.config.joint_qk_norm:
+            query = self.query_norm(query.reshape(*query.shape[:2], -1)).reshape(query.shape)
+            key = self.key_norm(key.reshape(*key.shape[:2], -1)).reshape(key.shape)
+        elif self.config.qk_norm:
             query, key = self.query_norm(query), self.key_norm(key)
         return query, key, value
 
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        angles: RotaryAngles,
+        angles: RotaryAngles | None,
         segments: Int[Array, "B S"],
         cache: LayerCache | None,
         slot: Int[Array, "*R"] | int,
     ) -> tuple[Float[Array, "B T D"], LayerCache]:
         """Attend from T new tokens to S slots.
 
-        Without a cache the slots are the tokens themselves, and each sees the earlier ones of its segment; a new cache is returned.
-        With one, a ring, it is written from `slot` on, and a token sees all slots whose segment is not 0, but those of later new
-        tokens, as far back as the layer's window. If each row has a slot of its own, what would lie behind the last slot is not
-        written.
+        Without a cache, the slots are the tokens themselves, and each sees the earlier tokens of its segment; a new cache is
+        returned. A cache is a ring buffer: it is written starting at `slot`, and a token sees all slots whose segment is not 0,
+        except later new tokens, as far back as the layer's window. If each row has its own slot, tokens that would go past the
+        last slot are not written.
         """
         rows, length, _ = x.shape
         query, key, value = self._project(x)
-        query, key = rotate(query, angles), rotate(key, angles)
+        if angles is not None:
+            query, key = rotate(query, angles), rotate(key, angles)
+        if self.config.score_scale is not None:  # the scores are divided by the root of the head's features
+            query = query * jnp.asarray(self.config.score_scale * self.config.head_dim**0.5, query.dtype)
         values = constrained(value.transpose(0, 2, 1, 3), SLOTS, self.mesh)
         grouped = query.reshape(rows, length, self.config.kv_heads, -1, self.config.head_dim)
         if cache is None:
@@ -218,55 +233,81 @@ class Attention(nnx.Module):
         return out, cache
 
     def _write(self, cache: LayerCache, keys: Array, values: Array, slot: Array | int) -> LayerCache:
-        """The cache with new tokens from a slot on."""
+        """Write new tokens into the cache, starting at a slot."""
         if jnp.ndim(slot) == 0:
             keys = jax.lax.dynamic_update_slice_in_dim(cache.keys, keys, slot, axis=3)
             values = jax.lax.dynamic_update_slice_in_dim(cache.values, values, slot, axis=2)
-        else:  # row by row, so that devices with rows of their own need not talk
+        else:  # row by row, so that devices with different rows need not communicate
             slots = jnp.reshape(slot, (-1, 1)) + jnp.arange(values.shape[2])[None]
             keys = jax.vmap(lambda row, new, slots: row.at[:, :, slots].set(new, mode="drop"))(cache.keys, keys, slots)
             values = jax.vmap(lambda row, new, slots: row.at[:, slots].set(new, mode="drop"))(cache.values, values, slots)
         return LayerCache(constrained(keys, CACHED_KEYS, self.mesh), constrained(values, SLOTS, self.mesh))
 
 
-class SwiGLU(nnx.Module):
-    """down(silu(gate(x)) * up(x))."""
+class FeedForward(nnx.Module):
+    """down(activation(gate(x)) * up(x)): SwiGLU, or GeGLU."""
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
         width, hidden = config.width, config.hidden
         self.gate = nnx.Param(normal(width**-0.5)(rngs.params(), (width, hidden)))
         self.up = nnx.Param(normal(width**-0.5)(rngs.params(), (width, hidden)))
         self.down = nnx.Param(normal(hidden**-0.5 / (2 * config.layers) ** 0.5)(rngs.params(), (hidden, width)))
+        if config.hidden_bias:
+            self.gate_bias, self.up_bias = nnx.Param(jnp.zeros(hidden)), nnx.Param(jnp.zeros(hidden))
+            self.down_bias = nnx.Param(jnp.zeros(width))
+        self.activation = {"silu": jax.nn.silu, "gelu": jax.nn.gelu}[config.activation]
+        self.has_bias = config.hidden_bias
 
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """Apply the feed-forward layer to each token."""
         gate = product("BTD,DF->BTF", x, self.gate)
         up = product("BTD,DF->BTF", x, self.up)
-        return product("BTF,FD->BTD", jax.nn.silu(gate) * up, self.down)
+        if not self.has_bias:
+            return product("BTF,FD->BTD", self.activation(gate) * up, self.down)
+        gate_bias, up_bias, down_bias = (
+            bias[...].astype(x.dtype)[None, None] for bias in (self.gate_bias, self.up_bias, self.down_bias)
+        )
+        return product("BTF,FD->BTD", self.activation(gate + gate_bias) * (up + up_bias), self.down) + down_bias
 
 
 class Layer(nnx.Module):
-    """Attention, then SwiGLU, each on a normalised residual stream."""
+    """Attention, then the feed-forward layer, each added to the residual stream.
+
+    ::
+
+        x + norm(f(norm(x)))        with the inner norm, the outer norm or both, depending on the configuration's `norms`
+    """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None = None, window: int | None = None):
-        self.attention_norm = RMSNorm(config.width, config.norm_eps, rngs=rngs)
+        if config.norms != "after":
+            self.attention_norm = RMSNorm(config.width, config, rngs=rngs)
         self.attention = Attention(config, rngs=rngs, mesh=mesh, window=window)
-        self.feed_forward_norm = RMSNorm(config.width, config.norm_eps, rngs=rngs)
-        self.feed_forward = SwiGLU(config, rngs=rngs)
-        self.mesh = mesh
+        if config.norms != "after":
+            self.feed_forward_norm = RMSNorm(config.width, config, rngs=rngs)
+        self.feed_forward = FeedForward(config, rngs=rngs)
+        if config.norms != "before":
+            self.attention_outer_norm = RMSNorm(config.width, config, rngs=rngs)
+            self.feed_forward_outer_norm = RMSNorm(config.width, config, rngs=rngs)
+        self.norms, self.residual_scale, self.mesh = config.norms, config.residual_scale, mesh
 
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        angles: RotaryAngles,
+        angles: RotaryAngles | None,
         segments: Int[Array, "B S"],
         cache: LayerCache | None,
         slot: Int[Array, "*R"] | int,
     ) -> tuple[Float[Array, "B T D"], LayerCache]:
         """Return the new residual stream and this layer's keys and values."""
-        mixed, cache = self.attention(self.attention_norm(x), angles, segments, cache, slot)
-        x = constrained(x + mixed, RESIDUAL, self.mesh)
-        return constrained(x + self.feed_forward(self.feed_forward_norm(x)), RESIDUAL, self.mesh), cache
+        inner = x if self.norms == "after" else self.attention_norm(x)
+        added, cache = self.attention(inner, angles, segments, cache, slot)
+        x = self._sum(x, added if self.norms == "before" else self.attention_outer_norm(added))
+        added = self.feed_forward(x if self.norms == "after" else self.feed_forward_norm(x))
+        return self._sum(x, added if self.norms == "before" else self.feed_forward_outer_norm(added)), cache
+
+    def _sum(self, x: Float[Array, "B T D"], added: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        added = added if self.residual_scale == 1 else added * jnp.asarray(self.residual_scale, added.dtype)
+        return constrained(x + added, RESIDUAL, self.mesh)
 
 
 class Transformer(nnx.Module):
@@ -275,7 +316,7 @@ class Transformer(nnx.Module):
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None = None):
         self.embedding = nnx.Param(normal(0.02)(rngs.params(), (config.vocab_size, config.width)))
         self.layers = nnx.List([Layer(config, rngs=rngs, mesh=mesh, window=window) for window in config.windows])
-        self.norm = RMSNorm(config.width, config.norm_eps, rngs=rngs)
+        self.norm = RMSNorm(config.width, config, rngs=rngs)
         if not config.tied_head:
             self.head = nnx.Param(normal(config.width**-0.5)(rngs.params(), (config.vocab_size, config.width)))
         self.config, self.mesh = config, mesh
@@ -290,23 +331,30 @@ class Transformer(nnx.Module):
         *,
         offset: Float[Array | np.ndarray, "B T D"] | None = None,
     ) -> tuple[Float[Array, "B T D"], Cache]:
-        """Run the layers; see `Attention` for `segments`, `cache` and `slot`. `offset` is added to the tokens' embeddings."""
+        """Run the layers; see `Attention` for `segments`, `cache` and `slot`. `offset` is added to the token embeddings."""
         embedding = jnp.asarray(uncopied(self.embedding.get_value()))
         x = constrained(embedding, ("vocab", "features"), self.mesh)[tokens]
+        if self.config.embedding_scale != 1:
+            x = x * jnp.asarray(self.config.embedding_scale, self.config.compute_dtype).astype(x.dtype)
         x = constrained((x if offset is None else x + offset).astype(self.config.compute_dtype), RESIDUAL, self.mesh)
-        angles, caches = rotary_angles(positions, self.config), []
+        angles, caches = angles_by_layer(positions, self.config, [layer.attention.window for layer in self.layers]), []
         run = Layer.__call__
         if self.config.remat != "none" and cache is None:
             run = nnx.remat(run, policy=SAVED[self.config.remat])
         for index, layer in enumerate(self.layers):
-            x, layer_cache = run(layer, x, angles, segments, None if cache is None else cache[index], slot)
+            x, layer_cache = run(layer, x, angles[index], segments, None if cache is None else cache[index], slot)
             caches.append(layer_cache)
         return self.norm(x), tuple(caches)
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Logits of every token before any temperature, float32 at least."""
-        weight = in_precision(self._head, hidden.dtype)
+        weight, hidden = in_precision(self._head, hidden.dtype), self.before_head(hidden)
         return jnp.einsum("...D,VD->...V", hidden, weight, preferred_element_type=sum_dtype(hidden))
+
+    def before_head(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        """Scale the last hidden states by the factor of the logits, before the head multiplies them."""
+        scale = self.config.logit_scale
+        return hidden if scale == 1 else hidden * jnp.asarray(scale, hidden.dtype)
 
     @property
     def _head(self) -> Array | Copied:
@@ -314,10 +362,10 @@ class Transformer(nnx.Module):
 
     @property
     def head_weight(self) -> Float[Array, "V D"]:
-        """Weight of the last layer: the embedding's where the two are tied."""
+        """Weight of the output head: the embedding if the two are tied."""
         return jnp.asarray(uncopied(self._head))
 
     @property
     def head_copy(self) -> Float[Array, "V D"] | None:
-        """Its copy in the precision of the products, if there is one."""
+        """Copy of the head's weight in the precision of the products, if there is one."""
         return self._head.copy if isinstance(self._head, Copied) else None

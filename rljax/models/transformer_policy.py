@@ -11,7 +11,7 @@ from jax.tree_util import KeyPath
 from jaxtyping import Array, PRNGKeyArray, PyTree, UInt32
 
 from rljax.models.attention_paths import check_path, facts_of
-from rljax.models.axes import check_shape, parameter_spec
+from rljax.models.axes import check_shape, parameter_partition
 from rljax.models.config import TransformerConfig
 from rljax.models.dtypes import check_dtype
 from rljax.models.huggingface import load_params, model_contents
@@ -33,10 +33,10 @@ from rljax.models.language_model import (
     token_features,
 )
 from rljax.models.model_folder import ModelContents, write_model
-from rljax.models.policy import Bound, Decoder, HostParams, Params, Policy, TurnDecoder, ValueFunction, path_names
+from rljax.models.policy import Decoder, HostParams, Params, Policy, TurnDecoder, ValueFunction, path_names
 from rljax.models.quantization import quantized, quantized_params
 from rljax.models.value_model import ValueModel, init_value_params, value_contents, value_model, value_outputs
-from rljax.sharing import shared
+from rljax.sharing import bound, shared
 
 
 @shared
@@ -53,17 +53,17 @@ def transformer_policy(
 
     Args:
         config: shape of the transformer.
-        folder: Hugging Face folder of the initial parameters; None draws random ones. A saved folder has its config.json and
-            types of weights.
+        folder: Hugging Face folder of the initial parameters; None: random ones. A saved folder keeps its config.json and
+            weight dtypes.
         bos: token that opens a sequence, written into a saved folder.
         eos: token that ends a response, written into a saved folder.
-        mesh: devices that share rows and parameters; no matrix of first parameters is ever whole on one of several. None: one
-            device.
-        chunk: tokens whose logits a device holds at once; None takes as many as make 160 MB.
+        mesh: devices that share rows and parameters; initial matrices are created in shards, never complete on one of several
+            devices. None: one device.
+        chunk: tokens whose logits are in a device's memory at once; None: as many as fill 160 MB.
 
     Raises:
-        InputError: the mesh does not divide the transformer's axes, or its devices lack the type of the products or the program of
-            the attention.
+        InputError: the mesh does not divide the transformer's axes, or its devices do not support the dtype of the products or
+            the attention program.
     """
     facts = facts_of(config, mesh)
     check_dtype(facts)
@@ -92,15 +92,15 @@ def transformer_policy(
         vocab_size=config.vocab_size,
         init=init,
         score=partial(score_tokens, model, chunk=chunk),
-        partition=parameter_spec,
+        partition=parameter_partition(mesh),
         save=_writer(contents),
         decoder=Decoder(
-            Bound(begin_decode, model),
-            Bound(advance_decode, model),
+            bound(begin_decode, model),
+            bound(advance_decode, model),
             insert_prompts,
-            Bound(decode_weights, model),
+            bound(decode_weights, model),
             grow_decode,
-            TurnDecoder(Bound(empty_cache, model), Bound(extend_rows, model), grow_cache, partition),
+            TurnDecoder(bound(empty_cache, model), bound(extend_rows, model), grow_cache, partition),
             partition,
         ),
         value_function=shared(
@@ -111,13 +111,13 @@ def transformer_policy(
         contents=contents,
         shapes=partial(abstract_params, config),
         features=partial(token_features, model),
-        copies=Bound(product_copies, model),
+        copies=bound(product_copies, model),
         quantized=init_quantized,
     )
 
 
 def _writer(contents: Callable[[Params], ModelContents]) -> Callable[[HostParams, Path], None]:
-    """Make the function that writes whole parameters."""
+    """Make a function that writes all parameters to a model folder."""
 
     def save(params: HostParams, folder: Path) -> None:
         write_model(folder, contents(params))
@@ -126,25 +126,27 @@ def _writer(contents: Callable[[Params], ModelContents]) -> Callable[[HostParams
 
 
 def parameter_shardings(config: TransformerConfig, mesh: Mesh) -> PyTree[NamedSharding]:
-    """Sharding of each parameter."""
+    """Return the sharding of each parameter."""
+
+    partition = parameter_partition(mesh)
 
     def place(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
-        return NamedSharding(mesh, parameter_spec(path_names(path), leaf.shape))
+        return NamedSharding(mesh, partition(path_names(path), leaf.shape))
 
     return jax.tree_util.tree_map_with_path(place, abstract_params(config))
 
 
 @cache
-def _compiled_draw(config: TransformerConfig, mesh: Mesh) -> Callable[[UInt32[np.ndarray, "2"]], Params]:
-    def draw(words: UInt32[Array, "2"]) -> Params:
+def _compiled_init(config: TransformerConfig, mesh: Mesh) -> Callable[[UInt32[np.ndarray, "2"]], Params]:
+    def init(words: UInt32[Array, "2"]) -> Params:
         return init_params(config, jax.random.wrap_key_data(words))
 
-    return jax.jit(draw, out_shardings=parameter_shardings(config, mesh))
+    return jax.jit(init, out_shardings=parameter_shardings(config, mesh))
 
 
 def drawn_params(config: TransformerConfig, mesh: Mesh, key: PRNGKeyArray) -> Params:
-    """Draw random parameters where they belong: each device computes its own part."""
-    return _compiled_draw(config, mesh)(np.asarray(jax.random.key_data(key)))  # a host array, which all processes share
+    """Initialize random parameters directly in shards: each device computes its own part."""
+    return _compiled_init(config, mesh)(np.asarray(jax.random.key_data(key)))  # a host array, which all processes share
 
 
 def value_function(
@@ -161,8 +163,8 @@ def value_function(
         model: shape of the critic.
         bos: token that opens a sequence, written into a saved folder.
         eos: token that ends a response, written into a saved folder.
-        source: Hugging Face folder that the trunk comes from; a saved folder has its config.json and types of weights.
-        init: returns the initial parameters; None draws a head, and copies the policy's trunk if there is a policy.
+        source: Hugging Face folder that the trunk comes from; a saved folder keeps its config.json and weight dtypes.
+        init: returns the initial parameters; None: a random head, and a copy of the policy's trunk if there is a policy.
     """
 
     contents = partial(value_contents, model, bos=bos, eos=eos, source=source)

@@ -1,7 +1,7 @@
-"""The value model: a linear head on the decoder's hidden states that gives a few numbers per token.
+"""The value model: a linear head on the decoder's hidden states with a few outputs per token.
 
-On disk it is a Hugging Face model "for sequence classification": the trunk, and the head as `score.weight`. So reward models
-of other libraries can be read unchanged, and a critic trained here can initialise any later run. A critic that reads
+On disk it is a Hugging Face model "for sequence classification": the trunk, and the head as `score.weight`. Reward models from
+other libraries can therefore be read unchanged, and a critic trained here can initialize any later run. A critic that reads
 log-probabilities also has a tensor `surprisal.weight`, which other libraries do not know.
 """
 
@@ -16,29 +16,28 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from rljax.errors import InputError
 from rljax.models.attention_paths import facts_of
 from rljax.models.dtypes import check_dtype
-from rljax.models.huggingface import FAMILY_NAMES, load_params, load_tensor, model_contents, read_config
+from rljax.models.families import FAMILIES
+from rljax.models.huggingface import load_params, load_tensor, model_contents, read_config
 from rljax.models.language_model import Model, hidden_states, init_params
 from rljax.models.model_folder import ModelContents, write_model
 from rljax.models.packed import Packed, batched, before_scored
 from rljax.models.policy import HostParams, Params
 from rljax.ops.arrays import sum_dtype
-from rljax.records import documented
 
 HEAD = "score.weight"
 SURPRISAL = "surprisal.weight"
 
 
-@documented
 class ValueModel(NamedTuple):
     """A decoder with a value head, without its parameters.
 
-    Its parameters are `{"trunk": ..., "head": [N, D]}`, and `"surprisal": [D]` where it reads log-probabilities.
+    Its parameters are `{"trunk": ..., "head": [N, D]}`, and `"surprisal": [D]` if it reads log-probabilities.
     """
 
     trunk: Model
     """The decoder."""
     size: int
-    """How many numbers the head gives for each token."""
+    """Number of outputs of the head per token."""
     surprisal: bool = False
     """Whether it also reads the policy's log-probability of each response token."""
 
@@ -49,10 +48,10 @@ def value_model(policy: Model, size: int, *, surprisal: bool = False) -> ValueMo
 
 
 def init_value_params(model: ValueModel, key: PRNGKeyArray, policy: Params | None = None) -> Params:
-    """Draw a head, and a trunk too if there is no policy to copy it from.
+    """Initialize a random head, and also a random trunk if there is no policy to copy it from.
 
-    The head is drawn with standard deviation 1/(D + 1), so that initial values are about a tenth of the reward's unit. The
-    vector that multiplies log-probabilities is drawn like an embedding, with standard deviation 0.02.
+    The head is initialized with standard deviation 1/(D + 1), so that initial values are about a tenth of the reward's unit.
+    The vector that multiplies log-probabilities is initialized like an embedding, with standard deviation 0.02.
     """
     config = model.trunk.config
     for_trunk, for_head = jax.random.split(key)
@@ -73,16 +72,16 @@ def value_outputs(model: ValueModel, params: Params, packed: Packed) -> Float[Ar
 
         E[a_t] + w log π(a_t | s_t)
 
-    with the embedding E and the learnt direction w. The value before a token depends on the tokens before it alone, their
-    log-probabilities included, so it stays a baseline that does not bias the policy gradient.
+    with the embedding E and the learned direction w. The value before a token depends only on earlier tokens and their
+    log-probabilities, so it remains a baseline that does not bias the policy gradient.
 
     Args:
         model: the decoder with a value head.
         params: its parameters.
-        packed: the rows; with `policy_logp` for models that read it.
+        packed: the packed rows, with `policy_logp` for models that read it.
 
     Returns:
-        `[B, T, N]`, float32 at least; where the batch has no token, it is meaningless and must be masked.
+        `[B, T, N]`, float32 at least; entries without a token in the batch are meaningless and must be masked.
 
     Raises:
         ValueError: the model reads log-probabilities and `packed` has none.
@@ -101,12 +100,12 @@ def value_outputs(model: ValueModel, params: Params, packed: Packed) -> Float[Ar
 def value_contents(
     model: ValueModel, params: Params | HostParams, *, bos: int | None, eos: int, source: Path | None = None
 ) -> ModelContents:
-    """config.json and weights of a critic or a reward model, the head as `score.weight` `[N, D]`; see `model_contents`."""
+    """Make config.json and weights of a critic or reward model, the head as `score.weight` `[N, D]`; see `model_contents`."""
     names = {HEAD: "head"} | ({SURPRISAL: "surprisal"} if model.surprisal else {})
     extra = {tensor: params[name] for tensor, name in names.items()}
     contents = model_contents(model.trunk.config, params["trunk"], bos=bos, eos=eos, source=source, extra=extra)
     changes = {
-        "architectures": [f"{FAMILY_NAMES[contents.config['model_type']]}ForSequenceClassification"],
+        "architectures": [f"{FAMILIES[contents.config['model_type']].classes}ForSequenceClassification"],
         "num_labels": model.size,
     }
     return contents._replace(config=dict(contents.config) | changes)
@@ -131,18 +130,18 @@ def load_value_model(
 
     Args:
         folder: folder with config.json and weights, among them `score.weight`.
-        vocab_size: the policy's vocabulary size, which has to be the model's too; None: any.
-        size: how many numbers the algorithm's value head reads; None: any.
-        surprisal: whether the model has to read log-probabilities; None: either.
+        vocab_size: the policy's vocabulary size, which must also be the model's; None: any.
+        size: number of outputs that the algorithm's value head reads; None: any.
+        surprisal: whether the model must read log-probabilities; None: either.
         compute_dtype: precision of matrix products.
-        remat: what layers compute again in the backward pass, one of `rljax.models.config.REMATS`.
+        remat: what layers recompute in the backward pass, one of `rljax.models.config.REMATS`.
 
     Returns:
         The model and its parameters.
 
     Raises:
-        InputError: the folder holds no such model; a tensor's shape differs from config.json; its vocabulary, its head or its input
-            is not the required one; or the devices lack the type of the products.
+        InputError: the folder contains no such model; a tensor's shape differs from config.json; its vocabulary, head or input
+            differs from the required one; or the devices do not support the dtype of the products.
     """
     config = replace(read_config(folder, compute_dtype=compute_dtype, remat=remat), tied_head=True)
     check_dtype(facts_of(config, None))
@@ -161,7 +160,7 @@ def load_value_model(
 
 
 def _check_shapes(folder: Path, width: int, head: Array, direction: Array | None) -> None:
-    """Refuse a head, or a vector that multiplies log-probabilities, of another width than the trunk's."""
+    """Refuse a head, or a vector that multiplies log-probabilities, whose width differs from the trunk's."""
     if head.ndim != 2 or head.shape[1] != width:
         raise InputError(
             f"{HEAD!r} in {str(folder)!r} has shape {head.shape}, but config.json implies (N, {width}) for N numbers per token."

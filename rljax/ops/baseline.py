@@ -123,7 +123,12 @@ def greedy_centered(rewards: Float[Array, "*P G"], greedy_reward: Float[Array, "
 
 
 def optimal_token_baseline(
-    returns: Float[Array, "*P G T"], logp: Float[Array, "*P G T"], square_sum: Float[Array, "*P G T"], mask: Mask
+    returns: Float[Array, "*P G T"],
+    logp: Float[Array, "*P G T"],
+    square_sum: Float[Array, "*P G T"],
+    mask: Mask,
+    *,
+    importance: Float[Array, "*P G T"] | None = None,
 ) -> Float[Array, "*P G T"]:
     """Return less a baseline of its own for each position: the group's mean weighted by gradient energy so far.
 
@@ -134,13 +139,15 @@ def optimal_token_baseline(
 
     ::
 
-        A_it = G_it - Σ_j W_jt G_jt / Σ_j W_jt        W_it = Σ_{τ ≤ t} (1 - 2 π(o_iτ) + Σ_v π(v | o_i,<τ)²)
+        A_it = G_it - Σ_j W_jt G_jt / Σ_j W_jt        W_it = Σ_{τ ≤ t} ρ_iτ² (1 - 2 π(o_iτ) + Σ_v π(v | o_i,<τ)²)
 
     Args:
         returns: G_it, the sum of the rewards from t on, `[..., G, T]`.
         logp: log π(o_it), `[..., G, T]`, nats.
         square_sum: Σ_v π(v)² of the distribution that token was drawn from, `[..., G, T]`, in (0, 1].
         mask: response tokens, bool or 0/1, `[..., G, T]`. Positions count them: what lies between two tokens is not a position.
+        importance: ρ, the importance weight that multiplies each token's gradient, `[..., G, T]`; None: 1 everywhere. A gradient
+            that is multiplied by ρ has ρ² times the energy.
 
     Returns:
         `[..., G, T]`, in the rewards' unit; 0 outside the mask. Without any energy at a position (every token certain) the
@@ -156,15 +163,21 @@ def optimal_token_baseline(
         [[0.5], [-0.5]]
 
     Source:
-        Li et al., arXiv:2602.07078 (optimal token baseline, logit-gradient proxy), as in verl.
+        Li et al., arXiv:2602.07078 (optimal token baseline, logit-gradient proxy), as in verl, which takes the weights of its
+        rollout correction as ρ.
     """
     check_floating(returns=returns, logp=logp, square_sum=square_sum)
     check_mask(mask=mask)
     check_same_shape(returns=returns, logp=logp, square_sum=square_sum, mask=mask)
     counts = mask.astype(bool)
     check_group(returns=counts.any(-1))
+    if importance is not None:
+        check_floating(importance=importance)
+        check_same_shape(returns=returns, importance=importance)
     norm = 1 - 2 * jnp.exp(zero_outside(logp, mask)) + zero_outside(square_sum, mask)
     energy = jnp.maximum(norm, 0.0)  # `logp` of another pass may make it negative; outside the mask it is -1
+    if importance is not None:
+        energy = energy * jnp.square(zero_outside(importance, mask))
     weight = jnp.where(counts, jax.lax.cumsum(energy, energy.ndim - 1), 0.0)
     clean = zero_outside(returns, mask)
     order = jnp.argsort(~counts)  # the tokens first: slot t then holds token t of every response

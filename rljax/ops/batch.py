@@ -6,7 +6,7 @@ Unlike a group's, they see all prompts of the batch: compute them once, before i
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, in_float32, ratio_or_zero
+from rljax.ops.arrays import Mask, Number, in_float32, power_of_two, ratio_or_zero
 from rljax.ops.checks import (
     check_floating,
     check_group,
@@ -102,12 +102,16 @@ def batch_normalized_rewards(
 def _over_deviation(
     x: Float[Array, "*P G"], of: Float[Array, "*P G"], member: Array, *, eps: Number, ddof: int
 ) -> Float[Array, "*P G"]:
-    """`x / (σ + ε)` with σ of all members of the batch in `of`, and 0 where σ is 0."""
+    """`x / (σ + ε)` with σ of all members of the batch in `of`, and 0 where σ is 0.
+
+    The squares are taken at a scale of about 1, or they would overflow at 2e19 and vanish at 1e-19.
+    """
     centered = masked_centered(of.reshape(-1), member.reshape(-1))
     freedom = jnp.maximum(member.sum() - ddof, 1).astype(x.dtype)
-    variance = jnp.square(centered).sum() / freedom
+    scale = power_of_two(centered)
+    variance = jnp.square(centered / scale).sum() / freedom
     varies = variance.astype(bool)
-    std = jnp.sqrt(jnp.where(varies, variance, jnp.ones_like(variance)))
+    std = scale.squeeze() * jnp.sqrt(jnp.where(varies, variance, jnp.ones_like(variance)))
     return jnp.where(varies, x / (std + eps), 0.0)
 
 

@@ -88,7 +88,8 @@ def masked_importance_weight(
 ) -> Float[Array, "*rows T"]:
     """IcePop: the importance weight of a token, and 0 where learner and sampler disagree by more than the bounds allow.
 
-    A token of weight 0 passes no gradient. It still counts in the normaliser of the loss weights.
+    A token of weight 0 passes no gradient. It still counts in the normalizer of the loss weights; verl's rejection takes it out of
+    the response mask, and so of the normalizer.
 
     ::
 
@@ -114,7 +115,7 @@ def masked_importance_weight(
         [1.0, 0.0, 0.0]
 
     Source:
-        IcePop, arXiv:2510.18855, Section 2.3.2, α = 0.5 and β = 5.
+        IcePop, arXiv:2510.18855 (masking and calibration of training and inference), α = 0.5 and β = 5.
     """
     _check_bounds(low, high)
     return _kept_weight(_token_log_ratio(policy_logp, behaviour_logp, mask), mask, low=low, high=high)
@@ -323,7 +324,7 @@ def ratio_outside_bounds(
 
     Source:
         Convention: the clip fraction that training code such as slime's and verl's logs; 1 - the indicator of IcePop,
-        arXiv:2510.18855, Section 2.3.2.
+        arXiv:2510.18855.
     """
     check_floating(log_ratio=log_ratio)
     check_same_shape(log_ratio=log_ratio, mask=mask)

@@ -65,12 +65,15 @@ def next_values(
     return jnp.where(_is_last(mask), after_last[..., None], _next_slot(values))
 
 
+@jax.custom_jvp
 def discounted_sums(x: Float[Array, "*rows T"], discount: Float[Array, "*#rows"]) -> Float[Array, "*rows T"]:
     """S_t = Σ_{k≥t} c^{k-t} x_k over the slots of each row; c is one number, or one a row.
 
     The sums over the rest of a tile are a product with a triangular matrix of powers of c. The tiles after it add
     c^{e-t} S_e, where e is the first slot of the next tile. A scan carries S_e from the last tile to the first. A number that is
-    not finite makes the sums of its tile and of those before it NaN, in its row alone.
+    not finite makes the sums of its tile and of those before it NaN, in its row alone; callers keep such numbers away.
+
+    The derivative is that of the recursion S_t = x_t + c S_{t+1}, and so a discounted sum, too; that of a power of c is NaN at 0.
     """
     *rows, length = x.shape
     tile = min(TILE, max(length, 1))
@@ -88,3 +91,13 @@ def discounted_sums(x: Float[Array, "*rows T"], discount: Float[Array, "*#rows"]
     to_the_end = discount[..., None, None] * powers[..., -1:, :]
     beyond = jnp.matmul(jnp.moveaxis(after, 0, -1)[..., None], to_the_end, precision="highest")
     return (within + beyond).reshape(*rows, tiles * tile)[..., :length]
+
+
+@discounted_sums.defjvp
+def _slope(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    """dS_t = dx_t + dc S_{t+1} + c dS_{t+1}."""
+    (x, discount), (x_slope, discount_slope) = primals, tangents
+    sums = discounted_sums(x, discount)
+    return sums, discounted_sums(
+        x_slope + jnp.broadcast_to(discount_slope, x.shape[:-1])[..., None] * _next_slot(sums), discount
+    )

@@ -28,6 +28,12 @@ def _check_above_one(**numbers: Number) -> None:
             raise ValueError(f"{name} must be above 1, got {value}")
 
 
+def _as_printed(log_ratio: Array, advantage: Array, *, low: Number, high: Number) -> Array:  # pyright: ignore[reportUnusedFunction]
+    """PPO's clip as its paper prints it. It is here to be read: `clipped` is tested equal to it where `exp` does not overflow."""
+    ratio = jnp.exp(log_ratio)
+    return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - low, 1 + high) * advantage)
+
+
 def _pessimistic(
     log_ratio: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], *, low: Number, high: Number, cap: Number
 ) -> Float[Array, "*rows T"]:

@@ -16,6 +16,14 @@ def _count(number: Array, share: Number) -> Array:
     return jnp.maximum(jnp.round(number * share), 1).astype(jnp.int32)
 
 
+def _whole_count(number: Array, share: Number) -> Array:
+    """Number of entries in a share: the whole part, as Python's `int`, and at least 1. A product that only rounding keeps below a
+    whole number counts as that number."""
+    product = number * share
+    rounding = 4 * float(jnp.finfo(product.dtype).eps)
+    return jnp.maximum(jnp.floor(product * (1 + rounding)), 1).astype(jnp.int32)
+
+
 def _largest(x: Array, candidate: Bool[Array, "..."], wanted: Array) -> Bool[Array, "..."]:
     """The candidates that are at least as large as the `wanted`-th largest of them."""
     flat = jnp.sort(jnp.where(candidate, x, -jnp.inf).reshape(-1))[::-1]
@@ -136,7 +144,7 @@ def kl_cov_tokens(covariance: Float[Array, "*rows T"], mask: Mask, *, share: Num
 
     ::
 
-        keep = rank(Cov_it) ≤ round(share · n)        of the batch's n tokens
+        keep = rank(Cov_it) ≤ ⌊share · n⌋        of the batch's n tokens
 
     Args:
         covariance: of `token_covariance`, `[..., T]`.
@@ -162,7 +170,7 @@ def kl_cov_tokens(covariance: Float[Array, "*rows T"], mask: Mask, *, share: Num
     check_same_shape(covariance=covariance, mask=mask)
     check_between(0, 1, share=share)
     counts = mask.astype(bool)
-    return _largest(zero_outside(covariance, mask), counts, _count(counts.sum().astype(covariance.dtype), share))
+    return _largest(zero_outside(covariance, mask), counts, _whole_count(counts.sum().astype(covariance.dtype), share))
 
 
 @in_float32
@@ -179,7 +187,7 @@ def clip_cov_tokens(
 
     ::
 
-        cut = u_it is among the round(share · n) largest of the tokens with ω_low < Cov_it < ω_high        u uniform
+        cut = u_it is among the ⌊share · n⌋ largest of the tokens with ω_low < Cov_it < ω_high        u uniform
 
     Args:
         covariance: of `token_covariance`, `[..., T]`.
@@ -213,4 +221,4 @@ def clip_cov_tokens(
     counts = mask.astype(bool)
     clean = zero_outside(covariance, mask)
     candidate = counts & (clean > lower) & (clean < upper)
-    return _largest(zero_outside(draw, mask), candidate, _count(counts.sum().astype(covariance.dtype), share))
+    return _largest(zero_outside(draw, mask), candidate, _whole_count(counts.sum().astype(covariance.dtype), share))

@@ -1,11 +1,23 @@
-"""Floor 3: the device mesh, and the processes whose devices make it up."""
+"""The device mesh, and the processes whose devices form it."""
 
 from rljax.lazy import lazy_names
 from rljax.models.axes import row_shards
-from rljax.parallel.hosts import agree, any_host, divide, fetch, fetch_once, is_first, of_first, on_first, together
+from rljax.parallel.hosts import (
+    agree,
+    any_host,
+    divide,
+    fetch,
+    fetch_once,
+    is_first,
+    of_first,
+    on_first,
+    return_freed_memory,
+    together,
+)
 from rljax.parallel.mesh import (
     Partition,
     check_rows,
+    like_placed,
     make_mesh,
     numerical_setup,
     policy_shardings,
@@ -14,6 +26,7 @@ from rljax.parallel.mesh import (
     replicated,
     row_sharding,
     shardings,
+    with_places,
 )
 from rljax.parallel.micro_batches import accumulate, micro_batches, mini_batches
 from rljax.parallel.watch import LOST_HOST, watched_hosts
@@ -29,6 +42,7 @@ __all__ = [
     "fetch",
     "fetch_once",
     "is_first",
+    "like_placed",
     "make_mesh",
     "micro_batches",
     "mini_batches",
@@ -39,11 +53,13 @@ __all__ = [
     "put",
     "put_rows",
     "replicated",
+    "return_freed_memory",
     "row_sharding",
     "row_shards",
     "shardings",
     "together",
     "watched_hosts",
+    "with_places",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -1,11 +1,9 @@
-"""Bytes that a compiled program moves between devices, read from the compiler's text of it."""
+"""Count the bytes that a compiled program moves between devices, from the compiler's text form of the program."""
 
 import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
-
-from rljax.records import documented
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 """Operations that move arrays between devices."""
@@ -16,7 +14,7 @@ ITEM_BITS: Mapping[str, int] = {
     **dict.fromkeys(("pred", "s8", "u8", "f8e4m3fn", "f8e5m2"), 8),
     **dict.fromkeys(("s4", "u4"), 4),
 }
-"""Bits of one number of each of the compiler's types."""
+"""Number of bits per element, for each of the compiler's types."""
 
 _ARRAY = re.compile(r"\b([a-z]+[0-9a-z]*)\[([0-9,]*)\]")
 _HEADER = re.compile(r"^(?:ENTRY )?%([\w.\-]+) \(.*\{$")
@@ -26,22 +24,21 @@ _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 
-@documented
 class Collective(NamedTuple):
     """One operation of a program that moves arrays between devices."""
 
     kind: str
     """One of `KINDS`."""
     size: int
-    """Bytes of its result on one device."""
+    """Bytes of the result on one device."""
     devices: int
-    """How many devices take part in a group."""
+    """Number of devices in a group."""
     times: int
-    """How often it runs: the product of the trip counts of the loops around it."""
+    """How often the operation runs: the product of the trip counts of the loops around it."""
 
     @property
     def sent(self) -> float:
-        """Bytes that each device sends, all times together, where the devices of a group form a ring.
+        """Bytes that each device sends in all runs together, if the devices of a group form a ring.
 
         ::
 
@@ -67,10 +64,10 @@ def collectives(text: str) -> list[Collective]:
     """Find the operations of a program that move arrays between devices.
 
     Args:
-        text: of a compiled program, as `jax.stages.Compiled.as_text` gives it.
+        text: text of a compiled program, from `jax.stages.Compiled.as_text`.
 
     Returns:
-        Every such operation in a group of several devices. A loop whose trip count the compiler does not know counts once.
+        All such operations in groups of several devices. A loop whose trip count the compiler does not know counts once.
     """
     bodies = _computations(text)
     times = _times(bodies)
@@ -87,7 +84,7 @@ def collectives(text: str) -> list[Collective]:
 
 
 def sent_by_kind(found: list[Collective]) -> dict[str, float]:
-    """Bytes that each device sends, by kind of operation.
+    """Return the bytes that each device sends, by kind of operation.
 
     Example:
         >>> sent_by_kind([Collective("all-reduce", 8, 2, 1), Collective("all-reduce", 8, 2, 3)])
@@ -97,7 +94,7 @@ def sent_by_kind(found: list[Collective]) -> dict[str, float]:
 
 
 def _computations(text: str) -> dict[str, list[str]]:
-    """Lines of each computation; the entry's is called ENTRY."""
+    """Return the lines of each computation by name; the entry computation is called ENTRY."""
     bodies: dict[str, list[str]] = {}
     name = ""
     for line in text.splitlines():
@@ -117,7 +114,7 @@ def _calls(line: str) -> Iterator[str]:
 
 
 def _times(bodies: Mapping[str, list[str]]) -> dict[str, int]:
-    """Number of times that each computation runs."""
+    """Return the number of times that each computation runs."""
     times: dict[str, int] = {}
 
     def visit(name: str, count: int) -> None:
@@ -132,7 +129,7 @@ def _times(bodies: Mapping[str, list[str]]) -> dict[str, int]:
 
 
 def _bytes(result: str, line: str, kind: str) -> int:
-    """Bytes of a result; of an asynchronous operation, whose type also lists its operands, the result alone."""
+    """Return the bytes of a result; the type of an asynchronous operation also lists its operands, which are left out."""
     sizes = [
         math.prod(int(size) for size in shape.split(",") if size) * ITEM_BITS[item] // 8
         for item, shape in _ARRAY.findall(result)
@@ -141,7 +138,7 @@ def _bytes(result: str, line: str, kind: str) -> int:
 
 
 def _group_size(line: str) -> int:
-    """Number of devices that take part, from any of the compiler's three ways to write groups."""
+    """Return the number of devices in a group, from any of the compiler's three notations for groups."""
     if " collective-permute" in line:
         return 2
     axes = re.search(r"replica_groups=mesh\[([^\]]*)\].*?\{((?:'[^']*'(?:, ?)?)*)\}", line)

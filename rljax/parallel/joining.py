@@ -1,4 +1,4 @@
-"""Joins the processes of a run, before anything is computed."""
+"""Join the processes of a run, before anything is computed."""
 
 import math
 import signal
@@ -11,12 +11,12 @@ import jax
 from rljax.errors import InputError
 
 AUTO = "auto"
-"""Coordinator with which JAX finds the other processes by itself."""
+"""Value of `coordinator` that lets JAX find the other processes by itself."""
 LARGEST_PORT = 65535
 HEARTBEAT_SECONDS = 100
-"""JAX's own limit for a process without a sign of life, unless it has to be longer than the run's."""
+"""Minimum for JAX's own limit on the time without a sign of life from a process; see `limit` of `join`."""
 PATIENCE = 300.0
-"""Seconds that a process waits for the first one to listen."""
+"""Seconds that a process waits for the first process to listen."""
 
 
 def join(
@@ -29,7 +29,7 @@ def join(
 ) -> None:
     """Join the other processes of a run.
 
-    The first process waits for the others for five minutes, JAX's timeout; then JAX ends it.
+    The first process waits five minutes for the others, which is JAX's timeout; then JAX ends it.
 
     Args:
         coordinator: `ADDRESS:PORT` of the first process, the same for all; or "auto" on a TPU pod, under Slurm or Open MPI, or on
@@ -37,7 +37,7 @@ def join(
         hosts: number of processes in the run; required with an address.
         host: index of this process, from 0; required with an address.
         patience: seconds to wait for the first process.
-        limit: seconds without a sign of life after which the run gives a process up; JAX, which then aborts, waits twice as long.
+        limit: seconds without a sign of life after which the run considers a process lost; JAX waits twice as long, then aborts.
 
     Raises:
         InputError: an address without `hosts` and `host`, "auto" with them, or a `host` that is not below `hosts`; the first
@@ -55,8 +55,8 @@ def join(
         is_address = name != "" and port.isdecimal() and int(port) <= LARGEST_PORT
         if hosts is None or host is None or not 0 <= host < hosts or not is_address:
             raise InputError(
-                f"coordinator={coordinator!r}, hosts={hosts}, host={host} cannot be joined: give the address as ADDRESS:PORT, the "
-                "number of hosts, and the index of this host, counted from 0; or the coordinator 'auto' alone."
+                f"coordinator={coordinator!r}, hosts={hosts}, host={host} cannot be joined: set the address as ADDRESS:PORT, the "
+                "number of hosts, and the index of this host, counted from 0; or only the coordinator 'auto'."
             )
         listen_or_find(name, int(port), is_first=host == 0, patience=patience)
     before = signal.getsignal(signal.SIGTERM)
@@ -65,14 +65,14 @@ def join(
     except (RuntimeError, ValueError) as error:
         raise InputError(f"The hosts of coordinator={coordinator!r} could not be joined: {error}") from error
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)  # JAX replaces the handler, and then SIGTERM no longer ends the process
+        signal.signal(signal.SIGTERM, before)  # JAX replaces the handler, after which SIGTERM no longer ends the process
 
 
 def listen_or_find(name: str, port: int, *, is_first: bool, patience: float) -> None:
-    """Refuse cases in which JAX would end the process: a port that is taken, or a first process that does not listen.
+    """Refuse cases in which JAX would end the process: a port that is in use, or a first process that does not listen.
 
     Raises:
-        InputError: one of these cases.
+        InputError: this is one of these cases.
     """
     if is_first:
         try:

@@ -1,18 +1,29 @@
-"""Check that arrays can fit into the memory of the devices at all: XLA ends the process where an allocation is far too large."""
+"""Check that arrays can fit into the devices' memory at all, because XLA ends the process if an allocation is far too large."""
 
 import os
 
 import jax
 from jax.sharding import Mesh
+from jaxtyping import PyTree
 
 from rljax.errors import InputError
 from rljax.parallel.hosts import least
 
+LARGE = 2**28
+"""Bytes of a state from which it matters that it exists twice."""
+
+
+def shares_memory(state: PyTree[jax.Array]) -> bool:
+    """True if a state is large and in the host's memory, where an update while the state is written would need it twice."""
+    leaves = jax.tree.leaves(state)
+    is_large = sum(leaf.nbytes for leaf in leaves) >= LARGE
+    return is_large and all(device.platform == "cpu" for leaf in leaves for device in leaf.devices())
+
 
 def device_bytes(mesh: Mesh) -> int | None:
-    """Memory of all devices of a mesh together, in bytes; None if they do not say. CPU devices share that of the machine.
+    """Return the memory of all devices of a mesh together, in bytes; None if unknown. CPU devices share the machine's memory.
 
-    Of several hosts each takes the others' devices for as large as its own; see `agreed_device_bytes`.
+    Each of several hosts assumes that the others' devices are as large as its own; see `agreed_device_bytes`.
     """
     devices = list(mesh.devices.flat)
     if devices[0].platform == "cpu":
@@ -28,7 +39,7 @@ def device_bytes(mesh: Mesh) -> int | None:
 
 
 def agreed_device_bytes(mesh: Mesh) -> int | None:
-    """`device_bytes`, the same on all hosts: that of the host with the least. All call it together."""
+    """Return the smallest `device_bytes` of all hosts, the same on each. All call it together."""
     return least(device_bytes(mesh))
 
 
@@ -36,11 +47,11 @@ def check_fits(parameters: int, available: int | None) -> None:
     """Refuse a model whose parameters alone, of 4 bytes each, are larger than the memory.
 
     Args:
-        parameters: how many.
-        available: bytes; None if they are not known.
+        parameters: number of parameters.
+        available: available bytes; None if unknown.
 
     Raises:
-        InputError: it has too many parameters.
+        InputError: the model has too many parameters.
 
     Example:
         >>> check_fits(1000, 4000), check_fits(10**12, None)
@@ -52,5 +63,5 @@ def check_fits(parameters: int, available: int | None) -> None:
     if available is not None and 4 * parameters > available:
         raise InputError(
             f"The model has {parameters:,} parameters, which take {4 * parameters / 1e9:,.1f} GB; the devices have "
-            f"{available / 1e9:,.1f} GB. Take a smaller model, or more devices."
+            f"{available / 1e9:,.1f} GB. Use a smaller model, or more devices."
         )

@@ -1,8 +1,8 @@
 """The device mesh, and the rules that place parameters and rows on it.
 
-The mesh has three axes, `data` x `fsdp` x `tensor`. Rows of a batch are sharded over the first two. A policy says which axes of
-a parameter lie over `fsdp` and `tensor`; optimiser moments lie like their parameter. One device is a 1 x 1 x 1 mesh and takes
-the same code path. The devices may belong to several processes.
+The mesh has three axes, `data` x `fsdp` x `tensor`. Rows of a batch are sharded over the first two. A policy decides which axes of
+a parameter are sharded over `fsdp` and `tensor`; optimizer moments are sharded like their parameter. One device is a 1 x 1 x 1 mesh
+and takes the same code path. The devices may belong to several processes.
 """
 
 import math
@@ -29,21 +29,21 @@ def make_mesh(
     *,
     devices: list[jax.Device] | None = None,  # pyright: ignore[reportInvalidTypeForm]  JAX declares it as a variable
 ) -> Mesh:
-    """Arrange devices as a `data x fsdp x tensor` mesh, neighbours in the network side by side.
+    """Arrange devices as a `data x fsdp x tensor` mesh, with neighbors in the network next to each other.
 
     Args:
-        replicas: copies of the parameters; None uses all devices.
-        fsdp: parts that the parameters of one copy are cut into, and rows too.
-        tensor: parts that heads, hidden features and vocabulary of one copy are cut into.
-        devices: the devices to use; by default those of all processes.
+        replicas: number of copies of the parameters; None uses all devices.
+        fsdp: number of shards of one copy's parameters; rows are sharded over it as well.
+        tensor: number of shards of one copy's heads, hidden features and vocabulary.
+        devices: the devices to use; by default the devices of all processes.
 
     Raises:
-        InputError: the mesh needs more devices than there are, does not divide them, or leaves a process without any.
+        InputError: the mesh needs more devices than there are, does not divide them, or uses no device of some process.
     """
     available = jax.devices() if devices is None else devices
     shape = f"replicas={replicas} x fsdp={fsdp} x tensor={tensor}"
     if min(fsdp, tensor, 1 if replicas is None else replicas) < 1:
-        raise InputError(f"The mesh {shape} has an axis below 1; give positive numbers.")
+        raise InputError(f"The mesh {shape} has an axis below 1; use positive numbers.")
     copy = fsdp * tensor
     if replicas is None:
         if len(available) % copy:
@@ -81,16 +81,16 @@ Partition = Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec]
 
 
 def shardings(mesh: Mesh, tree: PyTree) -> PyTree[NamedSharding]:
-    """Sharding of every leaf: floating-point arrays are sharded over `fsdp` along the largest axis that it divides."""
+    """Return a sharding for each leaf: floating-point arrays are sharded over `fsdp` along the largest axis that it divides."""
     return jax.tree.map(lambda leaf: NamedSharding(mesh, _spread(mesh, leaf)), tree)
 
 
 def policy_shardings(
     mesh: Mesh, tree: PyTree, params: PyTree, partition: Partition, *, besides: PyTree | None = None
 ) -> PyTree[NamedSharding]:
-    """Sharding of every leaf of a training state, for a policy that partitions its own parameters.
+    """Return a sharding for each leaf of a training state, for a policy that partitions its own parameters.
 
-    A leaf that belongs to a parameter, such as an optimiser's moment, is sharded like the parameter: its path ends in the
+    A leaf that belongs to a parameter, such as an optimizer moment, is sharded like the parameter: its path ends with the
     parameter's path, and it has the parameter's shape. All other leaves are sharded as in `shardings`.
 
     Args:
@@ -98,16 +98,16 @@ def policy_shardings(
         tree: arrays or their shapes.
         params: the policy's parameters or their shapes.
         partition: how a parameter is sharded.
-        besides: further parameters that it shards, such as those below an adapter; some leaves may belong to them.
+        besides: further parameters that leaves may belong to, such as those under an adapter.
 
     Raises:
-        InputError: `partition` returns something other than a PartitionSpec, or one that names an axis twice, an axis that the
-            mesh does not have, or one that does not divide the parameter's.
+        InputError: `partition` does not return a PartitionSpec, or it returns one that names an axis twice, names an axis that the
+            mesh does not have, or does not divide the parameter's axis.
     """
     specs: dict[tuple[tuple[str, ...], tuple[int, ...]], PartitionSpec] = {}
     for path, leaf in [*tree_leaves_with_path(params), *tree_leaves_with_path(besides)]:
         names, shape = path_names(path), tuple(leaf.shape)
-        specs[names, shape] = _checked(mesh, names, shape, partition(names, shape))
+        specs[names, shape] = _check_spec(mesh, names, shape, partition(names, shape))
 
     def place(path: KeyPath, leaf: jax.ShapeDtypeStruct | Array) -> NamedSharding:
         names, shape = path_names(path), tuple(leaf.shape)
@@ -118,8 +118,8 @@ def policy_shardings(
     return jax.tree_util.tree_map_with_path(place, tree)
 
 
-def _checked(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec: object) -> PartitionSpec:
-    """Return a policy's partition, and refuse one that the mesh cannot follow."""
+def _check_spec(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec: object) -> PartitionSpec:
+    """Return a policy's partition, after refusing one that does not fit the mesh."""
     if not isinstance(spec, PartitionSpec):
         raise InputError(
             f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} needs a jax.sharding.PartitionSpec; "
@@ -148,7 +148,7 @@ def _checked(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec: o
 
 
 def _spread(mesh: Mesh, leaf: jax.ShapeDtypeStruct | Array | np.ndarray) -> PartitionSpec:
-    """Shard the largest axis that `fsdp` divides; replicate arrays without one, and integers (counters and random keys)."""
+    """Shard the largest axis that `fsdp` divides; replicate arrays without such an axis, and integers (counters, random keys)."""
     shards = mesh.shape[FSDP]
     divisible = [axis for axis, size in enumerate(leaf.shape) if size % shards == 0 and size >= shards]
     spec: list[str | None] = [None] * len(leaf.shape)
@@ -158,17 +158,17 @@ def _spread(mesh: Mesh, leaf: jax.ShapeDtypeStruct | Array | np.ndarray) -> Part
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """A full copy on every device."""
+    """Return the sharding that puts a full copy on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def row_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:
-    """Sharding of rows over `data` and `fsdp`; the `leading` axes before them are not sharded."""
+    """Return the sharding of rows over `data` and `fsdp`; the `leading` axes before them are not sharded."""
     return NamedSharding(mesh, PartitionSpec(*([None] * leading), (DATA, FSDP)))
 
 
 def put(tree: PyTree, places: PyTree[NamedSharding] | NamedSharding) -> PyTree[Array]:
-    """Place arrays on their mesh. Every process passes the same arrays, and moves only the parts that its devices hold."""
+    """Place arrays on their mesh. Every process passes the same arrays, and moves only the parts for its own devices."""
 
     def placed(array: np.ndarray | Array, place: NamedSharding) -> Array:
         is_spread = isinstance(array, jax.Array) and not array.is_fully_addressable
@@ -182,13 +182,23 @@ def put(tree: PyTree, places: PyTree[NamedSharding] | NamedSharding) -> PyTree[A
     return jax.tree.map(placed, tree, places)
 
 
+def with_places(shapes: PyTree, places: PyTree[NamedSharding]) -> PyTree[jax.ShapeDtypeStruct]:
+    """Return shapes and dtypes of arrays with the shardings that they would have, as a template to restore them into."""
+    return jax.tree.map(lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes, places)
+
+
+def like_placed(tree: PyTree[Array]) -> PyTree[jax.ShapeDtypeStruct]:
+    """Return the shapes, dtypes and shardings of placed arrays."""
+    return with_places(tree, jax.tree.map(lambda leaf: leaf.sharding, tree))
+
+
 def put_rows(mesh: Mesh, tree: PyTree, leading: int = 0) -> PyTree[Array]:
     """Place host arrays on the mesh, with their rows sharded over `data` and `fsdp`."""
     return put(tree, row_sharding(mesh, leading))
 
 
 def numerical_setup() -> dict[str, str]:
-    """Settings that decide the numbers of a program besides itself and its devices: flags of the compiler, and the processors.
+    """Return settings that influence a program's results besides its code and devices: compiler flags, and the processors.
 
     Example:
         >>> sorted(numerical_setup())[:3]

@@ -1,4 +1,4 @@
-"""Micro-batches: the gradient is summed over a few rows at a time, so that only their activations are in memory."""
+"""Micro-batches: sum the gradient over a few rows at a time, so that only their activations are in memory."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -13,7 +13,7 @@ Aux = TypeVar("Aux", bound=PyTree)
 
 
 def mini_batches(tree: Tree, count: int) -> list[Tree]:
-    """Cut rows into `count` mini-batches.
+    """Split rows into `count` mini-batches.
 
     Example:
         >>> [part.tolist() for part in mini_batches(np.arange(6), 2)]
@@ -23,7 +23,7 @@ def mini_batches(tree: Tree, count: int) -> list[Tree]:
 
 
 def micro_batches(tree: Tree, rows: int) -> Tree:
-    """Lay rows out in micro-batches, `[micro-batches, rows, ...]`.
+    """Reshape rows into micro-batches, `[micro-batches, rows, ...]`.
 
     Example:
         >>> micro_batches(np.arange(6), 2).tolist()
@@ -48,9 +48,9 @@ def accumulate(
 
     Args:
         objective: (params, micro-batch) -> (loss, metrics); both add up over micro-batches.
-        params: parameters that are differentiated.
+        params: parameters to differentiate with respect to.
         parts: micro-batches, stacked.
-        counts: whether anything in a micro-batch has a weight; the other micro-batches are not computed.
+        counts: returns whether a micro-batch contributes to the sums; micro-batches that do not are skipped.
 
     Returns:
         The gradient and the metrics.
@@ -66,6 +66,8 @@ def accumulate(
 
         return jax.lax.cond(counts(part), added, lambda: total), None
 
-    _, metrics = jax.eval_shape(objective, params, jax.tree.map(lambda x: x[0], parts))  # a gradient is like its parameters
+    _, metrics = jax.eval_shape(
+        objective, params, jax.tree.map(lambda x: x[0], parts)
+    )  # gradients are shaped like parameters
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (params, metrics))
     return jax.lax.scan(add, zero, parts)[0]

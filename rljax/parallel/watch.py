@@ -1,9 +1,10 @@
-"""Notices that another process of a run has died. A process that waits for it in a collective operation might wait forever.
+"""Detect that another process of a run has died. A process that waits for it in a collective operation might wait forever.
 
-Each process writes beats into the key-value store of JAX's coordination service, from a thread, and reads those of the others. One
-whose beat has not changed for the limit is lost, and whoever notices that ends its own process: no Python code can interrupt a
-collective operation. If the first process dies, the service dies with it, and JAX aborts the others; that is answered in the same
-way.
+In a background thread, each process writes heartbeats into the key-value store of JAX's coordination service, and reads those of
+the others. A process whose heartbeat has not changed for a given time is lost, and a process that notices this ends itself, because
+no Python code can interrupt a collective operation. If the first process dies, the service dies with it, and JAX aborts the other
+processes, which is handled in the same way. If the first process hangs, a call to the store never returns, so another thread
+decides which process is lost.
 """
 
 import ctypes
@@ -16,44 +17,43 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from os import _exit as end_process  # as it is here: while a reward is called, `os._exit` is refused
+from os import _exit as end_process  # imported here because `os._exit` is blocked while a reward is called
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
-from jax._src.distributed import global_state  # JAX has no public way to its key-value store
+from jax._src.distributed import global_state  # JAX has no public access to its key-value store
 
 from rljax.errors import InputError
-from rljax.records import documented, required
+from rljax.records import required
 from rljax.text import one_line
 
 LOST_HOST = 75
-"""Exit code of a process that ends because another one was lost: EX_TEMPFAIL, the same command may succeed if it is tried again."""
+"""Exit code of a process that ends because another was lost: EX_TEMPFAIL, since the same command may succeed if it is retried."""
 DONE = "done"
-"""Beat of a process that no longer needs the others."""
+"""Heartbeat of a process that no longer needs the others."""
 FOLDER = "rljax/beats"
 RUNS = itertools.count()
-"""Numbers the runs of this process, which all processes begin in the same order: the beats of an earlier run are not heard."""
+"""Numbers the runs of this process, which all processes begin in the same order, so that heartbeats of earlier runs are ignored."""
 CONNECT_SECONDS = 5.0
-"""Time in which it is found out whether the first process is gone."""
+"""Time limit for finding out whether the first process is gone."""
 
 
-@documented
 class Heard(NamedTuple):
     """The last sign of life of a process."""
 
     beat: str
-    """What it wrote: a number, `DONE`, or why it ended."""
+    """The heartbeat that it wrote: a number, `DONE`, or why it ended."""
     at: float
-    """When this process saw that for the first time, in seconds."""
+    """Time at which this process first saw that heartbeat, in seconds."""
 
 
 def update_heard(before: Mapping[int, Heard], beats: Mapping[int, str], now: float) -> dict[int, Heard]:
-    """Update what is known of the other processes with the beats that were read.
+    """Update the last signs of life of the other processes with the heartbeats that were read.
 
     Args:
-        before: what was known.
-        beats: what each process wrote last, by its index.
-        now: time, in seconds.
+        before: the last signs of life so far.
+        beats: the latest heartbeat of each process, by its index.
+        now: current time, in seconds.
 
     Example:
         >>> update_heard({1: Heard("7", 0.0), 2: Heard("4", 0.0)}, {1: "7", 2: "5"}, 3.0)
@@ -64,7 +64,7 @@ def update_heard(before: Mapping[int, Heard], beats: Mapping[int, str], now: flo
 
 
 def lost_host(known: Mapping[int, Heard], now: float, limit: float) -> str | None:
-    """Name the process that has been silent for longer than the limit, in words; None if there is none.
+    """Say which process has been silent for longer than the limit; None if there is none.
 
     Example:
         >>> lost_host({1: Heard("7", 0.0)}, 12.0, 10.0)
@@ -81,26 +81,26 @@ def lost_host(known: Mapping[int, Heard], now: float, limit: float) -> str | Non
 
 @runtime_checkable
 class Store(Protocol):
-    """The part of JAX's key-value store that is used."""
+    """The part of JAX's key-value store that is used here."""
 
     def key_value_set(self, key: str, value: str, allow_overwrite: bool = False) -> None:
         """Write a value."""
 
     def key_value_dir_get(self, key: str) -> list[tuple[str, str]]:
-        """All keys below one, with their values."""
+        """Return all keys under a key, with their values."""
         ...
 
 
 class Watch:
-    """Beats for this process, and listens to the others, in a thread, until it is stopped.
+    """Sends heartbeats for this process and watches the others', in background threads, until it is stopped.
 
     Args:
-        store: where the beats are.
+        store: the key-value store with the heartbeats.
         host: index of this process.
         hosts: number of processes.
-        limit: seconds without a beat after which a process is lost.
-        leave: ends this process; it gets the reason in words.
-        folder: key of the beats of this run.
+        limit: seconds without a heartbeat after which a process is lost.
+        leave: ends this process; called with the reason.
+        folder: key of this run's heartbeats.
     """
 
     def __init__(
@@ -112,42 +112,46 @@ class Watch:
         self._interval = limit / 10
         self._known = {other: Heard("0", time.monotonic()) for other in range(hosts) if other != host}
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch of the hosts", daemon=True)
-        self._thread.start()
+        self._beating = threading.Thread(target=self._beat_on, name="beats of this host", daemon=True)
+        self._deciding = threading.Thread(target=self._decide, name="watch of the hosts", daemon=True)
+        self._beating.start()
+        self._deciding.start()
 
     def stop(self, last: str) -> None:
-        """Beat for the last time, and listen no longer.
+        """Send a last heartbeat, and stop watching.
 
         Args:
             last: `DONE`, or why this process ends.
         """
-        self._last = last  # which the thread writes, so that no earlier beat can come after it
+        self._last = last  # the thread writes it, so that no earlier heartbeat can follow it
         self._ended.set()
-        self._thread.join(CONNECT_SECONDS)
+        self._beating.join(CONNECT_SECONDS)
+        self._deciding.join(CONNECT_SECONDS)
 
     def wait(self) -> None:
-        """Wait for longer than it takes to notice a process that has died just now; the thread then ends this process."""
-        self._thread.join(self._limit + 5 * self._interval)
+        """Wait long enough to notice a process that has just died; the thread then ends this process."""
+        self._deciding.join(self._limit + 5 * self._interval)
 
-    def _run(self) -> None:
+    def _beat_on(self) -> None:
         count = 0
         while not self._ended.wait(self._interval):
             count += 1
             self._beat(str(count))
+        self._beat(self._last)
+
+    def _decide(self) -> None:
+        while not self._ended.wait(self._interval):
             reason = lost_host(self._known, time.monotonic(), self._limit)
             if reason is not None:
                 self._leave(f"{reason}{self._fault}")
                 return
-        self._beat(self._last)
 
     def _beat(self, beat: str) -> None:
         try:
             self._store.key_value_set(f"{self._folder}/{self._host}", beat, allow_overwrite=True)
             found = {int(key.rpartition("/")[2]): value for key, value in self._store.key_value_dir_get(self._folder)}
-        except (
-            Exception
-        ) as error:  # the store is out of reach, so nothing is heard of anybody; if it stays so, that is told
-            self._fault = f" The last beat of this host failed: {one_line(error):.200}."
+        except Exception as error:  # the store is out of reach, so no heartbeats arrive; if this lasts, it is reported
+            self._fault = f" The last heartbeat of this host failed: {one_line(error):.200}."
             return
         self._fault = ""
         others = {host: value for host, value in found.items() if host in self._known}
@@ -158,12 +162,12 @@ class Watch:
 def watched_hosts(limit: float, tell: Callable[[str], None]) -> Generator[None]:
     """Watch the other processes of this run, if there are any.
 
-    When one of them is lost this process ends, with the exit code `LOST_HOST`. What it has written stays; a resumed run goes on
-    from the last checkpoint. All processes enter this equally often.
+    When one of them is lost, this process ends with the exit code `LOST_HOST`. Its files are kept, and a resumed run continues from
+    the last checkpoint. All processes must enter this context equally often.
 
     Args:
         limit: seconds without a sign of life after which a process is lost.
-        tell: says why this process ends.
+        tell: reports why this process ends.
     """
     if jax.process_count() == 1:
         yield
@@ -171,7 +175,7 @@ def watched_hosts(limit: float, tell: Callable[[str], None]) -> Generator[None]:
 
     def leave(reason: str) -> None:
         try:
-            tell(f"{reason} The other hosts cannot go on without it, so this one ends too.")
+            tell(f"{reason} The other hosts cannot continue without it, so this one ends too.")
             sys.stdout.flush()
         finally:
             end_process(LOST_HOST)
@@ -183,7 +187,7 @@ def watched_hosts(limit: float, tell: Callable[[str], None]) -> Generator[None]:
         try:
             yield
         except BaseException as error:
-            if is_of_connection(error):  # as when the connection to a process that was killed is closed
+            if is_of_connection(error):  # for example, the connection to a killed process was closed
                 watch.wait()
             watch.stop(one_line(error)[:200])
             raise
@@ -191,7 +195,7 @@ def watched_hosts(limit: float, tell: Callable[[str], None]) -> Generator[None]:
 
 
 def is_of_connection(error: BaseException) -> bool:
-    """True if an error may come from the loss of a connection: those of JAX's runtime begin with the name of a status.
+    """Return True if an error may come from a lost connection: errors of JAX's runtime begin with the name of a status.
 
     Example:
         >>> is_of_connection(ValueError("UNKNOWN: Gloo AllGather failed")), is_of_connection(ValueError("steps is 0"))
@@ -203,10 +207,10 @@ def is_of_connection(error: BaseException) -> bool:
 
 @contextmanager
 def answered_aborts(leave: Callable[[str], None]) -> Generator[None]:
-    """Call `leave` when JAX aborts this process because the first one, and the coordination service with it, is gone.
+    """Call `leave` when JAX aborts this process because the first process, and the coordination service with it, is gone.
 
-    JAX's C++ code aborts as soon as it loses that connection, and offers Python nothing but the signal. An abort with another cause
-    goes its way.
+    JAX's C++ code aborts as soon as it loses that connection, and Python can only catch the signal. An abort with another cause
+    proceeds normally.
     """
     if jax.process_index() == 0 or threading.current_thread() is not threading.main_thread():
         yield
@@ -218,7 +222,7 @@ def answered_aborts(leave: Callable[[str], None]) -> Generator[None]:
     def answer(number: int) -> None:
         if is_gone(str(address)):
             leave(f"Host 0 cannot be reached at {address}.")
-        library.signal(number, ctypes.c_void_p(0))  # SIG_DFL: the process ends by the signal, which `abort` sends again
+        library.signal(number, ctypes.c_void_p(0))  # SIG_DFL: `abort` sends the signal again, which ends the process
 
     handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(answer)
     before = library.signal(int(signal.SIGABRT), handler)
@@ -229,7 +233,7 @@ def answered_aborts(leave: Callable[[str], None]) -> Generator[None]:
 
 
 def is_gone(address: str) -> bool:
-    """True if nobody listens at `ADDRESS:PORT`, or stops doing so within some seconds: a process that is killed ends in steps."""
+    """Return True if no process listens at `ADDRESS:PORT`, now or within a few seconds: a killed process closes ports gradually."""
     name, _, port = address.rpartition(":")
     end = time.monotonic() + CONNECT_SECONDS
     while time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""Losses that train a language model on pairs directly, each a record of functions as `Algorithm` is, and their names."""
+"""Losses that train a language model on pairs directly, each a record of functions like `Algorithm`, and their names."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,57 +9,56 @@ from jaxtyping import Array, Float
 
 from rljax.ops.direct_preference import conservative_dpo_loss, dpo_loss, implicit_reward, ipo_loss, kto_loss
 from rljax.ops.reference_free import log_odds, orpo_loss, simpo_loss
-from rljax.records import documented, required
+from rljax.records import required
 
 
-@documented
 class PairLogps(NamedTuple):
     """Inputs of a loss for N pairs; on the last axis the preferred response comes first."""
 
     logp: Float[Array, "N 2"]
-    """Log-probability of each response, summed over its tokens, nats; carries the gradient."""
+    """Log-probability of each response, summed over its tokens, in nats; carries the gradient."""
     lengths: Float[Array, "N 2"]
-    """Tokens of each response, the end token included."""
+    """Number of tokens in each response, including the end token."""
     ref_logp: Float[Array, "N 2"] | None
-    """The same under the reference, nats; for losses with a `reference`."""
+    """The same under the reference policy, in nats; for losses with a `reference`."""
     reference_point: Float[Array, ""] | None
-    """Estimate of the divergence from the reference, nats; for losses with a `reference_point`."""
+    """Estimate of the divergence from the reference, in nats; for losses with a `reference_point`."""
 
     def mean_logp(self) -> Float[Array, "N 2"]:
-        """Log-probability averaged over the tokens of each response, nats a token."""
+        """Log-probability averaged over the tokens of each response, in nats per token."""
         return self.logp / self.lengths
 
     def reference(self) -> Float[Array, "N 2"]:
-        """`ref_logp`, which has to be there."""
+        """Return `ref_logp`, which must be present."""
         return required(self.ref_logp, "ref_logp")
 
 
-@documented
 class DirectLoss(NamedTuple):
-    """One slot for each thing in which the losses differ; a variant is `loss._replace(slot=...)`."""
+    """A record with one slot for each difference between the losses; a variant is `loss._replace(slot=...)`."""
 
     loss: Callable[[PairLogps], Float[Array, "N"]]
-    """Log-probabilities -> loss of each pair, to be minimised as a mean."""
+    """Log-probabilities -> loss of each pair; the mean is minimized."""
     reward: Callable[[PairLogps], Float[Array, "N 2"]]
-    """Log-probabilities -> implicit reward of each response, by which pairs are judged."""
+    """Log-probabilities -> implicit reward of each response, used to judge pairs."""
     reference: bool = False
-    """Whether it reads `ref_logp`, under the policy as it was before the training."""
+    """Whether it reads `ref_logp`, computed with the policy before training."""
     reference_point: bool = False
     """Whether it reads `reference_point`, for which responses are scored under the prompts of other pairs."""
 
 
 def _two(sides: Float[Array, "N 2"]) -> tuple[Float[Array, "N"], Float[Array, "N"]]:
-    """The preferred responses, and the others."""
+    """Split into the preferred responses and the others."""
     return sides[:, 0], sides[:, 1]
 
 
 def dpo(*, beta: float = 0.1) -> DirectLoss:
-    """DPO: direct preference optimisation (arXiv:2305.18290, Eq. 7).
+    """DPO: direct preference optimization (arXiv:2305.18290, Eq. 7).
 
     Args:
-        beta: β = 0.1 (its authors' and TRL's), strength of the pull to the reference.
+        beta: β = 0.1 (its authors' and TRL's), strength of the regularization towards the reference.
 
-    Deviations: AdamW with a cosine where the paper has RMSprop. Other settings of the paper: learning rate 1e-6, batches of 64.
+    Deviations: AdamW with a cosine schedule; the paper has RMSprop. Other settings of the paper: learning rate 1e-6, batches of
+    64.
     """
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
@@ -69,7 +68,7 @@ def dpo(*, beta: float = 0.1) -> DirectLoss:
 
 
 def cdpo(*, beta: float = 0.1, epsilon: float = 0.1) -> DirectLoss:
-    """Conservative DPO, for labels of which a share is wrong (Mitchell 2023, "A note on DPO with noisy preferences", Eq. 3).
+    """Conservative DPO, for partly wrong labels (Mitchell 2023, "A note on DPO with noisy preferences", Eq. 3).
 
     Args:
         beta: β = 0.1 (DPO's).
@@ -83,10 +82,10 @@ def cdpo(*, beta: float = 0.1, epsilon: float = 0.1) -> DirectLoss:
 
 
 def ipo(*, tau: float = 0.1) -> DirectLoss:
-    """IPO: identity preference optimisation (arXiv:2310.12036, Eq. 17), on the probability of whole responses as it is printed.
+    """IPO: identity preference optimization (arXiv:2310.12036, Eq. 17), on the probability of complete responses, as printed.
 
     Args:
-        tau: τ = 0.1 (TRL's), strength of the regularisation; the lead is 1/(2τ) nats.
+        tau: τ = 0.1 (TRL's), strength of the regularization; the target margin is 1/(2τ) nats.
     """
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
@@ -99,7 +98,7 @@ def ipo_average(*, tau: float = 0.1) -> DirectLoss:
     """IPO on log-probabilities averaged over the tokens (arXiv:2310.12036, Eq. 17), as TRL computes it on its authors' advice.
 
     Args:
-        tau: τ = 0.1 (TRL's), strength of the regularisation; the lead is 1/(2τ) nats a token.
+        tau: τ = 0.1 (TRL's), strength of the regularization; the target margin is 1/(2τ) nats per token.
     """
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
@@ -112,15 +111,15 @@ def ipo_average(*, tau: float = 0.1) -> DirectLoss:
 
 
 def kto(*, beta: float = 0.1, desirable_weight: float = 1.0, undesirable_weight: float = 1.0) -> DirectLoss:
-    """KTO: Kahneman-Tversky optimisation (arXiv:2402.01306, Eq. 8); a pair is one desirable and one undesirable example.
+    """KTO: Kahneman-Tversky optimization (arXiv:2402.01306, Eq. 8); a pair is one desirable and one undesirable example.
 
     Args:
         beta: β = 0.1 (its authors' and TRL's), how fast utility saturates.
         desirable_weight: λ_D = 1.
         undesirable_weight: λ_U = 1.
 
-    Deviations: the reference point takes responses of the next pair with another prompt, in the order of the dataset, so that the
-    reference scores them once; the paper takes the next example of the microbatch.
+    Deviations: the reference point uses responses of the next pair with a different prompt, in dataset order, so that the
+    reference scores them only once; the paper uses the next example of the microbatch.
     """
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
@@ -140,11 +139,11 @@ def kto(*, beta: float = 0.1, desirable_weight: float = 1.0, undesirable_weight:
 
 
 def simpo(*, beta: float = 2.0, margin: float = 1.0) -> DirectLoss:
-    """SimPO: simple preference optimisation with the average log-probability as reward (arXiv:2405.14734, Eq. 6).
+    """SimPO: simple preference optimization with the average log-probability as reward (arXiv:2405.14734, Eq. 6).
 
     Args:
         beta: β = 2 (its authors' for Llama 3 Base), scale of the reward.
-        margin: γ = 1 (likewise), by how much the preferred response should lead.
+        margin: γ = 1 (likewise), target margin of the preferred response.
 
     Deviations: none known. Other settings: learning rate 6e-7.
     """
@@ -156,13 +155,13 @@ def simpo(*, beta: float = 2.0, margin: float = 1.0) -> DirectLoss:
 
 
 def orpo(*, coefficient: float = 0.1) -> DirectLoss:
-    """ORPO: odds ratio preference optimisation, with imitation of the preferred response (arXiv:2403.07691, Eqs. 6-7).
+    """ORPO: odds ratio preference optimization, with imitation of the preferred response (arXiv:2403.07691, Eqs. 6-7).
 
     Args:
         coefficient: λ = 0.1 (its authors' for Mistral), weight of the odds ratio.
 
-    Deviations: the likelihood is that of the response alone, as in the paper; its authors' code and TRL add the prompt's. The
-    reward by which pairs are judged is the log of the odds. Other settings: learning rate 5e-6.
+    Deviations: the likelihood is of the response alone, as in the paper; its authors' code and TRL include the prompt. The
+    reward used to judge pairs is the log of the odds. Other settings: learning rate 5e-6.
     """
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
@@ -172,7 +171,7 @@ def orpo(*, coefficient: float = 0.1) -> DirectLoss:
 
 
 def _log_ratio_reward(beta: float) -> Callable[[PairLogps], Float[Array, "N 2"]]:
-    """β times the log-ratio to the reference."""
+    """Make a reward that is β times the log-ratio to the reference."""
     return lambda pairs: implicit_reward(pairs.logp, pairs.reference(), beta=beta)
 
 
@@ -188,10 +187,10 @@ BY_NAME: dict[str, Callable[..., DirectLoss]] = {
 
 
 def check_loss(loss: DirectLoss) -> None:
-    """Refuse hyper-parameters that a loss cannot work with, by one loss without data.
+    """Refuse hyper-parameters that a loss does not accept, by tracing the loss once without data.
 
     Raises:
-        ValueError: the equation's own refusal.
+        ValueError: raised by the equation itself.
     """
     sides = jnp.zeros((1, 2), jnp.float32)
     blank = PairLogps(sides, sides + 1, sides, jnp.zeros((), jnp.float32))

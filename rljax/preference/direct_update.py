@@ -19,73 +19,70 @@ from rljax.parallel import accumulate, fetch, micro_batches, put_rows, replicate
 from rljax.preference.direct_losses import DirectLoss, PairLogps
 from rljax.preference.metrics import DirectMetrics, PairUpdateMetrics
 from rljax.preference.pair_update import EncodedPairs, PairState
-from rljax.records import documented, generic, required
+from rljax.records import generic, required
 from rljax.rollout import Sequences, pack
 
 Data = TypeVar("Data", bound=Array | np.ndarray)
 Logps = Callable[[Params, "DirectPairs"], Float32[np.ndarray, "N 2"]]
 
 
-@documented
 class DirectPairs(NamedTuple):
     """Prompts and responses of N pairs on the host, the preferred response first."""
 
     sequences: Sequences
     """Rows `[N, 2, ...]`."""
     ref_logp: Float32[np.ndarray, "N 2"] | None = None
-    """Log-probability of the responses under the reference, summed over the tokens, nats; None without a reference."""
+    """Log-probability of the responses under the reference, summed over the tokens, in nats; None without a reference."""
 
     def take(self, rows: Sequence[int]) -> "DirectPairs":
-        """Some of the pairs, in the order of `rows`."""
+        """Select pairs, in the order of `rows`."""
         return jax.tree.map(lambda array: array[np.asarray(rows)], self)
 
 
-@documented
 @generic
 class PairRows(NamedTuple, Generic[Data]):
-    """Pairs laid out in rows for the model, any micro-batches first: both responses of a pair side by side."""
+    """Pairs laid out in rows for the model, with an optional leading micro-batch axis; a pair's two responses are adjacent."""
 
     packed: Packed
     """Rows `[2N, ...]`."""
     mask: Bool[Data, "*M R T"]
-    """Which scored tokens are the response's."""
+    """Mask of the scored tokens that belong to the response."""
     ref_logp: Float[Data, "*M N 2"] | None
     """As in `DirectPairs`."""
 
 
-@documented
 class DirectBatch(NamedTuple):
-    """Inputs of an update."""
+    """Inputs to an update."""
 
     pairs: PairRows
     """The pairs of the batch."""
     mismatched: PairRows | None = None
-    """Their prompts with responses to other prompts, for losses with a reference point."""
+    """The same prompts with responses to other prompts, for losses with a reference point."""
 
 
 def direct_pairs(encoded: EncodedPairs, pad_id: int) -> DirectPairs:
-    """Lay prompts and responses of pairs out as arrays.
+    """Arrange prompts and responses of pairs in arrays.
 
     Raises:
-        InputError: a prompt without a token, after which the first token of a response would have no probability.
+        InputError: a prompt has no token, so the first token of its response would have no probability.
     """
     empty = sum(length == 0 for length in encoded.prompt_lengths)
     if empty:
         raise InputError(
-            f"{empty} of {len(encoded.prompt_lengths)} pairs have no prompt and the tokenizer opens no sequence, so their first "
-            "token has no probability; give a prompt column, or a tokenizer with a token that opens sequences."
+            f"{empty} of {len(encoded.prompt_lengths)} pairs have no prompt and the tokenizer has no BOS token, so their first "
+            "token has no probability; give a prompt column, or a tokenizer with a BOS token."
         )
     prompts = [tokens[:length] for tokens, length in zip(encoded.chosen, encoded.prompt_lengths, strict=True)]
     return _arranged(prompts, _responses(encoded), pad_id)
 
 
 def mismatched_pairs(encoded: EncodedPairs, donors: EncodedPairs, pad_id: int) -> DirectPairs:
-    """Lay out the prompt of each pair with both responses of a donor that has another prompt.
+    """Arrange the prompt of each pair with both responses of another pair, the donor, that has a different prompt.
 
     Args:
-        encoded: whose prompts are taken.
-        donors: whose responses are taken: for pair i the first from i + 1 on, in a circle.
-        pad_id: token of the padding.
+        encoded: pairs that provide the prompts.
+        donors: pairs that provide the responses: for pair i the first suitable one from i + 1, wrapping around.
+        pad_id: padding token.
 
     Raises:
         InputError: all donors have the same prompt.
@@ -102,7 +99,7 @@ def mismatched_pairs(encoded: EncodedPairs, donors: EncodedPairs, pad_id: int) -
 
 
 def _next_other(prompts: Sequence[list[int]]) -> list[int]:
-    """Place of the next different prompt after each, in a circle.
+    """Index of the next different prompt after each prompt, wrapping around.
 
     Example:
         >>> _next_other([[1], [1], [2]])
@@ -124,7 +121,7 @@ def _next_other(prompts: Sequence[list[int]]) -> list[int]:
 
 
 def _responses(encoded: EncodedPairs) -> list[tuple[list[int], list[int]]]:
-    """Both responses of each pair, their end tokens included."""
+    """Return both responses of each pair, including their end tokens."""
     sides = zip(encoded.chosen, encoded.rejected, encoded.prompt_lengths, strict=True)
     return [(chosen[length:], rejected[length:]) for chosen, rejected, length in sides]
 
@@ -138,7 +135,7 @@ def _arranged(prompts: Sequence[list[int]], responses: Sequence[tuple[list[int],
 
 
 def in_micro_batches(pairs: DirectPairs, microbatch: int) -> PairRows[np.ndarray]:
-    """Cut pairs into micro-batches, and lay each out in rows for the model."""
+    """Divide pairs into micro-batches, and lay each out in rows for the model."""
     parts = micro_batches(pairs, microbatch)
     rows = jax.tree.map(lambda array: array.reshape(array.shape[0], 2 * microbatch, -1), parts.sequences)
     return PairRows(pack(rows), rows.attention, parts.ref_logp)
@@ -152,7 +149,7 @@ def summed_logp(policy: Policy, params: Params, laid: PairRows[Array]) -> Float[
 def make_logps(policy: Policy, mesh: Mesh, microbatch: int) -> Logps:
     """Compile `(params, pairs) -> log-probabilities [N, 2]` without gradient, `microbatch` pairs at a time.
 
-    The last part is filled up with the first pair.
+    The last micro-batch is padded with copies of the first pair.
     """
     compiled = jax.jit(lambda params, laid: summed_logp(policy, params, laid))
 
@@ -174,14 +171,14 @@ def make_direct_step(
     places: PyTree,
     mesh: Mesh,
 ) -> Callable[[PairState, DirectBatch], tuple[PairState, PairUpdateMetrics]]:
-    """Compile one optimiser update of a direct loss.
+    """Compile one optimizer update of a direct loss.
 
     Args:
         policy: the language model.
-        loss: its mean over the pairs is minimised.
-        optimizer: what turns a gradient into an update.
-        places: where the state lies.
-        mesh: its devices.
+        loss: its mean over the pairs is minimized.
+        optimizer: turns a gradient into an update.
+        places: shardings of the state.
+        mesh: the devices.
 
     Returns:
         `(state, batch) -> (state, metrics)`, rows laid out `[micro-batches, rows, ...]`; the old state is consumed.
@@ -206,14 +203,14 @@ def make_direct_step(
 
 
 def _reference_point(policy: Policy, params: Params, mismatched: PairRows[Array] | None) -> Float[Array, ""]:
-    """The reference point of a whole batch, so that micro-batches do not change it."""
+    """Compute the reference point of the full batch, so that it does not depend on micro-batches."""
     laid = required(mismatched, "batch.mismatched")
     logp = jax.lax.map(lambda part: summed_logp(policy, params, part), laid)
     return kto_reference_point(logp, required(laid.ref_logp, "mismatched.ref_logp"))
 
 
 def judge_logps(loss: DirectLoss, numbers: PairLogps) -> DirectMetrics:
-    """Numbers of each pair, `[N]`."""
+    """Compute the metrics of each pair, `[N]`."""
     rewards = loss.reward(numbers)
     margin = rewards[:, 0] - rewards[:, 1]
     return DirectMetrics(
@@ -228,17 +225,17 @@ def judge_logps(loss: DirectLoss, numbers: PairLogps) -> DirectMetrics:
 def judge_direct(
     loss: DirectLoss, logps: Logps, params: Params, pairs: DirectPairs, mismatched: DirectPairs | None
 ) -> dict[str, float]:
-    """Judge pairs that the model was not trained on.
+    """Evaluate the model on pairs that it was not trained on.
 
     Args:
-        loss: by which they are judged.
-        logps: as `make_logps` compiles it.
-        params: of the policy.
+        loss: the loss that defines metrics and rewards.
+        logps: a function compiled by `make_logps`.
+        params: parameters of the policy.
         pairs: the held-out pairs.
-        mismatched: their prompts with other responses, for losses with a reference point.
+        mismatched: the same prompts with other responses, for losses with a reference point.
 
     Returns:
-        Means of the fields of `DirectMetrics`, and reference_point where the loss has one.
+        Means of the fields of `DirectMetrics`, and reference_point if the loss has one.
     """
     point = None
     if loss.reference_point:

@@ -4,42 +4,37 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Float
 
-from rljax.records import documented
 
-
-@documented
 class ScoreMetrics(NamedTuple):
-    """Metrics of a reward model, in the mean over the pairs."""
+    """Metrics of a reward model, averaged over the pairs."""
 
     loss: Float[Array, ""]
     """Bradley-Terry loss."""
     accuracy: Float[Array, ""]
-    """Share whose preferred response has the higher score; a tie does not count."""
+    """Fraction of pairs whose preferred response has the higher score; a tie does not count."""
     lead: Float[Array, ""]
-    """Difference of the scores, the preferred response's less the other's."""
+    """Score of the preferred response minus the score of the other."""
     score: Float[Array, ""]
-    """Score of a response."""
+    """Mean score of all responses."""
 
 
-@documented
 class DirectMetrics(NamedTuple):
-    """Metrics of a language model on pairs: of each pair, or in the mean over them."""
+    """Metrics of a language model on pairs: for each pair, or averaged over the pairs."""
 
     loss: Float[Array, "*N"]
     """Loss of the pair."""
     accuracy: Float[Array, "*N"]
-    """1 where the preferred response has the higher implicit reward; a tie does not count."""
+    """1 if the preferred response has the higher implicit reward; a tie does not count."""
     margin: Float[Array, "*N"]
-    """Difference of the implicit rewards, the preferred response's less the other's."""
+    """Implicit reward of the preferred response minus the implicit reward of the other."""
     chosen_logp: Float[Array, "*N"]
-    """Log-probability of the preferred response, summed over its tokens, nats."""
+    """Log-probability of the preferred response, summed over its tokens, in nats."""
     rejected_logp: Float[Array, "*N"]
-    """Log-probability of the other response, summed over its tokens, nats."""
+    """Log-probability of the other response, summed over its tokens, in nats."""
 
 
-@documented
 class PairUpdateMetrics(NamedTuple):
-    """One update on pairs; everything is computed before it."""
+    """Metrics of one update on pairs, all computed before the update."""
 
     pairs: ScoreMetrics | DirectMetrics
     """Means over the pairs of the batch."""
@@ -48,4 +43,4 @@ class PairUpdateMetrics(NamedTuple):
     reference_point: Float[Array, ""] | None = None
     """Reference point of the batch; None for losses without one."""
     skipped_updates: Float[Array, ""] | float = 0.0
-    """1 where the update was skipped, because it was not sound."""
+    """1 if the update was skipped because it was not finite or too large."""

@@ -1,4 +1,4 @@
-"""The note in the folder of a model that was trained on pairs: its tokenizer, and how prompts are written."""
+"""The note in the folder of a model that was trained on pairs: its tokenizer, and how prompts are formatted."""
 
 import json
 from pathlib import Path
@@ -7,17 +7,17 @@ from typing import NamedTuple
 from rljax.data.tokenizer import Tokenizer, load_tokenizer
 from rljax.data.tokenizer_files import save_tokenizer_files, tokenizer_name
 from rljax.errors import InputError
-from rljax.records import documented
 from rljax.text import one_line
 
+PREFIX = "model:"
+"""Prefix of the names of learned rewards: `--reward model:FOLDER`."""
 REWARD_NOTE, MODEL_NOTE = "rljax_reward.json", "rljax_model.json"
 NOTES = (REWARD_NOTE, MODEL_NOTE)
-"""File in a model's folder that holds a `Note`: of a reward model, of a language model."""
+"""File in a model's folder that contains a `Note`: for a reward model, for a language model."""
 
 
-@documented
 class Note(NamedTuple):
-    """Encoding of the texts on which the model in a folder was trained."""
+    """How the texts that the model in a folder was trained on were encoded."""
 
     tokenizer: str
     """Value of `--tokenizer`; "." for the tokenizer files in the folder itself."""
@@ -31,9 +31,9 @@ def save_tokenizer(folder: Path, file: str, tokenizer: Tokenizer, *, chat: bool)
     """Write a note on the tokenizer, and the tokenizer's files.
 
     Args:
-        folder: of the model; it exists.
+        folder: folder of the model; it must exist.
         file: name of the note.
-        tokenizer: that the model was trained with.
+        tokenizer: the tokenizer that the model was trained with.
         chat: whether prompts were written through its chat template.
 
     Raises:
@@ -48,7 +48,7 @@ def check_named(tokenizer: Tokenizer) -> None:
     """Refuse a tokenizer that a note cannot name.
 
     Raises:
-        InputError: it is of another kind.
+        InputError: the tokenizer is of a kind that has no name.
     """
     tokenizer_name(tokenizer)
 
@@ -69,7 +69,7 @@ def read_note(folder: Path) -> Note | None:
 
 
 def folder_tokenizer(folder: Path) -> Tokenizer:
-    """Load the tokenizer that a model's folder names or holds.
+    """Load the tokenizer that a model's folder names or contains.
 
     Raises:
         InputError: the folder does neither, or its files cannot be read.

@@ -21,25 +21,23 @@ from rljax.ops.preference import bradley_terry_loss
 from rljax.parallel import accumulate, replicated, shardings
 from rljax.preference.metrics import PairUpdateMetrics, ScoreMetrics
 from rljax.preference.reward_model import score_sequences, sequence_tokens
-from rljax.records import documented, generic
+from rljax.records import generic
 
 Data = TypeVar("Data", bound=Array | np.ndarray)
 
 
-@documented
 @generic
 class Pairs(NamedTuple, Generic[Data]):
-    """Pairs as arrays, the preferred response first: NumPy's on the host, JAX's in an update."""
+    """Pairs as arrays, the preferred response first: NumPy arrays on the host, JAX arrays in an update."""
 
     tokens: Int[Data, "N 2 S"]
     """Token ids of prompt and response, right-padded."""
     attention: Bool[Data, "N 2 S"]
-    """Which slots hold a token."""
+    """Mask of the slots that contain a token."""
     margin: Float[Data, "N"]
     """By how much the preferred response is better, in the unit of the score."""
 
 
-@documented
 class EncodedPairs(NamedTuple):
     """Pairs within the token limit, as token lists."""
 
@@ -50,32 +48,31 @@ class EncodedPairs(NamedTuple):
     margin: np.ndarray
     """By how much the preferred response is better, in the unit of the score, `[N]`."""
     dropped: int
-    """Number of pairs left out because a side is too long."""
+    """Number of pairs that were dropped because a side is too long."""
     prompt_lengths: list[int]
-    """Number of prompt tokens that both sides of each pair begin with."""
+    """Number of prompt tokens at the beginning of both sides of each pair."""
 
     def padded(self, pad_id: int) -> Pairs[np.ndarray]:
-        """All of them in arrays as long as the longest side."""
+        """Pad all pairs to the longest side and return them as arrays."""
         length = max(map(len, self.chosen + self.rejected))
         sides = [right_pad(rows, length, pad_id) for rows in (self.chosen, self.rejected)]
         tokens, attention = (np.stack(both, axis=1) for both in zip(*sides, strict=True))
         return Pairs(tokens, attention, self.margin)
 
 
-@documented
 class PairState(NamedTuple):
     """State of the training; each update returns a new one."""
 
     params: Params
     """Parameters of the model."""
     opt_state: optax.OptState
-    """State of the optimiser."""
+    """State of the optimizer."""
 
 
 def encode_pairs(
     preferences: Sequence[Preference], tokenizer: Tokenizer, *, max_tokens: int, chat: bool = False
 ) -> EncodedPairs:
-    """Turn pairs into tokens, leaving out those with a side that is too long.
+    """Tokenize pairs, dropping those with a side that is too long.
 
     Raises:
         InputError: no pair fits, or the tokenizer cannot encode a text.
@@ -88,10 +85,12 @@ def encode_pairs(
     """
 
     def tokens(pair: Preference, response: str) -> list[int]:
-        return sequence_tokens(pair.prompt, response, tokenizer, chat=chat, messages=pair.messages)
+        return sequence_tokens(pair.prompt, response, tokenizer, chat=chat, messages=pair.messages, columns=pair.columns)
 
     def prompt_length(pair: Preference) -> int:
-        return len(prompt_tokens(Problem(pair.prompt, "", messages=pair.messages), tokenizer, chat=chat))
+        return len(
+            prompt_tokens(Problem(pair.prompt, "", columns=pair.columns, messages=pair.messages), tokenizer, chat=chat)
+        )
 
     rows = [
         (tokens(pair, pair.chosen), tokens(pair, pair.rejected), pair.margin, prompt_length(pair)) for pair in preferences
@@ -100,7 +99,7 @@ def encode_pairs(
     if not fitting:
         shortest = min((max(len(row[0]), len(row[1])) for row in rows), default=None)
         raise InputError(
-            "there are no pairs; give at least one to train on and one that is held out."
+            "there are no pairs; give at least one training pair and one held-out pair."
             if shortest is None
             else f"every pair has a side of more than max_tokens={max_tokens} tokens, the shortest pair needs {shortest}; raise "
             "max_tokens."
@@ -113,10 +112,10 @@ def encode_pairs(
 def make_pair_step(
     model: ValueModel, optimizer: optax.GradientTransformation, state: PairState, mesh: Mesh
 ) -> Callable[[PairState, Pairs[Array]], tuple[PairState, PairUpdateMetrics]]:
-    """Compile one optimiser update towards the preferred responses.
+    """Compile one optimizer update towards the preferred responses.
 
     Args:
-        model: a decoder whose head gives one number per token.
+        model: a decoder whose head has one output per token.
         optimizer: turns a gradient into an update.
         state: an example of the state, for its shapes.
         mesh: its devices hold the state.
@@ -158,8 +157,8 @@ def judge_pairs(score: Callable[[Params, Sequence], np.ndarray], params: Params,
         pairs: the held-out pairs.
 
     Returns:
-        loss; accuracy, the share whose preferred response has the higher score (a tie does not count); lead, the mean difference;
-        score, the mean, and score_deviation over all responses.
+        loss; accuracy, the fraction of pairs whose preferred response has the higher score (a tie does not count); lead, the
+        mean difference; score, the mean score, and score_deviation, its standard deviation over all responses.
     """
     scores = score(params, pairs.chosen + pairs.rejected)
     chosen, rejected = np.split(scores, 2)

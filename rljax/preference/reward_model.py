@@ -1,6 +1,6 @@
-"""Inference with a learned reward model: the score of a sequence, the model's folder, and the reward function made from it.
+"""Inference with a learned reward model: the score of a sequence, the model's folder, and a reward function made from it.
 
-The score of a response is the output of the model's head at the last token of prompt and response, the end token included.
+The score of a response is the output of the model's head at the last token of prompt and response, including the end token.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int
 
 from rljax.data.cells import Messages
 from rljax.data.problem import Problem
-from rljax.data.prompts import prompt_tokens, right_pad
+from rljax.data.prompts import prompt_tokens, response_tokens, right_pad
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 from rljax.models import Params
@@ -27,26 +27,22 @@ from rljax.models.model_folder import with_token_ids, write_model
 from rljax.models.value_model import ValueModel, load_value_model, value_contents
 from rljax.parallel import agree, fetch, put, put_rows, row_shards, shardings
 from rljax.preference.note import REWARD_NOTE, Note, check_named, folder_tokenizer, read_note, save_tokenizer
-from rljax.records import documented
 from rljax.rewards.failure import Failed
 from rljax.text import one_line
 
-PREFIX = "model:"
-"""Prefix of the names of these rewards: `--reward model:FOLDER`."""
 SHORTEST = 16
 """Sequences are padded to this many tokens times a power of two, so that few programs are compiled."""
 
 
-@documented
 class RewardModel(NamedTuple):
     """A reward model with its parameters and its tokenizer."""
 
     model: ValueModel
-    """Decoder whose head gives one number per token."""
+    """Decoder whose head has one output per token."""
     params: Params
     """Parameters of the model."""
     tokenizer: Tokenizer
-    """Encodes prompts and responses."""
+    """Tokenizer of prompts and responses."""
     chat: bool
     """Whether prompts go through the tokenizer's chat template."""
 
@@ -54,19 +50,19 @@ class RewardModel(NamedTuple):
 def score_sequences(
     model: ValueModel, params: Params, tokens: Int[Array, "B S"], attention: Bool[Array, "B S"]
 ) -> Float[Array, "B"]:
-    """Score whole sequences by the head's output at their last token.
+    """Score complete sequences by the head's output at their last token.
 
     Args:
-        model: a decoder whose head gives one number per token.
+        model: a decoder whose head has one output per token.
         params: its parameters.
-        tokens: prompts and responses, the end token included, `[B, S]`; padding may be anywhere.
-        attention: which slots hold a token, `[B, S]`.
+        tokens: prompts and responses, including the end token, `[B, S]`; padding may be anywhere.
+        attention: mask of the slots that contain a token, `[B, S]`.
 
     Returns:
         `[B]`, float32; the score of a row without a token is meaningless.
 
     Raises:
-        ValueError: the model reads log-probabilities, which a reward model does not get.
+        ValueError: the model reads log-probabilities, which a reward model does not receive.
     """
     if model.surprisal:
         raise ValueError("model must read text alone, but this one is a critic that reads log-probabilities")
@@ -77,16 +73,23 @@ def score_sequences(
 
 
 def sequence_tokens(
-    prompt: str, response: str, tokenizer: Tokenizer, *, chat: bool, messages: Messages | None = None
+    prompt: str,
+    response: str,
+    tokenizer: Tokenizer,
+    *,
+    chat: bool,
+    messages: Messages | None = None,
+    columns: Mapping[str, object] = MappingProxyType({}),
 ) -> list[int]:
-    """Turn a prompt and a response into the tokens that are scored; the response's end token is the last.
+    """Convert a prompt and a response into the tokens to score; the response's end token comes last.
 
     Args:
         prompt: text of the prompt.
         response: text of the response.
         tokenizer: tokenizer of both texts.
         chat: write the prompt through the tokenizer's chat template.
-        messages: the prompt as a chat, if it was one.
+        messages: the prompt as chat messages, if it was a chat.
+        columns: columns of the row; the chat template reads `tools` and `chat_template_kwargs`.
 
     Raises:
         InputError: the tokenizer cannot encode the text, or `chat` is set and the tokenizer has no template.
@@ -96,12 +99,12 @@ def sequence_tokens(
         >>> sequence_tokens("1+1=", "2", CharacterTokenizer("012+="), chat=False)
         [3, 5, 3, 6, 4, 1]
     """
-    prompt_ids = prompt_tokens(Problem(prompt, "", messages=messages), tokenizer, chat=chat)
-    return [*prompt_ids, *tokenizer.encode(response), tokenizer.eos_token_id]
+    problem = Problem(prompt, "", response, columns, messages)
+    return prompt_tokens(problem, tokenizer, chat=chat) + response_tokens(problem, tokenizer, chat=chat)[0]
 
 
 def padded_length(length: int) -> int:
-    """Round a number of tokens up to the next length that programs are compiled for.
+    """Round a number of tokens up to the next length for which a program is compiled.
 
     Example:
         >>> [padded_length(n) for n in (1, 16, 17, 100)]
@@ -116,9 +119,9 @@ def make_score(
     """Compile a function that scores token lists of any number and length, with one program for each padded length.
 
     Args:
-        model: a decoder whose head gives one number per token.
+        model: a decoder whose head has one output per token.
         mesh: its devices share the rows.
-        rows: sequences scored at a time, rounded up to a multiple of the devices; a smaller part is filled up with empty rows.
+        rows: sequences scored at a time, rounded up to a multiple of the devices; a smaller part is padded with empty rows.
 
     Returns:
         `(params, token lists) -> scores`, in their order.
@@ -172,13 +175,13 @@ def load_reward_model(
 
     Args:
         name_or_folder: its folder, or a hub id.
-        tokenizer: in place of the folder's own.
+        tokenizer: replaces the folder's own tokenizer.
         chat: for a folder without a note, whether prompts go through the chat template.
         dtype: precision of matrix products.
-        remat: what layers compute again in the backward pass, one of `rljax.models.config.REMATS`.
+        remat: what layers recompute in the backward pass, one of `rljax.models.config.REMATS`.
 
     Raises:
-        InputError: the folder holds no reward model, the head gives several numbers, or the tokenizer does not fit the model.
+        InputError: the folder contains no reward model, the head has several outputs, or the tokenizer does not fit the model.
     """
     folder = locate(str(name_or_folder))
     model, params = load_value_model(folder, compute_dtype=dtype, remat=remat)
@@ -199,7 +202,7 @@ def load_reward_model(
 
 
 def check_vocabulary(tokenizer: Tokenizer, folder: Path, model: ValueModel, note: Note | None) -> None:
-    """Refuse a tokenizer whose vocabulary is not the model's.
+    """Refuse a tokenizer whose vocabulary differs from the model's.
 
     Raises:
         InputError: the vocabularies differ; the message names both sizes.
@@ -229,16 +232,17 @@ def reward_of_model(
 ) -> Callable[..., list[float | Failed]]:
     """Make a reward function from a learned reward model.
 
-    It reads text, so the policy may have another tokenizer. The end token is added to every completion, even to a truncated one.
-    The zero of the scores is arbitrary: only algorithms that compare responses to one prompt are indifferent to it.
+    It reads text, so the policy may have a different tokenizer. The end token is appended to every completion, even a truncated
+    one.
+    The offset of the scores is arbitrary: only algorithms that compare responses to the same prompt are unaffected by it.
 
     Args:
         name_or_folder: folder of the reward model, or a hub id.
         mesh: its devices hold the model and share the rows.
-        tokenizer: in place of the folder's own.
+        tokenizer: replaces the folder's own tokenizer.
         chat: for a folder without a note, whether prompts go through the chat template.
         chats: prompt as text -> its messages, for prompts that are chats of several messages.
-        rows: responses scored at a time.
+        rows: number of responses scored at a time.
         dtype: precision of matrix products.
 
     Returns:
@@ -263,5 +267,5 @@ def reward_of_model(
         scores = iter(score(params, [tokens for tokens in sequences if not isinstance(tokens, Failed)]))
         return [tokens if isinstance(tokens, Failed) else float(next(scores)) for tokens in sequences]
 
-    reward_model.on_all_hosts = True  # its model is spread over their devices
+    reward_model.on_all_hosts = True  # the model is sharded over all hosts' devices
     return reward_model

@@ -5,26 +5,26 @@ from types import MappingProxyType
 
 from rljax.errors import InputError
 from rljax.importing import import_function, is_own
-from rljax.lazy import lazy_names
-from rljax.rewards import choice, code, exact, format, math, reasoning_gym
+from rljax.lazy import LazyTable, lazy_names
+from rljax.rewards.correctness import reads as reads
 from rljax.rewards.correctness import right_from as right_from
 from rljax.rewards.correctness import verifier as verifier
-from rljax.rewards.sandbox import level
+from rljax.text import nearest_first
 
-BY_NAME = MappingProxyType(
+BY_NAME: LazyTable[Callable[..., list]] = LazyTable(
     {
-        "exact": exact.exact,
-        "math": math.math,
-        "math_or_last_number": math.math_or_last_number,
-        "gsm8k": math.gsm8k,
-        "aime": math.aime,
-        "yes_no": choice.yes_no,
-        "multiple_choice": choice.multiple_choice,
-        "code": code.code,
-        "code_fraction": code.code_fraction,
-        "format": format.has_final_answer,
-        "think_answer": format.think_answer,
-        "reasoning_gym": reasoning_gym.reasoning_gym,
+        "exact": "rljax.rewards.exact:exact",
+        "math": "rljax.rewards.math:math",
+        "math_or_last_number": "rljax.rewards.math:math_or_last_number",
+        "gsm8k": "rljax.rewards.math:gsm8k",
+        "aime": "rljax.rewards.math:aime",
+        "yes_no": "rljax.rewards.choice:yes_no",
+        "multiple_choice": "rljax.rewards.choice:multiple_choice",
+        "code": "rljax.rewards.code:code",
+        "code_fraction": "rljax.rewards.code:code_fraction",
+        "format": "rljax.rewards.format:has_final_answer",
+        "think_answer": "rljax.rewards.format:think_answer",
+        "reasoning_gym": "rljax.rewards.reasoning_gym:reasoning_gym",
     }
 )
 """The rewards that come with the library."""
@@ -63,6 +63,8 @@ def resolve(reward: str | Callable) -> Callable:
     if not isinstance(reward, str):
         raise InputError(f"the reward {reward!r} is neither a function nor the name of one; {_choices()}.")
     if reward in RUN_PROGRAMS:
+        from rljax.rewards.sandbox import level  # noqa: PLC0415  most rewards run no programs
+
         level()
     if reward in BY_NAME:
         return BY_NAME[reward]
@@ -72,7 +74,7 @@ def resolve(reward: str | Callable) -> Callable:
             raise InputError(f"the reward {family!r} needs a {MADE_OF[family].lower()}; write {family}:{MADE_OF[family]}.")
         return _makers()[family](source)
     if not is_own(reward):
-        raise InputError(f"there is no reward {reward!r}; {_choices()}.")
+        raise InputError(f"there is no reward {reward!r}{nearest_first(reward, BY_NAME, f'{_choices()}.')}")
     return import_function(reward, "reward")
 
 

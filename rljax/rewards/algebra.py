@@ -102,6 +102,25 @@ def same_expression(reference: str, answer: str) -> bool:
     return _same_number(reference, left, answer, right)
 
 
+def approximates(text: str, exact: str) -> bool:
+    r"""Decide whether a decimal number is the value of an expression, rounded or cut off after its last digit.
+
+    Args:
+        text: a decimal number.
+        exact: an expression.
+
+    Example:
+        >>> approximates("1.414", r"\sqrt{2}"), approximates("1.42", r"\sqrt{2}"), approximates("1.5", "x")
+        (True, False, False)
+    """
+    expression = parsed(exact)
+    value = _value(expression, {}) if isinstance(expression, sympy.Expr) and not expression.free_symbols else None
+    number, places = sympy.Rational(text.strip()), len(text.strip().partition(".")[2])
+    if value is None or not value.is_real or value * number < 0:
+        return False
+    return bool(-sympy.Rational(1, 2) <= (abs(value) - abs(number)) * 10**places < 1)
+
+
 def _is_relation(expression: object) -> bool:
     return isinstance(expression, sympy.logic.boolalg.Boolean)
 

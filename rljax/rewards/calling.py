@@ -6,31 +6,37 @@ import math
 import numbers
 import os
 import reprlib
+import signal
 import sysconfig
+import threading
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import chdir, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-from jaxtyping import Bool, Float32, Int8
+from jaxtyping import Bool, Float64, Int8
 
 from rljax.errors import InputError
-from rljax.records import documented
-from rljax.rewards.failure import Failed, Failures
-from rljax.rewards.shield import shielded
+from rljax.rewards.failure import UNFINISHED, UNSTATED, Failed, Failures, Unfinished, Unstated
 from rljax.text import one_line
 
 Progress = Callable[[int, int], None]
+LARGEST = 1e18
+"""The largest reward: the square of a larger one does not fit into 32-bit numbers."""
 
 
-@documented
+class FailedJudgeError(InputError):
+    """A reward or an environment failed on too many responses. It may have been down for a moment."""
+
+
 class Answer(NamedTuple):
     """The answer of one reward for N completions."""
 
-    values: Float32[np.ndarray, "N"]
-    """The rewards; 0 where the function has no opinion or failed."""
+    values: Float64[np.ndarray, "N"]
+    """The rewards; 0 where the function returned no verdict or failed."""
     valid: Bool[np.ndarray, "N"]
     """Whether there is a reward."""
     failed: Int8[np.ndarray, "N"]
@@ -91,12 +97,87 @@ def arguments_for(reward: Callable, available: Mapping[str, object]) -> dict[str
     return {name: value for name, value in available.items() if name in by_name or (takes_all and name != "progress")}
 
 
+def abstain(completions: Sequence[str]) -> list[None]:
+    """Return no verdict on any completion: a reward for programs that need none.
+
+    Example:
+        >>> abstain(["a", "b"])
+        [None, None]
+    """
+    return [None] * len(completions)
+
+
+@contextmanager
+def shielded(function: str) -> Generator[None]:
+    """Call code of the user in the body: it cannot end the process or leave it elsewhere, and is refused if it closes its files.
+
+    - A change of the working folder ends with the body.
+    - `os._exit` raises SystemExit in this process, so that a run never ends as if it were done; forked children end as they do.
+    - The body may close no file descriptor that it did not open.
+
+    Args:
+        function: its name, for messages.
+
+    Raises:
+        InputError: a file of the process was closed.
+    """
+    ours, leave = os.getpid(), os._exit
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != ours:
+            leave(status)
+        raise SystemExit(f"os._exit({status})")
+
+    opened = os.open(os.devnull, os.O_RDONLY)
+    os._exit = refuse
+    try:
+        with chdir("."):
+            yield
+    finally:
+        os._exit = leave
+        try:
+            os.close(opened)
+        except OSError as error:
+            raise InputError(
+                f"the reward {function} closed file descriptors that it had not opened, and with them the files of the run; let it "
+                "close its own files only. The run goes on from its last checkpoint when it is resumed."
+            ) from error
+
+
+class SlowRewardError(TimeoutError):
+    """A call of a reward has taken longer than its limit."""
+
+
+@contextmanager
+def within(seconds: float | int | None) -> Generator[None]:
+    """Interrupt the body after some seconds, if it runs in the main thread of its process; None: never.
+
+    Raises:
+        SlowRewardError: the body took longer. It is raised inside the body, as soon as that runs Python.
+    """
+    if seconds is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        raise SlowRewardError(f"it took longer than {seconds:g} s (--reward-seconds)")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def ask(
     reward: Callable,
     prompts: Sequence,
     completions: Sequence,
     columns: Mapping[str, Sequence],
     progress: Progress | None,
+    seconds: float | int | None = None,
 ) -> object:
     """Call a reward function.
 
@@ -106,6 +187,7 @@ def ask(
         completions: one per prompt, in the same form.
         columns: extra data by name, N entries each.
         progress: passed to a function that names it.
+        seconds: time limit of the call, see `within`; None: no limit.
 
     Returns:
         What the function returned, or the exception that it raised.
@@ -129,7 +211,7 @@ def ask(
     }
     arguments = arguments_for(reward, available | {"progress": progress})
     try:
-        with shielded(called_name(reward)):
+        with shielded(called_name(reward)), within(seconds):
             return reward(**arguments)
     except (InputError, KeyboardInterrupt):  # the message of the first already says what the user has to change
         raise
@@ -137,13 +219,14 @@ def ask(
         return error
 
 
-def wait_for(returned: Sequence[object]) -> list[object]:
+def wait_for(returned: Sequence[object], seconds: float | int | None = None) -> list[object]:
     """Await what coroutine functions returned, all of it concurrently.
 
     The event loop runs on a thread of its own, because a notebook's thread already runs one.
 
     Args:
         returned: awaitables, and other values, which are passed through.
+        seconds: time limit of each awaitable; None: no limit.
 
     Returns:
         The results in order; the exception where an awaitable raised.
@@ -161,7 +244,7 @@ def wait_for(returned: Sequence[object]) -> list[object]:
         return list(returned)
 
     async def together() -> list[object]:
-        return await asyncio.gather(*map(_awaited, awaitables), return_exceptions=True)
+        return await asyncio.gather(*(_awaited(one, seconds) for one in awaitables), return_exceptions=True)
 
     with shielded("that is a coroutine"), ThreadPoolExecutor(max_workers=1) as pool:
         results = iter(pool.submit(asyncio.run, together()).result())
@@ -172,9 +255,14 @@ def wait_for(returned: Sequence[object]) -> list[object]:
     return finished
 
 
-async def _awaited(awaitable: Awaitable) -> object:
+async def _awaited(awaitable: Awaitable, seconds: float | int | None) -> object:
+    limit = asyncio.timeout(seconds)
     try:
-        return await awaitable
+        async with limit:
+            return await awaitable
+    except TimeoutError as error:
+        slow = SlowRewardError(f"it took longer than {seconds} s (--reward-seconds)")
+        return slow if limit.expired() else error
     except SystemExit as error:  # it would end the event loop
         return error
 
@@ -194,21 +282,27 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
     """Validate what a reward function returned or raised.
 
     Args:
-        returned: a list, tuple or array of numbers, None (no opinion) and `Failed`; or an exception.
+        returned: a list, tuple or array of numbers, None (no verdict) and `Failed`; or an exception.
         function: the name of the function, for messages.
         count: the number of completions.
 
     Returns:
-        The answer. An exception, or a list of the wrong length, is a failure of all completions.
+        The answer. An exception, or a list of the wrong length, is a failure of all completions. A number that is not finite, or
+        beyond 1e18, is a failure of its completion.
 
     Raises:
-        InputError: the value is not a list, or contains anything but finite numbers, None and `Failed`.
+        InputError: the value is not a list, or contains anything but numbers, None and `Failed`.
 
     Example:
-        >>> read_answer([1, None, Failed("timed_out", "no answer within 2 s")], "mine", 3).failures
-        Failures(raised=0, timed_out=1, wrong_count=0)
+        >>> answer = read_answer([1, None, Failed("timed_out", "no answer within 2 s"), math.nan], "mine", 4)
+        >>> answer.failures
+        Failures(raised=0, timed_out=1, wrong_count=0, out_of_range=1, unfinished=0, unstated=0)
     """
     if isinstance(returned, BaseException):
+        if isinstance(returned, SlowRewardError):
+            return _all_failed(
+                count, Failures(timed_out=count), f"was interrupted{place_of(returned)}: {returned}.", returned
+            )
         reason = f"raised {one_line(returned)}{place_of(returned)}; fix the function."
         return _all_failed(count, Failures(raised=count), reason, returned)
     shown = reprlib.repr(returned)
@@ -225,24 +319,45 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
                 f"the reward {function} returned {reprlib.repr(value)} for completion {position} (in {shown}); it must return "
                 f"a number, or None for no opinion."
             )
-    valid = np.array([isinstance(value, numbers.Real) for value in values], bool)
-    with np.errstate(over="ignore"):  # values that overflow are rejected below
-        rewards = np.array([_as_float(value) if isinstance(value, numbers.Real) else 0.0 for value in values], np.float32)
-    if not np.isfinite(rewards).all():
-        position = int(np.flatnonzero(~np.isfinite(rewards))[0])
-        raise InputError(
-            f"the reward {function} returned {reprlib.repr(values[position])} for completion {position}; it must return a "
-            f"finite number, or None for no opinion."
-        )
-    kinds = [value.kind for value in values if isinstance(value, Failed)]
-    reasons = [value.reason for value in values if isinstance(value, Failed)]
+    values = [_in_range(value) if isinstance(value, numbers.Real) else value for value in values]
+    valid = np.array([isinstance(value, float) for value in values], bool)
+    rewards = np.array([value if isinstance(value, float) else 0.0 for value in values], np.float64)
     numbered = {kind: number for number, kind in enumerate(Failures._fields, start=1)}
-    failed = np.array([numbered[value.kind] if isinstance(value, Failed) else 0 for value in values], np.int8)
-    failures = Failures(raised=kinds.count("raised"), timed_out=kinds.count("timed_out"))
+    codes = {Unfinished: UNFINISHED, Unstated: UNSTATED}
+    failed = np.array(
+        [numbered[value.kind] if isinstance(value, Failed) else codes.get(type(value), 0) for value in values], np.int8
+    )
+    failures = Failures(*(int((failed == number).sum()) for number in numbered.values()))
+    reasons = [value.reason for value in values if isinstance(value, Failed)]
     return Answer(rewards, valid, failed, failures, reasons[0] if reasons else "", whole=False, cause=None)
 
 
-def check_failures(answer: Answer, function: str, max_failure_share: float | int) -> None:
+def _in_range(value: numbers.Real) -> float | Failed:
+    if isinstance(value, Unfinished | Unstated):
+        return value
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if abs(number) <= LARGEST:  # False for NaN
+        return number
+    return Failed("out_of_range", f"it returned {reprlib.repr(value)}, which is not a number from -1e18 to 1e18")
+
+
+def has_failed(kinds: Int8[np.ndarray, "*N"]) -> Bool[np.ndarray, "*N"]:
+    """True where a reward failed.
+
+    Args:
+        kinds: for each completion 0, or the position of its kind in `Failures`, counted from 1.
+
+    Example:
+        >>> has_failed(np.array([0, 1, UNFINISHED, UNSTATED], np.int8)).tolist()
+        [False, True, False, False]
+    """
+    return (kinds > 0) & (kinds != UNFINISHED) & (kinds != UNSTATED)
+
+
+def check_failures(answer: Answer, function: str, max_failure_share: float | int, *, what: str = "reward") -> None:
     """Reject an answer with too many failures.
 
     Args:
@@ -250,27 +365,29 @@ def check_failures(answer: Answer, function: str, max_failure_share: float | int
         function: the name of the function, for messages.
         max_failure_share: the largest share of completions that may fail, from 0 to 1. Unless it is 0, one of several may
             always fail.
+        what: what the function is, for messages.
 
     Raises:
-        InputError: more completions failed.
+        FailedJudgeError: more completions failed.
 
     Example:
         >>> answer = read_answer([1.0, Failed("raised", "KeyError: 'x'")], "mine", 2)
         >>> check_failures(answer, "mine", 0.1)
         >>> check_failures(answer, "mine", 0.0)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        rljax.errors.InputError: the reward mine failed on 1 of 2 completions (1 raised), more than the 0% that may fail; ...
+        rljax.rewards.calling.FailedJudgeError: the reward mine failed on 1 of 2 completions (1 raised), more than the 0% ...
     """
     count, failed = len(answer.values), answer.failures.total
     if answer.whole:
         if max_failure_share < 1:
-            raise InputError(f"the reward {function} {answer.reason}") from answer.cause
+            raise FailedJudgeError(f"the {what} {function} {answer.reason}") from answer.cause
         return
     allowed = max(max_failure_share * count, float(max_failure_share > 0 and count > 1))
     if failed > allowed:
-        raise InputError(
-            f"the reward {function} failed on {failed} of {count} completions ({answer.failures}), more than the "
-            f"{max_failure_share:.0%} that may fail; the first: completion {np.flatnonzero(answer.failed)[0]}: {answer.reason}. "
+        first = np.flatnonzero(has_failed(answer.failed))[0]
+        raise FailedJudgeError(
+            f"the {what} {function} failed on {failed} of {count} completions ({answer.failures}), more than the "
+            f"{max_failure_share:.0%} that may fail; the first: completion {first}: {answer.reason}. "
             f"Fix the function, or raise max_failure_share."
         )
 
@@ -298,7 +415,7 @@ def joined(answers: Sequence[Answer]) -> Answer:
 
 def _all_failed(count: int, failures: Failures, reason: str, cause: BaseException | None) -> Answer:
     kind = 1 + next(index for index, number in enumerate(failures) if number) if count else 0
-    no_rewards, failed = np.zeros(count, np.float32), np.full(count, kind, np.int8)
+    no_rewards, failed = np.zeros(count), np.full(count, kind, np.int8)
     return Answer(no_rewards, np.zeros(count, bool), failed, failures, reason, whole=True, cause=cause)
 
 
@@ -306,10 +423,3 @@ def _unwrapped(value: object) -> object:
     """Turn an array, or a number of NumPy or JAX, into Python lists and numbers; leave anything else as it is."""
     convert = getattr(value, "tolist", None)
     return value if convert is None else convert()
-
-
-def _as_float(value: numbers.Real) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf

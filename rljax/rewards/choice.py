@@ -4,17 +4,40 @@ import re
 from collections.abc import Callable, Sequence
 
 from rljax.errors import InputError
-from rljax.rewards.correctness import verifier
-from rljax.rewards.extract import LONGEST_READ, normalized, stated_answer
+from rljax.rewards.correctness import reads, verifier
+from rljax.rewards.extract import LONGEST_READ, stated_text
+from rljax.rewards.failure import Unstated
 
 _YES_NO = {"yes": True, "no": False, "true": True, "false": False}
 _IN_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{([^{}\\]*)\}")
+_LEAD = re.compile(
+    r"(?:(?:so|thus|therefore|hence),? )?(?:i (?:would )?(?:choose|pick|select|say) )?(?:the )?(?:(?:correct|right|best|final) )?"
+    r"(?:(?:answer|option|choice)(?: is|:)? )?(?:option |choice )?",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"(yes|no|true|false)\b", re.IGNORECASE)
 # A letter alone, in parentheses or not, or a letter set off from the text of its choice: "B", "(B)", "B) Paris", "B: Paris".
-_LETTER = re.compile(r"(?:\(([A-Z])\)|([A-Z])(?=[).:]|$))(?!\w).*", re.IGNORECASE | re.DOTALL)
+_LETTER = re.compile(r"\(([A-Z])\)(?!\w)|([A-Z])(?=[).:,;\n]|$| (?:because|since|as)\b)\)?", re.IGNORECASE)
+# What follows is a reason, or the text of the choice.
+_REASON = re.compile(r"[*_\"`)]*(?:$|[.,:;!\n]| (?:because|since|as)\b)", re.IGNORECASE)
+# What follows takes the answer back, or gives another one.
+_TAKEN_BACK = re.compile(
+    r"\W*(?:(?:or|and|but|nor|not|is|isn't|are|was|cannot|can't|yes|no|true|false)\b|[/&,] ?\(?[A-Z]\)?(?!\w))"
+    r"|.{0,1000}?(?:\bor \(?[A-Z]\)?(?!\w)|\b(?:or|and|but)(?: \w+)? (?:yes|no|true|false)\b"
+    r"|\b(?:right|correct|best|true|actual) (?:one|answer|option|choice)|\b(?:wait|actually)\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+_LONGEST_CHOICE = 2_000
+
+
+def _end_of_lead(text: str) -> int:
+    """Place where the words before a choice end."""
+    lead = _LEAD.match(text)
+    return 0 if lead is None else lead.end()
 
 
 def read_yes_no(text: str) -> bool | None:
-    """Read an answer that is only yes or no, or true or false.
+    """Read an answer that is only yes or no, or true or false, with or without a reason after it.
 
     Args:
         text: an answer.
@@ -23,35 +46,47 @@ def read_yes_no(text: str) -> bool | None:
         True for yes, False for no, None for anything else.
 
     Example:
-        >>> read_yes_no("**Yes.**"), read_yes_no("false"), read_yes_no("yes and no")
-        (True, False, None)
+        >>> read_yes_no("**Yes.**"), read_yes_no("false, because it rains"), read_yes_no("yes and no"), read_yes_no("Yes, but no")
+        (True, False, None, None)
     """
-    return _YES_NO.get(_bare(text).casefold())
+    bare = _bare(text)
+    found = _WORD.match(bare, _end_of_lead(bare))
+    if found is None or not _REASON.match(bare, found.end()) or _TAKEN_BACK.match(bare[found.end() :]):
+        return None
+    return _YES_NO[found[1].casefold()]
 
 
 def read_letter(text: str) -> str | None:
-    r"""Read the letter of a choice, with or without the text of the choice after it.
+    r"""Read the letter of a choice, with or without the text of the choice, or a reason, after it.
 
     Args:
         text: an answer.
 
     Returns:
-        The letter in upper case; None if the answer is not a choice.
+        The letter in upper case; None if the answer is not a choice, or names several.
 
     Example:
         >>> read_letter("(b)"), read_letter("C: a dog"), read_letter(r"\text{(D)}"), read_letter("A dog")
         ('B', 'C', 'D', None)
+        >>> read_letter("The correct option is B"), read_letter("(B) or (A)"), read_letter("B. is wrong; it is C.")
+        ('B', None, None)
     """
-    found = _LETTER.fullmatch(_bare(text))
-    return (found[1] or found[2]).upper() if found else None
+    bare = _bare(text)
+    found = _LETTER.match(bare, _end_of_lead(bare))
+    if found is None or _TAKEN_BACK.match(bare[found.end() :]):
+        return None
+    return (found[1] or found[2]).upper()
 
 
+@reads(
+    "yes, no, true or false: what a response states as its answer, else its first word, with or without a reason after it"
+)
 @verifier
 def yes_no(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence) -> list[float | None]:
     """Give 1 for a completion that answers yes or no as the reference does, else 0 (StrategyQA).
 
-    The answer is the one that the completion states (see `rljax.rewards.extract.stated_answer`), or the whole completion if it
-    states none. Anything but a plain yes or no earns 0.
+    The answer is the one that the completion states (see `rljax.rewards.extract.stated_text`), or the whole completion if it
+    states none. Anything but yes or no, with or without a reason, earns 0.
 
     Args:
         prompts: unused; every reward receives them.
@@ -73,13 +108,14 @@ def yes_no(prompts: Sequence[str], completions: Sequence[str], answer: Sequence,
     return _judge(read_yes_no, "yes or no", completions, answer)
 
 
+@reads("the letter of a choice: what a response states as its answer, else its beginning, such as `B`, `(B)` or `B: Rome`")
 @verifier
 def multiple_choice(
     prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence
 ) -> list[float | None]:
     r"""Give 1 for a completion that picks the letter of the reference, else 0.
 
-    The answer is the one that the completion states (see `rljax.rewards.extract.stated_answer`), or the whole completion if it
+    The answer is the one that the completion states (see `rljax.rewards.extract.stated_text`), or the whole completion if it
     states none.
 
     Args:
@@ -111,12 +147,14 @@ def _judge(
         expected = read(text)
         if text.strip() and expected is None:
             raise InputError(f"the reference answer {position} is {text[:80]!r}; it must be {expectation}.")
-        stated = stated_answer(completion)
+        stated = stated_text(completion)
         actual = read(completion if stated is None else stated)
-        rewards.append(None if expected is None else float(actual == expected))
+        right = Unstated() if actual is None else float(actual == expected)
+        rewards.append(None if expected is None else right)
     return rewards
 
 
 def _bare(text: str) -> str:
-    inside = _IN_TEXT.sub(r"\1", normalized(text[-LONGEST_READ:])).strip(' *"`')
-    return inside.removesuffix(".").rstrip(' *"`')
+    """The end of a text without what surrounds a short answer: spaces, dollar signs, asterisks, quotes, a text command."""
+    end = text[-LONGEST_READ:].strip(' \n\t*"`$')[:_LONGEST_CHOICE]
+    return _IN_TEXT.sub(r"\1", end).strip(' *"`$')

@@ -1,21 +1,36 @@
 """Rewards for programs that must pass tests: lists of assertions (MBPP), `check(candidate)` (HumanEval), input and output."""
 
 import ast
+import functools
 import logging
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from typing import TypeGuard
 
 from rljax.errors import InputError
 from rljax.rewards.code_blocks import defines, extracted_code, last_code
-from rljax.rewards.correctness import verifier
+from rljax.rewards.correctness import reads, verifier
 from rljax.rewards.sandbox import Limits, Program, Verdict, judge_all, source
 from rljax.rewards.standard_input import program_of_inputs
 
-_FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*(?:\([^()]*\)[ \t]*|[^\n(#]*)(?:#[^\n]*)?$", re.MULTILINE)
+_FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*+(?:\([^()]*\)[ \t]*+|[^\n(#]*+)(?:#[^\n]*+)?$", re.MULTILINE)
+_DEFINES_CHECK = re.compile(r"^def check\b", re.MULTILINE)
+_NUMPY = """class {name}:
+    ndarray = ()
+    float64 = float32 = float
+    def allclose(a, b, rtol=1e-05, atol=1e-08):
+        if isinstance(b, (list, tuple)):
+            return len(a) == len(b) and all(map(lambda x, y: {name}.allclose(x, y, rtol, atol), a, b))
+        return a == b or abs(a - b) <= atol + rtol * abs(b) < float("inf")
+"""
+"""What MBPP+ and HumanEval+ use of numpy in their tests, which the sandbox does not have."""
+_NUMPY_NAMES = {"ndarray", "float64", "float32", "allclose"}
 _log = logging.getLogger(__name__)
 
 
+@reads("the last fenced block that defines what the tests use, else the whole response")
 @verifier
 def code(
     prompts: Sequence[object],
@@ -43,8 +58,8 @@ def code(
         completions: the responses, one per prompt.
         tests: for each prompt a list of assertions, like MBPP's `test_list`.
         setup: for each prompt the statements that run before the assertions, like MBPP's `test_setup_code`.
-        test: for each prompt the source of a function `check(candidate)`, as in HumanEval.
-        entry_point: for each prompt the name of the function under test; required with `test`.
+        test: for each prompt the source of a function `check(candidate)`, as in HumanEval; or a script of assertions, as in MBPP+.
+        entry_point: for each prompt the name of the function under test; required with `check(candidate)`.
         stdin: for each prompt what a program reads, one text for each of its tests, as in CodeContests. The program is then the
             last block; `rljax.rewards.standard_input.program_of_inputs` says how it runs and what passes.
         stdout: for each prompt what it has to print, one text for each; required with `stdin`.
@@ -69,6 +84,7 @@ def code(
     return [None if verdict is None else float(all(share == 1.0 for share in verdict.shares)) for verdict in verdicts]
 
 
+@reads("the last fenced block that defines what the tests use, else the whole response")
 def code_fraction(
     prompts: Sequence[object],
     completions: Sequence[str],
@@ -194,7 +210,7 @@ def program_of(
     for name, text in texts.items():
         if not isinstance(text, str | None) or (text is None and name.endswith("]")):
             raise InputError(f"row {row}: the column {name} holds {type(text).__name__}, but must hold text; fix the data.")
-    check, entry = "" if test is None else test, "" if entry_point is None else entry_point
+    check, entry = "" if test is None else _without_numpy(test), "" if entry_point is None else entry_point
     if inputs or outputs:
         if len(inputs) != len(outputs) or assertions or check:
             raise InputError(
@@ -202,6 +218,8 @@ def program_of(
                 "and no other test."
             )
         return program_of_inputs(last_code(completion), inputs, outputs)
+    if check and not entry and not _DEFINES_CHECK.search(check):  # a script of assertions, as in MBPP+
+        assertions, check = (*assertions, *_scripts(check, alone=not assertions)), ""
     if not (assertions or check):
         return None
     if check and not entry:
@@ -216,6 +234,50 @@ def program_of(
         entry_point=entry,
         prompt="" if combined is None else str(prompt),
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def _scripts(test: str, *, alone: bool) -> tuple[str, ...]:
+    """A script of further tests; without it, and with a warning, if it needs a package and there are other tests."""
+    try:
+        needed = [ast.unparse(node) for node in source.imports([ast.parse(test)]) if not _is_standard(node)]
+    except (SyntaxError, ValueError, RecursionError):
+        needed = []  # the sandbox says what is wrong with it
+    if alone or not needed:
+        return (test,)
+    _log.warning("programs are judged by `tests` alone: `test` needs `%s`, which the sandbox does not have", needed[0])
+    return ()
+
+
+@functools.lru_cache(maxsize=4096)
+def _without_numpy(test: str) -> str:
+    """A test whose `import numpy` is replaced by what it uses of it, if that is no more than `_NUMPY` has."""
+    try:
+        tree = ast.parse(test) if "numpy" in test else ast.Module([], [])
+    except (SyntaxError, ValueError, RecursionError):
+        return test  # the sandbox says what is wrong with it
+    lines = test.split("\n")
+    for node in tree.body:
+        if not (isinstance(node, ast.Import) and [alias.name for alias in node.names] == ["numpy"]):
+            continue
+        name = node.names[0].asname or "numpy"
+        used = {attribute.attr for attribute in ast.walk(tree) if _is_of(attribute, name)}
+        bare = sum(isinstance(other, ast.Name) and other.id == name for other in ast.walk(tree))
+        is_alone = lines[node.lineno - 1].partition("#")[0].strip() == ast.unparse(node)
+        if is_alone and bare == sum(_is_of(other, name) for other in ast.walk(tree)) and used <= _NUMPY_NAMES:
+            lines[node.lineno - 1] = _NUMPY.format(name=name)
+    return "\n".join(lines)
+
+
+def _is_of(node: ast.AST, name: str) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name
+
+
+def _is_standard(node: ast.stmt) -> bool:
+    names = (
+        [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in getattr(node, "names", ())]
+    )
+    return all(name.partition(".")[0] in sys.stdlib_module_names for name in names)
 
 
 def _texts(values: Sequence[str] | None) -> tuple[str, ...]:

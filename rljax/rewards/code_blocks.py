@@ -1,10 +1,8 @@
 """Find the program in a response: a fenced block, or the whole response."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
-
-from rljax.records import documented
 
 LONGEST_RESPONSE = 200_000
 """Number of characters of a response that are read, counted from its end."""
@@ -14,10 +12,14 @@ _FENCE = re.compile(r"(```+|~~~+)(.*)")
 _DEFINITION = re.compile(
     r"^(?:async[ \t]+)?(?:def|class)[ \t]+([^\W\d]\w*)|^([^\W\d]\w*)[ \t]*(?::[^=\n]*)?=(?!=)", re.MULTILINE
 )
+_TRIPLE = re.compile(r"'{3}|\"{3}")
+_PRINTS = re.compile(r"^[^\n#'\"]*\b(?:print|write|writelines)[ \t]*\(", re.MULTILINE)
+_RETURNS = re.compile(r"^[ \t]*(?:return|yield)\b", re.MULTILINE)
+_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+_LANGUAGE_LINE = re.compile(r"\A\s*(?:python|py)[0-9.]*[ \t]*\n", re.IGNORECASE)
 _CODE_INDENT = 4  # a fence that is indented by this much more than the block is part of the block
 
 
-@documented
 class Fence(NamedTuple):
     """A line of a response that can open or close a block."""
 
@@ -33,7 +35,6 @@ class Fence(NamedTuple):
     """What follows them on the line; empty if there is nothing."""
 
 
-@documented
 class Block(NamedTuple):
     """A fenced block of a response."""
 
@@ -45,6 +46,8 @@ class Block(NamedTuple):
     """What follows the first fence on its line."""
     content: str
     """Its lines, without the indentation of the fence."""
+    closed: bool = True
+    """Whether a fence closes it."""
 
 
 def fences(text: str) -> Iterator[Fence]:
@@ -99,10 +102,10 @@ def blocks(text: str) -> list[Block]:
             found.append(_block(text, opening, fence.start - 1, fence.end))
             opening = None
         elif _is_python(fence.language) and not _encloses(opening, fence):
-            found.append(_block(text, opening, fence.start - 1, fence.start))
+            found.append(_block(text, opening, fence.start - 1, fence.start)._replace(closed=False))
             opening = fence
     if opening is not None:
-        found.append(_block(text, opening, len(text), len(text)))
+        found.append(_block(text, opening, len(text), len(text))._replace(closed=False))
     return found
 
 
@@ -114,10 +117,10 @@ def extracted_code(completion: str, names: Collection[str] = ()) -> str:
 
     1. the last block marked as Python that defines one of the names,
     2. the last block without a language that defines one of them,
-    3. the whole response, if it defines one of them outside its blocks,
+    3. what is outside the blocks, if it defines one of them: up to the fence that closes it, or the whole response,
     4. the last block marked as Python,
     5. the last block without a language,
-    6. the whole response.
+    6. the whole response, or what comes before a lone fence that closes it.
 
     Args:
         completion: a response. Only its last 200,000 characters are read.
@@ -133,16 +136,21 @@ def extracted_code(completion: str, names: Collection[str] = ()) -> str:
         'x = 2'
         >>> extracted_code("x = 3")
         'x = 3'
+        >>> extracted_code(chr(10).join(["def f(x):", "    return x", "```", "This is right."]))
+        'def f(x):\\n    return x\\n'
     """
-    text = completion[-LONGEST_RESPONSE:]
+    text = _after_thought(completion[-LONGEST_RESPONSE:], lambda text: defines(text, names))
     found = blocks(text)
     for contents in _of_python(found):
         defining = [content for content in contents if defines(content, names)]
         if defining:
-            return defining[-1]
+            return _without_end(defining[-1])
+    closed = _closed_program(text)
+    if defines(closed, names):
+        return closed
     edges = [0, *(edge for block in found for edge in (block.start, block.end)), len(text)]
     outside = "\n".join(text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True))
-    return text if defines(outside, names) else last_code(text)
+    return _without_end(text) if defines(outside, names) else _last_block(text)
 
 
 def last_code(completion: str) -> str:
@@ -152,15 +160,74 @@ def last_code(completion: str) -> str:
         completion: a response. Only its last 200,000 characters are read.
 
     Returns:
-        The last block marked as Python, else the last block without a language, else the whole response.
+        The last block marked as Python that prints, else what prints before a fence that closes it, else the last block marked as
+        Python, else the last one without a language, else the whole response.
 
     Example:
         >>> last_code(chr(10).join(["```python", "def f(): ...", "```", "better:", "```py", "print(input())", "```", "Done."]))
         'print(input())'
+        >>> last_code(chr(10).join(["print(input())", "```", "It prints", "```", "2", "```"]))
+        'print(input())\\n'
     """
-    text = completion[-LONGEST_RESPONSE:]
+    text = _after_thought(completion[-LONGEST_RESPONSE:], prints)
+    closed = _closed_program(text)
+    rest = text[text.index(closed) + len(closed) :].partition("\n")[2] if prints(closed) else text
+    printing = [content for content in _of_python(blocks(rest))[0] if prints(content)]
+    return _without_end(printing[-1]) if printing else closed if prints(closed) else _last_block(text)
+
+
+def prints(text: str) -> bool:
+    """Search a text for a call that prints, without parsing it.
+
+    Example:
+        >>> prints("x = int(input())\\nprint(x)"), prints("# print(x)"), prints("It prints 2.")
+        (True, False, False)
+    """
+    return _PRINTS.search(text) is not None
+
+
+def _last_block(text: str) -> str:
     python, bare = _of_python(blocks(text))
-    return [text, *bare[-1:], *python[-1:]][-1]
+    closed = _closed_program(text)
+    if closed[:1].isspace() or _RETURNS.search(closed):  # the body of a function that the prompt has begun
+        return closed
+    return _without_end([text, *([closed] if closed.strip() else []), *bare[-1:], *python[-1:]][-1])
+
+
+def _after_thought(text: str, is_program: Callable[[str], bool]) -> str:
+    """What follows the reasoning that a response begins with, if a program can be there."""
+    thought = _THOUGHT.match(text)
+    rest = "" if thought is None else text[thought.end() :]
+    return rest if rest and (is_program(rest) or blocks(rest)) else text
+
+
+def _closed_program(text: str) -> str:
+    """What comes before the first fence, if that is a lone one that closes it, because the prompt has opened it; else nothing.
+
+    A fence inside of a text in triple quotes is a part of the program.
+    """
+    quoted, opened = [], None
+    for mark in _TRIPLE.finditer(text):
+        if opened is None:
+            opened = mark
+        elif mark.group() == opened.group():
+            quoted.append((opened.start(), mark.end()))
+            opened = None
+    spans = iter(quoted)
+    start, end = next(spans, (len(text), len(text)))
+    for fence in fences(text):
+        while end <= fence.start:
+            start, end = next(spans, (len(text), len(text) + 1))
+        if not start <= fence.start < end:
+            return "" if fence.language else _LANGUAGE_LINE.sub("", text[: fence.start], count=1)
+    return ""
+
+
+def _without_end(program: str) -> str:
+    """Drop a fence behind the last line of a program, which in Python can only be a mistake."""
+    bare = program.rstrip()
+    last = bare.rpartition("\n")[2].lstrip()
+    return bare.rstrip("`") if last.endswith("```") and not last.startswith("`") else program
 
 
 def _of_python(found: list[Block]) -> tuple[list[str], list[str]]:

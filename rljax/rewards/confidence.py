@@ -18,7 +18,7 @@ _STATEMENT = re.compile(
     rf"([-+.%0-9][\w.,/%+-]*(?: ?[/%] ?[\w.,/%+-]*)?)[{_MARKS}]{{0,3}}[.,]?)",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(r"[0-9]+\.?[0-9]*|\.[0-9]+")
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+")
 
 
 def stated_confidence(text: str) -> float | None:

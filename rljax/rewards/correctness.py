@@ -64,6 +64,35 @@ def right_from(limit: float | int) -> Callable[[Reward], Reward]:
     return mark
 
 
+def reads(form: str) -> Callable[[Reward], Reward]:
+    """Say in which form a reward reads the answer of a response. A run shows it at its start, and so does `rljax explain REWARD`.
+
+    Args:
+        form: a noun phrase that follows "reads", such as "the number after the last ####".
+
+    Returns:
+        What marks a reward.
+
+    Example:
+        >>> @reads("the first word")
+        ... def first_word(completions, answer):
+        ...     return [float(c.split()[:1] == [a]) for c, a in zip(completions, answer)]
+        >>> form_of(first_word)
+        'the first word'
+    """
+
+    def mark(reward: Reward) -> Reward:
+        reward.reads = form  # pyright: ignore[reportAttributeAccessIssue]  a function holds attributes
+        return reward
+
+    return mark
+
+
+def form_of(reward: Callable) -> str | None:
+    """The form in which a reward reads answers; None if it does not say."""
+    return getattr(_inner(reward), "reads", None)
+
+
 def lowest_right(reward: Callable) -> float | int | None:
     """The lowest value of a correct answer, of a verifier with partial credit; None: any value above 0 is one.
 

@@ -13,12 +13,16 @@ _MOST_BITS = 100_000
 _HIGHEST_POWER = 10_000
 _LARGEST_FACTORIAL = 3_000
 _DIGITS = re.compile(rf"\d{{{_LONGEST_NUMBER + 1}}}")
-_POWER = re.compile(r"(?:(\d+)|.)\^\{([^{}]*)\}")
+_POWER = re.compile(r"(?:(?<!\d)(\d+)|.)\^\{([^{}]*)\}")
 _LARGE_IN_POWER = re.compile(r"\^\{[^^]*\d{7}")
 _CHOSEN = re.compile(r"\\binom\{[^{}]*\}\{ ?(\d+)")
 _MOST_CHOSEN = 20_000
 _LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]")
 _FACTORIAL = re.compile(r"(\d+) ?!")
+_INTEGER = re.compile(r"\d+")
+_MOST_DIGITS = 4
+_LARGE = "9" * 8  # a number that is too large as an exponent, written briefly
+_TOO_LARGE = "\0"
 _FACTORIAL_OF_FACTORIAL = re.compile(r"! ?[)}]* ?!")
 
 
@@ -53,17 +57,22 @@ def judgeable(text: str) -> bool:
 
 
 def _has_large_power(text: str) -> bool:
-    """Estimate the powers from the innermost ones outwards, each replaced by its value if that is a small number."""
-    while found := _POWER.search(text):
-        base, exponent = found[1], found[2].strip().lstrip("+-").strip()
-        value = "x"  # stands for something harmless, as a variable is
-        if exponent.isdecimal():
-            power = int(exponent)
-            bits = power * int(base).bit_length() if base else power
-            if bits > (_MOST_BITS if base else _HIGHEST_POWER):
-                return True
-            value = str(int(base) ** power) if base and bits <= 64 else "x" if base is None else "9" * _LONGEST_NUMBER
-        elif not _LETTER.search(exponent) and sum(len(number) for number in re.findall(r"\d+", exponent)) > 4:
-            return True  # a large number that is itself computed, such as 2^{3!\cdot 1000}
-        text = f"{text[: found.start()]}{value}{text[found.end() :]}"
+    """Estimate the powers from the innermost ones outwards, all of one depth at a time, each replaced by a small text."""
+    while _POWER.search(text):
+        replaced = _POWER.sub(lambda found: _estimate(found[1], found[2].strip().lstrip("+-").strip()), text)
+        if _TOO_LARGE in replaced:
+            return True
+        text = replaced
     return _LARGE_IN_POWER.search(text) is not None
+
+
+def _estimate(base: str | None, exponent: str) -> str:
+    """Replace a power: by its value if that is a small number, by many digits if it is a large one, else by a letter."""
+    if exponent.isdecimal():
+        power = int(exponent)
+        bits = power * int(base).bit_length() if base else power
+        if bits > (_MOST_BITS if base else _HIGHEST_POWER):
+            return _TOO_LARGE
+        return "x" if base is None else str(int(base) ** power) if bits <= 24 else _LARGE
+    computed = not _LETTER.search(exponent) and sum(map(len, _INTEGER.findall(exponent))) > _MOST_DIGITS
+    return _TOO_LARGE if computed else "x"  # a large number that is itself computed, such as 2^{3!\cdot 1000}

@@ -17,11 +17,11 @@ The form of an answer counts before its value does, and here conventions decide:
 import re
 from collections.abc import Callable
 
-from rljax.rewards.algebra import same_expression, same_relation
+from rljax.rewards.algebra import approximates, same_expression, same_relation
 from rljax.rewards.effort import judgeable
 from rljax.rewards.notation import plain
-from rljax.rewards.quantity import read_number, same_quantity, split_base, split_unit
-from rljax.rewards.shape import Piece, assignment, brackets, elements, is_name, matrix, pieces, relation
+from rljax.rewards.quantity import is_decimal, read_number, same_quantity, split_base, split_unit
+from rljax.rewards.shape import Piece, assignment, brackets, elements, is_name, matrix, pieces, quantity, relation
 from rljax.rewards.units import same_unit
 
 _COMMAND = re.compile(r"\\text\{[^{}]*\}|\\[a-zA-Z]+")
@@ -36,6 +36,9 @@ _CONDITION = re.compile(r"[a-zA-Z] ?(?:\\in ?(?:\\mathbb\{R\}|R) ?)?[|:]")
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 _WORDS_AT_END = re.compile(r"(.*?) ?\\text\{([^{}]*)\}")
 _SHORTEST_WORD = 4
+# Letters that are a product in any order, such as `xy`; others are a word or an order of points, such as `no` and `ABC`.
+_PRODUCT = re.compile(r"[abc]{2,3}|[b-df-hj-np-tv-z]{2,3}")
+_BARE_LETTERS = re.compile(r"[^\W\d_]+")
 _NUMERIC = re.compile(r"\\(?:frac|sqrt|cdot|pi|binom|div)(?![a-zA-Z])")
 _MOST_ELEMENTS = 50
 
@@ -68,6 +71,9 @@ def _equal(reference: str, answer: str) -> bool:
     reference, answer = _unwrapped(reference), _unwrapped(answer)
     if reference == answer or not (reference and answer):
         return bool(reference and answer)
+    value = None if relation(answer)[1] else quantity(reference)
+    if value is not None:
+        return _equal(value, answer)
     expected, actual = elements(_without_set(reference)), elements(_without_set(answer))
     if _is_region(reference) or _is_region(answer):
         regions = pieces(_without_set(reference)), pieces(_without_set(answer))
@@ -163,7 +169,9 @@ def _same_relations(reference: str, answer: str) -> bool:
     value, own_value = assignment(reference), assignment(answer)
     if not own_signs:
         return value is not None and _equal(value[1], answer)
-    if value is not None and own_value is not None and _same_name(value, own_value):
+    same_name = value is not None and own_value is not None and _same_name(value, own_value)
+    computed = set(own_signs) <= {"=", r"\approx"} and not _LETTER.search(_NUMERIC.sub("", "".join(actual)))
+    if value is not None and (same_name or computed):  # the latter is `3+4=7` for `x=7`
         return _states(value[1], actual)
     if signs == own_signs == [r"\in"]:
         return expected[0] == actual[0] and _equal(expected[1], actual[1])
@@ -192,10 +200,15 @@ def _states(reference: str, sides: list[str]) -> bool:
     if not sides[-1]:
         return False
     sides = [side for side in sides if side]
+    while len(sides) > 1 and is_decimal(sides[-1]) and not is_decimal(reference) and approximates(sides[-1], reference):
+        sides.pop()  # `\\sqrt{2}\\approx 1.414` states the exact value
     if len(sides) == 2 and is_name(sides[1]) and not is_name(sides[0]) and sides[1] != reference:
         sides.reverse()
     *claims, last = sides
-    return _equal(reference, last) and all(_may_equal(claim, reference) for claim in claims)
+    rounded = is_decimal(reference)
+    return _equal(reference, last) and all(
+        _may_equal(claim, reference) or (rounded and approximates(reference, claim)) for claim in claims
+    )
 
 
 def _may_equal(claim: str, reference: str) -> bool:
@@ -228,7 +241,8 @@ def _same_values(reference: str, answer: str) -> bool:
 def _same_words(reference: str, answer: str) -> bool:
     expected, actual = _words(reference), _words(answer)
     if r"\text" not in reference + answer and len(reference) < _SHORTEST_WORD:
-        return expected == actual or same_expression(reference, answer)  # `ab` may be a word or a product
+        is_product = _PRODUCT.fullmatch(reference) is not None or _BARE_LETTERS.fullmatch(answer) is None
+        return expected == actual or (is_product and same_expression(reference, answer))
     if expected is not None or actual is not None:
         return expected == actual
     ends = _WORDS_AT_END.fullmatch(reference), _WORDS_AT_END.fullmatch(answer)

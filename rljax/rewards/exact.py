@@ -4,8 +4,9 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 
-from rljax.rewards.correctness import verifier
+from rljax.rewards.correctness import reads, verifier
 from rljax.rewards.extract import final_answer, normalized
+from rljax.rewards.failure import Unstated
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
 
@@ -29,8 +30,9 @@ def same_answer(left: str, right: str) -> bool:
     return left == right
 
 
+@reads(r"the text after the last `#` of a response, to the end of its line, or the last `\boxed{...}`")
 @verifier
-def exact(prompts: Sequence[str], completions: Sequence[str], answer: Sequence[str], **columns: Sequence) -> list[float]:
+def exact(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence) -> list[float | None]:
     r"""Give 1 for a completion whose final answer equals the reference, else 0.
 
     Only the answer that the completion marks as final counts (see `final_answer`); the right number elsewhere in its text
@@ -39,11 +41,12 @@ def exact(prompts: Sequence[str], completions: Sequence[str], answer: Sequence[s
     Args:
         prompts: unused; every reward receives them.
         completions: the responses, one per prompt.
-        answer: the references: worked solutions that end with a final answer, or only the answer.
+        answer: the references: worked solutions that end with a final answer, or only the answer, as text or a number; None or
+            blank if there is none.
         columns: unused; every reward receives them.
 
     Returns:
-        1.0 or 0.0 for each completion.
+        1.0 or 0.0 for each completion; None without a reference.
 
     Example:
         >>> exact(["7+5="] * 3, ["7+5=12;#12", "#112", "12"], ["12"] * 3)
@@ -53,9 +56,12 @@ def exact(prompts: Sequence[str], completions: Sequence[str], answer: Sequence[s
     return [_score(completion, reference) for completion, reference in zip(completions, answer, strict=True)]
 
 
-def _score(completion: str, reference: str) -> float:
+def _score(completion: str, reference: object) -> float | None:
+    text = "" if reference is None else str(reference)
+    if not text.strip():
+        return None
     actual = final_answer(completion)
     if actual is None:
-        return 0.0
-    expected = final_answer(reference)
-    return float(same_answer(actual, normalized(reference) if expected is None else expected))
+        return Unstated()
+    expected = final_answer(text)
+    return float(same_answer(actual, normalized(text) if expected is None else expected))

@@ -17,14 +17,32 @@ LONGEST_READ = 200_000
 """Number of characters that are read, counted from the end of a text."""
 
 _GROUPED_NUMBER = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
-_PHRASE = re.compile(r"\banswer\**\s*(?:is|:|=)\s*:?\s*\**", re.IGNORECASE)
+_PHRASE = re.compile(
+    r"\banswer\**(?: (?:to|for|of) [^.:=\n]{1,80}?)?\s*(?:is|equals|(?:would|will|should|must) be|:|=)\s*:?\s*\**"
+    r"|(?:\*\*|#) ?(?:final )?answer\**\s*\n\s*",  # a heading
+    re.IGNORECASE,
+)
+_OPENING = re.compile(
+    r"(?:(?:now|thus|therefore|then|simply|just|exactly|precisely|indeed|given by|equal to|=)[,:]? )*", re.IGNORECASE
+)
+_ASIDE = re.compile(
+    r"[,;]? (?:which|because|since|as (?:we|it|the|there|required|expected|desired|wanted|stated|shown))\b", re.IGNORECASE
+)
+_EXCLAIMED = re.compile(r"[\d\w\s$,.%]+!+", re.ASCII)
+_WORDS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
+_EQUALS = re.compile(r"=|\\approx")
+_LETTER = re.compile(r"[a-zA-Z\\]")
+_IN_MATHEMATICS = re.compile(r"\$\$?([^$]+)\$\$?|\\[(\[]((?:[^\\]|\\[^)\]])*)\\[)\]]")
+_END_OF_LINE = " .*_`!"
 _SENTENCE_END = re.compile(r"\.(?:\s|$)")
 _CONCLUSION = re.compile(r"(?:\b(?:therefore|thus|hence)\b|∴)[,:]? ?((?:[a-z ]{0,60} )?)", re.IGNORECASE)
 _NO_CONCLUSION = frozenset("not no never than least most about nearly almost or if unless cannot".split())  # noqa: SIM905 - read as words
 _LONGEST_CONCLUSION = 200
 _LAST_LINE_MARK = "####"
 _OPEN, _CLOSE = "<answer>", "</answer>"
-_NUMBER_IN_TEXT = re.compile(r"(?<![\w.,])[-+]?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?(?!\w|\.[0-9])")
+_NUMBER_IN_TEXT = re.compile(
+    r"(?<![\w.,/])[-+]?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+|/[0-9]+)?(?!\w|\.[0-9]|/[0-9])"
+)
 
 
 def normalized(text: str) -> str:
@@ -104,10 +122,10 @@ def tagged_text(text: str) -> str | None:
 def stated_text(text: str) -> str | None:
     r"""Read the answer that a free-form solution states: in a box, in answer tags, after `####`, or in words.
 
-    The last balanced `\boxed{...}` counts. Without one, the content of the last `<answer>...</answer>` counts. Without either,
-    it is whichever comes later: the rest of the line after the last `####`, or the rest of the sentence after the last
-    "answer is" or "answer:". Without any of these, it is a number with or without a unit that ends the text after "therefore",
-    "thus" or "hence".
+    The last balanced `\boxed{...}` counts. Without one, it is whichever comes later: the rest of the line after the last `####`,
+    or the rest of the sentence after the last "answer is" or "answer:". In a text with `<answer>...</answer>`, only the content
+    of the last of these is searched, and it counts as a whole if it contains neither. Without any of these, the answer is a
+    number with or without a unit that ends the text after "therefore", "thus" or "hence".
 
     Args:
         text: a response, or a reference solution. Only its last 200,000 characters are read.
@@ -122,7 +140,9 @@ def stated_text(text: str) -> str | None:
         ('72', '72', None)
     """
     end = text[-LONGEST_READ:]
-    candidates = _last_boxed(end) or _last_tagged(end) or [*_last_marked(end), *_last_phrase(end)] or _conclusion(end)
+    tagged = _last_tagged(end)
+    inside = tagged[0][1] if tagged else end
+    candidates = _last_boxed(end) or [*_last_marked(inside), *_last_phrase(inside)] or tagged or _conclusion(end)
     if not candidates:
         return None
     _, answer = max(candidates)
@@ -166,37 +186,66 @@ def last_number(text: str) -> str | None:
 
 
 def stated_answer_or_last_number(text: str) -> str | None:
-    """Read the stated answer; if there is none, guess the last number.
+    """Read the stated answer; if there is none, guess. The answer is normalised.
 
     Args:
         text: a response.
 
     Returns:
-        The result of `stated_answer`, else that of `last_number`.
+        The result of `stated_text_or_last_number`, normalised.
 
     Example:
         >>> stated_answer_or_last_number("The answer is 5, not 6."), stated_answer_or_last_number("It is 72.")
         ('5, not 6', '72')
     """
-    stated = stated_answer(text)
-    return last_number(text) if stated is None else stated
+    read = stated_text_or_last_number(text)
+    return None if read is None else normalized(read) or None
 
 
 def stated_text_or_last_number(text: str) -> str | None:
-    """Read the stated answer as it is written; if there is none, guess the last number.
+    r"""Read the stated answer as it is written; if there is none, guess.
+
+    The guess is the value of the last line if that is a formula or an equation, or ends in one; else the last number. Where an
+    answer is stated in a sentence that is no formula, the guess is the sentence's number if it has only one.
 
     Args:
         text: a response.
 
     Returns:
-        The result of `stated_text`, else that of `last_number`.
+        The result of `stated_text`, else the guess; None if there is neither.
 
     Example:
         >>> stated_text_or_last_number("The answer is $5."), stated_text_or_last_number("It is 72.")
         ('$5', '72')
+        >>> stated_text_or_last_number("x = \\frac{3}{4}"), stated_text_or_last_number("The answer is the sum, 25")
+        ('\\frac{3}{4}', '25')
     """
-    stated = stated_text(text)
-    return last_number(text) if stated is None else stated
+    end = text[-LONGEST_READ:]
+    stated = stated_text(end)
+    if stated is not None and (
+        _last_boxed(end) or _last_tagged(end) or not _WORDS.search(plain(stated[:_LONGEST_CONCLUSION]))
+    ):
+        return stated
+    if stated is not None and (numbers := _NUMBER_IN_TEXT.findall(stated)):
+        return stated if len(numbers) > 1 or _is_quantity(stated) else last_number(stated)
+    return _last_value(end)
+
+
+def _is_quantity(text: str) -> bool:
+    """True for a number with or without a unit."""
+    return read_number(split_unit(plain(text[:_LONGEST_CONCLUSION])).core) is not None
+
+
+def _last_value(text: str) -> str | None:
+    """The right-hand side of the formula that ends a text, or its last number."""
+    line = text.rstrip(f"{_END_OF_LINE}\n").rpartition("\n")[2][-_LONGEST_CONCLUSION:]
+    spans = [found for found in _IN_MATHEMATICS.finditer(line) if not _NUMBER_IN_TEXT.search(line, found.end())]
+    formula = (spans[-1][1] or spans[-1][2]) if spans else line
+    value = _EQUALS.split(formula)[-1].strip(_END_OF_LINE)
+    sum_of_numbers = value == formula.strip(_END_OF_LINE) and not _LETTER.search(value)  # the question again, for example
+    if value and (_is_quantity(value) or not (sum_of_numbers or _WORDS.search(value))):
+        return value
+    return last_number(text)
 
 
 def _last_tagged(text: str) -> list[tuple[int, str]]:
@@ -218,7 +267,14 @@ def _last_phrase(text: str) -> list[tuple[int, str]]:
         return []
     last = found[-1]
     line = text[last.end() :].partition("\n")[0]
-    return [(last.start(), _SENTENCE_END.split(line, maxsplit=1)[0].strip("* "))]
+    return [(last.start(), _clause(_SENTENCE_END.split(line, maxsplit=1)[0].strip("* ")))]
+
+
+def _clause(sentence: str) -> str:
+    """Read what a sentence says the answer is: without words before it, a remark after it, or an exclamation mark."""
+    opening = _OPENING.match(sentence)
+    bare = _ASIDE.split(sentence[opening.end() if opening else 0 :], maxsplit=1)[0].strip()
+    return bare.rstrip("! ") if _EXCLAIMED.fullmatch(bare) else bare
 
 
 def _conclusion(text: str) -> list[tuple[int, str]]:

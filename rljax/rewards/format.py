@@ -3,9 +3,11 @@
 from collections.abc import Callable, Sequence
 
 from rljax.errors import InputError
+from rljax.rewards.correctness import reads
 from rljax.rewards.extract import final_answer
 
 
+@reads(r"a `#` with text after it, or a `\boxed{...}`")
 def has_final_answer(completions: Sequence[str], **columns: Sequence) -> list[float]:
     r"""Give 1 for a completion that states a final answer, right or wrong, else 0.
 
@@ -78,6 +80,7 @@ def tags(names: Sequence[str] = ("think", "answer")) -> Callable:
     return tagged
 
 
+@reads("`<think>...</think><answer>...</answer>` and nothing else")
 def think_answer(completions: Sequence[str], **columns: Sequence) -> list[float]:
     """Give 1 for `<think>...</think><answer>...</answer>` and nothing else, else 0.
 

@@ -1,8 +1,8 @@
 r"""Rewards for mathematics: the stated answer must equal the reference as a whole.
 
 Most answers are compared here, as text or as exact numbers with units. The rest goes to computer algebra in worker processes,
-because that may never finish: each pair has a time limit of two seconds. A pair that exceeds it is neither right nor wrong but
-`Failed`, and is counted as such. What can be seen to take too long, such as `10^{10^{10}}`, is wrong without being tried.
+because that may never finish: each pair has a time limit of two seconds. An answer that exceeds it is wrong, and counted apart
+(`Unfinished`), so that no model can stop a run. What can be seen to take too long, such as `10^{10^{10}}`, is not tried.
 
 Which forms of an answer are accepted is said in `rljax.rewards.equivalence` (lists, tuples, intervals, equations) and
 `rljax.rewards.quantity` (numbers, units, percents); where it is looked for, in `rljax.rewards.extract`.
@@ -12,17 +12,20 @@ import re
 from collections.abc import Callable, Sequence
 
 from rljax.errors import InputError
-from rljax.rewards.correctness import verifier
+from rljax.rewards.correctness import reads, verifier
 from rljax.rewards.effort import LONGEST_ALGEBRA, judgeable
 from rljax.rewards.exact import same_answer
 from rljax.rewards.extract import LONGEST_READ, normalized, stated_answer, stated_text, stated_text_or_last_number
-from rljax.rewards.failure import Failed
+from rljax.rewards.failure import Failed, Unfinished, Unstated
 from rljax.rewards.notation import plain
 from rljax.rewards.pool import shared_pool
 from rljax.rewards.quantity import same_quantity
 
 SECONDS = 2.0
 _MEMORY = 2 * 2**30
+_STATED = (
+    r"the last `\boxed{...}`, else `<answer>...</answer>`, else the text after `####` or after the words `the answer is`"
+)
 _IN_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _GSM8K = re.compile(r"\$?([+-]?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|[+-]?\.[0-9]+)")
 _AIME = re.compile(r"[0-9]{1,3}")
@@ -91,7 +94,8 @@ def math_reward(
 
     Returns:
         A reward that takes `prompts`, `completions`, `answer` (a worked solution, or the answer alone, as text or a number)
-        and `progress`. It returns None where the reference is None or blank, and `Failed` where a comparison failed.
+        and `progress`. It returns None where the reference is None or blank, and `Unfinished` where a comparison took
+        too long.
 
     Raises:
         InputError: `seconds` or `workers` is not positive. When the reward is called: a reference is neither text nor a number.
@@ -109,28 +113,28 @@ def math_reward(
         answer: Sequence,
         progress: Callable | None = None,
         **columns: Sequence,
-    ) -> list[float | Failed | None]:
+    ) -> list[float | None]:
         del prompts, columns
         references = [_reference(entry, position) for position, entry in enumerate(answer)]
         pairs = [
             None if reference is None else (read(completion), reference)
             for completion, reference in zip(completions, references, strict=True)
         ]
-        verdicts: dict[tuple[str | None, str], object] = {
-            (stated, expected): False if stated is None else settled(stated, expected)
-            for stated, expected in (pair for pair in pairs if pair is not None)
-        }
+        stated = [(pair[0], pair[1]) for pair in pairs if pair is not None and pair[0] is not None]
+        verdicts: dict[tuple[str | None, str], object] = {pair: settled(*pair) for pair in stated}
         open_pairs = [pair for pair, verdict in verdicts.items() if verdict is None]
-        comparisons = [{"reference": expected, "answer": stated} for stated, expected in open_pairs]
+        comparisons = [{"reference": expected, "answer": answer} for answer, expected in open_pairs]
         verdicts |= dict(zip(open_pairs, pool.map(comparisons, progress), strict=True))
-        return [None if pair is None else _as_reward(verdicts[pair]) for pair in pairs]
+        return [None if pair is None else _as_reward(verdicts.get(pair)) for pair in pairs]
 
     judged.__qualname__ = f"math_reward({read.__name__})"
     return verifier(judged)
 
 
-def _as_reward(verdict: object) -> float | Failed:
-    return verdict if isinstance(verdict, Failed) else float(bool(verdict))
+def _as_reward(verdict: object) -> float:
+    if verdict is None:
+        return Unstated()
+    return Unfinished(verdict.reason) if isinstance(verdict, Failed) else float(bool(verdict))
 
 
 def _reference(entry: object, position: int) -> str | None:
@@ -146,6 +150,7 @@ def _reference(entry: object, position: int) -> str | None:
     return answer if normalized(answer) else None
 
 
+@reads(_STATED)
 @verifier
 def math(
     prompts: Sequence[str],
@@ -153,7 +158,7 @@ def math(
     answer: Sequence,
     progress: Callable | None = None,
     **columns: Sequence,
-) -> list[float | Failed | None]:
+) -> list[float | None]:
     r"""Give 1 for a completion that states an answer which equals the reference mathematically, else 0.
 
     The answer is stated in a box, in answer tags, after `####` or after "the answer is". `math_reward` makes variants.
@@ -166,7 +171,8 @@ def math(
         columns: unused.
 
     Returns:
-        For each completion 1.0 or 0.0; None without a reference; `Failed` where the comparison failed.
+        For each completion 1.0 or 0.0; None without a reference; `Unfinished`, which counts as 0, where the comparison could not
+        be finished.
 
     Raises:
         InputError: a reference is neither text nor a number.
@@ -178,6 +184,7 @@ def math(
     return math_reward()(prompts, completions, answer, progress, **columns)
 
 
+@reads(f"{_STATED}; else the formula or equation that ends a response, else its last number")
 @verifier
 def math_or_last_number(
     prompts: Sequence[str],
@@ -185,7 +192,7 @@ def math_or_last_number(
     answer: Sequence,
     progress: Callable | None = None,
     **columns: Sequence,
-) -> list[float | Failed | None]:
+) -> list[float | None]:
     """Judge as `math` does, but take the last number of a completion that states no answer.
 
     This is a guess: a completion that happens to end with the right number earns the reward.
@@ -210,6 +217,7 @@ def math_or_last_number(
     return math_reward(read=stated_text_or_last_number)(prompts, completions, answer, progress, **columns)
 
 
+@reads("the number after the last `####`, alone on its line")
 @verifier
 def gsm8k(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence) -> list[float | None]:
     """Give 1 for a completion with the right number after its last `####`, as GSM8K writes its solutions, else 0.
@@ -241,7 +249,8 @@ def gsm8k(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, 
         if text.strip() and expected is None:
             raise InputError(f"the reference answer {position} is {text[-80:]!r}; GSM8K needs a number or `#### number`.")
         actual = _gsm8k_number(completion)
-        rewards.append(None if expected is None else float(actual is not None and same_answer(actual, expected)))
+        right = Unstated() if actual is None else float(same_answer(actual, "" if expected is None else expected))
+        rewards.append(None if expected is None else right)
     return rewards
 
 
@@ -252,6 +261,7 @@ def _gsm8k_number(text: str) -> str | None:
     return found[1].replace("$", "").replace(",", "") if found else None
 
 
+@reads("an integer from 0 to 999 that is stated as for math")
 @verifier
 def aime(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence) -> list[float | None]:
     r"""Give 1 for a completion that states the right integer from 0 to 999, with or without leading zeros, else 0.
@@ -283,5 +293,5 @@ def aime(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, *
             )
         actual = stated_answer(completion)
         right = actual is not None and reference is not None and _AIME.fullmatch(actual) and int(actual) == int(reference)
-        rewards.append(None if reference is None else float(bool(right)))
+        rewards.append(None if reference is None else Unstated() if actual is None else float(bool(right)))
     return rewards

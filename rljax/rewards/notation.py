@@ -8,7 +8,7 @@ import functools
 import re
 from types import MappingProxyType
 
-_DEEPEST = 50
+_DEEPEST = 20
 _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ"
 _SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"
 _CHARACTERS = {
@@ -32,41 +32,11 @@ _LOWERED = re.compile(f"[{_SUBSCRIPTS}]+")
 _RAISED_TO_PLAIN = str.maketrans(_SUPERSCRIPTS, "0123456789-+n")
 _LOWERED_TO_PLAIN = str.maketrans(_SUBSCRIPTS, "0123456789")
 
-_SPACES = (
-    ",",
-    ";",
-    ":",
-    " ",
-    ">",
-    "/",
-    "quad",
-    "qquad",
-    "enspace",
-    "thinspace",
-    "medspace",
-    "thickspace",
-    "hfill",
-    "space",
-)
+_SPACES = (*",;: >/", *"quad qquad enspace thinspace medspace thickspace hfill space".split())  # noqa: SIM905 - one line
 _NOTHING = (
-    *("!", "(", ")", "[", "]", "left", "right", "middle", "displaystyle", "textstyle", "scriptstyle", "limits", "nolimits"),
-    *(
-        "big",
-        "Big",
-        "bigg",
-        "Bigg",
-        "bigl",
-        "bigr",
-        "Bigl",
-        "Bigr",
-        "biggl",
-        "biggr",
-        "Biggl",
-        "Biggr",
-        "mathstrut",
-        "checkmark",
-    ),
-    "negthinspace",
+    *"!()[]",
+    *"left right middle displaystyle textstyle scriptstyle limits nolimits mathstrut checkmark negthinspace".split(),  # noqa: SIM905
+    *(f"{size}{side}" for size in ("big", "Big", "bigg", "Bigg") for side in ("", "l", "r")),
 )
 _COMMANDS = MappingProxyType(
     {
@@ -100,6 +70,7 @@ _TEXT_COMMANDS = r"text(?:bf|it|rm|sf|tt|up|normal|md)?|mbox|hbox|emph"
 _FONT_COMMANDS = r"math(?:rm|it|bf|sf|tt|normal)|operatorname\*?|boldsymbol|bm|pmb"
 _IN_TEXT = re.compile(rf"\\(?:{_TEXT_COMMANDS})\s*\{{([^{{}}]*)\}}")
 _IN_FONT = re.compile(rf"\\(?:{_FONT_COMMANDS})\s*(?:\{{([^{{}}]*)\}}|([a-zA-Z0-9]))")
+_POWER_IN_TEXT = re.compile(rf"\\((?:{_TEXT_COMMANDS}|{_FONT_COMMANDS})\s*\{{[^{{}}^]*)\^(?:\{{(-?\d)\}}|(\d)) ?\}}")
 _OLD_FONT = re.compile(r"\{\\(rm|it|bf|sf) ?([^{}]*)\}")
 _INVISIBLE = re.compile(r"\\(?:[hv]?phantom|[hv]space\*?|label|tag\*?)\s*(?:\{[^{}]*\}|.)")
 _SEPARATED_DIGITS = re.compile(r"(?<=\d)(?:\{,\}|,\\! ?|\\!, ?|\\!)(?=\d{3}(?!\d))")
@@ -129,7 +100,7 @@ def plain(text: str) -> str:
     Returns:
         LaTeX without sizes, fonts, redundant spaces and delimiters of mathematics; numbers without separators of thousands that
         cannot be anything else; `\$` for the currency, `°` for degrees, `\text{...}` for every kind of words. If the brackets
-        are nested deeper than 50 or the braces do not balance, the text itself.
+        or arguments are nested deeper than 20, or the braces do not balance, the text itself.
 
     Example:
         >>> plain(r"$\left( \dfrac{1}{2},\, 3 \right)$"), plain(r"12{,}345\text{ cm}^{2}"), plain("６０ º")
@@ -139,7 +110,7 @@ def plain(text: str) -> str:
     """
     if not 0 <= nesting(text) <= _DEEPEST:
         return text
-    text = text.strip().strip("*")  # bold in Markdown
+    original, text = text, text.strip().strip("*")  # bold in Markdown
     text = re.sub(r"√ ?(\d+)", r"\\sqrt{\1}", text)
     text = _RAISED.sub(lambda found: f"^{{{found[0].translate(_RAISED_TO_PLAIN)}}}", text)
     text = _LOWERED.sub(lambda found: f"_{{{found[0].translate(_LOWERED_TO_PLAIN)}}}", text)
@@ -147,6 +118,7 @@ def plain(text: str) -> str:
     text = text.replace("...", r"\ldots ").replace("<=", r"\le ").replace(">=", r"\ge ").replace("==", "=")
     text = _DEGREES.sub("°", _SEPARATED_DIGITS.sub("", _INVISIBLE.sub(" ", text)))
     text = _OLD_FONT.sub(r"\\math\1{\2}", text)
+    text = _POWER_IN_TEXT.sub(lambda found: rf"\{found[1]}}}^{{{found[2] or found[3]}}}", text)
     text = _IN_FONT.sub(_without_font, text)
     text = _IN_TEXT.sub(lambda found: rf"\text{{{' '.join(found[1].replace('~', ' ').split())}}} ", text)
     text = _COMMAND.sub(_one_command, text)
@@ -155,7 +127,10 @@ def plain(text: str) -> str:
     text = _GROUPED_BY_SPACE.sub(lambda found: found[0].replace(" ", ""), " ".join(text.split()))
     text = _CONJUNCTION.sub(lambda found: rf"\text{{{found[1]}}}" if found[1] else found[0], text)
     text = _GROUPED_BY_COMMA.sub(_joined_outside_brackets, text)
-    text = _Writer(text).until("")
+    try:
+        text = _Writer(text).until("")
+    except _TooDeepError:
+        return original
     return _REDUNDANT_SPACE.sub("", text).strip().rstrip(".,;:").rstrip()
 
 
@@ -195,12 +170,17 @@ _ARGUMENTS = MappingProxyType({r"\frac": 2, r"\binom": 2, r"\sqrt": 1, "^": 1, "
 _TOKEN = re.compile(r"\\[a-zA-Z]+ ?|\\.|\d+(?:\.\d+)?|.", re.DOTALL)
 
 
+class _TooDeepError(ValueError):
+    """An answer is nested too deeply to be written in one form."""
+
+
 class _Writer:
     r"""Puts the arguments of fractions, roots, powers and indices into braces: `\frac12` is `\frac{1}{2}`, `2^-1` is `2^{-1}`."""
 
     def __init__(self, text: str):
         self.tokens = _TOKEN.findall(text)
         self.tokens.reverse()  # the next token is the last one
+        self.depth = 0
 
     def until(self, closing: str) -> str:
         """Write all that comes before a closing bracket, which is dropped, or the end."""
@@ -213,7 +193,19 @@ class _Writer:
         return "".join(written)
 
     def item(self) -> str:
-        token = self.tokens.pop()
+        """Write a token with its arguments.
+
+        Raises:
+            _TooDeepError: arguments of arguments are nested too deeply, such as those of `^^^...`.
+        """
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise _TooDeepError
+        written = self.written(self.tokens.pop())
+        self.depth -= 1
+        return written
+
+    def written(self, token: str) -> str:
         name = token.strip()
         if name == "{":
             return f"{{{self.until('}')}}}"
@@ -226,17 +218,16 @@ class _Writer:
         return name + option + "".join(f"{{{self.argument(name)}}}" for _ in range(_ARGUMENTS[name]))
 
     def argument(self, command: str) -> str:
-        while self.tokens and not self.tokens[-1].strip():
-            self.tokens.pop()
-        if not self.tokens:
-            return ""
+        signs = ""
+        while self.tokens and (not self.tokens[-1].strip() or (self.tokens[-1] in "+-" and command == "^")):
+            signs += self.tokens.pop().strip()  # the sign of a power without braces is not LaTeX, but often written
+        return signs + self.unsigned(command) if self.tokens else signs
+
+    def unsigned(self, command: str) -> str:
         token = self.tokens[-1]
         if token == "{" or (token == "(" and command in ("^", r"\sqrt")):
             self.tokens.pop()
             return self.until("}" if token == "{" else ")")
-        if token in "+-" and command == "^":  # not LaTeX, but often written
-            self.tokens.pop()
-            return token + self.argument(command)
         if token[0].isdigit() and command not in ("^", "_"):
             self.tokens[-1:] = [token[1:], token[0]] if len(token) > 1 else [token]
         return self.item().strip()

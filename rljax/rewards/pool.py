@@ -21,7 +21,6 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
 from rljax.errors import InputError
-from rljax.records import documented
 from rljax.rewards.failure import Failed
 from rljax.rewards.pool_line import LONGEST_LINE, value_of
 from rljax.text import one_line
@@ -35,7 +34,6 @@ _STARTING = -1
 _IDLE = -2
 
 
-@documented
 @dataclass
 class _Worker:
     process: subprocess.Popen

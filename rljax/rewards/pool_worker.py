@@ -17,7 +17,6 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import NamedTuple
 
-from rljax.records import documented
 from rljax.rewards.failure import Failed
 from rljax.rewards.pool_line import line_of
 from rljax.rewards.sandbox import confine
@@ -26,7 +25,6 @@ from rljax.text import one_line
 Message = bytes | memoryview
 
 
-@documented
 class _Channel(NamedTuple):
     """Channel for results to the parent process."""
 

@@ -13,17 +13,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Int8
+from jaxtyping import Bool, Float, Float32, Float64, Int8
 
 from rljax.errors import InputError
-from rljax.records import documented
-from rljax.rewards.calling import Answer, Progress, ask, called_name, check_failures, read_answer, wait_for
-from rljax.rewards.combining import COMBINATIONS, Combination, weighted_sum
+from rljax.rewards.calling import Answer, Progress, ask, called_name, check_failures, has_failed, read_answer, wait_for
 from rljax.rewards.conversation import Messages, as_messages, reads_text
-from rljax.rewards.correctness import is_verifier, lowest_right
+from rljax.rewards.correctness import form_of, is_verifier, lowest_right
 from rljax.rewards.failure import Failures
 
 MAX_FAILURE_SHARE = 0.1
@@ -32,7 +31,66 @@ IN_MESSAGES = "Its completions are lists of messages, because the prompts are; -
 """Hint for a reward that raised on conversations."""
 
 
-@documented
+Combination = Callable[
+    [Float64[np.ndarray, "K N"], Bool[np.ndarray, "K N"], Float64[np.ndarray, "K"]], Float64[np.ndarray, "N"]
+]
+"""(rewards of K parts for N completions, which of them have an opinion, weights) -> one number for each completion; 0 where no part
+has an opinion."""
+
+
+def weighted_sum(
+    values: Float64[np.ndarray, "K N"], valid: Bool[np.ndarray, "K N"], weights: Float64[np.ndarray, "K"]
+) -> Float64[np.ndarray, "N"]:
+    """Sum of the weighted rewards that have a verdict, in 64 bits: 0.1 + 0.6 and 0.7 are then the same 32-bit number.
+
+    Args:
+        values: r, rewards of K parts.
+        valid: which of them have an opinion.
+        weights: w, of the parts.
+
+    Example:
+        >>> values, valid = np.float64([[1, 2], [3, 0]]), np.array([[True, True], [True, False]])
+        >>> weighted_sum(values, valid, np.float64([1, 0.5])).tolist()
+        [2.5, 2.0]
+    """
+    total = np.zeros(values.shape[1], np.float64)
+    for weight, row, has_opinion in zip(weights, values, valid, strict=True):
+        total += weight * np.where(has_opinion, row, np.float64(0))
+    return total
+
+
+def least(
+    values: Float64[np.ndarray, "K N"], valid: Bool[np.ndarray, "K N"], weights: Float64[np.ndarray, "K"]
+) -> Float64[np.ndarray, "N"]:
+    """The smallest of the weighted rewards that have an opinion: what one part overrates gains nothing while another does not.
+
+    ::
+
+        r = min_k w_k r_k
+
+    The parts need scores of the same scale, as those of reward models that were trained alike on the same pairs.
+
+    Args:
+        values: r, rewards of K parts.
+        valid: which of them have an opinion.
+        weights: w, of the parts.
+
+    Example:
+        >>> values, valid = np.float64([[1, 2], [-3, 0]]), np.array([[True, True], [True, False]])
+        >>> least(values, valid, np.float64([1, 0.5])).tolist()
+        [-1.5, 2.0]
+
+    Source:
+        Coste et al., "Reward Model Ensembles Help Mitigate Overoptimization", arXiv:2310.02743, worst-case optimisation.
+    """
+    smallest = np.where(valid, weights[:, None] * values, np.float64(np.inf)).min(axis=0)
+    return np.where(valid.any(axis=0), smallest, np.float64(0))
+
+
+COMBINATIONS: MappingProxyType[str, Combination] = MappingProxyType({"sum": weighted_sum, "min": least})
+"""Name in `--reward-combine` -> the function."""
+
+
 class Scores(NamedTuple):
     """The rewards of N completions: the weighted sum, and each part separately."""
 
@@ -60,7 +118,7 @@ class Weighted:
     Args:
         rewards: the functions, by the names of their parts.
         weights: a finite number for each of those names.
-        total: makes one number of the parts' rewards; see `rljax.rewards.combining`.
+        total: makes one number of the parts' rewards; see `COMBINATIONS`.
         name: how it is called as a part of another one.
 
     Raises:
@@ -118,7 +176,7 @@ def combine(rewards: Sequence[Callable], weights: Sequence[float] | None, how: s
         rewards: the functions. Their names are the names of the parts, that of a `Weighted` its own; a second one of a name is
             NAME_2.
         weights: one for each; None for 1 each.
-        how: a key of `rljax.rewards.combining.COMBINATIONS`.
+        how: a key of `COMBINATIONS`.
 
     Returns:
         The weighted sum, or the minimum; a single reward without a weight as it is.
@@ -156,6 +214,28 @@ def has_verifier(reward: Callable) -> bool:
         (True, False)
     """
     return any(map(is_verifier, _leaves(reward)))
+
+
+def only_subtracts(reward: Callable) -> bool:
+    """True if a reward is a sum whose parts all have negative weights, as the rules of a constitution.
+
+    Example:
+        >>> only_subtracts(Weighted({"long": len}, {"long": -1.0})), only_subtracts(len)
+        (True, False)
+    """
+    return isinstance(reward, Weighted) and all(weight < 0 for weight in reward.flat().weights.values())
+
+
+def forms_of(reward: Callable) -> dict[str, str]:
+    """The form in which each part of a reward reads answers, by the part's name; parts that do not say are left out.
+
+    Example:
+        >>> from rljax.rewards import BY_NAME
+        >>> forms_of(Weighted({"aime": BY_NAME["aime"], "length": len}, {"aime": 1, "length": -0.01}))
+        {'aime': 'an integer from 0 to 999 that is stated as for math'}
+    """
+    forms = {called_name(leaf).rpartition(".")[2]: form_of(leaf) for leaf in _leaves(reward)}
+    return {name: form for name, form in forms.items() if form is not None}
 
 
 def needs_all_hosts(reward: Callable | None) -> bool:
@@ -234,8 +314,10 @@ def answers_of(
     max_failure_share: float | int = MAX_FAILURE_SHARE,
     progress: Progress | None = None,
     chats: Sequence[Messages | None] | None = None,
+    seconds: float | int | None = None,
 ) -> list[Answer]:
-    """Call each part of a reward once, the parts of a part too, and read its answer; the arguments are those of `judge`.
+    """Call each part of a reward once, the parts of a part too, and read its answer; the arguments are those of `judge`,
+    and the time limit of each call.
 
     The answers of several calls can be joined (`rljax.rewards.calling.joined`) before `scores_of` counts their failures.
 
@@ -253,9 +335,17 @@ def answers_of(
     chat_prompts, chat_completions = (prompts, completions) if chats is None else as_messages(prompts, completions, chats)
     returned = wait_for(
         [
-            ask(part, chat_prompts if chat else prompts, chat_completions if chat else completions, columns, progress)
+            ask(
+                part,
+                chat_prompts if chat else prompts,
+                chat_completions if chat else completions,
+                columns,
+                progress,
+                seconds,
+            )
             for part, chat in zip(parts, in_chat, strict=True)
-        ]
+        ],
+        seconds,
     )
     answers = []
     for part, value, chat in zip(parts, returned, in_chat, strict=True):
@@ -279,34 +369,51 @@ def scores_of(reward: Callable, answers: Sequence[Answer], *, max_failure_share:
     Raises:
         InputError: more than the allowed share of completions failed.
     """
+    scores = _exact_scores(reward, answers, max_failure_share)
+    parts = {name: values.astype(np.float32) for name, values in scores.parts.items()}
+    return Scores(scores.total.astype(np.float32), scores.valid, parts, scores.failures, scores.failed, scores.correct)
+
+
+class _ExactScores(NamedTuple):
+    """Scores in 64 bits, so that no sum of a few rewards is rounded before all are added."""
+
+    total: Float64[np.ndarray, "N"]
+    valid: Bool[np.ndarray, "N"]
+    parts: dict[str, Float64[np.ndarray, "N"]]
+    failures: dict[str, Failures]
+    failed: Int8[np.ndarray, "N"]
+    correct: Float32[np.ndarray, "N"] | None
+
+
+def _exact_scores(reward: Callable, answers: Sequence[Answer], max_failure_share: float | int) -> _ExactScores:
     parts = _as_sum(reward)
     count = len(answers[0].values)
     valid, failed, rest = np.zeros(count, bool), np.zeros(count, np.int8), iter(answers)
     read = {}
     for name, part in parts.rewards.items():
         own = list(islice(rest, len(_leaves(part))))
-        read[name] = (scores_of if isinstance(part, Weighted) else _of_one)(part, own, max_failure_share=max_failure_share)
+        read[name] = (_exact_scores if isinstance(part, Weighted) else _of_one)(part, own, max_failure_share)
         valid |= read[name].valid
-        failed = np.where(failed > 0, failed, read[name].failed)
+        failed = np.where(has_failed(failed) | (read[name].failed == 0), failed, read[name].failed)
     opinions = np.stack([own.valid for own in read.values()])
-    weights = np.array([parts.weights[name] for name in read], np.float32)
+    weights = np.array([parts.weights[name] for name in read], np.float64)
     total = parts.total(np.stack([own.total for own in read.values()]), opinions, weights)
-    valid &= failed == 0
-    values = {name: np.where(own.valid, own.total, np.float32(np.nan)) for name, own in read.items()}
+    valid &= ~has_failed(failed)
+    values = {name: np.where(own.valid, own.total, np.nan) for name, own in read.items()}
     failures = {name: Failures(*map(sum, zip(*own.failures.values(), strict=True))) for name, own in read.items()}
     decided = [own.correct for own in read.values() if own.correct is not None]
     correct = np.where(valid, _all_right(np.stack(decided)), np.float32(np.nan)) if decided else None
-    return Scores(np.where(valid, total, np.float32(0)), valid, values, failures, failed, correct)
+    return _ExactScores(np.where(valid, total, 0.0), valid, values, failures, failed, correct)
 
 
-def _of_one(reward: Callable, answers: Sequence[Answer], *, max_failure_share: float | int) -> Scores:
-    """As `scores_of`, for a reward without parts and its one answer."""
+def _of_one(reward: Callable, answers: Sequence[Answer], max_failure_share: float | int) -> _ExactScores:
+    """As `_exact_scores`, for a reward without parts and its one answer."""
     (answer,) = answers
     check_failures(answer, called_name(reward), max_failure_share)
     limit = lowest_right(reward)
     right = np.where(answer.valid, answer.values > 0 if limit is None else answer.values >= limit, np.float32(np.nan))
-    correct = right if is_verifier(reward) else None
-    return Scores(answer.values, answer.valid, {}, {"": answer.failures}, answer.failed, correct)
+    correct = right.astype(np.float32) if is_verifier(reward) else None
+    return _ExactScores(answer.values, answer.valid, {}, {"": answer.failures}, answer.failed, correct)
 
 
 def _leaves(reward: Callable) -> list[Callable]:
@@ -361,39 +468,3 @@ def score(
     """
     scores = judge(reward, prompts, completions, columns, max_failure_share=max_failure_share)
     return scores.total, scores.valid
-
-
-def weighted_scores(
-    rewards: Mapping[str, Callable],
-    weights: Mapping[str, float | int],
-    prompts: Sequence[str],
-    completions: Sequence[str],
-    columns: Mapping[str, Sequence],
-    *,
-    max_failure_share: float | int = MAX_FAILURE_SHARE,
-) -> Scores:
-    """Judge the same completions with several rewards, and sum them with weights.
-
-    Args:
-        rewards: the functions, by the names of their parts.
-        weights: a finite number for each of those names.
-        prompts: N prompts.
-        completions: one per prompt.
-        columns: extra data by name, N entries each.
-        max_failure_share: as in `judge`.
-
-    Returns:
-        The weighted sum and every part of it.
-
-    Raises:
-        ValueError: for the reasons `judge` gives.
-        InputError: for the reasons `Weighted` and `judge` give.
-
-    Example:
-        >>> from rljax.rewards import BY_NAME
-        >>> two = {name: BY_NAME[name] for name in ("exact", "format")}
-        >>> scores = weighted_scores(two, {"exact": 1.0, "format": 0.1}, ["1+1="] * 2, ["#2", "#3"], {"answer": ["2"] * 2})
-        >>> scores.total.round(2).tolist(), scores.parts["exact"].tolist()
-        ([1.100000023841858, 0.10000000149011612], [1.0, 0.0])
-    """
-    return judge(Weighted(rewards, weights), prompts, completions, columns, max_failure_share=max_failure_share)

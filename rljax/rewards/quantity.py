@@ -7,7 +7,6 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
-from rljax.records import documented
 from rljax.rewards.units import Unit, is_measure, read_unit, same_unit
 
 _LONGEST_NUMBER = 400
@@ -22,15 +21,8 @@ _REPEATING = re.compile(r"(\d*)\.(\d*?)(?:\\(?:overline|bar|dot) ?\{? ?(\d+) ?\}
 _BASE = re.compile(r"([0-9A-Za-z]+(?:\.[0-9A-Za-z]+)?)_\{(?:\\text\{)?(\w+)\}?\}")
 _BASE_IN_WORDS = re.compile(r"\(?(?:\\text\{)?(?:in )?base[- ]?\}? ?(\w+)\}?\)?$")
 _BASE_NAMES = {
-    "two": "2",
-    "three": "3",
-    "four": "4",
-    "five": "5",
-    "six": "6",
-    "seven": "7",
-    "eight": "8",
-    "nine": "9",
-    "ten": "10",
+    name: str(number)
+    for number, name in enumerate(("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"), 2)
 }
 _MONEY_BEFORE = re.compile(r"([+-]?) ?(\\\$|[€£¥₹]|\\text\{(?:USD|US\\\$|Rs\.?|EUR)\}) ?([+-]?)")
 _END = re.compile(
@@ -43,7 +35,6 @@ _ONE_LETTER = re.compile(r"[a-zA-Z](?:\^\{\d\})?")
 _UNIT_LETTER = re.compile(rf"([+-]? ?{_D})( ?)([a-zA-Z](?:\^\{{[23]\}})?)")
 
 
-@documented
 class Quantity(NamedTuple):
     """An answer and the unit after it."""
 
@@ -203,12 +194,16 @@ def split_unit(text: str) -> Quantity:
     if (before := _MONEY_BEFORE.match(core)) and before.end() < len(core):
         read = read_unit(before[2].replace(r"\$", "$").removeprefix(r"\text{").removesuffix("}"))
         core, unit = before[1] + before[3] + core[before.end() :], () if read is None else read[1]
+    texts = 0  # of words in a text command; a second one is no unit, unless it stands below a fraction bar
     while found := _END.search(core):
         words = core[found.start() :] if found["words"] is None else f"{found['words']}{found['power'] or ''}"
         if found["sign"] == "°" and _ANGLE.search(core):
             break  # the degrees of an angle, and not of the answer
         over = found["words"] is not None and found[0].strip().startswith("/")
+        texts += found["words"] is not None and bool(found["words"].strip()) and not over
         read = read_unit(words.replace(r"\text{", "").replace("}", "") if found["words"] is None else words)
+        if texts > 1:
+            return Quantity(text.strip(), 1, ())
         if read is None or not core[: found.start()].strip() or scale * read[0] > 10**15:
             break
         core, scale, unit = core[: found.start()].strip(), scale * read[0], (("/",) if over else ()) + read[1] + unit
@@ -249,9 +244,9 @@ def same_quantity(reference: str, answer: str) -> bool | None:
     expected, actual = split_unit(reference), split_unit(answer)
     left, right = read_number(expected.core), read_number(actual.core)
     if right is None and left is not None:
-        actual = _with_letter(actual, expected.unit, alone=not expected.unit)
+        actual = _with_letter(actual, expected.unit, spaced=True)
     elif left is None and right is not None:
-        expected = _with_letter(expected, actual.unit, alone=False)
+        expected = _with_letter(expected, actual.unit, spaced=False)
     left, right = read_number(expected.core), read_number(actual.core)
     if left is None or right is None:
         return None
@@ -269,13 +264,13 @@ def same_quantity(reference: str, answer: str) -> bool | None:
     return left * expected.scale == right * actual.scale
 
 
-def _with_letter(quantity: Quantity, unit: Unit, *, alone: bool) -> Quantity:
-    """Read a letter after a number as its unit: if that is the unit of the other side, or `5 m` if the other side has no letter."""
+def _with_letter(quantity: Quantity, unit: Unit, *, spaced: bool) -> Quantity:
+    """Read a letter after a number as its unit: if that is the unit of the other side, or if a space before it is enough."""
     found = _UNIT_LETTER.fullmatch(quantity.core)
     read = read_unit(found[3]) if found else None
     if found is None or read is None or quantity.unit or not all(is_measure(word) for word in read[1]):
         return quantity
-    return Quantity(found[1], 1, read[1]) if read[1] == unit or (alone and found[2]) else quantity
+    return Quantity(found[1], 1, read[1]) if read[1] == unit or (spaced and found[2]) else quantity
 
 
 def split_base(text: str) -> tuple[str, str | None]:
@@ -293,7 +288,7 @@ def split_base(text: str) -> tuple[str, str | None]:
     """
     found = _BASE.fullmatch(text)
     if found and (found[1][0].isdigit() or found[1].isupper()):
-        return found[1], _BASE_NAMES.get(found[2].lower(), found[2])
+        return found[1], _BASE_NAMES.get(str(found[2]).lower(), found[2])
     if (found := _BASE_IN_WORDS.search(text)) and text[: found.start()].strip().isalnum():
-        return text[: found.start()].strip(), _BASE_NAMES.get(found[1].lower(), found[1])
+        return text[: found.start()].strip(), _BASE_NAMES.get(str(found[1]).lower(), found[1])
     return text, None

@@ -11,9 +11,9 @@ from functools import cache
 from typing import Any
 
 from rljax.importing import check_optional, import_optional
-from rljax.rewards.correctness import right_from
+from rljax.rewards.correctness import reads, right_from
 from rljax.rewards.extract import tagged_text
-from rljax.rewards.failure import Failed
+from rljax.rewards.failure import Failed, Unfinished
 from rljax.rewards.pool import shared_pool
 
 PACKAGE = "reasoning_gym"
@@ -34,6 +34,7 @@ def final_answer(completion: str) -> str:
     return (completion if found is None else found).strip()
 
 
+@reads("the last `<answer>...</answer>`, else the whole response")
 @right_from(1.0)
 def reasoning_gym(
     prompts: Sequence[str],
@@ -52,7 +53,8 @@ def reasoning_gym(
         columns: unused.
 
     Returns:
-        The score of each completion, in [0, 1]; None where the problem is of another kind, `Failed` where scoring failed.
+        The score of each completion, in [0, 1]; None where the problem is of another kind, `Failed` where scoring failed,
+        `Unfinished`, which counts as 0, where it took too long.
 
     Raises:
         InputError: the package is not installed.
@@ -65,7 +67,10 @@ def reasoning_gym(
     pool = shared_pool(f"{own}score", seconds=SECONDS, memory=MEMORY_BYTES, begin=f"{own}load", confined=True)
     scores: list[Any] = [None] * len(completions)
     for position, score_of_answer in zip(judged, pool.map(items, progress), strict=True):
-        scores[position] = score_of_answer
+        if isinstance(score_of_answer, Failed) and score_of_answer.kind == "timed_out":
+            scores[position] = Unfinished(score_of_answer.reason)
+        else:
+            scores[position] = score_of_answer
     return scores
 
 

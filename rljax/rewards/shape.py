@@ -7,8 +7,6 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rljax.records import documented
-
 _TOKEN = re.compile(
     r"\\begin\{[a-zA-Z]+\*?\}|\\end\{[a-zA-Z]+\*?\}|\\text\{[^{}]*\}|\\[a-zA-Z]+ ?|\\.| (?:and|or) |.", re.DOTALL
 )
@@ -22,12 +20,16 @@ _MATRIX = re.compile(r"\\begin\{([pb]?matrix|smallmatrix|array)\}(?:\{[lcr|]*\})
 _NAME = re.compile(
     r"\\text\{[^{}]*\}|(?:[a-zA-Z]|\\(?:[a-z]*theta|alpha|beta|gamma|lambda|mu|[a-z]*phi|omega|sigma|varepsilon|delta|rho) ?)"
     r"'*(?:_\{[^{}]*\})?'*(?:\([^()]*\))?(?:\^\{-1\}\([^()]*\))?|[A-Z]{2,4}|m?\\(?:measured)?angle ?[A-Z]{1,3}"
-    r"|\\(?:overline|vec|mathbf) ?\{[a-zA-Z]+\}|[a-zA-Z]\^\{-1\}\([^()]*\)"
+    r"|\\(?:overline|vec|mathbf) ?\{[a-zA-Z]+\}|[a-zA-Z]\^\{-1\}\([^()]*\)|\|(?:[A-Z]{2}|[a-z])\|"
 )
+_PART_OF_QUANTITY = re.compile(
+    r"\\\|[a-z]\\\||_\{[^{}]*\}|\\(?:vec|overline|overrightarrow|mathbf|text|mathrm|operatorname) ?\{[^{}]*\}|[a-zA-Z]\([^()]*\)"
+    r"|\\(?:max|min|det|deg) ?[a-z](?![a-zA-Z])|[a-z]_\{\d+\}|\\[a-zA-Z]+"
+)
+_VALUE_OF_QUANTITY = re.compile(r"(?:[^a-zA-Z\\]|\\(?:frac|sqrt|pi|cdot|circ|text\{[^{}]*\}|%)(?![a-zA-Z]))+")
 _REALS = (r"\mathbb{R}", "R")
 
 
-@documented
 class Piece(NamedTuple):
     """One interval of numbers."""
 
@@ -129,8 +131,13 @@ def is_name(text: str) -> bool:
     Example:
         >>> is_name("x"), is_name("f(x)"), is_name("AB"), is_name(r"\text{Area}"), is_name("2x"), is_name("x+y")
         (True, True, True, True, False, False)
+        >>> is_name("(p,q)"), is_name("V_{1}:V_{2}"), is_name("|AB|"), is_name("(p,2)")
+        (True, True, True, False)
     """
-    return _NAME.fullmatch(text) is not None
+    around = brackets(text)
+    names = [text] if around is None else cut(around[1], lambda token: token == ",")[0]
+    parts = cut(names[0], lambda token: token == ":")[0] if len(names) == 1 and around is None else names
+    return all(_NAME.fullmatch(part) for part in parts)
 
 
 def assignment(text: str) -> tuple[str, str] | None:
@@ -149,6 +156,27 @@ def assignment(text: str) -> tuple[str, str] | None:
     if is_name(sides[0]):
         return sides[0], sides[-1]
     return (sides[1], sides[0]) if len(sides) == 2 and is_name(sides[1]) and sides[0] else None
+
+
+def quantity(text: str) -> str | None:
+    r"""The value in an equation that states one of a measured quantity: of points, vectors, sets, roots or a function.
+
+    An equation of variables, such as `x+y=6`, may be the answer itself, and has none.
+
+    Returns:
+        The right side: a number, or a set in braces; None for anything else.
+
+    Example:
+        >>> quantity(r"|\vec{a}|=6"), quantity(r"\frac{AB}{CD}=2"), quantity("x+y=6"), quantity(r"A\cup B=\{1,2\}")
+        ('6', '2', None, '\\{1,2\\}')
+    """
+    sides, signs = relation(text)
+    if signs != ["="] or not all(sides) or re.search("[a-z]", _PART_OF_QUANTITY.sub("", sides[0])):
+        return None
+    around = brackets(sides[1])
+    is_set = around is not None and around[0] == r"\{"
+    has_letter = re.search(r"[a-zA-Z\\]", sides[0]) is not None
+    return sides[1] if has_letter and (is_set or _VALUE_OF_QUANTITY.fullmatch(sides[1])) else None
 
 
 def matrix(text: str) -> list[list[str]] | None:

@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float32
 
 from rljax.errors import InputError
 from rljax.rewards.calling import called_name
-from rljax.rewards.exact import exact
 from rljax.text import one_line
 
 Step = tuple[int, float]
@@ -44,6 +43,8 @@ def equations(
         >>> equations(["7+5+9="], ["7+5=12;12+9=20;#20"], ["21"])
         [[(7, 1.0), (15, 0.0), (18, 0.0)]]
     """
+    from rljax.rewards.exact import exact  # noqa: PLC0415  other step rewards do without it
+
     del columns
     finals = exact(prompts, completions, answer)
     judged = []
@@ -52,7 +53,7 @@ def equations(
         for found in _EQUATION.finditer(completion):
             left, sign, right, result = found.groups()
             steps.append((found.end(), float(_OPERATORS[sign](int(left), int(right)) == int(result))))
-        judged.append([*steps, (len(completion), final)])
+        judged.append([*steps, (len(completion), 0.0 if final is None else float(final))])
     return judged
 
 

@@ -3,58 +3,16 @@ r"""Units and other words after a number: which words are a unit, and which unit
 import re
 from types import MappingProxyType
 
-_SAME = {
-    "mm": "millimeter millimetre",
-    "cm": "centimeter centimetre",
-    "dm": "decimeter decimetre",
-    "m": "meter metre",
-    "km": "kilometer kilometre",
-    "inch": "inche in",
-    "foot": "feet ft",
-    "yard": "yd",
-    "mile": "mi",
-    "mg": "milligram",
-    "g": "gram gm gramme",
-    "kg": "kilogram kilo",
-    "ounce": "oz",
-    "pound": "lb £",
-    "ml": "milliliter millilitre",
-    "l": "liter litre",
-    "gallon": "gal",
-    "second": "sec s",
-    "minute": "min",
-    "hour": "hr h",
-    "day": "",
-    "week": "wk",
-    "month": "",
-    "year": "yr",
-    "degree": "deg °",
-    "radian": "rad",
-    "celsius": "c",
-    "fahrenheit": "f",
-    "kelvin": "k",
-    "percent": "% percentage pct",
-    "dollar": "$ usd buck",
-    "cent": "¢ penny pennie",
-    "euro": "€ eur",
-    "rupee": "r ₹ inr",
-    "yen": "¥",
-    "newton": "n",
-    "joule": "j",
-    "watt": "w",
-    "volt": "v",
-    "amp": "ampere a",
-    "ohm": "",
-    "hertz": "hz",
-    "mole": "mol",
-    "acre": "",
-    "hectare": "ha",
-    "person": "people",
-    "child": "children",
-    "man": "men",
-    "woman": "women",
-}
-_NAME = MappingProxyType({word: name for name, words in _SAME.items() for word in (name, *words.split())})
+# The names of each unit, its usual one first.
+_SAME = """
+mm millimeter millimetre, cm centimeter centimetre, dm decimeter decimetre, m meter metre, km kilometer kilometre,
+inch inche in, foot feet ft, yard yd, mile mi, mg milligram, g gram gm gramme, kg kilogram kilo, ounce oz, pound lb £,
+ml milliliter millilitre, l liter litre, gallon gal, second sec s, minute min, hour hr h, day, week wk, month, year
+yr, degree deg °, radian rad, celsius c, fahrenheit f, kelvin k, percent % percentage pct, dollar $ usd buck, cent ¢
+penny pennie, euro € eur, rupee r ₹ inr, yen ¥, newton n, joule j, watt w, volt v, amp ampere a, ohm, hertz hz, mole
+mol, acre, hectare ha, person people, child children, man men, woman women
+"""
+_NAME = MappingProxyType({word: words.split()[0] for words in _SAME.split(",") for word in words.split()})
 _COMPOUND = MappingProxyType(
     {
         "mph": "mile / hour",
@@ -73,9 +31,18 @@ _NO_UNIT = frozenset(
     negative positive opposite inverse reciprocal factorial mod modulo base root power point to through until should would could
     can cannot must may might will do does did doesn don didn only almost nearly exactly it that this these those which what who
     where when why how he she they we you i think guess true right correct yes undefined infinite infinity other others another
-    else instead since because as at most dozen with without from""".split()  # noqa: SIM905 - a list would take 130 lines
+    else instead since because as at most dozen with without from zero one two three four five six seven eight nine ten eleven
+    twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety
+    third thirds fourth fourths fifth fifths sixth sixths seventh sevenths eighth eighths ninth ninths tenth tenths hundredth
+    hundredths thousandth thousandths hundreds thousands millions billions dozens pair pairs couple tens score scores gross
+    grand thou mil mill bil mn bn lakh lakhs crore crores fold""".split()  # noqa: SIM905 - a list would take 130 lines
 )
 _FILLERS = frozenset({"of", "the", "unit", "units", "total", "in", "all", "altogether", "each"})
+# Fractions and powers in words, and the letters that stand for them: `5 twelfths`, `5 quintillion`, `5 squared`, `5k`, `5 M`.
+_FACTOR = re.compile(
+    r"^\s*(?:(?:squared|cubed)\b|[kMB]\s*$)"
+    r"|\b(?:\w+teen|\w+tie|eleven|twelf|\w+illion)ths?\b|\b(?:qu|se|oc|no|de)\w+illions?\b"
+)
 _WORD = re.compile(r"(?:[^\W\d_]|[%$€£¥₹¢°])+(?:\^\{?-?\d\}?)?|/")
 _LONGEST = 5
 
@@ -99,7 +66,7 @@ def read_unit(text: str) -> tuple[int, Unit] | None:
         ((1, ('foot^2',)), (1, ('foot^2',)), (1, ('egg',)), (1000000, ('dollar',)), None)
     """
     bare = text.replace(".", "").replace("'s", "").replace("-", " ").replace("\\", "")
-    if re.search(r"[^\w\s%$€£¥₹¢°/^{}]|\d(?!\}?(?:$|[\s/]))|(?<![\^{-])\d", bare):
+    if _FACTOR.search(bare) or re.search(r"[^\w\s%$€£¥₹¢°/^{}]|\d(?!\}?(?:$|[\s/]))|(?<![\^{-])\d", bare):
         return None
     words = [word.lower() for word in _WORD.findall(re.sub(r"(?<!\w)per(?!\w)", "/", bare, flags=re.IGNORECASE))]
     if len(words) > _LONGEST or _NO_UNIT.intersection(words):

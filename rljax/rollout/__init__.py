@@ -1,4 +1,4 @@
-"""Floor 4: requests to an engine, environments, judging, and dynamic sampling."""
+"""Rollouts: requests to an engine, environments, judging, and dynamic sampling."""
 
 from rljax.lazy import lazy_names
 from rljax.rollout.collect import Collected, collect
@@ -6,8 +6,7 @@ from rljax.rollout.engine import DecodingEngine
 from rljax.rollout.environment import Environment, Step
 from rljax.rollout.groups import Groups, pad
 from rljax.rollout.judging import Judge
-from rljax.rollout.layout import Layout, lay_out
-from rljax.rollout.packing import Sequences, demonstrated, pack, sequences_of
+from rljax.rollout.layout import Layout, Sequences, demonstrated, lay_out, pack, sequences_of
 from rljax.rollout.request import Dialogue, DialogueEngine, Engine, Request, Response, Sampling, StreamingEngine
 from rljax.rollout.worker import RolloutWorker
 

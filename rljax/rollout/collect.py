@@ -5,28 +5,26 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from rljax.records import documented
 from rljax.rollout.groups import Groups, concatenate, take
 
 Place = TypeVar("Place")
 
 
-@documented
 class Collected(NamedTuple):
     """The groups of one rollout, and how they were collected."""
 
     groups: Groups
-    """The groups to train on: the wanted number, or fewer when the tries ran out."""
+    """The groups to train on: as many as requested, or fewer if the tries ran out."""
     surplus: Groups | None
-    """Kept groups of this rollout beyond the wanted number, for the next rollout."""
+    """Groups of this rollout that were kept but not needed; the next rollout may use them."""
     sampled: Groups
     """All groups sampled in this call, kept or not; averages are taken over these."""
     tries: int
-    """Number of times that groups were sampled."""
+    """Number of calls that sampled groups."""
     filtered_ratio: float
-    """Share of the groups sampled in this call that were dropped."""
+    """Fraction of the groups sampled in this call that were dropped."""
     complete: bool
-    """Whether the wanted number was reached."""
+    """Whether there are as many groups as requested."""
 
 
 def collect(
@@ -44,15 +42,16 @@ def collect(
     that is not needed is dropped, so no group is ever older than one rollout.
 
     Args:
-        sample: draws fresh groups from a place on, such as a position among the prompts; gives the place after them, too.
-        place: where to begin.
+        sample: samples fresh groups from a starting place, such as a position in the prompts, and also returns the place after
+            them.
+        place: the place to start from.
         keep: returns which groups carry a training signal, `[P]`; None keeps all.
         wanted: number of groups to return.
         carried: the surplus of the previous rollout.
-        max_tries: largest number of calls of `sample`.
+        max_tries: largest number of calls to `sample`.
 
     Returns:
-        The place after all sampled groups, and `Collected`; with `complete` False when the tries ran out first.
+        The place after all sampled groups, and a `Collected`, whose `complete` is False if the tries ran out first.
     """
     spare = 0 if carried is None else carried.count
     kept: list[Groups] = []

@@ -1,4 +1,4 @@
-"""Fresh continuations from the middle of a response, and the Monte-Carlo value of a state that they estimate."""
+"""Continue responses from the middle, to estimate the Monte Carlo value of the states there."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from jaxtyping import Float, PRNGKeyArray
 from rljax.data.problem import Problem, reward_columns
 from rljax.errors import InputError
 from rljax.models import Params
-from rljax.records import documented, required
+from rljax.records import required
 from rljax.rewards.protocol import score
 from rljax.rollout.engine import draw_seeds
 from rljax.rollout.groups import Groups
@@ -17,9 +17,8 @@ from rljax.rollout.request import Request, Sampling, check_responses
 from rljax.rollout.worker import RolloutWorker
 
 
-@documented
 class State(NamedTuple):
-    """A response up to some token: the state that a critic evaluates before that token."""
+    """A response up to some token, which is the state that a critic evaluates before that token."""
 
     group: int
     """Index of the group in the rollout."""
@@ -29,9 +28,8 @@ class State(NamedTuple):
     """The first token that is not part of the state."""
 
 
-@documented
 class Prefix(NamedTuple):
-    """The first tokens of a response, or all of them: what a critic or a reward model gives a value."""
+    """The first tokens of a response, or all of them, to be evaluated by a critic or a reward model."""
 
     problem: Problem
     """The problem that the response answers."""
@@ -40,28 +38,28 @@ class Prefix(NamedTuple):
     tokens: tuple[int, ...]
     """Token ids after the prompt, without the end token."""
     text: str
-    """Text of these tokens, and of the end token, which has one if it is a token of text (`--stop-ids`): what a reward judges."""
+    """The text that a reward judges: these tokens decoded, followed by the end token if that is text (see `--stop-ids`)."""
     logp: tuple[float, ...]
-    """Log-probability of each of them under the policy before truncation, nats; for critics that read it."""
+    """Log-probability of each of these tokens under the policy before truncation, in nats; for critics that read it."""
     ended: bool
     """Whether the response ends here."""
     end: int | None = None
-    """The end token after these tokens, if one ended the response."""
+    """The end token that follows these tokens, if the response ended with one."""
 
 
 Value = Callable[[Sequence[Prefix]], Float[np.ndarray, "N"]]
-"""Prefixes -> how good each is, higher is better; NaN for one that has no value."""
+"""Maps prefixes to values, higher is better; NaN for a prefix without a value."""
 
 
 def prefixes_of(worker: RolloutWorker, groups: Groups) -> list[Prefix]:
-    """The responses of a rollout as prefixes, group after group; a place without a response is an empty one.
+    """Return the responses of a rollout as prefixes, group after group; a missing response gives an empty prefix.
 
     Args:
-        worker: the one that sampled the rollout.
+        worker: the worker that sampled the rollout.
         groups: the rollout.
     """
     problems, tokenizer = worker.prompts.problems, worker.judge.tokenizer
-    found = []
+    prefixes = []
     logp = required(groups.rollout.policy_logp, "rollout.policy_logp")
     for group, member in np.ndindex(groups.tokens.shape[:2]):
         attention = groups.attention[group, member]
@@ -69,7 +67,7 @@ def prefixes_of(worker: RolloutWorker, groups: Groups) -> list[Prefix]:
         end = end_token(tokens, worker.sampling)
         kept = tokens if end is None else tokens[:-1]
         prompt_id = int(groups.prompt_ids[group])
-        found.append(
+        prefixes.append(
             Prefix(
                 problem=problems[prompt_id],
                 prompt=tuple(worker.prompts.tokens[prompt_id]),
@@ -80,21 +78,21 @@ def prefixes_of(worker: RolloutWorker, groups: Groups) -> list[Prefix]:
                 end=end,
             )
         )
-    return found
+    return prefixes
 
 
 def end_token(tokens: Sequence[int], sampling: Sampling) -> int | None:
-    """The last token, if it is one that ends a response."""
+    """Return the last token if it is one that ends a response, else None."""
     return tokens[-1] if tokens and tokens[-1] in sampling.eos_ids else None
 
 
 def draw_states(groups: Groups, count: int, *, seed: int) -> list[State]:
-    """Draw the states before random tokens of a rollout: uniform over its response tokens, without replacement.
+    """Sample states of a rollout, uniformly over its response tokens and without replacement.
 
     Args:
         groups: a rollout.
         count: number of states, at most the number of response tokens.
-        seed: seed of the draw.
+        seed: random seed.
 
     Raises:
         ValueError: there are fewer tokens than states.
@@ -116,22 +114,24 @@ def continued_rewards(
     key: PRNGKeyArray,
     rows: int = 256,
 ) -> Float[np.ndarray, "S C"]:
-    """Sample continuations of each state and judge the whole responses; the mean of a row is the state's Monte-Carlo value.
+    """Sample continuations of each state and judge the completed responses.
+
+    The mean of a row is the state's Monte Carlo value.
 
     Args:
-        worker: the one that sampled the rollout; its token budget covers state and continuation together.
+        worker: the worker that sampled the rollout; its token budget covers state and continuation together.
         params: parameters of the policy.
         groups: the rollout that the states come from.
         states: the states to continue.
-        continuations: C, number of continuations of each state.
+        continuations: C, number of continuations per state.
         key: random key.
         rows: responses sampled at a time.
 
     Returns:
-        Reward of every continuation, `[S, C]`.
+        Reward of each continuation, `[S, C]`.
 
     Raises:
-        InputError: the reward had no opinion on some continuation, or failed.
+        InputError: the reward abstained on some continuation, or failed.
     """
     budget, tokenizer = worker.sampling.max_tokens, worker.judge.tokenizer
     prompt_ids = [int(groups.prompt_ids[state.group]) for state in states]
@@ -155,5 +155,5 @@ def continued_rewards(
     columns = reward_columns(problems)
     rewards, valid = score(worker.judge.reward, [problem.prompt for problem in problems], texts, columns)
     if not valid.all():
-        raise InputError("The reward had no opinion on some continuations, so states have no Monte-Carlo value.")
+        raise InputError("The reward abstained on some continuations, so some states have no Monte Carlo value.")
     return rewards.reshape(len(states), continuations)

@@ -1,4 +1,4 @@
-"""Checks of a user's decoder: the built-in engine must be able to sample with it."""
+"""Check that the built-in engine can sample with a user's decoder."""
 
 from collections.abc import Callable
 from functools import partial
@@ -31,34 +31,42 @@ _RETURNS = MappingProxyType(
 )
 
 
-def check_decoder(decoder: Decoder, params: Params, vocab_size: int, *, rows: int, prompt_length: int, budget: int) -> None:
-    """Refuse a decoder that cannot be sampled from, without computing anything.
+def check_decoder(
+    decoder: Decoder,
+    params: Params | PyTree[jax.ShapeDtypeStruct],
+    vocab_size: int,
+    *,
+    rows: int,
+    prompt_length: int,
+    budget: int,
+) -> None:
+    """Reject a decoder that cannot be sampled from; its functions are only traced, not run.
 
     Raises:
-        InputError: a function of it cannot be traced, returns logits of another shape, or a state whose shapes change.
+        InputError: one of its functions cannot be traced, returns logits of the wrong shape, or changes the shapes of the state.
     """
 
     def prompts(rows: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
         shape = (rows, prompt_length)
         return jax.ShapeDtypeStruct(shape, np.int32), jax.ShapeDtypeStruct(shape, np.bool_)
 
-    weights, begin, advance, insert, begin_small, grow = _trials(decoder, budget)
-    _, params = _traced("weights", weights, params)
+    weights, begin, advance, insert, begin_small, grow = _wrap_functions(decoder, budget)
+    _, params = _trace("weights", weights, params)
     token = jax.ShapeDtypeStruct((rows,), np.int32)
-    logits, state = _traced("begin", begin, params, *prompts(rows))
+    logits, state = _trace("begin", begin, params, *prompts(rows))
     _check_logits("begin", logits, (rows, vocab_size))
-    logits, advanced = _traced("advance", advance, params, token, state)
+    logits, advanced = _trace("advance", advance, params, token, state)
     _check_logits("advance", logits, (rows, vocab_size))
     _check_state("advance", state, advanced)
-    _, fresh = _traced("begin", begin, params, *prompts(rows + 1))
-    _, inserted = _traced("insert", insert, state, fresh, token)
+    _, fresh = _trace("begin", begin, params, *prompts(rows + 1))
+    _, inserted = _trace("insert", insert, state, fresh, token)
     _check_state("insert", state, inserted)
     if decoder.partition is not None:
         _check_partition("partition", decoder.partition, state)
     if decoder.grow is not None:
-        _, small = _traced("begin", begin_small, params, *prompts(rows))
-        _check_state("grow", state, _traced("grow", grow, small)[1])
-        _check_state("insert", state, _traced("insert", insert, state, small, token)[1])
+        _, small = _trace("begin", begin_small, params, *prompts(rows))
+        _check_state("grow", state, _trace("grow", grow, small)[1])
+        _check_state("insert", state, _trace("insert", insert, state, small, token)[1])
     if decoder.turns is not None:
         _check_turns(decoder.turns, params, vocab_size, rows=rows, slots=prompt_length + budget)
 
@@ -66,24 +74,24 @@ def check_decoder(decoder: Decoder, params: Params, vocab_size: int, *, rows: in
 def _check_turns(
     turns: TurnDecoder, params: PyTree[jax.ShapeDtypeStruct], vocab_size: int, *, rows: int, slots: int
 ) -> None:
-    """Refuse functions for turns that do not fit."""
+    """Reject functions for turns that do not fit together."""
     number = jax.ShapeDtypeStruct((rows,), np.int32)
-    _, state = _traced("turns", lambda: (None, turns.empty(rows, slots)))
+    _, state = _trace("turns", lambda: (None, turns.empty(rows, slots)))
     for length in (1, slots):
         tokens = jax.ShapeDtypeStruct((rows, length), np.int32)
-        logits, read = _traced("turns", turns.extend, params, tokens, number, number, state)
+        logits, read = _trace("turns", turns.extend, params, tokens, number, number, state)
         _check_logits("turns", logits, (rows, vocab_size))
         _check_state("turns", state, read)
     if (grow := turns.grow) is not None:
-        _, small = _traced("turns", lambda: (None, turns.empty(rows, 1)))
-        _check_state("turns.grow", state, _traced("turns.grow", lambda small: (None, grow(small, slots - 1)), small)[1])
+        _, small = _trace("turns", lambda: (None, turns.empty(rows, 1)))
+        _check_state("turns.grow", state, _trace("turns.grow", lambda small: (None, grow(small, slots - 1)), small)[1])
     if turns.partition is not None:
         _check_partition("turns.partition", turns.partition, state)
 
 
 @shared
-def _trials(decoder: Decoder, budget: int) -> tuple[Callable, ...]:
-    """The decoder's functions, each of arrays alone and with a pair as its result; `begin` with all its room and with none."""
+def _wrap_functions(decoder: Decoder, budget: int) -> tuple[Callable, ...]:
+    """Wrap the decoder's functions so that each takes only arrays and returns a pair; `begin` with full room and with none."""
 
     def weights(params: Params) -> tuple:
         return None, decoder.weights(params)
@@ -104,7 +112,7 @@ def _trials(decoder: Decoder, budget: int) -> tuple[Callable, ...]:
 
 
 def _check_state(name: str, before: PyTree, after: PyTree) -> None:
-    """Refuse a state whose arrays have changed their shapes."""
+    """Reject a state whose arrays have changed shape."""
     shown, expected = (
         str(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", state)) for state in (after, before)
     )
@@ -116,7 +124,7 @@ def _check_state(name: str, before: PyTree, after: PyTree) -> None:
 
 
 def _check_partition(name: str, partition: Partition, state: PyTree[jax.ShapeDtypeStruct]) -> None:
-    """Refuse a partition that does not fit an array of the state."""
+    """Reject a partition that does not fit an array of the state."""
     for path, leaf in tree_leaves_with_path(state):
         names, shape = path_names(path), tuple(leaf.shape)
         spec = partition(names, shape)
@@ -127,8 +135,8 @@ def _check_partition(name: str, partition: Partition, state: PyTree[jax.ShapeDty
             )
 
 
-def _traced(name: str, function: Callable, *arguments: PyTree) -> tuple:
-    """Shapes of the logits and the state that a decoder's function returns."""
+def _trace(name: str, function: Callable, *arguments: PyTree) -> tuple:
+    """Return the shapes of the logits and the state that a decoder's function returns."""
     try:
         logits, state = jax.eval_shape(function, *arguments)
     except Exception as error:  # a decoder is user code and may raise anything

@@ -1,6 +1,6 @@
-"""Dialogues: the turns of many episodes, of which each begins as soon as there is a row for it.
+"""Dialogues: turns of many episodes. Each turn begins as soon as a row is free.
 
-Axes: B rows that are decoded together, E rows that are read together, T tokens of each of them.
+Axes: B rows decoded together, E rows read together, T tokens of each of those.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,32 +17,32 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from rljax.errors import InputError
 from rljax.models import Decoder, Params, TurnDecoder
 from rljax.models.axes import spec_of
-from rljax.models.policy import Bound
 from rljax.parallel import fetch, put_rows, row_shards
-from rljax.records import documented, required
-from rljax.rollout.engine import Decoding, DecodingEngine, padded_length, rooms
-from rljax.rollout.request import Engine, Request, Response, check_responses
+from rljax.records import required
+from rljax.rollout.engine import Decoding, DecodingEngine
+from rljax.rollout.request import Dialogue, DialogueEngine, Engine, Request, Response, check_responses
 from rljax.rollout.sampling import Prompts, decode_weights, empty_rows
+from rljax.rollout.sizes import padded_length, rooms
 from rljax.rollout.slots import FittingSlots, turn_bytes, turn_rows
+from rljax.sharing import bound
 
 FEWEST_TOKENS = 8
 """Tokens of a row in the smallest program that reads a turn."""
 
 
-@documented
 class RowState(NamedTuple):
-    """State of rows that each have a length of their own."""
+    """State of rows of different lengths."""
 
     lengths: Int[Array, "B"]
-    """Tokens that were read of each row. A row whose turn has ended goes on reading; what it reads is forgotten."""
+    """Number of tokens read in each row. A row whose turn has ended keeps reading; those tokens are discarded."""
     state: PyTree
     """State of the `TurnDecoder`."""
 
 
 def row_decoder(turns: TurnDecoder) -> Decoder:
-    """Make a decoder of the functions that read turns."""
-    partition = None if turns.partition is None else Bound(_partition, turns)
-    return Decoder(Bound(_begin, turns), Bound(_advance, turns), partition=partition)
+    """Build a decoder from the functions that read turns."""
+    partition = None if turns.partition is None else bound(_partition, turns)
+    return Decoder(bound(_begin, turns), bound(_advance, turns), partition=partition)
 
 
 def _grow(turns: TurnDecoder, state: RowState, more: int) -> RowState:
@@ -83,52 +83,52 @@ def read_turns(
     first: Int[Array, "E"],
     count: Int[Array, "E"],
 ) -> Prompts:
-    """Read tokens behind the first ones of copies of some rows.
+    """Copy rows, and read tokens after the first `first` tokens of each copy.
 
     Args:
         turns: how the model reads.
         params: ready for reading.
         rows: B rows.
-        origin: the row that is copied.
-        tokens: from the left end of each row on.
-        first: tokens of the row before them.
-        count: tokens of each row.
+        origin: index of the row to copy.
+        tokens: the tokens to read, left-aligned.
+        first: number of tokens of the copied row to keep.
+        count: number of tokens to read in each copy.
     """
     copies = jax.tree.map(lambda leaf: leaf[origin], rows.state)
     logits, copies = turns.extend(params, tokens, first, count, copies)
     return Prompts(logits, RowState(first + count, copies))
 
 
-@documented
 class Reading(NamedTuple):
-    """Tokens that are read behind the first ones of a row, or of a new one."""
+    """Tokens to read after the beginning of a row, which may be new and empty."""
 
     origin: int
     """The row."""
     first: int
-    """Its tokens before them."""
+    """Number of the row's tokens that are kept before them."""
     tokens: tuple[int, ...]
     """The tokens."""
     rows: list[int]
-    """Rows that go on after them."""
+    """Rows that continue after these tokens."""
 
 
 class CachedDialogue:
-    """Turns that go on with what their rows have read.
+    """Turns that continue from the cache of their row.
 
-    A row stays with its episode until all others are taken and another episode waits; then the first one whose turn has ended and
-    that does not go on is given away. If its episode goes on later, its whole context is read again.
+    A row belongs to its episode until all rows are taken and another episode waits. Then the first row whose turn has ended, and
+    whose episode has no next turn waiting, is given to another episode. If its former episode continues later, the full context
+    is read again.
 
-    If the turns can `grow`, rows begin with the room of a long decode, and all get more as soon as one needs it.
+    If the decoder can `grow`, rows begin with little room, and all rows get more as soon as one needs it.
 
     Args:
-        engine: decodes the rows, `slots` at most. Its decoder has `turns`.
+        engine: decodes at most `slots` rows. Its decoder has `turns`.
         params: parameters of the policy.
-        requests: episode -> its first turn. No other context or turn may need more room than the longest prompt and the largest
-            budget of these.
+        requests: episode -> its first turn. No later context or turn may need more room than the longest prompt and the largest
+            budget of these requests.
 
     Attributes:
-        tokens_read: tokens of contexts that were read so far; a prompt of several rows counts once.
+        tokens_read: number of context tokens read so far; a prompt that several rows share counts once.
 
     Raises:
         InputError: there is no first turn.
@@ -145,7 +145,7 @@ class CachedDialogue:
         self.engine = turn_engine(engine, self.turns)
         rows = self.engine.batch_rows(self.params, begun, self.length, budget)
         room = budget if self.turns.grow is None else rooms(budget, self.length)[0]
-        sizes = {"rows": rows, "length": self.length, "budget": budget, "room": room}
+        sizes = {"rows": rows, "length": self.length, "budget": budget, "room": room, "kept": self.sampling.kept}
         empty = empty_rows(self.engine.decoder, self.params, **sizes, mesh=engine.mesh)
         self.decoding = Decoding(empty, np.full(rows, -1), room)
         self.requests = [begun[0]] * rows
@@ -156,11 +156,11 @@ class CachedDialogue:
         self.add(requests)
 
     def add(self, requests: Mapping[int, Request]) -> None:
-        """Let turns wait for a row.
+        """Queue turns until rows are free.
 
         Raises:
-            InputError: a turn is drawn in another manner than the first ones, needs more room, or has stop strings that the engine
-                cannot look for; or its episode has a turn already.
+            InputError: a turn has other sampling settings than the first ones, needs more room, or has stop strings that the engine
+                cannot find; or its episode already has a turn.
         """
         self.engine.check_stop(requests.values())
         for episode, request in requests.items():
@@ -181,7 +181,7 @@ class CachedDialogue:
             raise InputError(f"dialogue: the turn of episode {episode} has not ended, so another one cannot begin.")
 
     def draw(self) -> dict[int, Response]:
-        """Begin the turns that wait, as far as there are rows, and draw until an eighth of the rows or so have ended."""
+        """Begin waiting turns in free rows, and sample until about an eighth of the rows have ended."""
         for part in self._parts(self._readings()):
             self._begin(part)
         drawn = int((self.decoding.holder >= 0).sum())
@@ -192,18 +192,18 @@ class CachedDialogue:
         self._grow(longest + 1)
         self.decoding = self.decoding._replace(written=longest - self.length)
         self.decoding, ended = self.engine.draw_rows(self.params, self.decoding, self.requests, enough, self.sampling)
-        for row, response in ended.items():  # its last token was drawn and not read
+        for row, response in ended.items():  # its last token was sampled, but not read
             self.read[row] = (*self.requests[row].prompt_tokens, *response.tokens[:-1].tolist())
         return {required(self.episodes[row], "episode"): response for row, response in ended.items()}
 
     def _grow(self, tokens: int) -> None:
-        """Make room for so many tokens of a row."""
+        """Make room for this many tokens in each row."""
         while self.length + self.decoding.room < tokens:
             full = self.decoding._replace(written=self.decoding.room)
             self.decoding = self.engine.grow(full, self.sampling.max_tokens)
 
     def _readings(self) -> list[Reading]:
-        """Give rows to turns that wait; what has to be read for them, once for new rows with the same prompt."""
+        """Assign rows to waiting turns, and return what must be read for them: a prompt once for all new rows that share it."""
         row_of = {episode: row for row, episode in enumerate(self.episodes) if episode is not None}
         stays = {row_of[episode] for episode in self.waiting if episode in row_of}
         free = [row for row in np.flatnonzero(self.decoding.holder < 0).tolist() if row not in stays]
@@ -223,7 +223,7 @@ class CachedDialogue:
         return list(readings.values())
 
     def _parts(self, readings: Sequence[Reading]) -> Iterator[tuple[int, list[Reading]]]:
-        """Cut readings into parts of similar lengths: how many rows are read together, and what."""
+        """Divide readings into parts of similar lengths: the number of rows to read together, and the readings."""
         left = sorted(readings, key=lambda reading: -len(reading.tokens))
         while left:
             rows = turn_rows(len(self.requests), self._length(left[0]), self.devices)
@@ -231,11 +231,11 @@ class CachedDialogue:
             left = left[rows:]
 
     def _length(self, reading: Reading) -> int:
-        """Tokens that the longest row of a part is filled up to."""
+        """Length that the rows of a part are padded to, from its longest reading."""
         return min(self.room, max(FEWEST_TOKENS, 1 << (len(reading.tokens) - 1).bit_length()))
 
     def _begin(self, part: tuple[int, list[Reading]]) -> None:
-        """Read a part, and begin the turns of its rows."""
+        """Read one part, and begin the turns of its rows."""
         rows, readings = part
         self._grow(max(reading.first + len(reading.tokens) for reading in readings))
         tokens = np.zeros((rows, self._length(readings[0])), np.int32)
@@ -252,8 +252,8 @@ class CachedDialogue:
 
 
 def turn_engine(engine: DecodingEngine, turns: TurnDecoder) -> DecodingEngine:
-    """The engine of a dialogue: its rows have lengths of their own, and those that read a turn are copied."""
-    grow = None if turns.grow is None else Bound(_grow, turns)  # all rows and their copies have the same room
+    """Return the engine of a dialogue, whose rows have different lengths and are copied when they read a turn."""
+    grow = None if turns.grow is None else bound(_grow, turns)  # all rows and their copies have the same room
     decoder, slots = row_decoder(turns)._replace(grow=grow), engine.slots
     if isinstance(slots, FittingSlots):
         slots = replace(slots, decoder=decoder, peak=turn_bytes)
@@ -261,10 +261,10 @@ def turn_engine(engine: DecodingEngine, turns: TurnDecoder) -> DecodingEngine:
 
 
 class Rereading:
-    """Turns of any engine, which reads the whole context for each of them. All turns that wait are drawn together.
+    """Turns of any engine, which reads the full context of each turn. All waiting turns are sampled together.
 
     Args:
-        engine: draws the turns.
+        engine: samples the turns.
         params: parameters of the policy.
         requests: episode -> its first turn.
     """
@@ -276,12 +276,12 @@ class Rereading:
         self.add(requests)
 
     def add(self, requests: Mapping[int, Request]) -> None:
-        """Let turns wait."""
+        """Queue turns."""
         self.waiting |= requests
         self.budget = max([self.budget, *(request.sampling.max_tokens for request in requests.values())])
 
     def draw(self) -> dict[int, Response]:
-        """Draw all turns that wait. All have the same budget, rounded up to a power of two, so that few programs are compiled.
+        """Sample all waiting turns with one budget, rounded up to a power of two, so that few programs are compiled.
 
         Raises:
             InputError: the engine's responses do not answer the requests.
@@ -299,16 +299,33 @@ class Rereading:
         return {episode: cut(response, limit) for (episode, limit), response in zip(limits.items(), responses, strict=True)}
 
 
+def begin_dialogue(engine: Engine, params: Params, requests: Mapping[int, Request]) -> Dialogue:
+    """Begin episodes of several turns.
+
+    A `DialogueEngine` begins them itself. The rows of a `DecodingEngine` continue after a turn with what the model has read, if its
+    decoder has `turns` and there are first turns to size the rows by. Any other engine reads the full context again.
+
+    Args:
+        engine: samples the turns.
+        params: parameters of the policy.
+        requests: episode -> its first turn.
+    """
+    if isinstance(engine, DialogueEngine):
+        return engine.dialogue(params, requests)
+    if isinstance(engine, DecodingEngine) and engine.decoder.turns is not None and requests:
+        return CachedDialogue(engine, params, requests)
+    return Rereading(engine, params, requests)
+
+
 def cut(response: Response, most: int) -> Response:
-    """Leave out the tokens of a response that are past its limit."""
+    """Drop the tokens of a response that exceed its limit."""
     if len(response.tokens) <= most:
         return response
-    names = ("tokens", "mask", "behaviour_logp", "policy_logp")
-    return response._replace(finish="length", **{name: getattr(response, name)[:most] for name in names})
+    return response._replace(finish="length", **{name: array[:most] for name, array in response.token_arrays.items()})
 
 
 def shared_tokens(one: Sequence[int], other: Sequence[int]) -> int:
-    """Number of tokens with which both begin.
+    """Length of the common prefix of two token sequences.
 
     Example:
         >>> shared_tokens((5, 6, 7, 8), (5, 6, 2)), shared_tokens((5, 6), (5, 6, 7)), shared_tokens((), (1,))

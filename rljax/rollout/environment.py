@@ -2,12 +2,14 @@
 
 A reward function is an environment of one turn. An observation is part of the response: later tokens see it, but it is not
 trained on.
-Token ids are never decoded and encoded again, so what is scored is exactly what was drawn.
+Token ids are never decoded and encoded again, so what is scored is exactly what was sampled.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, chdir, nullcontext
-from functools import partial
+from copy import deepcopy
+from dataclasses import replace
+from math import isfinite
 from numbers import Real
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -16,38 +18,64 @@ import numpy as np
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
-from rljax.models import Params
-from rljax.parallel import agree
-from rljax.records import documented
-from rljax.rewards.calling import called_name, check_failures, read_answer
-from rljax.rewards.failure import Failed
-from rljax.rollout.dialogue import Rereading
-from rljax.rollout.judging import Verdicts
-from rljax.rollout.request import Dialogue, DialogueEngine, Engine, Request, Response, check_responses
-from rljax.text import one_line
+from rljax.importing import import_function, is_own
+from rljax.lazy import LazyTable
+from rljax.rewards.calling import called_name, place_of
+from rljax.text import nearest_first, one_line
+
+Message = Mapping[str, Any]
+STEP_SECONDS = 120.0
+"""Time limit of a step if neither the run nor the environment sets one."""
+AT_ONCE = 16
+"""Steps of an environment that run at once by default."""
 
 
-@documented
+ENVIRONMENTS: LazyTable[Callable[..., "Environment"]] = LazyTable(
+    {
+        "guessing": "rljax.agents.worlds:GuessingGame",
+        "maze": "rljax.agents.worlds:Maze",
+        "calculator": "rljax.agents.tools:Calculator",
+    }
+)
+"""The environments that come with the library."""
+
+
 class Step(NamedTuple):
     """An environment's answer to one turn of the policy."""
 
     state: Any
     """State of the episode after the turn."""
-    observation: str = ""
-    """Text that the policy sees before its next turn; not read when the episode is done. An observation that leaves no
-    room for another token ends the episode (`Response.finish` is "length")."""
+    observation: str | Sequence[Message] = ""
+    """What the policy sees before its next turn: text as it stands, or messages (`{"role": "tool", "content": ...}`) that the
+    chat template writes; without a template, the text of the messages. It is not read when the episode is done. An observation
+    that leaves no room for another token ends the episode (`Response.finish` is "length", and the metric `episode_overflow`
+    counts it)."""
     reward: float | None = None
-    """Reward of this turn; None for no opinion. The reward of a response is the sum over its turns."""
+    """Reward of this turn; None for no verdict. The reward of a response is the sum over its turns."""
     done: bool = True
     """Whether the episode has ended."""
+    correct: bool | None = None
+    """Whether the episode has been solved, if the environment can tell; the last statement of an episode counts. Without any, an
+    episode counts as right when its reward is above 0."""
+    parts: Mapping[str, float] | None = None
+    """Parts of the reward by name, summed over the turns; they are logged as `reward_NAME` and change no reward."""
+    metrics: Mapping[str, float] | None = None
+    """Further metrics by name, summed over the turns; their means are logged as `episode_NAME`."""
 
 
 @runtime_checkable
 class Environment(Protocol):
     """Answers the turns of the policy. On several hosts every process plays all episodes, so it has to be deterministic.
 
-    Many episodes run at once, and their turns alternate: keep everything that belongs to an episode in its state. An exception
-    counts as a failure of that episode alone, like an exception of a reward function.
+    Many episodes run at once, and their turns alternate: keep everything that belongs to an episode in its state. The steps of
+    the turns that have ended are run at the same time, functions on threads and coroutines (`async def`) on one event loop. An
+    exception, or a step beyond its time limit, counts as a failure of that episode alone, like an exception of a reward function:
+    the episode has no reward and is not a wrong answer.
+
+    An environment may have further attributes: `step_seconds` (time limit of a call; 120 by default, and `--reward-seconds`
+    takes precedence), `at_once` (calls that run at the same time, 16 by default), `waits` (True: the engine samples other turns
+    while steps are running, for steps that wait for something slow), `tools` (functions or JSON schemas, which the chat template
+    shows to the policy), and `first_messages(problem)` (a list of messages in place of the problem's prompt). See `rljax.agents`.
     """
 
     max_turns: int
@@ -62,39 +90,150 @@ class Environment(Protocol):
 
         Args:
             state: what `reset` returned, or the state of the episode's last step.
-            completion: text of the policy's turn, without special tokens such as EOS.
+            completion: text of the policy's turn, without special tokens such as EOS. If the environment has `tools`, it is an
+                `rljax.data.tool_calls.Turn`, a text with the tool calls in it.
         """
         ...
 
 
-@documented
-class _Episode(NamedTuple):
-    """An episode so far."""
+class Manner(NamedTuple):
+    """How an environment wants to be called."""
 
-    request: Request
-    """Request of the first turn."""
-    state: Any
-    """The environment's state of the episode."""
-    pieces: tuple[Response, ...] = ()
-    """Turns of the policy, and the observations between them."""
-    turns: int = 0
-    """Number of turns of the policy."""
-    reward: float | None = None
-    """Sum of the turns' rewards; None while there is none."""
-    failure: Failed | None = None
-    """Failure of the environment, if there was one."""
-    done: bool = False
-    """Whether the episode has ended."""
+    seconds: float = STEP_SECONDS
+    """Time limit of a call."""
+    at_once: int = AT_ONCE
+    """Calls that run at the same time."""
+    waits: bool = False
+    """Whether other turns are sampled while its steps are running."""
+    tools: Sequence[Any] = ()
+    """Tools on offer: functions, or JSON schemas."""
 
-    @property
-    def length(self) -> int:
-        """Tokens after the prompt."""
-        return sum(len(piece.tokens) for piece in self.pieces)
 
-    @property
-    def room(self) -> int:
-        """Tokens left in its budget."""
-        return self.request.sampling.max_tokens - self.length
+def manner_of(environment: Environment) -> Manner:
+    """Read the optional attributes of an environment.
+
+    Raises:
+        InputError: one of them has a wrong value.
+    """
+    manner = Manner(
+        getattr(environment, "step_seconds", STEP_SECONDS),
+        getattr(environment, "at_once", AT_ONCE),
+        getattr(environment, "waits", False),
+        getattr(environment, "tools", ()),
+    )
+    faults = {
+        "step_seconds": None if isinstance(manner.seconds, Real) and manner.seconds > 0 else "a positive number of seconds",
+        "at_once": None if isinstance(manner.at_once, int) and manner.at_once >= 1 else "a whole number of at least 1",
+        "waits": None if isinstance(manner.waits, bool) else "True or False",
+        "tools": None if isinstance(manner.tools, list | tuple) else "a list of functions or JSON schemas",
+    }
+    for name, expected in faults.items():
+        if expected is not None:
+            raise InputError(
+                f"environment.{name}: {called_name(environment)} must set {expected}; got {getattr(environment, name)!r:.80}."
+            )
+    return manner
+
+
+def environment_of(config: Any, passed: Environment | None) -> Environment | None:
+    """The environment of a run: the one that was passed, or the one that its settings name; None if there is none.
+
+    Args:
+        config: settings of the run.
+        passed: an environment that was passed in Python.
+
+    Raises:
+        InputError: there are two, or another reward too, or the environment cannot be made.
+    """
+    name, options = config.reward.environment, config.reward.environment_options
+    if name is None:
+        if options is not None:
+            raise InputError(
+                f"environment_options is {options!r:.80}, and there is no environment; name it with --environment."
+            )
+        return passed
+    if passed is not None:
+        raise InputError(f"environment={name!r} in the settings and an environment that was passed exclude each other.")
+    task = config.generated_task
+    if config.reward.name not in ("exact", None if task is None else task.reward):
+        raise InputError(
+            f"environment={name!r} gives the rewards, so reward={config.reward.name!r} cannot apply as well; leave it out. An "
+            """environment with tools judges final answers by the reward in its own options: '{"reward": "math"}'."""
+        )
+    return make_environment(name, options)
+
+
+def make_environment(name: str, options: str | None = None) -> Environment:
+    """Make an environment by its name.
+
+    Args:
+        name: a key of `ENVIRONMENTS`, `package.module:Class` or `file.py:Class`.
+        options: arguments of the class, as a JSON object.
+
+    Raises:
+        InputError: there is no such class, it does not take these arguments, or what it makes is no environment.
+
+    Example:
+        >>> make_environment("guessing", '{"largest": 9}').largest
+        9
+    """
+    try:
+        arguments = json.loads(options or "{}")
+    except ValueError as error:
+        arguments = error
+    if not isinstance(arguments, dict):
+        raise InputError(f"environment_options is {options!r:.80}; a JSON object is expected, such as '{{\"size\": 5}}'.")
+    if name not in ENVIRONMENTS and not is_own(name):
+        advice = f"choose one of {', '.join(ENVIRONMENTS)}, or name your own class as `module:Class` or `path.py:Class`."
+        raise InputError(f"there is no environment {name!r}{nearest_first(name, ENVIRONMENTS, advice)}")
+    made = ENVIRONMENTS[name] if name in ENVIRONMENTS else import_function(name, "environment")
+    try:
+        environment = made(**arguments)
+    except InputError:
+        raise
+    except Exception as error:  # the class is user code
+        raise InputError(
+            f"the environment {name!r} cannot be made with the arguments {arguments} ({one_line(error)}{place_of(error)}); correct "
+            "environment_options, or the class."
+        ) from error
+    check_environment(environment)
+    return environment
+
+
+def prompts_for(split: Any, environment: Environment | None, tokenizer: Tokenizer) -> Any:
+    """Problems with the first messages and the tools of an environment in their prompts.
+
+    Args:
+        split: a record whose fields `train` and `heldout` are problems.
+        environment: it may have `first_messages(problem)`, a list of messages in place of the prompt, and `tools`.
+        tokenizer: of the policy.
+
+    Raises:
+        InputError: the messages are not a list of messages, or a tool has no JSON schema.
+    """
+    if environment is None:
+        return split
+    begin = getattr(environment, "first_messages", None)
+    if begin is not None:
+        changed = {
+            name: [_with_messages(problem, begin) for problem in getattr(split, name)] for name in ("train", "heldout")
+        }
+        split = split._replace(**changed)
+    tools = manner_of(environment).tools
+    if not tools:
+        return split
+    from rljax.data.turns import with_tools  # noqa: PLC0415  most runs have no tools
+
+    return split._replace(**{name: with_tools(getattr(split, name), tools, tokenizer) for name in ("train", "heldout")})
+
+
+def _with_messages(problem: Problem, begin: Callable[[Problem], object]) -> Problem:
+    messages = begin(copied(problem))
+    if not _are_messages(messages) or not messages:
+        raise InputError(f"environment.first_messages: a list of messages is expected; got {messages!r:.80}.")
+    listed: Any = messages
+    text = "\n".join(message["content"] for message in listed)
+    return replace(problem, prompt=text, messages=tuple(dict(message) for message in listed))
 
 
 def check_environment(environment: Environment) -> None:
@@ -115,6 +254,7 @@ def check_environment(environment: Environment) -> None:
             f"environment.max_turns: {called_name(environment)} must set the largest number of turns of an episode, a whole number "
             f"of at least 1; got {turns!r}."
         )
+    manner_of(environment)
 
 
 def check_step(environment: Environment, step: object) -> None:
@@ -130,130 +270,32 @@ def check_step(environment: Environment, step: object) -> None:
         raise InputError(
             f"environment.step: the reward of a turn in {name} must be a number, or None for no opinion; got {step.reward!r:.80}."
         )
-    if not isinstance(step.observation, str):
-        raise InputError(f"environment.step: the observation in {name} must be a string; got {step.observation!r:.80}.")
-
-
-def play(
-    engine: Engine,
-    environment: Environment,
-    params: Params,
-    requests: Sequence[Request],
-    problems: Sequence[Problem],
-    tokenizer: Tokenizer,
-    *,
-    max_failure_share: float,
-    judging: Callable[[], AbstractContextManager] = nullcontext,
-) -> tuple[list[Response], Verdicts]:
-    """Play an episode for each request.
-
-    Args:
-        engine: draws the policy's turns.
-        environment: answers them.
-        params: parameters of the policy.
-        requests: the first turns; their token budget is that of the whole episode, observations included.
-        problems: one for each request.
-        tokenizer: decodes turns and encodes observations.
-        max_failure_share: largest share of the episodes in which the environment may raise.
-        judging: its context is entered while the environment is called.
-
-    Returns:
-        The responses, one for each episode, and their verdicts.
-
-    Raises:
-        InputError: the engine or the environment breaks its contract, or the environment raised too often.
-    """
-    check_environment(environment)
-    with judging():
-        episodes = [_begun(environment, *pair) for pair in zip(requests, problems, strict=True)]
-    turns = {place: _next_turn(episode) for place, episode in enumerate(episodes)}
-    dialogue = (engine.dialogue if isinstance(engine, DialogueEngine) else partial(Rereading, engine))(params, turns)
-    while turns:
-        responses = _ended(dialogue, turns)
-        with judging():
-            for place, response in responses.items():
-                episodes[place] = _advanced(environment, episodes[place], response, tokenizer)
-        added = {place: _next_turn(episodes[place]) for place in responses if not episodes[place].done}
-        dialogue.add(added)
-        turns = {place: request for place, request in turns.items() if place not in responses} | added
-    agree("observations of the environment", repr([[piece.tokens.tolist() for piece in e.pieces] for e in episodes]))
-    answer = read_answer(
-        [episode.reward if episode.failure is None else episode.failure for episode in episodes],
-        called_name(environment),
-        len(episodes),
-    )
-    check_failures(answer, called_name(environment), max_failure_share)
-    return [_response(episode) for episode in episodes], Verdicts(answer.values, answer.valid, answer.failed)
-
-
-def _begun(environment: Environment, request: Request, problem: Problem) -> _Episode:
-    """Begin an episode. If the environment cannot begin it, the episode has failed and ends after its first turn."""
-    try:
-        with chdir("."):
-            return _Episode(request, environment.reset(problem))
-    except (InputError, KeyboardInterrupt):  # the message of the first already tells the user what to change
-        raise
-    except BaseException as error:  # an environment is user code and may raise anything
-        return _Episode(request, None, failure=Failed("raised", one_line(error)))
-
-
-def _next_turn(episode: _Episode) -> Request:
-    """Request of the next turn."""
-    request, turn = episode.request, episode.turns
-    context = request.prompt_tokens + tuple(int(token) for piece in episode.pieces for token in piece.tokens)
-    seed = request.seed ^ (turn * 0x9E3779B97F4A7C15 % 2**64)
-    return request._replace(prompt_tokens=context, sampling=request.sampling._replace(max_tokens=episode.room), seed=seed)
-
-
-def _ended(dialogue: Dialogue, turns: Mapping[int, Request]) -> Mapping[int, Response]:
-    """Responses to some turns."""
-    responses = dialogue.draw()
-    if not responses or not responses.keys() <= turns.keys():
+    if not (isinstance(step.observation, str) or _are_messages(step.observation)):
         raise InputError(
-            f"engine.dialogue: draw must return responses to some of the turns of episodes {sorted(turns)}; got some to "
-            f"{sorted(responses)}."
+            f"environment.step: the observation in {name} must be a string, or a list of messages such as "
+            f"{{'role': 'tool', 'content': '4'}}; got {step.observation!r:.80}."
         )
-    check_responses([turns[place] for place in responses], list(responses.values()))
-    return responses
+    if not (step.correct is None or isinstance(step.correct, bool | np.bool_)):
+        raise InputError(f"environment.step: correct in {name} must be True, False or None; got {step.correct!r:.80}.")
+    for field, numbers in (("parts", step.parts), ("metrics", step.metrics)):
+        if not (numbers is None or _are_numbers(numbers)):
+            raise InputError(f"environment.step: {field} in {name} must be finite numbers by name; got {numbers!r:.80}.")
 
 
-def _advanced(environment: Environment, episode: _Episode, turn: Response, tokenizer: Tokenizer) -> _Episode:
-    """The episode after a turn of the policy and the environment's answer."""
-    episode = episode._replace(pieces=(*episode.pieces, turn), turns=episode.turns + 1)
-    if episode.failure is not None:
-        return episode._replace(done=True)
-    try:
-        with chdir("."):
-            step = environment.step(episode.state, tokenizer.decode(turn.tokens[turn.mask].tolist()))
-    except (InputError, KeyboardInterrupt):  # as above
-        raise
-    except BaseException as error:  # as above
-        return episode._replace(failure=Failed("raised", one_line(error)), done=True)
-    check_step(environment, step)
-    rewards = [reward for reward in (episode.reward, step.reward) if reward is not None]
-    episode = episode._replace(state=step.state, reward=sum(rewards) if rewards else None)
-    if step.done or turn.truncated:
-        return episode._replace(done=True)
-    observation, last = tokenizer.encode(step.observation), episode.turns == environment.max_turns
-    if last or len(observation) >= episode.room:
-        ended = turn._replace(finish="turns" if last else "length")
-        return episode._replace(pieces=(*episode.pieces[:-1], ended), done=True)
-    return episode._replace(pieces=(*episode.pieces, _observed(turn, observation))) if observation else episode
-
-
-def _observed(turn: Response, observation: Sequence[int]) -> Response:
-    """Tokens of an observation: the policy sees them, but did not draw them."""
-    nothing = np.zeros(len(observation), np.float32)
-    return turn._replace(
-        tokens=np.asarray(observation, np.int32),
-        mask=np.zeros(len(observation), bool),
-        behaviour_logp=nothing,
-        policy_logp=nothing,
+def _are_messages(observation: object) -> bool:
+    return isinstance(observation, list | tuple) and all(
+        isinstance(message, Mapping) and all(isinstance(message.get(name), str) for name in ("role", "content"))
+        for message in observation
     )
 
 
-def _response(episode: _Episode) -> Response:
-    """A whole episode as one response."""
-    names = ("tokens", "mask", "behaviour_logp", "policy_logp")
-    joined = {name: np.concatenate([getattr(piece, name) for piece in episode.pieces]) for name in names}
-    return episode.pieces[-1]._replace(turns=episode.turns, **joined)
+def _are_numbers(numbers: object) -> bool:
+    return isinstance(numbers, Mapping) and all(
+        isinstance(name, str) and isinstance(value, Real | np.bool_) and isfinite(float(value))
+        for name, value in numbers.items()
+    )
+
+
+def copied(problem: Problem) -> Problem:
+    """A copy of a problem that the environment may change."""
+    return replace(problem, columns=deepcopy(dict(problem.columns)), messages=deepcopy(problem.messages))

@@ -1,6 +1,6 @@
-"""Sampled and judged groups as host arrays. Dynamic sampling keeps, drops and carries them over.
+"""Groups of sampled and judged responses, as host arrays. Dynamic sampling keeps, drops and carries them over.
 
-Axes: P groups, G responses of a group, L prompt slots (left-padded), T response slots (right-padded).
+Axes: P groups, G responses per group, L prompt slots (left-padded), T response slots (right-padded).
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,20 +8,19 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Int, Int8, Int32, Shaped
+from jaxtyping import Bool, Float32, Int, Int8, Int32, Shaped
 
 from rljax.algorithms import Rollout
 from rljax.errors import InputError
-from rljax.records import documented, required
+from rljax.records import required
 from rljax.rollout.request import Response
 
 
-@documented
 class Groups(NamedTuple):
     """P groups of G responses: the rollout that algorithms read, the tokens, and the outcome of judging."""
 
     rollout: Rollout[np.ndarray]
-    """All that algorithms read."""
+    """Everything that algorithms read."""
     prompt_ids: Int[np.ndarray, "P"]
     """Index of each prompt among the training prompts; -1 for a padding group."""
     prompt_tokens: Int32[np.ndarray, "P L"]
@@ -29,15 +28,19 @@ class Groups(NamedTuple):
     prompt_attention: Bool[np.ndarray, "P L"]
     """Which prompt slots hold a token."""
     tokens: Int32[np.ndarray, "P G T"]
-    """Token ids of the responses, drawn and observed."""
+    """Token ids of the responses, both sampled and observed."""
     attention: Bool[np.ndarray, "P G T"]
-    """Which response slots hold a token, which later tokens see. `rollout.mask` says which of them are trained on."""
+    """Which response slots hold a token; later tokens attend to it. `rollout.mask` marks those that are trained on."""
     version: Int32[np.ndarray, "P G"]
-    """RL steps that the sampling policy had made."""
+    """Number of RL steps taken by the policy that sampled the response."""
     turns: Int32[np.ndarray, "P G"]
-    """Turns of the policy in each response; 0 where there is no response."""
+    """Turns of the policy in each response; 0 for a missing response."""
     failed: Int8[np.ndarray, "P G"]
     """How judging the response failed: 0 for no failure, else the position in `rewards.failure.Failures`, counted from 1."""
+    kept: Int32[np.ndarray, "P G T N"] | None = None
+    """Ids of the tokens that top-k and top-p kept at each token, padded with -1; None if they are not recorded."""
+    metrics: dict[str, Float32[np.ndarray, "P G"]] | None = None
+    """Metrics of the episodes of an environment; NaN if an episode has none."""
 
     @property
     def count(self) -> int:
@@ -46,15 +49,15 @@ class Groups(NamedTuple):
 
     @property
     def present(self) -> Bool[np.ndarray, "P G"]:
-        """Mask of the places that hold a response; a group may have fewer than G."""
+        """Mask of the places with a response; a group may have fewer than G responses."""
         return np.asarray(self.attention.any(-1))
 
 
 def right_and_known(rollout: Rollout[np.ndarray]) -> tuple[Bool[np.ndarray, "P G"], Bool[np.ndarray, "P G"]]:
-    """Masks of the responses that are right, and of those for which this is known.
+    """Return the mask of correct responses, and the mask of responses whose correctness is known.
 
-    With a verifier, those on which it has an opinion are known. Without one, those that have a reward are, and a reward above 0 is
-    right.
+    If a verifier or an environment reports correctness, it is known for the responses that it judged. Otherwise it is known for
+    all responses with a reward, and a reward above 0 counts as correct.
 
     Example:
         >>> mask, rewards = np.ones((1, 3, 1), bool), np.array([[1.0, 0.2, 0.2]], np.float32)
@@ -72,15 +75,35 @@ def right_and_known(rollout: Rollout[np.ndarray]) -> tuple[Bool[np.ndarray, "P G
 
 
 def part_means(groups: Groups) -> dict[str, float]:
-    """Mean of each part of a reward with several parts, over the responses that have it, by the name `reward_PART`."""
-    parts = {} if groups.rollout.reward_parts is None else groups.rollout.reward_parts
-    scores = {name: array[np.isfinite(array)] for name, array in parts.items()}
-    return {f"reward_{name}": float(values.mean(dtype=np.float64)) for name, values in scores.items() if values.size}
+    """Mean of each part of a reward with several parts, over the responses that have it, by the name `reward_PART`; and of each
+    metric of an environment's episodes, by the name `episode_NAME`."""
+    named = {f"reward_{name}": array for name, array in (groups.rollout.reward_parts or {}).items()}
+    named |= {f"episode_{name}": array for name, array in (groups.metrics or {}).items()}
+    scores = {name: array[groups.present & np.isfinite(array)] for name, array in named.items()}
+    return {name: float(values.mean(dtype=np.float64)) for name, values in scores.items() if values.size}
 
 
 def concatenate(parts: Sequence[Groups]) -> Groups:
-    """Join groups in order."""
+    """Join groups in order. What an environment stated in some parts alone (what is correct, parts of the reward, metrics) is
+    unknown in the others."""
+    if len(parts) > 1:
+        stated = any(part.rollout.correct is not None for part in parts)
+        names = dict.fromkeys(name for part in parts for name in part.rollout.reward_parts or {})
+        metrics = dict.fromkeys(name for part in parts for name in part.metrics or {})
+        parts = [_aligned(part, tuple(names), tuple(metrics), states=stated) for part in parts]
     return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
+
+
+def _aligned(groups: Groups, names: Sequence[str], metrics: Sequence[str], *, states: bool) -> Groups:
+    """The groups with these parts of the reward, these metrics, and an array `correct` if it `states` what is correct."""
+    rollout, unknown = groups.rollout, np.full(groups.rollout.rewards.shape, np.nan, np.float32)
+    rollout = rollout._replace(
+        correct=unknown if states and rollout.correct is None else rollout.correct,
+        reward_parts={name: (rollout.reward_parts or {}).get(name, unknown) for name in names} or None,
+    )
+    return groups._replace(
+        rollout=rollout, metrics={name: (groups.metrics or {}).get(name, unknown) for name in metrics} or None
+    )
 
 
 def take(groups: Groups, index: np.ndarray | slice) -> Groups:
@@ -89,7 +112,7 @@ def take(groups: Groups, index: np.ndarray | slice) -> Groups:
 
 
 def pad(groups: Groups, count: int) -> Groups:
-    """Append groups without tokens or a valid response, whose weight is zero, up to `count` groups."""
+    """Pad to `count` groups with groups that have no tokens, no valid response and zero weight."""
     missing = count - groups.count
 
     def extend(array: np.ndarray) -> np.ndarray:
@@ -101,8 +124,11 @@ def pad(groups: Groups, count: int) -> Groups:
     return padded
 
 
-def padded_responses(responses: Sequence[Response], length: int) -> dict[str, Shaped[np.ndarray, "N T"]]:
-    """Lay responses out as arrays `[N, T]`, padded on their right: tokens, attention, mask and both log-probabilities."""
+def padded_responses(responses: Sequence[Response], length: int) -> dict[str, Shaped[np.ndarray, "N T *K"]]:
+    """Lay responses out as right-padded arrays `[N, T]`: tokens, attention, mask and both log-probabilities.
+
+    If the responses have sampling masks, these are in `kept`, `[N, T, K]`.
+    """
     arrays = {
         "tokens": np.zeros((len(responses), length), np.int32),
         "attention": np.zeros((len(responses), length), bool),
@@ -110,8 +136,12 @@ def padded_responses(responses: Sequence[Response], length: int) -> dict[str, Sh
         "behaviour_logp": np.zeros((len(responses), length), np.float32),
         "policy_logp": np.zeros((len(responses), length), np.float32),
     }
+    if responses and (first := responses[0].kept) is not None:
+        arrays["kept"] = np.full((len(responses), length, first.shape[-1]), -1, np.int32)
     for row, response in enumerate(responses):
         end = len(response.tokens)
+        if response.kept is not None:
+            arrays["kept"][row, :end] = response.kept
         arrays["tokens"][row, :end] = response.tokens
         arrays["attention"][row, :end] = True
         arrays["mask"][row, :end] = response.mask
@@ -123,28 +153,28 @@ def padded_responses(responses: Sequence[Response], length: int) -> dict[str, Sh
 def grouped(
     rows: Shaped[np.ndarray, "N *X"], member: Bool[np.ndarray, "P G"], empty: float = 0
 ) -> Shaped[np.ndarray, "P G *X"]:
-    """Put the rows where the groups have responses; the other places hold `empty`."""
+    """Put the rows where the groups have responses, and `empty` everywhere else."""
     places = np.full((*member.shape, *rows.shape[1:]), empty, rows.dtype)
     places[member] = rows
     return places
 
 
 def to_dict(groups: Groups) -> dict[str, Any]:
-    """Nested dict of the arrays that are not None, for a checkpoint."""
+    """Return a nested dict of the arrays that are not None, for a checkpoint."""
     present = {name: array for name, array in groups._asdict().items() if array is not None}
     return present | {"rollout": {name: array for name, array in groups.rollout._asdict().items() if array is not None}}
 
 
 def from_dict(arrays: Mapping[str, Any]) -> Groups:
-    """Make the groups from the dict that `to_dict` returned.
+    """Restore the groups from the dict that `to_dict` returned.
 
     Raises:
-        InputError: the fields are those of another version.
+        InputError: the dict has the fields of another version of rljax.
     """
-    other = set(arrays) ^ set(Groups._fields)
+    other = (set(arrays) ^ set(Groups._fields)) - set(Groups._field_defaults)
     if other:
         raise InputError(
-            f"These groups were saved by another version of rljax: they differ in {', '.join(sorted(other))}. Go on with the "
-            "version that saved them, or begin a new run."
+            f"These groups were saved by another version of rljax: they differ in {', '.join(sorted(other))}. Continue with the "
+            "version that saved them, or start a new run."
         )
     return Groups(**{**arrays, "rollout": Rollout(**arrays["rollout"])})

@@ -1,75 +1,136 @@
-"""Judging of responses: decode them, call the reward, and put the rewards of reasoning steps on their tokens."""
+"""Judge responses: decode them, call the reward, and assign the rewards of reasoning steps to tokens."""
 
+import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int, Int8
 
 from rljax.data.problem import Problem, reward_columns
-from rljax.data.tokenizer import Tokenizer
+from rljax.data.tokenizer import Tokenizer, completion_text
 from rljax.parallel import divide, of_first, together
-from rljax.records import documented
 from rljax.rewards import protocol
-from rljax.rewards.calling import Answer, Progress, joined
+from rljax.rewards.calling import Answer, FailedJudgeError, Progress, joined
 from rljax.rewards.steps import Step, on_tokens, score_steps
 from rljax.rollout.request import Response
 
+WAITS = (1.0, 5.0, 25.0)
+"""Seconds to wait before each retry."""
+PAUSE = 0.05
+"""Seconds between two checks of whether the run should stop."""
+MISTAKES = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, SyntaxError, TypeError)
+"""Exceptions that point to a bug. They are retried only once, since a server's bad answer can raise them too."""
+Result = TypeVar("Result")
 
-@documented
+
+class Patience(NamedTuple):
+    """How often and how long a failing judge is called again."""
+
+    waits: Sequence[float] = ()
+    """Seconds to wait before each retry; if empty, the first failure is final."""
+    tell: Callable[[str], None] = print
+    """Shows a warning."""
+    stopped: Callable[[], bool] = lambda: False
+    """Returns whether the run should stop, in which case the next failure is final."""
+
+    def retry(self, call: Callable[[], Result]) -> Result:
+        """Call a judge until it answers, with one retry after each wait.
+
+        Args:
+            call: calls the judge, from the beginning each time.
+
+        Raises:
+            FailedJudgeError: every call failed; the last error is raised.
+
+        Example:
+            >>> answers = iter([FailedJudgeError("down"), 3])
+            >>> def call():
+            ...     answer = next(answers)
+            ...     if isinstance(answer, Exception):
+            ...         raise answer
+            ...     return answer
+            >>> Patience((0.0,)).retry(call)
+            down Retrying in 0 s.
+            3
+        """
+        for number, wait in enumerate(self.waits):
+            try:
+                return call()
+            except FailedJudgeError as error:
+                is_mistake = number > 0 and isinstance(error.__cause__, MISTAKES)
+                if is_mistake or self.stopped():
+                    raise
+                self.tell(f"{error} Retrying in {wait:g} s.")
+            self._pause(wait)
+        return call()
+
+    def _pause(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self.stopped():
+            time.sleep(PAUSE)
+
+
+IMPATIENT = Patience()
+
+
 class Verdicts(NamedTuple):
     """Outcome of judging N responses."""
 
     rewards: Float32[np.ndarray, "N"]
-    """Reward of each response; 0 where there is none."""
+    """Reward of each response; 0 if it has none."""
     valid: Bool[np.ndarray, "N"]
-    """Whether the reward had an opinion."""
+    """Whether the response has a reward; False if the reward abstained or failed."""
     failed: Int8[np.ndarray, "N"]
     """How judging failed: 0 for no failure, else the position in `rewards.failure.Failures`, counted from 1."""
     reward_parts: dict[str, Float32[np.ndarray, "N"]] | None = None
-    """Each part of a reward that has several; NaN where the part has no opinion."""
+    """Each part of a reward that has several; NaN if the part abstains."""
     correct: Float32[np.ndarray, "N"] | None = None
-    """1 where a verifier finds the response correct, 0 where it does not, NaN where it has no opinion; None without a verifier."""
+    """1 if a verifier finds the response correct, 0 if not, NaN if it abstains; None without a verifier."""
     step_rewards: Float32[np.ndarray, "N T"] | None = None
-    """Reward of the reasoning step that ends at a token; for process supervision."""
+    """At the last token of each reasoning step, the reward of that step; for process supervision."""
     step_end: Bool[np.ndarray, "N T"] | None = None
-    """Where a reasoning step ends."""
+    """Whether a reasoning step ends at the token."""
+    metrics: dict[str, Float32[np.ndarray, "N"]] | None = None
+    """Metrics of the episodes of an environment; NaN if an episode has none."""
 
 
-@documented
 class Opinion(NamedTuple):
     """Result of one call of the reward."""
 
     answers: list[Answer]
-    """Of each part of the reward."""
+    """The answer of each part of the reward."""
     steps: list[tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"]]]
-    """For each response the rewards of its steps and their ends, on its tokens; empty if steps are not judged."""
+    """For each response, the step rewards and step ends at its tokens; empty if steps are not judged."""
 
 
-@documented
 class Judge(NamedTuple):
     """Judges responses to problems."""
 
     tokenizer: Tokenizer
-    """Turns responses into completions."""
+    """Decodes responses into completions."""
     reward: Callable
-    """Called as `reward(prompts=..., completions=..., **columns)`."""
+    """The reward function, called as `reward(prompts=..., completions=..., **columns)`."""
     step_reward: Callable | None = None
-    """Called in the same way, for the steps of each completion; None: steps are not judged."""
+    """Called in the same way to judge the steps of each completion; None if steps are not judged."""
     messages: bool = True
-    """Whether a reward that is not one of rljax gets conversations as lists of messages."""
+    """Whether a reward function from outside rljax receives conversations as lists of messages."""
+    seconds: float | None = None
+    """Time limit for a call of the reward; None for no limit."""
     max_failure_share: float = protocol.MAX_FAILURE_SHARE
-    """Largest share of a call's completions that the reward may fail to judge; on several hosts, of each host's part."""
+    """Largest fraction of a call's completions that the reward may fail to judge; on several hosts, of each host's part."""
     progress: Progress | None = None
     """Called with the number of completions judged and their total (on this host), by rewards that report progress."""
+    patience: Patience = IMPATIENT
+    """How often and how long a failing reward is called again."""
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[Response], length: int) -> Verdicts:
-        """Judge a response to each problem; on several hosts, each judges its part.
+        """Judge one response per problem; on several hosts, each host judges its part.
 
         Args:
-            problems: one for each response.
-            responses: N of them.
-            length: T, slots of the arrays over tokens.
+            problems: the problem of each response.
+            responses: the N responses to judge.
+            length: T, length of the arrays over tokens.
 
         Raises:
             InputError: the reward failed on too many responses, or returned something other than a finite number or None.
@@ -83,11 +144,11 @@ class Judge(NamedTuple):
         return divide(len(problems), judge_rows)
 
     def completion(self, response: Response) -> str:
-        """Text of the tokens that the policy drew."""
-        return self.tokenizer.decode(response.tokens[response.mask].tolist())
+        """Text of the answer: any start of it in the prompt, followed by the tokens that the policy sampled."""
+        return completion_text(self.tokenizer, response.tokens[response.mask].tolist())
 
     def _judge(self, problems: Sequence[Problem], responses: Sequence[Response], length: int) -> Verdicts:
-        return self.verdicts([self.called(problems, responses)], length)
+        return self.patience.retry(lambda: self.verdicts([self._call(problems, responses)], length))
 
     def called(
         self, problems: Sequence[Problem], responses: Sequence[Response], *, before: int = 0, total: int | None = None
@@ -95,14 +156,19 @@ class Judge(NamedTuple):
         """Call the reward once, on this host.
 
         Args:
-            problems: one for each response.
-            responses: those to judge.
-            before: responses that earlier calls have judged, for the progress.
-            total: responses of all calls; None: of this one.
+            problems: the problem of each response.
+            responses: the responses to judge.
+            before: number of responses judged by earlier calls, for the progress display.
+            total: number of responses in all calls; None if this is the only call.
 
         Raises:
-            InputError: the call as a whole failed, or returned something other than a finite number or None.
+            InputError: the call itself failed, or returned something other than a finite number or None.
         """
+        return self.patience.retry(lambda: self._call(problems, responses, before=before, total=total))
+
+    def _call(
+        self, problems: Sequence[Problem], responses: Sequence[Response], *, before: int = 0, total: int | None = None
+    ) -> Opinion:
         completions = [self.completion(response) for response in responses]
         prompts, columns = [problem.prompt for problem in problems], reward_columns(problems)
         progress, of_all = self.progress, len(responses) if total is None else total
@@ -112,6 +178,7 @@ class Judge(NamedTuple):
             completions,
             columns,
             max_failure_share=self.max_failure_share,
+            seconds=self.seconds,
             progress=None if progress is None else lambda done, _: progress(before + done, of_all),
             chats=[problem.messages for problem in problems] if self.messages else None,
         )
@@ -124,8 +191,8 @@ class Judge(NamedTuple):
         """Join the results of several calls, in order; their failures are counted together.
 
         Args:
-            opinions: of one call or more.
-            length: T, slots of the arrays over tokens.
+            opinions: results of one or more calls.
+            length: T, length of the arrays over tokens.
 
         Raises:
             InputError: the reward failed on too many responses.
@@ -145,7 +212,7 @@ class Judge(NamedTuple):
     def _on_tokens(
         self, response: Response, steps: Sequence[Step]
     ) -> tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"]]:
-        """Rewards of a response's steps, and their ends, on its tokens."""
+        """Return the step rewards and the step ends at the tokens of a response."""
         rewards, end = np.zeros(len(response.tokens), np.float32), np.zeros(len(response.tokens), bool)
         places = np.flatnonzero(response.mask)
         rewards[places], end[places] = on_tokens(steps, self.tokenizer.decode, response.tokens[places].tolist())

@@ -1,50 +1,126 @@
-"""Sequences of many lengths in rows of one length, which several sequences share.
+"""Pack sequences into rows for the model: one sequence per row, or several sequences of different lengths in rows of equal length.
 
 Nothing above `score` sees rows: algorithms see `[B, T]`.
 
-Axes: B responses, L prompt slots, T response slots; M micro-batches, R rows of S slots, K scored tokens of a row, C places for
+Axes: B responses, L prompt slots, T response slots; M micro-batches, R rows of S slots, K scored tokens per row, C places for
 responses in a micro-batch.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Int, Int32
+from jaxtyping import Array, Bool, Float32, Int, Int32
 
+from rljax.data.prompts import Demonstrations
 from rljax.models import Packed
-from rljax.records import documented
-from rljax.rollout.packing import Sequences
+from rljax.models.packed import MEMBERS
+from rljax.records import required
+from rljax.rollout.groups import Groups
 
 MOST_IN_A_ROW = (8, 16, 32, 64)
-"""Sequences that may share a row: the fewest with which little is padding."""
+"""Limits on the number of sequences per row; the smallest that leaves little padding is used."""
 MOST_PADDING = 0.1
-"""Share of the computed slots from which on more sequences share a row, and then rows are shorter."""
+"""Fraction of padding above which more sequences per row are tried, and then shorter rows."""
 LENGTHS = 16
-"""Different lengths of rows."""
+"""Number of different row lengths."""
 WORTH_A_PROGRAM = 16_384
-"""Computed slots from which on less padding is worth another compiled program."""
+"""Number of computed slots from which less padding is worth compiling another program."""
 
 
-@documented
+class Sequences(NamedTuple):
+    """Prompts and responses, one row per response; any axes may precede the rows."""
+
+    prompt_tokens: Int32[np.ndarray, "*M B L"]
+    """Token ids of the prompts, left-padded."""
+    prompt_attention: Bool[np.ndarray, "*M B L"]
+    """Which prompt slots hold a token."""
+    tokens: Int32[np.ndarray, "*M B T"]
+    """Token ids of the responses, right-padded."""
+    attention: Bool[np.ndarray, "*M B T"]
+    """Which response slots hold a token."""
+    policy_logp: Float32[np.ndarray, "*M B T"] | None = None
+    """Log-probability of each response token under the policy that sampled it, in nats; for critics that read it."""
+    mask: Bool[np.ndarray, "*M B T"] | None = None
+    """Which response tokens are trained on; None for all of them."""
+    kept: Int32[np.ndarray, "*M B T N"] | None = None
+    """Ids of the tokens that top-k and top-p kept at each response token, padded with -1; None for the full vocabulary."""
+
+    @property
+    def learned(self) -> Bool[np.ndarray, "*M B T"]:
+        """Mask of the response tokens that are trained on."""
+        return self.attention if self.mask is None else self.mask
+
+
+def sequences_of(groups: Groups) -> Sequences:
+    """Return the responses of all groups as sequences; the responses of a group are adjacent."""
+    size, length = groups.tokens.shape[1:]
+    return Sequences(
+        groups.prompt_tokens.repeat(size, axis=0),
+        groups.prompt_attention.repeat(size, axis=0),
+        groups.tokens.reshape(-1, length),
+        groups.attention.reshape(-1, length),
+        required(groups.rollout.policy_logp, "rollout.policy_logp").reshape(-1, length),
+        kept=None if groups.kept is None else groups.kept.reshape(-1, *groups.kept.shape[2:]),
+    )
+
+
+def demonstrated(demonstrations: Demonstrations) -> Sequences:
+    """Return demonstrations as sequences."""
+    return Sequences(
+        demonstrations.prompt_tokens,
+        demonstrations.prompt_attention,
+        demonstrations.response_tokens,
+        demonstrations.response_attention,
+        mask=demonstrations.response_mask,
+    )
+
+
+def pack(sequences: Sequences) -> Packed:
+    """Put each prompt and its response in a separate row.
+
+    Args:
+        sequences: rows `[..., B, L]` and `[..., B, T]`; the axes before B are micro-batches, each packed separately.
+
+    Returns:
+        Rows of L + T slots, all T response slots scored.
+    """
+    attention = np.concatenate([sequences.prompt_attention, sequences.attention], axis=-1)
+    *leading, rows, length = sequences.tokens.shape
+    start = sequences.prompt_tokens.shape[-1]
+    logp = None
+    if sequences.policy_logp is not None:
+        response_logp = np.where(sequences.attention, sequences.policy_logp, np.float32(0))
+        logp = np.concatenate([np.zeros(sequences.prompt_tokens.shape, np.float32), response_logp], axis=-1)
+    return Packed(
+        tokens=np.concatenate([sequences.prompt_tokens, sequences.tokens], axis=-1),
+        positions=np.maximum(np.cumsum(attention, axis=-1, dtype=np.int32) - 1, 0),
+        segments=attention.astype(np.int32),
+        scored=np.broadcast_to(np.arange(start, start + length, dtype=np.int32), (*leading, rows, length)),
+        place=np.broadcast_to(np.arange(rows * length, dtype=np.int32).reshape(rows, length), (*leading, rows, length)),
+        policy_logp=logp,
+        kept=sequences.kept,
+    )
+
+
 class Layout(NamedTuple):
     """Sequences packed into rows, a few rows at a time."""
 
     packed: Packed
-    """Rows of each micro-batch, `[M, R, S]`; its batch has C places, each for a response or for none."""
+    """Rows of each micro-batch, `[M, R, S]`; a micro-batch has C places for responses, some of which may be empty."""
     responses: Int32[Array | np.ndarray, "M C"]
-    """The response at each place of a micro-batch; -1 where there is none."""
+    """The response at each place of a micro-batch; -1 for an empty place."""
 
 
 def shared_rows(lengths: Int[np.ndarray, "N"], slots: int, *, most: int = MOST_IN_A_ROW[0]) -> list[list[int]]:
-    """Distribute sequences over as few rows as best-fit-decreasing finds.
+    """Distribute sequences over few rows, with the best-fit-decreasing heuristic.
 
     Args:
-        lengths: tokens of each sequence, at most `slots`.
-        slots: S, tokens that a row holds.
-        most: sequences that may share a row.
+        lengths: number of tokens in each sequence, at most `slots`.
+        slots: S, capacity of a row in tokens.
+        most: largest number of sequences per row.
 
     Returns:
         The sequences of each row.
@@ -67,33 +143,32 @@ def shared_rows(lengths: Int[np.ndarray, "N"], slots: int, *, most: int = MOST_I
     return rows
 
 
-@documented
 class DenseRows(NamedTuple):
-    """Sequences in the rows that they share."""
+    """An assignment of sequences to rows."""
 
     shared: list[list[int]]
     """The sequences of each row."""
     slots: int
-    """S, tokens that a row holds."""
+    """S, capacity of a row in tokens."""
     most: int
-    """Sequences that may share a row, one of `MOST_IN_A_ROW`."""
+    """Largest number of sequences per row, one of `MOST_IN_A_ROW`."""
 
 
 def dense_rows(lengths: Int[np.ndarray, "N"], slots: int, *, count: int, rows: int) -> DenseRows:
-    """Distribute sequences over rows so that at most a tenth of what is computed is padding, if that can be.
+    """Distribute sequences over rows so that at most a tenth of the computed slots is padding, if possible.
 
-    Rows of all slots with few sequences come first, because their program is the one that most batches use; then more sequences to
-    a row, then shorter rows. Of a batch that reaches the tenth with none of them, the way with the least padding is taken; one of
-    less than `WORTH_A_PROGRAM` computed slots is always laid out in the first way.
+    Rows of full length with few sequences are tried first, because most batches use their program; then more sequences per row,
+    then shorter rows. If none of these gets down to a tenth, the layout with the least padding is used. A batch with fewer than
+    `WORTH_A_PROGRAM` computed slots always gets the first layout.
 
-    Padding is a tenth or less where a device has the tokens of ten rows or more: with fewer rows, those that fill up the last
-    micro-batch on all devices may be more.
+    A tenth can be reached if each device has the tokens of at least ten rows. With fewer rows, the empty rows that complete the
+    last micro-batch on all devices may be more than a tenth.
 
     Args:
-        lengths: tokens of each sequence, at most `slots`.
-        slots: most tokens that a row holds.
-        count: B, responses that there may be.
-        rows: R, rows of a micro-batch.
+        lengths: number of tokens in each sequence, at most `slots`.
+        slots: largest capacity of a row in tokens.
+        count: B, largest possible number of responses.
+        rows: R, rows per micro-batch.
     """
     tokens, parts = int(lengths.sum()), -(-count // rows)
     longest, best, least = max(lengths, default=1), DenseRows([], slots, MOST_IN_A_ROW[0]), 0
@@ -104,31 +179,31 @@ def dense_rows(lengths: Int[np.ndarray, "N"], slots: int, *, count: int, rows: i
             found = DenseRows(shared_rows(lengths, size, most=most), size, most)
             used = -(-len(found.shared) // rows)
             computed = used * rows * size
-            if used <= _parts(parts, most) and (not best.shared or computed < least):
+            if used <= _count_micro_batches(parts, most) and (not best.shared or computed < least):
                 best, least = found, computed
             if tokens >= (1 - MOST_PADDING) * least or least < WORTH_A_PROGRAM:
                 return best
     return best
 
 
-def _parts(parts: int, most: int) -> int:
-    """M: where more sequences share a row there are fewer micro-batches, so that there are as many places."""
+def _count_micro_batches(parts: int, most: int) -> int:
+    """Return M: with more sequences per row there are fewer micro-batches, so that the number of places stays the same."""
     return -(-parts * MOST_IN_A_ROW[0] // most)
 
 
 def balance(tokens: Int[np.ndarray, "N"], *, rows: int, devices: int) -> list[list[int]]:
-    """Distribute rows over micro-batches and their devices, so that all devices hold about as many tokens.
+    """Distribute rows over micro-batches and their devices, so that all devices get about the same number of tokens.
 
-    Each device gets one of the next rows, in their order: the one with the fewest tokens so far gets the fullest. So two devices
-    never differ by more than the rows of one such round do.
+    Rows are handed out in rounds, in order, one per device: the device with the fewest tokens so far gets the fullest row of the
+    round. So the totals of two devices never differ by more than the rows of one round do.
 
     Args:
-        tokens: of each row.
-        rows: R, rows of a micro-batch: each device holds as many, side by side.
+        tokens: number of tokens in each row.
+        rows: R, rows per micro-batch; each device gets an equal, contiguous part of them.
         devices: number of devices.
 
     Returns:
-        The row at each of the R places of each micro-batch; -1 where there is none.
+        The row at each of the R places of each micro-batch; -1 for an empty place.
 
     Example:
         >>> balance(np.array([9, 8, 5, 9, 7]), rows=4, devices=2)
@@ -147,15 +222,15 @@ def balance(tokens: Int[np.ndarray, "N"], *, rows: int, devices: int) -> list[li
 def lay_out(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, devices: int = 1) -> Layout:
     """Pack sequences into rows of at most L + T slots, and the rows into micro-batches.
 
-    Few programs are compiled: most batches have rows of L + T slots, see `dense_rows`, and K is rounded up to a quarter of them.
-    There are micro-batches for the case that every sequence fills a row; those at the end may be empty. Only where more than eight
-    sequences share a row there are fewer.
+    Few programs are compiled: most batches have rows of L + T slots, see `dense_rows`, and K is rounded up to a multiple of a
+    quarter of that. There are enough micro-batches even if every sequence fills a row; the last ones may be empty. There are fewer
+    only if more than eight sequences may share a row.
 
     Args:
         sequences: rows `[B, L]` and `[B, T]`.
-        mask: the tokens that matter, `[B, T]`; sequences without one are left out.
-        rows: R, rows of a micro-batch.
-        devices: that share the rows of a micro-batch equally; each gets about as many tokens, see `balance`.
+        mask: the tokens that matter, `[B, T]`; sequences without any are left out.
+        rows: R, rows per micro-batch.
+        devices: number of devices that share a micro-batch's rows equally; their token counts are about equal, see `balance`.
     """
     count, length = sequences.tokens.shape
     slots = sequences.prompt_tokens.shape[-1] + length
@@ -164,53 +239,82 @@ def lay_out(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, d
     found = dense_rows(lengths[places], slots, count=count, rows=rows)
     shared = [[int(places[sequence]) for sequence in row] for row in found.shared]
     needed = max((int(sequences.attention[row].sum()) for row in shared), default=1)
-    scored = _scored_slots(needed, found.slots, quarter=-(-slots // 4))
+    scored = scored_slots(needed, found.slots, quarter=-(-slots // 4))
     tokens = np.array([lengths[row].sum() for row in shared], int)
     blocks = [[shared[row] if row >= 0 else [] for row in part] for part in balance(tokens, rows=rows, devices=devices)]
-    blocks += [[]] * (_parts(-(-count // rows), found.most) - len(blocks))
+    blocks += [[]] * (_count_micro_batches(-(-count // rows), found.most) - len(blocks))
     parts = [
-        _micro_batch(sequences, block, rows=rows, slots=found.slots, scored=scored, places=rows * found.most)
+        micro_batch(sequences, _placements(sequences, block), rows, found.slots, scored=scored, places=rows * found.most)
         for block in blocks
     ]
     return jax.tree.map(lambda *arrays: np.stack(arrays), *parts)
 
 
-def _scored_slots(needed: int, slots: int, *, quarter: int) -> int:
-    """K: what the fullest row needs, rounded up to quarters of the longest rows."""
+def scored_slots(needed: int, slots: int, *, quarter: int) -> int:
+    """Return K: the number of scored tokens in the fullest row, rounded up to a multiple of `quarter`."""
     return min(slots - 1, -(-needed // quarter) * quarter)
 
 
-def _micro_batch(
-    sequences: Sequences, shared: list[list[int]], *, rows: int, slots: int, scored: int, places: int
+class Placement(NamedTuple):
+    """The place of a sequence in the rows of a micro-batch."""
+
+    row: int
+    """Index of the row."""
+    start: int
+    """First slot of the sequence in the row."""
+    response: int
+    """Index of the response."""
+    segment: int
+    """Number of the sequence in the row, see `Packed.segments`."""
+    skipped: int = 0
+    """Number of prompt tokens that are left out, because an earlier sequence in the row has them."""
+
+
+def micro_batch(
+    sequences: Sequences, placements: Iterable[Placement], rows: int, slots: int, *, scored: int, places: int
 ) -> Layout:
-    """Write sequences into the rows that they share."""
+    """Write sequences into rows.
+
+    Args:
+        sequences: all sequences.
+        placements: where the sequences of this micro-batch go.
+        rows: R, number of rows.
+        slots: S, slots per row.
+        scored: K, number of scored tokens that a row has room for.
+        places: C, number of responses that the micro-batch has room for.
+    """
     tokens, positions, segments = np.zeros((3, rows, slots), np.int32)
     logp = np.zeros((rows, slots), np.float32)
     columns, ends = np.ones((rows, scored), np.int32), np.zeros(rows, np.int32)
     place = np.zeros((places, sequences.tokens.shape[1]), np.int32)
     responses = np.full(places, -1, np.int32)
-    for number, (row, segment, start, response) in enumerate(_starts(sequences, shared)):
-        prompt = sequences.prompt_tokens[response][sequences.prompt_attention[response]]
+    kept = None if sequences.kept is None else np.full((rows, scored, sequences.kept.shape[-1]), -1, np.int32)
+    for number, (row, start, response, segment, skipped) in enumerate(placements):
+        prompt = sequences.prompt_tokens[response][sequences.prompt_attention[response]][skipped:]
         attended = np.flatnonzero(sequences.attention[response])
         first, end = start + prompt.size, start + prompt.size + attended.size
         tokens[row, start:end] = np.concatenate([prompt, sequences.tokens[response, attended]])
-        positions[row, start:end] = np.arange(end - start)
+        positions[row, start:end] = skipped + np.arange(end - start)
         segments[row, start:end] = segment
+        if segment > MEMBERS:  # the prompt is shared with the other responses, except for its last token
+            segments[row, start : first - 1] = segment - segment % MEMBERS
         if sequences.policy_logp is not None:
             logp[row, first:end] = sequences.policy_logp[response, attended]
         column = np.arange(ends[row], ends[row] + attended.size)
         columns[row, column] = np.arange(first, end)
+        if kept is not None:
+            kept[row, column] = required(sequences.kept, "sequences.kept")[response, attended]
         place[number, attended] = row * scored + column
         responses[number] = response
         ends[row] += attended.size
-    packed = Packed(tokens, positions, segments, columns, place, None if sequences.policy_logp is None else logp)
+    packed = Packed(tokens, positions, segments, columns, place, None if sequences.policy_logp is None else logp, kept)
     return Layout(packed, responses)
 
 
-def _starts(sequences: Sequences, shared: list[list[int]]) -> Iterator[tuple[int, int, int, int]]:
-    """Row, segment, first slot and response of every sequence."""
+def _placements(sequences: Sequences, shared: list[list[int]]) -> Iterator[Placement]:
+    """Place sequences one after the other in their rows."""
     for row, responses in enumerate(shared):
         start = 0
         for segment, response in enumerate(responses, start=1):
-            yield row, segment, start, response
+            yield Placement(row, start, response, segment)
             start += int(sequences.prompt_attention[response].sum() + sequences.attention[response].sum())

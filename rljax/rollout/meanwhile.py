@@ -1,8 +1,8 @@
-"""Judging of responses while the engine draws others.
+"""Judge responses while the engine samples others.
 
-The engine draws in a thread, and the reward is called where it always is: in the thread of the run. There it may use signals, and
-Ctrl-C reaches it. The calls have the same responses in the same order whatever takes how long, so all numbers are those of judging
-after the last response.
+The engine samples in a background thread, and the reward is called in the run's own thread, as always. There it may use signals,
+and Ctrl-C reaches it. The calls get the same responses in the same order however long anything takes, so the results are the same
+as if everything were judged after the last response.
 """
 
 import threading
@@ -21,14 +21,14 @@ from rljax.rollout.request import Engine, Request, Response, StreamingEngine, ch
 
 
 def calls_of(requests: Sequence[Request], groups: int) -> list[list[int]]:
-    """Cut requests into those of `groups` groups each; the last part may have fewer.
+    """Split requests into parts of `groups` groups each; the last part may have fewer.
 
     Args:
-        requests: those of one group beside each other.
-        groups: groups of a part.
+        requests: the requests, with those of a group next to each other.
+        groups: number of groups per part.
 
     Returns:
-        For each part the places of its requests.
+        For each part, the indices of its requests.
     """
     order = list(dict.fromkeys(request.group for request in requests))
     part = {group: index // groups for index, group in enumerate(order)}
@@ -49,22 +49,22 @@ def judged_meanwhile(
     groups: int,
     judging: Callable[[], AbstractContextManager],
 ) -> tuple[list[Response], Verdicts]:
-    """Draw responses, and judge `groups` whole groups in each call of the reward as soon as they and all before them have ended.
+    """Sample responses, and judge them `groups` groups at a time, as soon as these and all earlier groups have ended.
 
-    An engine that does not stream is asked for all responses first; the calls are the same.
+    An engine that does not stream samples all responses first; the calls of the reward are the same.
 
     Args:
-        engine: draws the responses.
-        judge: judges them.
+        engine: samples the responses.
+        judge: judges the responses.
         params: parameters of the policy.
-        requests: those of one group beside each other.
-        problems: one for each request.
-        length: T, slots of the arrays over tokens.
-        groups: groups of a call.
-        judging: its context is entered while the reward is called.
+        requests: the requests, with those of a group next to each other.
+        problems: the problem of each request.
+        length: T, length of the arrays over tokens.
+        groups: number of groups per call of the reward.
+        judging: returns a context that is entered while the reward is called.
 
     Raises:
-        InputError: the engine or the reward breaks its contract, or the reward failed on too many responses of all calls.
+        InputError: the engine or the reward breaks its contract, or the reward failed on too many responses in all calls together.
     """
     responses: dict[int, Response] = {}
     opinions: list[Opinion] = []
@@ -72,7 +72,7 @@ def judged_meanwhile(
     with drawn(engine, params, requests) as pieces:
         for places in calls_of(requests, groups):
             while not responses.keys() >= set(places):
-                responses |= _answers(next(pieces, None), responses, len(requests))
+                responses |= _check_piece(next(pieces, None), responses, len(requests))
             ready = [responses[place] for place in places]
             check_responses([requests[place] for place in places], ready)
             with judging():
@@ -80,19 +80,19 @@ def judged_meanwhile(
                     judge.called([problems[place] for place in places], ready, before=before, total=len(requests))
                 )
             before += len(places)
-        for piece in pieces:  # none is needed any more, but what an engine does wrong at its end is said too
-            _answers(piece, responses, len(requests))
+        for piece in pieces:  # no more responses are needed, but errors at the end of the stream must still be reported
+            _check_piece(piece, responses, len(requests))
     return [responses[place] for place in range(len(requests))], judge.verdicts(opinions, length)
 
 
 @contextmanager
 def drawn(engine: Engine, params: Params, requests: Sequence[Request]) -> Generator[Iterator[Mapping[int, Response]]]:
-    """Let an engine draw in a thread, and hand out what it has drawn; the thread has ended after the body.
+    """Let an engine sample in a background thread, and yield its responses as they end; the thread ends with the context.
 
     Args:
-        engine: draws the responses; if it does not stream, it draws all of them first, in this thread.
+        engine: samples the responses; if it does not stream, it samples all of them first, in this thread.
         params: parameters of the policy.
-        requests: the responses to draw.
+        requests: a request for each response.
     """
     if not isinstance(engine, StreamingEngine):
         responses = engine.generate(params, requests)
@@ -102,63 +102,67 @@ def drawn(engine: Engine, params: Params, requests: Sequence[Request]) -> Genera
     pieces: SimpleQueue[Mapping[int, Response] | BaseException | None] = SimpleQueue()
     left, settings = threading.Event(), _settings()
 
-    def draw() -> None:
+    def sample() -> None:
         try:
             _check_settings(settings)
             for piece in engine.stream(params, requests):
                 pieces.put(piece)
                 if left.is_set():
                     break
-        except BaseException as error:  # of any kind: the thread of the run waits for the outcome, and raises it
+        except BaseException as error:  # any kind: the run's thread waits for the outcome and raises the error
             pieces.put(error)
         finally:
             pieces.put(None)
 
-    thread = threading.Thread(target=draw, name="engine")
+    thread = threading.Thread(target=sample, name="engine")
     thread.start()
     try:
-        yield _received(pieces)
+        yield _receive_pieces(pieces)
     finally:
         left.set()
         thread.join()
 
 
-def _received(pieces: "SimpleQueue[Mapping[int, Response] | BaseException | None]") -> Iterator[Mapping[int, Response]]:
-    """Pieces that were put into a queue, up to None; an error is raised."""
+def _receive_pieces(
+    pieces: "SimpleQueue[Mapping[int, Response] | BaseException | None]",
+) -> Iterator[Mapping[int, Response]]:
+    """Yield the pieces in a queue until None; raise an error that is in it."""
     while (piece := pieces.get()) is not None:
         if isinstance(piece, BaseException):
             raise piece
         yield piece
 
 
-def _answers(piece: object, earlier: Mapping[int, Response], count: int) -> Mapping[int, Response]:
-    """Responses of a piece, which must be new ones to some of `count` requests."""
+def _check_piece(piece: object, earlier: Mapping[int, Response], count: int) -> Mapping[int, Response]:
+    """Return a piece of a stream, after checking that it answers some of `count` requests, each for the first time."""
     if piece is None:
         missing = next(place for place in range(count) if place not in earlier)
         raise InputError(
-            f"engine.stream: each of {count} requests needs a response; it ended without one to request {missing}."
+            f"engine.stream: each of {count} requests needs a response; the stream ended without one to request {missing}."
         )
     if not isinstance(piece, Mapping):
-        raise InputError(f"engine.stream: a piece must be a dict of places and responses; got {piece!r:.80}.")
+        raise InputError(
+            f"engine.stream: each yielded value must be a dict of responses by request index; got {piece!r:.80}."
+        )
     for place in piece:
         if place in earlier or place not in range(count):
             raise InputError(
-                f"engine.stream: a piece must map places of unanswered requests, 0 to {count - 1}, to responses; got {place!r:.80}."
+                f"engine.stream: each key must be the index of an unanswered request, from 0 to {count - 1}; got {place!r:.80}."
             )
     return piece
 
 
 def _settings() -> dict[str, Any]:
-    """JAX's settings in this thread."""
+    """Return JAX's settings in this thread."""
     return {name: getattr(jax.config, name) for name in jax.config.values if hasattr(jax.config, name)}
 
 
 def _check_settings(expected: Mapping[str, Any]) -> None:
-    """Refuse settings of JAX that hold in the run's thread alone: what is drawn here would be computed in another way."""
+    """Refuse JAX settings that apply only in the run's thread, because sampling in this thread would not use them."""
     found = _settings()
     other = [name for name, value in expected.items() if found[name] != value]
     if other:
         raise InputError(
-            f"--reward-groups draws in another thread, where JAX's setting {other[0]} is {found[other[0]]!r} and not "
+            f"--reward-groups samples in another thread, where JAX's setting {other[0]} is {found[other[0]]!r} and not "
             f"{expected[other[0]]!r}, because it was set with `with`; set it with jax.config.update."
         )

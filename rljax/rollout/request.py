@@ -1,4 +1,4 @@
-"""Requests to an engine and its responses, as token ids without padding."""
+"""Requests to an engine, and its responses, as token ids without padding."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -9,33 +9,32 @@ from jaxtyping import Bool, Float32, Int32
 
 from rljax.errors import InputError
 from rljax.models import Params
-from rljax.records import documented
 
 Finish = Literal["stop", "length", "turns"]
 
 
-@documented
 class Sampling(NamedTuple):
-    """Settings of the sampler. The built-in engine compiles one program for each value, `stop` aside."""
+    """Settings of the sampler. The built-in engine compiles one program for each value of these settings, except `stop`."""
 
     max_tokens: int
-    """Response budget, EOS included."""
+    """Largest number of tokens in a response, including EOS."""
     eos_ids: tuple[int, ...]
-    """Tokens that end a response: the tokenizer's end token first, then further ones of the model and of `--stop-ids`."""
+    """Tokens that end a response: first the tokenizer's end token, then others of the model and from `--stop-ids`."""
     temperature: float = 1.0
-    """0 takes the likeliest token."""
+    """Sampling temperature; 0 takes the likeliest token."""
     top_k: int | None = None
-    """Draw from the k likeliest tokens only."""
+    """Sample from the k likeliest tokens only."""
     top_p: float | None = None
-    """Draw from the smallest set of tokens that holds this share of probability."""
+    """Sample from the smallest set of tokens with at least this probability."""
     stop: tuple[str, ...] = ()
-    """Texts that end a response: its last token is the one with which its decoded text first has one of them. They stay in the
-    response, which is what was drawn."""
+    """Texts that end a response. Its last token is the first one after which the decoded text contains one of them. The stop text
+    stays in the response, because the policy sampled it."""
+    kept: int | None = None
+    """Record with each token the ids that top-k and top-p kept, at most this many: the likeliest. None records nothing."""
 
 
-@documented
 class Request(NamedTuple):
-    """One response to be drawn."""
+    """A request for one response."""
 
     prompt_tokens: tuple[int, ...]
     """Token ids of the prompt, or of the prompt and the turns so far."""
@@ -44,54 +43,63 @@ class Request(NamedTuple):
     group: int
     """Index of its group in this call; requests of one group have the same prompt."""
     sampling: Sampling
-    """How its tokens are drawn."""
+    """How its tokens are sampled."""
     seed: int
-    """Seed of its draws, below 2^64. The same request gives the same response, whatever other requests are drawn with it. (The
-    built-in engine guarantees this bit for bit, as far as the model's own arithmetic does not depend on the number of rows.)"""
+    """Random seed, below 2^64. The same request gives the same response, whatever other requests are in the same call. (With the
+    built-in engine this holds bit for bit, unless the model's own arithmetic depends on the number of rows.)"""
 
 
-@documented
 class Response(NamedTuple):
-    """The response to a prompt: N tokens, drawn by the policy or observed."""
+    """The response to a prompt: N tokens, sampled by the policy or observed."""
 
     prompt_id: int
     """Index of the request's prompt."""
     group: int
     """Index of the request's group."""
     tokens: Int32[np.ndarray, "N"]
-    """Token ids; a response that ended has EOS as its last one, or the token that completes a stop string."""
+    """Token ids; the last one of a response that ended is EOS, or the token that completes a stop string."""
     mask: Bool[np.ndarray, "N"]
-    """Tokens that the policy drew, which are trained on; False for observations, which are only context."""
+    """True for tokens that the policy sampled, which are trained on; False for observations, which are only context."""
     behaviour_logp: Float32[np.ndarray, "N"]
-    """Log-probability under exactly the distribution drawn from (temperature, top-k, top-p applied), nats; 0 outside the mask."""
+    """Log-probability under the exact sampling distribution (temperature, top-k and top-p applied), in nats; 0 outside the mask."""
     policy_logp: Float32[np.ndarray, "N"]
-    """Log-probability under softmax(logits / temperature), before top-k and top-p, nats; 0 outside the mask."""
+    """Log-probability under softmax(logits / temperature), before top-k and top-p, in nats; 0 outside the mask."""
     finish: Finish
     """Why it ended: EOS or a stop string ("stop"), the token budget ("length"), or the limit of turns ("turns")."""
     version: int | None = None
-    """RL steps made by the weights that it was drawn with; None for the weights that the engine was called with."""
+    """Number of RL steps taken by the weights that sampled it; None for the weights that were passed to the engine."""
     turns: int = 1
     """Number of turns of the policy, with observations between them; 1 for a plain reply."""
+    kept: Int32[np.ndarray, "N K"] | None = None
+    """If `Sampling.kept` is K: ids of the tokens that top-k and top-p kept, padded with -1, and -1 at observations. Both
+    log-probabilities are then under the distribution over these tokens."""
 
     @property
     def truncated(self) -> bool:
-        """True if the response was cut off before its end."""
+        """True if the response was cut off before it ended."""
         return self.finish != "stop"
+
+    @property
+    def token_arrays(self) -> dict[str, np.ndarray]:
+        """The arrays with one entry per token, by name."""
+        names = ("tokens", "mask", "behaviour_logp", "policy_logp")
+        arrays = {name: getattr(self, name) for name in names}
+        return arrays if self.kept is None else arrays | {"kept": self.kept}
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """Draws responses, in training and in evaluation. It takes token ids and returns token ids, never text.
+    """Samples responses, in training and in evaluation. It takes token ids and returns token ids, never text.
 
     `check_responses` validates the responses. On several hosts every process makes the same call.
     """
 
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
-        """Draw a response to each request.
+        """Sample a response to each request.
 
         Args:
             params: parameters of the policy.
-            requests: the responses to draw; on several hosts the same in every process.
+            requests: a request for each response; on several hosts the same in every process.
 
         Returns:
             The responses, in the order of the requests; on several hosts the same in every process.
@@ -101,57 +109,57 @@ class Engine(Protocol):
 
 @runtime_checkable
 class StreamingEngine(Engine, Protocol):
-    """An engine that hands out responses while it draws others. `--reward-groups` then judges them meanwhile."""
+    """An engine that yields responses while it samples others, so that `--reward-groups` can judge them in the meantime."""
 
     def stream(self, params: Params, requests: Sequence[Request]) -> Iterator[dict[int, Response]]:
-        """Draw the responses of `generate`, and yield them as they end.
+        """Sample the same responses as `generate`, and yield them as they end.
 
-        It is called, and the iterator is advanced and closed, in a thread of its own, so that judging goes on beside it. The thread
-        ends when the iterator does, or at its next piece if the run stops.
+        A background thread calls this method and advances and closes the iterator, while responses are judged. The thread ends
+        when the iterator does, or at its next value if the run stops.
 
         Args:
             params: parameters of the policy.
-            requests: the responses to draw.
+            requests: a request for each response.
 
         Yields:
-            Some responses, by the places of their requests; each once, in any order that does not depend on time.
+            Some responses by the index of their request; each once, in any order that does not depend on timing.
         """
         ...
 
 
 @runtime_checkable
 class Dialogue(Protocol):
-    """Turns of many episodes, each drawn after its whole context."""
+    """Samples the turns of many episodes, each turn given its full context."""
 
     def add(self, requests: Mapping[int, Request]) -> None:
-        """Let turns wait for a row, also while others are drawn.
+        """Queue turns, also while others are being sampled.
 
         Args:
-            requests: episode -> its next turn; on several hosts the same in every process. The prompt is the whole context: the
-                episode's first prompt, its turns, and what was observed between them.
+            requests: episode -> its next turn; on several hosts the same in every process. The prompt is the full context: the
+                episode's first prompt, its turns, and the observations between them.
         """
         ...
 
     def draw(self) -> Mapping[int, Response]:
-        """Draw until some turns have ended.
+        """Sample until some turns have ended.
 
         Returns:
-            Their responses, by episode; each turn once. Empty if none waits and none is drawn.
+            Their responses, by episode; each turn once. Empty if no turn is queued or being sampled.
         """
         ...
 
 
 @runtime_checkable
 class DialogueEngine(Engine, Protocol):
-    """An engine that goes on with what it has read of an episode. Environments of several turns then use it."""
+    """An engine that keeps what it has read of an episode between turns. Multi-turn environments use this if it is available."""
 
     def dialogue(self, params: Params, requests: Mapping[int, Request]) -> Dialogue:
         """Begin episodes.
 
         Args:
             params: parameters of the policy.
-            requests: episode -> its first turn. The budget of a later one is what is left of the episode's; requests with other
-                prompts may be added, if they have as much room.
+            requests: episode -> its first turn. The budget of a later turn is the rest of the episode's budget. Requests with other
+                prompts may be added, if they need no more room.
         """
         ...
 
@@ -160,8 +168,8 @@ def check_responses(requests: Sequence[Request], responses: Sequence[Response]) 
     """Refuse responses that do not answer their requests.
 
     Raises:
-        InputError: the number of responses is wrong; or a response has another prompt, more tokens than the budget, arrays of
-            different lengths or of another type, or impossible log-probabilities. The message names what was expected and what
+        InputError: the number of responses is wrong; or a response has the wrong prompt, more tokens than the budget, arrays of
+            different lengths or of the wrong type, or impossible log-probabilities. The message names what was expected and what
             was returned.
     """
     if not isinstance(responses, Sequence):
@@ -176,13 +184,13 @@ def check_responses(requests: Sequence[Request], responses: Sequence[Response]) 
 
 _KINDS = MappingProxyType(
     {
-        "tokens": (np.integer, "whole numbers"),
+        "tokens": (np.integer, "integers"),
         "mask": (np.bool_, "booleans"),
         "behaviour_logp": (np.floating, "floating-point numbers"),
         "policy_logp": (np.floating, "floating-point numbers"),
     }
 )
-"""Array of a response -> its NumPy dtype class, and that class in words."""
+"""Name of a response's array -> its NumPy dtype class, and that class in words."""
 
 
 def check_engine(engine: Engine) -> None:
@@ -193,7 +201,7 @@ def check_engine(engine: Engine) -> None:
     """
     if not callable(getattr(engine, "generate", None)):
         raise InputError(
-            f"engine.generate: an engine must have the method generate(params, requests); got {engine!r:.80} without it."
+            f"engine.generate: an engine must have the method generate(params, requests); got {engine!r:.80}, which has none."
         )
 
 
@@ -207,8 +215,8 @@ def _fault(request: Request, response: Response) -> str | None:
     if response.finish not in get_args(Finish):
         return f"must have ended by one of {', '.join(map(repr, get_args(Finish)))}; got finish={response.finish!r:.80}"
     if not isinstance(response.turns, int | np.integer) or response.turns < 1:
-        return f"must have a whole number of at least 1 as its turns; got {response.turns!r:.80}"
-    return _array_fault(response, request.sampling.max_tokens)
+        return f"must have an integer of at least 1 as its turns; got {response.turns!r:.80}"
+    return _array_fault(response, request.sampling.max_tokens) or _mask_fault(response, request.sampling.kept)
 
 
 def _array_fault(response: Response, budget: int) -> str | None:
@@ -228,4 +236,18 @@ def _array_fault(response: Response, budget: int) -> str | None:
         possible = np.isfinite(logp) & (logp <= 1e-4)
         if not possible.all():
             return f"must have finite log-probabilities of at most 0 in {name}; got {logp[~possible][0]}"
+    return None
+
+
+def _mask_fault(response: Response, most: int | None) -> str | None:
+    """Describe what is wrong with the recorded sampling masks of a response; None if nothing is."""
+    if most is None:
+        return None if response.kept is None else "has sampling masks (kept), which the request does not ask for"
+    expected = (len(response.tokens), most)
+    if response.kept is None or response.kept.shape != expected or not np.issubdtype(response.kept.dtype, np.integer):
+        found = "none" if response.kept is None else f"{response.kept.dtype} {list(response.kept.shape)}"
+        return f"must have its sampling masks as an integer array kept {list(expected)}; got {found}"
+    lost = response.mask & ~(response.kept == response.tokens[:, None]).any(-1)
+    if lost.any():
+        return f"has token {response.tokens[lost][0]} outside its own sampling mask"
     return None

@@ -1,6 +1,6 @@
-"""Jitted parts of a decode: read prompts, put them into free rows, draw tokens until enough rows have ended.
+"""Jitted parts of a decode: read prompts, put them into free rows, sample tokens until enough rows have ended.
 
-Axes: B rows that are decoded together, P prompts, L prompt slots, T tokens of a response, V vocabulary.
+Axes: B rows that are decoded together, P prompts, L prompt slots, T tokens per response, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Literal
 from jax.sharding import Mesh, NamedSharding
 from jax.tree_util import KeyPath
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
@@ -18,81 +19,80 @@ from rljax.errors import InputError
 from rljax.models import Decoder, Params
 from rljax.models.policy import insert_rows, path_names
 from rljax.parallel import replicated, row_sharding
-from rljax.records import documented, required
+from rljax.records import required
 from rljax.rollout.request import Sampling
 from rljax.rollout.truncation import keep_top_k, keep_top_p
 
 
-@documented
 class Prompts(NamedTuple):
     """Prompts that the model has read."""
 
     logits: Float[Array, "P V"]
-    """Of the first token of a response, before any temperature."""
+    """Logits of a response's first token, before any temperature."""
     state: PyTree
     """The decoder's state after each prompt."""
 
 
-@documented
 class Draws(NamedTuple):
     """Seed and length limit of each row."""
 
     seeds: UInt32[Array | np.ndarray, "B 2"]
-    """Seed of the row's draws, two 32-bit words: a row does not depend on those beside it."""
+    """Random seed of the row, as two 32-bit words, so that a row does not depend on its neighbors."""
     limit: Int[Array | np.ndarray, "B"]
-    """Most tokens of the row, at most T."""
+    """Largest number of tokens in the row, at most T."""
 
 
-@documented
 class Samples(NamedTuple):
     """Responses, right-padded."""
 
     tokens: Int[Array, "B T"]
-    """Token ids; without meaning from `count` on."""
+    """Token ids; meaningless from position `count` on."""
     behaviour_logp: Float[Array, "B T"]
-    """Under exactly the distribution drawn from (temperature, top-k and top-p applied), nats."""
+    """Log-probability under the exact sampling distribution (temperature, top-k and top-p applied), in nats."""
     policy_logp: Float[Array, "B T"]
-    """Under softmax(logits / temperature), before top-k and top-p, nats."""
+    """Log-probability under softmax(logits / temperature), before top-k and top-p, in nats."""
     count: Int[Array, "B"]
-    """Tokens so far, EOS included."""
+    """Number of tokens so far, including EOS."""
     truncated: Bool[Array, "B"]
-    """The limit was reached before EOS."""
+    """Whether the limit was reached before EOS."""
+    kept: Int[Array, "B T N"] | None = None
+    """Ids of the tokens that top-k and top-p kept, padded with -1; both log-probabilities are then under the distribution over
+    these tokens. None if they are not recorded."""
 
 
-@documented
 class Rows(NamedTuple):
     """Rows in the middle of a decode."""
 
     state: PyTree
     """The decoder's state, before it has read the last token."""
     token: Int[Array, "B"]
-    """The last token drawn."""
+    """The last token that was sampled."""
     ended: Bool[Array, "B"]
-    """Whether the row waits for another prompt."""
+    """Whether the row has ended and can take another prompt."""
     draws: Draws
-    """How the row is drawn."""
+    """Seed and length limit of each row."""
     samples: Samples
-    """What was drawn."""
+    """The tokens sampled so far."""
 
 
 def shift_right(tokens: Int[Array, "B L"], attention: Bool[Array, "B L"]) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]:
-    """Move each row's tokens to the right end, in order, wherever its padding was."""
+    """Move each row's tokens to the right end, in order, wherever the padding was."""
     order = jnp.argsort(attention, axis=-1, stable=True)
     return jnp.take_along_axis(tokens, order, axis=-1), jnp.take_along_axis(attention, order, axis=-1)
 
 
 def _check_truncation(sampling: Sampling) -> None:
-    """Refuse a set of tokens that would be empty."""
+    """Refuse settings that would leave no token to sample from."""
     if sampling.top_k is not None and sampling.top_k < 1:
-        raise InputError(f"top_k must be at least 1, the number of tokens to draw from; got {sampling.top_k}.")
+        raise InputError(f"top_k must be at least 1, the number of tokens to sample from; got {sampling.top_k}.")
     if sampling.top_p is not None and not 0 < sampling.top_p <= 1:
-        raise InputError(f"top_p must be above 0 and at most 1, a share of the probability; got {sampling.top_p}.")
+        raise InputError(f"top_p must be a probability above 0 and at most 1; got {sampling.top_p}.")
 
 
 def draw(
     logits: Float[Array, "B V"], keys: Key[Array, "B"], sampling: Sampling
 ) -> tuple[Int[Array, "B"], Float[Array, "B"], Float[Array, "B"]]:
-    """Draw one token per row, each with its own key; return it and its log-probability after and before truncation.
+    """Sample one token per row, each with its own key; return it and its log-probability after and before truncation.
 
     Raises:
         InputError: `top_k` is below 1, or `top_p` outside (0, 1].
@@ -104,33 +104,77 @@ def draw(
         certain = jnp.zeros(token.shape, jnp.float32)
         return token, certain, certain
     scaled = logits / sampling.temperature
-    policy = jax.nn.log_softmax(scaled, axis=-1)
-    truncated = scaled
-    if sampling.top_k is not None:
-        truncated = keep_top_k(truncated, sampling.top_k)
-    if sampling.top_p is not None:
-        truncated = keep_top_p(truncated, sampling.top_p)
+    policy, truncated = jax.nn.log_softmax(scaled, axis=-1), _truncate(scaled, sampling)
     behaviour = jax.nn.log_softmax(truncated, axis=-1)
     token = jax.vmap(jax.random.categorical)(keys, truncated).astype(jnp.int32)
     chosen = partial(jnp.take_along_axis, indices=token[:, None], axis=-1)
     return token, chosen(behaviour)[:, 0], chosen(policy)[:, 0]
 
 
+def _truncate(scaled: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B V"]:
+    """Set the logits of the tokens that top-k and top-p remove to -inf."""
+    if sampling.top_k is not None:
+        scaled = keep_top_k(scaled, sampling.top_k)
+    return scaled if sampling.top_p is None else keep_top_p(scaled, sampling.top_p)
+
+
+def draw_from_kept(
+    logits: Float[Array, "B V"], keys: Key[Array, "B"], sampling: Sampling, most: int
+) -> tuple[Int[Array, "B"], Float[Array, "B"], Int[Array, "B N"]]:
+    """Sample one token per row from the tokens that top-k and top-p keep, and also return the kept tokens.
+
+    Args:
+        logits: logits of the next token, before any temperature.
+        keys: random key of each row.
+        sampling: sampling settings, with a positive temperature.
+        most: N, largest number of kept tokens per row; the likeliest are kept.
+
+    Returns:
+        The sampled tokens; their log-probabilities under the distribution over the kept tokens, in nats; and the ids of the kept
+        tokens, padded with -1.
+
+    Raises:
+        InputError: `top_k` is below 1, `top_p` outside (0, 1], or the temperature is not positive.
+    """
+    _check_truncation(sampling)
+    if not sampling.temperature > 0:
+        raise InputError(f"temperature must be positive if sampling masks are recorded; got {sampling.temperature}.")
+    truncated = _truncate(logits.astype(jnp.float32) / sampling.temperature, sampling)
+    count = min(most, logits.shape[-1])
+    values, ids = jax.lax.top_k(truncated, count)
+    logp = jax.nn.log_softmax(values, axis=-1)
+    place = jax.vmap(jax.random.categorical)(keys, values)[:, None]
+    kept = jnp.where(jnp.isneginf(values), -1, ids).astype(jnp.int32)
+    kept = jnp.pad(kept, ((0, 0), (0, most - count)), constant_values=-1)
+    return jnp.take_along_axis(kept, place, -1)[:, 0], jnp.take_along_axis(logp, place, -1)[:, 0], kept
+
+
 @partial(jax.jit, static_argnames=("decoder",))
-def decode_weights(decoder: Decoder, params: Params) -> Params:
-    """Make the parameters ready for reading by all tokens of a call."""
+def weights_program(decoder: Decoder, params: Params) -> Params:
+    """Prepare the parameters once for a call, so that each token can read them."""
     return decoder.weights(params)
+
+
+def decode_weights(decoder: Decoder, params: Params) -> Params:
+    """Make the parameters ready for reading by all tokens of a call; those that are ready are not copied, as a program would do."""
+    traced = weights_program.trace(decoder, params)
+    places = {variable: place for place, variable in enumerate(traced.jaxpr.jaxpr.invars)}
+    chosen = [None if isinstance(part, Literal) else places.get(part) for part in traced.jaxpr.jaxpr.outvars]
+    if None in chosen:
+        return weights_program(decoder, params)
+    leaves = jax.tree.leaves(params)
+    return jax.tree.unflatten(jax.tree.structure(traced.out_info), [leaves[required(place, "place")] for place in chosen])
 
 
 @partial(jax.jit, static_argnames=("decoder", "budget"))
 def read_prompts(
     decoder: Decoder, params: Params, prompts: Int[Array, "P L"], attention: Bool[Array, "P L"], *, budget: int
 ) -> Prompts:
-    """Read prompts, padded on either side, with room for `budget` tokens after each: 0 if the decoder can grow."""
+    """Read prompts, padded on either side, with room for `budget` tokens after each (0 if the decoder can grow)."""
     return Prompts(*decoder.begin(params, *shift_right(prompts, attention), budget))
 
 
-@partial(jax.jit, static_argnames=("decoder", "rows", "length", "budget", "room", "mesh"))
+@partial(jax.jit, static_argnames=("decoder", "rows", "length", "budget", "room", "kept", "mesh"))
 def empty_rows(
     decoder: Decoder,
     params: Params,
@@ -139,38 +183,41 @@ def empty_rows(
     length: int,
     budget: int,
     room: int,
+    kept: int | None = None,
     mesh: Mesh | None = None,
 ) -> Rows:
-    """Rows that all wait for a prompt of `length` slots.
+    """Return rows that all wait for a prompt of `length` slots.
 
     Args:
         decoder: how the model reads prompts and tokens.
-        params: ready for reading.
-        rows: B.
-        length: L.
-        budget: T, most tokens of a response.
-        room: tokens after a prompt that the decoder's state has room for.
-        mesh: devices that share the rows; None: the compiler decides.
+        params: parameters from `decode_weights`.
+        rows: B, number of rows.
+        length: L, slots per prompt.
+        budget: T, most tokens per response.
+        room: number of tokens after a prompt that the decoder's state has room for.
+        kept: N, number of ids recorded with each token; see `Sampling.kept`.
+        mesh: devices that share the rows; None lets the compiler decide.
     """
     prompts, attention = jnp.zeros((rows, length), jnp.int32), jnp.zeros((rows, length), bool)
     begun = jax.eval_shape(partial(read_prompts, decoder, budget=room), params, prompts, attention)
+    ids = None if kept is None else jnp.full((rows, budget, kept), -1, jnp.int32)
     numbers, whole, none = jnp.zeros((rows, budget), jnp.float32), jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool)
     empty = Rows(
         state=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), begun.state),
         token=whole,
         ended=~none,
         draws=Draws(jnp.zeros((rows, 2), jnp.uint32), whole),
-        samples=Samples(numbers.astype(jnp.int32), numbers, numbers, whole, none),
+        samples=Samples(numbers.astype(jnp.int32), numbers, numbers, whole, none, ids),
     )
     return empty if mesh is None else jax.lax.with_sharding_constraint(empty, rows_shardings(decoder, empty, mesh))
 
 
 def rows_shardings(decoder: Decoder, rows: Rows, mesh: Mesh) -> PyTree[NamedSharding]:
-    """Sharding of every array of rows before the first prompt is put into them.
+    """Return the sharding of each array in rows that have no prompt yet.
 
     Args:
         decoder: how the model reads prompts and tokens.
-        rows: arrays, or their shapes.
+        rows: the rows, as arrays or as their shapes.
         mesh: devices that share the rows.
     """
 
@@ -185,32 +232,42 @@ def rows_shardings(decoder: Decoder, rows: Rows, mesh: Mesh) -> PyTree[NamedShar
 
 @partial(jax.jit, static_argnames=("decoder", "more"))
 def grow_rows(decoder: Decoder, rows: Rows, *, more: int) -> Rows:
-    """Rows with room for `more` further tokens, on the devices where they lie."""
+    """Give the rows room for `more` further tokens, on the devices that they are on."""
     return rows._replace(state=required(decoder.grow, "decoder.grow")(rows.state, more))
 
 
-def _with_token(
-    rows: Rows, state: PyTree, logits: Float[Array, "B V"], drawn: Bool[Array, "B"], sampling: Sampling
+def _sample_tokens(
+    rows: Rows, state: PyTree, logits: Float[Array, "B V"], active: Bool[Array, "B"], sampling: Sampling
 ) -> Rows:
-    """Draw a token of the rows that are marked `drawn`."""
+    """Sample a token in each active row."""
     samples = rows.samples
     keys = jax.random.wrap_key_data(jnp.asarray(rows.draws.seeds), impl="threefry2x32")
-    token, behaviour, policy = draw(logits, jax.vmap(jax.random.fold_in)(keys, samples.count), sampling)
-    place = jnp.arange(drawn.size), jnp.where(drawn, samples.count, samples.tokens.shape[1])  # beyond the end: not written
-    count = samples.count + drawn.astype(jnp.int32)
+    keys, kept = jax.vmap(jax.random.fold_in)(keys, samples.count), samples.kept
+    if sampling.kept is None:
+        token, behaviour, policy = draw(logits, keys, sampling)
+        ids = None
+    else:
+        token, behaviour, ids = draw_from_kept(logits, keys, sampling, sampling.kept)
+        policy = behaviour
+    place = (
+        jnp.arange(active.size),
+        jnp.where(active, samples.count, samples.tokens.shape[1]),
+    )  # beyond the end: not written
+    count = samples.count + active.astype(jnp.int32)
     is_last = count >= rows.draws.limit
     is_eos = (token[:, None] == jnp.array([sampling.eos_ids], jnp.int32)).any(-1)
     return Rows(
         state=state,
-        token=jnp.where(drawn, token, rows.token),
-        ended=jnp.where(drawn, is_eos | is_last, rows.ended),
+        token=jnp.where(active, token, rows.token),
+        ended=jnp.where(active, is_eos | is_last, rows.ended),
         draws=rows.draws,
         samples=Samples(
             tokens=samples.tokens.at[place].set(token, mode="drop"),
             behaviour_logp=samples.behaviour_logp.at[place].set(behaviour, mode="drop"),
             policy_logp=samples.policy_logp.at[place].set(policy, mode="drop"),
             count=count,
-            truncated=jnp.where(drawn, is_last & ~is_eos, samples.truncated),
+            truncated=jnp.where(active, is_last & ~is_eos, samples.truncated),
+            kept=None if kept is None else kept.at[place].set(required(ids, "ids"), mode="drop"),
         ),
     )
 
@@ -225,17 +282,17 @@ def fill_rows(
     *,
     sampling: Sampling,
 ) -> Rows:
-    """Begin new responses, and draw the first token of each.
+    """Begin new responses, and sample the first token of each.
 
     The parts of `prompts` are inserted in one program, so that the compiler can write the rows' state once for all of them.
 
     Args:
         decoder: how the model reads prompts and tokens.
-        rows: in the middle of a decode.
-        prompts: what the responses follow, in parts that were read one after the other.
-        source: the prompt that each row takes, counted through all parts; below 0 the row goes on as it is.
-        draws: how the new rows are drawn.
-        sampling: how tokens are drawn.
+        rows: rows in the middle of a decode.
+        prompts: the prompts of the responses, in parts that were read one after the other.
+        source: index of each row's prompt, counted across all parts; rows with a negative index are left unchanged.
+        draws: seeds and length limits of the new rows.
+        sampling: how tokens are sampled.
     """
     is_new = source >= 0
     state, first = rows.state, 0
@@ -251,18 +308,18 @@ def fill_rows(
         ),
         samples=rows.samples._replace(count=jnp.where(is_new, 0, rows.samples.count)),
     )
-    return _with_token(begun, state, logits[jnp.maximum(source, 0)], is_new, sampling)
+    return _sample_tokens(begun, state, logits[jnp.maximum(source, 0)], is_new, sampling)
 
 
 @partial(jax.jit, static_argnames=("decoder",), donate_argnames="rows")
 def move_rows(decoder: Decoder, rows: Rows, others: Rows, source: Int[Array, "B"]) -> Rows:
-    """Put rows of one decode into another, of the same prompt length, budget and room; they go on as they would have.
+    """Copy rows of one decode into another with the same prompt length, budget and room; they continue as they would have.
 
     Args:
         decoder: how the model reads prompts and tokens.
-        rows: the B rows that receive.
-        others: another number of rows, in the middle of a decode.
-        source: the row of `others` that each row becomes; below 0 the row stays as it is.
+        rows: the B rows to copy into.
+        others: the rows to copy from, in the middle of a decode; their number may differ.
+        source: index in `others` of the row that replaces each row; rows with a negative index are left unchanged.
     """
     state = decoder.insert(rows.state, others.state, source)
     rest = insert_rows(rows._replace(state=()), others._replace(state=()), source)
@@ -279,18 +336,18 @@ def decode(
     *,
     sampling: Sampling,
 ) -> tuple[Rows, Int[Array, ""]]:
-    """Draw tokens until `enough` of the rows have ended, or `most` tokens of each that goes on were drawn.
+    """Sample tokens until `enough` rows have ended, or until each row that has not ended got `most` tokens.
 
     Returns:
-        The rows, and how many tokens were drawn of each that goes on.
+        The rows, and the number of tokens sampled in each row that has not ended.
     """
 
     def advance(carry: tuple[Rows, Array]) -> tuple[Rows, Array]:
         rows, count = carry
         logits, state = decoder.advance(params, rows.token, rows.state)
-        return _with_token(rows, state, logits, ~rows.ended, sampling), count + 1
+        return _sample_tokens(rows, state, logits, ~rows.ended, sampling), count + 1
 
-    def goes_on(carry: tuple[Rows, Array]) -> Array:
+    def is_unfinished(carry: tuple[Rows, Array]) -> Array:
         return (carry[0].ended.sum() < enough) & (carry[1] < most)
 
-    return jax.lax.while_loop(goes_on, advance, (rows, jnp.int32(0)))
+    return jax.lax.while_loop(is_unfinished, advance, (rows, jnp.int32(0)))

@@ -1,4 +1,4 @@
-"""Rows that are decoded at once: as many as fit into some bytes of each device."""
+"""Decode as many rows at once as fit into a given number of bytes on each device."""
 
 import math
 from collections.abc import Callable
@@ -13,37 +13,35 @@ from jaxtyping import PyTree
 from rljax.errors import InputError
 from rljax.models import Decoder, Params
 from rljax.parallel import row_shards
-from rljax.records import documented
-from rljax.rollout.engine import FEWEST_ROWS, PROMPT_TOKENS_AT_ONCE, block_parts, compiled_rows, fewer_rows, rooms
 from rljax.rollout.sampling import empty_rows, rows_shardings
+from rljax.rollout.sizes import FEWEST_ROWS, PROMPT_TOKENS_AT_ONCE, block_parts, compiled_rows, fewer_rows, rooms
 
 Weights = Params | PyTree[jax.ShapeDtypeStruct]
 """Parameters, or their shapes."""
 
 
-@documented
 class Caches(NamedTuple):
-    """Caches of a decode."""
+    """Sizes of the caches in a decode."""
 
     whole: int
-    """Bytes of a device's part of the rows' caches, with room for whole responses."""
+    """Bytes per device for the rows' caches, with room for full responses."""
     read: int
-    """Bytes of a device's part of the caches of a block of prompts, which are read before they are put into rows."""
+    """Bytes per device for the caches of a block of prompts, which are read before they are put into rows."""
     rows: int
     """Rows of the decode, on all devices."""
     length: int
-    """Slots of a prompt, in tokens."""
+    """Slots per prompt, in tokens."""
     budget: int
-    """Most tokens of a response."""
+    """Most tokens per response."""
     devices: int
     """Number of devices that share the rows."""
 
 
 def peak_bytes(caches: Caches) -> int:
-    """The most bytes of caches that a device holds at once: those of the rows, beside them prompts or copies.
+    """Return the peak bytes of caches on a device: the rows' caches, plus either prompts or copies.
 
-    Prompts are read while all rows are held, and wait for those that end. Meanwhile a long decode copies a cache with less room
-    into a larger one. When no prompt waits any more, it copies the last rows into a cache of fewer rows.
+    Prompts are read while all rows' caches are in memory, and wait until rows end. Meanwhile a long decode copies its cache into
+    one with more room. Once no prompt waits, it copies the last rows into a cache of fewer rows.
 
     Example:
         >>> short = Caches(whole=1000, read=200, rows=8, length=8, budget=32, devices=1)
@@ -55,9 +53,9 @@ def peak_bytes(caches: Caches) -> int:
 
 
 def turn_bytes(caches: Caches) -> int:
-    """The most bytes of caches that a device holds at once in a dialogue, see `peak_bytes`.
+    """Return the peak bytes of caches on a device in a dialogue, see `peak_bytes`.
 
-    It copies a cache with less room into a larger one, and between turns the rows that read what was added to their contexts.
+    A dialogue copies its cache into one with more room, and between turns it copies the rows that read additions to their contexts.
 
     Example:
         >>> short = Caches(whole=800, read=20, rows=8, length=8, budget=32, devices=1)
@@ -69,11 +67,11 @@ def turn_bytes(caches: Caches) -> int:
 
 
 def turn_rows(rows: int, length: int, devices: int) -> int:
-    """Rows of a dialogue that read their turns together: an eighth of those that are drawn, or fewer if turns are long.
+    """Return how many rows of a dialogue read their turns together: an eighth of all rows, or fewer if turns are long.
 
     Args:
-        rows: of the decode, on all devices.
-        length: tokens that each of them reads.
+        rows: rows of the decode, on all devices.
+        length: number of tokens that each row reads.
         devices: number of devices that share the rows.
     """
     most = min(rows, max(FEWEST_ROWS, rows // 8), devices * max(1, PROMPT_TOKENS_AT_ONCE // length))
@@ -81,23 +79,23 @@ def turn_rows(rows: int, length: int, devices: int) -> int:
 
 
 def _before_growth(caches: Caches) -> int:
-    """Bytes of the largest cache that is copied into one with more room."""
+    """Return the bytes of the largest cache that is copied into one with more room."""
     length, budget = caches.length, caches.budget
     return caches.whole * max((length + room for room in rooms(budget, length)[:-1]), default=0) // (length + budget)
 
 
 @dataclass(frozen=True)
 class FittingSlots:
-    """Most rows that are decoded at once, for each length of prompts and responses: as many as a number of bytes holds.
+    """Computes how many rows are decoded at once, for any length of prompts and responses: as many as fit into memory.
 
     Args:
         decoder: how the model reads prompts and tokens.
         mesh: devices that share the rows.
-        memory: bytes of each device.
-        most: most rows, whatever fits; None: as many as there are requests.
-        beside: bytes of a row beside its cache.
-        refuses: whether memory for less than a row on each device is refused; otherwise such a row is decoded.
-        peak: bytes of caches that a device holds at once: `peak_bytes`, or `turn_bytes` in a dialogue.
+        memory: bytes available on each device.
+        most: upper limit on the number of rows; None for the number of requests.
+        beside: bytes that a row needs in addition to its cache.
+        refuses: whether to raise an error if not even one row per device fits; otherwise one row is decoded.
+        peak: function that returns the peak bytes of caches on a device: `peak_bytes`, or `turn_bytes` in a dialogue.
     """
 
     decoder: Decoder
@@ -109,19 +107,19 @@ class FittingSlots:
     peak: Callable[[Caches], int] = peak_bytes
 
     def __call__(self, params: Weights, requests: int, prompts: int, length: int, budget: int) -> int:
-        """Most rows of a call.
+        """Return the number of rows for a call.
 
         Args:
-            params: ready for reading, or their shapes.
-            requests: number of responses to draw.
-            prompts: number of different prompts that they have.
-            length: slots of a prompt, in tokens.
-            budget: most tokens of a response.
+            params: parameters from `decode_weights`, or their shapes.
+            requests: number of responses to sample.
+            prompts: number of distinct prompts.
+            length: slots per prompt, in tokens.
+            budget: most tokens per response.
 
         Raises:
-            InputError: not even one row on each device fits; the message has the bytes that it needs.
+            InputError: not even one row on each device fits; the message reports the bytes needed.
         """
-        held = self._counted(params, requests, prompts, length, budget)
+        held = self._cache_bytes(params, requests, prompts, length, budget)
         wanted = requests if self.most is None else min(requests, self.most)
 
         def needed(rows: int) -> int:
@@ -131,21 +129,21 @@ class FittingSlots:
         if fitting is not None or not self.refuses:
             return 1 if fitting is None else fitting
         raise InputError(
-            f"cache_memory is {self.memory:,} bytes on each device, and the keys and values of one row, {length} tokens of prompt "
-            f"and {budget} of response, take {needed(1):,} bytes with copies; give at least {needed(1)}B, or shorter responses."
+            f"cache_memory is {self.memory:,} bytes on each device, but the keys and values of one row, {length} tokens of prompt "
+            f"and {budget} of response, take {needed(1):,} bytes with copies; set at least {needed(1)}B, or shorter responses."
         )
 
     def cache(self, rows: int, params: Weights, requests: int, prompts: int, length: int, budget: int) -> int:
-        """The most bytes of caches that each device holds while so many rows are decoded; see `__call__`."""
-        return self._counted(params, requests, prompts, length, budget)(rows)
+        """Return the peak bytes of caches on each device while this many rows are decoded; see `__call__`."""
+        return self._cache_bytes(params, requests, prompts, length, budget)(rows)
 
     def _each(self, rows: int) -> int:
-        """Rows of a device."""
+        """Return the number of rows on each device."""
         devices = row_shards(self.mesh)
         return compiled_rows(rows, devices) // devices
 
-    def _counted(self, params: Weights, requests: int, prompts: int, length: int, budget: int) -> Callable[[int], int]:
-        """Rows -> bytes of `cache`."""
+    def _cache_bytes(self, params: Weights, requests: int, prompts: int, length: int, budget: int) -> Callable[[int], int]:
+        """Return a function from the number of rows to the bytes of `cache`."""
         devices, room = row_shards(self.mesh), budget if self.decoder.grow is None else 0
         row, prompt = (row_bytes(self.decoder, params, self.mesh, length, tokens) for tokens in (budget, room))
 
@@ -158,14 +156,14 @@ class FittingSlots:
 
 
 def row_bytes(decoder: Decoder, params: Weights, mesh: Mesh, length: int, budget: int) -> int:
-    """Bytes on a device of the decoder's state for one row.
+    """Return the bytes that one row of the decoder's state takes on a device.
 
     Args:
         decoder: how the model reads prompts and tokens.
-        params: ready for reading, or their shapes.
+        params: parameters from `decode_weights`, or their shapes.
         mesh: devices that share the rows.
-        length: slots of a prompt, in tokens.
-        budget: most tokens of a response.
+        length: slots per prompt, in tokens.
+        budget: most tokens per response.
     """
     make = partial(empty_rows, decoder, rows=row_shards(mesh), length=max(length, 1), budget=budget, room=budget)
     empty = jax.eval_shape(make, params)

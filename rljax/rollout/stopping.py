@@ -1,7 +1,7 @@
-"""Stop strings: where the text of a response first has one.
+"""Stop strings: find where the text of a response first contains one.
 
-A string may begin and end inside of tokens, so it is looked for in the decoded text and never among token ids. The response ends
-with the token that completes it. No token is encoded again: the response is a prefix of what was drawn.
+A stop string may begin and end inside a token, so it is searched for in the decoded text and never among token ids. The response
+ends with the token that completes the string. Nothing is encoded again: the response is a prefix of the sampled tokens.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -10,20 +10,20 @@ import numpy as np
 from jaxtyping import Int
 
 CHECK_TOKENS = 32
-"""Tokens of a row that are drawn between two looks at its text. As many more than needed are drawn at most, and thrown away."""
+"""Number of tokens sampled in a row between two checks of its text. At most this many are sampled in vain and discarded."""
 
 Decode = Callable[[Sequence[int]], str]
-"""Token ids -> text. The text of more ids begins with that of fewer, but for replacement characters, which stand for a character
-that is not complete. So a stop string that is there stays there; otherwise the end that is found need not be the first."""
+"""Token ids -> text. Adding ids must only append to the text, except that replacement characters of an incomplete character may
+change. A stop string then stays in the text once it is there; otherwise `stop_end` may not find its first occurrence."""
 
 
 def stop_end(tokens: Int[np.ndarray, "T"], stop: Collection[str], decode: Decode) -> int | None:
-    """Number of tokens after which the text first has a stop string; None if it has none.
+    """Return the number of tokens after which the text first contains a stop string; None if it contains none.
 
     Args:
-        tokens: ids of a response.
-        stop: the strings.
-        decode: turns ids into text.
+        tokens: token ids of a response.
+        stop: the stop strings.
+        decode: turns token ids into text.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -46,10 +46,9 @@ def stop_end(tokens: Int[np.ndarray, "T"], stop: Collection[str], decode: Decode
 
 
 def may_have_stopped(tokens: Int[np.ndarray, "T"], stop: Collection[str], decode: Decode, *, new: int) -> bool:
-    """True if a stop string may end within the last `new` tokens: a look at their text, and at that of a few tokens before.
+    """Return True if a stop string seems to end within the last `new` tokens, from their text and the text of a few tokens before.
 
-    A token that decodes to nothing may lie inside of a string. Then the look may miss it, and `stop_end` finds it when the row has
-    ended.
+    A stop string that contains tokens without text may be missed; `stop_end` then finds it when the row has ended.
     """
     if not stop:
         return False

@@ -1,7 +1,7 @@
-"""Top-k and top-p without a sort of the vocabulary: a bisection over the bits of floating-point numbers.
+"""Top-k and top-p without sorting the vocabulary: a bisection over the bits of floating-point numbers.
 
-Numbers are mapped to whole numbers of the same order. The least whole number that is kept is then found bit by bit, from the
-highest: 32 passes over the logits, each a comparison and a sum.
+Floating-point numbers are mapped to integers in the same order. The smallest integer that is kept is then found bit by bit, from
+the highest bit down, in 32 passes over the logits, each a comparison and a sum.
 
 Axes: B rows, V vocabulary.
 """
@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, UInt32
 
 
 def ordered_bits(numbers: Float[Array, "B V"]) -> UInt32[Array, "B V"]:
-    """Map float32 numbers to whole numbers of the same order.
+    """Map float32 numbers to integers in the same order.
 
     Example:
         >>> import jax.numpy as jnp
@@ -30,7 +30,7 @@ def ordered_bits(numbers: Float[Array, "B V"]) -> UInt32[Array, "B V"]:
 def _largest_threshold(
     bits: UInt32[Array, "B V"], suffices: Callable[[Bool[Array, "B V"]], Bool[Array, "B"]]
 ) -> UInt32[Array, "B 1"]:
-    """Largest whole number t for which the set {v : bits_v >= t} suffices; 0, which keeps everything, where none does."""
+    """Return the largest integer t for which the set {v : bits_v >= t} suffices; if none does, 0, which keeps everything."""
 
     def decide(step: Array, threshold: UInt32[Array, "B 1"]) -> UInt32[Array, "B 1"]:
         higher = threshold | (jnp.uint32(1 << 31) >> step.astype(jnp.uint32))
@@ -40,14 +40,14 @@ def _largest_threshold(
 
 
 def keep_top_k(logits: Float[Array, "B V"], k: int) -> Float[Array, "B V"]:
-    """Set all but the k largest log-odds to -inf (ties with the k-th are kept)."""
+    """Set all but the k largest logits to -inf (ties with the k-th are kept)."""
     bits = ordered_bits(logits)
     threshold = _largest_threshold(bits, lambda kept: kept.sum(-1) >= k)
     return jnp.where(bits >= threshold, logits, -jnp.inf)
 
 
 def keep_top_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
-    """Keep the smallest set of likeliest tokens whose probability reaches p; the likeliest always stays."""
+    """Keep the smallest set of likeliest tokens whose total probability reaches p; the likeliest token is always kept."""
     bits, probability = ordered_bits(logits), jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
     threshold = _largest_threshold(bits, lambda kept: jnp.where(kept, probability, 0.0).sum(-1) >= p)
     return jnp.where(bits >= threshold, logits, -jnp.inf)

@@ -1,8 +1,9 @@
-"""The rollout worker: sends prompts to the engine, has the responses judged, and arranges everything in groups."""
+"""The rollout worker, which sends prompts to the engine, has the responses judged, and arranges everything in groups."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 import jax
 import numpy as np
@@ -15,9 +16,9 @@ from rljax.records import required
 from rljax.rewards.calling import Progress
 from rljax.rewards.protocol import has_verifier
 from rljax.rollout.engine import draw_seeds
-from rljax.rollout.environment import Environment, play
+from rljax.rollout.environment import Environment
 from rljax.rollout.groups import Groups, grouped, padded_responses, right_and_known
-from rljax.rollout.judging import Judge, Verdicts
+from rljax.rollout.judging import IMPATIENT, Judge, Patience, Verdicts
 from rljax.rollout.meanwhile import judged_meanwhile
 from rljax.rollout.request import Engine, Request, Response, Sampling, check_responses
 
@@ -27,16 +28,16 @@ class RolloutWorker:
     """Samples responses to a fixed set of prompts and has them judged.
 
     Args:
-        engine: draws responses.
-        prompts: the prompts to sample from.
-        prompt_length: L, slots of a prompt, in tokens.
-        sampling: how tokens are drawn.
+        engine: samples responses.
+        prompts: the prompts, with their problems.
+        prompt_length: L, slots per prompt, in tokens.
+        sampling: how tokens are sampled.
         judge: rewards the responses.
         environment: judges in place of the reward, for responses of several turns.
-        compares_with_greedy: whether each prompt gets one more response, decoded greedily; the others are compared with its reward.
-        judging: its context is entered while responses are judged, for example to measure the time.
-        reward_groups: groups of a call of the reward, which judges them while the next ones are drawn; None: one call judges all
-            groups, after the last response.
+        compares_with_greedy: whether each prompt also gets a greedy response, whose reward is the baseline for the others.
+        judging: returns a context that is entered while responses are judged, for example to measure the time.
+        reward_groups: number of groups per call of the reward, which judges them while the next ones are sampled; None judges all
+            groups in one call, after the last response.
     """
 
     engine: Engine
@@ -50,10 +51,10 @@ class RolloutWorker:
     reward_groups: int | None = None
 
     def requests(self, prompt_ids: Sequence[int], groups: Sequence[int], key: PRNGKeyArray) -> list[Request]:
-        """Make a request for a response to each of the prompts, with seeds drawn from the key.
+        """Make a request for a response to each of the prompts, with seeds from the key.
 
         Raises:
-            InputError: a prompt has no token.
+            InputError: a prompt has no tokens.
         """
         for prompt_id in set(prompt_ids):
             check_has_token(self.prompts.problems[prompt_id], self.prompts.tokens[prompt_id])
@@ -64,15 +65,24 @@ class RolloutWorker:
         ]
 
     def answer(self, params: Params, prompt_ids: Sequence[int], key: PRNGKeyArray) -> list[Response]:
-        """Draw a response to each of the prompts; nothing is judged.
+        """Sample a response to each of the prompts, without judging them.
 
         Raises:
-            InputError: a prompt has no token, or the engine's responses do not answer the requests.
+            InputError: a prompt has no tokens, or the engine's responses do not answer the requests.
         """
         requests = self.requests(prompt_ids, range(len(prompt_ids)), key)
         responses = self.engine.generate(params, requests)
         check_responses(requests, responses)
         return responses
+
+    def play(self, params: Params, prompt_ids: Sequence[int], key: PRNGKeyArray) -> list[Response]:
+        """Play an episode of the environment after each of the prompts, and return its responses.
+
+        Raises:
+            InputError: as `generate`.
+        """
+        requests = self.requests(prompt_ids, range(len(prompt_ids)), key)
+        return self._sample_and_judge(params, requests, [self.prompts.problems[prompt_id] for prompt_id in prompt_ids])[0]
 
     def generate(
         self,
@@ -91,47 +101,45 @@ class RolloutWorker:
             prompt_ids: indices into `prompts`.
             group_size: G, responses per prompt.
             key: random key of this call.
-            sizes: responses to each of the prompts, from 1 to G; None: G to each. A place that a group leaves empty has no
-                token and is not valid.
-            version: RL steps that these parameters have made.
+            sizes: number of responses to each prompt, from 1 to G; None for G. The unused places of a group have no tokens
+                and are not valid.
+            version: number of RL steps taken by these parameters.
 
         Raises:
-            InputError: a prompt has no token; the reward failed on too many responses, or returned something other than a
+            InputError: a prompt has no tokens; the reward failed on too many responses, or returned something other than a
                 finite number or None; or the engine or the environment breaks its contract.
         """
         member = np.arange(group_size) < np.full(len(prompt_ids), group_size if sizes is None else sizes)[:, None]
         places = np.arange(len(prompt_ids)).repeat(member.sum(-1)).tolist()
         requests = self.requests([prompt_ids[place] for place in places], places, key)
         problems = [self.prompts.problems[request.prompt_id] for request in requests]
-        responses, verdicts = self._played(params, requests, problems)
+        responses, verdicts = self._sample_and_judge(params, requests, problems)
         prompts = left_pad([self.prompts.tokens[prompt_id] for prompt_id in prompt_ids], self.prompt_length, 0)
         length = self.sampling.max_tokens
-        groups = _stacked(np.asarray(prompt_ids), prompts, member, responses, verdicts, length, version)
+        groups = _stack_groups(np.asarray(prompt_ids), prompts, member, responses, verdicts, length, version)
         return self._with_greedy(params, groups) if self.compares_with_greedy else groups
 
     def _with_greedy(self, params: Params, groups: Groups) -> Groups:
-        """Add the rewards of greedy responses; a group whose greedy response has none takes no part."""
-        greedy = self.drawn_with(temperature=0.0, top_k=None, top_p=None)
+        """Add the rewards of greedy responses; a group whose greedy response has no reward is marked as not valid."""
+        greedy = self.greedy()
         requests = greedy.requests(groups.prompt_ids.tolist(), range(groups.count), jax.random.key(0))
         problems = [self.prompts.problems[request.prompt_id] for request in requests]
-        verdicts = greedy._played(params, requests, problems)[1]
+        verdicts = greedy._sample_and_judge(params, requests, problems)[1]
         valid = required(groups.rollout.valid, "rollout.valid") & verdicts.valid[:, None]
         return groups._replace(rollout=groups.rollout._replace(greedy_rewards=verdicts.rewards, valid=valid))
 
-    def _played(self, params: Params, requests: list[Request], problems: list) -> tuple[list[Response], Verdicts]:
-        """Responses to the requests, judged by the environment or by the reward."""
+    def _sample_and_judge(self, params: Params, requests: list[Request], problems: list) -> tuple[list[Response], Verdicts]:
+        """Sample responses to the requests, and judge them with the environment or the reward."""
         if self.environment is not None:
-            share = self.judge.max_failure_share
-            return play(
-                self.engine,
-                self.environment,
-                params,
-                requests,
-                problems,
-                self.judge.tokenizer,
-                max_failure_share=share,
-                judging=self.judging,
+            from rljax.rollout.play import play  # noqa: PLC0415  most runs have no environment
+
+            played = partial(
+                play, self.engine, self.environment, params, requests, problems, self.judge.tokenizer, judging=self.judging
             )
+            # All hosts play together, so a single host cannot start over.
+            patience = self.judge.patience if jax.process_count() == 1 else IMPATIENT
+            share, seconds = self.judge.max_failure_share, self.judge.seconds
+            return patience.retry(partial(played, max_failure_share=share, seconds=seconds))
         if self.reward_groups is not None:
             return judged_meanwhile(
                 self.engine,
@@ -150,7 +158,7 @@ class RolloutWorker:
 
     @property
     def verifies(self) -> bool:
-        """True if a verifier decides what is correct."""
+        """True if a verifier decides which responses are correct."""
         return self.environment is None and has_verifier(self.judge.reward)
 
     def first(self, count: int) -> "RolloutWorker":
@@ -159,8 +167,8 @@ class RolloutWorker:
         return replace(self, prompts=prompts)
 
     def drawn_with(self, **changes: float | int | tuple[str, ...] | tuple[int, ...] | None) -> "RolloutWorker":
-        """Return a worker with other sampling settings; see `Sampling`."""
-        return replace(self, sampling=self.sampling._replace(**changes))
+        """Return a worker with changed sampling settings (see `Sampling`) that records no sampling masks."""
+        return replace(self, sampling=self.sampling._replace(kept=None, **changes))
 
     def greedy(self) -> "RolloutWorker":
         """Return a worker that always takes the likeliest token."""
@@ -169,6 +177,10 @@ class RolloutWorker:
     def watched(self, progress: Progress) -> "RolloutWorker":
         """Return a worker that reports the progress of judging to `progress`."""
         return replace(self, judge=self.judge._replace(progress=progress))
+
+    def patient(self, patience: Patience) -> "RolloutWorker":
+        """Return a worker that calls a failing judge again."""
+        return replace(self, judge=self.judge._replace(patience=patience))
 
     def timed(self, judging: Callable[[], AbstractContextManager]) -> "RolloutWorker":
         """Return a worker that enters a context while responses are judged."""
@@ -179,7 +191,7 @@ class RolloutWorker:
         return self.judge.tokenizer.decode(tokens[attention].tolist())
 
     def shown(self, groups: Groups, count: int) -> list[dict]:
-        """Turn the first response of the first groups into rows for a person to read."""
+        """Turn the first response of each of the first `count` groups into a readable row."""
         rows = []
         right, known = right_and_known(groups.rollout)
         for index in range(min(count, groups.count)):
@@ -196,7 +208,7 @@ class RolloutWorker:
         return rows
 
 
-def _stacked(
+def _stack_groups(
     prompt_ids: Int[np.ndarray, "P"],
     prompts: tuple[np.ndarray, np.ndarray],
     member: Bool[np.ndarray, "P G"],
@@ -205,7 +217,7 @@ def _stacked(
     length: int,
     version: int,
 ) -> Groups:
-    """Lay judged responses out in groups."""
+    """Arrange judged responses in groups."""
     arrays = padded_responses(responses, length)
     versions = [version if response.version is None else response.version for response in responses]
     rows = {name: grouped(array, member) for name, array in arrays.items()}
@@ -230,4 +242,6 @@ def _stacked(
         version=grouped(np.array(versions, np.int32), member),
         turns=grouped(np.array([response.turns for response in responses], np.int32), member),
         failed=grouped(verdicts.failed, member),
+        kept=rows.get("kept"),
+        metrics=jax.tree.map(lambda array: grouped(array, member, np.nan), verdicts.metrics),
     )

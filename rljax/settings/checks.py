@@ -1,7 +1,10 @@
-"""Checks that several groups of settings share. Each error names the setting, its value and the values that are allowed."""
+"""Checks that several groups of settings share, and lengths that follow from the run's limit.
+
+Each error names the setting, its value and the values that are allowed.
+"""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from rljax.errors import InputError
@@ -15,6 +18,9 @@ YEAR = 365 * 24 * 3600
 
 MAY_BE_INFINITE = frozenset({"algorithm_options", "correction_high"})
 """Settings in which infinity means that there is no bound."""
+
+LENGTHS = ("max_length", "cache")
+"""Options that are lengths, in tokens."""
 
 
 def check_numbers(settings: object) -> None:
@@ -106,3 +112,93 @@ def check_new_file(path: Path) -> None:
         raise InputError(f"{str(path)!r} already exists; choose another file.")
     if not path.parent.is_dir():
         raise InputError(f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}; make it first.")
+
+
+def check_sampling_mask(most: int | None, top_k: int | None, top_p: float | None) -> None:
+    """Refuse a sampling mask that has nothing to record, or too little room.
+
+    Raises:
+        InputError: neither `top_k` nor `top_p` is set, or `top_k` leaves more tokens than the mask holds.
+    """
+    if most is not None and top_k is None and top_p is None:
+        raise InputError(
+            f"sampling_mask={most} records what top_k and top_p leave, and neither is set; set one, or leave sampling_mask out."
+        )
+    if most is not None and top_k is not None and top_k > most:
+        raise InputError(
+            f"sampling_mask={most} is too small for the top_k={top_k} tokens that are sampled from; give at least {top_k}."
+        )
+
+
+def counted_truncation(chosen: Mapping[str, object], top_k: int | None, top_p: float | None) -> list[str]:
+    """Say that a correction takes top-k or top-p for a policy that has moved; empty if it does not.
+
+    Args:
+        chosen: the corrections that are set, by the name of their setting; None or "none" is off.
+        top_k: of the sampler.
+        top_p: of the sampler.
+    """
+    if top_k is None and top_p is None:
+        return []
+    return [
+        f"{name}={value} counts top_k={top_k} and top_p={top_p} as a difference between sampler and learner; "
+        f"--sampling-mask {512 if top_k is None else top_k} compares them over the tokens that were sampled from"
+        for name, value in chosen.items()
+        if value not in (None, "none")
+    ]
+
+
+def run_lengths(known: Collection[str], options: Mapping[str, float], limit: int) -> dict[str, int]:
+    """Lengths of an algorithm's options that follow the run's own limit if they are left out.
+
+    The overlong penalty of DAPO begins a fifth before the limit, as in its paper: 4,096 of 20,480 tokens. Dr.GRPO divides by it.
+
+    Args:
+        known: names of the algorithm's options.
+        options: those that are set.
+        limit: most tokens of a response.
+
+    Example:
+        >>> run_lengths(("max_length", "cache"), {}, 250), run_lengths(("beta",), {}, 250)
+        ({'max_length': 250, 'cache': 50}, {})
+    """
+    limit = int(options.get("max_length", limit))
+    return {name: value for name, value in {"max_length": limit, "cache": max(1, limit // 5)}.items() if name in known}
+
+
+def misfit_lengths(name: str, options: Mapping[str, float], lengths: Mapping[str, int], limit: int) -> list[str]:
+    """Say which lengths of an algorithm's options do not fit the run's limit; empty if all do.
+
+    Args:
+        name: the algorithm's.
+        options: those that are set.
+        lengths: what `run_lengths` gives.
+        limit: most tokens of a response.
+    """
+    found = {**lengths, **{key: int(value) for key, value in options.items() if key in lengths}}
+    longest, cache = found.get("max_length", limit), found.get("cache")
+    if cache is None and longest != limit:
+        return [
+            f"{name} divides by max_length={longest}, and a response has at most {limit} tokens, so gradients are "
+            f"{limit / longest:.2g} times those with the run's own limit, which it takes if max_length is left out"
+        ]
+    if cache is not None and longest - cache >= limit:
+        return [
+            f"the overlong penalty of {name} begins after {longest - cache} tokens, and a response has at most {limit}, so "
+            "there is none; leave max_length and cache out to scale it to this run"
+        ]
+    return []
+
+
+def paper_lengths(known: Mapping[str, float], options: Mapping[str, float]) -> dict[str, float]:
+    """Options of a run that an earlier version started: there, lengths that were left out were the paper's.
+
+    Args:
+        known: the algorithm's options and their defaults.
+        options: those that are set.
+
+    Example:
+        >>> paper_lengths({"max_length": 20480, "cache": 4096, "eps": 1e-6}, {"cache": 8})
+        {'max_length': 20480, 'cache': 8}
+    """
+    return {name: known[name] for name in LENGTHS if name in known} | dict(options)

@@ -1,78 +1,56 @@
-"""Floor 3: generated tasks. A task is one file, its settings with all that a run needs of it, and one line in `TASKS`."""
-
-from functools import reduce
-from operator import or_
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+"""Layer 3: generated tasks. A task is one file, which defines its settings and behavior, and one line in `TASKS`."""
 
 from rljax.errors import InputError
-from rljax.lazy import lazy_names
-from rljax.tasks.brackets import BracketsConfig
-from rljax.tasks.countdown import CountdownConfig
-from rljax.tasks.digits import DigitsConfig
-from rljax.tasks.drift import DriftConfig
-from rljax.tasks.exploit import ExploitConfig
-from rljax.tasks.iteration import IterationConfig
-from rljax.tasks.lengths import LengthsConfig
-from rljax.tasks.mixed import MixedConfig
-from rljax.tasks.outliers import OutliersConfig
-from rljax.tasks.puzzles import ReasoningGymConfig
-from rljax.tasks.sums import SumsConfig
+from rljax.lazy import LazyTable, lazy_names
 from rljax.tasks.task import TaskConfig as TaskConfig
-from rljax.tasks.tight import TightConfig
 from rljax.text import did_you_mean
 
-TASKS: MappingProxyType[str, type[TaskConfig]] = MappingProxyType(
+TASKS: LazyTable[type[TaskConfig]] = LazyTable(
     {
-        "sums": SumsConfig,
-        "iteration": IterationConfig,
-        "countdown": CountdownConfig,
-        "lengths": LengthsConfig,
-        "outliers": OutliersConfig,
-        "tight": TightConfig,
-        "mixed": MixedConfig,
-        "drift": DriftConfig,
-        "brackets": BracketsConfig,
-        "exploit": ExploitConfig,
-        "digits": DigitsConfig,
-        "reasoning_gym": ReasoningGymConfig,
+        "sums": "rljax.tasks.sums:SumsConfig",
+        "iteration": "rljax.tasks.iteration:IterationConfig",
+        "countdown": "rljax.tasks.countdown:CountdownConfig",
+        "lengths": "rljax.tasks.lengths:LengthsConfig",
+        "outliers": "rljax.tasks.outliers:OutliersConfig",
+        "tight": "rljax.tasks.tight:TightConfig",
+        "mixed": "rljax.tasks.mixed:MixedConfig",
+        "drift": "rljax.tasks.drift:DriftConfig",
+        "brackets": "rljax.tasks.brackets:BracketsConfig",
+        "exploit": "rljax.tasks.exploit:ExploitConfig",
+        "digits": "rljax.tasks.digits:DigitsConfig",
+        "reasoning_gym": "rljax.tasks.puzzles:ReasoningGymConfig",
     }
 )
-"""Map of a generated task's name, as in `--task NAME`, to the class of its settings. After a colon stands the part of the name that
-is a setting of its own."""
-
-if TYPE_CHECKING:
-    AnyTask = TaskConfig
-else:
-    AnyTask = reduce(or_, TASKS.values())  # the command line needs the classes whose fields it shows
-"""Type of the settings of some task."""
+"""Map of a generated task's name, as in `--task NAME`, to the class of its settings. The part of a name after a colon is a
+setting."""
 
 __getattr__, __dir__ = lazy_names(__name__)
 
 
 def full_name(family: str) -> str:
-    """Name of a task as it is typed.
+    """Return the name of a task as users type it.
 
     Example:
         >>> full_name("sums"), full_name("reasoning_gym")
         ('sums', 'reasoning_gym:NAME')
     """
-    return f"{family}:NAME" if TASKS[family] is ReasoningGymConfig else family
+    return f"{family}:NAME" if family == "reasoning_gym" else family
 
 
 def task_name(task: TaskConfig) -> str:
-    """Name of a task.
+    """Return the name of a task.
 
     Example:
-        >>> task_name(IterationConfig()), task_name(ReasoningGymConfig("gcd"))
+        >>> task_name(TASKS["iteration"]()), task_name(task_named("reasoning_gym:gcd"))
         ('iteration', 'reasoning_gym:gcd')
     """
-    name = next(name for name, record in TASKS.items() if isinstance(task, record))
-    return f"{name}:{task.generator}" if isinstance(task, ReasoningGymConfig) else name
+    names = {place: name for name, place in TASKS.sources.items()}
+    places = [f"{record.__module__}:{record.__name__}" for record in type(task).__mro__]
+    return next(names[place] for place in places if place in names) + task.variant
 
 
 def task_named(name: str) -> TaskConfig:
-    """Default settings of a task by its name.
+    """Return the default settings of a task by its name.
 
     Raises:
         InputError: there is no such task.
@@ -85,6 +63,8 @@ def task_named(name: str) -> TaskConfig:
     if family == "reasoning_gym":
         if not generator:
             raise InputError(f"task is {name!r}; name one of its generators, as in reasoning_gym:countdown.")
+        from rljax.tasks.puzzles import ReasoningGymConfig  # noqa: PLC0415  not needed by other tasks
+
         return ReasoningGymConfig(generator)
     if colon or family not in TASKS:
         near, known = did_you_mean(name, TASKS), [full_name(task) for task in TASKS]

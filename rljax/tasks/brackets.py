@@ -1,8 +1,8 @@
-"""The task `brackets`: output in a language in which a single wrong character makes everything worthless.
+"""The task `brackets`: output in a formal language, where a single wrong character makes the output worthless.
 
 A problem is a formula in prefix notation, `*+342=`, and its answer the same formula with a pair of brackets around every
-operation, `((3+4)*2)`. The reward is 1 only for a text that parses and is the same formula. Some demonstrations lack one of their
-brackets, as scraped data do, so a policy that imitates them is often malformed.
+operation, `((3+4)*2)`. The reward is 1 only for a text that parses and is the same formula. Some demonstrations lack a bracket,
+as scraped data often do, so a policy that imitates them often writes malformed output.
 """
 
 from collections.abc import Sequence
@@ -13,17 +13,16 @@ from typing import ClassVar
 from rljax.data.heldout import Parts, drawn_parts
 from rljax.data.problem import Problem
 from rljax.errors import InputError
-from rljax.records import documented
 from rljax.rewards.correctness import verifier
 from rljax.settings.checks import check_at_least, check_share
 from rljax.tasks.task import TaskConfig
 
 DEEPEST = 20
-"""Nesting beyond which a text is refused; a response could have any."""
+"""Deepest nesting that is parsed, because responses may be nested arbitrarily deep."""
 
 
 def prefix_of(text: str) -> str | None:
-    """Read a text with brackets around every operation, and write it in prefix notation; None if it is malformed.
+    """Convert a text with brackets around every operation to prefix notation; None if it is malformed.
 
     Example:
         >>> prefix_of("((3+4)*2)")
@@ -36,7 +35,7 @@ def prefix_of(text: str) -> str | None:
 
 
 def _read(text: str, at: int, depth: int) -> tuple[str, int] | None:
-    """The formula that begins at a place, in prefix notation, and the place after it."""
+    """Parse the formula that begins at an index; return it in prefix notation, and the index after it."""
     first = text[at : at + 1]
     if first.isdecimal() and first.isascii():
         return first, at + 1
@@ -56,8 +55,8 @@ def same_formula(prompts: Sequence[str], completions: Sequence[str], **columns: 
     """Give 1 for a completion that parses and is the formula of the prompt, else 0.
 
     Args:
-        prompts: as in `*+342=`.
-        completions: the responses; all of a text is read.
+        prompts: the prompts, such as `*+342=`.
+        completions: the responses; each must be a formula in full.
         columns: unused.
 
     Returns:
@@ -74,17 +73,16 @@ def same_formula(prompts: Sequence[str], completions: Sequence[str], **columns: 
     ]
 
 
-@documented
 @dataclass(frozen=True)
 class BracketsConfig(TaskConfig):
-    """The task `brackets`: formulas from prefix notation to nested brackets; a malformed text is worth nothing."""
+    """The task `brackets`: formulas from prefix notation to nested brackets; a malformed text has reward 0."""
 
     reward: ClassVar[str] = "rljax.tasks.brackets:same_formula"
 
     operations: tuple[int, int] = (2, 3)
-    """Minimum and maximum count of operations in a formula, 1 to 5."""
+    """Minimum and maximum number of operations in a formula, 1 to 5."""
     malformed_share: float = 0.5
-    """Share of the demonstrations that lack one of their brackets."""
+    """Fraction of the demonstrations that lack a bracket."""
     train_problems: int = 4000
     """Number of training problems to generate."""
 
@@ -97,12 +95,12 @@ class BracketsConfig(TaskConfig):
             raise InputError(f"operations is {self.operations}; give the minimum and the maximum, from 1 to 5.")
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
-        """Different formulas."""
-        return drawn_parts(self._draw, train=self.train_problems, heldout=heldout, seed=seed)
+        """Generate distinct formulas."""
+        return drawn_parts(self._generate, train=self.train_problems, heldout=heldout, seed=seed)
 
-    def _draw(self, random: Random) -> Problem:
+    def _generate(self, random: Random) -> Problem:
         operations = random.randint(*self.operations)
-        prefix, written = _drawn(random, operations)
+        prefix, written = _random_formula(random, operations)
         demonstration = written
         if random.random() < self.malformed_share:
             lost = random.choice([place for place, character in enumerate(written) if character in "()"])
@@ -110,15 +108,15 @@ class BracketsConfig(TaskConfig):
         return Problem(f"{prefix}=", written, demonstration, {"operands": operations + 1})
 
 
-def _drawn(random: Random, operations: int) -> tuple[str, str]:
-    """A random formula in prefix notation and with brackets."""
+def _random_formula(random: Random, operations: int) -> tuple[str, str]:
+    """Generate a random formula, in prefix notation and with brackets."""
     if not operations:
         digit = random.choice("123456789")
         return digit, digit
     left_operations = random.randrange(operations)
     left, sign, right = (
-        _drawn(random, left_operations),
+        _random_formula(random, left_operations),
         random.choice("+-*"),
-        _drawn(random, operations - 1 - left_operations),
+        _random_formula(random, operations - 1 - left_operations),
     )
     return f"{sign}{left[0]}{right[0]}", f"({left[1]}{sign}{right[1]})"

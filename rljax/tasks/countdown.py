@@ -1,10 +1,10 @@
 """The task `countdown`: a sparse search. Reach a target with some digits, each used once, and `+`, `-` and `*`.
 
-A problem is `13;723=`. Its demonstration is a short written search, tries with their values, and then the expression that was
-found: `2+3+7=12;2*3+7=13;#2*3+7`. Products bind tighter than sums; there are no parentheses. Every target can be reached. The
-column `solutions` counts the expressions that reach it, `expressions` those there are, and `reachable` the targets from 1 to 99
-that these digits reach. Of three digits there are up to 54 expressions, 9 targets are in reach on average, and one expression in
-twelve is right: a guess seldom is, and no part of a wrong expression is rewarded.
+A problem is `13;723=`. Its demonstration is a short written search, which lists tried expressions with their values and then
+the solution: `2+3+7=12;2*3+7=13;#2*3+7`. Products bind tighter than sums; there are no parentheses. Every target can be
+reached. The column `solutions` counts the expressions that reach it, `expressions` counts all expressions, and `reachable`
+counts the targets from 1 to 99 that these digits can reach. Three digits make up to 54 expressions and can reach 9 targets on
+average, and one expression in twelve is right: a guess is seldom right, and a partly right expression has no reward.
 """
 
 import itertools
@@ -19,7 +19,6 @@ from typing import ClassVar
 from rljax.data.heldout import Parts, drawn_parts
 from rljax.data.problem import Problem
 from rljax.errors import InputError
-from rljax.records import documented
 from rljax.rewards.correctness import verifier
 from rljax.rewards.extract import final_answer
 from rljax.settings.checks import check_at_least
@@ -32,7 +31,7 @@ _EXPRESSION = re.compile(r"[1-9](?:[+*-][1-9])*")
 
 
 def value_of(expression: str) -> int | None:
-    """Value of an expression of digits and signs; None if the text is none.
+    """Evaluate an expression of digits and signs; None if the text is not an expression.
 
     Example:
         >>> value_of("2*3+7"), value_of("7-2*3"), value_of("2*"), value_of("23")
@@ -51,7 +50,7 @@ def value_of(expression: str) -> int | None:
 
 @cache
 def expressions(digits: str) -> Mapping[str, int]:
-    """Every expression that uses each of the digits once, with its value.
+    """Map every expression that uses each digit once to its value.
 
     Example:
         >>> found = expressions("12")
@@ -72,8 +71,8 @@ def solved(prompts: Sequence[str], completions: Sequence[str], **columns: Sequen
     """Give 1 for a final expression that uses every digit of the prompt once and has the target's value, else 0.
 
     Args:
-        prompts: as in `13;723=`.
-        completions: the responses; what follows the last `#` counts.
+        prompts: the prompts, such as `13;723=`.
+        completions: the responses; the answer follows the last `#`.
         columns: unused.
 
     Returns:
@@ -94,17 +93,16 @@ def _solves(prompt: str, completion: str) -> bool:
     return sorted(used) == sorted(digits) and value_of(expression) == int(target)
 
 
-@documented
 @dataclass(frozen=True)
 class CountdownConfig(TaskConfig):
-    """The task `countdown`: reach a target with some digits, each used once; a sparse search with a written search to imitate."""
+    """The task `countdown`: reach a target with some digits, each used once; sparse rewards, and a written search to imitate."""
 
     reward: ClassVar[str] = "rljax.tasks.countdown:solved"
 
     numbers: int = 3
-    """Count of digits in a problem, 2 to 4."""
+    """Number of digits in a problem, 2 to 4."""
     tries: int = 2
-    """Maximum number of expressions that a demonstration tries; the last of them reaches the target."""
+    """Maximum number of expressions that a demonstration tries; the last one reaches the target."""
     train_problems: int = 4000
     """Number of training problems to generate."""
 
@@ -115,10 +113,10 @@ class CountdownConfig(TaskConfig):
             raise InputError(f"numbers is {self.numbers}; it must be between 2 and 4.")
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
-        """Different problems, each with a target that its digits reach."""
-        return drawn_parts(self._draw, train=self.train_problems, heldout=heldout, seed=seed)
+        """Generate distinct problems, each with a target that its digits can reach."""
+        return drawn_parts(self._generate, train=self.train_problems, heldout=heldout, seed=seed)
 
-    def _draw(self, random: Random) -> Problem:
+    def _generate(self, random: Random) -> Problem:
         digits = "".join(random.choice("123456789") for _ in range(self.numbers))
         found = expressions("".join(sorted(digits)))
         targets = sorted({value for value in found.values() if 1 <= value <= LARGEST})

@@ -1,8 +1,8 @@
 """The task `digits`: two digits, drawn as noisy images; the answer is their sum.
 
-A prompt is two images of 8 x 4 pixels, one behind the other, four Braille characters each (see `rljax.data.images`); in each image
-a share of the pixels is flipped. A response writes what it sees and adds: `3+5=#8`. With `--images 8 4` the model reads the pixels;
-without it each Braille character is a token like any other, whose neighbours it does not know.
+A prompt is two images of 8 x 4 pixels, one after the other, four Braille characters each (see `rljax.data.images`); in each
+image some pixels are flipped at random. A response writes the digits and adds them: `3+5=#8`. With `--images 8 4` the model
+reads the pixels; otherwise each Braille character is an ordinary token, and the model does not know which pixels are adjacent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,13 @@ from rljax.data.heldout import Parts, drawn_parts
 from rljax.data.images import PATTERNS, Pixels, pixels_of, text_of
 from rljax.data.problem import Problem
 from rljax.errors import InputError
-from rljax.records import documented
 from rljax.settings.checks import check_at_least
 from rljax.tasks.task import TaskConfig
 
 HEIGHT, WIDTH = 8, 4
-"""Pixels of an image."""
+"""Height and width of an image in pixels."""
 PATCHES = 4
-"""Patches of an image."""
+"""Number of patches in an image."""
 _DRAWN = """
 .##.  ..#.  .##.  ###.  ...#  ####  ..##  ####  .##.  .##.
 #..#  .##.  #..#  ...#  ..##  #...  .#..  ...#  #..#  #..#
@@ -43,7 +42,6 @@ FONT: Mapping[int, Pixels] = MappingProxyType(
 """Pixels of each digit."""
 
 
-@documented
 @dataclass(frozen=True)
 class DigitsConfig(TaskConfig):
     """The task `digits`: the sum of two digits that are drawn as noisy images."""
@@ -60,14 +58,14 @@ class DigitsConfig(TaskConfig):
         check_at_least(1, self, ["train_problems"])
         if not 0 <= self.pixel_noise < 0.5:
             raise InputError(
-                f"pixel_noise is {self.pixel_noise}; it must be at least 0 and below 0.5, at which nothing can be seen."
+                f"pixel_noise is {self.pixel_noise}; it must be at least 0 and below 0.5, where the digits become invisible."
             )
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
-        """Different pairs of images; the same digits come again with other noise."""
-        return drawn_parts(self._draw, train=self.train_problems, heldout=heldout, seed=seed)
+        """Generate distinct pairs of images; the same digits may recur with different noise."""
+        return drawn_parts(self._generate, train=self.train_problems, heldout=heldout, seed=seed)
 
-    def _draw(self, random: Random) -> Problem:
+    def _generate(self, random: Random) -> Problem:
         left, right = (random.randrange(10) for _ in range(2))
         prompt = "".join(text_of(self._noisy(FONT[digit], random)) for digit in (left, right))
         return Problem(prompt, str(left + right), f"{left}+{right}=#{left + right}")
@@ -76,7 +74,7 @@ class DigitsConfig(TaskConfig):
         return [[pixel ^ (random.random() < self.pixel_noise) for pixel in row] for row in pixels]
 
     def optimum(self, problems: Sequence[Problem]) -> float:
-        """Share of the problems whose sum is the likeliest one to a reader who knows the font and the noise."""
+        """Accuracy of the most likely sum, given the font and the noise."""
         return sum(self._likeliest_sum(problem.prompt) == problem.answer for problem in problems) / len(problems)
 
     def _likeliest_sum(self, prompt: str) -> str:
@@ -87,7 +85,7 @@ class DigitsConfig(TaskConfig):
         return str(sums.index(max(sums)))
 
     def _likelihoods(self, text: str) -> list[float]:
-        """Probability of an image under each digit: p^flips (1 - p)^(pixels - flips), p the noise."""
+        """Probability of an image given each digit: p^flips (1 - p)^(pixels - flips), where p is the noise."""
         seen = pixels_of(text, height=HEIGHT, width=WIDTH)
         flips = [
             sum(a != b for line, row in zip(FONT[digit], seen, strict=True) for a, b in zip(line, row, strict=True))

@@ -1,9 +1,9 @@
-"""The task `drift`: the kind of the problems changes while the policy learns, first sums and then differences.
+"""The task `drift`: the kind of problem changes while the policy learns, first sums and then differences.
 
-A problem is `427+5=` or `427-5=`, and its answer `#2`, the last digit, without steps. Demonstrations and held-out
-problems are of both kinds in equal parts. The training prompts are sums until `stage_prompts` of them were drawn, and differences
-from then on. The place in this order is part of a checkpoint, so a resumed run drifts where it would have. What is kept of the
-first kind is held-out accuracy by the column `type`.
+A problem is `427+5=` or `427-5=`, and its answer `#2`, the last digit, without steps. Demonstrations and held-out problems
+contain both kinds in equal parts. The first `stage_prompts` training prompts are sums, and all later ones are differences. The
+position in this order is part of a checkpoint, so a resumed run switches at the same point. How well the policy remembers the
+first kind is the held-out accuracy by the column `type`.
 """
 
 from collections.abc import Sequence
@@ -12,21 +12,19 @@ from random import Random
 
 from rljax.data.heldout import Parts, drawn_parts
 from rljax.data.problem import Problem
-from rljax.records import documented
 from rljax.settings.checks import check_at_least
 from rljax.tasks.task import Stages, TaskConfig
 
 KINDS = ("sum", "difference")
-"""The kinds in the order in which they come; values of the column `type`."""
+"""The kinds in training order; values of the column `type`."""
 
 
-@documented
 @dataclass(frozen=True)
 class DriftConfig(TaskConfig):
     """The task `drift`: the training prompts are sums at first, and differences later."""
 
     stage_prompts: int = 1000
-    """Number of prompts that are drawn before sums become differences."""
+    """Number of training prompts before sums become differences."""
     train_problems: int = 4000
     """Number of training problems to generate, of both kinds together."""
 
@@ -36,16 +34,16 @@ class DriftConfig(TaskConfig):
         check_at_least(2, self, ["train_problems"])
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
-        """Different problems of both kinds."""
-        return drawn_parts(_draw, train=self.train_problems, heldout=heldout, seed=seed)
+        """Generate distinct problems of both kinds."""
+        return drawn_parts(_generate, train=self.train_problems, heldout=heldout, seed=seed)
 
     def stages(self, problems: Sequence[Problem]) -> Stages:
-        """The sums, then the differences."""
+        """Return the sums, then the differences."""
         places = ([place for place, one in enumerate(problems) if one.columns.get("type") == kind] for kind in KINDS)
         return Stages(tuple(places), self.stage_prompts)
 
 
-def _draw(random: Random) -> Problem:
+def _generate(random: Random) -> Problem:
     kind = random.choice(KINDS)
     left, right = random.randint(100, 999), random.randint(1, 9)
     sign, answer = ("+", (left + right) % 10) if kind == "sum" else ("-", (left - right) % 10)

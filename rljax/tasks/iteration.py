@@ -1,25 +1,23 @@
-"""The task `iteration`: long chains of steps that each depend on the one before."""
+"""The task `iteration`: long chains of steps, each of which depends on the one before."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 from rljax.data.heldout import Parts
-from rljax.records import documented
 from rljax.settings.checks import check_at_least, check_share
 from rljax.tasks.task import TaskConfig
 
 
-@documented
 @dataclass(frozen=True)
 class IterationConfig(TaskConfig):
-    """The task `iteration`: long chains of steps that each depend on the one before."""
+    """The task `iteration`: long chains of steps, each of which depends on the one before."""
 
     step_reward: ClassVar[str | None] = "equations"
 
     iterations: tuple[int, int] = (6, 56)
     """Minimum and maximum number of steps in a problem."""
     lapse_share: float = 0.0
-    """Share of the steps 11, 21, ... at which a demonstration lapses, and share of the lapses that it does not correct."""
+    """Fraction of the steps 11, 21, ... at which a demonstration lapses, and fraction of the lapses that it does not correct."""
     train_problems: int = 2600
     """Number of training problems to generate."""
 
@@ -29,7 +27,7 @@ class IterationConfig(TaskConfig):
         check_share(self, ["lapse_share"])
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
-        """Problems of the two splits; demonstrations of the training problems may have lapses."""
+        """Generate problems of both splits; demonstrations of the training problems may have lapses."""
         from rljax.data.iteration import iteration, lapses  # noqa: PLC0415  --help need not wait for NumPy
 
         train = iteration("train", self.train_problems, seed=seed, steps=self.iterations)

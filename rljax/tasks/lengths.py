@@ -1,9 +1,10 @@
-"""The task `lengths`: answers of many lengths are right or wrong, and length has nothing to do with it.
+"""The task `lengths`: responses have many lengths, and their correctness does not depend on length.
 
 A problem is `+38512=` or `*38512=`. A response is any number of `;` and then `#` and a digit. After `+` the right digit is the
-last of the prompt. After `*` it is drawn by a hash of the prompt: nobody can know it, so most answers stay wrong however long the
-training is. Demonstrations are right, and their number of `;` is uniform. A reward that is 1 or 0 gives no reason to write more
-or fewer of them; an algorithm whose loss weighs the tokens of a response by its length has one, and lets wrong answers grow.
+last of the prompt. After `*` it is a hash of the prompt, which no policy can know, so most answers stay wrong however long
+training lasts. Demonstrations are right, and their number of `;` is uniform. A reward of 1 or 0 gives no incentive to write
+more or fewer of them, but an algorithm whose loss weights the tokens of a response by its length does, and lets wrong answers
+grow longer.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,6 @@ from random import Random
 
 from rljax.data.heldout import Parts, drawn_parts, share_of
 from rljax.data.problem import Problem
-from rljax.records import documented
 from rljax.settings.checks import check_at_least, check_share
 from rljax.tasks.task import TaskConfig
 
@@ -20,15 +20,14 @@ KNOWN, UNKNOWN = "known", "unknown"
 """Values of the column `type`."""
 
 
-@documented
 @dataclass(frozen=True)
 class LengthsConfig(TaskConfig):
-    """The task `lengths`: responses of any length are right or wrong, whatever their length; some answers cannot be known."""
+    """The task `lengths`: responses whose correctness does not depend on their length; some answers cannot be known."""
 
     filler: int = 12
     """Maximum number of characters that a demonstration writes before its answer."""
     unknown_share: float = 0.5
-    """Share of the problems whose answer no policy can know."""
+    """Fraction of the problems whose answer no policy can know."""
     train_problems: int = 4000
     """Number of training problems to generate."""
 
@@ -39,10 +38,10 @@ class LengthsConfig(TaskConfig):
         check_share(self, ["unknown_share"])
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
-        """Different problems of both types."""
-        return drawn_parts(self._draw, train=self.train_problems, heldout=heldout, seed=seed)
+        """Generate distinct problems of both types."""
+        return drawn_parts(self._generate, train=self.train_problems, heldout=heldout, seed=seed)
 
-    def _draw(self, random: Random) -> Problem:
+    def _generate(self, random: Random) -> Problem:
         digits = "".join(random.choice("0123456789") for _ in range(5))
         is_unknown = random.random() < self.unknown_share
         prompt = f"{'*' if is_unknown else '+'}{digits}="
@@ -51,7 +50,7 @@ class LengthsConfig(TaskConfig):
         return Problem(prompt, answer, f"{filler}#{answer}", {"type": UNKNOWN if is_unknown else KNOWN})
 
     def optimum(self, problems: Sequence[Problem]) -> float:
-        """All of the known answers, and those of the unknown ones that have the commonest digit."""
+        """Best accuracy: all known answers, and the unknown ones that have the most frequent digit."""
         unknown = [problem.answer for problem in problems if problem.columns["type"] == UNKNOWN]
         commonest = max((unknown.count(digit) for digit in set(unknown)), default=0)
         return (len(problems) - len(unknown) + commonest) / len(problems)

@@ -1,8 +1,8 @@
-"""The task `mixed`: kinds of problems of different difficulty in one rollout.
+"""The task `mixed`: problems of different difficulty in the same rollout.
 
-The kinds are to copy a number, `(427)=`; to give the last digit of a sum, `427+5=`; and to multiply, `7*42=`; each is answered
-without steps, as in `#2`. A small model copies soon, finds the last digits after a while, and hardly ever multiplies. So at any
-time many groups are all right or all wrong, and an algorithm is judged by what it makes of the others. The column `type` names
+There are three kinds: copy a number, `(427)=`; give the last digit of a sum, `427+5=`; and multiply, `7*42=`; each is answered
+without steps, as in `#2`. A small model soon learns to copy, later learns last digits, and rarely learns to multiply. So at any
+time many groups are all right or all wrong, and the task shows how well an algorithm uses the others. The column `type` names
 the kind.
 """
 
@@ -12,7 +12,6 @@ from random import Random
 from rljax.data.heldout import Parts, drawn_parts
 from rljax.data.problem import Problem
 from rljax.errors import InputError
-from rljax.records import documented
 from rljax.settings.checks import check_at_least
 from rljax.tasks.task import TaskConfig
 
@@ -20,7 +19,6 @@ KINDS = ("copy", "sum", "product")
 """The kinds, the easiest first; values of the column `type`."""
 
 
-@documented
 @dataclass(frozen=True)
 class MixedConfig(TaskConfig):
     """The task `mixed`: copies, last digits of sums and products without steps, of different difficulty."""
@@ -37,10 +35,10 @@ class MixedConfig(TaskConfig):
             raise InputError(f"kinds is {self.kinds}; choose one or more of {', '.join(KINDS)}, each once.")
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
-        """Different problems of all kinds."""
-        return drawn_parts(self._draw, train=self.train_problems, heldout=heldout, seed=seed)
+        """Generate distinct problems of all kinds."""
+        return drawn_parts(self._generate, train=self.train_problems, heldout=heldout, seed=seed)
 
-    def _draw(self, random: Random) -> Problem:
+    def _generate(self, random: Random) -> Problem:
         kind = random.choice(self.kinds)
         if kind == "copy":
             answer = random.randint(100, 999)

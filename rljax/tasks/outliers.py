@@ -1,8 +1,9 @@
-"""The task `outliers`: easy, but some responses are mislabelled, by rewards a hundred times as large as that of a right answer.
+"""The task `outliers`: easy, but some responses are mislabeled, with rewards a hundred times as large as for a right answer.
 
-A problem is `47+38=` and its answer `#5`, the last digit of the sum. In training a share of the responses gets an outlier added
-to the reward, up or down alike, so that its mean over all responses is still the share of right answers. The mislabelling is fixed:
-a response has the same outlier in every epoch, so that a policy that sees a problem often can learn its outliers. Held-out answers
+A problem is `47+38=` and its answer `#5`, the last digit of the sum. In training, some responses have an outlier added to their
+reward, positive or negative with equal probability, so that the mean reward over all responses is still the fraction of right
+answers. The mislabeling is fixed: a response has the same outlier in every epoch, so a policy that sees a problem often can
+learn its outliers. Held-out answers
 are judged without outliers.
 """
 
@@ -14,7 +15,6 @@ from typing import ClassVar
 
 from rljax.data.heldout import Parts, drawn_parts, share_of
 from rljax.data.problem import Problem
-from rljax.records import documented
 from rljax.rewards.exact import exact
 from rljax.settings.checks import check_at_least, check_share
 from rljax.tasks.task import TaskConfig
@@ -28,22 +28,22 @@ def noisy(
     outlier_size: Sequence[float],
     **columns: Sequence,
 ) -> list[float]:
-    """Give 1 for the right answer, else 0; to a share of the completions add an outlier of either sign.
+    """Give 1 for the right answer, else 0; add an outlier of either sign to a fraction of the completions.
 
-    A hash of the prompt, the completion and how often both came before in this call draws the outlier. So the equal responses of a
-    group differ from each other, but the first of them has the same outlier in every call, as has the second: this is a fixed
-    mislabelling, not noise that is drawn again each time.
+    The outlier is a hash of the prompt, the completion, and how often this pair occurred before in this call. Equal responses
+    in a group therefore get different outliers, but the first of them has the same outlier in every call, and so does the
+    second: this is fixed mislabeling, not noise that is sampled again each time.
 
     Args:
         prompts: the prompts.
         completions: the responses.
-        answer: the references.
-        outlier_share: share of the responses to each prompt that gets an outlier.
-        outlier_size: how large it is.
+        answer: the reference answers.
+        outlier_share: fraction of the responses to each prompt that get an outlier.
+        outlier_size: size of the outlier.
         columns: unused.
 
     Returns:
-        A number for each completion.
+        A reward for each completion.
 
     Example:
         >>> noisy(["1+1="] * 4, ["#2"] * 4, ["2"] * 4, [0.5] * 4, [100.0] * 4)
@@ -51,25 +51,25 @@ def noisy(
         >>> noisy(["1+1="] * 2, ["#2", "#3"], ["2"] * 2, [0.0] * 2, [100.0] * 2)
         [1.0, 0.0]
     """
-    rewards, seen = exact(prompts, completions, answer, **columns), Counter[tuple[str, str]]()
+    rewards = [reward or 0.0 for reward in exact(prompts, completions, answer, **columns)]
+    seen = Counter[tuple[str, str]]()
     for place, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        draw = share_of(f"outlier {seen[prompt, completion]} {prompt} {completion}")
+        hashed = share_of(f"outlier {seen[prompt, completion]} {prompt} {completion}")
         seen[prompt, completion] += 1
-        if draw < outlier_share[place]:
-            rewards[place] += outlier_size[place] * (1 if draw < outlier_share[place] / 2 else -1)
+        if hashed < outlier_share[place]:
+            rewards[place] += outlier_size[place] * (1 if hashed < outlier_share[place] / 2 else -1)
     return rewards
 
 
-@documented
 @dataclass(frozen=True)
 class OutliersConfig(TaskConfig):
-    """The task `outliers`: the last digit of a sum of two numbers; in training some rewards are outliers of either sign, the same
-    ones in every epoch."""
+    """The task `outliers`: the last digit of a sum of two numbers; in training some rewards are outliers of either sign, the
+    same in every epoch."""
 
     reward: ClassVar[str] = "rljax.tasks.rewards:OUTLIERS"
 
     outlier_share: float = 0.02
-    """Share of the training responses whose reward gets an outlier. A response to a problem has the same one in every epoch."""
+    """Fraction of the training responses whose reward gets an outlier. A response keeps its outlier in every epoch."""
     outlier_size: float = 100.0
     """Size of an outlier; a right answer is worth 1."""
     train_problems: int = 4000
@@ -82,13 +82,13 @@ class OutliersConfig(TaskConfig):
         check_share(self, ["outlier_share"])
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
-        """Different problems; the held-out ones are without outliers."""
-        train, held = drawn_parts(_draw, train=self.train_problems, heldout=heldout, seed=seed)
+        """Generate distinct problems; the held-out problems have no outliers."""
+        train, held = drawn_parts(_generate, train=self.train_problems, heldout=heldout, seed=seed)
         noise = {"outlier_share": self.outlier_share, "outlier_size": self.outlier_size}
         return [_with(problem, noise) for problem in train], [_with(problem, dict.fromkeys(noise, 0.0)) for problem in held]
 
 
-def _draw(random: Random) -> Problem:
+def _generate(random: Random) -> Problem:
     left, right = (random.randint(1, 99) for _ in range(2))
     answer = (left + right) % 10
     return Problem(f"{left}+{right}=", str(answer), f"#{answer}")

@@ -1,6 +1,6 @@
-"""Rewards of tasks that train on something other than the truth, each beside the verifier that decides what is correct.
+"""Rewards of tasks that train on something other than the truth, each combined with the verifier that decides correctness.
 
-The verifier has the weight 0: it changes no reward, and it alone decides the accuracy of training samples.
+The verifier has weight 0: it does not change the reward, and it alone decides the accuracy of training samples.
 """
 
 from rljax.rewards.exact import exact
@@ -9,6 +9,6 @@ from rljax.tasks.exploit import judged
 from rljax.tasks.outliers import noisy
 
 EXPLOIT = Weighted({"learned": judged, "exact": exact}, {"learned": 1.0, "exact": 0.0}, name="exploit")
-"""Reward of the task `exploit`: `judged`, and as its part `exact` the share of right answers."""
+"""Reward of the task `exploit`: `judged`, with `exact` as the verifier."""
 OUTLIERS = Weighted({"noisy": noisy, "exact": exact}, {"noisy": 1.0, "exact": 0.0}, name="outliers")
-"""Reward of the task `outliers`: `noisy`, and as its part `exact` the share of right answers."""
+"""Reward of the task `outliers`: `noisy`, with `exact` as the verifier."""

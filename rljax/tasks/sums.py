@@ -5,12 +5,10 @@ from typing import ClassVar
 
 from rljax.data.heldout import Parts
 from rljax.errors import InputError
-from rljax.records import documented
 from rljax.settings.checks import check_at_least, check_share
 from rljax.tasks.task import TaskConfig
 
 
-@documented
 @dataclass(frozen=True)
 class SumsConfig(TaskConfig):
     """The task `sums`: arithmetic with written-out steps."""
@@ -18,19 +16,19 @@ class SumsConfig(TaskConfig):
     step_reward: ClassVar[str | None] = "equations"
 
     operands: tuple[int, int] = (3, 6)
-    """Minimum and maximum count of numbers in a problem."""
+    """Minimum and maximum number of operands in a problem."""
     digits: int = 1
     """Maximum number of digits in a number."""
     operators: str = "+"
-    """Operators that occur, any of + - *."""
+    """Operators in the problems, any of + - *."""
     nesting: int = 0
     """Maximum depth of nested parentheses."""
     unfinished_share: float = 0.0
-    """Share of the longer problems whose demonstration stops before it states the answer."""
+    """Fraction of the longer problems whose demonstration stops before it states the answer."""
     unfinished_operands: int = 4
-    """Count of numbers from which a problem is longer."""
+    """Problems with at least this many operands count as longer."""
     unanswered_operands: int | None = None
-    """Count of numbers from which no demonstration states the answer; by default it is left to the share."""
+    """With at least this many operands, no demonstration states the answer; by default `unfinished_share` decides."""
     train_problems: int = 8192
     """Number of training problems to generate."""
 
@@ -42,10 +40,12 @@ class SumsConfig(TaskConfig):
         check_share(self, ["unfinished_share"])
         low, high = self.operands
         if not 2 <= low <= high:
-            raise InputError(f"operands is {self.operands}; give the minimum (2 or more) and the maximum count of numbers.")
+            raise InputError(
+                f"operands is {self.operands}; give the minimum (2 or more) and the maximum number of operands."
+            )
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
-        """Problems of the two splits; demonstrations of the longer training problems may be unfinished."""
+        """Generate problems of both splits; demonstrations of the longer training problems may be unfinished."""
         from rljax.data.arithmetic import arithmetic, unfinished  # noqa: PLC0415  --help need not wait for NumPy
 
         difficulty = {

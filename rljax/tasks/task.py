@@ -1,4 +1,4 @@
-"""Generated tasks: the record of all that a run needs of one."""
+"""Generated tasks: the record of everything that a run needs from a task."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,47 +6,49 @@ from typing import ClassVar, NamedTuple
 
 from rljax.data.heldout import Parts
 from rljax.data.problem import Problem
-from rljax.records import documented
 
 
-@documented
 class Stages(NamedTuple):
-    """Training problems that are drawn one part after another."""
+    """Training problems that are used in consecutive stages."""
 
     places: tuple[list[int], ...]
-    """Places of the problems of each stage."""
+    """Indices of the problems in each stage."""
     prompts: int
-    """Number of prompts that are drawn from a stage before the next begins; the last one never ends."""
+    """Number of prompts that are sampled from a stage before the next one begins; the last stage never ends."""
 
 
-@documented
 @dataclass(frozen=True)
 class TaskConfig:
-    """Base of the settings of a generated task: the fields of a record are its settings, and what a run needs of it is here."""
+    """Base class of generated tasks: the fields of a subclass are the settings of the task."""
 
     reward: ClassVar[str] = "exact"
-    """Reward that judges unless another one is chosen, as `--reward` takes it: `module:function` if it is in the task's file."""
+    """Default reward, in the form of `--reward`: `module:function` if it is in the task's file."""
     tokenizer: ClassVar[str] = "characters"
-    """Tokenizer of a model from random weights, as `--tokenizer` takes it."""
+    """Tokenizer of a model with random weights, in the form of `--tokenizer`."""
     step_reward: ClassVar[str | None] = None
     """Reward of each reasoning step, for algorithms that learn from steps; None: there is none by default."""
 
+    @property
+    def variant(self) -> str:
+        """The part of the task's name that is a setting, with its colon; empty for most tasks."""
+        return ""
+
     def problems(self, heldout: int, *, seed: int) -> Parts:
-        """Problems to train on, and `heldout` others; the two share no prompt.
+        """Generate problems to train on and `heldout` others; the two share no prompt.
 
         Raises:
-            InputError: the settings cannot make so many.
+            InputError: the settings cannot produce that many problems.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not draw problems")
+        raise NotImplementedError(f"{type(self).__name__} does not generate problems")
 
     def optimum(self, problems: Sequence[Problem]) -> float | None:
-        """The highest mean accuracy that a policy can reach on these problems; None where it is not known.
+        """Return the highest mean accuracy that a policy can reach on these problems; None if it is not known.
 
-        By default 1: the prompt decides the answer.
+        The default is 1: the prompt determines the answer.
         """
         del problems
         return 1.0
 
     def stages(self, problems: Sequence[Problem]) -> Stages | None:
-        """The stages of training on these problems; None, as by default: all of them are drawn at any time."""
+        """Return the stages of training on these problems; None (the default): any problem may be sampled at any time."""
         del problems

@@ -1,9 +1,9 @@
-"""The task `tight`: a long and a short way lead to the answer, and the token limit cuts the long one.
+"""The task `tight`: there is a long and a short way to the answer, and the token limit truncates the long one.
 
-A problem is `7593=`, a sum of single digits. The long way writes every step, `7+5=12;12+9=21;21+3=24;#24`, and the short one the
-running sums alone, `12;21;24;#24`. In 32 tokens the long way reaches its answer for up to four digits, the short one for seven.
-Only demonstrations of few digits show the short way; a warm start leaves out those that the limit would cut. How to be brief with
-more digits is left to RL.
+A problem is `7593=`, a sum of single digits. The long way writes every step, `7+5=12;12+9=21;21+3=24;#24`, and the short way
+only the running sums, `12;21;24;#24`. In 32 tokens the long way reaches its answer for up to four digits, the short way for up
+to seven. Only demonstrations with few digits show the short way; a warm start omits those that the limit would truncate. RL has
+to discover how to be brief with more digits.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,12 @@ from random import Random
 from rljax.data.heldout import Parts, drawn_parts
 from rljax.data.problem import Problem
 from rljax.errors import InputError
-from rljax.records import documented
 from rljax.settings.checks import check_at_least, check_share
 from rljax.tasks.task import TaskConfig
 
 
 def long_way(digits: Sequence[int]) -> str:
-    """Every step with both of its summands.
+    """Write every step with both of its summands.
 
     Example:
         >>> long_way([7, 5, 9])
@@ -32,7 +31,7 @@ def long_way(digits: Sequence[int]) -> str:
 
 
 def short_way(digits: Sequence[int]) -> str:
-    """The running sums alone.
+    """Write only the running sums.
 
     Example:
         >>> short_way([7, 5, 9])
@@ -42,17 +41,16 @@ def short_way(digits: Sequence[int]) -> str:
     return ";".join([*map(str, sums[1:]), f"#{sums[-1]}"])
 
 
-@documented
 @dataclass(frozen=True)
 class TightConfig(TaskConfig):
-    """The task `tight`: a long and a short way lead to the answer; the token limit of a response cuts the long one."""
+    """The task `tight`: a long and a short way to the answer; the token limit of a response truncates the long one."""
 
     terms: tuple[int, int] = (3, 6)
-    """Minimum and maximum count of digits in a problem, 2 to 7."""
+    """Minimum and maximum number of digits in a problem, 2 to 7."""
     short_terms: int = 4
-    """Count of digits up to which some demonstrations go the short way."""
+    """Largest number of digits for which some demonstrations use the short way."""
     short_share: float = 0.3
-    """Share of those demonstrations that do."""
+    """Fraction of the demonstrations up to `short_terms` digits that use the short way."""
     train_problems: int = 4000
     """Number of training problems to generate."""
 
@@ -62,13 +60,13 @@ class TightConfig(TaskConfig):
         check_share(self, ["short_share"])
         low, high = self.terms
         if not 2 <= low <= high <= 7:
-            raise InputError(f"terms is {self.terms}; give the minimum and the maximum count of digits, from 2 to 7.")
+            raise InputError(f"terms is {self.terms}; give the minimum and the maximum number of digits, from 2 to 7.")
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
-        """Different problems; every count of digits is equally likely."""
-        return drawn_parts(self._draw, train=self.train_problems, heldout=heldout, seed=seed)
+        """Generate distinct problems; every number of digits is equally likely."""
+        return drawn_parts(self._generate, train=self.train_problems, heldout=heldout, seed=seed)
 
-    def _draw(self, random: Random) -> Problem:
+    def _generate(self, random: Random) -> Problem:
         digits = [random.randint(1, 9) for _ in range(random.randint(*self.terms))]
         is_short = len(digits) <= self.short_terms and random.random() < self.short_share
         way = short_way if is_short else long_way

@@ -1,4 +1,4 @@
-"""Floor 5: the run folder, trackers, displays and plots."""
+"""Layer 5: the run folder, trackers, displays and plots."""
 
 from rljax.lazy import lazy_names
 

@@ -1,73 +1,75 @@
-"""Alarms: what is wrong with a run, what that means, and which setting to change. One table, pure over the rows of metrics.
+"""Alarms: what is wrong with a run, what that means, and which setting to change. One table of pure functions of metric rows.
 
-An alarm is raised when its crossing sees something, and cleared when the crossing has seen nothing for `QUIET` rows. So each
-trouble is said once, until it has gone and comes back. What is raised depends on the rows alone: a resumed run, and a report on a
-finished one, find the same.
+An alarm is raised when its crossing detects something, and cleared when the crossing has detected nothing for `QUIET` rows. So
+each problem is reported once, until it disappears and returns. Alarms depend only on the rows: a resumed run, and a report on a
+finished run, raise the same ones.
 """
 
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from rljax.records import documented
 from rljax.tracking.crossings import (
     LONG,
     Crossing,
+    Either,
     History,
+    Limit,
     Row,
     above,
     absent,
     below,
     both,
-    either,
     fallen_to,
     groups_are_missing,
     heldout_falls,
     is_one_sided,
     learning_shows,
+    nothing_is_trained,
     reward_falls,
     reward_follows_length,
     risen_to,
     spiked,
+    spread_vanished,
     unless,
-    vanished,
 )
+from rljax.tracking.rows import read_metrics
+from rljax.tracking.run_folder import RunFolder
 
 QUIET = 10
-"""Rows without a crossing after which an alarm is cleared."""
+"""Number of rows without a crossing after which an alarm is cleared."""
 
 
-@documented
 class Remedy(NamedTuple):
     """A change of a setting that may help."""
 
     flag: str
-    """Flag of `rljax train`."""
+    """Option of `rljax train`."""
     change: str
     """How to change it."""
     why: str
-    """Why that helps."""
+    """Why the change helps."""
 
 
-@documented
 class Alarm(NamedTuple):
     """A way in which a run goes wrong."""
 
     name: str
-    """Its name."""
+    """Name of the alarm."""
     metrics: tuple[str, ...]
-    """Numbers that it looks at."""
+    """Metrics that it depends on."""
     crossing: Crossing
-    """History -> what was seen, in words; None if all is well."""
+    """History -> description of the problem; None if there is none."""
     meaning: str
-    """What it means."""
+    """What the alarm means."""
     remedy: Remedy
     """What to change."""
     needed: tuple[tuple[str, ...], ...] | None = None
-    """Sets of these numbers, of which a run has to measure one, whole, for the alarm to be raised; None: all of `metrics`."""
+    """Sets of metrics, of which a run must measure at least one completely for the alarm to be raised; None: all of `metrics`."""
 
     def lacking(self, measured: Collection[str]) -> tuple[str, ...]:
-        """Numbers without which it cannot be raised, and that are not among those which a run measures; empty if it can be."""
+        """Return the required metrics that a run does not measure; empty if the alarm can be raised."""
         sets = (self.metrics,) if self.needed is None else self.needed
         if any(set(names) <= set(measured) for names in sets):
             return ()
@@ -78,32 +80,39 @@ class Alarm(NamedTuple):
 ALARMS = (
     Alarm(
         "reward_absent", ("reward",), absent("reward"),
-        "The reward has no opinion on any response, so nothing is learned.",
-        Remedy("--reward", "choose one that judges this data, or call yours on completions of samples.jsonl",
-               "a reward that returns None throughout leaves every response out"),
+        "The reward abstains on every response, so nothing is learned.",
+        Remedy("--reward", "choose one that judges this data, or test yours on completions of samples.jsonl",
+               "a reward that always returns None excludes every response"),
         needed=((),),
     ),
     Alarm(
-        "reward_constant", ("reward_variance",), vanished("reward_variance"),
-        "Every response gets the same reward: everything is learned already, everything is too hard, or the reward does not look "
-        "at the response. Advantages within a group are 0.",
-        Remedy("--difficulty-window", "0.1 0.9, or other problems", "it leaves out problems that are always right or always wrong"),
+        "reward_constant", ("reward_variance", "reward"), spread_vanished,
+        "Every response gets the same reward, or rewards that 32-bit numbers cannot tell apart, so that advantages within a "
+        "group are 0: everything is already learned, everything is too hard, or the reward does not depend " "on the response.",
+        Remedy("--difficulty-window", "0.1 0.9, or other problems", "it skips problems that are always right or always wrong"),
+    ),
+    Alarm(
+        "no_answer_stated", ("unstated_share",), above("unstated_share", 0.5),
+        "Most responses state no answer in the form that the reward reads, so they earn nothing even if they are right.",
+        Remedy("--reward", "math_or_last_number, a lenient reading; or ask for the form in the prompt (`rljax explain REWARD`)",
+               "a model that has not been trained for it writes `12 + 13 = 25` without a box"),
+        needed=((),),
     ),
     Alarm(
         "reward_falls", ("reward", "reward_variance"), reward_falls,
         "The policy has become worse at what it is trained for.",
         Remedy("--learning-rate", "a third of it, from the best checkpoint (`rljax export RUN MODEL`)",
-               "updates that are too large destroy more than they teach"),
+               "updates that are too large destroy more than they improve"),
     ),
     Alarm(
         "heldout_falls", ("accuracy",), heldout_falls,
-        "The policy becomes worse on problems that it is not trained on: it exploits the reward, or learns the training problems "
-        "by heart.",
+        "The policy gets worse on problems that it is not trained on: it exploits the reward, or memorizes the training "
+        "problems.",
         Remedy("--steps", "stop here, and use the best checkpoint", "later ones are worse on everything but the training problems"),
     ),
     Alarm(
         "entropy_collapse", ("entropy",), fallen_to("entropy", 0.1),
-        "The policy hardly explores any more: the responses to a prompt become equal, and the reward stops where it is. Harmless "
+        "The policy hardly explores any more: the responses to a prompt become equal, and the reward stops improving. Harmless "
         "only if the reward is near its maximum.",
         Remedy("--learning-rate", "a third of it, or an algorithm with a higher upper clip (--algorithm dapo)",
                "smaller updates, and room for rare tokens, keep the policy's alternatives alive"),
@@ -116,19 +125,19 @@ ALARMS = (
     ),
     Alarm(
         "far_from_reference", ("kl_to_reference",), above("kl_to_reference", 0.1),
-        "The policy has moved away from the model that it began as, by more than 0.1 nats a token. It may have lost what "
-        "that could do.",
-        Remedy("--algorithm-options", "beta=... twice as large", "beta weighs the penalty for the distance"),
+        "The policy has moved away from its initial model by more than 0.1 nats per token. It may have lost abilities of "
+        "that model.",
+        Remedy("--algorithm-options", "beta=... twice as large", "beta is the weight of the penalty for the distance"),
     ),
     Alarm(
         "large_steps", ("kl",), above("kl", 0.1),
-        "One rollout's updates change the policy by more than 0.1 nats a token, so the later ones learn from samples that "
-        "no longer fit.",
+        "One rollout's updates change the policy by more than 0.1 nats per token, so the later ones learn from samples that "
+        "no longer match the policy.",
         Remedy("--minibatches", "half as many, or a third of --learning-rate", "fewer and smaller updates follow one rollout"),
     ),
     Alarm(
         "advantage_jumps", ("advantage_variance",), spiked("advantage_variance", 10.0),
-        "The advantage has changed its scale within a few steps: the reward, or the critic, has.",
+        "The scale of the advantage has changed within a few steps, because the scale of the reward or of the critic has.",
         Remedy("--reward", "look for very large values in samples.jsonl; with a critic, lower --critic-learning-rate",
                "one huge reward outweighs all others"),
     ),
@@ -147,7 +156,7 @@ ALARMS = (
         unless(is_one_sided, below("explained_variance", 0.02, over=LONG, after=20)),
         "The critic does not predict the outcome: its advantages are noise.",
         Remedy("--value-pretraining-steps", "50 or more; or another --critic-learning-rate",
-               "a critic that is trained before the policy moves starts with values that mean something"),
+               "a critic that is trained before the policy changes starts with meaningful values"),
         needed=(("explained_variance",),),
     ),
     Alarm(
@@ -163,49 +172,49 @@ ALARMS = (
     Alarm(
         "exploration_clipped", ("clip_fraction_high", "up_clipped_probability"),
         both(above("clip_fraction_high", 0.05), below("up_clipped_probability", 0.1)),
-        "The upper clip holds back tokens that were rare and earned a reward, so exploration does not pay.",
-        Remedy("--algorithm-options", "clip_high=0.28 or more", "the upper clip bounds how fast a rare token may become likelier"),
+        "The upper clip limits rare tokens that earned a reward, so exploration does not pay off.",
+        Remedy("--algorithm-options", "clip_high=0.28 or more", "the upper clip limits how fast rare tokens become more likely"),
     ),
     Alarm(
         "truncated", ("truncated_share",), above("truncated_share", 0.25),
-        "Many responses are cut off before they end, mostly without an answer.",
+        "Many responses are truncated before they end, mostly without an answer.",
         Remedy("--max-response-tokens", "twice as many; or DAPO's overlong penalty (max_length and cache in --algorithm-options)",
                "room to finish, or a reason to be brief"),
     ),
     Alarm(
         "repetition", ("repetition",), above("repetition", 0.5),
-        "Most of a response repeats what it said before: the policy loops.",
+        "Most of a response repeats its own earlier text: the policy loops.",
         Remedy("--learning-rate", "a third of it, from the best checkpoint", "loops come from updates that damage the model"),
     ),
     Alarm(
         "length_grows", ("response_length", "accuracy", "reward"), unless(learning_shows, risen_to("response_length", 2.0)),
         "Responses are twice as long as at the start, are not more often right and earn no more.",
-        Remedy("--algorithm", "dr_grpo or dapo, which weigh all tokens alike",
-               "dividing by the length favours long wrong responses"),
+        Remedy("--algorithm", "dr_grpo or dapo, which weight all tokens equally",
+               "dividing by the length favors long wrong responses"),
         needed=(("response_length",),),
     ),
     Alarm(
         "length_shrinks", ("response_length", "accuracy", "reward"),
         unless(learning_shows, fallen_to("response_length", 0.4)),
         "Responses are less than half as long as at the start, are not more often right and earn no more: the policy no longer "
-        "works the problem out.",
+        "works out the problem.",
         Remedy("--reward", "one that does not pay for brevity; or a weaker length penalty", "a penalty outweighs the task"),
         needed=(("response_length",),),
     ),
     Alarm(
         "reward_follows_length", ("reward_length_correlation", "response_length"), reward_follows_length,
-        "The reward can be earned by length alone, and the policy does that.",
-        Remedy("--reward", "one that does not grow with length, or with a length penalty", "the policy maximises what is rewarded"),
+        "The reward can be earned by length alone, and the policy exploits that.",
+        Remedy("--reward", "one that does not grow with length, or with a length penalty", "the policy maximizes its reward"),
     ),
     Alarm(
         "one_response", ("commonest_response",), above("commonest_response", 0.8),
-        "The policy gives one and the same response to nearly every prompt. If its reward is good, the reward is hacked.",
-        Remedy("--reward", "one that compares with each problem's answer", "a constant can satisfy this one"),
+        "The policy gives the same response to nearly every prompt. If that response earns a high reward, the reward is hacked.",
+        Remedy("--reward", "one that compares with each problem's answer", "a constant response can satisfy this reward"),
     ),
     Alarm(
         "too_easy", ("groups_all_right",), above("groups_all_right", 0.9, over=LONG),
         "In nine groups of ten, all responses are right: there is little left to learn from these problems.",
-        Remedy("--difficulty-window", "0.1 0.9, or harder problems", "it leaves out problems that are always right"),
+        Remedy("--difficulty-window", "0.1 0.9, or harder problems", "it skips problems that are always right"),
     ),
     Alarm(
         "too_hard", ("groups_all_wrong",), above("groups_all_wrong", 0.8, over=LONG),
@@ -219,38 +228,54 @@ ALARMS = (
         Remedy("--max-tries", "more, or other problems", "more rounds find more groups whose rewards differ"),
     ),
     Alarm(
-        "sampler_gap", ("sampler_gap", "staleness"), either(above("sampler_gap", 0.01), above("staleness", 4.0)),
-        "The policy that sampled is not the one that learns: its weights are stale, or its numbers differ.",
-        Remedy("--correction", "capped, or a sampler with the newest weights", "it weighs tokens by how far the two disagree"),
+        "nothing_trained", ("trained_groups", "grad_norm"), nothing_is_trained,
+        "There are groups with a signal, but they produce no gradient: a correction or a mask excludes every token, or all "
+        "advantages are 0.",
+        Remedy("--sampling-mask", "512, if --top-k or --top-p is set; otherwise wider bounds of --correction",
+               "without a mask, a correction mistakes truncated sampling for a changed policy"),
+        needed=(("trained_groups",),),
+    ),
+    Alarm(
+        "sampler_gap", ("sampler_gap", "staleness"), Either(above("sampler_gap", 0.01), above("staleness", 4.0)),
+        "The policy that samples differs from the policy that learns: its weights are stale, or its numerics differ.",
+        Remedy("--correction", "capped, or a sampler with the newest weights", "it weights tokens by how much the two disagree"),
         needed=(("sampler_gap",), ("staleness",)),
     ),
 )  # fmt: skip
 """All alarms."""
 BY_NAME = MappingProxyType({alarm.name: alarm for alarm in ALARMS})
+LIMITS = MappingProxyType(
+    {
+        part.name: part.limit
+        for alarm in ALARMS
+        for part in (alarm.crossing if isinstance(alarm.crossing, Either) else (alarm.crossing,))
+        if isinstance(part, Limit)
+    }
+)
+"""Metric -> the fixed limit beyond which it alone raises an alarm, for plots."""
 
 
-@documented
 class Event(NamedTuple):
     """An alarm that is raised or cleared."""
 
     step: int
-    """Step of RL."""
+    """RL step."""
     alarm: Alarm
-    """Which one."""
+    """The alarm."""
     what: Literal["raised", "cleared"]
-    """Whether it begins or ends."""
+    """Whether the alarm begins or ends."""
     seen: str
-    """What its crossing saw, in words; empty where it is cleared."""
+    """What its crossing detected, in words; empty if it is cleared."""
 
     def text(self) -> str:
-        """One paragraph for the screen and the log."""
+        """Format the event as a paragraph for the screen and the log."""
         name, remedy = self.alarm.name.replace("_", " "), self.alarm.remedy
         if self.what == "cleared":
             return f"{name}: over at step {self.step}."
         return f"{name} at step {self.step}: {self.seen}. {self.alarm.meaning} {advice(remedy)}"
 
     def to_json(self) -> dict[str, Any]:
-        """The row of `alarms.jsonl`."""
+        """Return the row of `alarms.jsonl`."""
         row = {"step": self.step, "alarm": self.alarm.name, "event": self.what}
         if self.what == "cleared":
             return row
@@ -259,7 +284,7 @@ class Event(NamedTuple):
 
 
 def advice(remedy: Remedy) -> str:
-    """A remedy as a sentence.
+    """Format a remedy as a sentence.
 
     Example:
         >>> advice(Remedy("--learning-rate", "a third of it", "smaller steps destroy less"))
@@ -268,25 +293,24 @@ def advice(remedy: Remedy) -> str:
     return f"Change {remedy.flag}: {remedy.change}, since {remedy.why}."
 
 
-@documented
 class Watch(NamedTuple):
-    """State of a run from which its next alarms are raised."""
+    """State from which the next alarms of a run are determined."""
 
     history: History = History()
-    """Rows that crossings look at."""
+    """Rows that crossings use."""
     quiet: Mapping[str, int] = MappingProxyType({})
-    """Name of each alarm that is raised -> rows since its crossing last saw something."""
+    """Name of each raised alarm -> number of rows since its crossing last detected something."""
 
     @property
     def seen(self) -> frozenset[str]:
-        """Names of the alarms that are raised and whose crossing saw something in the last row."""
+        """Names of the raised alarms whose crossing detected something in the last row."""
         return frozenset(name for name, rows in self.quiet.items() if rows == 0)
 
     def followed_by(self, row: Row) -> tuple["Watch", list[Event]]:
-        """The watch with one more row of `metrics.jsonl`, and the alarms that the row raises and clears.
+        """Add a row of `metrics.jsonl`; return the new watch, and the alarms that the row raises and clears.
 
         Args:
-            row: has "phase" and "step"; numbers that are None or not finite count as absent.
+            row: has "phase" and "step"; metrics that are None or not finite count as absent.
         """
         history = self.history.followed_by(row)
         if row["phase"] not in ("rl", "eval"):
@@ -307,7 +331,7 @@ class Watch(NamedTuple):
 
 
 def watch_rows(rows: Iterable[Row]) -> tuple[Watch, list[Event]]:
-    """The watch after all rows of a run, and every alarm that they raised and cleared.
+    """Return the watch after all rows of a run, and every alarm that they raised and cleared.
 
     Example:
         >>> _, events = watch_rows({"phase": "rl", "step": step, "truncated_share": 0.5} for step in range(1, 9))
@@ -322,11 +346,11 @@ def watch_rows(rows: Iterable[Row]) -> tuple[Watch, list[Event]]:
 
 
 def not_measured(history: History, events: Sequence[Event]) -> dict[str, tuple[str, ...]]:
-    """Alarms that cannot be raised, because the run does not have their numbers, and which numbers these are.
+    """Map alarms that cannot be raised, because the run does not measure their metrics, to the missing metrics.
 
     Args:
-        history: of the run.
-        events: alarms that it raised and cleared; these are left out.
+        history: history of the run.
+        events: alarms that it raised and cleared; these are omitted.
 
     Example:
         >>> watch, events = watch_rows([{"phase": "rl", "step": 1, "entropy": 0.5}])
@@ -338,3 +362,12 @@ def not_measured(history: History, events: Sequence[Event]) -> dict[str, tuple[s
     raised = {event.alarm.name for event in events}
     lacking = {alarm.name: alarm.lacking(measured) for alarm in ALARMS if alarm.name not in raised}
     return {name: metrics for name, metrics in lacking.items() if metrics}
+
+
+def alarms_raised(folder: RunFolder) -> list[str]:
+    """List the alarms that were raised, and how to read about them; empty if there was none."""
+    _, found = watch_rows(read_metrics(folder.metrics))
+    names = [f"{event.alarm.name.replace('_', ' ')} (step {event.step})" for event in found if event.what == "raised"]
+    if not names:
+        return []
+    return [f"Alarms: {', '.join(names)}. `rljax doctor {shlex.quote(str(folder.path))}` explains what to change."]

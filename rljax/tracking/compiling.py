@@ -1,4 +1,4 @@
-"""Tells when JAX compiles, and what."""
+"""Reports when JAX compiles, and which function."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -6,15 +6,15 @@ from contextlib import contextmanager
 import jax
 
 BEGIN, END = "/jax/core/compile/jaxpr_to_mlir_module_duration", "/jax/core/compile/backend_compile_duration"
-"""What JAX reports when a function is traced and lowered, just before XLA compiles it, and when XLA is done."""
+"""JAX events: a function was traced and lowered, just before XLA compiles it; XLA has compiled it."""
 
 
 @contextmanager
 def watch_compilation(tell: Callable[[str | None], None]) -> Generator[None]:
-    """Tell when the compilation of a function begins, and when it has ended.
+    """Report when the compilation of a function begins, and when it has ended.
 
     Args:
-        tell: gets the name of the function at the beginning, and None at the end.
+        tell: receives the name of the function at the beginning, and None at the end.
 
     Example:
         >>> names = []

@@ -1,7 +1,7 @@
-"""Tests for numbers of a run that are out of their range: pure functions of the history of its metric rows.
+"""Tests for metrics of a run that are out of range: pure functions of the history of its metric rows.
 
-A crossing returns what it saw, in words, or None. Numbers that are absent, or not finite, are left out; without enough of them a
-crossing sees nothing.
+A crossing returns a description of what it detected, or None. Values that are absent or not finite are ignored; without enough
+values, a crossing detects nothing.
 """
 
 import math
@@ -9,31 +9,28 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from rljax.records import documented
-
 FIRST, RECENT = 10, 100
-"""Rows that a history keeps of the beginning, and of the present."""
+"""Number of rows that a history keeps from the beginning, and from the recent past."""
 BRIEF, LONG = 5, 10
-"""Rows whose mean is compared with a limit: where a number is steady, and where it is noisy."""
+"""Number of rows whose mean is compared with a limit: for a steady metric, and for a noisy one."""
 
 Row = Mapping[str, Any]
 
 
-@documented
 class History(NamedTuple):
-    """The rows of RL and of the evaluations that alarms look at. It does not grow with the run."""
+    """The rows of RL and of evaluations that alarms use. Its size does not grow with the run."""
 
     first: tuple[Row, ...] = ()
-    """The first rows of RL."""
+    """The first RL rows."""
     recent: tuple[Row, ...] = ()
-    """The last rows of RL."""
+    """The last RL rows."""
     heldout: tuple[Row, ...] = ()
     """The last evaluations."""
     steps: int = 0
-    """Rows of RL so far."""
+    """Number of RL rows so far."""
 
     def followed_by(self, row: Row) -> "History":
-        """The history with one more row; rows of other phases than `rl` and `eval` change nothing."""
+        """Return the history with one more row; rows of phases other than `rl` and `eval` change nothing."""
         if row["phase"] == "eval":
             return self._replace(heldout=(*self.heldout, row)[-RECENT:])
         if row["phase"] != "rl":
@@ -43,53 +40,63 @@ class History(NamedTuple):
 
 
 Crossing = Callable[[History], str | None]
-"""History -> what was seen, in words; None if all is well."""
+"""History -> description of the problem; None if there is none."""
 
 
 def values(rows: Sequence[Row], name: str) -> list[float]:
-    """Finite values of a number, oldest first."""
+    """Return the finite values of a metric, oldest first."""
     found = (row.get(name) for row in rows)
     return [float(value) for value in found if value is not None and math.isfinite(value)]
 
 
 def last_mean(history: History, name: str, count: int) -> float | None:
-    """Mean of the last `count` values among the last `2 * count` rows; None if there are fewer: older ones say nothing of now."""
+    """Mean of the last `count` values among the last `2 * count` rows; None if there are fewer."""
     found = values(history.recent[-2 * count :], name)[-count:]
     return fmean(found) if len(found) == count else None
 
 
 def start_mean(history: History, name: str) -> float | None:
-    """Mean of the values in the first rows of RL; None while these are still the last ones, too."""
+    """Mean of the values in the first RL rows; None while these are also the latest rows."""
     found = values(history.first, name)
     return fmean(found) if len(found) == FIRST and history.steps >= FIRST + BRIEF else None
 
 
-def above(name: str, limit: float, *, over: int = BRIEF, after: int = 0) -> Crossing:
-    """A mean of the last `over` values above a limit, once `after` steps are made."""
+class Limit(NamedTuple):
+    """A crossing that detects that the mean of a metric's last values is beyond a limit."""
 
-    def crossing(history: History) -> str | None:
-        mean = last_mean(history, name, over)
-        if mean is None or mean <= limit or history.steps < after:
+    name: str
+    """The metric."""
+    limit: float
+    """The limit."""
+    is_upper: bool
+    """Whether it is an upper limit; otherwise it is a lower limit."""
+    over: int
+    """Number of values in the mean."""
+    after: int
+    """Number of steps before which nothing is detected."""
+
+    def __call__(self, history: History) -> str | None:
+        """Describe the crossing; None if the mean is within the limit."""
+        mean = last_mean(history, self.name, self.over)
+        if mean is None or history.steps < self.after:
             return None
-        return f"{name} is {mean:.3g}, the mean of {over} steps (limit {limit:g})"
-
-    return crossing
-
-
-def below(name: str, limit: float, *, over: int = BRIEF, after: int = 0) -> Crossing:
-    """A mean of the last `over` values below a limit, once `after` steps are made."""
-
-    def crossing(history: History) -> str | None:
-        mean = last_mean(history, name, over)
-        if mean is None or mean >= limit or history.steps < after:
+        if mean <= self.limit if self.is_upper else mean >= self.limit:
             return None
-        return f"{name} is {mean:.3g}, the mean of {over} steps (limit {limit:g})"
+        return f"{self.name} is {mean:.3g}, the mean of {self.over} steps (limit {self.limit:g})"
 
-    return crossing
+
+def above(name: str, limit: float, *, over: int = BRIEF, after: int = 0) -> Limit:
+    """Detect a mean of the last `over` values above a limit, after at least `after` steps."""
+    return Limit(name, limit, True, over, after)
+
+
+def below(name: str, limit: float, *, over: int = BRIEF, after: int = 0) -> Limit:
+    """Detect a mean of the last `over` values below a limit, after at least `after` steps."""
+    return Limit(name, limit, False, over, after)
 
 
 def fallen_to(name: str, share: float) -> Crossing:
-    """A number below a share of what it was in the first steps."""
+    """Detect a metric below a fraction of its mean over the first steps."""
 
     def crossing(history: History) -> str | None:
         mean, start = last_mean(history, name, BRIEF), start_mean(history, name)
@@ -101,7 +108,7 @@ def fallen_to(name: str, share: float) -> Crossing:
 
 
 def risen_to(name: str, factor: float, *, by: float = 0.0) -> Crossing:
-    """A number above a multiple of what it was in the first steps, and above it by some amount."""
+    """Detect a metric above a multiple of its mean over the first steps, and above it by at least some amount."""
 
     def crossing(history: History) -> str | None:
         mean, start = last_mean(history, name, BRIEF), start_mean(history, name)
@@ -114,7 +121,7 @@ def risen_to(name: str, factor: float, *, by: float = 0.0) -> Crossing:
 
 
 def spiked(name: str, factor: float, *, after: int = 20) -> Crossing:
-    """The mean of the last three values above a multiple of the median of those before them."""
+    """Detect a mean of the last three values above a multiple of the median of the earlier ones."""
 
     def crossing(history: History) -> str | None:
         found, now = values(history.recent, name), last_mean(history, name, 3)
@@ -129,7 +136,7 @@ def spiked(name: str, factor: float, *, after: int = 20) -> Crossing:
 
 
 def absent(name: str, *, over: int = BRIEF) -> Crossing:
-    """A number that none of the last rows has."""
+    """Detect a metric that none of the last rows has."""
 
     def crossing(history: History) -> str | None:
         rows = history.recent[-over:]
@@ -138,18 +145,23 @@ def absent(name: str, *, over: int = BRIEF) -> Crossing:
     return crossing
 
 
-def vanished(name: str, *, over: int = BRIEF, least: float = 1e-12) -> Crossing:
-    """A number that is 0, up to rounding, in each of the last rows."""
-
-    def crossing(history: History) -> str | None:
-        found = values(history.recent[-over:], name)
-        return f"{name} is 0 in {over} steps" if len(found) == over and max(map(abs, found)) <= least else None
-
-    return crossing
+def spread_vanished(history: History, *, over: int = BRIEF) -> str | None:
+    """Detect rewards that are equal in each of the last rows, up to rounding, or too close for advantages to distinguish."""
+    found = [
+        (math.sqrt(row["reward_variance"]), abs(row["reward"]))
+        for row in history.recent[-over:]
+        if row.get("reward_variance") is not None and row.get("reward") is not None
+    ]
+    if len(found) < over:
+        return None
+    if all(spread <= 1e-7 * mean for spread, mean in found):
+        return f"reward_variance is 0 in {over} steps"
+    widest = max(spread for spread, _ in found)
+    return f"rewards differ by about {widest:.0e} in {over} steps" if widest < 1e-6 else None
 
 
 def both(first: Crossing, second: Crossing) -> Crossing:
-    """Two crossings at once."""
+    """Combine two crossings that must both detect something."""
 
     def crossing(history: History) -> str | None:
         seen = first(history), second(history)
@@ -158,24 +170,32 @@ def both(first: Crossing, second: Crossing) -> Crossing:
     return crossing
 
 
-def either(first: Crossing, second: Crossing) -> Crossing:
-    """One of two crossings; the first one that sees something says what."""
-    return lambda history: first(history) or second(history)
+class Either(NamedTuple):
+    """A crossing that detects what either of two crossings detects; the first one takes precedence."""
+
+    first: Crossing
+    """The first crossing."""
+    second: Crossing
+    """The second crossing."""
+
+    def __call__(self, history: History) -> str | None:
+        """Describe what one of them detected; None if neither detected anything."""
+        return self.first(history) or self.second(history)
 
 
 def unless(excuse: Callable[[History], bool], crossing: Crossing) -> Crossing:
-    """A crossing that is silent where there is a reason for it."""
+    """Suppress a crossing while an excuse applies."""
     return lambda history: None if excuse(history) else crossing(history)
 
 
 def accuracy_is_up(history: History) -> bool:
-    """True if more of the responses are right than in the first steps, by a twentieth of all or more."""
+    """True if the accuracy is at least 0.05 above that in the first steps."""
     mean, start = last_mean(history, "accuracy", BRIEF), start_mean(history, "accuracy")
     return mean is not None and start is not None and mean >= start + 0.05
 
 
 def reward_is_up(history: History) -> bool:
-    """True if the mean reward is above that of the first steps, by a fifth of the reward's standard deviation there or more."""
+    """True if the mean reward has risen since the first steps by at least a fifth of the reward's standard deviation then."""
     mean, start = last_mean(history, "reward", BRIEF), start_mean(history, "reward")
     variance = start_mean(history, "reward_variance")
     if mean is None or start is None or variance is None:
@@ -184,18 +204,18 @@ def reward_is_up(history: History) -> bool:
 
 
 def learning_shows(history: History) -> bool:
-    """True if responses are more often right than in the first steps, or earn more."""
+    """True if accuracy or reward has risen since the first steps."""
     return accuracy_is_up(history) or reward_is_up(history)
 
 
 def is_one_sided(history: History) -> bool:
-    """True if nearly all responses are right, or nearly all wrong: outcomes that hardly vary cannot be predicted."""
+    """True if nearly all responses are right, or nearly all are wrong: outcomes that hardly vary cannot be predicted."""
     mean = last_mean(history, "accuracy", LONG)
     return mean is not None and not 0.05 <= mean <= 0.95
 
 
 def reward_falls(history: History) -> str | None:
-    """The mean reward of `LONG` steps, half a standard deviation of the reward below the best mean of the recent past."""
+    """Detect a mean reward over `LONG` steps that is half a standard deviation below the best recent mean."""
     rewards, variance = values(history.recent, "reward"), last_mean(history, "reward_variance", LONG)
     if variance is None or len(rewards) < 3 * LONG:
         return None
@@ -209,7 +229,7 @@ def reward_falls(history: History) -> str | None:
 
 
 def heldout_falls(history: History) -> str | None:
-    """The last two evaluations, both 15 % of all problems below the best one."""
+    """Detect that the last two evaluations are both 15 percentage points below the best one."""
     found = values(history.heldout, "accuracy")
     if len(found) < 3 or max(found[-2:]) >= max(found) - 0.15:
         return None
@@ -217,7 +237,7 @@ def heldout_falls(history: History) -> str | None:
 
 
 def reward_follows_length(history: History) -> str | None:
-    """Reward that correlates with length, while the length has moved by half its start in the direction that pays."""
+    """Detect a reward that correlates with length while the length has changed by a factor of 1.5 in the rewarded direction."""
     pull = last_mean(history, "reward_length_correlation", LONG)
     length, start = last_mean(history, "response_length", BRIEF), start_mean(history, "response_length")
     if pull is None or length is None or start is None or abs(pull) < 0.5:
@@ -227,8 +247,18 @@ def reward_follows_length(history: History) -> str | None:
     return f"reward_length_correlation is {pull:.2f}, and responses have {length:.1f} tokens in place of {start:.1f}"
 
 
+def nothing_is_trained(history: History) -> str | None:
+    """Detect that each of the last steps had groups to train on but no update changed anything."""
+    rows = history.recent[-BRIEF:]
+    trained = [values([row], "trained_groups") for row in rows]
+    is_changed = any(row.get("grad_norm") not in (None, 0.0) for row in rows)
+    if len(rows) < BRIEF or is_changed or not all(found and found[0] > 0 for found in trained):
+        return None
+    return f"the last {BRIEF} steps had groups to train on, and no update changed anything"
+
+
 def groups_are_missing(history: History) -> str | None:
-    """More groups missing than found over the last steps."""
+    """Detect more missing groups than found groups over the last steps."""
     missing, found = last_mean(history, "unfilled_groups", BRIEF), last_mean(history, "trained_groups", BRIEF)
     if missing is None or found is None or missing <= found:
         return None

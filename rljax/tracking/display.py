@@ -1,18 +1,20 @@
-"""Displays of the progress of a run: their protocol, and the choice of one.
+"""Displays of the progress of a run: their protocol, and the function that chooses one.
 
 `RichDisplay` keeps a live table on a terminal. `PlainDisplay` writes lines: to a file, to a pipe, or under `--quiet`. Both are
 context managers: however the run ends, the terminal is restored.
 
-Numbers are passed unscaled; `display_text.METRICS` holds their labels, units and formats. Those without an entry are not shown.
+Metrics are passed unscaled; `display_text.METRICS` has their labels, units and formats. Metrics without an entry are not shown.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TextIO, runtime_checkable
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, TextIO, cast, runtime_checkable
 
 from rich.console import Console
 
 from rljax.tracking.plain_display import PlainDisplay
-from rljax.tracking.rich_display import RichDisplay
 
 
 @runtime_checkable
@@ -20,23 +22,23 @@ class Display(Protocol):
     """Shows the progress of a training loop."""
 
     def __enter__(self) -> "Display":
-        """Take the terminal."""
+        """Take over the terminal."""
         ...
 
     def __exit__(self, *exception: object) -> None:
         """Restore the terminal, also after an exception."""
 
     def measuring(self, accuracy: str) -> None:
-        """Name the number `accuracy` from now on, once it is known what it measures."""
+        """Set the label of the metric `accuracy` once it is known what it measures."""
 
     def header(self, lines: Sequence[str]) -> None:
         """Show a description of the run, once."""
 
     def activity(self, name: str, *, compiles: bool = False) -> None:
-        """Show what is done at present, such as "sampling"; `compiles` if JAX traces and compiles it the first time."""
+        """Show the current activity, such as "sampling"; `compiles` if JAX traces and compiles it the first time."""
 
     def compiling(self, function: str | None) -> None:
-        """Show that a function is being compiled; None when that has ended."""
+        """Show that a function is being compiled; None when compilation has ended."""
 
     def stopping(self) -> None:
         """Show that the run will stop after the current step. This is called inside a signal handler, so it must not write."""
@@ -46,23 +48,23 @@ class Display(Protocol):
 
         Args:
             name: "warm_start", "value", "rl", or any other name.
-            total_steps: the step at which it ends.
-            done: steps that were made before, in a resumed run.
+            total_steps: the step at which the phase ends.
+            done: steps done before, in a resumed run.
         """
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Show the numbers of one finished step of the phase."""
+        """Show the metrics of one finished step of the phase."""
 
     def judging(self, done: int, total: int) -> None:
         """Show how many of the sampled responses have been judged."""
 
     def evaluated(self, step: int, metrics: Mapping[str, float], *, detail: str = "") -> None:
-        """Show the numbers of a held-out evaluation after `step`.
+        """Show the metrics of a held-out evaluation after `step`.
 
         Args:
-            step: step of the phase, 0 before it.
-            metrics: the numbers, among them `accuracy`.
-            detail: what a line says besides.
+            step: step of the phase, 0 before the first one.
+            metrics: the metrics, including `accuracy`.
+            detail: additional text for the line.
         """
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -78,30 +80,95 @@ class Display(Protocol):
         """Show answers to the same problems before and after.
 
         Args:
-            rows: mappings with `prompt` and `answer`; with `before`, `reward_before`, `correct_before`, and the same of `after`.
+            rows: mappings with `prompt` and `answer`; with `before`, `reward_before`, `correct_before`, and the same for
+                `after`.
         """
 
     def commands(self, title: str, commands: Sequence[str]) -> None:
-        """Show commands to type, each on a line of its own that is not wrapped, so that it can be copied."""
+        """Show commands to type, each on a separate line that is not wrapped, so that it can be copied."""
 
     def finish(self, lines: Sequence[str]) -> None:
         """End the last phase and show the outcome of the run."""
 
 
-def make_display(quiet: bool, stream: TextIO) -> Display:
+class ScreenStream(io.TextIOBase):
+    """A stream to a screen that may disappear: a closed pipe or terminal, or a file on a full disk. Writing never raises.
+
+    Once a write has failed, all further output is discarded.
+
+    Args:
+        stream: where to write.
+    """
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+        self._failure: OSError | None = None
+        self._tell: Callable[[str], None] | None = None
+
+    def tell(self, tell: Callable[[str], None]) -> None:
+        """Register `tell`, which is called with one line when the screen is gone, or at once if it already is."""
+        self._tell = tell
+        if self._failure is not None:
+            self._say(self._failure)
+
+    def write(self, text: str) -> int:
+        """Write the text, unless the screen is gone."""
+        self._attempt(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream, unless the screen is gone."""
+        self._attempt(self._stream.flush)
+
+    def isatty(self) -> bool:
+        """True if the stream is a terminal."""
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        """Descriptor of the stream."""
+        return self._stream.fileno()
+
+    @property
+    def encoding(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]  an attribute in typeshed
+        """Encoding of the stream."""
+        return self._stream.encoding
+
+    def _attempt(self, work: Callable[[], object]) -> None:
+        if self._failure is not None:
+            return
+        try:
+            work()
+        except OSError as error:
+            self._failure = error
+            with suppress(OSError):  # a stream without a descriptor, as in a test, has nothing to redirect
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # buffered output must not fail at exit
+            if self._tell is not None:
+                self._say(error)
+
+    def _say(self, error: OSError) -> None:
+        if self._tell is not None:
+            self._tell(
+                f"The screen cannot be written to ({error}). The run continues without it; this file contains all lines."
+            )
+
+
+def make_display(quiet: bool, stream: TextIO | ScreenStream) -> Display:
     """Make the display that suits the stream.
 
     Args:
-        quiet: show only phases, warnings, a line every tenth of a phase and the last lines.
+        quiet: show only phases, warnings, a line for each tenth of a phase and the last lines.
         stream: where to write.
 
     Returns:
         A `RichDisplay` when `stream` is a terminal that can move its cursor and write the bars, and `quiet` is off; a
         `PlainDisplay` otherwise.
     """
-    console = Console(file=stream, highlight=False)
+    file = cast(TextIO, stream)
+    console = Console(file=file, highlight=False)
     # isatty is checked too: FORCE_COLOR makes rich take a pipe for a terminal.
     is_capable = stream.isatty() and console.is_interactive and console.encoding.startswith("utf")
     if is_capable and not quiet:
+        from rljax.tracking.rich_display import RichDisplay  # noqa: PLC0415  not needed for files and pipes
+
         return RichDisplay(console)
-    return PlainDisplay(stream, quiet=quiet)
+    return PlainDisplay(file, quiet=quiet)

@@ -1,41 +1,46 @@
-"""Labels, units and formats of the numbers and times of a run; shared by the displays and the plots."""
+"""Labels, units and formats of the metrics and times of a run; shared by the displays and the plots."""
 
 import math
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from rljax.records import documented
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.rewards.failure import Failures
+from rljax.tracking.run_folder import RunFolder
 
+LONGEST_PROMPT = 40
+"""Largest number of characters of a prompt shown in a command."""
 BARS = "▁▂▃▄▅▆▇█"
 
 
-@documented
 class Metric(NamedTuple):
-    """Label, unit and format of one number of a run on the display."""
+    """Label, unit and format of a metric on the display."""
 
     key: str
-    """Name of the number in the metrics."""
+    """Name of the metric in `metrics.jsonl`."""
     label: str
-    """Name on the display; see `label_of` for that of `accuracy`."""
+    """Name on the display; for `accuracy` see `label_of`."""
     unit: str
     """Unit on the display; empty if there is none."""
     form: str
     """Format specification, as for `format`."""
     scale: float = 1.0
-    """Factor that converts the number to the unit."""
+    """Factor that converts the value to the unit."""
     is_brief: bool = False
-    """Whether a line in a pipe has it, too."""
+    """Whether it is also included in the plain lines written to a pipe."""
     is_count: bool = False
-    """Whether it counts events: it is hidden while it is 0, and summed up instead of averaged."""
+    """Whether it counts events: it is hidden while it is 0, and summed instead of averaged."""
 
     def written(self, value: float) -> str:
-        """Format the number in its unit, without the unit."""
+        """Format the metric in its unit, without the unit."""
         return format(float(value) * self.scale, self.form)
 
     def with_unit(self, value: float) -> str:
-        """Format the number with its unit."""
+        """Format the metric with its unit."""
         return f"{self.written(value)} {self.unit}".rstrip()
 
 
@@ -60,16 +65,18 @@ METRICS = (
     Metric("response_length", "response length", "tokens", ".1f", is_brief=True),
     Metric("truncated_share", "truncated", "%", ".1f", 100.0),
     Metric("grad_norm", "gradient norm", "", ".3f"),
+    Metric("judge_share", "time judging", "%", ".0f", 100.0, is_brief=True),
     Metric("tokens_per_second", "speed", "tokens/s", ",.0f"),
     Metric("filtered_ratio", "filtered groups", "%", ".1f", 100.0),
     Metric("unfilled_groups", "unfilled groups", "", ".0f", is_brief=True, is_count=True),
+    Metric("unstated_share", "no answer stated", "%", ".1f", 100.0, is_brief=True),
     Metric("unjudged", "unjudged responses", "", ".0f", is_brief=True, is_count=True),
     Metric("skipped_updates", "skipped updates", "steps", ".3g", is_brief=True, is_count=True),
     Metric("learning_rate", "learning rate", "", ".2e"),
     Metric("loss", "loss", "", ".4f", is_brief=True),
 )
 CORRECT, POSITIVE, IN_ORDER = "accuracy", "rewards above 0", "pairs in order"
-"""Names of the number `accuracy`: where a verifier decides what is right, where it is a share of rewards, and for pairs."""
+"""Labels of the metric `accuracy`: if a verifier decides what is right, if it is a share of rewards, and for pairs."""
 PHASE_NAMES = {
     "warm_start": "warm start",
     "value": "value pretraining",
@@ -78,16 +85,30 @@ PHASE_NAMES = {
     "reward_model": "reward model",
 }
 SHOWN_SAMPLES = 4
+SHOWN_JUDGE_SHARE = 0.05
 SAMPLE_CHARACTERS = 200
 
 
+def with_judge_share(metrics: Mapping[str, float]) -> Mapping[str, float]:
+    """Add the share of a step's time spent on judging, if that is 5 % or more.
+
+    Example:
+        >>> with_judge_share({"seconds": 4.0, "judge_seconds": 1.0})
+        {'seconds': 4.0, 'judge_seconds': 1.0, 'judge_share': 0.25}
+    """
+    seconds, judging = metrics.get("seconds"), metrics.get("judge_seconds")
+    if not seconds or not judging or judging / seconds < SHOWN_JUDGE_SHARE:
+        return metrics
+    return {**metrics, "judge_share": judging / seconds}
+
+
 def label_of(metric: Metric, accuracy: str) -> str:
-    """Name of a number on the display; that of `accuracy` is the argument."""
+    """Label of a metric on the display; the label of `accuracy` is passed in."""
     return accuracy if metric.key == "accuracy" else metric.label
 
 
 def verdict(reward: float, correct: bool | None) -> str:
-    """The judgement of an answer in words: right or wrong where a verifier decided, else the reward.
+    """Describe the judgment of an answer: right or wrong if a verifier decided, else the reward.
 
     Example:
         >>> verdict(1.0, True), verdict(0.2, False), verdict(0.25, None), verdict(float("nan"), None)
@@ -107,7 +128,7 @@ class Progress:
     Args:
         name: the phase.
         total: the step at which it ends.
-        started: time at which it began, in seconds of any clock; all other times are of the same clock.
+        started: time at which it began, in seconds of any clock; all other times use the same clock.
         step: the last finished step.
         at: time at which `step` was finished.
         first_step: the first step that this process finished; None before that.
@@ -130,7 +151,7 @@ class Progress:
         return PHASE_NAMES.get(self.name, self.name)
 
     def advanced(self, step: int, now: float) -> "Progress":
-        """The same phase once `step` is finished."""
+        """Return the phase after `step` has finished."""
         if self.first_step is None:
             return replace(self, step=step, at=now, first_step=step, first_at=now)
         return replace(self, step=step, at=now)
@@ -140,7 +161,7 @@ class Progress:
         return clock_time(now - self.started)
 
     def with_compilation(self, seconds: float) -> "Progress":
-        """The same phase after a compilation."""
+        """Return the phase after a compilation."""
         return replace(self, compiled=self.compiled + seconds)
 
     def spent(self, now: float) -> str:
@@ -160,7 +181,7 @@ class Progress:
 
 
 def required_phase(progress: Progress | None) -> Progress:
-    """The phase in progress.
+    """Return the phase in progress.
 
     Raises:
         ValueError: there is none.
@@ -188,17 +209,17 @@ def clock_time(seconds: float) -> str:
 
 
 def finite_mean(values: Sequence[float]) -> float:
-    """The mean of the values that are finite; NaN when none is."""
+    """Mean of the finite values; NaN if there are none."""
     finite = [value for value in values if math.isfinite(value)]
     return sum(finite) / len(finite) if finite else math.nan
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """A row of bars, from the smallest value to the largest.
+    """Draw values as a row of bars, scaled from the smallest value to the largest.
 
     Args:
         values: numbers, oldest first.
-        width: largest number of characters; if there are more values, neighbours are averaged.
+        width: largest number of characters; if there are more values, adjacent ones are averaged.
 
     Returns:
         One character per value or average; "×" if it is not finite. Equal values are drawn as the lowest bar.
@@ -221,3 +242,83 @@ def sparkline(values: Sequence[float], width: int) -> str:
         BARS[round(height * (len(BARS) - 1))] if math.isfinite(mean) else "×"
         for mean, height in zip(means, heights, strict=True)
     )
+
+
+def events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[str]:
+    """Summarize events that are expected occasionally during RL; nothing for those that did not happen.
+
+    Args:
+        rows: the RL rows of metrics.jsonl.
+        prompts: number of groups that a step should train on.
+
+    Example:
+        >>> steps = [{"trained_groups": 3, "unfilled_groups": 1, "unjudged": 2, "reward_raised": 2}, {"trained_groups": 4}]
+        >>> events(steps, prompts=4)[0]
+        '1 of 2 steps found fewer than 4 groups with a signal (1 missing in total) and trained on the rest.'
+        >>> events(steps, prompts=4)[1]
+        'The reward failed on 2 responses (2 raised), which were excluded.'
+        >>> events([{"skipped_updates": 0.5}, {"skipped_updates": 0.0}], prompts=4)
+        ['1 of 2 steps skipped updates whose loss or gradient was not finite.']
+    """
+    lines = []
+    short = [row for row in rows if row.get("unfilled_groups")]
+    if short:
+        missing = sum(row["unfilled_groups"] for row in short)
+        lines.append(
+            f"{len(short)} of {len(rows)} steps found fewer than {prompts} groups with a signal ({missing:.0f} missing in total) "
+            "and trained on the rest."
+        )
+    empty = sum(row.get("trained_groups") == 0 for row in rows)
+    if empty:
+        lines.append(f"{empty} of {len(rows)} steps found none and changed nothing: the problems are too hard or too easy.")
+    failed = Failures(*(int(sum(row.get(f"reward_{kind}", 0) for row in rows)) for kind in Failures._fields))
+    if failed.total:
+        lines.append(f"The reward failed on {failed.total} responses ({failed}), which were excluded.")
+    if failed.unfinished:
+        lines.append(f"{failed.unfinished} answers took the verifier too long; they counted as wrong.")
+    skipped = sum(row.get("skipped_updates", 0) > 0 for row in rows)
+    if skipped:
+        lines.append(f"{skipped} of {len(rows)} steps skipped updates whose loss or gradient was not finite.")
+    return lines
+
+
+def check_judged(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a run in which the reward judged no response.
+
+    Args:
+        rows: the RL rows of metrics.jsonl.
+
+    Raises:
+        InputError: there were steps, but no reward.
+    """
+    if rows and all(row.get("reward") is None for row in rows):
+        raise InputError(
+            f"The reward abstained on every response in {len(rows)} RL steps, so nothing was learned. Correct the reward, which "
+            "returned None each time, or the columns that it reads; then start a new run."
+        )
+
+
+def next_commands(
+    folder: RunFolder, problems: Sequence[Problem], *, writes_model: bool = True, needs_trust: bool = False
+) -> list[str]:
+    """List commands that work on this run as shown: evaluate it, sample from it, export the model.
+
+    A run with custom parts needs them again, and a command cannot pass them; in that case only commands that work without them
+    are listed.
+
+    Args:
+        folder: folder of the run.
+        problems: held-out problems, one of whose prompts is shown.
+        writes_model: whether the policy can be written as a model folder.
+        needs_trust: whether the run is judged by code that its settings name.
+    """
+    own_parts, path = set(folder.config.get("seams", ())), shlex.quote(str(folder.path))
+    short = (
+        problem.prompt for problem in problems if len(problem.prompt) <= LONGEST_PROMPT and problem.prompt.isprintable()
+    )
+    prompt = next(short, "...")
+    export = [] if "policy" in own_parts or not writes_model else [f"rljax export {path} my-model"]
+    if own_parts & {"policy", "engine", "environment", "problems", "dataset"}:
+        return [f"rljax plot {path}", *export]
+    judged = [f"rljax plot {path}"] if "reward" in own_parts else [f"rljax eval {path}{' --trust' * needs_trust}"]
+    return [*judged, f"rljax sample {path} --prompt {shlex.quote(prompt)}", *export]

@@ -1,4 +1,4 @@
-"""A run as one HTML file: it needs no network and no script, and whatever a model wrote stands in it as text."""
+"""A run as one HTML file, without network access or scripts; whatever a model wrote is included as plain text."""
 
 import base64
 import json
@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-from rljax.records import documented
 from rljax.rewards.correctness import is_right
 from rljax.text import printable, shortened
 from rljax.tracking.alarms import BY_NAME, Event, advice
 from rljax.tracking.summary import Evaluated, Summary
 
 LONGEST = 600
-"""Characters of a text that a model wrote."""
+"""Largest number of characters shown of a text that a model wrote."""
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 """What a browser may load: the pictures and the style in the file, and nothing else."""
 STYLE = """
@@ -33,12 +32,11 @@ img { width: 100%; } .numbers { display: flex; flex-wrap: wrap; gap: 1rem; paddi
 """
 
 
-@documented
 class Contents(NamedTuple):
-    """Contents of a report."""
+    """Data of a report."""
 
     summary: Summary
-    """The run in a few numbers."""
+    """Summary of the run."""
     outcome: Sequence[str]
     """The outcome in words."""
     pictures: Mapping[str, bytes]
@@ -48,11 +46,11 @@ class Contents(NamedTuple):
     samples: Sequence[Mapping[str, Any]]
     """The last samples of training: `step`, `prompt`, `completion`, `answer`, `reward`."""
     settings: Mapping[str, Any]
-    """Settings by flag."""
+    """Settings by option name."""
     overrides: Sequence[str]
-    """Names of the settings that are not the defaults."""
+    """Names of the settings that differ from the defaults."""
     notes: Sequence[str]
-    """Why the settings are shown as `config.json` has them; empty if this version can read them."""
+    """Why the settings are shown unchanged from `config.json`; empty if this version can read them."""
     starts: Sequence[Mapping[str, Any]]
     """Rows of `starts.jsonl`."""
     time: str
@@ -60,7 +58,7 @@ class Contents(NamedTuple):
 
 
 def page(contents: Contents) -> str:
-    """The report."""
+    """Render the report as HTML."""
     summary = contents.summary
     parts = [
         f"<h1>{_text(summary.name)}</h1>",
@@ -86,7 +84,7 @@ def page(contents: Contents) -> str:
 
 
 def _text(value: object) -> str:
-    """Any value as text of the page."""
+    """Escape any value for the page."""
     return escape(printable(value))
 
 
@@ -95,12 +93,12 @@ def _share(value: float | None) -> str:
 
 
 def _at(evaluation: Evaluated | None) -> tuple[str, str]:
-    """Accuracy and place of an evaluation."""
+    """Format the accuracy of an evaluation, and its step."""
     return ("–", "") if evaluation is None else (_share(evaluation.accuracy), f" (step {evaluation.step})")
 
 
 def _numbers(summary: Summary) -> str:
-    """The held-out accuracy before, after and at its best, and the number of alarms."""
+    """Render the held-out accuracy before, after and at its best, and the number of alarms."""
     cells = {"held-out before RL": _at(summary.before)[0]}
     for label, evaluation in (("held-out, last", summary.after), ("held-out, best", summary.best)):
         value, place = _at(evaluation)
@@ -110,7 +108,7 @@ def _numbers(summary: Summary) -> str:
 
 
 def _alarms(summary: Summary) -> Iterable[str]:
-    """Each alarm that was raised, and what could not be measured."""
+    """Render each raised alarm, and the alarms that could not be measured."""
     raised = [event for event in summary.events if event.what == "raised"]
     if not raised:
         yield '<p class="good">None was raised.</p>' if summary.steps else "<p>RL has not begun.</p>"
@@ -122,7 +120,7 @@ def _alarms(summary: Summary) -> Iterable[str]:
 
 
 def _end_of(event: Event, events: Sequence[Event]) -> int | None:
-    """Step at which an alarm was cleared; None if it still is raised."""
+    """Step at which an alarm was cleared; None if it is still raised."""
     ends = (e.step for e in events if e.what == "cleared" and e.alarm.name == event.alarm.name and e.step >= event.step)
     return next(ends, None)
 
@@ -150,7 +148,7 @@ def _cell(value: object, *, kind: str = "text") -> str:
 
 
 def _answers(answers: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """Held-out answers before and after."""
+    """Render held-out answers before and after RL."""
     if not answers:
         return
     yield "<h2>Held-out answers before and after RL</h2>"
@@ -182,12 +180,12 @@ def _samples(samples: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 
 
 def _settings(settings: Mapping[str, Any], overrides: Sequence[str], notes: Sequence[str]) -> Iterable[str]:
-    """Settings that differ from the defaults, and below them all."""
+    """Render the settings that differ from the defaults, then all settings."""
 
     def rows(names: Iterable[str]) -> Iterable[str]:
         return (f"<tr>{_cell(name)}{_cell(json.dumps(settings[name], ensure_ascii=False))}</tr>" for name in names)
 
-    yield "<h2>Settings that are not the defaults</h2>"
+    yield "<h2>Settings that differ from the defaults</h2>"
     yield from (f'<p class="muted">{_text(note)}</p>' for note in notes)
     yield _table(("setting", "value"), rows(overrides))
     every = _table(("setting", "value"), rows(sorted(settings)))
@@ -195,7 +193,7 @@ def _settings(settings: Mapping[str, Any], overrides: Sequence[str], notes: Sequ
 
 
 def _starts(starts: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """Table of the starts of the run: when and how it was started and resumed."""
+    """Render a table of when and how the run was started and resumed."""
     if not starts:
         return
     yield "<h2>Starts</h2>"

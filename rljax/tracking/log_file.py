@@ -1,4 +1,4 @@
-"""`log.txt` of a run folder: every line of the run with its time, whatever the screen shows."""
+"""`log.txt` of a run folder: every line of the run with its time, independent of what the screen shows."""
 
 import io
 import threading
@@ -13,7 +13,7 @@ from rljax.tracking.plain_display import PlainDisplay
 
 
 class _LogFile(io.TextIOBase):
-    """A stream whose lines are kept until there is room on the disk for them. Several threads may use one."""
+    """A stream that keeps its lines until the disk has room for them. It is thread-safe."""
 
     def __init__(self, path: Path):
         self._file = AppendFile(path)
@@ -21,13 +21,13 @@ class _LogFile(io.TextIOBase):
         self._lock = threading.Lock()
 
     def write(self, text: str) -> int:
-        """Keep the text."""
+        """Buffer the text."""
         with self._lock:
             self._pending += text.encode(errors="backslashreplace")
         return len(text)
 
     def flush(self) -> None:
-        """Append the text that was kept, if there is room."""
+        """Append the buffered text to the file, if there is room."""
         with self._lock:
             if self.closed:
                 return
@@ -46,7 +46,7 @@ class _LogFile(io.TextIOBase):
 
 
 class _StampedDisplay(PlainDisplay):
-    """Lines with the time before each."""
+    """A plain display that writes the time before each line."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], datetime]):
         super().__init__(stream, is_log=True)
@@ -57,10 +57,11 @@ class _StampedDisplay(PlainDisplay):
 
 
 class LoggedDisplay:
-    """A display that also writes to a file. As a context it closes the file alone: the display of the screen is open before.
+    """A display that also writes to a file. As a context manager it closes only the file: the screen's display is managed
+    elsewhere.
 
     Args:
-        shown: the display of the screen.
+        shown: the display on the screen.
         path: the file; lines are appended.
         clock: returns the time.
     """
@@ -75,13 +76,13 @@ class LoggedDisplay:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Write down why the run ended if an exception ended it, and close the file."""
+        """Record the exception that ended the run, if any, and close the file."""
         if exception and exception[0] is not None:
             self._log.warning(f"ended by {getattr(exception[0], '__name__', exception[0])}: {exception[1]}")
         self._file.close()
 
     def measuring(self, accuracy: str) -> None:
-        """Name the number `accuracy` on both."""
+        """Set the label of the metric `accuracy` on both displays."""
         self._log.measuring(accuracy)
         self._shown.measuring(accuracy)
 
@@ -91,11 +92,11 @@ class LoggedDisplay:
         self._shown.header(lines)
 
     def activity(self, name: str, *, compiles: bool = False) -> None:
-        """Show what is done at present; nothing is written."""
+        """Show the current activity; nothing is written."""
         self._shown.activity(name, compiles=compiles)
 
     def compiling(self, function: str | None) -> None:
-        """Show that a function is being compiled; the time is written with the step."""
+        """Show that a function is being compiled; its time is written with the step."""
         self._log.compiling(function)
         self._shown.compiling(function)
 
@@ -109,7 +110,7 @@ class LoggedDisplay:
         self._shown.phase(name, total_steps, done=done)
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Show and write the numbers of a step."""
+        """Show and write the metrics of a step."""
         self._log.update(step, metrics)
         self._shown.update(step, metrics)
 
@@ -118,7 +119,7 @@ class LoggedDisplay:
         self._shown.judging(done, total)
 
     def evaluated(self, step: int, metrics: Mapping[str, float], *, detail: str = "") -> None:
-        """Show and write the numbers of a held-out evaluation."""
+        """Show and write the metrics of a held-out evaluation."""
         self._log.evaluated(step, metrics, detail=detail)
         self._shown.evaluated(step, metrics, detail=detail)
 

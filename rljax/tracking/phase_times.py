@@ -1,7 +1,7 @@
-"""Time that a run spends on each phase: seconds of the phases of each RL step, measured on the host.
+"""Time that a run spends in each phase: seconds per phase of each RL step, measured on the host.
 
-The host fetches responses, scores and metrics from the devices in any case, so a phase ends when its work does, and measuring
-waits for nothing.
+The host fetches responses, scores and metrics from the devices in any case, so a phase ends when its work ends, and measuring
+adds no synchronization.
 """
 
 import threading
@@ -10,11 +10,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
-from rljax.records import documented
 from rljax.tracking.rows import Row
 
 Phase = Literal["sample", "judge", "score", "update", "wait", "save"]
-"""Phases of the loop; a held-out evaluation has a row, and `seconds`, of its own."""
+"""Phases of the loop; a held-out evaluation has its own row with its own `seconds`."""
 NOUNS = {
     "sample": "sampling",
     "judge": "judging",
@@ -25,31 +24,30 @@ NOUNS = {
     "wait": "waiting for the disk",
     "rest": "the rest",
 }
-"""Phases in the order of a step, in words."""
+"""Phase -> its name in words, in the order of a step."""
 
 
-@documented
 class PhaseSeconds(NamedTuple):
-    """Seconds of each phase since the row before; None for a phase that did not occur."""
+    """Seconds of each phase since the previous row; None for a phase that did not occur."""
 
     sample_seconds: float | None = None
-    """Responses were drawn, and arranged in groups, while nothing was judged."""
+    """Sampling responses and arranging them in groups, without judging."""
     judge_seconds: float | None = None
-    """The reward or the environment was called."""
+    """Calling the reward or the environment."""
     score_seconds: float | None = None
-    """Log-probabilities, values and what else the updates need were computed, once for the rollout."""
+    """Computing log-probabilities, values and other inputs of the updates, once per rollout."""
     update_seconds: float | None = None
-    """The batch was prepared, and policy and critic were updated."""
+    """Preparing the batch, and updating policy and critic."""
     wait_seconds: float | None = None
-    """The loop waited for a checkpoint to be on the disk."""
+    """Waiting for a checkpoint to be written to disk."""
     save_seconds: float | None = None
-    """The state was copied for a checkpoint, which is then written beside the steps."""
+    """Copying the state for a checkpoint, which is then written in the background."""
 
 
 class Stopwatch:
-    """Adds up the seconds of phases. A phase inside another one interrupts it, so no second counts twice.
+    """Sums the seconds of phases. A nested phase interrupts the outer one, so no second counts twice.
 
-    It measures the thread that made it, which is that of the loop; phases in others do not count.
+    It measures only the thread that created it, the thread of the training loop; phases in other threads do not count.
 
     Args:
         clock: returns the time in seconds.
@@ -73,7 +71,7 @@ class Stopwatch:
 
     @contextmanager
     def phase(self, name: Phase) -> Generator[None]:
-        """Count the time inside as that of a phase."""
+        """Count the time inside the context as time of this phase."""
         if threading.get_ident() != self._thread:
             yield
             return
@@ -86,12 +84,12 @@ class Stopwatch:
             self._running.pop()
 
     def lap(self) -> PhaseSeconds:
-        """Seconds of the phases since the last call, which ends them: the next call begins at 0."""
+        """Return the seconds of the phases since the last call, and start again at 0."""
         seconds, self._seconds = self._seconds, {}
         return PhaseSeconds(**{f"{name}_seconds": value for name, value in seconds.items()})
 
     def _charge(self) -> None:
-        """Give the time since the last change to the phase that ran."""
+        """Add the time since the last change to the phase that was running."""
         now = self._clock()
         if self._running:
             name = self._running[-1]
@@ -100,10 +98,10 @@ class Stopwatch:
 
 
 def time_spent(rows: Sequence[Row]) -> Mapping[str, float]:
-    """Seconds of RL by phase, those of held-out evaluations and the rest of the steps included.
+    """Seconds of RL by phase, including held-out evaluations and the rest of each step.
 
     Args:
-        rows: of `metrics.jsonl`.
+        rows: rows of `metrics.jsonl`.
 
     Returns:
         Phase -> seconds, in the order of a step; empty if no row has the times.
@@ -123,7 +121,7 @@ def time_spent(rows: Sequence[Row]) -> Mapping[str, float]:
 
 
 def time_text(spent: Mapping[str, float]) -> str:
-    """Shares of the phases in words, the largest first.
+    """Format the share of each phase in words, largest first.
 
     Example:
         >>> time_text({"sample": 6.0, "update": 4.0})

@@ -14,21 +14,22 @@ from rljax.tracking.display_text import (
     label_of,
     required_phase,
     verdict,
+    with_judge_share,
 )
 
 SILENCE = 60.0
-"""Longest time without a line while steps are made, in seconds."""
+"""Longest time without a line while steps are running, in seconds."""
 
 
 class PlainDisplay:
-    """One plain line at a time.
+    """A display that writes one plain line at a time.
 
-    A phase has a line for its first step, for every tenth of it, and after a minute without a line.
+    It writes a line for the first step of a phase, for every tenth of the phase, and after a minute without a line.
 
     Args:
         stream: where to write.
-        quiet: write only phases, warnings, a line every tenth of a phase, and the last lines.
-        is_log: write every step but those of the warm start, every number, and samples.
+        quiet: write only phases, warnings, a line for each tenth of a phase, and the last lines.
+        is_log: write every step except the warm start's, every metric, and samples.
         clock: returns the time in seconds.
     """
 
@@ -50,14 +51,14 @@ class PlainDisplay:
         self._last_line = clock()
 
     def __enter__(self) -> "PlainDisplay":
-        """Return the display; there is no terminal to take."""
+        """Return the display; there is no terminal to take over."""
         return self
 
     def __exit__(self, *exception: object) -> None:
         """Do nothing."""
 
     def measuring(self, accuracy: str) -> None:
-        """Name the number `accuracy`."""
+        """Set the label of the metric `accuracy`."""
         self._accuracy = accuracy
 
     def header(self, lines: Sequence[str]) -> None:
@@ -69,7 +70,7 @@ class PlainDisplay:
         """Write nothing."""
 
     def compiling(self, function: str | None) -> None:
-        """Count the time; the next line of a step has it."""
+        """Record the time, which the next step's line shows."""
         now, since = self._clock(), self._compiling_since
         if since is not None and self._progress is not None:
             self._progress = self._progress.with_compilation(now - since)
@@ -82,15 +83,16 @@ class PlainDisplay:
         """Write the phase and its length."""
         self._progress = Progress(name, total_steps, self._clock(), step=done)
         steps = f"{total_steps} step{'s' * (total_steps != 1)}"
-        self._write([f"{self._progress.title}: {steps}{', of which the first one compiles' if total_steps > 1 else ''}"])
+        self._write([f"{self._progress.title}: {steps}{', the first of which compiles' if total_steps > 1 else ''}"])
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the step's numbers on one line, if a line is due."""
+        """Write the step's metrics on one line, if a line is due."""
         now = self._clock()
         before = required_phase(self._progress)
         self._progress = before.advanced(step, now)
         if not self._is_due(before, step, now):
             return
+        metrics = with_judge_share(metrics)
         left = self._progress.remaining(now)
         times = self._progress.spent(now) if left is None else f"{self._progress.elapsed(now)}, {left} left"
         numbers = [
@@ -103,7 +105,7 @@ class PlainDisplay:
         self._write(["  ".join([f"{before.title} {step}/{before.total} ({times})", *numbers])])
 
     def _is_due(self, before: Progress, step: int, now: float) -> bool:
-        """True if the step gets a line."""
+        """True if the step should get a line."""
         if before.is_tenth(step):
             return True
         if self._quiet:
@@ -151,7 +153,7 @@ class PlainDisplay:
         self._write(lines)
 
     def commands(self, title: str, commands: Sequence[str]) -> None:
-        """Write the title, and each command on a line of its own."""
+        """Write the title, and each command on a separate line."""
         self._write([title, *(f"  {command}" for command in commands)])
 
     def _write(self, lines: Iterable[str]) -> None:

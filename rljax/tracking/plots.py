@@ -1,12 +1,13 @@
 """Plots: the curves of one run, and the held-out accuracy of several runs.
 
-They are drawn without pyplot, so no global state changes and no window opens.
+They do not use pyplot, so they change no global state and open no window.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,37 +15,39 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from rljax.errors import InputError
-from rljax.records import documented
+from rljax.tracking.alarms import LIMITS
 from rljax.tracking.display_text import METRICS
+from rljax.tracking.glossary import find_entry
 from rljax.tracking.phase_times import NOUNS
 from rljax.tracking.rows import Row, read_metrics
 
 INK, MUTED, GRID, WARM = "#1b1f24", "#6b7280", "#e5e7eb", "#fdf1dc"
 HELD_OUT = "#1f5fbf"
-COLOURS = ("#1f5fbf", "#d9480f", "#2b8a3e", "#9c36b5", "#c2255c", "#0b7285", "#5f3dc4", "#866118")
+COLORS = ("#1f5fbf", "#d9480f", "#2b8a3e", "#9c36b5", "#c2255c", "#0b7285", "#5f3dc4", "#866118")
 PANELS = {
     "rl": {
-        "reward": COLOURS[2],
-        "response_length": COLOURS[5],
+        "reward": COLORS[2],
+        "response_length": COLORS[5],
+        "turns": COLORS[7],
         "truncated_share": MUTED,
-        "filtered_ratio": COLOURS[6],
-        "entropy": COLOURS[3],
-        "kl": COLOURS[4],
-        "grad_norm": COLOURS[1],
-        "clip_fraction": COLOURS[7],
-        "teacher_kl": COLOURS[0],
-        "teacher_divergence": COLOURS[1],
-        "correction_cut": COLOURS[3],
-        "surrogate_masked": COLOURS[5],
-        "explained_variance": COLOURS[0],
-        "value_loss": COLOURS[6],
-        "advantage_correlation": COLOURS[4],
+        "filtered_ratio": COLORS[6],
+        "entropy": COLORS[3],
+        "kl": COLORS[4],
+        "grad_norm": COLORS[1],
+        "clip_fraction": COLORS[7],
+        "teacher_kl": COLORS[0],
+        "teacher_divergence": COLORS[1],
+        "correction_cut": COLORS[3],
+        "surrogate_masked": COLORS[5],
+        "explained_variance": COLORS[0],
+        "value_loss": COLORS[6],
+        "advantage_correlation": COLORS[4],
     },
-    "value": {"explained_variance": COLOURS[0], "value_loss": COLOURS[6]},
-    "warm_start": {"loss": COLOURS[2], "grad_norm": COLOURS[1]},
+    "value": {"explained_variance": COLORS[0], "value_loss": COLORS[6]},
+    "warm_start": {"loss": COLORS[2], "grad_norm": COLORS[1]},
 }
 STEP_LABELS = {"rl": "RL step", "value": "step of value pretraining", "warm_start": "warm-start step"}
 COLUMNS = 4
@@ -54,23 +57,44 @@ SUFFIXES = (".png", ".pdf", ".svg")
 LABELS = {metric.key: metric for metric in METRICS}
 
 
-@documented
-class Curve(NamedTuple):
-    """Numbers over steps; NaN where a number was not finite."""
+class HeldOut(NamedTuple):
+    """Held-out accuracy over steps."""
 
     steps: np.ndarray
     """Steps in rising order, `[N]`."""
     values: np.ndarray
-    """The number at each step, `[N]`."""
+    """The accuracy at each step, `[N]`."""
+    judged: np.ndarray
+    """Number of answers in each mean, `[N]`; NaN if the run did not record it."""
+
+    def interval(self) -> np.ndarray:
+        """95 % Wilson interval of each accuracy, `[2, N]`; NaN if the number of answers is unknown."""
+        from scipy.stats import binomtest  # noqa: PLC0415  half a second
+
+        bounds = [
+            binomtest(round(value * count), int(count)).proportion_ci(0.95, "wilson")
+            if value * count >= 0 < count
+            else (math.nan, math.nan)
+            for value, count in zip(self.values, self.judged, strict=True)
+        ]
+        return np.array(bounds, float).reshape(-1, 2).T
+
+
+class Curve(NamedTuple):
+    """A metric over steps; NaN if it was not finite."""
+
+    steps: np.ndarray
+    """Steps in rising order, `[N]`."""
+    values: np.ndarray
+    """Value at each step, `[N]`."""
 
 
 def plot_curves(metrics: Path | str | Sequence[Row], out_path: Path | str, *, title: str) -> None:
-    """Draw one run.
+    """Plot one run.
 
-    The top panel shows the held-out accuracy (`eval` rows) and the sampled training accuracy of RL; the warm start is shaded and
-    drawn to the left of RL step 0 in its own steps. Below is one panel for each number of the run: the raw curve is faint, the
-    smoothed curve on top of it. The panels show RL, or the warm start if RL has not begun; panels of value pretraining come
-    first.
+    The top panel shows the held-out accuracy (`eval` rows) and the sampled training accuracy of RL; the warm start is shaded
+    and drawn to the left of RL step 0, in its own steps. Below it is one panel per metric, with a faint raw curve under the
+    smoothed curve. The panels show RL, or the warm start if RL has not begun; panels of value pretraining come first.
 
     Args:
         metrics: a `metrics.jsonl`, or its rows.
@@ -84,10 +108,12 @@ def plot_curves(metrics: Path | str | Sequence[Row], out_path: Path | str, *, ti
     last = "rl" if any(row["phase"] == "rl" for row in rows) else "warm_start"
     by_phase = {phase: [row for row in rows if row["phase"] == phase] for phase in ("value", last)}
     named = {(phase, key): curve_of(trained, key) for phase, trained in by_phase.items() for key in PANELS[phase]}
-    curves = {name: curve for name, curve in named.items() if curve.steps.size}
+    curves = {name: curve for name, curve in named.items() if _shows_something(name[1], curve)}
     phases = phase_curves(by_phase[last])
-    panels = len(curves) + bool(phases)
-    columns = max(1, min(COLUMNS, panels))
+    columns = max(1 + bool(phases), min(COLUMNS, len(curves)))
+    # The panel of times has its legend to its right, in the next cell.
+    times_at = len(curves) + (len(curves) % columns == columns - 1)
+    panels = times_at + 2 if phases else len(curves)
     lines = -(-panels // columns)
     figure = _figure(13.0, 4.2 + 2.2 * lines, title)
     grid = figure.add_gridspec(lines + 1, columns, height_ratios=[3.6, *[2.0] * lines])
@@ -95,23 +121,25 @@ def plot_curves(metrics: Path | str | Sequence[Row], out_path: Path | str, *, ti
     for index, ((phase, key), curve) in enumerate(curves.items()):
         axes = figure.add_subplot(grid[1 + index // columns, index % columns])
         _draw_panel(axes, key, PANELS[phase][key], curve)
-        if phase != last or index + columns >= panels:
+        has_one_below = index + columns < len(curves) or (phases and times_at == index + columns)
+        if phase != last or not has_one_below:
             axes.set_xlabel(STEP_LABELS[phase], fontsize=9.5, color=MUTED)
     if phases:
-        axes = figure.add_subplot(grid[1 + len(curves) // columns, len(curves) % columns])
+        axes = figure.add_subplot(grid[1 + times_at // columns, times_at % columns])
         _draw_phases(axes, phases)
         axes.set_xlabel(STEP_LABELS[last], fontsize=9.5, color=MUTED)
     _save(figure, out_path)
 
 
-def plot_numbers(rows: Sequence[Row], names: Sequence[str], out_path: Path | str, *, title: str) -> bool:
-    """Draw numbers of RL, each in a panel under its name in `metrics.jsonl`; those that no row has are left out.
+def plot_metrics(rows: Sequence[Row], names: Sequence[str], out_path: Path | str, *, title: str) -> bool:
+    """Plot RL metrics, each in a panel with its unit and the limit of its alarm; metrics without a value are omitted.
 
     Returns:
-        Whether there was one to draw; else no file is written.
+        Whether there was anything to plot; otherwise no file is written.
     """
     trained = [row for row in rows if row["phase"] == "rl"]
-    curves = {name: curve for name in names if (curve := curve_of(trained, name)).steps.size}
+    found = {name: curve_of(trained, name) for name in names}
+    curves = {name: curve for name, curve in found.items() if _shows_something(name, curve)}
     if not curves:
         return False
     lines = -(-len(curves) // COLUMNS)
@@ -119,13 +147,13 @@ def plot_numbers(rows: Sequence[Row], names: Sequence[str], out_path: Path | str
     grid = figure.add_gridspec(lines, COLUMNS)
     for index, (name, curve) in enumerate(curves.items()):
         axes = figure.add_subplot(grid[index // COLUMNS, index % COLUMNS])
-        _draw_curve(axes, curve, COLOURS[index % len(COLOURS)], name)
+        _draw_panel(axes, name, COLORS[index % len(COLORS)], curve)
     _save(figure, out_path)
     return True
 
 
 def overlay(runs: Mapping[str, Path | str], out_path: Path | str, *, title: str) -> None:
-    """Draw the held-out accuracy of several runs in one plot.
+    """Plot the held-out accuracy of several runs together.
 
     Args:
         runs: label of each run to its `metrics.jsonl`; at least one.
@@ -133,21 +161,19 @@ def overlay(runs: Mapping[str, Path | str], out_path: Path | str, *, title: str)
         title: title of the plot.
 
     Raises:
-        InputError: `runs` is empty; or a metrics file is missing, empty, malformed (the message names the file
-            and line), or holds no evaluation.
+        InputError: `runs` is empty; or a metrics file is missing, empty, malformed (the message names the file and line), or
+            contains no evaluation.
     """
     if not runs:
-        raise InputError("there is no run to draw; name at least one run folder.")
+        raise InputError("there is no run to plot; name at least one run folder.")
     figure = _figure(8.5, 4.6, title)
     axes = figure.add_subplot()
     lines = []
     for index, path in enumerate(runs.values()):
         held_out = held_out_accuracy(read_metrics(path), warm_scale=None)
         if not held_out.steps.size:
-            raise InputError(
-                f"{path} has no evaluation of RL with an accuracy; evaluate during the run, or leave this run out."
-            )
-        lines += _draw_held_out(axes, held_out, COLOURS[index % len(COLOURS)])
+            raise InputError(f"{path} has no evaluation of RL with an accuracy; evaluate during the run, or omit this run.")
+        lines += _draw_held_out(axes, held_out, COLORS[index % len(COLORS)])
     _style(axes)
     _percent(axes, "held-out accuracy")
     axes.set_xlabel(STEP_LABELS["rl"], fontsize=9.5, color=MUTED)
@@ -157,14 +183,14 @@ def overlay(runs: Mapping[str, Path | str], out_path: Path | str, *, title: str)
 
 
 def curve_of(rows: Sequence[Row], key: str) -> Curve:
-    """Curve of one number, over the rows that have it.
+    """Extract the curve of one metric from the rows that have it.
 
     Args:
         rows: rows of one phase.
-        key: the number's name.
+        key: the metric's name.
 
     Returns:
-        The steps in rising order. If a step was written twice, the later row counts; null becomes NaN.
+        The steps in rising order. If a step occurs twice, the later row counts; null becomes NaN.
     """
     by_step = {row["step"]: row[key] for row in rows if key in row}
     steps = sorted(by_step)
@@ -172,13 +198,13 @@ def curve_of(rows: Sequence[Row], key: str) -> Curve:
 
 
 def phase_curves(rows: Sequence[Row]) -> dict[str, Curve]:
-    """Seconds of the phases of RL, in the order of a step, over all steps that have any; 0 where a phase did not occur.
+    """Extract the seconds of each RL phase, in the order of a step, over all steps that have any; 0 if a phase did not occur.
 
     Args:
-        rows: rows of RL.
+        rows: RL rows.
 
     Returns:
-        Phase in words -> seconds; phases that no row has are left out.
+        Phase in words -> seconds; phases that no row has are omitted.
     """
     keys = {name: f"{name}_seconds" for name in NOUNS if any(f"{name}_seconds" in row for row in rows)}
     timed = [row | {key: row.get(key) or 0.0 for key in keys.values()} for row in rows if row.keys() & keys.values()]
@@ -186,14 +212,14 @@ def phase_curves(rows: Sequence[Row]) -> dict[str, Curve]:
 
 
 def smoothed(values: np.ndarray, *, span: float) -> np.ndarray:
-    """Exponential moving average without bias towards its start.
+    """Exponential moving average without initialization bias.
 
     ::
 
         y_t = Σ_{s<=t} β^{t-s} x_s / Σ_{s<=t} β^{t-s}        β = 1 - 2 / (span + 1)
 
     Args:
-        values: `[N]`; NaN is left out of both sums.
+        values: `[N]`; NaN is excluded from both sums.
         span: effective number of values averaged, at least 1; 1 changes nothing.
 
     Returns:
@@ -213,16 +239,16 @@ def smoothed(values: np.ndarray, *, span: float) -> np.ndarray:
     return np.array(result)
 
 
-def held_out_accuracy(rows: Sequence[Row], *, warm_scale: float | None) -> Curve:
-    """Accuracy of the `eval` rows.
+def held_out_accuracy(rows: Sequence[Row], *, warm_scale: float | None) -> HeldOut:
+    """Extract the accuracy of the `eval` rows.
 
     Args:
         rows: all rows of a run in file order: an `eval` row belongs to the training row before it.
-        warm_scale: width of a warm-start step on the axis, where these steps lie to the left of 0; None leaves out the
-            evaluations of the warm start except the last one, which is RL step 0.
+        warm_scale: width of a warm-start step on the axis, where these steps are to the left of 0; None: omit the evaluations
+            of the warm start except the last one, which is RL step 0.
 
     Returns:
-        Steps in rising order, RL steps from 0 on.
+        Steps in rising order; RL steps start at 0.
     """
     warm_steps = max((row["step"] for row in rows if row["phase"] == "warm_start"), default=0)
     by_step, at, in_warm_start = {}, 0, warm_steps > 0
@@ -234,11 +260,12 @@ def held_out_accuracy(rows: Sequence[Row], *, warm_scale: float | None) -> Curve
         elif "accuracy" in row:
             before_rl = warm_steps - at if in_warm_start else 0
             if before_rl == 0:
-                by_step[0 if in_warm_start else row["step"]] = row["accuracy"]
+                by_step[0 if in_warm_start else row["step"]] = row
             elif warm_scale is not None:
-                by_step[-before_rl * warm_scale] = row["accuracy"]
+                by_step[-before_rl * warm_scale] = row
     steps = sorted(by_step)
-    return Curve(np.array(steps, float), np.array([by_step[step] for step in steps], float))
+    values, judged = (np.array([by_step[step].get(key) for step in steps], float) for key in ("accuracy", "judged"))
+    return HeldOut(np.array(steps, float), values, judged)
 
 
 def _figure(width: float, height: float, title: str) -> Figure:
@@ -276,7 +303,9 @@ def _percent(axes: Axes, label: str) -> None:
 
 
 def _legend(axes: Axes, handles: list[Line2D], labels: list[str]) -> None:
-    legend = axes.legend(handles, labels, loc="lower right", frameon=True, framealpha=0.9, edgecolor="none", fontsize=9.5)
+    # Above the plot, where it hides nothing.
+    place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2}
+    legend = axes.legend(handles, labels, **place, ncols=min(len(labels), 3), frameon=False, fontsize=9.5)
     for text in legend.get_texts():
         text.set_color(INK)
         text.set_parse_math(False)
@@ -294,12 +323,12 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
     _percent(axes, "accuracy")
     handles, labels = [], []
     if training.steps.size:
-        axes.plot(*training, color=COLOURS[1], alpha=0.18, linewidth=1.0)
-        handles += axes.plot(training.steps, _smooth(training), color=COLOURS[1], alpha=0.55, linewidth=1.6)
+        axes.plot(*training, color=COLORS[1], alpha=0.18, linewidth=1.0)
+        handles += axes.plot(training.steps, _smooth(training), color=COLORS[1], alpha=0.55, linewidth=1.6)
         labels.append("training, sampled (smoothed)")
     if held_out.steps.size:
         handles += _draw_held_out(axes, held_out, HELD_OUT)
-        labels.append("held-out")
+        labels.append("held-out, 95 % interval" if np.isfinite(held_out.judged).any() else "held-out")
         _name_last(axes, held_out)
     axes.set_xlim(-warm_steps * warm_scale, rl_steps if warm_steps else max(rl_steps, 1))
     axes.set_xlabel(STEP_LABELS["rl" if rl_steps or not warm_steps else "warm_start"], fontsize=9.5, color=MUTED)
@@ -309,14 +338,16 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
         _legend(axes, handles, labels)
 
 
-def _draw_held_out(axes: Axes, held_out: Curve, colour: str) -> list[Line2D]:
-    # Not clipped: the first and the last point lie on the plot's edges.
-    return axes.plot(
-        *held_out, color=colour, linewidth=2.2, marker="o", markersize=5, markeredgecolor="white", clip_on=False, zorder=3
-    )
+def _draw_held_out(axes: Axes, held_out: HeldOut, color: str) -> list[Line2D]:
+    """Draw the accuracies with a band of their intervals, if these are known."""
+    if np.isfinite(held_out.judged).any():
+        axes.fill_between(held_out.steps, *held_out.interval(), color=color, alpha=0.15, linewidth=0)
+    style = {"linewidth": 2.2, "marker": "o", "markersize": 5, "markeredgecolor": "white"}
+    # Not clipped, because the first and the last point are on the plot's edges.
+    return axes.plot(held_out.steps, held_out.values, color=color, **style, clip_on=False, zorder=3)
 
 
-def _name_last(axes: Axes, held_out: Curve) -> None:
+def _name_last(axes: Axes, held_out: HeldOut) -> None:
     """Write the last held-out accuracy to the right of its point."""
     step, value = held_out.steps[-1], held_out.values[-1]
     if math.isfinite(value):
@@ -326,7 +357,7 @@ def _name_last(axes: Axes, held_out: Curve) -> None:
 
 
 def _shade_warm_start(axes: Axes, warm_steps: int, warm_scale: float, rl_steps: int) -> None:
-    """Shade the warm start. Its steps have another unit than RL steps, so they are numbered only in a run without RL."""
+    """Shade the warm start. Its steps have a different unit than RL steps, so they are numbered only in a run without RL."""
     left = -warm_steps * warm_scale
     axes.axvspan(left, 0, color=WARM, linewidth=0)
     name = f"warm start\n{warm_steps:,} supervised steps"
@@ -337,10 +368,45 @@ def _shade_warm_start(axes: Axes, warm_steps: int, warm_scale: float, rl_steps: 
     axes.set_xticks([tick - offset for tick in ticks], [f"{tick:g}" for tick in ticks])
 
 
-def _draw_panel(axes: Axes, key: str, colour: str, curve: Curve) -> None:
-    metric = LABELS[key]
-    title = f"{metric.label} ({metric.unit})" if metric.unit else metric.label
-    _draw_curve(axes, Curve(curve.steps, curve.values * metric.scale), colour, title)
+def readable(name: str) -> tuple[str, float]:
+    """Title of a metric's panel with its unit, and the factor of the unit; the name is the one on the screen, if there is one.
+
+    Example:
+        >>> readable("clip_fraction_low"), readable("kl_to_reference"), readable("truncated_share")
+        (('clip fraction low (%)', 100.0), ('KL to reference (nats/token)', 1.0), ('truncated (%)', 100.0))
+    """
+    if name in LABELS:
+        metric = LABELS[name]
+        return f"{metric.label} ({metric.unit})" if metric.unit else metric.label, metric.scale
+    entry = find_entry(name)
+    unit, scale = ("%", 100.0) if "0 to 1" in entry.unit else (entry.unit.replace(" per ", "/"), 1.0)
+    words = re.sub(r"\bkl\b", "KL", name.replace("_", " "))
+    return f"{words} ({unit})" if unit not in ("", words) else words, scale
+
+
+def _draw_limit(axes: Axes, limit: float) -> None:
+    """Draw the limit of an alarm; if it is far above the curve, write it as text, so that the curve is not squeezed."""
+    low, high = axes.get_ylim()
+    if limit <= low + 3 * (high - low):
+        axes.axhline(limit, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)))
+        axes.set_ylim(min(low, limit), max(high, 1.08 * limit))
+        return
+    place: Any = {"xycoords": "axes fraction", "ha": "right", "va": "top"}
+    axes.annotate(f"limit {limit:g}", (1.0, 1.0), **place, fontsize=8.5, color=MUTED)
+
+
+def _shows_something(name: str, curve: Curve) -> bool:
+    """True if a metric needs a panel: it has a value; `turns` needs one only if an environment responds."""
+    finite = curve.values[np.isfinite(curve.values)]
+    return bool(finite.size) and not (name == "turns" and (finite == 1).all())
+
+
+def _draw_panel(axes: Axes, name: str, color: str, curve: Curve) -> None:
+    """Draw a metric under its name with its unit, and the limit of its alarm."""
+    title, scale = readable(name)
+    _draw_curve(axes, Curve(curve.steps, curve.values * scale), color, title)
+    if name in LIMITS:
+        _draw_limit(axes, LIMITS[name] * scale)
 
 
 def _draw_phases(axes: Axes, phases: Mapping[str, Curve]) -> None:
@@ -348,7 +414,7 @@ def _draw_phases(axes: Axes, phases: Mapping[str, Curve]) -> None:
     steps = next(iter(phases.values())).steps
     heights = np.stack([_smooth(curve) for curve in phases.values()])
     axes.stackplot(
-        steps, heights, labels=list(phases), colors=[COLOURS[i % len(COLOURS)] for i in range(len(phases))], alpha=0.75
+        steps, heights, labels=list(phases), colors=[COLORS[i % len(COLORS)] for i in range(len(phases))], alpha=0.75
     )
     _style(axes)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))
@@ -356,23 +422,27 @@ def _draw_phases(axes: Axes, phases: Mapping[str, Curve]) -> None:
     axes.set_xlim(min(0.0, steps[0]), max(steps[-1], 1.0))
     totals = heights.sum(axis=0)
     axes.set_ylim(0, min(totals.max(), 3 * np.median(totals)) or 1.0)
-    axes.legend(loc="upper right", frameon=True, framealpha=0.8, edgecolor="none", fontsize=7.5)
+    legend = axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9, reverse=True)
+    legend.set_in_layout(False)  # the cell next to it is free
 
 
-def _draw_curve(axes: Axes, curve: Curve, colour: str, title: str) -> None:
+def _draw_curve(axes: Axes, curve: Curve, color: str, title: str) -> None:
     steps, values = curve
-    axes.plot(steps, values, color=colour, alpha=0.25, linewidth=0.9)
-    axes.plot(steps, _smooth(curve), color=colour, linewidth=1.9)
+    axes.plot(steps, values, color=color, alpha=0.25, linewidth=0.9)
+    axes.plot(steps, _smooth(curve), color=color, linewidth=1.9)
     _style(axes)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))  # no separate power of ten
     axes.set_title(title, loc="left", fontsize=10.5, color=INK)
     axes.set_xlim(min(0.0, steps[0]), max(steps[-1], 1.0))
     finite = values[np.isfinite(values)]
-    # From zero, unless the curve would become a flat line far above it.
-    if finite.size and 0 <= finite.min() <= 0.6 * finite.max():
+    # Start at zero, unless the curve would become a flat line far above it; a constant is a flat line anyway.
+    if finite.size and not finite.any():
+        axes.set_ylim(0, 1)  # only zeros: an axis in thousandths would look like a measurement
+    elif finite.size and (0 <= finite.min() <= 0.6 * finite.max() or 0 < finite.min() == finite.max()):
         axes.set_ylim(bottom=0)
 
 
 def _smooth(curve: Curve) -> np.ndarray:
-    """Smooth over a thirtieth of the run, so that short and long runs look alike."""
+    """Smooth over a thirtieth of the run, so that short and long runs look similar."""
     return smoothed(curve.values, span=max(1.0, curve.values.size / 30))

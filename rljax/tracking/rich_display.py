@@ -1,4 +1,4 @@
-"""The display of a run on a terminal: a live table of the latest numbers, with lines printed above it."""
+"""The display of a run on a terminal: a live table of the latest metrics, with lines printed above it."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,6 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from rljax.records import documented
 from rljax.rewards.correctness import is_right
 from rljax.text import printable, shortened
 from rljax.tracking.display_text import (
@@ -29,6 +28,7 @@ from rljax.tracking.display_text import (
     required_phase,
     sparkline,
     verdict,
+    with_judge_share,
 )
 
 RECENT = 10
@@ -37,7 +37,7 @@ LONG_COMPILATION = 0.5
 
 
 class RichDisplay:
-    """A live table of the latest numbers on a terminal; lines are printed above it.
+    """A live table of the latest metrics on a terminal; lines are printed above it.
 
     Args:
         console: the terminal.
@@ -49,7 +49,7 @@ class RichDisplay:
         self._accuracy = POSITIVE
         self._clock = clock
         self._progress: Progress | None = None
-        # Every key has a list from the start, and lists only grow: the display thread may read them while a step is added.
+        # Every key has a list from the start, and lists only grow, so the display thread can read them while a step is added.
         self._history: dict[str, list[float]] = {}
         self._measured: dict[str, int] = {}
         self._heldout: list[tuple[int, float]] = []
@@ -71,7 +71,7 @@ class RichDisplay:
         self._close()
 
     def measuring(self, accuracy: str) -> None:
-        """Name the number `accuracy`."""
+        """Set the label of the metric `accuracy`."""
         self._accuracy = accuracy
 
     def header(self, lines: Sequence[str]) -> None:
@@ -80,20 +80,20 @@ class RichDisplay:
         self._console.print(Panel(body, box=box.ROUNDED, border_style="cyan", title="rljax", title_align="left"))
 
     def activity(self, name: str, *, compiles: bool = False) -> None:
-        """Show it beside the spinner, or below the bar of the phase."""
+        """Show the activity next to the spinner, or below the bar of the phase."""
         self._activity, self._is_first = name, compiles and name not in self._compiled
         self._compiled.add(name)
         self._open()
 
     def compiling(self, function: str | None) -> None:
-        """Show it instead of the activity if it takes a while, and add its time to the phase's."""
+        """Show the compilation instead of the activity if it takes a while, and add its time to the phase."""
         now, compiling = self._clock(), self._compiling
         if compiling is not None and self._progress is not None:
             self._progress = self._progress.with_compilation(now - compiling[1])
         self._compiling = None if function is None else (function, now)
 
     def stopping(self) -> None:
-        """Show it instead of the activity, when the live region is drawn next."""
+        """Show that the run is stopping, when the live region is drawn next."""
         self._is_stopping = True
 
     def phase(self, name: str, total_steps: int, *, done: int = 0) -> None:
@@ -105,9 +105,10 @@ class RichDisplay:
         self._open()
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Put the step's numbers into the table."""
+        """Put the step's metrics into the table."""
         self._progress, self._judged = required_phase(self._progress).advanced(step, self._clock()), None
         self._is_first = False
+        metrics = with_judge_share(metrics)
         for metric in METRICS:
             if metric.key in metrics:
                 self._history[metric.key].append(float(metrics[metric.key]))
@@ -172,7 +173,7 @@ class RichDisplay:
             prompt, answer = (Text(printable(shortened(row[name], SAMPLE_CHARACTERS))) for name in ("prompt", "answer"))
             sides = (
                 Text.assemble(
-                    _coloured_verdict(row[f"reward_{side}"], row[f"correct_{side}"]),
+                    _colored_verdict(row[f"reward_{side}"], row[f"correct_{side}"]),
                     "\n",
                     printable(shortened(row[side], SAMPLE_CHARACTERS)),
                 )
@@ -182,7 +183,7 @@ class RichDisplay:
         self._console.print(Text(), table, Text(), sep="\n")
 
     def commands(self, title: str, commands: Sequence[str]) -> None:
-        """Print the commands as they are, however narrow the terminal is."""
+        """Print the commands without wrapping, however narrow the terminal is."""
         self._console.print(Text(printable(title)))
         for command in commands:
             self._console.print(Text(f"  {printable(command)}", style="cyan"), soft_wrap=True)
@@ -202,7 +203,7 @@ class RichDisplay:
             self._live.start(refresh=True)
 
     def _close(self) -> None:
-        """Draw the live region once more, without what only matters while the run goes on."""
+        """Draw the live region once more, without the status of a running step."""
         self._activity = self._compiling = None
         self._is_stopping = False
         self._live.stop()
@@ -217,7 +218,7 @@ class RichDisplay:
     def _render(self) -> Group:
         progress, status = self._progress, self._status()
         if progress is None:
-            return Group() if status is None else Group(_beside(self._spinner, status))
+            return Group() if status is None else Group(_marked(self._spinner, status))
         table = self._render_table(progress)
         if self._is_finished:
             return Group(Text(), table)
@@ -252,7 +253,7 @@ class RichDisplay:
     def _render_status(self, status: Text | None) -> Table:
         judged = self._judged
         if judged is None or self._is_stopping:
-            return _beside(" ", Text() if status is None else status)
+            return _marked(" ", Text() if status is None else status)
         done, total = judged
         bar = _row_of(4)
         bar.add_row(" ", "judging", ProgressBar(total=total, completed=done), Text(f"{done}/{total}", style="cyan"))
@@ -282,7 +283,7 @@ class RichDisplay:
                 continue
             style = "bold" if math.isfinite(values[-1]) else "bold red"
             if self._measured[metric.key] != progress.step:
-                style = "dim"  # of an earlier step: this one has no such number
+                style = "dim"  # from an earlier step: this step does not have the metric
             recent = (
                 f"sum {metric.written(sum(values))}" if metric.is_count else metric.written(finite_mean(values[-RECENT:]))
             )
@@ -291,32 +292,31 @@ class RichDisplay:
         return table
 
 
-def _coloured_verdict(reward: float, correct: bool | None) -> tuple[str, str]:
-    """The judgement of an answer in words, and its colour."""
+def _colored_verdict(reward: float, correct: bool | None) -> tuple[str, str]:
+    """Return the judgment of an answer in words, and its color."""
     return verdict(reward, correct), "green" if is_right(reward, correct) else "red"
 
 
 def _row_of(columns: int) -> Table:
-    """A line of the live region, as wide as the terminal; the third column takes what is left."""
+    """Make a line of the live region as wide as the terminal; the third column takes the remaining width."""
     row = Table.grid(padding=(0, 1), expand=True)
     for index in range(columns):
         row.add_column(no_wrap=index != 0, ratio=1 if index == 2 else None)
     return row
 
 
-def _beside(mark: RenderableType, text: Text) -> Table:
-    """A mark in the place of the spinner, and a text beside it."""
+def _marked(mark: RenderableType, text: Text) -> Table:
+    """Make a line with a mark in place of the spinner, and a text next to it."""
     row = Table.grid(padding=(0, 1))
     row.add_row(mark, text)
     return row
 
 
-@documented
 class _History(NamedTuple):
     """A sparkline as wide as its column."""
 
     values: tuple[float, ...]
-    """Numbers to draw, oldest first."""
+    """Values to draw, oldest first."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield Text(sparkline(self.values, options.max_width), style="cyan", no_wrap=True)

@@ -1,4 +1,4 @@
-"""Rows of JSON-lines files: read, checked, and made of values that JSON can hold."""
+"""Rows of JSON-lines files: reading, checking, and conversion to values that JSON supports."""
 
 import dataclasses
 import json
@@ -12,10 +12,10 @@ import numpy as np
 
 from rljax.errors import InputError
 
-PHASES = ("warm_start", "value", "rl", "eval")
+PHASES = ("warm_start", "value", "rl", "preference", "reward_model", "eval")
 """Phases of the rows of `metrics.jsonl`."""
 LARGEST_STEP = 2**53
-"""Above it, floats do not hold every whole number."""
+"""Integers above it are not all representable as floats."""
 Row = dict[str, Any]
 
 
@@ -24,7 +24,7 @@ def read_metrics(path: Path | str, *, content: bytes | None = None) -> list[Row]
 
     Args:
         path: the file.
-        content: what of the file is read; None: all of it.
+        content: bytes to parse instead of the full file; None: read the file.
 
     Returns:
         The rows in file order; a number that was not finite is None.
@@ -44,15 +44,15 @@ def read_metrics(path: Path | str, *, content: bytes | None = None) -> list[Row]
 
 
 def json_safe(value: Any, name: str) -> Any:
-    """Turn a value into the nearest one that JSON can hold.
+    """Convert a value to the closest JSON value.
 
     Args:
         value: numbers, strings, None, paths, NumPy scalars, dataclasses, and mappings and sequences of those.
         name: path of the value, for the error message.
 
     Returns:
-        Only dicts with string keys, lists, strings, finite numbers, booleans and None. A number that is not finite becomes
-        the string that `float` reads back ("inf", "-inf", "nan"): JSON has no such number.
+        Only dicts with string keys, lists, strings, finite numbers, booleans and None. A number that is not finite becomes a
+        string that `float` accepts ("inf", "-inf", "nan"), because JSON has no such numbers.
 
     Raises:
         ValueError: anything else.
@@ -75,12 +75,12 @@ def json_safe(value: Any, name: str) -> Any:
         return {str(key): json_safe(inner, f"{name}.{key}") for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [json_safe(inner, f"{name}[{index}]") for index, inner in enumerate(value)]
-    raise ValueError(f"{name} must be something that JSON can hold, got {value!r:.80}")
+    raise ValueError(f"{name} must be a value that JSON supports, got {value!r:.80}")
 
 
 def lines_of(path: Path) -> list[bytes]:
-    """Lines of a file, and what stands after the last one: a row that was cut short, or nothing."""
-    # Only "\n" ends a row: model output may hold characters (U+2028, U+0085) at which splitlines would cut it.
+    """Return the lines of a file; the last item is an incomplete row, or empty."""
+    # Only "\n" ends a row: model output may contain characters (U+2028, U+0085) at which splitlines would split it.
     return path.read_bytes().split(b"\n")
 
 
@@ -89,7 +89,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def parse_row(line: bytes, path: Path, number: int, check: Callable[[Row], str | None]) -> Row:
-    """One row of a JSON-lines file; `check` returns what is wrong with it, or None."""
+    """Parse one row of a JSON-lines file; `check` returns what is wrong with it, or None."""
     shown = repr(line.decode("utf-8", errors="replace"))[:80]
     try:
         row = json.loads(line, parse_constant=_refuse_constant)
@@ -104,26 +104,26 @@ def parse_row(line: bytes, path: Path, number: int, check: Callable[[Row], str |
 
 
 def check_step(row: Row) -> str | None:
-    """Name the fault of a row's step; None if there is none."""
+    """Describe what is wrong with a row's step; None if nothing is."""
     # `type` and not `isinstance`: JSON's true would pass as the integer 1.
     is_step = "step" in row and type(row["step"]) is int and 0 <= row["step"] < LARGEST_STEP
     return None if is_step else f'must have a whole number "step" of at least 0, and less than {LARGEST_STEP}'
 
 
 def is_number(value: object) -> bool:
-    """True if a value of JSON is a finite number that a float can hold."""
+    """True if a JSON value is a finite number within the range of a float."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max  # pyright: ignore[reportArgumentType]
 
 
 def check_sample(row: Row) -> str | None:
-    """Name the fault of a row of `samples.jsonl`; None if there is none."""
+    """Describe what is wrong with a row of `samples.jsonl`; None if nothing is."""
     wrong = check_step(row)
     if wrong is not None:
         return wrong
     for name in ("prompt", "completion"):
         if not isinstance(row.get(name), str):
             return f'must hold text for "{name}"'
-    if "answer" not in row or isinstance(row["answer"], dict | list):  # that of problems of a user's own may be a number
+    if "answer" not in row or isinstance(row["answer"], dict | list):  # a user's own problems may have numbers as answers
         return 'must hold text, a number or null for "answer"'
     if "reward" not in row or not (row["reward"] is None or is_number(row["reward"])):
         return 'must hold a number or null for "reward"'
@@ -131,7 +131,7 @@ def check_sample(row: Row) -> str | None:
 
 
 def check_answer(row: Row) -> str | None:
-    """Name the fault of a row of `heldout.jsonl`; None if there is none."""
+    """Describe what is wrong with a row of `heldout.jsonl`; None if nothing is."""
     wrong = check_sample(row)
     if wrong is not None or (type(row.get("problem")) is int and row["problem"] >= 0):
         return wrong
@@ -139,7 +139,7 @@ def check_answer(row: Row) -> str | None:
 
 
 def check_start(row: Row) -> str | None:
-    """Name the fault of a row of `starts.jsonl`; None if there is none."""
+    """Describe what is wrong with a row of `starts.jsonl`; None if nothing is."""
     wrong = check_step(row)
     if wrong is not None or isinstance(row.get("command"), list):
         return wrong
@@ -147,7 +147,7 @@ def check_start(row: Row) -> str | None:
 
 
 def check_remedy(row: Row) -> str | None:
-    """Name the fault of a row of `remedies.jsonl`; None if there is none."""
+    """Describe what is wrong with a row of `remedies.jsonl`; None if nothing is."""
     wrong = check_step(row)
     if wrong is not None:
         return wrong
@@ -167,3 +167,18 @@ def _check_metrics_row(row: Row) -> str | None:
         if name != "phase" and value is not None and not is_number(value):
             return f'must hold a number or null for "{name}"'
     return check_step(row)
+
+
+def past_rows(path: Path) -> list[Row]:
+    """Read the rows of a `metrics.jsonl`; empty if the run has made no step."""
+    return read_metrics(path) if path.is_file() and path.stat().st_size else []
+
+
+def is_evaluation(row: Row) -> bool:
+    """True if a row contains a held-out accuracy."""
+    return row["phase"] == "eval" and row.get("accuracy") is not None
+
+
+def last_evaluation(path: Path) -> Row | None:
+    """Return the row of the last held-out evaluation; None before the first one."""
+    return next((row for row in reversed(past_rows(path)) if is_evaluation(row)), None)

@@ -3,23 +3,23 @@
 ::
 
     runs/NAME/
-      config.json      the settings, and which arguments were passed to `train` besides them
+      config.json the settings, and which other arguments were passed to `train`
       starts.jsonl     one row per start: time, command line, versions, devices, settings changed on resume
       log.txt          every line of the run with its time
       best/, last/     the models of a finished run, as folders that AutoModelForCausalLM opens
-      critic/          the pretrained critic as a model folder, where the algorithm has one
-      metrics.jsonl    one row per step: {"phase", "step", ...numbers}
+      critic/ the pretrained critic as a model folder, if the algorithm has one
+      metrics.jsonl one row per step: {"phase", "step", ...metrics}
       samples.jsonl    one row per decoded response: {"step", "prompt", "completion", "answer", "reward"}
-      alarms.jsonl     one row per alarm that was raised or cleared: {"step", "alarm", "event", ...}; made of metrics.jsonl
+      alarms.jsonl     one row per alarm that was raised or cleared: {"step", "alarm", "event", ...}; derived from metrics.jsonl
       remedies.jsonl   one row per setting that an alarm has changed: {"step", "alarm", "setting", "before", "after"}
-      heldout.jsonl    greedy answers to held-out problems before and after RL, with "problem", its place among them
+      heldout.jsonl    greedy answers to held-out problems before and after RL, with "problem", its index
       curves.png       the plot of metrics.jsonl
-      tensorboard/     the same numbers as TensorBoard events
+      tensorboard/ the same metrics as TensorBoard events
       checkpoints/     the training states
 
-**The counters.** `step` counts from the start of the run, also after a resume. Each phase has its own counter: a `warm_start` row
-holds the warm-start step, a `value` row the step of value pretraining, an `rl` row the RL step. An `eval` row holds the RL step, 0
-before RL. Rows are in the order of time, so an `eval` row belongs to the training row before it. Samples hold the RL step.
+**The counters.** `step` counts from the start of the run, also after a resume. Each phase has its own counter: a `warm_start`
+row has the warm-start step, a `value` row the value-pretraining step, an `rl` row the RL step. An `eval` row has the RL step, 0
+before RL. Rows are in chronological order, so an `eval` row belongs to the training row before it. Samples have the RL step.
 """
 
 import fcntl
@@ -33,33 +33,34 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from filelock import FileLock, Timeout
 
 from rljax.errors import InputError
-from rljax.files import AppendFile, atomic_write
-from rljax.records import documented
+from rljax.files import AppendFile, atomic_write, check_local
 from rljax.tracking.rows import Row, check_answer, json_safe, lines_of, parse_row
 
 CONFIG = "config.json"
-"""Name of the file with the settings."""
+"""Name of the settings file."""
 MODELS = ("best", "last", "critic")
-"""Names of the folders of models that a run writes beside its files."""
+"""Names of the model folders that a run writes next to its files."""
 
 
-@documented
+Folder = TypeVar("Folder", bound="RunFolder")
+
+
 class Mark(NamedTuple):
-    """Length and digest of a growing file at some moment."""
+    """Length and digest of a growing file at some point in time."""
 
     length: int
-    """Bytes."""
+    """Length in bytes."""
     sha256: str
-    """Digest of these bytes, in hexadecimal digits."""
+    """Digest of these bytes, in hexadecimal."""
 
 
 def mark_of(content: bytes) -> Mark:
-    """Mark at the end of a file's content."""
+    """Make a mark at the end of a file's content."""
     return Mark(len(content), hashlib.sha256(content).hexdigest())
 
 
@@ -76,20 +77,21 @@ class RunFolder:
     config: Mapping[str, Any] = field(hash=False)
 
     @classmethod
-    def create(cls, path: Path | str, config: Mapping[str, Any]) -> "RunFolder":
+    def create(cls: type["Folder"], path: Path | str, config: Mapping[str, Any]) -> "Folder":
         """Make the folder of a new run and write its `config.json`.
 
         Args:
-            path: the folder; its parents are made too.
-            config: contents of `config.json`, of values that `json_safe` can write.
+            path: the folder; its parents are created too.
+            config: contents of `config.json`, with values that `json_safe` can convert.
 
         Returns:
             The folder, with the configuration as `open` would read it.
 
         Raises:
-            InputError: the folder already holds a run or a file that a run would write, or cannot be made.
-            ValueError: JSON cannot hold a configuration value.
+            InputError: the folder already contains a run or a file that a run would write, or cannot be created.
+            ValueError: JSON does not support a configuration value.
         """
+        check_local(path, "run")
         path = Path(path).absolute()
         plain = {str(name): json_safe(value, str(name)) for name, value in config.items()}
         run = cls(path, plain)
@@ -108,23 +110,24 @@ class RunFolder:
         return run
 
     @classmethod
-    def open(cls, path: Path | str) -> "RunFolder":
+    def open(cls: type["Folder"], path: Path | str) -> "Folder":
         """Find an existing run.
 
         Args:
-            path: the folder that `create` made.
+            path: a folder created by `create`.
 
         Returns:
             The folder and its configuration.
 
         Raises:
-            InputError: the folder holds no run, or its `config.json` cannot be read.
+            InputError: the folder contains no run, or its `config.json` cannot be read.
         """
+        check_local(path, "run")
         run = cls(Path(path).absolute(), {})
         if not run.config_file.is_file():
             raise InputError(
                 f"{path} holds no run (there is no {run.config_file.name} in it); name the folder of a run that "
-                "was started before, or leave --resume out to start a new one."
+                "was started before, or omit --resume to start a new one."
             )
         try:
             config = json.loads(run.config_file.read_text(encoding="utf-8"))
@@ -181,17 +184,17 @@ class RunFolder:
 
     @property
     def tensorboard(self) -> Path:
-        """The folder of TensorBoard event files."""
+        """Folder of the TensorBoard event files."""
         return self.path / "tensorboard"
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of checkpoints."""
+        """Folder of the checkpoints."""
         return self.path / "checkpoints"
 
     def write_config(self, config: Mapping[str, Any]) -> "RunFolder":
         """Replace `config.json`, and return the folder with the new configuration."""
-        run = RunFolder(self.path, {str(name): json_safe(value, str(name)) for name, value in config.items()})
+        run = type(self)(self.path, {str(name): json_safe(value, str(name)) for name, value in config.items()})
         run._write_config()
         return run
 
@@ -206,13 +209,22 @@ class RunFolder:
 
     @property
     def has_progress(self) -> bool:
-        """True if the run has logged a step, or saved anything but its beginning."""
-        saves = {(path.parent.name, path.name.partition(".")[0]) for path in self.checkpoints.glob("*/*")}
-        return bool(_content(self.metrics)) or not saves <= {("last", "0")}
+        """True if the run has logged a step, or saved anything but its initial state."""
+        return bool(_content(self.metrics)) or self.has_saved
 
-    def discard(self) -> None:
-        """Remove the files of a run without progress; other files, and a folder that has some, stay."""
-        if self.has_progress:
+    @property
+    def has_saved(self) -> bool:
+        """True if the run has saved, or begun to save, anything but its initial state."""
+        saves = {(path.parent.name, path.name.partition(".")[0]) for path in self.checkpoints.glob("*/*")}
+        return not saves <= {("last", "0")}
+
+    def discard(self, *, rows: bool = False) -> None:
+        """Remove the files of a run without progress; keep other files, and the folder if it has any.
+
+        Args:
+            rows: also remove the files of a run that has logged steps, but saved nothing to continue from.
+        """
+        if self.has_saved if rows else self.has_progress:
             return
         last = self.checkpoints / "last"
         for save in last.glob("0*"):
@@ -224,7 +236,7 @@ class RunFolder:
                 folder.rmdir()
 
     def remove_unfinished(self) -> None:
-        """Remove what a killed process was writing. Only a process that holds the folder may do so."""
+        """Remove files that a killed process left unfinished. Only a process that has locked the folder may do so."""
         for part in (*self.path.glob(".unfinished-*"), *self.checkpoints.glob("step-*/.unfinished-*")):
             if part.is_dir():
                 shutil.rmtree(part)
@@ -233,13 +245,13 @@ class RunFolder:
 
     @contextmanager
     def alone(self) -> Generator[bool]:
-        """Hold the folder for this process: two that train in it at once would overwrite each other's files.
+        """Lock the folder for this process: two processes that train in it would overwrite each other's files.
 
         Yields:
-            Whether the process that held it before did not end by itself: it was killed, or ended by `os._exit`.
+            Whether the previous process did not end normally: it was killed, or ended by `os._exit`.
 
         Raises:
-            InputError: another process holds it.
+            InputError: another process has locked it.
         """
         abandoned = (self.path / ".lock").exists()
         lock = FileLock(self.path / ".lock")
@@ -254,12 +266,12 @@ class RunFolder:
             lock.release()
 
     def let_go(self) -> None:
-        """Tell the next process that this one, which holds the folder and is about to end, has ended by itself."""
+        """Record, for the next process, that this process, which has locked the folder and is about to end, ended normally."""
         (self.path / ".lock").unlink(missing_ok=True)
 
     @property
     def is_held(self) -> bool:
-        """True if a process trains in the folder at present. Nothing is written to find that out."""
+        """True if a process is training in the folder. The check writes nothing."""
         try:
             file = (self.path / ".lock").open("rb")
         except FileNotFoundError:
@@ -272,7 +284,7 @@ class RunFolder:
         return False
 
     def marks(self) -> dict[str, Mark]:
-        """Mark the ends of metrics, samples and held-out answers, by file name. Their contents are on the disk when this returns.
+        """Mark the ends of metrics, samples and held-out answers, by file name. Their contents are on disk when this returns.
 
         A file that does not exist yet is empty.
         """
@@ -282,16 +294,17 @@ class RunFolder:
         return {path.name: mark_of(_content(path)) for path in (self.metrics, self.samples, self.heldout)}
 
     def rewind(self, marks: Mapping[str, Mark]) -> list[str]:
-        """Cut metrics, samples and held-out answers back to where they ended when a checkpoint was saved: every step is there once.
+        """Truncate metrics, samples and held-out answers to their ends when a checkpoint was saved, so that no step occurs
+        twice.
 
         Args:
-            marks: what `marks` returned then.
+            marks: the result of `marks` at that time.
 
         Returns:
-            What is lost, in words: a file that is gone starts empty.
+            Descriptions of what is lost: a missing file starts empty.
 
         Raises:
-            InputError: a file is shorter than it was, or was changed. Nothing is cut.
+            InputError: a file is shorter than it was, or was changed. Nothing is truncated.
         """
         contents = {name: _content(self.path / name) for name in marks}
         gone = [name for name, mark in marks.items() if mark.length and not (self.path / name).exists()]
@@ -301,7 +314,7 @@ class RunFolder:
             length = len(contents[name])
             fault = f"has {length} of {mark.length} bytes" if length < mark.length else "was changed"
             raise InputError(
-                f"{self.path / name} {fault} since the checkpoint was saved. Restore it, or move it away: the run then goes on "
+                f"{self.path / name} {fault} since the checkpoint was saved. Restore it, or move it away: the run then continues "
                 "without its earlier rows."
             )
         for name, mark in marks.items():
@@ -311,7 +324,7 @@ class RunFolder:
 
     def add_heldout(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows to `heldout.jsonl`."""
-        # A lone surrogate is written as its JSON escape: the text of a model must never stop a run.
+        # A lone surrogate is written as its JSON escape: text from a model must never stop a run.
         lines = [
             f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n".encode(errors="backslashreplace") for row in rows
         ]
@@ -319,11 +332,11 @@ class RunFolder:
             file.append(b"".join(lines))
 
     def write_alarms(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Replace `alarms.jsonl` by the rows that belong to `metrics.jsonl` as it is now."""
+        """Replace `alarms.jsonl` by the rows that belong to the current `metrics.jsonl`."""
         atomic_write(self.alarms, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
 
     def write_remedies(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Replace `remedies.jsonl`; without rows there is none."""
+        """Replace `remedies.jsonl`; delete it if there are no rows."""
         if rows:
             atomic_write(self.remedies, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
         else:
@@ -335,7 +348,7 @@ class RunFolder:
             file.append("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
 
     def read_heldout(self) -> list[Row]:
-        """Read the rows of `heldout.jsonl`; none if the file is missing, as in runs of older versions.
+        """Read the rows of `heldout.jsonl`; empty if the file is missing, as in runs of older versions.
 
         Raises:
             InputError: a row cannot be read; names the file and the line.
@@ -350,14 +363,14 @@ def default_run_path(experiment_name: str, now: datetime) -> Path:
     """Default folder of a run.
 
     Args:
-        experiment_name: the experiment's name, one folder name.
+        experiment_name: the experiment's name, a single folder name.
         now: when the run starts.
 
     Returns:
         `runs/NAME-YYYYmmdd-HHMMSS`.
 
     Raises:
-        InputError: the name is not one folder name.
+        InputError: the name is not a single folder name.
 
     Example:
         >>> default_run_path("addition", datetime(2025, 3, 14, 9, 26, 53)).as_posix()

@@ -1,26 +1,72 @@
-"""`starts.jsonl` of a run folder: one row for its first start and one for each resume, with what it takes to repeat it."""
+"""`starts.jsonl` of a run folder: a row for its first start and for each resume, with everything needed to repeat it.
 
+A row has digests of everything that the run reads in addition to its settings: rows, rewards, environment, chat template,
+tokenizer. A name in the settings tells where an input is, not what it contains: a file can be edited, and another folder may
+have a file of the same name. A run that is resumed with different inputs would compute different numbers under the same name.
+"""
+
+import hashlib
+import inspect
 import json
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import jax
 
 import rljax
+from rljax.data.problem import Problem
+from rljax.data.tokenizer import HuggingFaceTokenizer, Tokenizer
 from rljax.distribution import NAME
+from rljax.errors import InputError
 from rljax.files import AppendFile
-from rljax.tracking.rows import json_safe
+from rljax.importing import is_own
+from rljax.models.huggingface import locate
+from rljax.rewards import MADE_OF
+from rljax.rewards.protocol import Weighted
+from rljax.tracking.rows import json_safe, lines_of, parse_row
 from rljax.tracking.run_folder import RunFolder
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
+TRAIN_ROWS, HELDOUT_ROWS, REWARD = "training rows", "held-out rows", "reward"
+TOKENIZER, TEMPLATE = "tokenizer", "chat template"
+ENVIRONMENT = "environment"
+EXAM = (HELDOUT_ROWS, REWARD, ENVIRONMENT, TOKENIZER, TEMPLATE)
+"""Inputs that determine a run's held-out accuracy."""
+MODEL = "model:"
+"""Prefix of the name of a reward that is a model folder."""
+ENDS = 1 << 20
+"""Number of bytes at each end of a weights file that its digest covers."""
+
+Inputs = Mapping[str, str]
+"""Name of an input -> its digest. Inputs without a digest, such as functions without source code, are absent."""
+
+
+class Change(NamedTuple):
+    """A setting or input that differs from the last time the run was started or resumed."""
+
+    name: str
+    """Flat name of the setting, or name of the input."""
+    before: Any
+    """Value in the run's config.json, or digest at its last start."""
+    after: Any
+    """New value, or digest now."""
+
+    def __str__(self) -> str:
+        """Format the change as `steps: 100 -> 200`."""
+        return f"{self.name}: {self.before} -> {self.after}"
 
 
 def versions() -> dict[str, str]:
-    """Versions of rljax, Python, and every package that rljax requires and that is installed.
+    """Return the versions of rljax, Python, and every installed package that rljax requires.
 
     Example:
         >>> versions()["python"] == platform.python_version(), "optax" in versions()
@@ -29,46 +75,272 @@ def versions() -> dict[str, str]:
     found = {"rljax": rljax.__version__, "python": platform.python_version()}
     try:
         required = requires(NAME) or []
-    except PackageNotFoundError:  # a clone on the path that is not installed
+    except PackageNotFoundError:  # a clone on the path, not installed
         required = []
     for requirement in ["jax", "jaxlib", "numpy", "optax", "flax", "orbax-checkpoint", "transformers", *required]:
         name = _words(requirement)[0]
         try:
             found[name] = version(name)
-        except PackageNotFoundError:  # of an extra that is not installed
+        except PackageNotFoundError:  # belongs to an extra that is not installed
             continue
     return found
 
 
 def _words(requirement: str) -> list[str]:
-    """Name of a requirement, before its extras and its version."""
+    """Split a requirement into words; the first one is the name of the package."""
     return "".join(c if c.isalnum() or c in "-_." else " " for c in requirement).split()
 
 
 def devices() -> str:
-    """Devices of this process, in words."""
+    """Describe the devices of this process in words."""
     kinds = sorted({device.device_kind for device in jax.devices()})
     return f"{jax.device_count()} x {', '.join(kinds)} ({jax.default_backend()})"
 
 
-def record_start(folder: RunFolder, now: datetime, *, step: int, changes: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Append the row of this start.
+def record_start(
+    folder: RunFolder,
+    step: int,
+    changes: Sequence[Change] = (),
+    inputs: Inputs = NOTHING,
+    input_changes: Sequence[Change] = (),
+) -> None:
+    """Append a row for this start.
 
     Args:
         folder: the run.
-        now: the time.
         step: RL steps done.
-        changes: settings that were changed on resume, each with `name`, `before` and `after`.
+        changes: settings that were changed on resume.
+        inputs: digest of everything that the run reads in addition to its settings, by name.
+        input_changes: inputs whose changes were accepted on resume.
     """
     row = {
-        "at": now.isoformat(timespec="seconds"),
+        "at": datetime.now().isoformat(timespec="seconds"),
         "step": step,
         "command": sys.argv,
         "folder": str(Path.cwd()),
         "devices": devices(),
         "system": platform.platform(),
         "versions": versions(),
-        "changes": json_safe(list(changes), "changes"),
+        "changes": json_safe([change._asdict() for change in changes], "changes"),
+        "inputs": dict(inputs),
+        "input_changes": [change._asdict() for change in input_changes],
     }
     with closing(AppendFile(folder.starts)) as file:
         file.append(f"{json.dumps(row, ensure_ascii=False)}\n".encode(errors="backslashreplace"))
+
+
+def text_inputs(tokenizer: Tokenizer, *, chat: bool) -> dict[str, str | None]:
+    """Compute the digests of a tokenizer, and of its chat template if it is used."""
+    inner = tokenizer.inner if isinstance(tokenizer, HuggingFaceTokenizer) else None
+    template = None if inner is None or not chat else inner.chat_template
+    return {TOKENIZER: digest_of(tokenizer_facts(tokenizer)), TEMPLATE: None if template is None else digest_of(template)}
+
+
+def exam_inputs(problems: Iterable[Problem] | None, reward: str | None) -> dict[str, str | None]:
+    """Compute the digests of the inputs that determine a run's held-out accuracy.
+
+    Args:
+        problems: the held-out problems; None if other problems are used.
+        reward: digest of the reward; None if it has none, or something else judges.
+    """
+    return {HELDOUT_ROWS: None if problems is None else digest_of_rows(problems), REWARD: reward}
+
+
+def digest_of_parts(parts: Sequence[Callable | str], built_in: Iterable[str]) -> str | None:
+    """Compute a digest of the source code of rewards; None if all belong to rljax, whose version is recorded.
+
+    Args:
+        parts: the rewards, or their names.
+        built_in: names of rljax's own rewards.
+    """
+    digests = [digest_of_name(part, built_in) if isinstance(part, str) else digest_of_object(part) for part in parts]
+    known = [digest for digest in digests if digest is not None]
+    return digest_of(known) if known else None
+
+
+def changes_of_inputs(folder: RunFolder, now: Mapping[str, str | None]) -> tuple[Change, ...]:
+    """List the inputs that have changed since the run's last start, except inputs without a digest on either side."""
+    before = recorded_inputs(folder)
+    pairs = [(name, before.get(name), digest) for name, digest in now.items()]
+    return tuple(Change(name, old, new) for name, old, new in pairs if old is not None and new is not None and old != new)
+
+
+def check_inputs(folder: RunFolder, now: Mapping[str, str | None], *, accepts: bool) -> tuple[Change, ...]:
+    """Refuse inputs that have changed since the run's last start.
+
+    Args:
+        folder: the run.
+        now: the inputs in use.
+        accepts: whether the user accepts changes.
+
+    Returns:
+        The changes that were accepted.
+
+    Raises:
+        InputError: inputs have changed, and that is not accepted; the message names them.
+    """
+    changes = changes_of_inputs(folder, now)
+    if changes and not accepts:
+        names = " and the ".join(change.name for change in changes)
+        raise InputError(
+            f"The {names} of the run {str(folder.path)!r} have changed since it was last started, so its numbers before and after "
+            "would not be comparable. Restore what it read, or add --accept-changes (accept_changes=True)."
+        )
+    return changes
+
+
+def recorded_inputs(folder: RunFolder) -> Inputs:
+    """Return the inputs of the run's last start; empty if an earlier version of rljax started it.
+
+    Raises:
+        InputError: a row of `starts.jsonl` cannot be read; names the file and the line.
+    """
+    return next((row["inputs"] for row in reversed(_starts(folder)) if row.get("inputs")), {})
+
+
+def began_before_inputs(folder: RunFolder) -> bool:
+    """True if the run was started by a version of rljax that did not record inputs: 0.3.0 or earlier.
+
+    Raises:
+        InputError: a row of `starts.jsonl` cannot be read; names the file and the line.
+    """
+    rows = _starts(folder)
+    return bool(rows) and "inputs" not in rows[0]
+
+
+def _starts(folder: RunFolder) -> list[dict[str, Any]]:
+    if not folder.starts.is_file():
+        return []
+    *lines, _ = lines_of(folder.starts)
+    return [parse_row(line, folder.starts, number, lambda row: None) for number, line in enumerate(lines, 1)]
+
+
+def digest_of_rows(problems: Iterable[Problem]) -> str:
+    """Compute a digest of problems in their order, covering everything that a prompt, a demonstration or a reward reads.
+
+    Example:
+        >>> one, two = Problem("1+1=", "2"), Problem("1+1=", "3")
+        >>> digest_of_rows([one]) == digest_of_rows([one]), digest_of_rows([one]) == digest_of_rows([two])
+        (True, False)
+    """
+    digest = hashlib.sha256()
+    for problem in problems:
+        digest.update(json.dumps(_plain(vars(problem))).encode())
+    return digest.hexdigest()[:16]
+
+
+def _plain(value: object) -> object:
+    """Convert a value to JSON. An unsupported object becomes the name of its type, because its repr may contain an address."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, Mapping):
+        return [[_plain(name), _plain(entry)] for name, entry in value.items()]
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())  # pyright: ignore[reportAttributeAccessIssue]
+    is_data = type(value).__module__ in ("builtins", "datetime", "decimal") and not isinstance(value, set | frozenset)
+    return repr(value) if is_data and type(value) is not object else type(value).__qualname__
+
+
+def digest_of(content: object) -> str:
+    """Compute a digest of plain data."""
+    return hashlib.sha256(json.dumps(_plain(content)).encode()).hexdigest()[:16]
+
+
+def tokenizer_facts(tokenizer: Tokenizer) -> list[object]:
+    """Collect everything that determines how text becomes ids and ids become text."""
+    own: list[object] = [type(tokenizer).__qualname__, tokenizer.vocab_size, tokenizer.eos_token_id]
+    if not isinstance(tokenizer, HuggingFaceTokenizer):
+        return own
+    inner = tokenizer.inner
+    backend = getattr(inner, "backend_tokenizer", None)
+    model = sorted(inner.get_vocab().items()) if backend is None else json.loads(backend.to_str())
+    if isinstance(model, dict):  # padding and truncation belong to a call, not to the tokenizer
+        model = {name: part for name, part in model.items() if name not in ("padding", "truncation")}
+    return [*own, model]
+
+
+def digest_of_name(name: str, built_in: Iterable[str]) -> str | None:
+    """Compute a digest of the file behind a name in the settings; None for a name defined by rljax."""
+    if not name or name in built_in:
+        return None
+    family, _, source = name.partition(":")
+    if family == "brier":
+        return digest_of_name(source, built_in)
+    if name.startswith(MODEL):
+        return digest_of_model(name.removeprefix(MODEL))
+    if family in MADE_OF:
+        return _digest_of_file(Path(source).expanduser())
+    return _digest_of_code(name.rpartition(":")[0]) if is_own(name) else None
+
+
+def _digest_of_code(source: str) -> str | None:
+    """Compute a digest of a Python file, or of the file of a module."""
+    if source.endswith(".py"):
+        return _digest_of_file(Path(source).expanduser())
+    spec = find_spec(source)
+    return None if spec is None or spec.origin is None else _digest_of_file(Path(spec.origin))
+
+
+def _digest_of_file(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else None
+
+
+def digest_of_model(model: str | None) -> str | None:
+    """Compute a digest of a model folder: its small files, and the sizes and both ends of its large files."""
+    if model is None:
+        return None
+    digest = hashlib.sha256()
+    for path in sorted(path for path in locate(model).iterdir() if path.is_file() and not path.name.startswith(".")):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(ENDS))
+            file.seek(max(size - ENDS, 0))
+            digest.update(file.read(ENDS))
+    return digest.hexdigest()[:16]
+
+
+def digest_of_object(part: Any) -> str | None:
+    """Compute a digest of the source of a function, or of another object's class; None if there is no source or no object."""
+    if isinstance(part, Weighted):
+        return digest_of([digest_of_object(own) for own in part.rewards.values()])
+    if isinstance(part, partial):
+        return digest_of_object(part.func)
+    own = part if inspect.isroutine(part) or inspect.isclass(part) else type(part)
+    if part is None or own.__module__.partition(".")[0] == "rljax":
+        return None
+    try:
+        return digest_of(inspect.getsource(own))
+    except (OSError, TypeError):  # typed into a console, or written in C
+        return None
+
+
+def digest_of_files(folder: Path, names: Sequence[str]) -> str:
+    """Compute a digest of some files of a folder; files may be absent."""
+    return digest_of([_digest_of_file(folder / name) for name in names])
+
+
+def accepted_changes(folder: RunFolder) -> list[str]:
+    """Return the names of the inputs that were changed after the run's first start, each once."""
+    changed = [change["name"] for row in _starts(folder) for change in row.get("input_changes", ())]
+    return list(dict.fromkeys(changed))
+
+
+def changed_exam(names: Sequence[str]) -> list[str]:
+    """Explain that the evaluations before and after RL are not the same exam; empty if they are.
+
+    Args:
+        names: inputs that changed during the run.
+
+    Example:
+        >>> changed_exam(["reward"]), changed_exam(["training rows"])
+        (['The reward changed during the run, so held-out results before and after it are not comparable.'], [])
+    """
+    changed = [name for name in names if name in EXAM]
+    if not changed:
+        return []
+    return [
+        f"The {' and the '.join(changed)} changed during the run, so held-out results before and after it are not comparable."
+    ]

@@ -1,11 +1,10 @@
-"""A run in a few numbers, read from its folder: how far it is, how well it answers, and which alarms it raised."""
+"""Summary of a run, read from its folder: its progress, its accuracy, and the alarms that it raised."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from rljax.errors import InputError
-from rljax.records import documented
 from rljax.tracking.alarms import Event, Watch, not_measured, watch_rows
 from rljax.tracking.phase_times import time_spent
 from rljax.tracking.rows import Row, read_metrics
@@ -14,44 +13,44 @@ from rljax.tracking.run_folder import RunFolder
 Status = Literal["finished", "running", "stopped"]
 
 
-@documented
 class Evaluated(NamedTuple):
     """One held-out evaluation."""
 
     step: int
-    """RL steps done."""
+    """Number of RL steps done."""
     accuracy: float | None
-    """Share of right answers, or of rewards above 0 without a verifier; None where that is unknown of every answer."""
+    """Share of right answers, or of rewards above 0 without a verifier; None if it is unknown for every answer."""
     reward: float | None
-    """Mean reward; None as above."""
+    """Mean reward; None if it is unknown for every answer."""
+    is_best: bool = False
+    """Whether its checkpoint was the best so far."""
 
 
-@documented
 class Summary(NamedTuple):
-    """A run in a few numbers."""
+    """Summary of a run."""
 
     path: Path
     """Folder of the run."""
     algorithm: str
     """Name of the algorithm."""
     steps: int
-    """RL steps done."""
+    """Number of RL steps done."""
     total: int
-    """RL steps that the settings ask for."""
+    """Number of RL steps in the settings."""
     status: Status
-    """Whether it is finished, a process trains in its folder, or it ended before its last step."""
+    """Whether the run is finished, a process is training in its folder, or it ended before its last step."""
     before: Evaluated | None
-    """The evaluation before RL; None if there is none yet, like the next two."""
+    """The evaluation before RL; None (as for the next two) if there is none yet."""
     after: Evaluated | None
     """The last evaluation."""
     best: Evaluated | None
-    """The evaluation during RL with the highest mean reward."""
+    """The evaluation during RL with the best checkpoint, or with the highest mean reward if the run did not record which."""
     events: tuple[Event, ...]
     """Alarms that were raised and cleared, in order."""
     raised: tuple[str, ...]
-    """Names of the alarms that are raised at its last step."""
+    """Names of the alarms that were still raised at the last step."""
     lacking: Mapping[str, tuple[str, ...]]
-    """Alarms that could not be raised, and the numbers that the run does not measure."""
+    """Alarms that could not be raised -> the metrics that the run does not measure."""
     spent: Mapping[str, float]
     """Seconds of each phase of RL; empty if the run did not measure them."""
 
@@ -61,7 +60,7 @@ class Summary(NamedTuple):
         return self.path.name or str(self.path)
 
     def to_json(self) -> dict[str, Any]:
-        """Values that JSON can hold."""
+        """Return the summary as JSON values."""
         evaluations = {name: getattr(self, name) for name in ("before", "after", "best")}
         return {
             "run": str(self.path),
@@ -86,7 +85,7 @@ def open_run(path: Path | str) -> RunFolder:
     path = Path(path)
     if not (path / "config.json").is_file():
         here = sorted(file.parent.name for file in path.glob("*/config.json")) if path.is_dir() else []
-        inside = f" It holds the runs {', '.join(here[:3])}{' and others' if len(here) > 3 else ''}." if here else ""
+        inside = f" It contains the runs {', '.join(here[:3])}{' and others' if len(here) > 3 else ''}." if here else ""
         raise InputError(
             f"{str(path)!r} is not the folder of a run: there is no config.json in it.{inside} `rljax runs` lists the runs in a "
             "folder."
@@ -101,30 +100,30 @@ def open_run(path: Path | str) -> RunFolder:
 
 
 def is_of_run(folder: RunFolder) -> bool:
-    """True if the folder's `config.json` holds settings of `rljax train`; that of a model does not."""
+    """True if the folder's `config.json` contains settings of `rljax train`, unlike the one in a model folder."""
     return all(isinstance(folder.config.get(group), Mapping) for group in ("run", "algorithm"))
 
 
 def rows_so_far(folder: RunFolder) -> list[Row]:
-    """Rows of `metrics.jsonl`; none if the run has made no step. A row that is being written at this moment is left out."""
+    """Read the rows of `metrics.jsonl`; empty if the run has made no step. A row that is still being written is skipped."""
     if not folder.metrics.is_file():
         return []
-    whole, newline, _ = folder.metrics.read_bytes().rpartition(b"\n")
-    return read_metrics(folder.metrics, content=whole) if newline else []
+    complete, newline, _ = folder.metrics.read_bytes().rpartition(b"\n")
+    return read_metrics(folder.metrics, content=complete) if newline else []
 
 
 def evaluations(rows: Sequence[Row]) -> list[Evaluated]:
-    """Held-out evaluations of RL, the one before it first; those of the warm start are left out."""
+    """Return the held-out evaluations of RL, starting with the one before RL; those of the warm start are omitted."""
     last_warm = max((i for i, row in enumerate(rows) if row["phase"] == "warm_start"), default=-1)
     found = (row for row in rows[last_warm + 1 :] if row["phase"] == "eval")
-    return [Evaluated(row["step"], row.get("accuracy"), row.get("reward")) for row in found]
+    return [Evaluated(row["step"], row.get("accuracy"), row.get("reward"), row.get("is_best") == 1) for row in found]
 
 
 def summarise(folder: RunFolder) -> Summary:
-    """Read a run's folder, whether it runs or has ended.
+    """Summarize a run from its folder, whether it is running or has ended.
 
     Raises:
-        InputError: `metrics.jsonl` or a setting cannot be read; names the file.
+        InputError: `metrics.jsonl` or a setting cannot be read; the message names the file.
     """
     rows = rows_so_far(folder)
     settings = folder.config.get("optimization")
@@ -144,7 +143,11 @@ def summarise(folder: RunFolder) -> Summary:
         status="running" if folder.is_held else "finished" if is_done else "stopped",
         before=found[0] if found and found[0].step == 0 else None,
         after=found[-1] if found else None,
-        best=max(in_rl, key=lambda evaluation: (evaluation.reward, -evaluation.step), default=None),
+        best=max(
+            in_rl,
+            key=lambda evaluation: (evaluation.is_best, evaluation.step if evaluation.is_best else evaluation.reward),
+            default=None,
+        ),
         events=tuple(events),
         raised=tuple(watch.quiet),
         lacking=lacking(watch, events),
@@ -153,5 +156,5 @@ def summarise(folder: RunFolder) -> Summary:
 
 
 def lacking(watch: Watch, events: Sequence[Event]) -> Mapping[str, tuple[str, ...]]:
-    """Alarms without their numbers; none before the first step of RL."""
+    """Return the alarms whose metrics are missing; empty before the first RL step."""
     return not_measured(watch.history, events) if watch.history.steps else {}

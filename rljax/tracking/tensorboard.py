@@ -1,6 +1,7 @@
-"""TensorBoard event files, written within the call that adds to them.
+"""TensorBoard event files, written synchronously.
 
-tensorboardX makes the records. Its own writer has a thread that a full disk ends, after which the run would wait for it forever.
+tensorboardX makes the records. Its own writer uses a thread that dies when the disk is full, and the run would then wait for it
+forever.
 """
 
 import socket
@@ -18,24 +19,24 @@ from rljax.files import AppendFile
 
 
 class EventFile:
-    """A new event file in a folder; each event is in the file, whole, when the call returns.
+    """A new event file in a folder; each event is completely written when the call returns.
 
     Args:
-        folder: of the run's events; it is made if it does not exist.
+        folder: folder of the run's events; it is created if it does not exist.
 
     Raises:
-        OSError: the file cannot be made.
+        OSError: the file cannot be created.
     """
 
     def __init__(self, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
-        # Event files are named by the second: without a number, a run resumed at once would go on in the first file.
+        # Event files are named by the second: without a number, a run that is resumed at once would append to the first file.
         earlier = len(list(folder.glob("events.out.tfevents.*")))
         self._file = AppendFile(folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{earlier}")
         self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def scalars(self, numbers: Mapping[str, float], step: int) -> None:
-        """Add numbers of one step by tag."""
+        """Add the scalars of one step by tag."""
         values = [summary.scalar(tag, number).value[0] for tag, number in numbers.items()]
         self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 

@@ -1,6 +1,6 @@
-"""Trackers record the numbers of a run: as JSON lines, in TensorBoard, and in Weights & Biases.
+"""Trackers record the metrics of a run: as JSON lines, in TensorBoard, and in Weights & Biases.
 
-Numbers are passed unscaled. `rljax.tracking.run_folder` says what `step` counts.
+Metrics are passed unscaled. `rljax.tracking.run_folder` explains what `step` counts.
 """
 
 import importlib
@@ -15,29 +15,28 @@ from rljax.errors import InputError
 from rljax.files import AppendFile
 from rljax.tracking.rows import PHASES
 from rljax.tracking.run_folder import RunFolder
-from rljax.tracking.tensorboard import EventFile
 
 SAMPLE_FIELDS = ("prompt", "completion", "answer", "reward", "correct")
 
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Records the numbers and samples of a training loop."""
+    """Records the metrics and samples of a training loop."""
 
     def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Record the numbers of one step.
+        """Record the metrics of one step.
 
         Args:
             phase: "warm_start", "value", "rl" or "eval".
             step: step of that phase, from the start of the run; for "eval", the RL step.
-            metrics: numbers by name; they need not be finite.
+            metrics: values by name; they need not be finite.
         """
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Record a few decoded responses.
 
         Args:
-            step: the RL step that drew them.
+            step: the RL step that sampled them.
             rows: one mapping per response, with `prompt`, `completion`, `answer` (text) and `reward` (a number).
         """
 
@@ -45,16 +44,37 @@ class Tracker(Protocol):
         """Write pending rows. Nothing may be logged afterwards; closing again is harmless."""
 
 
+def check_trackers(trackers: Sequence[Tracker]) -> None:
+    """Refuse anything but a list of trackers.
+
+    Raises:
+        InputError: the argument is something else, or a tracker lacks a method; the message names the tracker.
+    """
+    if not isinstance(trackers, Sequence) or isinstance(trackers, str):
+        raise InputError(f"trackers: a list of trackers is needed; got {trackers!r:.80}.")
+    for place, tracker in enumerate(trackers):
+        if isinstance(tracker, type):
+            raise InputError(
+                f"trackers[{place}]: an object is needed; got the class {tracker.__qualname__}. Pass an instance."
+            )
+        missing = [name for name in ("log", "samples", "close") if not callable(getattr(tracker, name, None))]
+        if missing:
+            raise InputError(
+                f"trackers[{place}].{missing[0]}: a tracker must have the methods log(phase, step, metrics), samples(step, rows) "
+                f"and close(); got {tracker!r:.80}, which lacks {' and '.join(missing)}."
+            )
+
+
 def check_row(phase: str, step: int, metrics: Mapping[str, float]) -> None:
     """Refuse a metrics row that could not be read back.
 
     Args:
         phase: one of `PHASES`.
-        step: a whole number of at least 0.
+        step: an integer of at least 0.
         metrics: must not use the names "phase" and "step".
 
     Raises:
-        ValueError: an argument breaks its condition.
+        ValueError: an argument is invalid.
     """
     if phase not in PHASES:
         raise ValueError(f"phase must be one of {', '.join(PHASES)}, got {phase!r}")
@@ -66,10 +86,10 @@ def check_row(phase: str, step: int, metrics: Mapping[str, float]) -> None:
 
 
 class JsonlTracker:
-    """`metrics.jsonl` and `samples.jsonl`, each row on disk before the call returns.
+    """Writes `metrics.jsonl` and `samples.jsonl`; each row is on disk before the call returns.
 
     A metrics row is `{"phase", "step", ...metrics}` in the order of `metrics`; `seconds` is the duration of the step.
-    JSON has no NaN and no infinity: a number that is not finite is written as null.
+    JSON has no NaN or infinity, so a number that is not finite is written as null.
 
     Args:
         run: the folder; rows are appended to existing files.
@@ -100,15 +120,17 @@ class JsonlTracker:
 
 
 class TensorBoardTracker:
-    """TensorBoard events, tags `phase/metric`; samples as text under `samples`.
+    """Writes TensorBoard events with tags `phase/metric`, and samples as text under `samples`.
 
-    A resumed run adds its own event file. Steps that it repeats appear twice, with the same numbers.
+    A resumed run adds its own event file. Steps that it repeats appear twice, with the same values.
 
     Args:
         run: the folder; events go to its `tensorboard`.
     """
 
     def __init__(self, run: RunFolder):
+        from rljax.tracking.tensorboard import EventFile  # noqa: PLC0415  other runs do not need tensorboardX
+
         self._events = EventFile(run.tensorboard)
 
     def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
@@ -126,12 +148,12 @@ class TensorBoardTracker:
 
 
 class WandbTracker:
-    """Weights & Biases: metrics `phase/metric` over the step of their phase; samples as a table.
+    """Sends metrics `phase/metric` over the step of their phase to Weights & Biases, and samples as a table.
 
     The run's id is kept as `wandb.id` in the folder, so that a resumed run continues its page.
 
     Args:
-        run: the folder; its configuration is sent along.
+        run: the folder; its configuration is also sent.
         project: the W&B project.
 
     Raises:
@@ -144,7 +166,7 @@ class WandbTracker:
         except ModuleNotFoundError as error:
             raise InputError(
                 "Weights & Biases needs the package wandb, and wandb is not installed; run `pip install wandb`, "
-                "or leave it out: metrics.jsonl and TensorBoard are written without it."
+                "or omit it: metrics.jsonl and TensorBoard are written without it."
             ) from error
         id_file = run.path / "wandb.id"
         resumed = {"id": id_file.read_text().strip(), "resume": "must"} if id_file.is_file() else {}
@@ -173,11 +195,11 @@ class WandbTracker:
 
 
 class Trackers:
-    """Several trackers as one.
+    """Combines several trackers into one.
 
     Args:
-        trackers: called in this order.
-        attempt: gets the name of what is written and a function that writes it, which it may call again when there is room.
+        trackers: the trackers, called in this order.
+        attempt: receives the name of what is written and a function that writes it, which it may call again when there is room.
     """
 
     def __init__(
@@ -187,7 +209,7 @@ class Trackers:
         self._attempt = attempt
 
     def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Pass the numbers to every tracker."""
+        """Pass the metrics to every tracker."""
         for tracker in self._trackers:
             self._attempt("the metrics", partial(tracker.log, phase, step, metrics))
 
@@ -197,14 +219,14 @@ class Trackers:
             self._attempt("the samples", partial(tracker.samples, step, rows))
 
     def close(self) -> None:
-        """Close every tracker, even if one of them fails to."""
+        """Close every tracker, even if closing one of them fails."""
         with ExitStack() as stack:
             for tracker in reversed(self._trackers):
                 stack.callback(tracker.close)
 
 
 def _line(row: Mapping[str, Any]) -> bytes:
-    # A lone surrogate is written as its JSON escape: the text of a model must never stop a run.
+    # A lone surrogate is written as its JSON escape: text from a model must never stop a run.
     return f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n".encode(errors="backslashreplace")
 
 
@@ -214,7 +236,7 @@ def _finite_or_none(value: float) -> float | None:
 
 
 def _as_markdown(row: Mapping[str, Any]) -> str:
-    """One response as indented code, which no character of it can break out of."""
+    """Format one response as indented code, which no character in it can escape."""
     text = f"prompt:     {row['prompt']}\ncompletion: {row['completion']}\nanswer:     {row['answer']}"
     code = "\n".join(f"    {line}" for line in text.splitlines())
     return f"**reward {float(row['reward']):g}**\n\n{code}".encode("utf-8", errors="backslashreplace").decode("utf-8")

@@ -1,20 +1,20 @@
-"""The picture of a tuning: held-out accuracy of each candidate at the ends of its rungs."""
+"""Plot of a tuning: held-out accuracy of each candidate at the ends of its rungs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rljax.tracking.plots import COLOURS, INK, MUTED, _figure, _percent, _save, _style
+from rljax.tracking.plots import COLORS, INK, MUTED, _figure, _percent, _save, _style
 
 
 def draw_tuning(
     curves: Mapping[str, Sequence[tuple[int, float]]], out_path: Path | str, *, winner: str, title: str
 ) -> None:
-    """Draw the candidates' curves; each ends where the candidate was left out.
+    """Plot the candidates' curves; each ends where the candidate was eliminated.
 
     Args:
         curves: candidate -> (RL steps, mean held-out accuracy) at step 0 and at the end of each of its rungs.
         out_path: file of the plot, `.png`, `.pdf` or `.svg`; its folder is created.
-        winner: the candidate that is drawn strongly.
+        winner: the candidate that is emphasized.
         title: title of the plot.
     """
     figure = _figure(9.0, 4.6, title)
@@ -24,9 +24,9 @@ def draw_tuning(
     for index, name in enumerate(ranked):
         steps, shares = zip(*curves[name], strict=True)
         wins = name == winner
-        colour = COLOURS[0] if wins else MUTED
+        color = COLORS[0] if wins else MUTED
         axes.plot(
-            steps, shares, "o-", color=colour, linewidth=2.4 if wins else 1.2, markersize=5 if wins else 3.5, clip_on=False
+            steps, shares, "o-", color=color, linewidth=2.4 if wins else 1.2, markersize=5 if wins else 3.5, clip_on=False
         )
         place = (longest * 1.02, (index + 0.5) / len(ranked))
         axes.annotate(
@@ -39,7 +39,7 @@ def draw_tuning(
             color=INK if wins else MUTED,
             verticalalignment="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "linestyle": ":", "relpos": (0, 0.5)},
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.5, "linestyle": ":", "relpos": (0, 0.5)},
             parse_math=False,
         )
     _style(axes)

@@ -1,22 +1,17 @@
-"""Floor 5: settings, state, steps, phases, checkpoints, and the loop.
+"""The trainer: settings, state, steps, phases, checkpoints, and the loop.
 
-The files here are the way of the data through a run: `loop` goes through the phases; `reinforce` makes the RL steps; `rollouts`
-samples, `lesson` scores, and `learner` learns with the programs of `update` and `value_update`. They change `state`, return
-`metrics`, and use what `setup` builds. `worker` makes what draws and judges, `sampler_delay` keeps old parameters, `controller`
-scales updates, `run` holds the folder and the logs, and `interrupt`, `grace_period` and `stopped_batch` end a run early. The
-folders are
+The path of the data through a run: `loop` calls `phase.run_phase` for each phase (`warm_start`, `value_pretraining`, `reinforce`);
+an RL step samples and scores (`scored_rollout`), and learns (`learner`, `update`, `value_update`). A step takes a `state`, returns
+the next one with `metrics`, and uses what `setup` has built; `worker` builds the sampler and the judge. The folders are
 
-- `config`: the settings of a run, and how files and flags make them;
-- `parts`: what the settings choose or the user passes: policy, tokenizer, adapter, problems, reward;
-- `objective`: what the updates minimise, and the optimiser: algorithm, critic, reference, teacher, anchor, auxiliary loss;
-- `monitoring`: statistics of responses and batches, and what acts on a run: the guard of the updates, and remedies;
-- `checkpoints`: writing and reading checkpoints, which of them stay, and the checks that they are whole;
-- `memory`: what each device holds and computes, from shapes alone; `rljax plan`;
-- `lifecycle`: the beginning and the end of a run, resuming it, replaying a step that stopped it, and trials of several runs;
-- `phases`: training besides the RL steps: warm start, value pretraining, preference pairs, reward models, feedback;
-- `inference`: a trained policy: loading, export, evaluation, search, and data that it writes.
+- `config`: the settings of a run, and how they are read from files and flags;
+- `parts`: the parts that the settings choose or the user passes: policy, tokenizer, adapter, problems, reward;
+- `objective`: the loss that the updates minimize, and the optimizer;
+- `checkpoints`: writing, reading, checking and deleting checkpoints;
+- `lifecycle`: the beginning and the end of a run, and resuming it.
 
-Folders do not import each other in a circle, neither directly nor through the files here.
+Eight layers; a layer imports only its own modules and lower ones (tests/test_floors.py): settings and records; checkpoints and
+phases; parts; setup; updates; run; kinds of phases; loop.
 """
 
 from rljax.lazy import lazy_names

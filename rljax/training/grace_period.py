@@ -1,7 +1,7 @@
-"""`--grace N`: a step that is still sampling N seconds after SIGTERM is given up, and what was finished before it is saved.
+"""`--grace N`: a step that is still sampling N seconds after SIGTERM is abandoned, and all steps before it are saved.
 
-Sampling and judging take most of a step, and change nothing of the training state. A resumed run samples the same responses again,
-so a step that is given up costs its time alone.
+Sampling and judging take most of a step, and do not change the training state. A resumed run samples the same responses again, so
+abandoning a step costs only its time.
 """
 
 import sys
@@ -9,18 +9,18 @@ import threading
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from os import _exit as end_process  # as it is here: while a reward is called, `os._exit` is refused
+from os import _exit as end_process  # imported here because `os._exit` is blocked while a reward is called
 
 from rljax.training.checkpoints.checkpoint import LAST, Checkpoint
 from rljax.training.interrupt import INTERRUPTED, Interrupted
-from rljax.training.run import Run, say_stopped
+from rljax.training.phase import Harness
 
 
 class GracePeriod:
-    """Ends the process from a thread: the main one may be inside compiled code, or inside a reward.
+    """Ends the process from a background thread, because the main thread may be in compiled code or in a reward.
 
     Args:
-        seconds: from the signal to the end; None: the step in progress is always finished.
+        seconds: time from the signal to the end of the process; None always finishes the step in progress.
     """
 
     def __init__(self, seconds: float | None):
@@ -29,7 +29,7 @@ class GracePeriod:
         self._leave: Callable[[], None] | None = None
 
     def begin(self) -> None:
-        """Start the time; may be called inside a signal handler."""
+        """Start the timer; may be called inside a signal handler."""
         if self._seconds is not None:
             timer = threading.Timer(self._seconds, self._end)
             timer.daemon = True
@@ -37,12 +37,12 @@ class GracePeriod:
 
     @contextmanager
     def within(self, leave: Callable[[], None]) -> Generator[None]:
-        """A part of a step that may be given up: `leave` ends the process, and is called if the time ends meanwhile."""
+        """Run a part of a step that may be abandoned: if the time is up meanwhile, `leave` is called, which ends the process."""
         self._leave = leave
         try:
             yield
         finally:
-            with self._lock:  # never free again once `leave` was called
+            with self._lock:  # never released again once `leave` was called
                 self._leave = None
 
     def _end(self) -> None:
@@ -51,13 +51,13 @@ class GracePeriod:
                 self._leave()
 
 
-def leave(run: Run, checkpoint: Checkpoint) -> None:
+def leave(run: Harness, checkpoint: Checkpoint) -> None:
     """Save a checkpoint, close the trackers, and end the process."""
     code = 1
     try:
         save_and_close(run, checkpoint)
         code = INTERRUPTED
-    except Interrupted:  # there was no room, which has been told
+    except Interrupted:  # the disk was full, which has been reported
         code = INTERRUPTED
     except BaseException:
         traceback.print_exc()
@@ -65,14 +65,14 @@ def leave(run: Run, checkpoint: Checkpoint) -> None:
         end_process(code)
 
 
-def save_and_close(run: Run, checkpoint: Checkpoint) -> None:
-    """Save a checkpoint, then close the trackers; the folder is let go only if the checkpoint is on the disk."""
+def save_and_close(run: Harness, checkpoint: Checkpoint) -> None:
+    """Save a checkpoint, then close the trackers; the folder's lock is released only if the checkpoint is on the disk."""
     is_saved = False
     try:
         run.save(LAST, checkpoint)
         run.saver.wait()
         is_saved = True
-        say_stopped(run, "Stopped within a step, which is given up. Everything up to the step before is saved.")
+        run.say_stopped("Stopped within a step, which is abandoned. Everything up to the step before is saved.")
     finally:
         try:
             run.trackers.close()

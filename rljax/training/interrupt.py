@@ -1,4 +1,8 @@
-"""Stop requests: Ctrl-C (SIGINT), or SIGTERM from a machine about to shut down, ends a run after its current step."""
+"""Signals that end a run after its current step, with its work saved.
+
+They are Ctrl-C (SIGINT), SIGTERM from a machine that is about to shut down, SIGHUP from a terminal that was closed, and SIGUSR1,
+with which many cluster schedulers announce that they will end a job.
+"""
 
 import signal
 import threading
@@ -7,31 +11,39 @@ from types import FrameType
 from typing import Any
 
 INTERRUPTED = 130
-"""Exit code of a process that was stopped by a signal and has saved its work, as after SIGINT (128 + 2)."""
+"""Exit code of a process that saved its work after a signal, the same as after SIGINT (128 + 2)."""
 
 
 class Interrupted(Exception):
-    """The run was stopped by a signal; it is saved, unless the run waited for room on the disk just then, which it has said."""
+    """A signal stopped the run. It is saved, unless it was waiting for room on the disk at that moment, which it has reported."""
+
+
+URGENT = (signal.SIGINT, signal.SIGTERM)
+"""Signals whose second arrival interrupts at once. After the other signals, however many arrive, the step is finished."""
 
 
 class StopRequest:
-    """Inside this context, the first SIGINT or SIGTERM is only recorded; the second one interrupts at once.
+    """Inside this context, the first SIGINT or SIGTERM is only recorded, and the second one interrupts at once.
+
+    SIGHUP and SIGUSR1 are only recorded. A SIGHUP that the process ignores, as under nohup, stays ignored.
 
     Args:
-        tell: is called at the first signal, inside the signal handler.
-        terminating: is called too if that is a SIGTERM.
+        tell: called at the first signal, inside the signal handler.
+        terminating: called at the first SIGTERM, if no SIGINT came before.
     """
 
     def __init__(self, tell: Callable[[], None] = lambda: None, terminating: Callable[[], None] = lambda: None) -> None:
         self.requested = False
+        self._is_urgent = False
         self._tell = tell
         self._terminating = terminating
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequest":
-        """Install the signal handlers; Python allows that in the main thread only."""
+        """Install the signal handlers, which Python allows only in the main thread."""
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._remember) for number in (signal.SIGINT, signal.SIGTERM)}
+            wanted = [number for number in (signal.SIGHUP, signal.SIGUSR1) if signal.getsignal(number) != signal.SIG_IGN]
+            self._previous = {number: signal.signal(number, self._remember) for number in (*URGENT, *wanted)}
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -40,9 +52,11 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        if number in URGENT and self._is_urgent:
             raise KeyboardInterrupt
-        self.requested = True
-        self._tell()
+        self._is_urgent |= number in URGENT
+        if not self.requested:
+            self.requested = True
+            self._tell()
         if number == signal.SIGTERM:
             self._terminating()

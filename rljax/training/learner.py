@@ -1,270 +1,138 @@
-"""Learning from a rollout: `learn(state, lesson) -> (state, metrics)`, for algorithms with and without a critic.
+"""Learn from a scored rollout: prepare the batch, update the critic if there is one, then update the policy."""
 
-A study (`rljax.training.lesson`) makes the lesson of a rollout.
-"""
-
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
-from jaxtyping import Array, Bool, Float, Int
 
-from rljax.algorithms import Algorithm, Batch, Rollout
-from rljax.ops.masked import zero_outside
+from rljax.algorithms import Batch
+from rljax.algorithms.passed_updates import pass_over_updates
 from rljax.parallel import mini_batches, row_shards
-from rljax.records import required
-from rljax.rollout import Sequences, lay_out, sequences_of
-from rljax.training.controller import make_steer
-from rljax.training.lesson import Lesson, outcome_explained
-from rljax.training.metrics import (
-    CreditMetrics,
-    CriticMetrics,
-    LearnMetrics,
-    UpdateMetrics,
-    mean_critic_update,
-    mean_update,
-)
-from rljax.training.monitoring.batch_statistics import measured_batch
+from rljax.rollout import Sequences, sequences_of
+from rljax.rollout.shared_prompts import layout_for
+from rljax.training.critic_learner import make_critic_learner
+from rljax.training.metrics import LearnMetrics, UpdateMetrics, mean_update
 from rljax.training.objective.algorithm import reward_weights, with_reward_weights
-from rljax.training.objective.anchor import make_pull
-from rljax.training.objective.auxiliary import make_auxiliary, make_draw
-from rljax.training.objective.optimizer import critic_optimizer, learning_rate_of
-from rljax.training.objective.reference import make_adapt, make_move
-from rljax.training.objective.teacher import make_comparison
-from rljax.training.passes import is_beyond, update_order
-from rljax.training.rollouts import make_prepare, make_remember
+from rljax.training.objective.optimizer import learning_rate_of
+from rljax.training.option import Option, Updates, adjustments
+from rljax.training.scored_rollout import ScoredRollout, make_prepare
 from rljax.training.setup import Setup
-from rljax.training.state import TrainState, kl_coefficient_of
-from rljax.training.update import make_policy_step, make_score, make_supervised_score, put_layout
-from rljax.training.value_update import ValueSchedule, check_support, make_value_step, value_schedule
+from rljax.training.state import TrainState
+from rljax.training.update import make_policy_update, put_layout
 
-Learn = Callable[[TrainState, Lesson], tuple[TrainState, LearnMetrics]]
-"""(state, lesson) -> (the state after all updates, metrics); the old state is donated."""
+Learn = Callable[[TrainState, ScoredRollout], tuple[TrainState, LearnMetrics]]
+"""(state, scored rollout) -> (the state after all updates, metrics); the old state is donated."""
 
 
 def make_learner(setup: Setup, state: TrainState) -> Learn:
-    """Build the function that prepares the batch of a lesson and makes its updates."""
+    """Build the function that makes all updates on a scored rollout, for a state with the shapes and shardings of `state`."""
     weights = reward_weights(setup.algorithm, setup.train)
     setup = setup._replace(algorithm=with_reward_weights(setup.algorithm, weights))
-    return critic_free_learner(setup, state) if setup.critic is None else critic_learner(setup, state)
+    critic = None if setup.critic is None else make_critic_learner(setup, state)
+    parts = {} if critic is None else {"value_minibatches": critic.schedule.minibatches}
+    prepare_batch = make_prepare(setup.algorithm, setup.options, minibatches=setup.config.optimization.minibatches, **parts)
+    update_policy = make_policy_updates(setup, state)
 
-
-def critic_free_learner(setup: Setup, state: TrainState) -> Learn:
-    """Build `learn` for algorithms without a critic: prepare the batch, update the policy."""
-    remember = make_recorder(setup, state)
-    prepare_batch = make_prepare(setup.algorithm, minibatches=setup.config.optimization.minibatches)
-    improve, adapt = make_improve(setup, state), make_adapt(setup.config)
-
-    def learn(state: TrainState, lesson: Lesson) -> tuple[TrainState, LearnMetrics]:
-        rollout, sequences = lesson.groups.rollout, sequences_of(lesson.groups)
-        state = remember(state, lesson.groups.prompt_ids, rollout)
-        strength = kl_coefficient_of(state)
-        batch = prepare_batch(rollout, progress=lesson.progress, past=lesson.past, kl_coefficient=strength)
-        measured = measured_batch(rollout, batch, strength)
-        state, metrics = improve(state, sequences, batch)
-        metrics = with_gap(metrics._replace(**measured), lesson)
-        return adapt(state, metrics), metrics
-
-    return learn
-
-
-def critic_learner(setup: Setup, state: TrainState) -> Learn:
-    """Build `learn` for algorithms with a critic: prepare the batch, update both models."""
-    config, algorithm = setup.config, setup.algorithm
-    schedule = value_schedule(algorithm, config)
-    remember = make_recorder(setup, state)
-    prepare_batch = make_prepare(
-        algorithm, minibatches=config.optimization.minibatches, value_minibatches=schedule.minibatches
-    )
-    optimizer, passes = critic_optimizer(config, algorithm), config.optimization.passes
-    teach = make_teach(setup, algorithm, optimizer, schedule, state, passes=passes)
-    improve, adapt = make_improve(setup, state), make_adapt(config)
-
-    def learn(state: TrainState, lesson: Lesson) -> tuple[TrainState, LearnMetrics]:
-        rollout, sequences = lesson.groups.rollout, sequences_of(lesson.groups)
-        state = remember(state, lesson.groups.prompt_ids, rollout)
-        strength = kl_coefficient_of(state)
-        batch = prepare_batch(rollout, progress=lesson.progress, past=lesson.past, kl_coefficient=strength)
-        credit, measured = measured_credit(algorithm, rollout, batch), measured_batch(rollout, batch, strength)
-        state, critic = teach(state, sequences, batch)
-        state, metrics = improve(state, sequences, batch)
-        metrics = with_gap(metrics._replace(credit=credit, critic=critic, **measured), lesson)
-        return adapt(state, metrics), metrics
+    def learn(state: TrainState, scored: ScoredRollout) -> tuple[TrainState, LearnMetrics]:
+        rollout, sequences = scored.groups.rollout, sequences_of(scored.groups)
+        numbers = adjustments(setup.options, state)
+        batch = prepare_batch(rollout, progress=scored.progress, past=scored.past, numbers=numbers)
+        metrics = LearnMetrics(advantage_variance=advantage_variance(batch))
+        for option in setup.options:
+            if option.measure is not None:
+                metrics = metrics.with_options(option.measure(rollout, batch))
+            if option.before_updates is not None:
+                state = option.before_updates(state, scored)
+        if critic is not None:
+            state, metrics = critic.learn(state, metrics, rollout, sequences, batch)
+        state, updates = update_policy(state, sequences, batch)
+        gap = sampler_gap(updates) if scored.sampler_gap is None else scored.sampler_gap
+        metrics = metrics._replace(policy=mean_update(updates.metrics), sampler_gap=gap)
+        return after_updates(setup.options, state._replace(step=state.step + 1), metrics, updates)
 
     return learn
 
 
-def sampler_gap(history: Sequence[UpdateMetrics]) -> float | None:
-    """Divergence of the learner from the sampler: the first update measures it before anything has changed.
-
-    None if there was no update, or the first one was skipped.
-    """
-    if not history or history[0].skipped_updates or history[0].loss is None or float(history[0].loss.share) == 0:
-        return None
-    return float(history[0].loss.kl)
-
-
-def with_gap(metrics: LearnMetrics, lesson: Lesson) -> LearnMetrics:
-    """The metrics with the divergence from the sampler that the lesson has measured, if it has."""
-    return metrics if lesson.sampler_gap is None else metrics._replace(sampler_gap=lesson.sampler_gap)
-
-
-def make_recorder(
+def make_policy_updates(
     setup: Setup, state: TrainState
-) -> Callable[[TrainState, Int[np.ndarray, "P"], Rollout[np.ndarray]], TrainState]:
-    """Build the function that adds the rewards of a rollout to those that the state keeps, if it keeps any."""
-    remember = make_remember(setup.algorithm, state)
+) -> Callable[[TrainState, Sequences, Batch[np.ndarray]], tuple[TrainState, Updates]]:
+    """Build the function that makes the policy updates on a prepared rollout: each mini-batch, in each pass."""
+    update, optimization = make_policy_update(setup, state), setup.config.optimization
+    minibatches, passes = optimization.minibatches, optimization.passes
+    rows, devices = setup.rows_at_once(setup.config.minibatch_rows), row_shards(setup.mesh)
+    arrange = layout_for(setup.policy.score, setup.teacher)
 
-    def record_rewards(state: TrainState, prompt_ids: Int[np.ndarray, "P"], rollout: Rollout[np.ndarray]) -> TrainState:
-        if state.remembered is None:
-            return state
-        remembered = remember(state.remembered, prompt_ids, rollout, state.kl_coefficient)
-        return state._replace(remembered=remembered)
-
-    return record_rewards
-
-
-def make_improve(
-    setup: Setup, state: TrainState
-) -> Callable[[TrainState, Sequences, Batch[np.ndarray]], tuple[TrainState, LearnMetrics]]:
-    """Build the function that makes the policy updates of a rollout, then counts the step, and moves reference and control.
-
-    Returns:
-        `(state, sequences, batch) -> (state, metrics)`: averages over the updates, the gap between sampler and learner, and, with
-        a limit of the divergence, the number of updates.
-    """
-    algorithm, config = setup.algorithm, setup.config
-    score = make_score(setup.policy, config.sampling.temperature)
-    supervised = make_supervised_score(setup.policy, config.sampling.temperature)
-    parts = {
-        "base": setup.base,
-        "copy": setup.policy.copies,
-        "pull": make_pull(config.algorithm.anchor),
-        "auxiliary": make_auxiliary(supervised, config.optimization.auxiliary),
-        **comparison_of(setup),
-    }
-    update = make_policy_step(algorithm, score, setup.optimizer, state, setup.mesh, **parts)
-    optimization, rows = config.optimization, setup.rows_at_once(config.minibatch_rows)
-    devices = row_shards(setup.mesh)
-    minibatches, passes, limit = optimization.minibatches, optimization.passes, optimization.kl_limit
-    draw = make_draw(setup.examples, setup.mesh, config)
-    move, steer = make_move(algorithm, config, setup.optimizer, state), make_steer(algorithm)
-
-    def improve(state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> tuple[TrainState, LearnMetrics]:
+    def update_policy(state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> tuple[TrainState, Updates]:
         parts = {
-            index: (lay_out(responses, part.mask, rows=rows, devices=devices), part)
+            index: (arrange(responses, part.mask, rows=rows, devices=devices), part)
             for index, (responses, part) in enumerate(mini_batches((sequences, batch), minibatches))
             if part.weights.any()
         }
-        order = update_order(minibatches, passes, seed=config.run.seed, step=int(state.step))
+        order = update_order(minibatches, passes, seed=setup.config.run.seed, step=int(state.step))
         planned = [parts[index] for index in order if index in parts]
-        history: list[UpdateMetrics] = []
+        made: list[UpdateMetrics] = []
         for layout, part in planned:
-            if is_beyond(limit, history):
+            if any(option.stop(made) for option in setup.options if option.stop is not None):
                 break
-            examples = draw(int(state.step), len(history))
-            state, metrics = update(state, *put_layout(setup.mesh, layout, part), examples)
-            history.append(jax.device_get(metrics)._replace(learning_rate=learning_rate_of(state.opt_state)))
-        learned = LearnMetrics(policy=mean_update(history), sampler_gap=sampler_gap(history))
-        if limit is not None:
-            learned = learned._replace(updates=len(history), planned_updates=len(planned))
-        state = move(state._replace(step=state.step + 1), learned.policy)
-        return steer(state, learned, sum(not made.skipped_updates for made in history))
+            data = {each.name: each.data(int(state.step), len(made)) for each in setup.options if each.data is not None}
+            state, metrics = update(state, *put_layout(setup.mesh, layout, part), data)
+            rate = learning_rate_of(state.opt_state)
+            made.append(jax.device_get(metrics)._replace(learning_rate=rate))
+        left = minibatches * passes - sum(not metrics.skipped_updates for metrics in made)
+        if left and optimization.schedule != "constant":  # a schedule ends with the run, however many updates were skipped
+            state = state._replace(opt_state=pass_over_updates(state.opt_state, left))
+        return state, Updates(len(planned), made)
 
-    return improve
-
-
-def comparison_of(setup: Setup) -> dict[str, Any]:
-    """Arguments of `make_policy_step` for an algorithm with a divergence from the teacher; none for the others."""
-    divergence = setup.algorithm.teacher_divergence
-    if divergence is None:
-        return {}
-    teacher, config = required(setup.teacher, "setup.teacher"), setup.config
-    compare = make_comparison(
-        setup.policy,
-        teacher.policy,
-        divergence,
-        temperature=config.sampling.temperature,
-        chunk=config.model.score_chunk,
-        mesh=setup.mesh,
-    )
-    return {"comparison": compare, "teacher": teacher.params}
+    return update_policy
 
 
-def make_teach(
-    setup: Setup,
-    algorithm: Algorithm,
-    optimizer: optax.GradientTransformation,
-    schedule: ValueSchedule,
-    state: TrainState,
-    *,
-    passes: int = 1,
-) -> Callable[[TrainState, Sequences, Batch[np.ndarray]], tuple[TrainState, CriticMetrics | None]]:
-    """Build the function that makes the critic updates of a prepared rollout: those of the schedule, `passes` times."""
-    critic = required(setup.critic, "setup.critic")
-    update = make_value_step(algorithm, critic, optimizer, state, setup.mesh)
-    sampling = setup.config.sampling
-    rows = setup.rows_at_once(sampling.prompts * sampling.group_size // schedule.minibatches)
-    devices = row_shards(setup.mesh)
-
-    def teach(state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> tuple[TrainState, CriticMetrics | None]:
-        check_support(critic.head, batch)
-        history: list[CriticMetrics] = []
-        parts = [
-            (lay_out(responses, part.mask, rows=rows, devices=devices), part)
-            for responses, part in mini_batches((sequences, batch), schedule.minibatches)
-        ]
-        for layout, part in parts * (schedule.passes * passes):
-            if required(part.value_weights, "batch.value_weights").any():
-                state, metrics = update(state, *put_layout(setup.mesh, layout, part))
-                history.append(jax.device_get(metrics))
-        return state, mean_critic_update(history)
-
-    return teach
+def after_updates(
+    options: tuple[Option, ...], state: TrainState, metrics: LearnMetrics, updates: Updates
+) -> tuple[TrainState, LearnMetrics]:
+    """Let each option react to the updates of a step."""
+    for option in options:
+        if option.after_updates is not None:
+            state, found = option.after_updates(state, metrics, updates)
+            metrics = metrics.with_options(found)
+    return state, metrics
 
 
-def measured_credit(algorithm: Algorithm, rollout: Rollout[np.ndarray], batch: Batch[np.ndarray]) -> CreditMetrics:
-    """Measure the values and advantages of a prepared rollout, over its trained tokens."""
-    shape = rollout.mask.shape
-    mask, advantage = batch.mask.reshape(shape), batch.advantage.reshape(shape)
-    measured = jax.device_get(credit_metrics(rollout.values, rollout.rewards, mask, advantage))
-    policy_lambda = required(algorithm.critic, "algorithm.critic").policy_lambda
-    if policy_lambda is None or not mask.any():
-        return measured
-    lambdas = np.asarray(policy_lambda(jnp.asarray(mask.sum(-1, dtype=np.int32))))[mask.any(-1)]
-    low, middle, high = np.quantile(lambdas, (0.1, 0.5, 0.9))
-    return measured._replace(lambda_10=float(low), lambda_50=float(middle), lambda_90=float(high))
+def update_order(minibatches: int, passes: int, *, seed: int, step: int) -> list[int]:
+    """Return the indices of a rollout's mini-batches in the order of their updates.
 
-
-@jax.jit
-def credit_metrics(
-    values: Float[Array, "P G T"],
-    rewards: Float[Array, "P G"],
-    mask: Bool[Array, "P G T"],
-    advantage: Float[Array, "P G T"],
-) -> CreditMetrics:
-    """Measure how well the critic predicts the outcome of a rollout, and how the advantages correlate with the outcome.
+    The first pass takes them in order. Each later pass has a random order, which depends only on the seed and the step, so a
+    resumed run repeats it.
 
     Args:
-        values: before the critic is updated, `[P, G, T]`.
-        rewards: without reward shaping, `[P, G]`.
-        mask: response tokens, `[P, G, T]`.
-        advantage: of each token, `[P, G, T]`.
+        minibatches: number of mini-batches.
+        passes: number of passes over all mini-batches.
+        seed: random seed of the run.
+        step: number of RL steps done.
+
+    Returns:
+        The index of a mini-batch for each of the `minibatches * passes` updates.
+
+    Example:
+        >>> update_order(4, 3, seed=0, step=7)
+        [0, 1, 2, 3, 1, 3, 2, 0, 3, 2, 0, 1]
     """
-    values, outcome = zero_outside(values, mask), jnp.broadcast_to(rewards[..., None], values.shape)
-    weight = mask.astype(values.dtype) / jnp.maximum(mask.sum(), 1).astype(values.dtype)
+    later = [np.random.default_rng((seed, step, number)).permutation(minibatches) for number in range(1, passes)]
+    return np.concatenate([np.arange(minibatches), *later]).tolist()
 
-    def centered(x: Array) -> Array:
-        return jnp.where(mask, x - (weight * x).sum(), 0.0)
 
-    a, r = centered(advantage), centered(outcome)
-    spread = jnp.sqrt(jnp.square(a).sum() * jnp.square(r).sum())
-    return CreditMetrics(
-        explained_variance=outcome_explained(values, rewards, mask),
-        value=(weight * values).sum(),
-        outcome_loss=0.5 * (weight * jnp.square(outcome - values)).sum(),
-        advantage_correlation=(a * r).sum() / jnp.where(spread > 0, spread, 1.0),
-    )
+def sampler_gap(updates: Updates) -> float | None:
+    """Return the divergence of the learner from the sampler, which the first update measures before it changes anything.
+
+    None if there was no update, or if the first one was skipped.
+    """
+    first = updates.metrics[0] if updates.metrics else None
+    if first is None or first.skipped_updates or first.loss is None or float(first.loss.share) == 0:
+        return None
+    return float(first.loss.kl)
+
+
+def advantage_variance(batch: Batch[np.ndarray]) -> float | None:
+    """Return the variance of the advantage over the trained tokens; None if there are none."""
+    advantage = batch.advantage[batch.mask]
+    with np.errstate(invalid="ignore", over="ignore"):  # the guard handles values that are not finite
+        return float(advantage.var(dtype=np.float64)) if advantage.size else None

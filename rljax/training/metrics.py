@@ -1,25 +1,28 @@
-"""Metrics of a step as typed records. A metric that could not be measured is None, and `present` leaves it out."""
+"""Metrics of a step as typed records, and statistics of sampled responses.
+
+A metric that could not be measured is None, and `present` leaves it out.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Float32, Int, Int32, UInt64
 
 from rljax.algorithms import LossMetrics
-from rljax.records import documented, required
+from rljax.records import required
+from rljax.rewards.calling import has_failed
 from rljax.rewards.failure import Failures
 from rljax.rollout import Collected, Groups
 from rljax.rollout.groups import part_means, right_and_known
-from rljax.training.monitoring.response_statistics import commonest_share, correlation, repetition, share_of_groups
 
 Numbers = dict[str, float]
 Record = TypeVar("Record", bound=tuple)
 
 
 def present(record: Any) -> Numbers:
-    """Numbers of a record by field, without those that are None; nested records and dicts are flattened.
+    """Return the metrics of a record by field, without those that are None; nested records and dicts are flattened.
 
     Example:
         >>> present(UpdateMetrics(grad_norm=0.5, learning_rate=None, loss=None))
@@ -28,7 +31,7 @@ def present(record: Any) -> Numbers:
     numbers: Numbers = {}
     for name, value in record._asdict().items():
         if isinstance(value, dict):
-            numbers |= value
+            numbers |= {key: float(one) for key, one in value.items()}
         elif isinstance(value, tuple):
             numbers |= value.numbers() if isinstance(value, LossMetrics) else present(value)
         elif value is not None:
@@ -37,14 +40,14 @@ def present(record: Any) -> Numbers:
 
 
 def mean_of(records: Sequence[Record]) -> Record | None:
-    """Average every number over records of one type; None if there are no records."""
+    """Average each field over records of one type; None if there are no records."""
     if not records:
         return None
     return jax.tree.map(lambda *values: np.mean(values, dtype=np.float64), *records)
 
 
 def mean_update(records: Sequence["UpdateMetrics"]) -> "UpdateMetrics | None":
-    """Average the updates of one rollout that were made, and count those that were skipped; None if there were none.
+    """Average the metrics of a rollout's updates, leaving out skipped ones, which are counted; None if there were no updates.
 
     Example:
         >>> present(mean_update([UpdateMetrics(None, 2.0), UpdateMetrics(None, np.inf, 1.0)]))
@@ -54,12 +57,12 @@ def mean_update(records: Sequence["UpdateMetrics"]) -> "UpdateMetrics | None":
 
 
 def mean_critic_update(records: Sequence["CriticMetrics"]) -> "CriticMetrics | None":
-    """The same for updates of the critic."""
+    """Average the metrics of a rollout's critic updates in the same way."""
     return _mean_of_sound(records, CriticMetrics(None, None, None), "skipped_value_updates")
 
 
 def _mean_of_sound(records: Sequence[Any], empty: Any, skipped: str) -> Any:
-    """The mean of the records whose field `skipped` is 0, or `empty`, with the share of the others; None without a record."""
+    """Average the records whose field `skipped` is 0 (`empty` if there are none), and set `skipped` to the fraction of the rest."""
     if not records:
         return None
     shares = [float(getattr(record, skipped)) for record in records]
@@ -67,7 +70,6 @@ def _mean_of_sound(records: Sequence[Any], empty: Any, skipped: str) -> Any:
     return (empty if mean is None else mean)._replace(**{skipped: float(np.mean(shares))})
 
 
-@documented
 class UpdateMetrics(NamedTuple):
     """Averages over the policy updates of one rollout."""
 
@@ -76,57 +78,52 @@ class UpdateMetrics(NamedTuple):
     grad_norm: Float[Array, ""] | float | None
     """Norm of the gradient before it is clipped; None if every update was skipped."""
     skipped_updates: Float[Array, ""] | float = 0.0
-    """Share of the updates that were skipped, because the loss or the gradient was not finite; they are in no average."""
+    """Fraction of updates that were skipped because the loss or gradient was not finite; the averages leave them out."""
     learning_rate: float | None = None
-    """Learning rate; None if the optimiser's state does not hold it."""
-    anchor_penalty: Float[Array, ""] | float | None = None
-    """Penalty of the Fisher anchor before each update; None without an anchor."""
-    auxiliary_loss: Float[Array, ""] | float | None = None
-    """Negative log-likelihood of the examples of the auxiliary loss, nats a token, before its weight; None without one."""
+    """Learning rate; None if the optimizer's state does not contain it."""
+    options: dict[str, Float[Array, ""]] | None = None
+    """Metrics of the run's options."""
 
 
-@documented
 class SupervisedMetrics(NamedTuple):
-    """One update on demonstrations; everything is computed before it, over their response tokens."""
+    """Metrics of one update on demonstrations, computed before the update, over the response tokens."""
 
     loss: Float[Array, ""]
-    """Mean negative log-likelihood, nats a token."""
+    """Mean negative log-likelihood, in nats per token."""
     entropy: Float[Array, ""]
     """Mean entropy of the policy, nats."""
     grad_norm: Float[Array, ""]
     """Norm of the gradient before it is clipped."""
     skipped_updates: Float[Array, ""]
-    """1 where the update was skipped, because it was not sound."""
-    anchor_penalty: Float[Array, ""] | None = None
-    """Penalty of the Fisher anchor; None without an anchor."""
+    """1 if the update was skipped because it was not sound, else 0."""
+    options: dict[str, Float[Array, ""]] | None = None
+    """Metrics of the run's options."""
 
 
-@documented
 class CriticMetrics(NamedTuple):
     """Averages over the critic updates of one rollout."""
 
     value_loss: Float[Array, ""] | float | None
-    """The critic's loss; None if every update was skipped, like the next two."""
+    """The critic's loss; this and the next two metrics are None if every update was skipped."""
     value_explained_variance: Float[Array, ""] | float | None
     """Explained variance of the targets, before each update."""
     value_grad_norm: Float[Array, ""] | float | None
     """Norm of the gradient before it is clipped."""
     skipped_value_updates: Float[Array, ""] | float = 0.0
-    """Share of the updates that were skipped, because the loss or the gradient was not finite; they are in no average."""
+    """Fraction of updates that were skipped because the loss or gradient was not finite; the averages leave them out."""
 
 
-@documented
 class CreditMetrics(NamedTuple):
     """Quality of the critic's predictions on a rollout before its updates, and correlation of the advantages with the outcome."""
 
     explained_variance: Float[Array, ""] | float
-    """Explained variance of the outcome's reward over all response tokens."""
+    """Explained variance of the outcome reward over all response tokens."""
     value: Float[Array, ""] | float
     """Mean value."""
     outcome_loss: Float[Array, ""] | float
-    """Half the mean squared difference of outcome and value."""
+    """Half the mean squared difference between outcome and value."""
     advantage_correlation: Float[Array, ""] | float
-    """Correlation of a token's advantage and the outcome's reward."""
+    """Correlation between a token's advantage and the outcome reward."""
     lambda_10: float | None = None
     """10th percentile of λ over the responses; None if λ does not depend on the length."""
     lambda_50: float | None = None
@@ -135,85 +132,71 @@ class CreditMetrics(NamedTuple):
     """90th percentile of λ over the responses; None as above."""
 
 
-@documented
 class LearnMetrics(NamedTuple):
     """Metrics of learning from one rollout. A part is None if nothing was updated or there is no critic."""
 
     credit: CreditMetrics | None = None
-    """The critic before its updates."""
+    """Metrics of the critic before its updates."""
     critic: CriticMetrics | None = None
-    """The critic's updates."""
+    """Metrics of the critic's updates."""
     policy: UpdateMetrics | None = None
-    """The policy's updates; None when every group was filtered out."""
-    correction_cut: float | None = None
-    """Share of the trained tokens that the correction capped or left out; None without a correction."""
-    teacher_kl: float | None = None
-    """Estimate of the divergence from the teacher before the updates, nats a token; None without a teacher."""
-    kl_to_reference: float | None = None
-    """Estimate of the divergence from the reference before the updates, nats a token; None without its log-probabilities."""
-    kl_coefficient: float | None = None
-    """Coefficient of the KL penalty in these updates; None unless it follows the divergence."""
-    update_scale: float | None = None
-    """Factor of these updates; None without the controller, like the next two."""
-    clip_scale: float | None = None
-    """Factor of their clip range; None where the algorithm does not clip on both sides."""
-    entropy_weight: float | None = None
-    """Coefficient of their entropy bonus."""
+    """Metrics of the policy's updates; None if every group was filtered out."""
     advantage_variance: float | None = None
-    """Variance of the advantage over the trained tokens; None without such a token."""
+    """Variance of the advantage over the trained tokens; None if there are none."""
     sampler_gap: float | None = None
     """Divergence of the learner from the sampler, before anything changes; None if the first update was skipped or absent."""
-    updates: int | None = None
-    """Number of policy updates, skipped ones included; None without a limit of the divergence, where all planned ones are made."""
-    planned_updates: int | None = None
-    """Number of policy updates that would have been made without the limit; None as above."""
+    options: dict[str, float] | None = None
+    """Metrics of the run's options."""
+
+    def with_options(self, found: dict[str, float]) -> "LearnMetrics":
+        """Add metrics of an option."""
+        return self._replace(options={**(self.options or {}), **found}) if found else self
 
 
-@documented
 class RolloutMetrics(NamedTuple):
-    """Averages over everything that was sampled in a step, whether it was trained on or not."""
+    """Averages over everything that was sampled in a step, whether or not it was trained on."""
 
     reward: float | None
     """Mean reward; None if no response has a reward."""
     accuracy: float | None
-    """Share of the responses that a verifier finds correct, or, without one, whose reward is above 0; None where that is
-    unknown of every response."""
+    """Fraction of responses that a verifier finds correct or, without a verifier, whose reward is above 0; None if it is
+    unknown for all responses."""
     response_length: float
     """Mean number of tokens per response."""
     turns: float
     """Mean number of turns of the policy per response."""
     truncated_share: float
-    """Share of the responses that were cut off."""
+    """Fraction of responses that were cut off."""
     group_size: float
     """Mean number of responses per prompt."""
     filtered_ratio: float
-    """Share of the groups that dynamic sampling dropped."""
+    """Fraction of groups that dynamic sampling dropped."""
     tries: int
     """Number of sampling rounds."""
     trained_groups: int
     """Number of groups that are trained on."""
     unfilled_groups: int
-    """Number of groups that dynamic sampling failed to find: the wanted number less `trained_groups`."""
+    """Number of groups that dynamic sampling failed to find: the requested number minus `trained_groups`."""
     unjudged: int
     """Number of responses that the reward failed to judge; they are left out."""
     staleness: float | None
     """Mean number of RL steps since the responses that are trained on were sampled."""
     tokens_per_second: float
-    """Number of sampled tokens divided by the time of the whole step."""
+    """Number of sampled tokens divided by the duration of the full step."""
     seconds: float
-    """Time of the whole step."""
+    """Duration of the full step, in seconds."""
     reward_variance: float | None
     """Variance of the reward over the responses; None if no response has a reward."""
     groups_all_right: float | None
-    """Share of the groups whose responses are all right, with equal outcomes; None as above."""
+    """Fraction of groups whose responses are all correct, with equal outcomes; None as above."""
     groups_all_wrong: float | None
-    """Share of the groups whose responses are all wrong, with equal outcomes; None as above."""
+    """Fraction of groups whose responses are all wrong, with equal outcomes; None as above."""
     reward_length_correlation: float | None
-    """Correlation of reward and length; None as above, or where one of them is the same for all."""
+    """Correlation between reward and length; None as above, or if one of them is the same for all responses."""
     repetition: float
-    """Share of the runs of 8 tokens that occurred earlier in the same response."""
+    """Fraction of 8-token sequences that occurred earlier in the same response."""
     commonest_response: float
-    """Share of the responses that are the most frequent one, whatever the prompt."""
+    """Fraction of responses that equal the most frequent one, whatever the prompt."""
     parts: dict[str, float]
     """Mean of each part of a reward with several parts, as `reward_NAME`."""
     failures: dict[str, float]
@@ -227,7 +210,7 @@ def rollout_metrics(collected: Collected, *, wanted: int, version: int, seconds:
         collected: the sampled groups and the groups that are trained on.
         wanted: number of groups that a step should train on.
         version: RL steps done before this one.
-        seconds: time of the whole step.
+        seconds: duration of the full step.
     """
     sampled, rollout, trained = collected.sampled, collected.sampled.rollout, collected.groups
     lengths = sampled.attention.sum(-1)[sampled.present]
@@ -245,7 +228,7 @@ def rollout_metrics(collected: Collected, *, wanted: int, version: int, seconds:
         tries=collected.tries,
         trained_groups=trained.count,
         unfilled_groups=wanted - trained.count,
-        unjudged=int((sampled.failed > 0).sum()),
+        unjudged=int(has_failed(sampled.failed).sum()),
         staleness=float(age.mean()) if age.size else None,
         tokens_per_second=float(lengths.sum()) / seconds,
         seconds=seconds,
@@ -261,6 +244,87 @@ def rollout_metrics(collected: Collected, *, wanted: int, version: int, seconds:
 
 
 def failure_counts(groups: Groups) -> Numbers:
-    """Number of responses that the reward failed to judge, by kind of failure; kinds that did not occur are left out."""
+    """Count the responses that the reward failed to judge, by kind, and the fraction without an answer; zeros are left out."""
     counts = {f"reward_{kind}": float((groups.failed == place).sum()) for place, kind in enumerate(Failures._fields, 1)}
-    return {name: count for name, count in counts.items() if count}
+    unstated = counts["reward_unstated"] / max(int(groups.present.sum()), 1)
+    return {name: count for name, count in {**counts, "unstated_share": unstated}.items() if count}
+
+
+RUN = 8
+"""Length, in tokens, of the sequences that `repetition` counts."""
+
+
+def share_of_groups(groups: Groups, *, right: bool) -> float | None:
+    """Return the fraction of groups whose responses are all correct (`right`) or all wrong; None if there are no groups.
+
+    Without a verifier, the rewards must also be equal: a reward that is never above 0, or always, may still tell the responses
+    apart. A group with fewer than two judged responses is left out.
+    """
+    rollout, known = groups.rollout, right_and_known(groups.rollout)[1]
+    compared = known.sum(-1) > 1
+    if not compared.any():
+        return None
+    values = (rollout.rewards if rollout.correct is None else rollout.correct)[compared].astype(np.float64)
+    high = np.where(known[compared], values, -np.inf).max(-1)
+    low = np.where(known[compared], values, np.inf).min(-1)
+    return float(((high == low) & ((high > 0) == right)).mean())
+
+
+def correlation(rewards: Float32[np.ndarray, "N"], lengths: Int[np.ndarray, "N"]) -> float | None:
+    """Return Pearson's correlation between reward and length over responses; None if one of them is the same for all.
+
+    Example:
+        >>> correlation(np.array([0.0, 1.0, 2.0], np.float32), np.array([5, 6, 7]))
+        1.0
+        >>> correlation(np.ones(3, np.float32), np.array([5, 6, 7]))
+    """
+    if not rewards.size:
+        return None
+    x, y = (values.astype(np.float64) - values.mean(dtype=np.float64) for values in (rewards, lengths))
+    spread = float(np.sqrt((x @ x) * (y @ y)))
+    return round(float(x @ y) / spread, 12) if spread > 0 else None
+
+
+def repetition(tokens: Int32[np.ndarray, "N T"], lengths: Int[np.ndarray, "N"]) -> float:
+    """Return the fraction of `RUN`-token sequences that occurred earlier in the same response, averaged over responses.
+
+    It is 0 for a response of at most `RUN` tokens.
+
+    Args:
+        tokens: token ids, right-padded.
+        lengths: number of tokens in each response.
+
+    Example:
+        >>> looping = np.tile(np.arange(2, dtype=np.int32), 10)[None]
+        >>> round(repetition(looping, np.array([20])), 3), repetition(np.arange(20, dtype=np.int32)[None], np.array([20]))
+        (0.846, 0.0)
+    """
+    if tokens.shape[1] < RUN + 1 or not len(tokens):
+        return 0.0
+    runs, count = _hashes(tokens), np.maximum(lengths - RUN + 1, 0)
+    used = np.arange(runs.shape[1]) < count[:, None]
+    ordered = np.sort(np.where(used, runs, np.iinfo(np.uint64).max), axis=1)
+    again = (ordered[:, 1:] == ordered[:, :-1]) & used[:, 1:]  # the padding is sorted to the end, so `used` fits here too
+    return float((again.sum(1) / np.maximum(count, 1)).mean())
+
+
+def _hashes(tokens: Int32[np.ndarray, "N T"]) -> UInt64[np.ndarray, "N R"]:
+    """Hash each sequence of `RUN` tokens; different sequences almost never have equal hashes."""
+    count = tokens.shape[1] - RUN + 1
+    total = np.zeros((len(tokens), count), np.uint64)
+    for offset in range(RUN):
+        total = total * np.uint64(0x9E3779B97F4A7C15) + tokens[:, offset : offset + count].astype(np.uint64) + np.uint64(1)
+    return total
+
+
+def commonest_share(tokens: Int32[np.ndarray, "N T"], lengths: Int[np.ndarray, "N"]) -> float:
+    """Return the fraction of responses that equal the most frequent one, whatever the prompt; 0 without responses.
+
+    Example:
+        >>> commonest_share(np.array([[1, 2], [1, 2], [1, 9]], np.int32), np.array([2, 2, 1]))
+        0.6666666666666666
+    """
+    texts, counts = [row[:end].tobytes() for row, end in zip(tokens, lengths, strict=True)], {}
+    for text in texts:
+        counts[text] = counts.get(text, 0) + 1
+    return max(counts.values(), default=0) / max(len(texts), 1)

@@ -1,176 +1,183 @@
 """The RL phase: sample, judge and learn at every step; evaluate, show samples and save at intervals."""
 
 import time
-from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
-from rljax.parallel import is_first, of_first, on_first
-from rljax.records import documented, required
+from rljax.parallel import is_first, on_first, return_freed_memory
+from rljax.records import required
 from rljax.rollout import Groups
-from rljax.tracking.alarms import Watch
-from rljax.training.checkpoints.checkpoint import LAST, Checkpoint
+from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.grace_period import GracePeriod, leave
+from rljax.training.guard import check_drawn
 from rljax.training.learner import Learn, make_learner
-from rljax.training.lesson import Lesson, Study, make_study
+from rljax.training.lifecycle.initial_state import first_rl_state
 from rljax.training.metrics import present, rollout_metrics
-from rljax.training.monitoring.guard import check_drawn, skipped_in_a_row
-from rljax.training.monitoring.remedies import CURES, OF_OPTIMIZER, Remedied, apply_remedies, changes, curable
-from rljax.training.objective.optimizer import policy_optimizer
-from rljax.training.rollouts import ChoosePrompts, make_choice, next_rollout
-from rljax.training.run import Run, begin_watch, evaluate_and_keep_best
-from rljax.training.sampler_delay import cast_of, sampler_version, with_newest
+from rljax.training.phase import Phase, Step, StepOutcome
+from rljax.training.run import Run, begin_watch, evaluate_and_keep_best, stop_reason
+from rljax.training.scored_rollout import (
+    ChoosePrompts,
+    RolloutScorer,
+    ScoredRollout,
+    make_choice,
+    make_rollout_scorer,
+    next_rollout,
+    sampler_of,
+)
 from rljax.training.setup import Setup
+from rljax.training.state import RL
 
 
-def reinforce(run: Run, checkpoint: Checkpoint, grace: GracePeriod) -> Checkpoint:
-    """Run the remaining RL steps and return the final checkpoint.
+class Reinforcement:
+    """The functions of the RL phase, with what changes between its steps: the current tools, and the alarms raised so far.
 
     Args:
         run: the run.
-        checkpoint: where they begin.
-        grace: how long a step may go on after SIGTERM.
+        grace: how long a step may continue after SIGTERM.
     """
-    tools = tools_after(run, checkpoint)
-    steps, settings = run.config.optimization.steps, run.config.run
-    choose_prompts = make_choice(run.config, tools.setup.order)
-    run.display.phase("rl", steps, done=int(checkpoint.state.step))
-    unsound, watch = 0, begin_watch(run, checkpoint)
-    run.stopwatch.lap()  # the time before belongs to no RL step
-    while int(checkpoint.state.step) < steps:
-        result = one_step(run, tools, checkpoint, choose_prompts, grace)
-        checkpoint, step = result.checkpoint, int(result.checkpoint.state.step)
-        run.log("rl", step, result.numbers)
-        watch, events = watch.followed_by({"phase": "rl", "step": step, **result.numbers})
-        run.report(events)
-        before, checkpoint = checkpoint, with_remedies(run, checkpoint, watch)
-        if checkpoint.remedies != before.remedies:
-            tools = tools_after(run, checkpoint)
-        unsound = skipped_in_a_row(unsound, result.numbers.get("skipped_updates"))
-        run.check_updates(checkpoint, unsound, "--learning-rate", result.lesson)
-        if settings.sample_every and (step % settings.sample_every == 0 or step == 1):
-            show_samples(run, step, result.sampled)
-        if step == steps or (settings.eval_every and step % settings.eval_every == 0):
+
+    def __init__(self, run: Run, grace: GracePeriod):
+        self._run = run
+        self._grace = grace
+
+    def make_step(self, checkpoint: Checkpoint) -> Step:
+        """Build the step."""
+        run = self._run
+        self._tools, self._watch = tools_after(run, checkpoint), begin_watch(run, checkpoint)
+        choose_prompts = make_choice(run.config, self._tools.setup.order)
+        run.stopwatch.lap()  # the time until here belongs to no RL step
+
+        def step(checkpoint: Checkpoint) -> StepOutcome:
+            result = one_step(run, self._tools, checkpoint, choose_prompts, self._grace)
+            return StepOutcome(result.checkpoint, result.numbers, result.numbers.get("skipped_updates"), result)
+
+        return step
+
+    def follow(self, outcome: StepOutcome) -> Checkpoint:
+        """Report the alarms of a step, and let the options react to them."""
+        self._watch_row("rl", int(outcome.checkpoint.state.step), outcome.metrics)
+        checkpoint = outcome.checkpoint
+        for option in self._run.setup.options:
+            if option.react is not None:
+                checkpoint = option.react(self._run, checkpoint, self._watch)
+        if checkpoint.journal != outcome.checkpoint.journal:
+            self._tools = tools_after(self._run, checkpoint)
+        return checkpoint
+
+    def evaluate(self, outcome: StepOutcome) -> tuple[Checkpoint, bool]:
+        """Show samples and evaluate, at their intervals and after the last step."""
+        run, checkpoint, step = self._run, outcome.checkpoint, int(outcome.checkpoint.state.step)
+        settings = run.config.run
+        if outcome.details is not None and settings.sample_every and (step % settings.sample_every == 0 or step == 1):
+            show_samples(run, step, outcome.details.sampled)
+        if step == run.config.optimization.steps or (settings.eval_every and step % settings.eval_every == 0):
             checkpoint = evaluate_and_keep_best(run, checkpoint, step)
-            accuracy = required(checkpoint.notes.quality, "notes.quality").accuracy
-            watch, events = watch.followed_by({"phase": "eval", "step": step, "accuracy": accuracy})
-            run.report(events)
-        if step == steps or step % settings.checkpoint_every == 0 or run.saver.has_failed:
-            run.save(LAST, checkpoint)
-        run.stop_if_asked(checkpoint)
-    return checkpoint
+            self._watch_row("eval", step, {"accuracy": required(checkpoint.notes.quality, "notes.quality").accuracy})
+        return checkpoint, False
+
+    def _watch_row(self, phase: str, step: int, metrics: dict[str, float]) -> None:
+        self._watch, events = self._watch.followed_by({"phase": phase, "step": step, **metrics})
+        self._run.report(events)
 
 
-@documented
+def reinforcement(run: Run, grace: GracePeriod) -> Phase:
+    """Return the RL phase.
+
+    Args:
+        run: the run.
+        grace: how long a step may continue after SIGTERM.
+    """
+    functions, config = Reinforcement(run, grace), run.config
+
+    def give_up(skipped: int, outcome: StepOutcome) -> str:
+        step = int(outcome.checkpoint.state.step)
+        return stop_reason(run, "--learning-rate", skipped, step=step, scored_rollout=outcome.details.scored_rollout)
+
+    return Phase(
+        name="rl",
+        steps=config.optimization.steps,
+        done=lambda state: int(state.step),
+        make_step=functions.make_step,
+        give_up=give_up,
+        is_due=lambda done: done == config.optimization.steps or done % config.run.checkpoint_every == 0,
+        enter=partial(enter_rl, run.setup),
+        follow=functions.follow,
+        evaluate=functions.evaluate,
+    )
+
+
+def enter_rl(setup: Setup, checkpoint: Checkpoint) -> Checkpoint:
+    """Turn a checkpoint from before RL into the checkpoint at its beginning."""
+    if int(checkpoint.state.phase) == RL:
+        return checkpoint
+    return checkpoint._replace(state=first_rl_state(setup, checkpoint.state))
+
+
 class Tools(NamedTuple):
-    """Setup and functions with which a step is made."""
+    """The setup and the functions that make a step."""
 
     setup: Setup
-    """What the run uses, with the settings in force."""
-    study: Study
+    """Everything that the run uses, with the current settings."""
+    score_rollout: RolloutScorer
     """Scores a rollout."""
     learn: Learn
     """Makes the updates."""
 
 
-@documented
 class StepResult(NamedTuple):
     """The outcome of a step."""
 
     checkpoint: Checkpoint
-    """The state after it."""
+    """The checkpoint after the step."""
     sampled: Groups
     """All groups that were sampled."""
-    lesson: Lesson
-    """What the updates were computed from."""
+    scored_rollout: ScoredRollout
+    """The rollout that the updates were computed from."""
     numbers: dict[str, float]
-    """Its metrics."""
+    """Metrics of the step."""
 
 
 def one_step(
     run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: ChoosePrompts, grace: GracePeriod
 ) -> StepResult:
-    """Sample, judge and learn once; only the sampling may be given up."""
-    start, version = time.monotonic(), int(checkpoint.state.step)
-    setup, ring = tools.setup, checkpoint.ring
-    sampler = ring[0] if ring else None
+    """Sample, judge and learn once; only sampling and judging may be abandoned after SIGTERM."""
+    start, version, setup = time.monotonic(), int(checkpoint.state.step), tools.setup
+    sampler, _ = sampler_of(setup, checkpoint.state)
     run.display.activity("sampling", compiles=True)
     with grace.within(partial(leave, run, checkpoint)), run.stopwatch.phase("sample"):
         state, history, collected = next_rollout(
-            checkpoint.state,
-            checkpoint.carried,
-            checkpoint.history,
-            config=setup.config,
-            worker=setup.train,
-            algorithm=setup.algorithm,
-            choose_prompts=choose_prompts,
-            params=setup.whole(checkpoint.state.params if sampler is None else sampler),
-            version=sampler_version(version, ring),
+            setup, checkpoint.state, checkpoint.history, checkpoint.carried, choose_prompts
         )
     check_drawn(collected.sampled)
+    return_freed_memory()
     run.display.activity("learning", compiles=True)
     with run.stopwatch.phase("score"):
-        lesson = tools.study(state, collected.groups, sampler)
+        scored_rollout = tools.score_rollout(
+            state, collected.groups, None if sampler is checkpoint.state.params else sampler
+        )
+    return_freed_memory()
     with run.stopwatch.phase("update"):
-        ring = with_newest(ring, state.params, cast_of(setup.policy, setup.base))
-        state, learned = tools.learn(state, lesson)
+        state, learned = tools.learn(state, scored_rollout)
+    return_freed_memory()
     seconds, wanted = time.monotonic() - start, run.config.sampling.prompts
     sampled = rollout_metrics(collected, wanted=wanted, version=version, seconds=seconds)
     numbers = present(learned) | present(sampled) | present(run.stopwatch.lap())
-    after = checkpoint._replace(state=state, history=history, carried=collected.surplus, ring=ring)
-    return StepResult(after, collected.sampled, lesson, numbers)
+    after = checkpoint._replace(state=state, history=history, carried=collected.surplus)
+    return StepResult(after, collected.sampled, scored_rollout, numbers)
 
 
 def tools_after(run: Run, checkpoint: Checkpoint) -> Tools:
-    """Tools for the steps after a checkpoint, until the next remedy."""
-    setup = remedied_setup(run.setup, checkpoint.remedies, own_optimizer=has_own_optimizer(run))
-    return Tools(setup, make_study(setup), make_learner(setup, checkpoint.state))
+    """Build the tools for the steps after a checkpoint, until an option changes a setting."""
+    setup = revised(run.setup, checkpoint)
+    return Tools(setup, make_rollout_scorer(setup), make_learner(setup, checkpoint.state))
 
 
-def remedied_setup(setup: Setup, made: Sequence[Remedied], *, own_optimizer: bool) -> Setup:
-    """Setup of a run after alarms have changed settings.
-
-    Args:
-        setup: what it began with.
-        made: changes so far, the oldest first.
-        own_optimizer: whether the optimiser was passed to `train`; it stays as it is.
-    """
-    if not made:
-        return setup
-    config = apply_remedies(setup.config, made)
-    return setup._replace(config=config, optimizer=setup.optimizer if own_optimizer else policy_optimizer(config))
-
-
-def has_own_optimizer(run: Run) -> bool:
-    """True if the optimiser was passed to `train`."""
-    return "optimizer" in run.folder.config["seams"]
-
-
-def with_remedies(run: Run, checkpoint: Checkpoint, watch: Watch) -> Checkpoint:
-    """The checkpoint with the changes that the alarms of its step call for, which are said and written; all processes call it.
-
-    Args:
-        run: the run.
-        checkpoint: after the step.
-        watch: after the row of the step; that of the first process counts.
-    """
-    if run.config.optimization.remedy != "auto":
-        return checkpoint
-    flags = of_first(np.asarray([alarm in watch.seen for alarm in CURES]))
-    raised = {alarm for alarm, is_raised in zip(CURES, flags, strict=True) if is_raised}
-    raised = curable(raised, own_optimizer=has_own_optimizer(run))
-    step = int(checkpoint.state.step)
-    new = changes(run.config, checkpoint.remedies, raised, step)
-    if not new:
-        return checkpoint
-    remedies = (*checkpoint.remedies, *new)
-    for change in new:
-        compiles = change.setting in OF_OPTIMIZER and step < run.config.optimization.steps
-        run.display.warning(f"remedy: {change}.{' The next step is compiled again.' if compiles else ''}")
-    run.write("the remedies", lambda: run.folder.write_remedies([each._asdict() for each in remedies]))
-    return checkpoint._replace(remedies=remedies)
+def revised(setup: Setup, checkpoint: Checkpoint) -> Setup:
+    """Return the setup after a checkpoint, with the settings that options have changed so far."""
+    for option in setup.options:
+        if option.revise is not None:
+            setup = option.revise(setup, checkpoint)
+    return setup
 
 
 def show_samples(run: Run, step: int, groups: Groups) -> None:

@@ -1,161 +1,205 @@
-"""A run in progress: its setup, folder, display and trackers. Nothing here changes while it runs."""
+"""A run in progress with its setup, folder, display and trackers; and the batch that is saved when the guard stops a run.
 
+That batch is a safetensors file in the run folder, which contains arrays and no code.
+"""
+
+import json
 import shlex
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
+from rljax.algorithms import Past
 from rljax.data.fault import describe as describe_faults
 from rljax.errors import InputError
 from rljax.evaluation.comparison import answer_rows
 from rljax.evaluation.greedy import evaluate
+from rljax.files import atomic_write
 from rljax.models import count_parameters
 from rljax.models.quantization import matrix_shapes
-from rljax.parallel import any_host, on_first
-from rljax.records import documented, required
+from rljax.ops.unpublished.reward_history import RewardHistory
+from rljax.parallel import on_first, return_freed_memory
+from rljax.records import required
+from rljax.rewards.protocol import forms_of
+from rljax.rollout.groups import from_dict, to_dict
 from rljax.tasks import task_name
-from rljax.tracking.alarms import Event, Watch, watch_rows
-from rljax.tracking.display import Display
-from rljax.tracking.phase_times import Stopwatch
+from rljax.tracking.alarms import Watch, watch_rows
+from rljax.tracking.display_text import CORRECT
 from rljax.tracking.rows import read_metrics
-from rljax.tracking.run_folder import Mark, RunFolder
-from rljax.tracking.trackers import Trackers
+from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints
-from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint, Quality
-from rljax.training.checkpoints.full_disk import DiskWriter
-from rljax.training.checkpoints.saver import Saver
+from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint, quality_of
 from rljax.training.config import TrainConfig
-from rljax.training.interrupt import Interrupted, StopRequest
-from rljax.training.lesson import Lesson
-from rljax.training.metrics import Numbers
-from rljax.training.monitoring.guard import MOST_SKIPPED, check_drawn, unsound_text
+from rljax.training.guard import check_drawn, unsound_text
 from rljax.training.objective.algorithm import reward_weights
+from rljax.training.parts.reward import code_of_training
+from rljax.training.phase import Harness
+from rljax.training.scored_rollout import ScoredRollout
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
-from rljax.training.stopped_batch import StoppedBatch, write_batch
+
+NAME = "stopped_batch.safetensors"
+"""Name of the batch's file in the run folder."""
+FORMAT = "rljax stopped batch 3"
+GROUPS, PAST = "groups", "past"
+
+
+class StoppedBatch(NamedTuple):
+    """The batch from which a run was learning when it was stopped."""
+
+    scored_rollout: ScoredRollout
+    """The rollout that the updates were computed from."""
+    step: int
+    """Number of RL steps done."""
+    checkpoint: int
+    """Number of the checkpoint with the parameters, in `checkpoints/last`."""
+    weights: Mapping[str, float] | None
+    """Weights of the rewards, if the algorithm reads several rewards separately; otherwise None."""
+
+
+def write_batch(folder: RunFolder, kept: StoppedBatch) -> Path:
+    """Write a batch into the folder of its run, replacing an earlier one, and return the path of the file."""
+    scored_rollout = kept.scored_rollout
+    numbers = {
+        "step": kept.step,
+        "checkpoint": kept.checkpoint,
+        "progress": scored_rollout.progress,
+        "weights": kept.weights,
+    }
+    notes = {"format": FORMAT} | {name: json.dumps(value) for name, value in numbers.items()}
+    past = {} if scored_rollout.past is None else {PAST: scored_rollout.past.memory._asdict()}
+    tree = {GROUPS: to_dict(scored_rollout.groups)} | past
+    arrays = {name: np.ascontiguousarray(array) for name, array in flatten(tree).items()}
+    path = folder.path / NAME
+    atomic_write(path, save(arrays, metadata=notes))
+    return path
+
+
+def read_batch(path: Path) -> StoppedBatch:
+    """Read a batch that `write_batch` wrote.
+
+    Raises:
+        InputError: the file is missing, or is not a batch.
+    """
+    if not path.is_file():
+        raise InputError(
+            f"There is no batch {str(path)!r}: it is written when a run stops because loss or gradient was not finite, or an "
+            "update far too large."
+        )
+    try:
+        with safe_open(path, framework="numpy") as file:
+            notes = {} if file.metadata() is None else file.metadata()
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
+        if notes.get("format") != FORMAT:
+            raise InputError(
+                f"{str(path)!r} is not a batch of a stopped run that this version can read: its format is {notes.get('format')!r}, "
+                f"but must be {FORMAT!r}."
+            )
+        return _batch_from(nest(arrays), {name: json.loads(text) for name, text in notes.items() if name != "format"})
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{str(path)!r} cannot be read as the batch of a stopped run ({error}).") from error
+
+
+def _batch_from(tree: Mapping[str, Any], numbers: Mapping[str, Any]) -> StoppedBatch:
+    """Build the batch from the arrays and the metadata of its file."""
+    groups = from_dict(tree[GROUPS])
+    past = Past(RewardHistory(**tree[PAST]), groups.prompt_ids) if PAST in tree else None
+    scored_rollout = ScoredRollout(groups, float(numbers["progress"]), past)
+    return StoppedBatch(scored_rollout, int(numbers["step"]), int(numbers["checkpoint"]), numbers["weights"])
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
+    """Return the arrays of nested dicts by path.
+
+    Example:
+        >>> list(flatten({"a": {"b": np.ones(1)}, "c": np.ones(1)}))
+        ['a/b', 'c']
+    """
+    found: dict[str, np.ndarray] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            found |= flatten(value, f"{prefix}{json_name(name)}/")
+        else:
+            found[f"{prefix}{json_name(name)}"] = value
+    return found
+
+
+def json_name(name: str) -> str:
+    """Encode a name without slashes, because a reward part may have any name; `nest` decodes it."""
+    return json.dumps(name).replace("/", "\\u002f")[1:-1]
+
+
+def nest(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Build nested dicts from the result of `flatten`.
+
+    Example:
+        >>> list(nest(flatten({"a": {"b/c": np.ones(1)}}))["a"])
+        ['b/c']
+    """
+    tree: dict[str, Any] = {}
+    for path, array in arrays.items():
+        *folders, name = (json.loads(f'"{part}"') for part in path.split("/"))
+        place = tree
+        for part in folders:
+            place = place.setdefault(part, {})
+        place[name] = array
+    return tree
+
 
 HELDOUT_KEPT = 1000
-"""Number of held-out answers that are written down before and after RL."""
+"""Number of held-out answers that are saved before and after RL."""
 
 
-@documented
 @dataclass(frozen=True)
-class Run:
-    """A run in progress."""
+class Run(Harness):
+    """A run of reinforcement learning in progress."""
 
     setup: Setup
     """Everything that the run uses."""
-    folder: RunFolder
-    """Files of the run."""
-    display: Display
-    """Shows progress on the screen."""
-    trackers: Trackers
-    """Log metrics and samples."""
-    stop: StopRequest
-    """Whether a signal has asked the run to stop."""
-    disk: DiskWriter
-    """Repeats writes that meet a full disk."""
-    saver: Saver
-    """Writes the checkpoints beside the steps."""
-    stopwatch: Stopwatch
-    """Measures the phases of the RL steps."""
 
     @property
     def config(self) -> TrainConfig:
         """The settings."""
         return self.setup.config
 
-    def save(self, which: str, checkpoint: Checkpoint) -> None:
-        """Begin to write a checkpoint as `which`, the last or the best one; arrays of it may be donated afterwards.
 
-        The best one is without the old parameters, which only a resumed run reads.
-        """
-        self.display.activity("saving")
-        marks: dict[str, Mark] = {}
-        with self.stopwatch.phase("save"):
-            self.write("the metrics", lambda: marks.update(self.folder.marks()))
-            self.saver.save(which, checkpoint if which == LAST else checkpoint._replace(ring=()), marks)
+def stop_reason(
+    run: Run, learning_rate: str, skipped: int, *, step: int = 0, scored_rollout: ScoredRollout | None = None
+) -> str:
+    """Explain why a run without sound updates stops, and what to do.
 
-    def write(self, what: str, work: Callable[[], object]) -> None:
-        """Have the first process write something, once there is room for it; all processes call it.
-
-        Args:
-            what: its name, for messages: "the metrics".
-            work: writes it; a failure leaves nothing of it.
-        """
-        on_first(lambda: self.disk.attempt(what, work))
-
-    def check_updates(self, checkpoint: Checkpoint, skipped: int, learning_rate: str, lesson: Lesson | None = None) -> None:
-        """Save and stop after too many training steps in a row without a sound update.
-
-        Args:
-            checkpoint: as it was before these steps, but for its counters.
-            skipped: number of these steps.
-            learning_rate: the flag that sets their learning rate.
-            lesson: what the last of them learned from; it is kept for `rljax debug`.
-
-        Raises:
-            InputError: there were too many.
-        """
-        if skipped < MOST_SKIPPED:
-            return
-        self.save(LAST, checkpoint)
-        self.saver.wait()
-        if lesson is not None:
-            number, _ = checkpoints.newest_whole(self.folder.checkpoints / LAST)
-            weights = reward_weights(self.setup.algorithm, self.setup.train)
-            kept = StoppedBatch(lesson, int(checkpoint.state.step), number, weights)
-            self.write("the batch", lambda: write_batch(self.folder, kept))
-        path = shlex.quote(str(self.folder.path))
-        debug = "" if lesson is None else f" `rljax debug {path}` names the term, the row and the token that caused it."
-        raise InputError(unsound_text(skipped, learning_rate, path) + debug)
-
-    def log(self, phase: str, step: int, numbers: Numbers) -> None:
-        """Log and show the metrics of a training step; all processes call it."""
-        self.record(phase, step, numbers)
-        self.display.update(step, numbers)
-
-    def record(self, phase: str, step: int, numbers: Numbers) -> None:
-        """Log metrics; all processes call it, because the first one, which has the trackers, may stop while it waits for room."""
-        on_first(lambda: self.trackers.log(phase, step, numbers))
-
-    def report(self, events: Sequence[Event]) -> None:
-        """Say which alarms were raised and cleared: on the screen, in the log and in `alarms.jsonl`; all processes call it.
-
-        Args:
-            events: those that the first process has found; what others pass is not written.
-        """
-        for event in events:
-            say = self.display.warning if event.what == "raised" else self.display.message
-            say(event.text())
-        rows = [event.to_json() for event in events]
-        on_first(lambda: self.disk.attempt("the alarms", lambda: self.folder.add_alarms(rows)) if rows else None)
-
-    def stop_if_asked(self, checkpoint: Checkpoint) -> None:
-        """If the run was asked to stop: save, show how to resume, and raise.
-
-        Raises:
-            Interrupted: after the save.
-        """
-        if any_host(self.stop.requested):
-            self.save(LAST, checkpoint)
-            self.saver.wait()
-            say_stopped(self, "Stopped. Everything up to the last finished step is saved.")
-            raise Interrupted
-
-
-def say_stopped(run: Run, text: str) -> None:
-    """Say that a run was stopped, and how to go on."""
-    run.display.finish([text])
-    run.display.commands("To go on:", [resume_command(run.folder)])
+    Args:
+        run: the run; the checkpoint before these steps is on the disk.
+        learning_rate: the flag that sets the learning rate of these steps.
+        skipped: number of steps without a sound update.
+        step: number of RL steps done.
+        scored_rollout: the rollout of the last of these steps; it is saved for `rljax debug`.
+    """
+    path = shlex.quote(str(run.folder.path))
+    text = unsound_text(skipped, learning_rate, path)
+    if scored_rollout is None:
+        return text
+    number, _ = checkpoints.newest_whole(run.folder.checkpoints / LAST)
+    weights = reward_weights(run.setup.algorithm, run.setup.train)
+    kept = StoppedBatch(scored_rollout, step, number, weights)
+    run.write("the batch", lambda: write_batch(run.folder, kept))
+    return f"{text} `rljax debug {path}` names the term, the row and the token that caused it."
 
 
 def begin_watch(run: Run, checkpoint: Checkpoint) -> Watch:
-    """Watch of the rows that are written already, and the files of alarms and remedies that belong to them.
+    """Start the watch over alarms from the rows written so far, and restore the files of alarms and options accordingly.
 
-    Only the first host has one; the others get an empty one.
+    Only the first host has a watch; the others get an empty one.
     """
     watches: list[Watch] = []
 
@@ -163,54 +207,63 @@ def begin_watch(run: Run, checkpoint: Checkpoint) -> Watch:
         path = run.folder.metrics
         watch, events = watch_rows(read_metrics(path) if path.is_file() and path.stat().st_size else [])
         run.disk.attempt("the alarms", lambda: run.folder.write_alarms([event.to_json() for event in events]))
-        remedies = [change._asdict() for change in checkpoint.remedies]
-        run.disk.attempt("the remedies", lambda: run.folder.write_remedies(remedies))
+        for option in run.setup.options:
+            if option.restart is not None:
+                run.disk.attempt(f"the {option.name}", partial(option.restart, run, checkpoint))
         watches.append(watch)
 
     on_first(begin)
     return watches[0] if watches else Watch()
 
 
-def resume_command(folder: RunFolder) -> str:
-    """Command that resumes a run, or a call if the run needs arguments that only a call can pass."""
+def resume_command(folder: RunFolder, config: TrainConfig) -> str:
+    """Return the command that resumes a run, or a call if the run needs arguments that only a call can pass."""
     needed = folder.config.get("seams", ())
+    is_code = bool(code_of_training(config))
     if not needed:
-        return f"rljax train --resume {shlex.quote(str(folder.path))}"
-    arguments = "".join(f", {name}={name}" for name in needed)
+        return f"rljax train --resume {shlex.quote(str(folder.path))}{' --trust' * is_code}"
+    arguments = "".join([*(f", {name}={name}" for name in needed), ", trust=True" * is_code])
     return f"rljax.train(resume={str(folder.path)!r}{arguments})"
 
 
 def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Checkpoint:
-    """Evaluate, log the result, and save the checkpoint if its mean reward is the best so far.
+    """Evaluate, log the result, and save the checkpoint if its `best_metric` is the best so far; see `Quality.beats`.
 
-    The answers before RL and after its last step are kept in `heldout.jsonl`.
+    The answers before RL and after its last step are saved in `heldout.jsonl`.
 
     Returns:
-        The checkpoint with the result in its notes.
+        The checkpoint, with the result in its notes.
 
     Raises:
-        InputError: the parameters are broken.
+        InputError: the parameters are broken, or the evaluation has no `best_metric`.
     """
     run.display.activity("answering held-out problems", compiles=True)
     start = time.monotonic()
     evaluation = evaluate(run.setup.heldout, run.setup.whole(checkpoint.state.params))
+    return_freed_memory()
     check_drawn(evaluation.groups)
     metrics = evaluation.metrics() | {"seconds": time.monotonic() - start}
+    quality = quality_of(metrics, run.config.run.best_metric or evaluation.best_metric)
+    after = checkpoint._replace(notes=checkpoint.notes.evaluated(quality, step))
+    is_best = after.notes.best_step == step and after.notes.best_quality == quality
+    metrics |= {"is_best": float(is_best)}
     run.record("eval", step, metrics)
+    if evaluation.groups.rollout.correct is not None:  # an environment may or may not report it
+        run.display.measuring(CORRECT)
     run.display.evaluated(step, metrics)
+    if quality.counts:
+        run.display.message(f"step {step}: held-out answers: {quality.counts}")
     if step in (0, run.config.optimization.steps):
         valid = required(evaluation.groups.rollout.valid, "rollout.valid")[:HELDOUT_KEPT, 0]
         answers = run.setup.heldout.shown(evaluation.groups, HELDOUT_KEPT)
         run.write("the held-out answers", lambda: run.folder.add_heldout(answer_rows(answers, valid.tolist(), step)))
-    quality = Quality(metrics["accuracy"], metrics["reward"])
-    after = checkpoint._replace(notes=checkpoint.notes.evaluated(quality, step))
-    if after.notes.best_step == step and after.notes.best_quality == quality:
+    if is_best:
         run.save(BEST, after)
     return after
 
 
 def nothing_to_learn(config: TrainConfig, own_parts: Collection[str]) -> str | None:
-    """Advice for a run that can hardly learn: set a model, or a warm start for the random weights; None if it lacks nothing."""
+    """Return advice for a run from random weights without a warm start, which can hardly learn; None for other runs."""
     if config.model.path is not None or config.warm_start.steps or set(own_parts) & {"policy", "reward", "environment"}:
         return None
     return (
@@ -241,8 +294,10 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
         f"model {model}: {count_parameters(all_params):,} parameters, {config.model.dtype}",
         f"devices {jax.device_count()} x {kind}{hosts}{over}",
         f"run folder {folder.path}",
-        "what a number means: rljax explain NUMBER",
+        "what a metric means: rljax explain METRIC",
     ]
+    if setup.train.environment is None:
+        lines[2:2] = [f"reward {name} reads {form}" for name, form in forms_of(setup.train.judge.reward).items()]
     if setup.base is not None:
         below = "" if config.adapter.quantize is None else f", on a model in {config.adapter.quantize}"
         learns = f"{count_parameters(state.params):,} parameters that learn"

@@ -1,8 +1,9 @@
-"""Build everything that a run uses from its configuration. Errors in it are found here, before anything is written."""
+"""Build everything that a run uses from its configuration. Errors in the configuration are found here, before files are written."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from functools import reduce
+from typing import Any, NamedTuple
 
 import optax
 from jax.sharding import Mesh
@@ -16,6 +17,7 @@ from rljax.data.prompts import (
     PromptStream,
     check_has_token,
     encode_prompts,
+    lost_in_chats,
     right_pad_demonstrations,
 )
 from rljax.data.tokenizer import Tokenizer
@@ -24,40 +26,36 @@ from rljax.models import Params, Policy
 from rljax.models.adapters import Base
 from rljax.parallel import check_rows, make_mesh
 from rljax.parallel.memory import agreed_device_bytes
-from rljax.records import documented
 from rljax.rewards.calling import Progress
-from rljax.rollout import RolloutWorker, Sequences
+from rljax.rollout import RolloutWorker
+from rljax.rollout.environment import environment_of, prompts_for
+from rljax.rollout.judging import Patience
 from rljax.training.config import TrainConfig
-from rljax.training.controller import add_entropy_bonus, check_controller
-from rljax.training.memory.memory_check import check_room
-from rljax.training.memory.microbatch import rows_at_once
+from rljax.training.memory_plan import check_room, rows_at_once
 from rljax.training.objective.algorithm import (
     add_correction,
     check_algorithm,
     check_features,
     check_judges,
     make_algorithm,
+    misfits,
     settings_for,
 )
-from rljax.training.objective.anchor import SAMPLES
-from rljax.training.objective.auxiliary import make_examples
 from rljax.training.objective.critic import Critic, make_critic
-from rljax.training.objective.freezing import check_freeze, with_frozen, without_frozen
-from rljax.training.objective.optimizer import policy_optimizer
-from rljax.training.objective.reference import check_reference
-from rljax.training.objective.teacher import Teacher, make_teacher
+from rljax.training.objective.optimizer import check_freeze, policy_optimizer, with_frozen, without_frozen
+from rljax.training.option import Frozen, Option
 from rljax.training.parts.adapter import make_base, merge_adapter
 from rljax.training.parts.policy import chosen_policy
-from rljax.training.parts.problems import anchor_problems, check_images, make_stream, problems_of_run
+from rljax.training.parts.problems import check_images, make_stream, problems_of_run
 from rljax.training.parts.reward import make_step_reward, reward_groups
 from rljax.training.parts.seams import BUILT_IN, Seams, check_parts
-from rljax.training.parts.tokenizer import make_tokenizer
+from rljax.training.parts.tokenizer import make_tokenizer, unused_generation_settings
+from rljax.training.scoring import Compare, Score, make_score, make_supervised_score, scores_alone
 from rljax.training.worker import make_worker
 
 
-@documented
 class Setup(NamedTuple):
-    """Everything that a run uses; nothing here changes while it runs."""
+    """Everything that a run uses; nothing here changes during the run."""
 
     config: TrainConfig
     """The settings."""
@@ -68,13 +66,11 @@ class Setup(NamedTuple):
     policy: Policy
     """The model."""
     optimizer: optax.GradientTransformation
-    """The policy's optimiser in RL."""
+    """The policy's optimizer in RL."""
     critic: Critic | None
     """The critic's model and the source of its parameters, if the algorithm has a critic."""
-    teacher: Teacher | None
-    """The teacher, if the algorithm learns from one."""
     base: Base | None
-    """The model below the adapter, if an adapter is trained."""
+    """The model under the adapter, if an adapter is trained."""
     tokenizer: Tokenizer
     """Tokenizer of prompts and responses."""
     demonstrations: Demonstrations | None
@@ -84,25 +80,43 @@ class Setup(NamedTuple):
     heldout: RolloutWorker
     """Answers held-out prompts greedily, and judges the answers."""
     prompt_length: int
-    """Number of token slots of a prompt."""
+    """Number of token slots per prompt."""
     order: PromptStream
     """Order of the training prompts."""
     faults: Sequence[Fault]
     """Bad rows of the dataset, if they do not stop the run."""
-    anchor: RolloutWorker | None = None
-    """Samples responses to the problems that the policy is to keep solving, if it is held to its first parameters."""
-    omissions: Sequence[str] = ()
-    """Good rows that are not used: how many, and why."""
-    examples: Sequences | None = None
-    """What the auxiliary loss is computed on, if there is one."""
+    omissions: Sequence[str]
+    """Messages about good rows that are not used: how many, and why."""
+    compare: Compare
+    """Scores the response tokens in an update."""
+    supervised_score: Score
+    """Scores the tokens of demonstrations."""
+    frozen: Frozen
+    """Arrays that an update reads and never changes, by name."""
+    own_optimizer: bool = False
+    """Whether the optimizer was passed to `train`."""
+    options: tuple[Option, ...] = ()
+    """The optional parts of the run."""
+    teacher: Any = None
+    """The teacher, in a run of distillation."""
+
+    def with_option(self, option: Option) -> "Setup":
+        """Return a setup with one more option."""
+        return self._replace(options=(*self.options, option))
 
     def whole(self, params: Params | None) -> Params:
-        """The policy's parameters from those that are trained: as they are, or an adapter merged into its base; None: the base."""
+        """Return the policy's full parameters from the trained ones, merging an adapter into its base; None gives the base."""
+        if self.base is None:
+            return params
         return merge_adapter(self.base, params, self.config, mesh=self.mesh, policy=self.policy)
 
     def rows_at_once(self, responses: int) -> int:
-        """Rows of a micro-batch in an update on so many responses."""
+        """Return the number of rows per micro-batch in an update on this many responses."""
         return rows_at_once(self.config, self.mesh, self.prompt_length, responses)
+
+    def patient(self, patience: Patience) -> "Setup":
+        """Return a setup that calls a failing reward or environment again."""
+        return self._replace(train=self.train.patient(patience), heldout=self.heldout.patient(patience))
 
     def watched(self, progress: Progress) -> "Setup":
         """Return a setup that reports the progress of judging to `progress`."""
@@ -118,33 +132,37 @@ def _check_sizes(config: TrainConfig, mesh: Mesh) -> None:
 
 
 def checked_algorithm(config: TrainConfig, seams: Seams) -> tuple[TrainConfig, Algorithm]:
-    """The algorithm with the parts that the settings add, and the settings that fit it.
+    """Return the settings adapted to the algorithm, and the algorithm with its correction.
 
     Raises:
         InputError: the algorithm cannot work with the settings.
     """
     algorithm = add_correction(make_algorithm(config) if seams.algorithm is None else seams.algorithm, config)
-    check_controller(config, algorithm, own_optimizer=seams.optimizer is not None)
-    algorithm = add_entropy_bonus(algorithm, config)
     config = settings_for(config, algorithm)
     check_algorithm(algorithm, config)
-    check_reference(algorithm, config)
     return config, algorithm
 
 
-def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
+Install = Callable[[Setup], Setup]
+"""Adds an option to a setup if the settings ask for it."""
+
+
+def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequence[Install] = ()) -> Setup:
     """Build everything that a run uses.
 
     Args:
         config: the settings.
         seams: parts that replace built-in ones.
+        installers: functions that add the optional parts, in order; `rljax.options.INSTALLERS` are the built-in ones.
 
     Raises:
-        InputError: something cannot work; the message says what to change.
+        InputError: the settings or the parts cannot work; the message says what to change.
     """
+    if config.reward.environment or config.reward.environment_options:
+        seams = seams._replace(environment=environment_of(config, seams.environment))
     check_parts(seams)
     mesh = make_mesh(config.devices.replicas, config.devices.fsdp, config.devices.tensor)
-    # before anything that could fail on one host alone, for which the others would wait
+    # before anything that could fail on only one host, because the others would then wait for it
     available = agreed_device_bytes(mesh)
     config, algorithm = checked_algorithm(config, seams)
     _check_sizes(config, mesh)
@@ -155,70 +173,108 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     frozen = config.optimization.freeze
     optimizer = None if seams.optimizer is None else without_frozen(seams.optimizer, frozen)
     problems = problems_of_run(config, seams)
+    if seams.environment is not None:
+        problems = prompts_for(problems, seams.environment, tokenizer)
     train, heldout = (encode_answerable(config, part, tokenizer) for part in (problems.train, problems.heldout))
     prompt_length = max(map(len, train.tokens + heldout.tokens))
-    drawn = prompt_length if seams.engine is None else None
+    frozen_policy = with_frozen(policy, frozen)
+    built = policy_optimizer(config) if optimizer is None else optimizer
+    shapes = planned_setup(config, algorithm, mesh, frozen_policy, built, installers, own_optimizer=optimizer is not None)
+    own_length = prompt_length if seams.engine is None else None
     left = check_room(
         config,
         algorithm,
         policy,
         mesh,
         available,
-        prompt_length=drawn,
+        prompt_length=own_length,
         optimizer=optimizer,
         environment=seams.environment,
+        options=shapes.options,
     )
     worker = make_worker(config, seams, mesh, policy, tokenizer, train, prompt_length, problems, left=left)
     check_judges(algorithm, config, worker)
     step_reward = make_step_reward(algorithm, config)
     if step_reward is not None and seams.environment is not None:
         raise InputError(
-            f"environment: it judges whole turns, and {config.algorithm.name} learns from the reward of each reasoning step; got "
-            "both. Choose another algorithm, or leave the environment out."
+            f"environment: it judges complete turns, and {config.algorithm.name} learns from the reward of each reasoning step; "
+            "got both. Choose another algorithm, or leave the environment out."
         )
-    return Setup(
-        config=config,
-        algorithm=algorithm,
-        mesh=mesh,
-        policy=with_frozen(policy, frozen),
-        optimizer=policy_optimizer(config) if optimizer is None else optimizer,
+    base = make_base(config, policy, mesh, is_own=seams.policy is not None)
+    setup = planned_setup(config, algorithm, mesh, frozen_policy, built, own_optimizer=optimizer is not None)._replace(
         critic=make_critic(algorithm, config, policy, mesh, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id),
-        base=make_base(config, policy, mesh, is_own=seams.policy is not None),
-        teacher=make_teacher(algorithm, config, policy, tokenizer, mesh),
+        base=base,
         tokenizer=tokenizer,
         demonstrations=make_demonstrations(config, train, tokenizer, prompt_length),
         train=replace(
             worker,
             judge=worker.judge._replace(step_reward=step_reward),
-            compares_with_greedy=algorithm.greedy_advantage is not None,
+            compares_with_greedy=algorithm.needs("greedy_rewards"),
             reward_groups=reward_groups(config, worker),
         ),
         heldout=replace(worker, prompts=heldout).greedy(),
         prompt_length=prompt_length,
         order=make_stream(config, train.problems),
         faults=problems.faults,
-        anchor=make_anchor_worker(config, tokenizer, worker),
-        omissions=problems.omissions,
-        examples=make_examples(config, train, tokenizer, prompt_length),
+        omissions=[*problems.omissions, *notes_on_model(config, train.problems, tokenizer)],
+        frozen={} if base is None else {"base": base},
     )
+    return reduce(lambda setup, install: install(setup), installers, setup)
 
 
-def make_anchor_worker(config: TrainConfig, tokenizer: Tokenizer, worker: RolloutWorker) -> RolloutWorker | None:
-    """Worker that draws from the whole policy on the problems that it is to keep solving; None without an anchor."""
-    if config.algorithm.anchor is None:
-        return None
-    prompts = encode_answerable(config, anchor_problems(config, most=SAMPLES), tokenizer)
-    return replace(worker, prompts=prompts).drawn_with(top_k=None, top_p=None)
+def notes_on_model(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> list[str]:
+    """List where the run deviates from the data and from the model's folder."""
+    lost = lost_in_chats(problems, tokenizer, chat=config.model.chat)
+    return [*lost, *unused_generation_settings(config, tokenizer), *misfits(config)]
+
+
+def planned_setup(
+    config: TrainConfig,
+    algorithm: Algorithm,
+    mesh: Mesh,
+    policy: Policy,
+    optimizer: optax.GradientTransformation,
+    installers: Sequence[Install] = (),
+    *,
+    own_optimizer: bool = False,
+) -> Setup:
+    """Return the setup of a run without data and parameters, to compute the shapes of its state and updates.
+
+    Its `tokenizer` is None, which tells an option that there is no data.
+    """
+    absent: Any = None
+    setup = Setup(
+        config=config,
+        algorithm=algorithm,
+        mesh=mesh,
+        policy=policy,
+        optimizer=optimizer,
+        critic=None,
+        base=None,
+        tokenizer=absent,
+        demonstrations=None,
+        train=absent,
+        heldout=absent,
+        prompt_length=0,
+        order=absent,
+        faults=(),
+        omissions=(),
+        compare=scores_alone(make_score(policy, config.sampling.temperature)),
+        supervised_score=make_supervised_score(policy, config.sampling.temperature),
+        frozen={},
+        own_optimizer=own_optimizer,
+    )
+    return reduce(lambda setup, install: install(setup), installers, setup)
 
 
 def encode_problems(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> EncodedPrompts:
-    """Token ids of the prompts that are not too long; images in them are whole."""
+    """Return the token ids of the prompts that are not too long, after checking that images in them are complete."""
     check_images(config.model, problems)
     return encode_prompts(problems, tokenizer, max_length=config.data.max_prompt_tokens, chat=config.model.chat)
 
 
 def encode_answerable(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> EncodedPrompts:
-    """Token ids of the prompts that are not too long, at least one of each prompt."""
+    """Return the token ids of the prompts that are not too long, after checking that each prompt has at least one token."""
     prompts = encode_problems(config, problems, tokenizer)
     for problem, tokens in zip(prompts.problems, prompts.tokens, strict=True):
         check_has_token(problem, tokens)
@@ -228,7 +284,7 @@ def encode_answerable(config: TrainConfig, problems: Sequence[Problem], tokenize
 def make_demonstrations(
     config: TrainConfig, prompts: EncodedPrompts, tokenizer: Tokenizer, prompt_length: int
 ) -> Demonstrations | None:
-    """Token ids of the demonstrations; None without a warm start."""
+    """Return the token ids of the demonstrations; None without a warm start."""
     if not config.warm_start.steps:
         return None
     budget = config.sampling.max_response_tokens

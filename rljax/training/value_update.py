@@ -14,31 +14,31 @@ from rljax.algorithms.value_head import ValueHead
 from rljax.errors import InputError
 from rljax.models import Packed, Params
 from rljax.parallel import accumulate
-from rljax.records import documented, required
+from rljax.records import required
 from rljax.rollout import Layout, Sequences
 from rljax.sharing import shared
 from rljax.training.config import TrainConfig
+from rljax.training.guard import is_sound, skip_count, where_sound
 from rljax.training.metrics import CriticMetrics
-from rljax.training.monitoring.guard import is_sound, skip_count, where_sound
 from rljax.training.objective.critic import Critic
+from rljax.training.scoring import on_sequences
 from rljax.training.state import Places, TrainState, places
-from rljax.training.update import has_responses, jit_step, on_sequences, rows_of
+from rljax.training.update import has_responses, jit_step, rows_of
 
 
-@documented
 class ValueSchedule(NamedTuple):
-    """Division of a rollout into critic updates."""
+    """How a rollout is divided into critic updates."""
 
     minibatches: int
     """Number of updates in one pass, each on one mini-batch."""
     passes: int
-    """Passes over the rollout; the number of updates is minibatches x passes."""
+    """Number of passes over the rollout; the number of updates is minibatches x passes."""
 
 
 def value_schedule(algorithm: Algorithm, config: TrainConfig) -> ValueSchedule:
     """Fit the algorithm's number of critic updates per rollout to the number of prompts.
 
-    U updates are gcd(P, U) mini-batches in U / gcd(P, U) passes: 12 updates on 32 prompts are 3 passes over 4 mini-batches.
+    U updates on P prompts are U / gcd(P, U) passes over gcd(P, U) mini-batches: 12 updates on 32 prompts are 3 passes over 4.
     """
     prompts = config.sampling.prompts
     updates = config.optimization.minibatches * required(algorithm.critic, "algorithm.critic").updates
@@ -52,7 +52,7 @@ def _values(critic: Critic) -> Callable[[Params, Packed], Float[Array, "B T"]]:
 
 
 def make_values(critic: Critic, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Float[np.ndarray, "B T"]]:
-    """Compile `(params, sequences) -> values [B, T]` without gradient, `rows` at a time; a host array."""
+    """Compile `(params, sequences) -> values [B, T]` without gradients, `rows` rows at a time; the values are a host array."""
     compiled = on_sequences(_values(critic.stripped()), mesh, rows)
 
     def values(params: Params, sequences: Sequences) -> Float[np.ndarray, "B T"]:
@@ -64,18 +64,18 @@ def make_values(critic: Critic, mesh: Mesh, rows: int) -> Callable[[Params, Sequ
 def make_value_step(
     algorithm: Algorithm, critic: Critic, optimizer: optax.GradientTransformation, state: TrainState, mesh: Mesh
 ) -> Callable[[TrainState, Layout, Batch[Array]], tuple[TrainState, CriticMetrics]]:
-    """Compile one optimiser update of the critic.
+    """Compile one optimizer update of the critic.
 
     Args:
-        algorithm: the algorithm whose value loss is minimised.
+        algorithm: the algorithm whose value loss is minimized.
         critic: the critic's model and head.
         optimizer: turns the gradient into an update.
-        state: an example of the placed state.
+        state: a placed state, for its shapes and shardings.
         mesh: the devices that hold the state.
 
     Returns:
-        `(state, layout, batch) -> (state, metrics)`; the old state is donated. Where the update is not sound, the new
-        state is the old one.
+        `(state, layout, batch) -> (state, metrics)`; the old state is donated. If the update is not sound, the new
+        state equals the old one.
     """
     return _value_program(algorithm, critic.stripped(), optimizer, places(state), mesh)
 

@@ -1,4 +1,4 @@
-"""The worker that draws and judges responses, made from the settings."""
+"""Build the worker that samples and judges responses, from the settings."""
 
 from jax.sharding import Mesh
 
@@ -9,7 +9,7 @@ from rljax.models import Policy
 from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
 from rljax.rollout.stopping import Decode
 from rljax.training.config import TrainConfig
-from rljax.training.memory.cache_memory import decode_slots
+from rljax.training.memory_plan import decode_slots
 from rljax.training.parts.problems import Problems
 from rljax.training.parts.reward import make_reward, own_reward
 from rljax.training.parts.seams import Seams
@@ -24,8 +24,8 @@ def check_vocabulary(policy: Policy, tokenizer: Tokenizer) -> None:
     """
     if tokenizer.vocab_size > policy.vocab_size:
         raise InputError(
-            f"The tokenizer has {tokenizer.vocab_size} tokens and the model only {policy.vocab_size}; give the tokenizer that "
-            "belongs to the model."
+            f"The tokenizer has ids up to {tokenizer.vocab_size - 1} and the model only {policy.vocab_size} tokens; use the "
+            "tokenizer that belongs to the model."
         )
 
 
@@ -65,11 +65,11 @@ def make_worker(
         seams: parts that replace built-in ones.
         mesh: the devices.
         policy: the model.
-        tokenizer: of prompts and responses.
-        prompts: prompts that can be sampled.
-        prompt_length: number of token slots of a prompt.
+        tokenizer: tokenizer of prompts and responses.
+        prompts: the encoded prompts of the worker.
+        prompt_length: number of token slots per prompt.
         problems: all problems, for a reward model that needs their chat messages.
-        left: bytes of each device for the cache of the built-in engine; None if they are not known.
+        left: bytes per device for the cache of the built-in engine; None if unknown.
 
     Raises:
         InputError: a part cannot work with the others.
@@ -84,16 +84,22 @@ def make_worker(
         prompts=prompts,
         prompt_length=prompt_length,
         sampling=make_sampling(config, tokenizer),
-        judge=Judge(tokenizer, reward, messages=config.reward.messages, max_failure_share=config.reward.max_failure_share),
+        judge=Judge(
+            tokenizer,
+            reward,
+            messages=config.reward.messages,
+            seconds=config.reward.seconds,
+            max_failure_share=config.reward.max_failure_share,
+        ),
         environment=seams.environment,
     )
 
 
 def make_sampling(config: TrainConfig, tokenizer: Tokenizer) -> Sampling:
-    """Sampling settings of training responses.
+    """Return the sampling settings of training responses.
 
     Raises:
-        InputError: a stop string has a special token, or a stop id is not that of a token.
+        InputError: a stop string contains a special token, or no token has one of the stop ids.
     """
     sampling = config.sampling
     check_no_special_token(tokenizer, sampling.stop)
@@ -104,4 +110,5 @@ def make_sampling(config: TrainConfig, tokenizer: Tokenizer) -> Sampling:
         top_k=sampling.top_k,
         top_p=sampling.top_p,
         stop=sampling.stop,
+        kept=sampling.sampling_mask,
     )

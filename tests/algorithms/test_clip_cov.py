@@ -112,7 +112,8 @@ def test_a_normalisation_gives_cut_tokens_no_advantage_again():
 def advantage_of_parts(parts, **options):
     algorithm = BY_NAME["gdpo"]()
     if options:
-        algorithm = algorithm._replace(parts_advantage=partial(algorithm.parts_advantage, **options))
+        credit = algorithm.advantage
+        algorithm = algorithm._replace(advantage=credit._replace(function=partial(credit.function, **options)))
     rollout = rollout_of(LOGP)._replace(reward_parts={name: jnp.array(part) for name, part in parts.items()})
     return np.asarray(prepare(algorithm, rollout).advantage).reshape(P, G, T)[..., 0]
 

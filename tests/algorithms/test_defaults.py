@@ -24,7 +24,7 @@ DEFAULTS = {
     "clip_cov": {"share": 2e-4, "lower": 1.0, "upper": 5.0, "clip": 1.0, **ZSCORE},
     "dapo": {"clip_low": 0.2, "clip_high": 0.28, "max_length": 20480, "cache": 4096, **ZSCORE},
     "dapo_grpo": {"clip_low": 0.2, "clip_high": 0.28, "beta": 0.01, **ZSCORE},
-    "dppo": {"threshold": 0.15, "cap": 20.0, **ZSCORE},
+    "dppo": {"threshold": 0.15, "cap": 5.0},
     "dr_grpo": {"max_length": 3000, "clip": 0.2},
     "forking_tokens": {"share": 0.2, "clip_low": 0.2, "clip_high": 0.28, "max_length": 20480, "cache": 4096, **ZSCORE},
     "gdpo": {"clip": 0.2, **ZSCORE},
@@ -113,7 +113,9 @@ def test_every_default_has_its_source_and_every_deviation_is_named(name):
         ("reinforce_pp", ("Eq. 1 of version 9", "a mean over the tokens of each response", "Eqs. 5 and 7")),
         ("reinforce_pp_baseline", ("Eq. 1 of version 9", "Eqs. 5 and 7")),
         ("rloo", ("Section 2.3",)),
-        ("t1", ("whose equations were not found",)),
+        ("t1", ("at second hand", "equations were not found")),
+        ("vc_ppo", ("at second hand", "not confirmed")),
+        ("dppo", ("Section 5.2", "Appendix C.1", "verl's default is 20")),
     ],
 )
 def test_what_a_second_reading_of_the_sources_found_is_told(name, words):

@@ -218,6 +218,22 @@ def test_targets_that_are_all_the_same_leave_nothing_to_explain(reward, factor):
     assert explained_variance_of(value_loss(algorithm, rows(jnp.arange(12.0)), batch)[1]) == 0
 
 
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_the_rounding_of_the_values_is_nothing_to_explain(reward):
+    """Targets of λ = 1 are outcomes, but computed as advantage plus value, and so up to a rounding."""
+    algorithm = BY_NAME["vapo"]()
+    values = np.random.default_rng(0).normal(size=(8, 4, 60)).astype(np.float32)
+    mask = np.ones(values.shape, bool)
+    rollout = Rollout(
+        mask=mask, behaviour_logp=-np.ones_like(values), rewards=np.full((8, 4), reward, np.float32), values=values
+    )
+    batch = prepare(algorithm, rollout)
+    assert np.ptp(batch.value_target) > 0
+    assert explained_variance_of(value_loss(algorithm, jnp.asarray(values.reshape(32, 60)), batch)[1]) == 0
+    mixed = prepare(algorithm, rollout._replace(rewards=np.eye(8, 4, dtype=np.float32)))
+    assert explained_variance_of(value_loss(algorithm, mixed.value_target, mixed)[1]) > 0.99
+
+
 @pytest.mark.usefixtures("x64")
 def test_a_batch_without_tokens_costs_nothing():
     rollout = Rollout(
@@ -246,7 +262,7 @@ def test_a_term_reads_the_log_probability_that_it_asks_for(name):
         policy_logp=jnp.where(mask, -2.0, jnp.nan),
     )
     algorithm = BY_NAME["grpo"](beta=0.0)._replace(
-        denominator=lambda logp, mask: jnp.where(mask, 2 * logp, 0.0),
+        denominator=lambda logp, behaviour_logp, mask: jnp.where(mask, 2 * logp, 0.0),
         terms=(Term("read", 1.0, lambda inputs: inputs._asdict()[name], needs=name),),
     )
     batch = prepare(algorithm, rollout)

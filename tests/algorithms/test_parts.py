@@ -122,9 +122,9 @@ DEFAULTS = {
     "advantage=batch_normalized": {"eps": 1e-8, "ddof": 0},
     "advantage=pass_at_k_credit": {"k": 2},
     "advantage=pass_at_k_leave_one_out": {"k": 2},
-    "rollout_advantage=reliability_quality": {"floor": 0.01},
-    "kind_advantage=hierarchical": {"local_weight": 0.7},
-    "step_advantage=plan_and_answer": {"plan_weight": 1},
+    "advantage=reliability_quality": {"floor": 0.01},
+    "advantage=hierarchical": {"local_weight": 0.7},
+    "advantage=plan_and_answer": {"plan_weight": 1},
     "keep_group=difficulty_window": {"low": 0.2, "high": 0.8},
     "keep_tokens=critical": {"share": 0.2},
     "normalize=batch": {"eps": 1e-8, "ddof": 0},
@@ -182,21 +182,20 @@ def test_a_word_names_a_part_and_its_numbers():
         (
             "dapo",
             ["surrogat=rank"],
-            "there are no parts for the slot 'surrogat'; there are some for outcome_reward, advantage",
+            "there are no parts for the slot 'surrogat'; did you mean 'surrogate_mask'. There are some for outcome_reward",
         ),
-        ("dapo", ["advantage=ranks"], "advantage has no part 'ranks'; it has centered, normalized"),
+        ("dapo", ["advantage=ranks"], "advantage has no part 'ranks'; did you mean 'rank'. It has centered, normalized"),
         ("dapo", ["advantage=rank,eps=1"], "advantage=rank has no number 'eps'; it has none"),
-        ("dapo", ["advantage=normalized,ep=1"], "has no number 'ep'; it has eps, ddof"),
+        ("dapo", ["advantage=normalized,ep=1"], "has no number 'ep'; did you mean 'eps'. It has eps, ddof"),
         ("dapo", ["weights=token_mean", "weights=sequence_mean"], "two parts for one slot"),
         ("dapo", ["advantage=rank", "rollout_advantage=length_quality"], "two parts for one slot"),
         ("dapo", ["critic.advantage=offset_decayed"], "has no critic"),
         ("vapo", ["critic.advantage=offset_decayed"], "λ follows the length"),
-        ("ppo", ["advantage=rank"], "learns from critic, and has no place for advantage=rank"),
+        ("ppo", ["advantage=rank"], "learns from the critic, and has no place for advantage=rank"),
         ("gkd", ["advantage=rank"], "learns from a teacher"),
-        ("on_policy_distillation", ["advantage=rank"], "learns from teacher_advantage"),
+        ("on_policy_distillation", ["advantage=rank"], "learns from a teacher, and has no place"),
         ("gkd", ["log_ratio=sequence"], "learns from no advantage, so log_ratio=sequence would change nothing"),
-        ("gdpo", ["outcome_reward=rule"], "parts_advantage does not read the whole reward"),
-        ("vapo_grpo", ["rollout_advantage=length_quality"], "learns from advantage and critic"),
+        ("gdpo", ["outcome_reward=rule"], "advantage does not read the whole reward"),
         (
             "dapo",
             ["term=entropy", "term=entropy,coefficient=1"],
@@ -229,8 +228,8 @@ def test_a_part_without_a_place_is_refused(name, words, message):
         ("dppo", ["log_ratio=sequence"], "log_ratio=sequence would not leave tokens out"),
         ("dapo", ["log_ratio=sequence", "surrogate_mask=binary_kl"], "belongs to the whole response"),
         ("dapo", ["surrogate_mask=binary_kl", "log_ratio=sequence"], "belongs to the whole response"),
-        ("ppo", ["log_ratio=sequence"], "what the algorithm's critic says of single tokens is lost"),
-        ("on_policy_distillation", ["log_ratio=sequence"], "what the algorithm's teacher_advantage says"),
+        ("ppo", ["log_ratio=sequence"], "what the algorithm's advantage says of single tokens is lost"),
+        ("on_policy_distillation", ["log_ratio=sequence"], "what the algorithm's advantage says"),
         ("clip_cov", ["log_ratio=sequence"], "what the algorithm's keep_tokens says"),
         ("dapo_grpo", ["log_ratio=sequence"], "what the algorithm's bonus says"),
         ("dapo", ["keep_tokens=critical"], "gives all tokens of a response the same one; take one with a critic"),
@@ -262,12 +261,26 @@ def test_a_part_next_to_one_that_gives_it_a_meaning_is_taken(name, words):
 
 
 def test_a_part_takes_the_place_of_the_credit_that_there_is():
-    record = with_parts(BY_NAME["reinforce_pp"](), ["rollout_advantage=length_quality"])
-    assert record.token_advantage is None
-    assert record.rollout_advantage is not None
+    part = part_named("advantage", "length_quality")
+    assert with_parts(BY_NAME["reinforce_pp"](), [part.word]).advantage == part.value()
     mixed = with_parts(BY_NAME["vapo_grpo"](), ["advantage=rank"])
     assert mixed.advantage is part_named("advantage", "rank").function
     assert mixed.critic is not None
+
+
+@pytest.mark.parametrize(
+    ("former", "name"),
+    [
+        ("rollout_advantage", "length_quality"),
+        ("rollout_advantage", "reliability_quality"),
+        ("kind_advantage", "hierarchical"),
+        ("step_advantage", "plan_and_answer"),
+    ],
+)
+def test_former_names_of_slots_are_taken(former, name):
+    assert read_part(f"{former}={name}") == read_part(f"advantage={name}")
+    needs = with_parts(DAPO, [f"{former}={name}"]).advantage.needs
+    assert needs == part_named("advantage", name).value().needs
 
 
 @pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"gepo", "t1"}))
@@ -305,7 +318,7 @@ def test_rewards_of_a_rule_are_plus_and_minus_one(rollout):
 
 
 def test_responses_weigh_by_length_in_the_baseline(rollout):
-    record = with_parts(BY_NAME["dr_grpo"](max_length=T), ["rollout_advantage=length_quality"])
+    record = with_parts(BY_NAME["dr_grpo"](max_length=T), ["advantage=length_quality"])
     weights = 1 / jnp.sqrt(rollout.mask.sum(-1).astype(jnp.float32))
     expected = weighted_centered(rollout.rewards, weights, valid=rollout.valid)
     np.testing.assert_allclose(
@@ -315,7 +328,7 @@ def test_responses_weigh_by_length_in_the_baseline(rollout):
 
 def test_responses_weigh_by_the_agreement_of_their_rewards(rollout):
     """Against a loop: the inverse variance of the raters that have an opinion, 0 for fewer than two of them."""
-    record = with_parts(DR_GRPO, ["rollout_advantage=reliability_quality,floor=0.05"])
+    record = with_parts(DR_GRPO, ["advantage=reliability_quality,floor=0.05"])
     raters = np.stack([np.asarray(rollout.reward_parts[name]) for name in ("first", "second", "third")], -1)
     rewards, valid = np.asarray(rollout.rewards, np.float64), np.asarray(rollout.valid)
     expected = np.zeros((P, G))
@@ -328,21 +341,18 @@ def test_responses_weigh_by_the_agreement_of_their_rewards(rollout):
         baseline = sum(w * r for w, r in zip(weights, rewards[p], strict=True)) / sum(weights)
         expected[p] = np.where(valid[p], rewards[p] - baseline, 0)
     np.testing.assert_allclose(prepare(record, rollout).advantage[:, 0], expected.reshape(-1), atol=1e-6)
-    for parts in (None, {"reward": rollout.rewards}):
-        with pytest.raises(ValueError, match=r"needs two rewards of each response or more, got [01]"):
-            prepare(record, rollout._replace(reward_parts=parts))
+    with pytest.raises(ValueError, match=r"needs two rewards of each response or more, got 1"):
+        prepare(record, rollout._replace(reward_parts={"reward": rollout.rewards}))
 
 
 def test_responses_are_compared_within_the_kind_of_their_problem(rollout):
-    record = with_parts(DR_GRPO, ["kind_advantage=hierarchical,local_weight=0.75"])
+    record = with_parts(DR_GRPO, ["advantage=hierarchical,local_weight=0.75"])
     rewards, valid = np.asarray(rollout.rewards, np.float64), np.asarray(rollout.valid)
     for p, i in zip(*np.nonzero(valid), strict=True):
         local = np.mean([rewards[q, j] for q, j in zip(*np.nonzero(valid), strict=True) if KINDS[q] == KINDS[p]])
         expected = rewards[p, i] - 0.75 * local - 0.25 * rewards[valid].mean()
         np.testing.assert_allclose(prepare(record, rollout).advantage[p * G + i, 0], expected, atol=1e-6)
-    with pytest.raises(
-        ValueError, match=r"rollout.kinds must be given: the algorithm compares the responses to problems of one"
-    ):
+    with pytest.raises(ValueError, match=r"rollout.kinds must be given: the algorithm's slot advantage"):
         prepare(record, rollout._replace(kinds=None))
 
 
@@ -368,13 +378,9 @@ def test_lambda_falls_with_the_entropy_where_the_error_is(rollout):
         for u in range(t, mask[p, i].sum()):
             lambda_ = 0.95 * np.exp(-0.5 * (u - t) / 6) * (1 - 0.4 * complexity[p, i, u])
             expected[p, i, t] += lambda_ ** (u - t) * errors[p, i, u]
-    critic = record.critic
-    found = critic.complexity(rollout.behaviour_entropy, rollout.mask)
-    np.testing.assert_allclose(found, complexity, rtol=1e-6)
-    np.testing.assert_allclose(
-        critic.advantage(rewards, rollout.values, rollout.mask, complexity=found), expected, atol=1e-5
-    )
-    with pytest.raises(ValueError, match=r"rollout.behaviour_entropy must be given: the algorithm reads the entropy"):
+    found = record.critic.credit.function(rewards, rollout.values, rollout.mask, rollout.behaviour_entropy)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    with pytest.raises(ValueError, match=r"rollout.behaviour_entropy must be given: the algorithm's slot"):
         prepare(record, rollout._replace(behaviour_entropy=None))
 
 

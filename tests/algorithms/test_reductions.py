@@ -12,6 +12,7 @@ import pytest
 from rljax.algorithms import ABLATIONS, BY_NAME, Algorithm, Rollout, dapo_ladder, loss, value_loss, without
 from rljax.algorithms import prepare as prepare_eagerly
 from rljax.ops.gae import gae
+from rljax.ops.group import group_centered
 from rljax.ops.surrogate import clipped
 from rljax.ops.weights import overlong_filter, sequence_mean, token_mean
 
@@ -181,7 +182,7 @@ def test_all_tokens_as_forking_tokens_are_dapo(rollout):
 
 def test_dppo_without_bounds_is_importance_sampling(rollout):
     free = BY_NAME["dppo"](threshold=math.inf, cap=1e9)
-    theirs = BY_NAME["cispo"](clip_high=1e9)
+    theirs = BY_NAME["cispo"](clip_high=1e9)._replace(advantage=group_centered)
     assert_same(descend(free, rollout), descend(theirs, rollout))
     bounded = BY_NAME["dppo"](threshold=0.0, cap=1e9)
     _, slope = descend(bounded, rollout)

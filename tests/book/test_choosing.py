@@ -10,9 +10,8 @@ import pytest
 from small_cli import printed, refused
 
 from rljax.algorithms import BY_NAME
-from rljax.book.choosing import FREE, Evidence, Facts, recommend, table, weigh_verdict
-from rljax.book.choosing_rules import ALGORITHMS, PARTS
-from rljax.book.claims import claim_files
+from rljax.book.choosing import ALGORITHMS, FREE, PARTS, Evidence, Facts, recommend, table, weigh_verdict
+from rljax.book.claims import claim_names, read_claim
 from rljax.book.trainer_experiments import trainer_experiments
 from rljax.cli import parse
 from rljax.cli.recommend import _evidence_of_trainer, recommendation_text
@@ -40,7 +39,7 @@ def test_every_rule_is_the_first_in_its_own_case(rule):
 
 def test_every_fact_matters_and_every_claim_is_there():
     assert {where.fact for rule in RULES for where in rule.where} | set(FREE) == {field.name for field in fields(Facts)}
-    assert {claim for rule in RULES for claim in rule.claims} <= {*claim_files(), *trainer_experiments()}
+    assert {claim for rule in RULES for claim in rule.claims} <= {*claim_names(), *trainer_experiments()}
     of_trainer = trainer_experiments()
     cited = [(rule, name) for rule in RULES for name in rule.claims if name in of_trainer]
     assert all(_evidence_of_trainer(of_trainer[name], rule.choice, rule.claims[name]).verdict for rule, name in cited)
@@ -48,6 +47,14 @@ def test_every_fact_matters_and_every_claim_is_there():
     assert {name for rule in PARTS for name in rule.algorithms} <= {rule.choice for rule in ALGORITHMS}
     assert not ALGORITHMS[-1].where
     assert all(ALGORITHMS[:-1][at].where for at in range(len(ALGORITHMS) - 1))
+
+
+def test_no_rule_is_advised_against_its_own_experiments():
+    """A claim that a rule rests on may be open, but not contradicted; the reverse for one against it."""
+    verdicts = {name: read_claim(name).verdict for name in claim_names()}
+    bearings = [(rule.case, name, bears) for rule in RULES for name, bears in rule.claims.items() if name in verdicts]
+    assert len(bearings) > 20
+    assert [entry for entry in bearings if entry[2] == "for" and verdicts[entry[1]] == "contradicted"] == []
 
 
 SITUATIONS = [
@@ -136,7 +143,7 @@ def test_without_flags_it_asks_nothing_and_says_what_it_took_for_granted(capsys)
     assert "length      1024 (default)" in text
     assert "Algorithm: dapo" in text
     assert "supports    dynamic_sampling: " in text
-    assert "contradicts soft_overlong: " in text
+    assert "is open     soft_overlong: " in text
     assert " \\\n        --algorithm dapo" in text
     assert "rljax train --model Qwen/Qwen3-0.6B" in text
 

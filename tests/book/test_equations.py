@@ -4,13 +4,14 @@ import ast
 import inspect
 import pkgutil
 import re
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
 
 from rljax.algorithms import BY_NAME
 from rljax.book import equations as book
+from rljax.testing.oracles import OBJECTIVES
 
 ROOT = Path(__file__).resolve().parents[2]
 OPS = {book.read_op(function).name: function for function in book.public_ops()}
@@ -104,8 +105,9 @@ def test_op_is_named_in_its_test(name):
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_algorithm_is_named_in_its_test(name):
-    assert re.search(rf"\b{name}\b", TEXT[book.read_algorithm(name, BY_NAME[name]).test])
+def test_the_test_of_an_algorithm_compares_it_with_its_oracle(name):
+    assert name in OBJECTIVES
+    assert "objective = OBJECTIVES[name]" in TEXT[book.read_algorithm(name, BY_NAME[name]).test]
 
 
 def test_entry_holds_the_contents_of_the_docstring():
@@ -172,3 +174,19 @@ def test_names_in_the_documentation_lead_somewhere(name):
     text = inspect.getdoc(OPS[name] if name in OPS else BY_NAME[name])
     for dotted in re.findall(r"`(rljax(?:\.\w+)+)`", " ".join(text.split())):
         assert pkgutil.resolve_name(dotted), dotted
+
+
+def test_every_equation_has_a_role_and_its_module_one():
+    entries = book.equations()
+    found = book.by_role(entries)
+    assert list(found)[:5] == ["Advantage", "Ratio", "Loss", "Weights", "KL"]
+    assert sorted(entry.name for group in found.values() for entry in group) == sorted(entry.name for entry in entries)
+    modules = [module for named in book.ROLES.values() for module in named]
+    assert len(modules) == len(set(modules))
+    assert set(modules) == {name.partition(".")[0] for name in OPS}
+
+
+def test_a_module_without_a_role_is_refused():
+    entry = book.read_op(OPS["gae.gae"])
+    with pytest.raises(ValueError, match="'gea' has no role"):
+        book.role_of(replace(entry, name="gea.gae"))

@@ -7,7 +7,16 @@ import pytest
 from PIL import Image
 
 from rljax.algorithms import BY_NAME
-from rljax.book.genealogy import NOTHING, UNDATED, Change, changes, genealogy, genealogy_text, paper_of
+from rljax.book.genealogy import (
+    NOTHING,
+    UNDATED,
+    Change,
+    changes,
+    genealogy,
+    genealogy_text,
+    paper_of,
+    what_advantage_reads,
+)
 from rljax.book.genealogy_picture import draw_genealogy, laid_out
 from rljax.book.slots import Filling, fillings, table
 from rljax.errors import InputError
@@ -67,10 +76,16 @@ def test_no_older_algorithm_is_nearer_than_the_parent():
     def other_functions(found):
         return sum(c.before.function != c.after.function and not c.slot.startswith("terms.") for c in found)
 
+    def other_reading(*names):
+        read = {what_advantage_reads(BY_NAME[name]()) for name in names}
+        return len(read) > 1 and None not in read
+
     held, order = {name: fillings(BY_NAME[name]()) for name in BY_NAME}, list(DESCENTS)
     for place, name in enumerate(order[1:], 1):
         older = [other for other in order[:place] if (other in TAUGHT) == (name in TAUGHT)] or order[:place]
-        distances = {other: other_functions(changes(held[other], held[name])) for other in older}
+        distances = {
+            other: other_functions(changes(held[other], held[name])) + other_reading(other, name) for other in older
+        }
         assert distances[DESCENTS[name].parent] == min(distances.values())
 
 

@@ -3,12 +3,14 @@
 import ast
 import re
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import rljax
 from rljax.book.uses import names_of_ops
+from rljax.lazy import LazyTable
 
 PACKAGE = Path(rljax.__file__).parent
 ROOTS = ("cli", "training")
@@ -19,9 +21,7 @@ UNREACHED = {
     "categorical.c51_projection": "The critic's targets are whole returns, of which it is `two_hot`, the head of that name.",
     "divergence.entropy": "A model computes it over parts of the vocabulary, so that all logits never exist at once.",
     "gae.decoupled_gae": "The slots `advantage` and `target` of a critic are its two halves.",
-    "ratio.group_expectation_log_denominator_unnormalized": "It underflows beyond short responses; GEPO takes the normalised one.",
     "ratio.group_expectation_log_ratio": "The slots `denominator` and `log_ratio` of GEPO are its two halves.",
-    "ratio.group_expectation_log_ratio_unnormalized": "It underflows beyond short responses; GEPO takes the normalised one.",
     "selection.rl_kl_from_pass_rate": "It says why a window of difficulty helps, and nothing is decided by it.",
     "shaping.weighted_composite": "`--reward-weights` is the same on the host, with opinions left out.",
     "unpublished.mixture.constitutional_sum": "`--reward A,constitution:FILE` is the same sum on the host.",
@@ -80,9 +80,11 @@ def resolved(symbol: Symbol) -> Symbol | None:
 
 
 def references(symbol: Symbol) -> set[Symbol]:
-    """What the definition of a name refers to by a name, as `module.name`, or as text `module:name`."""
+    """What the definition of a name refers to by a name, as `module.name`, as text `module:name`, or as a table of such texts."""
     module, name = symbol
-    found = set()
+    table = vars(import_module(module)).get(name)
+    sources_of_table = table.sources.values() if isinstance(table, LazyTable) else ()
+    found = {resolved((source.partition(":")[0], source.partition(":")[2])) for source in sources_of_table}
     for node in (node for statement in definitions(module)[name] for node in ast.walk(statement)):
         if isinstance(node, ast.Name):
             found.add(resolved((module, node.id)))

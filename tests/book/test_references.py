@@ -9,7 +9,8 @@ from rljax.book.equations import equations
 from rljax.book.references import ENTRY, cited, references
 
 PACKAGE = Path(__file__).resolve().parents[2] / "rljax"
-TEXT = "\n".join(file.read_text(encoding="utf-8") for file in sorted(PACKAGE.rglob("*.py")))
+FILES = sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.toml")])
+TEXT = "\n".join(file.read_text(encoding="utf-8") for file in FILES)
 IDS = sorted(set(re.findall(r"\b[12]\d[01]\d\.\d{5}\b", TEXT)))
 WITHOUT_DOCUMENT = {
     "correction.two_sided_importance_weight",

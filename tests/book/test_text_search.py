@@ -4,8 +4,7 @@ import pytest
 
 from rljax.algorithms import BY_NAME
 from rljax.book.equations import equations
-from rljax.book.ideas import IDEAS
-from rljax.book.text_search import WEIGHTS, content_words, search, stem, words
+from rljax.book.text_search import IDEAS, WEIGHTS, content_words, search, stem, words
 
 ENTRIES = {entry.name: entry for entry in equations()}
 

@@ -5,13 +5,13 @@ from functools import partial
 import pytest
 
 from rljax.algorithms import BY_NAME, Algorithm
-from rljax.algorithms.algorithm import CREDIT
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.book.slots import SIZES, Filling, filling, fillings, table
 from rljax.book.uses import BY_FLAG, calls_of_ops, calls_of_records, names_of_ops, ops_in, slots, users, uses
 from rljax.ops import group, ratio, surrogate, weights
 from rljax.ops.divergence import k2, k3
-from rljax.training.objective import optimizer, reference
+from rljax.options import kl_target, moving_reference
+from rljax.training.objective import optimizer
 
 
 def closed_over(function):
@@ -104,7 +104,7 @@ def test_every_algorithm_has_an_op_in_each_of_the_four_slots_that_all_have():
     for name in BY_NAME:
         found = {use.slot for use in uses(name)}
         assert {"log_ratio", "surrogate", "weights"} <= found
-        assert found & {*CREDIT, "critic.advantage", "teacher_divergence"}, name
+        assert found & {"advantage", "critic.advantage", "teacher_divergence"}, name
 
 
 def test_users_are_the_map_turned_round():
@@ -121,14 +121,19 @@ def test_users_are_the_map_turned_round():
 
 
 def test_the_flags_call_what_the_trainer_calls():
-    called = {*ops_in(reference.make_adapt), *ops_in(reference.make_move), *ops_in(optimizer.falling_schedule)}
+    called = {
+        *ops_in(kl_target.install),
+        *ops_in(moving_reference.make_average),
+        *ops_in(moving_reference.make_restart),
+        *ops_in(optimizer.falling_schedule),
+    }
     assert called == {op for flag in BY_FLAG for op in calls_of_records()[flag]} | {"divergence.ema_update"}
 
 
 def test_parts_are_users():
     used = users(calls_of_records())
     assert used["unpublished.group_baseline.rank_based"] == ("--with advantage=rank",)
-    assert used["unpublished.schedule.warmup_cosine"] == ("--schedule cosine",)
+    assert used["unpublished.schedule.warmup_cosine"] == ("--schedule quarter_cosine",)
 
 
 def test_ops_that_ops_call():

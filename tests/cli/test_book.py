@@ -2,14 +2,16 @@
 
 import io
 import json
+import re
 
 import pytest
 
 from rljax.algorithms import BY_NAME
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.algorithms.parts import PARTS
+from rljax.book.claims_summary import LABELS, SIGNS, SUMMARY
 from rljax.book.equations import equations
-from rljax.book.errata import Evidence, errata
+from rljax.book.errata import ERRATA, Evidence
 from rljax.book.slots import table
 from rljax.book.text_search import search
 from rljax.cli import main
@@ -65,6 +67,21 @@ def test_the_index_has_every_name_summary_source_and_test(index):
         assert " ".join(f"{entry.summary} [{entry.source}]".split()) in words
         assert entry.test in words
     assert f"{len(equations())} equations." in words
+
+
+def test_the_index_begins_with_the_most_used_and_has_the_roles_in_order(index):
+    first, *rest = index.split("\n\nAdvantage\n=========\n")
+    assert len(rest) == 1
+    counts = [int(count) for count in re.findall(r"\[(\d+)\s+algorithms\]", first)]
+    assert len(counts) == 10
+    assert counts == sorted(counts, reverse=True)
+    used = [names["used by"] for names in links().values() if "used by" in names]
+    assert counts[0] == max(sum(name in BY_NAME for name in names) for names in used)
+    places = [
+        index.index(f"\n{role}\n{'=' * len(role)}\n")
+        for role in ("Advantage", "Ratio", "Loss", "Weights", "KL", "Algorithms")
+    ]
+    assert places == sorted(places)
 
 
 def test_an_entry_has_its_formula_source_and_links(capsys):
@@ -152,7 +169,7 @@ def test_algorithms_are_listed_with_their_options(capsys):
 def test_an_algorithm_slot_by_slot(capsys):
     text = printed(capsys, "algorithms", "dapo")
     assert "        surrogate: clipped low=0.2 high=0.28 [surrogate.clipped]\n" in text
-    assert "    grew from   grpo\n    grew into   forking_tokens\n" in text
+    assert "    nearest     grpo, the earlier algorithm with the most equal slots" in text
     assert "    changes to grpo\n        surrogate: low=0.2 high=0.2 → low=0.2 high=0.28\n" in text
     assert "--correction" not in text
     assert "reward_kl, with the option beta: [divergence.kl_in_reward]" in printed(capsys, "algorithms", "rloo")
@@ -209,13 +226,13 @@ def test_what_cannot_be_printed_together_is_refused(arguments, capsys, tmp_path,
 @pytest.mark.parametrize("holds", [True, False])
 def test_errata_and_their_exit_code(holds, capsys, monkeypatch):
     """The counterexamples themselves run in tests/book/test_errata.py."""
-    entries = [(errata()[0], Evidence("1 + 1 = 2", holds)), (errata()[1], None)]
+    entries = [(ERRATA[0], Evidence("1 + 1 = 2", holds)), (ERRATA[1], None)]
     monkeypatch.setattr("rljax.book.errata.run_all", lambda: entries)
     code = 0 if holds else 1
     assert main(["errata"]) == code
     text = " ".join(capsys.readouterr().out.split())
-    assert f"1 + 1 = 2. {'Refuted' if holds else 'NOT refuted'}." in text
-    assert f"2 errata: {int(holds)} of 1 counterexamples refute their claims; 1 entries have only a source." in text
+    assert f"1 + 1 = 2. {'The readings differ' if holds else 'They do NOT differ'}." in text
+    assert f"2 errata: {int(holds)} of 1 examples show what their entries say; 1 entries have only a source." in text
     assert main(["errata", "--json"]) == code
     rows = json.loads(capsys.readouterr().out)
     assert [(row["computed"], row["refuted"]) for row in rows] == [("1 + 1 = 2", holds), (None, None)]
@@ -255,3 +272,15 @@ def test_a_query_of_spaces_is_the_index(index):
     assert stream.getvalue() == index
     with pytest.raises(InputError, match="No equation has 'qqqq'"):
         show_equations("qqqq", stream)
+
+
+def test_claims_begin_with_ten_lines_and_a_key(capsys):
+    lines = printed(capsys, "claims").splitlines()
+    first = lines[:10]
+    assert [line.split()[0] for line in first] == list(LABELS)
+    assert lines[10] == ""
+    assert lines[11].split("  ") == [f"{sign} {verdict}" for verdict, sign in SIGNS.items()]
+    assert max(map(len, lines)) <= 80
+    verdicts = {row["name"]: row["verdict"] for row in json.loads(printed(capsys, "claims", "--json"))}
+    for line, claims in zip(first, SUMMARY.values(), strict=True):
+        assert line.split()[1:] == [f"{SIGNS[verdicts[name]]}{name}" for name in claims]

@@ -7,7 +7,7 @@ import pytest
 from small_cli import printed, refused
 
 from rljax import load_config
-from rljax.cli import starting_config
+from rljax.cli import main, starting_config
 from rljax.cli.starting import Settings, start_from_flags
 from rljax.tasks import TASKS
 from rljax.tasks.sums import SumsConfig
@@ -97,7 +97,7 @@ def test_a_python_experiment_is_a_file_too(tmp_path, capsys):
         ("steps: 3\noptimization: {steps: 4}\n", "settings.yaml:2 sets steps again; .*settings.yaml:1 sets it already"),
         ("quiet: true\nprompts: 5\nminibatches: 2\n", "settings.yaml:2: minibatches=2 does not divide prompts=5"),
         ("steps: [1\n", "settings.yaml:2 is not YAML"),
-        ("- steps\n", "settings.yaml:1 must hold settings as `name: value`"),
+        ("- steps\n", "settings.yaml:1 must have settings as `name: value`"),
         ("data: 3\n", "settings.yaml:1: data is a group of settings"),
         ("algorithm: dado\n", "algorithm 'dado' is unknown"),
         ("dataset: x.jsonl\noperands: [2, 3]\n", r"settings.yaml:1: Both a dataset \('x.jsonl'\) and a generated task"),
@@ -180,3 +180,18 @@ def test_the_help_of_task_names_every_task():
     shown = inspect.getsource(Settings)
     assert [name for name in TASKS if f"'{name}" not in shown] == []
     assert "--task list" not in shown, "it is no task, but an error"
+
+
+def test_code_that_only_the_config_of_a_run_names_needs_trust(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        f"import os\nos.mkdir({str(tmp_path / 'executed')!r})\ndef judge(completions): return [0.0]\n"
+    )
+    config = TrainConfig.flat(reward=f"{tmp_path / 'mine.py'}:judge", algorithm=f"{tmp_path / 'mine.py'}:own")
+    path = file(tmp_path, json.dumps(config.to_json() | {"seams": []}), "config.json")
+    refused(capsys, r"executes .*mine\.py:judge and .*mine\.py:own.*--trust", "config", "--config", str(path))
+    refused(capsys, r"executes .*mine\.py:own, which", "train", "--config", str(path), "--reward", "exact")
+    assert not (tmp_path / "executed").exists()
+    assert main(["config", "--config", str(path), "--reward", "exact", "--algorithm", "grpo"]) == 0
+    assert not (tmp_path / "executed").exists()
+    refused(capsys, "it has judge", "config", "--config", str(path), "--trust")
+    assert (tmp_path / "executed").exists()

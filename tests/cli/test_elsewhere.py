@@ -1,34 +1,101 @@
-"""Names of other libraries: every one of ours in the table exists, and the page and the table are equal."""
+"""Names of other libraries: each exists there, every one of ours in the table exists, and page and table are equal."""
 
+import inspect
+import re
 from pathlib import Path
 
 import pytest
 
+import rljax
 from rljax.algorithms import BY_NAME
+from rljax.algorithms.parts import part_named
 from rljax.cli import COMMANDS, main
-from rljax.cli.elsewhere import IN_COMMAND, SHORT, TABLE, as_markdown, foreign_names, ours_for, plain
+from rljax.cli.elsewhere import absent, as_markdown, foreign_names, ours_for, peer_settings, plain, tables
 from rljax.cli.flags import flags_of, known_flags
 from rljax.cli.starting import Settings
 from rljax.training.config import TrainConfig
-from rljax.training.config.algorithm_options import option_names
+from rljax.training.config.algorithm import option_names
 
+TABLES = tables()
 PAGE = Path(__file__).resolve().parents[2] / "notebooks" / "coming_from.md"
 FLAGS = known_flags(COMMANDS["train"][0], TrainConfig())
 
 
-@pytest.mark.parametrize("ours", [*(row.ours for row in TABLE), *SHORT.values()])
+def refusal(capsys) -> str:
+    """What a refused command said, on one line."""
+    return " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("ours", [*(row.ours for row in TABLES.settings), *TABLES.short.values()])
 def test_what_the_table_answers_can_be_typed(ours):
-    flag, *rest = ours.split()
-    assert flag in FLAGS
-    for word in rest if flag == "--algorithm-options" else ():
+    call = re.fullmatch(r"rljax\.train\((\w+)=.*\)", ours)
+    if call:
+        assert call[1] in inspect.signature(rljax.train).parameters
+        return
+    command, *rest = ours.removeprefix("rljax ").split()
+    flags = flags_of(COMMANDS[command][0]) if command in COMMANDS else FLAGS
+    assert {word for word in (command, *rest) if word.startswith("--")} <= flags
+    for word in rest if command == "--algorithm-options" else ():
         assert any(word.split("=")[0] in option_names(algorithm) for algorithm in BY_NAME)
+    if command == "--with":
+        part_named(*rest[0].split("="))
+    if command == "--algorithm":
+        assert not rest or rest[0] in BY_NAME
 
 
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.ours)
-def test_every_name_of_another_library_is_answered(row):
-    for _, name in foreign_names(row):
-        assert ours_for(name).startswith(row.ours)
-        assert ours_for(name.replace("_", "-")).startswith(row.ours)
+@pytest.mark.parametrize("row", TABLES.settings, ids=lambda row: row.ours)
+def test_every_name_of_another_library_exists_there_and_is_answered(row):
+    for library, name in foreign_names(row):
+        assert plain(name) in peer_settings()[library]
+        assert ours_for(name) is not None
+        assert ours_for(name.replace("_", "-")) == ours_for(name)
+
+
+def test_a_setting_of_another_library_that_has_no_counterpart_is_explained():
+    """All 1,100 settings of the peers are answered with ours, or with a page that exists and has room for them."""
+    for library, names in peer_settings().items():
+        for name in names:
+            answer = ours_for(name) or absent(name)
+            assert answer is not None, name
+            page = re.search(r"see notebooks/(\w+\.md)\.$", answer)
+            assert name in map(plain, TABLES.short) or library in answer or page is None
+            assert page is None or (PAGE.parent / page[1]).is_file()
+    assert len(set().union(*peer_settings().values())) > 900
+    assert absent("no-such-setting") is None
+
+
+@pytest.mark.parametrize(
+    ("flag", "answer"),
+    [
+        ("--use-vllm", "TRL has it; rljax has no such setting: sampling and training are one program"),
+        ("--max-turns", "verifiers has it"),
+        ("--num_rollouts", "use --group-size"),
+        ("--done-right", "did you mean|`rljax train --help-all` lists all"),
+    ],
+)
+def test_flags_of_other_libraries_are_answered_on_the_command_line(flag, answer, capsys):
+    assert main(["train", flag, "2"]) == 2
+    assert re.search(answer, refusal(capsys))
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("train --algorithm drgrpo", "did you mean 'dr_grpo'?"),
+        ("train --algorithm GRPO", "did you mean 'grpo'?"),
+        ("train --schedule cosin", "did you mean 'cosine'? Choose one of constant, linear, cosine, quarter_cosine"),
+        ("train --dtype=bf16", "did you mean 'bfloat16'?"),
+        ("train --reward mth", "did you mean 'math'?"),
+        ("train --with advantage=rnk", "did you mean 'rank'?"),
+        ("train --algorithm-options clip_hihg=1", "did you mean 'clip_high'?"),
+        ("eval runs/a --perturb typo", "did you mean 'typos'?"),
+        ("recommend --reward lernd", "did you mean 'learned'?"),
+        ("preference pairs.jsonl --loss dop", "did you mean 'dpo'?"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_the_nearest(line, answer, capsys):
+    assert main(line.split()) == 2
+    assert answer in refusal(capsys)
 
 
 def test_page_and_table_are_equal():
@@ -43,7 +110,7 @@ def test_every_flag_of_a_command_is_known_and_no_other(command, capsys):
     words = capsys.readouterr().out.replace(",", " ").replace("|", " ").split()
     printed = {word for word in words if word.startswith("--") and plain(word) == word}
     assert printed >= flags_of(record) - {"--help-all"}
-    for name, ours in IN_COMMAND.get(command, {}).items():
+    for name, ours in TABLES.by_command.get(command, {}).items():
         assert name == plain(name)
         assert f"--{name}" not in flags_of(record)
         assert not ours.startswith("--") or ours.split()[0] in flags_of(record)
@@ -60,4 +127,4 @@ def test_every_flag_of_a_command_is_known_and_no_other(command, capsys):
 )
 def test_a_flag_that_another_command_does_not_have_is_answered(line, answer, capsys):
     assert main(line.split()) == 2
-    assert answer in capsys.readouterr().err
+    assert answer in refusal(capsys)

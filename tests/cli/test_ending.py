@@ -1,12 +1,14 @@
 """The end of a command: what is refused, what is told, and what does not hold the process."""
 
 import errno
+import io
 import subprocess
 import sys
 
 import pytest
 
 from rljax import cli
+from rljax.cli import main
 from rljax.errors import InputError
 
 LEAVES_A_THREAD = """
@@ -91,3 +93,17 @@ def test_a_command_that_failed_on_one_host_does_not_wait_for_the_others(code, wa
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code, done.stderr
     assert ("all hosts have ended" in done.stdout) == waits
+
+
+def test_a_refusal_is_wrapped_on_a_terminal_and_one_line_elsewhere(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("COLUMNS", "70")
+    for screen in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stderr", screen)
+        assert main(["train", "--task", "no_such_task", "--run", "runs/none"]) == 2
+        lines = screen.getvalue().splitlines()
+        assert lines[0].startswith("rljax: ")
+        assert (max(map(len, lines)) <= 70) == screen.isatty() == (len(lines) > 1)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from itertools import pairwise
 
 import pytest
 from small_cli import printed, refused
@@ -10,9 +11,13 @@ from small_cli import printed, refused
 from rljax.tracking.glossary import GLOSSARY
 
 
-def test_alone_it_lists_every_number_in_80_columns(capsys):
+def test_alone_it_lists_every_metric_by_group_in_80_columns(capsys):
     lines = printed(capsys, "explain").splitlines()
-    assert {entry.name for entry in GLOSSARY} <= set(lines)
+    names = {entry.name for entry in GLOSSARY}
+    shown = [line for line, below in pairwise(lines) if line in names and not below.startswith("=")]
+    assert shown == [entry.name for entry in GLOSSARY]
+    titles = [lines[at - 1] for at, line in enumerate(lines) if line and set(line) == {"="}]
+    assert titles == ["reward", "rollout", "update", "critic", "pairs", "time"]
     assert max(map(len, lines)) <= 80
 
 
@@ -42,5 +47,5 @@ def test_json(capsys):
     assert set(row) == {"name", "phases", "unit", "meaning", "formula", "source", "expect", "act", "label"}
 
 
-def test_an_unknown_number_is_refused(capsys):
-    refused(capsys, "no number 'filterd_ratio'; did you mean 'filtered_ratio'", "explain", "filterd_ratio")
+def test_an_unknown_metric_is_refused(capsys):
+    refused(capsys, "no metric 'filterd_ratio'; did you mean 'filtered_ratio'", "explain", "filterd_ratio")

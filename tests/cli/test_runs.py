@@ -58,7 +58,7 @@ def test_runs_as_json_and_what_cannot_be_read(tmp_path, capsys):
 def test_folders_without_a_run_are_refused(runs, tmp_path, capsys):
     refused(capsys, "There is no folder", "runs", str(tmp_path / "nowhere"))
     refused(capsys, "is the folder of a run itself", "runs", str(runs / "good"))
-    refused(capsys, "is not the folder of a run.*It holds the runs bad, good, model and others", "doctor", str(runs))
+    refused(capsys, "is not the folder of a run.*It contains the runs bad, good, model and others", "doctor", str(runs))
     refused(capsys, "is the folder of a model, not of a run", "doctor", str(runs / "model"))
     refused(capsys, "must end in .html", "doctor", str(runs / "good"), "--out", str(tmp_path / "report.txt"))
     refused(capsys, "at least two run folders", "compare", str(runs / "good"))

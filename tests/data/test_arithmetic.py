@@ -169,7 +169,7 @@ def test_more_than_there_is_names_both_numbers():
     supply = sum(not is_heldout(f"{a}+{b}=") for a in range(1, 10) for b in range(1, 10))
     assert len(arithmetic("train", supply, seed=0, operands=(2, 2))) == supply
     with pytest.raises(
-        InputError, match=rf"count is {supply + 1}, but operands=\(2, 2\).* can supply {supply} different train"
+        InputError, match=rf"train_problems is {supply + 1}, but operands=\(2, 2\).* can supply {supply} different train"
     ):
         arithmetic("train", supply + 1, seed=0, operands=(2, 2))
 

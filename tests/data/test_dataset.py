@@ -148,7 +148,10 @@ GOOD = '{"prompt": "a", "answer": "1"}\n'
         ('{"prompt": " ", "answer": "1"}', "line 2, column 'prompt': the prompt is empty"),
         ('{"prompt": ["a"], "answer": "1"}', "line 2, column 'prompt': a chat message must be an object .*, not 'a'"),
         ('{"prompt": [{"role": "user"}], "answer": "1"}', "line 2, column 'prompt': .*not {'role': 'user'}"),
-        ('{"prompt": [{"role": "user", "content": [1]}], "answer": "1"}', "line 2, column 'prompt': a chat message"),
+        (
+            '{"prompt": [{"role": "user", "content": [1]}], "answer": "1"}',
+            "line 2, column 'prompt': a part of a chat message",
+        ),
         (
             '{"prompt": [{"role": "assistant", "content": "a"}], "answer": "1"}',
             "line 2, .*the chat ends with the assistant",

@@ -250,7 +250,7 @@ def test_what_a_line_says():
     found = read_line(
         b'{"prompt": "1+1=", "response": [3, 4], "thumbs": false, "id": 7, "logp": [-1, 0.0], "finished": false}'
     )
-    assert found == ("1+1=", None, (3, 4), 0.0, "7", (-1.0, 0.0), False)
+    assert found == ("1+1=", None, (3, 4), 0.0, "7", (-1.0, 0.0), False, {})
     chat = read_line(b'{"prompt": [{"role": "user", "content": "Add."}], "response": "", "reward": -2}')
     assert (chat.prompt, chat.messages, chat.response, chat.reward) == (
         "Add.",

@@ -332,3 +332,30 @@ def test_a_chat_template_receives_the_messages(tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_text(json.dumps({"messages": [{"role": "system", "content": "Add."}, USER, SAID]}))
     assert load_problems(path)[0].messages == ({"role": "system", "content": "Add."}, USER)
+
+
+def test_programs_in_rows_of_verl_have_their_inputs_and_outputs(tmp_path):
+    truth = json.dumps({"inputs": ["2\n", "3\n"], "outputs": ["4\n", "6\n"]})
+    row = {"prompt": [USER], "reward_model": {"style": "rule", "ground_truth": truth}, "data_source": "taco"}
+    (problem,) = load(tmp_path, row).problems
+    assert problem.columns["stdin"] == ["2\n", "3\n"]
+    assert problem.columns["stdout"] == ["4\n", "6\n"]
+    (other,) = load(tmp_path, {**row, "reward_model": {"ground_truth": '{"a": 1}'}}).problems
+    assert "stdin" not in other.columns
+
+
+@pytest.mark.parametrize(
+    ("truth", "columns"),
+    [
+        ({"inputs": [["2", "3"], "4"], "outputs": ["5", ["6"]]}, {"stdin": ["2\n3", "4"], "stdout": ["5", "6"]}),
+        ({"assert_case": ["assert f(2) == 3"], "fn_name": "f"}, {"tests": ["assert f(2) == 3"]}),
+        ({"fn_name": "f", "inputs": ["2"], "outputs": ["3"]}, {}),
+        ({"fn_name": "", "inputs": ["2"], "outputs": ["3"]}, {"stdin": ["2"], "stdout": ["3"]}),
+        ({"inputs": [[2]], "outputs": ["3"]}, {}),
+        ({"inputs": ["2", "3"], "outputs": ["3"]}, {}),
+    ],
+)
+def test_other_tests_in_rows_of_verl(tmp_path, truth, columns):
+    row = {"prompt": [USER], "reward_model": {"ground_truth": json.dumps(truth)}}
+    (problem,) = load(tmp_path, row).problems
+    assert {name: problem.columns[name] for name in ("stdin", "stdout", "tests") if name in problem.columns} == columns

@@ -58,7 +58,7 @@ def test_splits_share_nothing_and_seeds_repeat():
     [
         ({"steps": (0, 5)}, r"iterations is \(0, 5\); give the minimum"),
         ({"steps": (6, 5)}, r"iterations is \(6, 5\)"),
-        ({"count": 0}, "count is 0, but iterations="),
+        ({"count": 0}, "train_problems is 0, but iterations="),
         ({"count": 10**6}, "can supply 1 to .* different train problems"),
         ({"split": "test"}, "the split is 'test'; choose"),
     ],

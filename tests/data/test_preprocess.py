@@ -355,6 +355,53 @@ def test_every_reason_is_explained_in_the_table(prepare):
     assert f"bad row: {REASONS['bad row']}" in cells
     assert "-1" in cells
     assert "25.0%" in cells
+    assert any("the line is not JSON" in cell for cell in cells)
+
+
+def test_a_wrong_row_is_told_with_the_reward_that_judged_it(prepare):
+    prepared = prepare(row("a", "1", demonstration="so it is 1"), row("b", "2"))
+    (dropped,) = prepared.dropped
+    assert dropped.detail.startswith(
+        "the demonstration, which ends in 'so it is 1', is judged wrong against the answer '1' by the"
+    )
+    assert "by default exact, which reads the answer after the last '#' or in a box" in dropped.detail
+
+
+def test_correct_rows_in_another_form_are_told_apart_from_wrong_ones(tmp_path, capsys):
+    rows = [row(f"{n}+1=", str(n + 1), demonstration=f"The sum is {n + 1}.") for n in range(32)]
+    rows += [row(f"{n}+2=", str(n + 2), demonstration=f"#{n + 2}") for n in range(2)]
+    rows += [row(f"{n}+3=", str(n + 3), demonstration=f"#{n + 2}") for n in range(3)]
+    (tmp_path / "raw.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in rows))
+    assert main(["preprocess", str(tmp_path / "raw.jsonl"), str(tmp_path / "out")]) == 0
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert {reason: counted["rows"] for reason, counted in report["dropped"].items()} == {
+        "unread answer": 32,
+        "wrong answer": 3,
+    }
+    assert "math_or_last_number reads the last number" in report["dropped"]["unread answer"]["detail"]
+    assert "is judged wrong against the answer '3'" in report["dropped"]["wrong answer"]["detail"]
+    printed = capsys.readouterr().out
+    assert "unread answer" in printed
+    assert "-32" in printed
+    dropped = [json.loads(line) for line in (tmp_path / "out" / "dropped.jsonl").read_text().splitlines()]
+    assert [item["reason"] for item in dropped] == ["unread answer"] * 32 + ["wrong answer"] * 3
+    arguments = ["preprocess", str(tmp_path / "raw.jsonl"), str(tmp_path / "lenient"), "--reward", "math_or_last_number"]
+    assert main(arguments) == 0
+    assert len((tmp_path / "lenient" / "train.jsonl").read_text().splitlines()) == 34
+
+
+def test_a_demonstration_of_several_turns_is_written_and_read_again(prepare, tmp_path):
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
+    turns = [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "4"},
+        {"role": "assistant", "content": "#4"},
+    ]
+    prepared = prepare(json.dumps({"prompt": [{"role": "user", "content": "2+2?"}], "completion": turns, "answer": "4"}))
+    (tmp_path / "again.jsonl").write_text(json.dumps(prepared.rows[0]))
+    (problem,) = load_problems(tmp_path / "again.jsonl")
+    assert list(problem.turns) == turns
+    assert problem.messages == ({"role": "user", "content": "2+2?"},)
 
 
 def test_real_files(shared_data, tmp_path):

@@ -1,7 +1,10 @@
 """Tokenizers: round trips, special tokens, and what a person may name."""
 
+import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import transformers
@@ -10,6 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from rljax.data.arithmetic import ALPHABET, arithmetic
+from rljax.data.problem import Problem
+from rljax.data.prompts import prompt_tokens
 from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer, HuggingFaceTokenizer, load_tokenizer
 from rljax.errors import InputError
 
@@ -213,3 +218,67 @@ def test_the_unknown_character_is_named():
 def test_importing_is_light():
     code = "import sys, rljax.data, rljax.data.tokenizer, rljax.data.dataset; print({'transformers', 'grain'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_ids_with_a_gap_count_up_to_the_largest():
+    inner = Tokenizer(models.WordLevel({"<eos>": 0, "a": 1, "far": 900}, unk_token="a"))
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<eos>")
+    assert HuggingFaceTokenizer(fast, "gap").vocab_size == 901
+
+
+@pytest.mark.parametrize(
+    ("single", "prefix"),
+    [("<s> $A", [1]), ("<s> <pad> $A", [1, 0]), ("</s> $A", [2]), ("<s> $A </s>", [1]), ("$A </s>", []), ("$A", [])],
+)
+def test_a_prefix_of_any_length_is_kept_and_a_suffix_is_not(single, prefix):
+    backend = train()
+    specials = [("<pad>", 0), ("<s>", 1), ("</s>", 2)]
+    backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=specials)
+    inner = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>")
+    tokenizer = HuggingFaceTokenizer(inner, "prefixed")
+    assert tokenizer.prefix_ids == prefix
+    assert tokenizer.bos_token_id == (1 if prefix == [1] else None)
+    whole = inner("two and two")["input_ids"]
+    assert prompt_tokens(Problem("two and two", "4"), tokenizer) == (whole[:-1] if single.endswith("</s>") else whole)
+
+
+def names_in_source():
+    """Entries of tokenizer_config.json that the classes of `transformers` take, from their source."""
+    root = Path(transformers.__file__).parent
+    text = "".join((root / f"tokenization_utils_{part}.py").read_text() for part in ("base", "tokenizers"))
+    return set(re.findall(r'kwargs\.(?:pop|get|setdefault)\("([a-z_]+)"', text)) - {"name_or_path", "tokenizer_file"}
+
+
+def test_every_entry_of_tokenizer_config_is_that_of_transformers(save):
+    """A sweep: with each entry changed, a prompt has the ids that `transformers` gives it, up to an end token."""
+    folder = Path(save(opening=True, bos_token="<s>", eos_token="</s>", pad_token="<pad>"))
+    file = folder / "tokenizer_config.json"
+    plain = json.loads(file.read_text())
+    names = {*transformers.PreTrainedTokenizerFast.SPECIAL_TOKENS_ATTRIBUTES, *plain, "add_bos_token", "add_eos_token"}
+    names |= names_in_source()
+    assert names >= {
+        "split_special_tokens",
+        "add_prefix_space",
+        "padding_side",
+        "clean_up_tokenization_spaces",
+        "chat_template",
+    }
+    count = 0
+    for name in sorted(names - {"tokenizer_class", "backend"}):
+        for value in (True, False, "the", "</s>", 7):
+            file.write_text(json.dumps({**plain, name: value}))
+            try:
+                theirs = transformers.AutoTokenizer.from_pretrained(folder)
+                expected = theirs("the two</s> numbers")["input_ids"]
+            except Exception:
+                with pytest.raises((InputError, TypeError)):
+                    load_tokenizer(str(folder)).encode("the two</s> numbers")
+                continue
+            if theirs.eos_token_id is None:
+                continue
+            ours = load_tokenizer(str(folder))
+            ids = prompt_tokens(Problem("the two</s> numbers", ""), ours)
+            assert expected in (ids, [*ids, theirs.eos_token_id]), (name, value)
+            assert (ours.eos_token_id, ours.vocab_size) == (theirs.eos_token_id, len(theirs)), (name, value)
+            count += 1
+    assert count > 30

@@ -41,6 +41,8 @@ def test_averages_leave_out_what_has_no_opinion():
         {
             "accuracy": 2 / 3,
             "reward": 2 / 3,
+            "judged": 3,
+            "answers": 4,
             "response_length": 18.0,
             "truncated_share": 0.25,
             "accuracy_to_16_tokens": 1.0,

@@ -1,4 +1,4 @@
-"""Differences of two shares of the same problems."""
+"""Paired change in per-problem accuracy between two evaluations."""
 
 import numpy as np
 

@@ -10,7 +10,8 @@ from rich.console import Console
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.evaluation.answers import Sampled
-from rljax.evaluation.report import chosen_columns, length_parts, make_report
+from rljax.evaluation.kinds import chosen_columns
+from rljax.evaluation.report import length_parts, make_report
 
 LEVELS = [10, 2, 2, None, "hard"]
 PROBLEMS = [Problem("?", "7", columns={} if level is None else {"level": level}) for level in LEVELS]
@@ -110,8 +111,8 @@ def test_the_tables_show_every_measure_and_the_headline_the_interval():
     for words in ("avg@3", "pass@2", "maj@3", "response length", "17 to 32", "By level", "66.7%", "hard"):
         assert words in shown, words
     assert max(map(len, shown.splitlines())) <= 80
-    assert "accuracy 41.7% (95 % interval" in found.headline()
-    assert "on 4 of 5 problems, 3 answers each, mean reward 0.433" in found.headline()
+    assert "share of rewards above 0.5: 41.7% (95 % interval" in found.headline()
+    assert "on 4 of 5 problems, 3 answers each, 4 answers not judged, mean reward 0.433" in found.headline()
     assert "20.0% truncated" in found.headline()
 
 
@@ -129,3 +130,14 @@ def test_columns_are_those_asked_for_or_known():
         chosen_columns(PROBLEMS, ["level", "colour"])
     with pytest.raises(InputError, match="no such column; they have no columns at all"):
         chosen_columns([Problem("?", "7")], ["level"])
+
+
+def test_a_constitution_that_is_kept_is_no_failure():
+    """The rules are broken in 3 of 8 answers; without a rule that is broken the reward is 0."""
+    rewards = np.array([[0.0], [0.0], [-1.0], [0.0], [-0.5], [0.0], [0.0], [-1.5]])
+    nothing = [[None]] * 8
+    kept = Sampled(rewards, np.ones((8, 1), int), rewards > 1, nothing, only_subtracts=True)
+    found = make_report(kept, [Problem("?", "")] * 8, at=[1], columns=[])
+    assert found.headline().startswith("share of answers from which the reward subtracts nothing: 62.5% (95 % interval")
+    assert kept._replace(only_subtracts=False).measured(None) == "share of rewards above 0"
+    assert kept.measured(-0.7) == "share of rewards above -0.7"

@@ -8,7 +8,7 @@ import pytest
 
 from rljax.errors import InputError
 from rljax.evaluation.answers import gathered
-from rljax.evaluation.sampled import plan, reopen, sample_files, whole_calls
+from rljax.evaluation.sampled import complete_calls, plan, reopen, sample_files
 
 SIZES = list(itertools.product((1, 3, 8, 13), (1, 2, 5, 16), (1, 4, 6, 64)))
 
@@ -85,14 +85,14 @@ CALLS = plan(3, 2, batch=4)
 
 @pytest.mark.parametrize(("count", "kept"), [(0, 0), (3, 0), (4, 4), (5, 4), (6, 6)])
 @pytest.mark.parametrize("tail", [b"", b'{"problem": 2'])
-def test_a_file_is_cut_to_whole_calls(tmp_path, count, kept, tail):
+def test_a_file_is_truncated_to_complete_calls(tmp_path, count, kept, tail):
     files = sample_files(tmp_path / "a.jsonl")
     assert reopen(files, {"seed": 0}, CALLS) == []
     everything = [row(*pair) for call in CALLS for pair in call.pairs()]
     files.samples.write_bytes(lines(everything[:count]) + tail)
     assert reopen(files, {"seed": 0}, CALLS) == everything[:kept]
     assert files.samples.read_bytes() == lines(everything[:kept])
-    assert whole_calls(CALLS, count) == whole_calls(CALLS, kept)
+    assert complete_calls(CALLS, count) == complete_calls(CALLS, kept)
 
 
 def test_rows_beyond_the_work_are_refused(tmp_path):

@@ -21,7 +21,7 @@ def row_of(tokens, *, problems=4, right=True):
 
 @pytest.mark.parametrize(
     ("tokens", "k", "note"),
-    [(25, 2, None), (65, 4, "pay for 6 responses, but only 4 were drawn"), (7, 1, "do not pay for one response")],
+    [(25, 2, None), (65, 4, "pay for 6 responses, but only 4 were sampled"), (7, 1, "do not pay for one response")],
 )
 def test_what_the_tokens_of_a_search_pay_for(tokens, k, note):
     row, line = row_of(tokens)

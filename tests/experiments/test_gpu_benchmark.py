@@ -15,8 +15,8 @@ import pytest
 import rljax
 from rljax.models import transformer_policy
 from rljax.parallel import make_mesh
-from rljax.training.memory.compiled_updates import policy_program
-from rljax.training.memory.roofline import DEVICES
+from rljax.programs.compiled_updates import policy_update
+from rljax.programs.roofline import DEVICES
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "benchmarks"
 
@@ -51,7 +51,7 @@ def test_the_operations_are_nearly_those_that_the_compiler_counts(gpu, shape):
         max_response_tokens=step.trained,
         microbatch_rows=step.prompts * step.group,
     )
-    counted = policy_program(config, shape, make_mesh(1, 1), step.prompt_tokens).cost_analysis()["flops"]
+    counted = policy_update(config, shape, make_mesh(1, 1), step.prompt_tokens).cost_analysis()["flops"]
     assert 0.75 * counted < gpu.training_flops(shape, step) < counted
 
 

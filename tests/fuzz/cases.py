@@ -9,10 +9,11 @@ from typing import Any
 import yaml
 from fuzz.harness import Good
 from hypothesis import strategies as st
+from smallest import SMALLEST
 
 from rljax.cli import COMMANDS
 from rljax.training.config import TrainConfig
-from rljax.training.config.config_files import known_settings
+from rljax.training.config.start import known_settings
 
 NUMBERS = st.one_of(
     st.sampled_from(
@@ -159,20 +160,7 @@ def datasets(draw: st.DrawFn, good: Good, place: Path) -> list[str]:
     if command in ("reward-model", "preference"):
         return [command, str(file), "--model", str(place / "nowhere"), "--output", str(place / "model")]
     errors = draw(st.sampled_from([[], ["--on-error", "drop"], ["--on-error", "keep"]]))
-    size = [
-        "--layers",
-        "1",
-        "--width",
-        "16",
-        "--heads",
-        "2",
-        "--kv-heads",
-        "1",
-        "--hidden",
-        "16",
-        "--heldout-problems",
-        "2",
-    ]
+    size = [*SMALLEST, "--heldout-problems", "2"]
     return [command, "--dataset", str(file), "--reward", "exact", *size, *columns, *errors]
 
 

@@ -52,6 +52,7 @@ def test_a_pickle_is_refused_and_never_run(good, tmp_path):
 @pytest.mark.parametrize("file", ["../outside.safetensors", "/etc/passwd", "a/b.safetensors"])
 def test_an_index_names_files_of_its_own_folder_only(good, tmp_path, file):
     folder = shutil.copytree(good.folder / "model", tmp_path / "model")
+    (folder / "model.safetensors").unlink()  # an index is read where there is no such file
     (folder / "model.safetensors.index.json").write_text(f'{{"weight_map": {{"a": "{file}"}}}}')
     found = answer(["train", "--model", str(folder), "--dataset", str(good.folder / "rows.jsonl"), "--reward", "exact"])
     assert found.code == 2

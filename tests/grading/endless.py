@@ -9,7 +9,7 @@ Three batches of 400 pairs of polynomials for two workers: without such answers,
 import random
 import time
 
-from rljax.rewards.failure import Failed
+from rljax.rewards.failure import Unfinished
 from rljax.rewards.math import math_reward
 
 PAIRS, SHARE, WORKERS = 400, 0.05, 2
@@ -40,7 +40,7 @@ def main() -> None:
         rewards = reward(
             ["?"] * PAIRS, [rf"\boxed{{{answer}}}" for answer, _ in pairs], [reference for _, reference in pairs]
         )
-        failed = sum(isinstance(outcome, Failed) for outcome in rewards)
+        failed = sum(isinstance(outcome, Unfinished) for outcome in rewards)
         print(f"{name:12} {time.monotonic() - started:5.1f} s, {rewards.count(1.0)} right, {failed} failed")
 
 

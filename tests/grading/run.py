@@ -21,7 +21,7 @@ from grading.own_references import references as own_references
 from grading.right import RIGHT
 from grading.wrong import WRONG
 
-from rljax.rewards.failure import Failed
+from rljax.rewards.failure import Unfinished
 from rljax.rewards.math import math
 
 
@@ -42,7 +42,7 @@ def data_references(folder: Path, draw: random.Random) -> dict[str, list[str]]:
     return found
 
 
-def judge(drawn: list[tuple[str, str, str]], seed: int) -> list[float | Failed | None]:
+def judge(drawn: list[tuple[str, str, str]], seed: int) -> list[float | None]:
     """Score every answer against its reference."""
     draw = random.Random(seed)
     return math(
@@ -57,8 +57,8 @@ def measure(references: list[str], count: int, seed: int) -> dict:
         drawn = cases(references, rewritings, count, seed)
         started = time.monotonic()
         rewards = judge(drawn, seed)
-        failed = sum(isinstance(reward, Failed) for reward in rewards)
-        misjudged = [reward for reward in rewards if reward != good and not isinstance(reward, Failed)]
+        failed = sum(isinstance(reward, Unfinished) for reward in rewards)
+        misjudged = [reward for reward in rewards if reward != good and not isinstance(reward, Unfinished)]
         result[name] = {
             "answers": len(drawn),
             "misjudged": len(misjudged),

@@ -32,7 +32,7 @@ EMPTY = (1, 2)  # a response without a token, which has a reward and is compared
 
 # Options under which every slot of the algorithm is at work on responses this short.
 OPTIONS = {
-    "clip_cov": {"share": 0.3, "lower": -0.1},
+    "clip_cov": {"share": 0.4, "lower": -0.1},
     "dapo": {"max_length": 6, "cache": 4},
     "dapo_grpo": {"beta": 0.5},
     "dppo": {"threshold": 0.05, "cap": 1.3},

@@ -85,10 +85,10 @@ def llama(tmp_path):
     [
         ({"model_type": "gpt2", "hidden_size": None}, "family 'gpt2', which is not supported; choose among llama"),
         ({"model_type": "mamba"}, "family 'mamba', which is not supported; choose among llama"),
-        ({"hidden_act": "gelu"}, "activation 'gelu'"),
+        ({"hidden_act": "gelu"}, "has hidden_act 'gelu'; no such entry or \"silu\""),
         (
             {"use_sliding_window": True, "sliding_window": 8},
-            "has use_sliding_window True; false, because a Llama has no window",
+            "has use_sliding_window True; false, because Llama models have no window",
         ),
         (
             {"model_type": "mistral", "sliding_window": 8, "layer_types": 2 * ["full_attention"]},
@@ -102,7 +102,12 @@ def llama(tmp_path):
         ({"model_type": "qwen2", "layer_types": ["linear_attention"] * 2}, "has layer_types"),
         ({"model_type": "qwen2", "max_window_layers": -1}, "has max_window_layers -1; a whole number of at least 0"),
         ({"model_type": "qwen2", "sliding_window": "8"}, "has sliding_window '8'; a whole number above 0"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "scaling of type 'yarn'"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "has rope_parameters.factor None; a number above 0"),
+        (
+            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+            "has rope_parameters.rope_type 'dynamic'; 'default' or",
+        ),
+        ({"model_type": "gemma2"}, "the nearest one is gemma3_text, but gemma2 also has caps"),
     ],
 )
 def test_unknown_features_are_refused(llama, changes, message):
@@ -243,3 +248,80 @@ def test_biases_that_no_family_has_are_not_saved(tmp_path):
     shape = replace(LLAMA, qkv_bias=True, qk_norm=True)
     with pytest.raises(InputError, match="qkv_bias=True and output_bias=False"):
         save_pretrained(tmp_path / "model", shape, random_params(shape), bos=None, eos=1)
+
+
+def with_head(folder, change):
+    """A folder that says its head is tied, and stores one."""
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] + change
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return tensors
+
+
+def test_a_stored_head_is_kept_though_the_config_says_tied(llama, tmp_path):
+    tensors = with_head(llama, np.float32(0.5))
+    config = read_config(llama)
+    assert not config.tied_head
+    params = load_params(llama, config)
+    np.testing.assert_array_equal(params["head"], tensors["lm_head.weight"])
+    policy = transformer_policy(config, folder=llama, eos=1)
+    policy.save(jax.device_get(params), tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["tie_word_embeddings"] is False
+    np.testing.assert_array_equal(load_file(tmp_path / "saved" / "model.safetensors")["lm_head.weight"], params["head"])
+    torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install torch")
+    from transformers import AutoModelForCausalLM
+
+    tokens = torch.tensor([[3, 5, 7, 11]])
+    for folder in (llama, tmp_path / "saved"):
+        with torch.no_grad():
+            theirs = AutoModelForCausalLM.from_pretrained(folder)(tokens).logits.numpy()
+        slots = jnp.arange(4)[None]
+        ours = logits(Model(config), params, jnp.array(tokens.numpy()), slots, jnp.ones_like(slots))
+        np.testing.assert_allclose(ours, theirs, atol=2e-4)
+
+
+def test_an_equal_head_is_tied_and_a_head_alone_is_the_embedding(llama, tmp_path):
+    tensors = with_head(llama, np.float32(0.0))
+    config = read_config(llama)
+    assert config.tied_head
+    del tensors["model.embed_tokens.weight"]
+    save_file(tensors, llama / "model.safetensors", metadata={"format": "pt"})
+    params = load_params(llama, read_config(llama))
+    np.testing.assert_array_equal(params["embedding"], tensors["lm_head.weight"])
+    transformer_policy(config, folder=llama, eos=1).save(jax.device_get(params), tmp_path / "saved")
+    jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path / "saved", config), params)
+
+
+def test_a_single_file_comes_before_an_older_index(llama):
+    new = load_file(llama / "model.safetensors")
+    old = {name: tensor + 1 for name, tensor in new.items()}
+    save_file(old, llama / "model-00001-of-00001.safetensors")
+    (llama / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": dict.fromkeys(old, "model-00001-of-00001.safetensors")})
+    )
+    np.testing.assert_array_equal(load_params(llama, LLAMA)["embedding"], new["model.embed_tokens.weight"])
+    (llama / "model-00001-of-00001.safetensors").unlink()
+    np.testing.assert_array_equal(load_params(llama, LLAMA)["embedding"], new["model.embed_tokens.weight"])
+    (llama / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"model-00001-of-00001\.safetensors', which is not in the folder; download it"):
+        read_config(llama)
+
+
+def test_a_tensor_in_two_files_is_refused(llama):
+    tensors = load_file(llama / "model.safetensors")
+    save_file(tensors, llama / "a.safetensors")
+    save_file({"model.norm.weight": tensors["model.norm.weight"] + 1}, llama / "b.safetensors")
+    (llama / "model.safetensors").unlink()
+    weight_map = dict.fromkeys(tensors, "a.safetensors") | {"model.norm.weight": "b.safetensors"}
+    (llama / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(InputError, match=r"'model\.norm\.weight' is in both"):
+        read_config(llama)
+
+
+@pytest.mark.parametrize(("kind", "code"), [(np.int8, "I8"), (bool, "BOOL"), (np.int64, "I64")])
+def test_a_tensor_that_is_not_of_numbers_with_a_point_is_named(llama, kind, code):
+    tensors = load_file(llama / "model.safetensors")
+    name = "model.layers.0.self_attn.o_proj.weight"
+    save_file(tensors | {name: (10 * tensors[name]).astype(kind)}, llama / "model.safetensors")
+    with pytest.raises(InputError, match=rf"{name!r} in .* is stored as {code}; F32, BF16, F16, F64 is expected"):
+        load_params(llama, LLAMA)

@@ -26,12 +26,12 @@ from rljax.models.patches import (
     with_whole_table,
 )
 from rljax.parallel import make_mesh
+from rljax.programs.export import export
 from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack
 from rljax.rollout.groups import padded_responses
 from rljax.tasks.digits import FONT, DigitsConfig
 from rljax.tracking.rows import read_metrics
 from rljax.training.config import TrainConfig
-from rljax.training.inference.export import export
 from rljax.training.parts.policy import chosen_policy
 from rljax.training.parts.seams import Seams
 from rljax.training.parts.tokenizer import make_tokenizer
@@ -231,7 +231,7 @@ def test_a_run_with_images_opens_by_itself_and_is_not_written_as_a_folder(traine
     texts = opened.sample([f"{IMAGE}{IMAGE}"], count=4, temperature=2.0)[0]
     assert not any(set(text) & set(PATTERNS) for text in texts)
     assert not (trained.run / "best").exists()
-    with pytest.raises(InputError, match="a model folder has no place for patch embeddings"):
+    with pytest.raises(InputError, match="a model folder cannot store patch embeddings"):
         export(trained.run, tmp_path / "model")
 
 

@@ -126,27 +126,29 @@ def test_the_score_is_the_formula(drawn):
 
 
 def test_what_cannot_be_mixed():
-    with pytest.raises(InputError, match="the share of the rules is 1; it must lie between 0 and 1"):
+    with pytest.raises(InputError, match="the share of the rules is 1; it must be between 0 and 1"):
         mixed_policy(NETWORK, RULES, share=1)
     with pytest.raises(InputError, match="a policy needs a decoder and features"):
         mixed_policy(NETWORK._replace(features=None), RULES, share=0.5)
     with pytest.raises(InputError, match=r"the calculator reads the characters .*; use `--tokenizer characters`"):
         calculator_of(lambda text: [0, 1], VOCAB)
-    with pytest.raises(InputError, match="one token of its own, in a sum too"):  # "12" is one token
+    with pytest.raises(InputError, match="one token of its own, also within a sum"):  # "12" is one token
         calculator_of(lambda text: TOKENIZER.encode(text.replace("12", "3")), VOCAB)
-    with pytest.raises(InputError, match="one token of its own, in a sum too"):  # unknown characters are all the same token
+    with pytest.raises(
+        InputError, match="one token of its own, also within a sum"
+    ):  # unknown characters are all the same token
         calculator_of(lambda text: [0] * len(text), VOCAB)
     assert len(CHARACTERS) == 13
     config = TrainConfig.flat(calculator=0.5, tokenizer="characters")
-    with pytest.raises(InputError, match=r"for a policy of your own use rljax\.models\.symbolic\.mixed_policy"):
+    with pytest.raises(InputError, match=r"for your own policy, use rljax\.models\.symbolic\.mixed_policy"):
         chosen_policy(config, Seams(policy=NETWORK), TOKENIZER, make_mesh(1, 1, 1))
-    with pytest.raises(InputError, match="an engine of your own samples from the model alone; leave one of them out"):
+    with pytest.raises(InputError, match="your own engine samples from the model alone; leave one of them out"):
         chosen_policy(config, Seams(engine=object()), TOKENIZER, make_mesh(1, 1, 1))
     with pytest.raises(InputError, match=r"score_chunk=64 cannot apply with calculator=0\.5"):
         config.replace(score_chunk=64)
     with pytest.raises(InputError, match=r"tensor=2 cannot apply with calculator=0\.5"):
         config.replace(tensor=2)
-    with pytest.raises(InputError, match=r"calculator is 1\.5; it is a share of the probability"):
+    with pytest.raises(InputError, match=r"calculator is 1\.5; it must be a fraction of the probability"):
         TrainConfig.flat(calculator=1.5)
 
 

@@ -141,7 +141,7 @@ def test_a_window_goes_round_the_ring_of_a_decode(params, window):
     ("changes", "message"),
     [
         ({"window": 0}, "window is 0; a token sees at least itself"),
-        ({"window": 4, "full_layers": (2,)}, r"full_layers is \(2,\); give numbers from 0 to 1"),
+        ({"window": 4, "full_layers": (2,)}, r"full_layers is \(2,\); give indices from 0 to 1"),
         ({"window": 4, "full_layers": (1, 0)}, "in order"),
         ({"full_layers": (1,)}, "has no window"),
         ({"remat": "all"}, "remat is 'all'; choose one of none, full, dots, dots_no_batch"),

@@ -3,20 +3,25 @@
 import doctest
 import re
 import unicodedata
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
-from book_site import book, claims, docstrings, formulas, trainer
+from book_site import book, changes, claims, docstrings, drawings, families, formulas, trainer
 from book_site.docstrings import escaped, header, label, markdown, sections
 from book_site.formulas import ACCENTS, GREEK, SIGNS, tex, tex_lines
 
 from rljax.algorithms import BY_NAME
-from rljax.book.claims import VERDICTS, claim_files
+from rljax.book.claims import VERDICTS, claim_names
+from rljax.book.claims_summary import SUMMARY
 from rljax.book.equations import equations
+from rljax.models.families import FAMILIES
 from rljax.ops.gae import gae
 from rljax.rewards import BY_NAME as REWARDS
 from rljax.tracking.glossary import GLOSSARY
 from rljax.training.config import TrainConfig
 
+ROOT = Path(__file__).resolve().parents[2]
 ENTRIES = {entry.name: entry for entry in equations()}
 SILENT = str.maketrans("", "", " \n{}()_^`/&\\⎧⎨⎩|'√")
 """Brackets, scripts and spaces, which mathematics shows by place and size."""
@@ -70,6 +75,7 @@ def test_a_formula_keeps_every_sign(name):
         ("Â_i", r"\hat{A}_{i}"),
         ("j ≠ i", r"j \ne i"),
         ("j ∉ I", r"j \notin I"),
+        ("a; V", r"a;\ V"),
     ],
 )
 def test_signs_become_tex(plain, expected):
@@ -133,8 +139,8 @@ def test_every_paper_has_its_equations():
 def test_settings_rewards_and_interface_are_whole():
     settings = trainer.settings_page()
     assert [name for name in TrainConfig().to_flat() if f"`--{name.replace('_', '-')}`" not in settings] == []
-    rewards = trainer.rewards_page()
-    assert [name for name in REWARDS if f"## {name}\n" not in rewards] == []
+    pages, index = trainer.reward_pages(), trainer.rewards_page()
+    assert [name for name in REWARDS if f"rewards/{name}" not in pages or f"rewards/{name}\n" not in index] == []
     interface = trainer.interface_page()
     assert "def train(" in interface
     assert "| `begin` |" in interface
@@ -142,7 +148,7 @@ def test_settings_rewards_and_interface_are_whole():
 
 def test_every_number_of_a_run_is_explained():
     page = trainer.numbers_page()
-    assert [entry.name for entry in GLOSSARY if f"## {escaped(entry.name)}\n" not in page] == []
+    assert [entry.name for entry in GLOSSARY if f"### {escaped(entry.name)}\n" not in page] == []
 
 
 def test_commands_are_shown_with_their_help():
@@ -152,14 +158,14 @@ def test_commands_are_shown_with_their_help():
 
 
 def test_the_summary_of_claims_has_ten_lines_about_existing_ones():
-    names = [name for here in claims.SUMMARY.values() for name in here]
-    assert len(claims.SUMMARY) == 10
+    names = [name for here in SUMMARY.values() for name in here]
+    assert len(SUMMARY) == 10
     assert len(set(names)) == len(names)
-    assert set(names) <= set(claim_files())
+    assert set(names) <= set(claim_names())
     verdicts = dict(zip(names, (VERDICTS[at % 4] for at in range(len(names))), strict=True))
     lines = claims.summary(verdicts).splitlines()
     assert len(lines) == 10
-    for line, here in zip(lines, claims.SUMMARY.values(), strict=True):
+    for line, here in zip(lines, SUMMARY.values(), strict=True):
         for name, words in here.items():
             group = line[: line.index(escaped(words))].rsplit("*", 2)[1]
             assert group == f"{verdicts[name]}:"
@@ -169,12 +175,62 @@ def test_the_summary_of_claims_has_ten_lines_about_existing_ones():
 def test_every_claim_has_a_page_with_its_picture_and_a_link_to_it():
     """The index is read in ten minutes: at most 2,300 words."""
     pages = claims.claims_pages()
-    assert len(pages["claims"].split()) <= 2300
+    assert len(pages["claims"].partition("```{toctree}")[0].split()) <= 2300
     assert "{image} claims.png" in pages["claims"]
-    assert set(pages) == {"claims", *(f"claims/{name}" for name in claim_files())}
-    for name in claim_files():
+    assert set(pages) == {"claims", *(f"claims/{name}" for name in claim_names())}
+    for name in claim_names():
         page = pages[f"claims/{name}"]
         assert page.startswith(f"({claims.claim_label(name)})=")
         assert f"/../experiments/claims/{name}.png" in page
         assert "Deviations from the paper" in page
         assert f"(#{claims.claim_label(name)})" in pages["claims"]
+
+
+def test_the_map_has_every_algorithm_once_and_drawings_take_the_colors_of_the_theme():
+    names = [name for ideas in drawings.MAP.values() for group in ideas.values() for name in group]
+    assert sorted(names) == sorted(BY_NAME)
+    for drawing in (drawings.data_path(), drawings.algorithm_map(dict.fromkeys(BY_NAME, "#"))):
+        root = ElementTree.fromstring(drawing)
+        colors = {node.get(key) for node in root.iter() for key in ("fill", "stroke")} - {None}
+        assert all(color.startswith("var(--color-") for color in colors)
+        _, _, width, height = map(float, root.get("viewBox").split())
+        for node in root.iter("{http://www.w3.org/2000/svg}text"):
+            assert 0 <= float(node.get("x")) <= width
+            assert 0 <= float(node.get("y")) <= height
+
+
+def test_the_sidebar_has_at_most_25_entries():
+    index = (ROOT / "notebooks" / "index.md").read_text(encoding="utf-8")
+    entries = [line for block in re.findall(r"```\{toctree\}\n(.*?)```", index, re.DOTALL) for line in block.split("\n")]
+    assert 15 <= sum(bool(re.fullmatch(r"[\w/]+", line)) for line in entries) <= 25
+
+
+def test_every_model_family_has_a_page_with_its_defaults_and_its_comparison():
+    pages = families.family_pages()
+    assert set(pages) == {f"models/{family}" for family in FAMILIES}
+    names = [record.classes for record in FAMILIES.values()]
+    for family, name in zip(FAMILIES, names, strict=True):
+        text = pages[f"models/{family}"]
+        assert text.startswith(f"(model-{family})=\n# Model family: {name}\n")
+        assert (f"| transformers | {name} | loaded |" in text) != ("tests/models/test_families.py" in text)
+        assert not [other for other in names if other != name and f"| {other} |" in text]
+        assert "| `rms_norm_eps` |" in text
+
+
+def test_the_page_of_versions_begins_with_the_version_of_the_package():
+    version = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    first = re.search(r"^## (?!Unreleased)(\S+)", changes.changes_page(), re.MULTILINE)[1]
+    assert first == version
+    assert "## Unreleased\n\n## " not in changes.changes_page()
+
+
+def test_every_equation_and_algorithm_shows_its_source():
+    pages = book.ops_pages() | book.algorithm_pages()
+    for entry in ENTRIES.values():
+        folder = "algorithms" if entry.name in BY_NAME else "equations"
+        page = entry.name if entry.name in BY_NAME else entry.module.removeprefix("rljax.ops.").replace(".", "-")
+        section = pages[f"{folder}/{page}"].split(f"({label(entry.name)})=")[1]
+        code = section.partition('<details class="source">')[2].partition("</details>")[0]
+        assert f"{entry.module.replace('.', '/')}.py, line " in code
+        assert re.search(rf"^def {entry.name.rpartition('.')[2]}\(", code, re.MULTILINE)
+        assert "Args:" not in code

@@ -69,7 +69,8 @@ def test_greedy_centered():
     assert baseline.greedy_centered(jnp.array([[1.0]]), jnp.array([0.25])).tolist() == [[0.75]]
 
 
-def test_optimal_token_baseline_matches_formula(x64):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_optimal_token_baseline_matches_formula(x64, weighted):
     rng = np.random.default_rng(2)
     lengths = np.array([[4, 2, 3], [1, 1, 4]])
     mask = np.arange(T) < lengths[..., None]
@@ -80,7 +81,11 @@ def test_optimal_token_baseline_matches_formula(x64):
     def dirty(x):
         return jnp.array(np.where(mask, x, np.nan))
 
-    actual = jax.jit(baseline.optimal_token_baseline)(dirty(returns), dirty(logp), dirty(squares), jnp.array(mask))
+    inputs, rho = (dirty(returns), dirty(logp), dirty(squares), jnp.array(mask)), np.ones((P, G, T))
+    if weighted:
+        rho = rng.uniform(0.0, 2.0, (P, G, T))
+    importance = {"importance": dirty(rho)} if weighted else {}
+    actual = jax.jit(baseline.optimal_token_baseline)(*inputs, **importance)
     for p, i, t in np.ndindex(P, G, T):
         if not mask[p, i, t]:
             assert actual[p, i, t] == 0
@@ -88,7 +93,8 @@ def test_optimal_token_baseline_matches_formula(x64):
         above = below = 0.0
         for j in range(G):
             if mask[p, j, t]:
-                weight = sum(1 - 2 * np.exp(logp[p, j, k]) + squares[p, j, k] for k in range(t + 1))
+                energy = [1 - 2 * np.exp(logp[p, j, k]) + squares[p, j, k] for k in range(t + 1)]
+                weight = sum(rho[p, j, k] ** 2 * energy[k] for k in range(t + 1))
                 above, below = above + weight * returns[p, j, t], below + weight
         np.testing.assert_allclose(actual[p, i, t], returns[p, i, t] - above / below, rtol=1e-12, atol=1e-12)
 

@@ -103,6 +103,21 @@ def test_a_z_score_does_not_depend_on_the_unit(unit):
     np.testing.assert_allclose(batch_normalized_rewards(scaled, eps=0.0), flat, rtol=1e-5)
 
 
+@pytest.mark.parametrize("unit", [1.0, 2e19, 1e-19, 1e-30])
+def test_a_deviation_of_the_batch_neither_overflows_nor_vanishes(unit):
+    """Against a loop: the squares of rewards of 2e19, or of 1e-19, are no numbers of float32."""
+    rewards = np.array([[3.0, 0.0, 1.0, 0.0], [2.0, 2.0, 0.0, 2.0]], np.float32)
+    centered = [[float(r) - sum(map(float, row)) / 4 for r in row] for row in rewards]
+    mean = sum(map(float, rewards.ravel())) / 8
+    of_rewards = (sum((float(r) - mean) ** 2 for r in rewards.ravel()) / 7) ** 0.5
+    of_differences = (sum(a * a for row in centered for a in row) / 7) ** 0.5
+    scaled = jnp.array(np.float32(unit) * rewards)
+    found = batch.centered_over_reward_std(scaled, eps=0.0)
+    np.testing.assert_allclose(found, np.array(centered) / of_rewards, rtol=1e-5, atol=1e-7)
+    found = batch.centered_over_advantage_std(scaled, eps=0.0)
+    np.testing.assert_allclose(found, np.array(centered) / of_differences, rtol=1e-5, atol=1e-7)
+
+
 def test_gpg_scale_of_a_batch_without_a_signal_is_zero():
     assert gpg_scale(jnp.array([[1.0, 1.0], [0.0, 0.0]])).item() == 0.0
 

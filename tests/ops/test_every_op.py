@@ -78,7 +78,7 @@ CALLS = {
     "baseline.length_weighted_centered": {"rewards": REWARDS, "lengths": 10 * RATES, "valid": VERDICTS},
     "baseline.length_weighted_returns": {"token_rewards": X, "mask": MASK},
     "baseline.greedy_centered": {"rewards": REWARDS, "greedy_reward": RATES[:, 0]},
-    "baseline.optimal_token_baseline": {"returns": X, "logp": Y, "square_sum": -Z / 4, "mask": MASK},
+    "baseline.optimal_token_baseline": {"returns": X, "logp": Y, "square_sum": -Z / 4, "mask": MASK, "importance": -Y},
     "unpublished.group_baseline.weighted_centered": {"rewards": REWARDS, "weights": RATES, "valid": VERDICTS},
     "unpublished.group_baseline.length_quality": {"lengths": LENGTHS},
     "unpublished.group_baseline.confidence_quality": {"logp": X, "mask": MASK},

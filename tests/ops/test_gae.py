@@ -36,6 +36,7 @@ cases = st.fixed_dictionaries(
 
 jit_td = jax.jit(ops.td_errors)
 jit_gae = jax.jit(ops.gae)
+jit_recursion = jax.jit(ops._recursion)
 jit_returns = jax.jit(ops.monte_carlo_returns)
 jit_lambda_returns = jax.jit(ops.lambda_returns)
 jit_decoupled = jax.jit(ops.decoupled_gae)
@@ -452,3 +453,80 @@ def test_half_precision_keeps_a_monte_carlo_target_over_thousands_of_tokens():
 def test_lambda_of_a_length_in_half_precision_is_not_rounded():
     tokens = jnp.array([4096.0], jnp.bfloat16)
     np.testing.assert_allclose(ops.length_adaptive_lambda(tokens), [1 - 1 / (0.05 * 4096)], rtol=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("gamma", [0.0, 0.9, 1.0])
+@pytest.mark.parametrize("lambda_", [0.0, 0.5, 1.0])
+def test_slopes_by_lambda_and_gamma_are_those_of_the_formula(gamma, lambda_):
+    case = {**fixed_case(), "gamma": gamma}
+    (rewards, values, mask), _ = inputs(case)
+    bootstrap = jnp.array(case["bootstrap"])
+
+    def total(lambda_, gamma):
+        return ops.gae(rewards, values, mask, gamma=gamma, lambda_=lambda_, bootstrap=bootstrap).sum()
+
+    def by_hand(lambda_, gamma):
+        return sum_gae({**case, "gamma": float(gamma)}, [float(lambda_)] * ROWS).sum()
+
+    by_lambda, by_gamma = jax.jit(jax.grad(total, (0, 1)))(lambda_, gamma)
+    step = 1e-6  # also beyond [0, 1], where the formula is the same polynomial
+    np.testing.assert_allclose(
+        by_lambda, (by_hand(lambda_ + step, gamma) - by_hand(lambda_ - step, gamma)) / (2 * step), rtol=1e-6, atol=1e-8
+    )
+    np.testing.assert_allclose(
+        by_gamma, (by_hand(lambda_, gamma + step) - by_hand(lambda_, gamma - step)) / (2 * step), rtol=1e-6, atol=1e-8
+    )
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_slope_by_lambda_at_zero_is_the_next_error():
+    """A_t = δ_t + λγ δ_{t+1} + ..., so the slope of the sum at 0 is the sum of the errors from the second on."""
+    rewards, values, mask = jnp.array([[0.0, 0.0, 1.0]]), jnp.array([[0.0, 0.2, 0.6]]), jnp.ones((1, 3))
+    slope = jax.grad(lambda lambda_: ops.gae(rewards, values, mask, lambda_=lambda_).sum())(0.0)
+    np.testing.assert_allclose(slope, 0.4 + 0.4)
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_short_response_leaves_the_slope_by_alpha_finite():
+    mask = jnp.array(np.arange(40) < np.array([[10], [40]]))
+    rewards, values = ops.rewards_at_last_token(jnp.ones(2), mask), jnp.full((2, 40), 0.3)
+
+    def total(alpha, rows):
+        lambda_ = ops.length_adaptive_lambda(mask[rows].sum(-1), alpha=alpha)
+        return ops.gae(rewards[rows], values[rows], mask[rows], lambda_=lambda_).sum()
+
+    both, long = (jax.grad(total)(0.05, rows) for rows in (slice(0, 2), slice(1, 2)))
+    assert both > 0
+    np.testing.assert_allclose(both, long)  # λ of the short one is held at 0
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize("field", ["rewards", "values"])
+@pytest.mark.parametrize("gaps", [False, True])
+def test_a_number_that_is_not_finite_reaches_no_later_token_and_no_other_row(poison, field, gaps):
+    length, at = 75, 40
+    mask = np.ones((2, length), bool)
+    mask[:, 3] = not gaps
+    rng = np.random.default_rng(0)
+    clean = {name: rng.normal(size=(2, length)).astype(np.float32) for name in ("rewards", "values")}
+    spoilt = {**clean, field: clean[field].copy()}
+    spoilt[field][0, at] = poison
+    before, after = (jit_gae(x["rewards"], x["values"], jnp.array(mask)) for x in (clean, spoilt))
+    assert not np.isfinite(after[0, : at + 1])[mask[0, : at + 1]].any()
+    np.testing.assert_allclose(after[0, at + 1 :], before[0, at + 1 :], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(after[1], before[1], rtol=1e-5, atol=1e-5)
+    returns = jax.jit(ops.monte_carlo_returns)(spoilt["rewards"], jnp.array(mask))
+    assert np.isfinite(returns[0, at + 1 :]).all()
+    assert np.isfinite(returns[1]).all()
+
+
+@given(cases)
+def test_the_recursion_as_code_is_the_compiled_form(case):
+    with jax.enable_x64(True):
+        kept = (np.where(case["mask"], case[name], 0) for name in ("rewards", "values"))
+        bootstrap = np.where(case["mask"].any(-1), case["bootstrap"], 0)
+        numbers = (jnp.array(x) for x in (case["gamma"], case["gamma"] * case["lambda_"], bootstrap))
+        plain = jit_recursion(jnp.array(case["mask"]), *map(jnp.array, kept), *numbers)
+        positional, keywords = inputs(case)
+        np.testing.assert_allclose(jit_gae(*positional, lambda_=jnp.array(case["lambda_"]), **keywords), plain, **EXACT)

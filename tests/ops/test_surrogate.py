@@ -347,3 +347,26 @@ def test_refusals_of_hyper_parameters(call, message):
 
 def test_no_advantage_is_no_objective_however_far_the_ratio_has_moved():
     assert surrogate.clipped(jnp.array([200.0, -200.0]), jnp.zeros(2)).tolist() == [0.0, 0.0]
+
+
+@given(log_ratios, advantages, st.sampled_from([(0.2, 0.28), (0.0, 0.0), (1.0, 2.0)]))
+def test_the_clip_as_its_paper_prints_it_is_the_safe_form(log_ratio, advantage, clip_range):
+    low, high = clip_range
+
+    def value_and_slope(form):
+        def total(x):
+            return (cotangent * form(x, jnp.array(advantage), low=low, high=high)).sum()
+
+        return jax.value_and_grad(total)(jnp.array(log_ratio))
+
+    with jax.enable_x64(True):
+        for safe, plain in zip(*map(value_and_slope, (surrogate.clipped, surrogate._as_printed)), strict=True):
+            np.testing.assert_allclose(safe, plain, rtol=1e-12, atol=1e-12)
+
+
+def test_the_safe_form_stays_where_the_printed_one_overflows():
+    def slope(form):
+        return jax.grad(lambda x: form(x, jnp.ones(1), low=0.2, high=0.2).sum())(jnp.array([100.0]))
+
+    assert np.isnan(slope(surrogate._as_printed)).all()
+    assert not slope(surrogate.clipped).any()

@@ -28,11 +28,26 @@ def chosen(kept):
 
 @given(numbers_of, masks_of, shares)
 def test_high_entropy_and_kl_cov_take_the_largest(x, mask, share):
-    expected = largest({place: x[place] for place in np.ndindex(SHAPE) if mask[place]}, max(1, round(mask.sum() * share)))
+    """Entropy: the nearest whole number of tokens. Covariance: the whole part, as in the authors' code."""
+    candidates = {place: x[place] for place in np.ndindex(SHAPE) if mask[place]}
     with jax.enable_x64(True):
         dirty = jnp.array(np.where(mask, x, np.nan))
-        for function in (token_choice.high_entropy_tokens, token_choice.kl_cov_tokens):
+        for function, count in ((token_choice.high_entropy_tokens, round), (token_choice.kl_cov_tokens, int)):
+            expected = largest(candidates, max(1, count(mask.sum() * share)))
             assert chosen(function(dirty, jnp.array(mask), share=share)) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "wanted"), [(9999, 2e-4, 1), (10000, 2e-4, 2), (14999, 2e-4, 2), (15000, 2e-4, 3), (3000, 1e-9, 1)]
+)
+def test_shares_are_cut_to_the_whole_number_below(count, share, wanted):
+    """As `max(int(share * n), 1)`, also where float32 puts the product below a whole number."""
+    covariance = jnp.linspace(1.5, 4.5, count)
+    assert wanted == max(int(share * count), 1)
+    mask = jnp.ones(count, bool)
+    assert token_choice.kl_cov_tokens(covariance, mask, share=share).sum() == wanted
+    cut = token_choice.clip_cov_tokens(covariance, covariance, mask, lower=1.0, upper=5.0, share=share)
+    assert cut.sum() == wanted
 
 
 def test_tokens_are_counted_exactly_in_half_precision():

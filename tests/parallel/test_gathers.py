@@ -16,9 +16,9 @@ from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.token_scores import token_scores
 from rljax.parallel import make_mesh, row_sharding
 from rljax.parallel.collectives import collectives
+from rljax.programs.compiled_updates import for_measuring, temporaries
 from rljax.rollout import Sequences, pack
-from rljax.training.memory.compiled_updates import for_measuring, temporaries
-from rljax.training.memory.state_memory import parameter_shapes
+from rljax.training.memory_plan import parameter_shapes
 
 ROWS, TOKENS, WIDTH, VOCAB = 8, 16, 64, 128
 DEEP = TransformerConfig(

@@ -1,7 +1,11 @@
 """Work that several processes share: in one process here, in two over the loopback."""
 
 import json
+import re
 import socket
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +20,7 @@ from rljax.parallel import (
     any_host,
     divide,
     fetch,
+    hosts,
     is_first,
     make_mesh,
     of_first,
@@ -162,7 +167,7 @@ def test_whole_numbers_are_repeated_and_floats_spread():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (("here:1", None, 0), "cannot be joined: give the address as ADDRESS:PORT"),
+        (("here:1", None, 0), "cannot be joined: set the address as ADDRESS:PORT"),
         (("here:1", 2, None), "cannot be joined"),
         (("here:1", 2, 2), "cannot be joined"),
         (("here", 2, 0), "cannot be joined"),
@@ -191,3 +196,20 @@ def test_a_first_host_that_is_not_there_is_missed():
     address = free_address()
     with pytest.raises(InputError, match=f"Host 0 was not found at {address} in 0.3 s .*; start it too"):
         join(address, hosts=2, host=1, patience=0.3)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems return memory by themselves")
+@pytest.mark.parametrize(("size", "trims"), [(hosts.KEPT - 1, []), (hosts.KEPT, [0])])
+def test_only_a_large_process_gives_memory_back(monkeypatch, size, trims):
+    calls = []
+    monkeypatch.setattr(hosts, "_resident_bytes", lambda: size)
+    monkeypatch.setattr(hosts.ctypes, "CDLL", lambda name: SimpleNamespace(malloc_trim=calls.append))
+    hosts.return_freed_memory()
+    assert calls == trims
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_resident_memory_is_that_of_the_system():
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    expected = 1024 * int(re.search(r"VmRSS:\s*(\d+)", status)[1])
+    assert hosts._resident_bytes() == pytest.approx(expected, rel=0.05)

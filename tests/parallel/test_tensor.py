@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from rljax.algorithms import BY_NAME, Rollout, loss, prepare, value_loss
 from rljax.errors import InputError
@@ -70,10 +71,10 @@ def losses(scores, batches):
     return {name: jax.value_and_grad(of_scores)(scores, name) for name in batches}
 
 
-def policy_on(mesh):
+def policy_on(mesh, config=CONFIG, params=PARAMS):
     """The policy in float64, where the order of a sum does not matter, and its parameters."""
-    policy = transformer_policy(replace(CONFIG, compute_dtype="float64"), eos=1, mesh=mesh, chunk=5)
-    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), PARAMS)
+    policy = transformer_policy(replace(config, compute_dtype="float64"), eos=1, mesh=mesh, chunk=5)
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), params)
     return policy, put(params, policy_shardings(mesh, params, params, policy.partition))
 
 
@@ -152,9 +153,9 @@ def drawn():
     return responses(make_mesh(1, 1))
 
 
-def responses(mesh):
-    policy = transformer_policy(CONFIG, eos=1, mesh=mesh)
-    params = put(PARAMS, policy_shardings(mesh, PARAMS, PARAMS, policy.partition))
+def responses(mesh, config=CONFIG, params=PARAMS):
+    policy = transformer_policy(config, eos=1, mesh=mesh)
+    params = put(params, policy_shardings(mesh, params, params, policy.partition))
     engine = DecodingEngine(policy.decoder, mesh, prompt_length=4, slots=8)
     sampling = Sampling(max_tokens=6, eos_ids=(1,), temperature=1.0, top_p=0.9)
     requests = [
@@ -181,7 +182,7 @@ def test_every_mesh_draws_the_same_tokens(drawn, axes, monkeypatch):
         places.append([state.cache[0].keys.sharding for state in (rows.state, larger.state)])
         return larger
 
-    monkeypatch.setattr("rljax.rollout.engine.LONG_BUDGET", 6)
+    monkeypatch.setattr("rljax.rollout.sizes.LONG_BUDGET", 6)
     monkeypatch.setattr("rljax.rollout.engine.grow_rows", placed)
     for actual, expected in zip(responses(make_mesh(*axes)), drawn, strict=True):
         np.testing.assert_array_equal(actual.tokens, expected.tokens)
@@ -195,7 +196,6 @@ def test_every_mesh_draws_the_same_tokens(drawn, axes, monkeypatch):
     [
         ((1, 1, 8), {}, r"tensor=8 cannot share the model's heads=4 equally"),
         ((1, 1, 4), {}, r"tensor=4 cannot share the model's kv_heads=2 equally; choose a divisor of 2"),
-        ((1, 1, 2), {"vocab_size": 17}, r"tensor=2 cannot share the model's vocab=17 equally; choose a divisor of 1"),
         ((1, 8), {"width": 20}, r"fsdp=8 cannot share the model's width=20 equally; choose a divisor of 20"),
     ],
 )
@@ -222,3 +222,30 @@ def test_eight_billion_parameters_fit_on_eight_devices():
             for leaf, place in zip(jax.tree.leaves(params), jax.tree.leaves(places), strict=True)
         )
         assert 4 * bytes_a_device < 17e9, "four float32 copies"
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("axes", [(1, 1, 2), (2, 2, 2)])
+def test_a_vocabulary_that_the_devices_do_not_divide_changes_nothing(axes, tied, tmp_path):
+    config = replace(CONFIG, vocab_size=19, tied_head=tied)
+    params = init_params(config, jax.random.key(1))
+
+    def scored(axes):
+        mesh = make_mesh(*axes)
+        with jax.enable_x64(True):
+            policy, placed = policy_on(mesh, config, params)
+
+            def total(params, packed):
+                scores = policy.score(params, packed, 0.9)
+                return (scores.logp + 0.1 * scores.entropy).sum()
+
+            policy.save(jax.device_get(placed), tmp_path / str(axes))
+            return jax.device_get(jax.jit(jax.value_and_grad(total))(placed, put_rows(mesh, PACKED)))
+
+    chex.assert_trees_all_close(scored(axes), scored((1, 1, 1)), rtol=1e-9, atol=1e-9)
+    drawn = [responses(make_mesh(*each), config, params) for each in (axes, (1, 1, 1))]
+    for actual, expected in zip(*drawn, strict=True):
+        np.testing.assert_array_equal(actual.tokens, expected.tokens)
+        assert actual.tokens.max() < 19
+    saved = load_file(tmp_path / str(axes) / "model.safetensors")
+    assert saved["model.embed_tokens.weight"].shape == (19, 16)

@@ -2,11 +2,14 @@
 
 import json
 import math
+from dataclasses import fields
 
 import pytest
 
 from rljax.errors import InputError
-from rljax.preference.config import RewardModelConfig
+from rljax.preference.config import PairConfig, RewardModelConfig
+from rljax.settings.shared_groups import AdamConfig, MeshConfig, NetworkConfig
+from rljax.training.config import DevicesConfig, ModelConfig, OptimizationConfig
 
 
 @pytest.mark.parametrize(
@@ -30,3 +33,39 @@ def test_settings_that_cannot_work(untyped, changes, message):
 def test_settings_are_json():
     raw = json.loads(json.dumps(RewardModelConfig("pairs.jsonl", replicas=2).to_json()))
     assert RewardModelConfig(**raw) == RewardModelConfig("pairs.jsonl", replicas=2)
+
+
+def test_settings_that_a_run_has_too_are_those_of_the_run():
+    """They are written once: name, type and default are the same record's."""
+    own = {field.name: field for field in fields(RewardModelConfig)}
+    for group, run in ((NetworkConfig, ModelConfig), (AdamConfig, OptimizationConfig), (MeshConfig, DevicesConfig)):
+        assert issubclass(run, group)
+        assert not [name for name in run.__annotations__ if name in {field.name for field in fields(group)}]
+        assert not [name for name in PairConfig.__annotations__ if name in {field.name for field in fields(group)}]
+        assert {field.name for field in fields(group)} <= set(own)
+
+
+def test_a_file_of_settings_from_before_they_were_shared_is_read():
+    """The settings.json of a training of an earlier version, in its order."""
+    saved = {
+        "dataset": "pairs.jsonl",
+        "model": None,
+        "tokenizer": "bytes",
+        "layers": 2,
+        "width": 16,
+        "heads": 2,
+        "kv_heads": 1,
+    }
+    saved |= {"hidden": 32, "batch": 8, "adam_b1": 0.8, "adam_b2": 0.9, "weight_decay": 0.1, "max_grad_norm": 2.0}
+    saved |= {
+        "dtype": "bfloat16",
+        "remat": "full",
+        "replicas": 1,
+        "fsdp": 2,
+        "tensor": 1,
+        "name": "reward-model",
+        "seed": 3,
+    }
+    config = RewardModelConfig(**saved)
+    assert config.to_json() | saved == config.to_json()
+    assert RewardModelConfig("pairs.jsonl", "model").model == "model"

@@ -154,7 +154,7 @@ def test_the_metrics_of_an_update_are_those_of_the_judge(params, name):
 
 def test_pairs_that_cannot_be_scored_or_mismatched():
     alone = encode_pairs([Preference("", "1", "2")], TOKENIZER, max_tokens=16)
-    with pytest.raises(InputError, match="1 of 1 pairs have no prompt and the tokenizer opens no sequence"):
+    with pytest.raises(InputError, match="1 of 1 pairs have no prompt and the tokenizer has no BOS token"):
         direct_pairs(alone, TOKENIZER.pad_token_id)
     same = encode_pairs([Preference("1=", "1", "2"), Preference("1=", "3", "2")], TOKENIZER, max_tokens=16)
     with pytest.raises(InputError, match="all pairs have the same prompt"):

@@ -1,7 +1,10 @@
 """What a reward function does to its process stays with the reward."""
 
+import asyncio
 import os
+import signal
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,7 +12,8 @@ import pytest
 
 from rljax.errors import InputError
 from rljax.rewards.calling import ask, check_failures, joined, read_answer, wait_for
-from rljax.rewards.failure import Failed
+from rljax.rewards.failure import Failed, Failures
+from rljax.rewards.protocol import answers_of
 
 
 class Giving(BaseException):
@@ -98,3 +102,28 @@ def test_the_first_failure_of_several_calls_has_its_place_among_all():
     calls = [read_answer(values, "mine", len(values)) for values in ([1.0, None], [0.0, failure, 1.0], [failure])]
     with pytest.raises(InputError, match=r"failed on 2 of 6 completions .*; the first: completion 3: KeyError: 'x'\. Fix"):
         check_failures(joined(calls), "mine", 0.1)
+
+
+def sleepy(completions):
+    time.sleep(30.0)
+    return [1.0] * len(completions)
+
+
+async def patient(completions):
+    await asyncio.sleep(30.0)
+    return [1.0] * len(completions)
+
+
+@pytest.mark.parametrize("reward", [sleepy, patient])
+def test_a_call_that_takes_too_long_is_interrupted_and_named(reward):
+    started = time.monotonic()
+    (answer,) = answers_of(reward, ["?"] * 2, ["a"] * 2, {}, max_failure_share=1.0, seconds=0.3)
+    assert time.monotonic() - started < 20
+    assert answer.failures == Failures(timed_out=2)
+    with pytest.raises(
+        InputError, match=rf"{reward.__name__} was interrupted.*it took longer than 0.3 s \(--reward-seconds\)"
+    ):
+        answers_of(reward, ["?"] * 2, ["a"] * 2, {}, seconds=0.3)
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+    (quick,) = answers_of(lambda completions: [1.0, 0.0], ["?"] * 2, ["a"] * 2, {}, seconds=5.0)
+    assert quick.values.tolist() == [1.0, 0.0]

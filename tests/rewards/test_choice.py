@@ -9,9 +9,26 @@ from rljax.rewards.choice import multiple_choice, read_letter, read_yes_no, yes_
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        *[(text, True) for text in ("yes", "Yes.", " YES ", "**yes**", "**Yes.**", '"yes"', "true", "True", r"\text{Yes}")],
+        *[
+            (text, True)
+            for text in (
+                "yes",
+                "Yes.",
+                " YES ",
+                "**yes**",
+                "**Yes.**",
+                '"yes"',
+                "true",
+                "True",
+                r"\text{Yes}",
+                "yes, because",
+            )
+        ],
         *[(text, False) for text in ("no", "No.", "false", r"\textbf{No}", "*no*")],
-        *[(text, None) for text in ("", "yes or no", "yesterday", "not", "know", "yes no", "y", "1", "yes, because")],
+        *[
+            (text, None)
+            for text in ("", "yes or no", "yesterday", "not", "know", "yes no", "y", "1", "yes, but no", "yes? Actually no")
+        ],
     ],
 )
 def test_read_yes_no(text, says):
@@ -54,3 +71,60 @@ def test_references_that_are_no_choice():
     for reward in (yes_no, multiple_choice):
         with pytest.raises(ValueError, match="zip"):
             reward(["?"] * 2, ["no"] * 2, [None])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "Option B",
+            "option (B)",
+            "The correct option is B",
+            "The correct option is B.",
+            "B\n\nBecause A is wrong.",
+            "B, because x",
+        ),
+        *(
+            "The answer is B because A is too small.",
+            "So the answer is (B).",
+            "I would choose B.",
+            "Answer: B",
+            "B) Paris or Rome",
+        ),
+        *("The best answer is B: Rome.", "**B**", r"\boxed{\text{(B)}}"),
+    ],
+)
+def test_a_choice_is_read_with_its_reason(text):
+    assert multiple_choice(["?"], [text], ["B"]) == [1.0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "(B) or (A)",
+            "B. is wrong; the right one is C.",
+            "B or A",
+            "B, A",
+            "B/C",
+            "B is wrong",
+            "B and C",
+            "(B) Paris or (C) Rome",
+        ),
+        *("The answer is not B", "B. No, the correct answer: C", "B? Actually C", "Be careful"),
+    ],
+)
+def test_several_choices_are_none(text):
+    assert multiple_choice(["?"], [text], ["B"]) == [0.0]
+
+
+@pytest.mark.parametrize(
+    "text", ["Yes, because no bird can swim.", "Yes\n\n", "So the answer is yes, since x.", "Answer: Yes"]
+)
+def test_yes_is_read_with_its_reason(text):
+    assert yes_no(["?"], [text], ["yes"]) == [1.0]
+
+
+@pytest.mark.parametrize("text", ["yes and no", "Yes, but no", "Yes, or rather no", "It is not true", "no"])
+def test_yes_and_no_is_neither(text):
+    assert yes_no(["?"], [text], ["yes"]) == [0.0]

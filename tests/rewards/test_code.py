@@ -160,6 +160,9 @@ def test_inputs_that_do_not_fit_their_outputs(columns):
         (f"{fenced(ROOT + BISECTION)}\nFor example:\n{fenced('print(find_zero([1, 2]))')}", 1.0),
         (fenced(ROOT + BISECTION, ""), 1.0),
         (BISECTION.lstrip(), 1.0),
+        (f"{BISECTION}```", 1.0),
+        (f"{BISECTION.lstrip()}```\nDone.", 1.0),
+        (f"{BISECTION}```\nIt works:\n```\nx\n```\n```python\nfind_zero([1, 2])\n```", 1.0),
         (textwrap.dedent(BISECTION), 1.0),
         (textwrap.indent(fenced(BISECTION), "    "), 1.0),
         ("    return 0\n", 0.0),
@@ -259,3 +262,78 @@ def test_code_tells_how_far_it_is(reward):
     tests = [["assert f(1) == 1"], None, ["assert f(2) == 2"]]
     reward(["?"] * 3, ["def f(x): return x"] * 3, tests=tests, progress=lambda *counts: progress.append(counts))
     assert progress == [(1, 2), (2, 2)], "of those that have tests"
+
+
+def test_a_script_of_assertions_is_a_test_without_an_entry_point(caplog):
+    program = "def f(x): return x"
+    script = "import math\nfor x in [1, 2]:\n    assert f(x) == x"
+    assert code(["?"], [program], test=[script]) == [1.0]
+    assert code(["?"], [program], tests=[["assert f(3) == 3"]], test=[script.replace("== x", "== 1")]) == [0.0]
+    plus = "import numpy as np\nassert np.array(f(1)) == 1"
+    assert code(["?"], [program], tests=[["assert f(3) == 3"]], test=[plus]) == [1.0]
+    assert "judged by `tests` alone: `test` needs `import numpy as np`" in caplog.text
+    assert code(["?"], [program], test=[plus]) == [None]
+
+
+PLUS = """import numpy as np
+from math import inf
+
+def is_floats(x) -> bool:
+    if isinstance(x, float):
+        return True
+    if isinstance(x, (list, tuple)):
+        return all(isinstance(i, float) for i in x)
+    if isinstance(x, np.ndarray):
+        return x.dtype == np.float64 or x.dtype == np.float32
+    return False
+
+def assertion(out, exp, atol):
+    if atol == 0 and is_floats(exp):
+        atol = 1e-6
+    if out != exp and atol != 0:
+        assert np.allclose(out, exp, rtol=1e-07, atol=atol)
+    else:
+        assert out == exp, f"out: {out}, exp: {exp}"
+
+inputs = [[1], [2.5], [[0.5, 1.5]]]
+results = [1, 2.5, [0.5, 1.5]]
+"""
+PLUS_SCRIPT = PLUS + "for inp, exp in zip(inputs, results):\n    assertion(f(*inp), exp, 0)\n"
+PLUS_CHECK = PLUS + "def check(f):\n    for inp, exp in zip(inputs, results):\n        assertion(f(*inp), exp, 0)\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "reward"),
+    [
+        ("x", 1.0),
+        ("x if type(x) is int else x + 1e-9 if type(x) is float else [i - 1e-9 for i in x]", 1.0),
+        ("x + 1e-9 if type(x) is int else x", 0.0),
+        ("x if type(x) is not float else x + 1e-3", 0.0),
+        ("x if type(x) is not list else x[:1]", 0.0),
+        ("x if type(x) is not list else float('inf')", 0.0),
+        ("1", 0.0),
+    ],
+)
+def test_tests_of_mbpp_plus_and_human_eval_plus_are_judged_without_numpy(body, reward, caplog):
+    program = f"def f(x): return {body}"
+    assert code(["?"], [program], tests=[["assert f(1) == 1"]], test=[PLUS_SCRIPT]) == [reward]
+    assert code(["?"], [program], test=[PLUS_CHECK], entry_point=["f"]) == [reward]
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "import notthere\nassert f(1) == 1",
+        "import numpy\nassert f(1) == 1",
+        "import numpy.linalg as la, math\nassert f(1) == 1",
+        "from . import helper\nassert f(1) == 1",
+        "numpy = __import__('numpy')\nassert f(1) == 1",
+        "import importlib\nimportlib.import_module('pandas')\nassert f(1) == 1",
+        "from importlib import import_module\nimport_module('pandas')\nassert f(1) == 1",
+    ],
+)
+def test_an_entry_that_imports_a_missing_module_leaves_its_program_unjudged(test):
+    for program in ("def f(x): return x", "def f(x): return 0"):
+        assert code(["?"], [program], tests=[["assert f(1) == 1", test]]) == [None]
+        assert code_fraction(["?"], [program], tests=[["assert f(1) == 1", test]]) == [None]

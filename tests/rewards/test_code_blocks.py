@@ -5,7 +5,7 @@ import time
 import pytest
 
 from rljax.rewards.code import program_of
-from rljax.rewards.code_blocks import LONGEST_RESPONSE, defines, extracted_code, fences
+from rljax.rewards.code_blocks import LONGEST_RESPONSE, defines, extracted_code, fences, last_code
 
 SQUARE = "def square(x):\n    return x * x"
 
@@ -18,6 +18,12 @@ def fenced(text, mark="python"):
     ("completion", "expected"),
     [
         (SQUARE, SQUARE),
+        (f"{SQUARE}```", SQUARE),
+        (f"{SQUARE}\n``````", f"{SQUARE}\n"),
+        (f"```python\n{SQUARE}```", SQUARE),
+        (f"python\n{SQUARE}\n```", f"{SQUARE}\n"),
+        (f"<think>A square:\n```python\ndef square(x): ...\n```\n</think>\n{SQUARE}", f"\n{SQUARE}"),
+        (f"<think>\n{fenced(SQUARE)}\n</think>That is it.", SQUARE),
         (f"Here:\n{fenced(SQUARE)}\nDone.", SQUARE),
         (f"{fenced('x = 1')}\nno, better\n{fenced(SQUARE, 'py')}", SQUARE),
         (f"{fenced(SQUARE, 'Python3')}\nIt prints\n{fenced('4', '')}", SQUARE),
@@ -151,3 +157,29 @@ def test_no_response_takes_long(unit, begin):
     extracted_code(begin + unit * (LONGEST_RESPONSE // len(unit)) + "`")
     program_of("def f(x):\n    'The prompt.'\n", unit * (LONGEST_RESPONSE // len(unit)), test="-", entry_point="f")
     assert time.process_time() - started < 3
+
+
+AFTER = [
+    *("", "\n", "\nThis returns x.", "\nExample:\n```python\nf(3)\n```\n", "\n\n```\nf(3)\n```"),
+    *("\nIt works because:\n```\n3\n```", "\nIt works:\n```\n3\n```\nand\n```text\n4\n```"),
+]
+
+
+@pytest.mark.parametrize("after", AFTER)
+def test_a_lone_closing_fence_ends_the_program(after):
+    program = "def f(x):\n    return x\n"
+    assert extracted_code(f"{program}```{after}", ["f"]).rstrip() == program.rstrip()
+
+
+@pytest.mark.parametrize("after", AFTER)
+@pytest.mark.parametrize("fence", ["```", " ```", "~~~"])
+@pytest.mark.parametrize("program", ["print(int(input()))\n", "import sys\nfor x in sys.stdin:\n    sys.stdout.write(x)\n"])
+def test_a_lone_closing_fence_ends_a_program_that_prints(program, fence, after):
+    assert last_code(f"{program}{fence}{after}").rstrip() == program.rstrip()
+    again = f"{program}{fence}\nNo, better:\n```python\nprint(1)\n```"
+    assert last_code(again) == "print(1)"
+
+
+def test_fences_in_a_docstring_are_part_of_the_program():
+    program = 'def f(x):\n    """\n    ```\n    f(3)\n    ```\n    """\n    return x\n'
+    assert extracted_code(program, ["f"]) == program

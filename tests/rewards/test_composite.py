@@ -9,10 +9,9 @@ import pytest
 from rljax.errors import InputError
 from rljax.ops.unpublished import mixture
 from rljax.rewards import BY_NAME, resolve
-from rljax.rewards.combining import least
 from rljax.rewards.composite import constitutional, reasoning, weighted
 from rljax.rewards.failure import Failed, Failures
-from rljax.rewards.protocol import Weighted, combine, has_verifier, judge
+from rljax.rewards.protocol import Weighted, combine, has_verifier, judge, least
 from rljax.training.config import TrainConfig
 from rljax.training.objective.algorithm import check_algorithm, make_algorithm
 from rljax.training.parts.reward import own_reward
@@ -187,5 +186,5 @@ def test_the_command_line_combines_by_name():
     with pytest.raises(InputError, match="reward_combine='min' is for several rewards, and there is one"):
         own_reward(length, TrainConfig.flat(reward_combine="min"))
     config = TrainConfig.flat(algorithm="gdpo", reward="exact,format", reward_combine="min")
-    with pytest.raises(InputError, match="gdpo takes several rewards one by one, so reward_combine='min' cannot apply"):
+    with pytest.raises(InputError, match="gdpo reads several rewards separately, so reward_combine='min' cannot apply"):
         check_algorithm(make_algorithm(config), config)

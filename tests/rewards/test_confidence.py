@@ -110,5 +110,5 @@ def test_what_cannot_be_calibrated():
         brier(BY_NAME["format"])
     with pytest.raises(InputError, match="the reward 'brier' needs a verifier; write brier:VERIFIER"):
         resolve("brier")
-    with pytest.raises(InputError, match=r"there is no reward 'exakt'; choose one of 'exact'.*constitution:FILE"):
+    with pytest.raises(InputError, match=r"no reward 'exakt'; did you mean 'exact'. Choose one of .*constitution:FILE"):
         resolve("brier:exakt")

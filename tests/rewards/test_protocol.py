@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from rljax.errors import InputError
+from rljax.rewards import BY_NAME
+from rljax.rewards.correctness import form_of, verifier
 from rljax.rewards.exact import exact
-from rljax.rewards.failure import Failed, Failures
-from rljax.rewards.protocol import judge, score, weighted_scores
+from rljax.rewards.failure import UNFINISHED, Failed, Failures, Unfinished
+from rljax.rewards.protocol import Weighted, forms_of, judge, score
 
 PROMPTS, COMPLETIONS = ["1+1=", "1+2="], ["#2", "#4"]
 COLUMNS = {"answer": ["2", "3"], "level": [1, 7]}
@@ -110,11 +112,6 @@ def test_coroutines_are_awaited_inside_a_running_loop():
         ([[1.0], [2.0]], r"returned \[1.0\] for completion 0"),
         (np.ones((2, 1)), r"returned \[1.0\] for completion 0"),
         ([1j, 1.0], "returned 1j for completion 0"),
-        ([0.0, math.nan], "returned nan for completion 1; it must return a finite number, or None"),
-        ([math.inf, 0.0], "returned inf for completion 0"),
-        ([0.0, 1e300], r"returned 1e\+300 for completion 1"),
-        ([0.0, 10**400], r"returned 10+\.\.\.0+ for completion 1"),
-        ([None, -math.inf], "returned -inf for completion 1"),
     ],
 )
 def test_bad_answers_name_the_function_and_what_it_returned(returned, message):
@@ -123,6 +120,62 @@ def test_bad_answers_name_the_function_and_what_it_returned(returned, message):
 
     with pytest.raises(InputError, match=rf"the reward .*test_protocol\S*strange {message}"):
         ask(strange)
+
+
+OUT_OF_RANGE = [math.nan, math.inf, -math.inf, 3e38, -1e19, 1e300, 10**400, np.float32("nan"), np.float64(2e18)]
+
+
+@pytest.mark.parametrize("value", OUT_OF_RANGE, ids=lambda value: f"{value:.6}" if isinstance(value, float) else "long")
+def test_a_number_that_cannot_be_used_is_a_failure_and_counts_against_the_share(value):
+    def strange(completions):
+        return [value, 1.0, *[0.5] * (len(completions) - 2)]
+
+    scores = judge(strange, ["?"] * 20, ["a"] * 20, {})
+    assert scores.valid.tolist() == [False] + [True] * 19
+    assert scores.total.tolist() == [0.0, 1.0] + [0.5] * 18
+    assert scores.failures["strange"].out_of_range == scores.failures["strange"].total == 1
+    with pytest.raises(
+        InputError, match=r"failed on 1 of 20 .*NaN, infinite or too large\).*completion 0: it returned .*1e18"
+    ):
+        judge(strange, ["?"] * 20, ["a"] * 20, {}, max_failure_share=0.0)
+
+
+def test_an_unfinished_answer_is_wrong_and_no_failure():
+    def verifies(completions):
+        return [Unfinished("no answer within 2 s")] * 15 + [1.0]
+
+    scores = judge(verifier(verifies), ["?"] * 16, ["a"] * 16, {}, max_failure_share=0.0)
+    assert scores.valid.all()
+    assert scores.total.tolist() == scores.correct.tolist() == [0.0] * 15 + [1.0]
+    assert scores.failures["verifies"].unfinished == 15
+    assert scores.failures["verifies"].total == 0
+    both = judge(
+        Weighted({"a": verifies, "b": lambda completions: [Failed("raised", "x")] + [2.0] * 15}, {"a": 1, "b": 1}),
+        ["?"] * 16,
+        ["a"] * 16,
+        {},
+    )
+    assert both.valid.tolist() == [False] + [True] * 15
+    assert both.failed.tolist() == [1, *[UNFINISHED] * 14, 0]
+
+
+def test_equal_amounts_are_equal_sums():
+    """Any split of an amount into weights gives the same 32-bit number: no group of equal rewards counts as mixed."""
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        tenths = rng.integers(1, 30, size=rng.integers(2, 6))
+        split = [float(n) / 10 for n in tenths]
+        names = [f"part{n}" for n in range(len(split))]
+        rewards = {name: lambda completions: [1.0, 0.0] for name in names} | {"all": lambda completions: [0.0, 1.0]}
+        whole = float(tenths.sum()) / 10
+        total = judge(
+            Weighted(rewards, dict(zip(names, split, strict=True)) | {"all": whole}), ["?"] * 2, ["a"] * 2, {}
+        ).total
+        assert total[0] == total[1], (split, whole)
+        returned = {name: lambda completions, value=value: [value, 0.0] for name, value in zip(names, split, strict=True)}
+        returned["all"] = lambda completions, value=whole: [0.0, value]
+        total = judge(Weighted(returned, dict.fromkeys(returned, 1.0)), ["?"] * 2, ["a"] * 2, {}).total
+        assert total[0] == total[1], (split, whole)
 
 
 class Judge:
@@ -166,10 +219,10 @@ def test_lengths_must_agree():
 
 
 def combine(rewards, weights):
-    return weighted_scores(rewards, weights, PROMPTS, COMPLETIONS, COLUMNS)
+    return judge(Weighted(rewards, weights), PROMPTS, COMPLETIONS, COLUMNS)
 
 
-def test_weighted_scores():
+def test_a_weighted_sum():
     rewards = {"exact": exact, "level": lambda level: level, "shy": lambda completions: [None, 4.0]}
     scores = combine(rewards, {"exact": 2.0, "level": 0.5, "shy": -1.0})
     assert scores.total.tolist() == [2.5, -0.5]
@@ -300,9 +353,8 @@ def test_coroutines_wait_together():
 
 
 def test_one_coroutine_that_fails_leaves_the_other_its_answer():
-    scores = weighted_scores(
-        {"good": patient, "bad": failing}, {"good": 1.0, "bad": 1.0}, PROMPTS, COMPLETIONS, COLUMNS, max_failure_share=1.0
-    )
+    both = Weighted({"good": patient, "bad": failing}, {"good": 1.0, "bad": 1.0})
+    scores = judge(both, PROMPTS, COMPLETIONS, COLUMNS, max_failure_share=1.0)
     assert scores.parts["good"].tolist() == [2.0, 2.0]
     assert scores.failures == {"good": Failures(), "bad": Failures(raised=2)}
     assert not scores.valid.any()
@@ -325,3 +377,10 @@ def test_progress_goes_to_whom_it_is_named():
     assert seen == [(1, 2)]
     with pytest.raises(InputError, match="a column called 'progress'"):
         ask(exact, {"answer": ["2", "3"], "progress": [1, 2]})
+
+
+def test_every_built_in_reward_says_what_it_reads():
+    for name, reward in BY_NAME.items():
+        assert form_of(reward), name
+    both = Weighted({"right": BY_NAME["math"], "own": lambda completions: [0.0]}, {"right": 1.0, "own": 1.0})
+    assert list(forms_of(both)) == ["math"]

@@ -102,7 +102,7 @@ def mine(completions):
     [
         (
             "exakt",
-            "there is no reward 'exakt'; choose one of 'exact', 'math', .*, or name your own as `module:function` or `path.py",
+            "no reward 'exakt'; did you mean 'exact'. Choose one of 'exact', .*, or name your own as `module:function` or `path.py",
         ),
         ("", "there is no reward ''"),
         (":f", "there is no reward ':f'"),
@@ -152,7 +152,7 @@ def test_the_sandbox_is_tried_where_programs_will_run(name, monkeypatch):
     def refuse():
         raise InputError("programs cannot run safely on this machine")
 
-    monkeypatch.setattr(rljax.rewards, "level", refuse)
+    monkeypatch.setattr(rljax.rewards.sandbox, "level", refuse)
     if name == "exact":
         assert resolve(name) is exact
     else:

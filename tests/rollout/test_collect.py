@@ -103,5 +103,5 @@ def test_groups_survive_a_checkpoint_s_dict():
 def test_groups_of_another_version_are_refused():
     arrays = to_dict(groups(1, 3))
     before = {name: array for name, array in arrays.items() if name != "turns"} | {"parts": {}}
-    with pytest.raises(InputError, match=r"saved by another version of rljax: they differ in parts, turns\. Go on with"):
+    with pytest.raises(InputError, match=r"saved by another version of rljax: they differ in parts, turns\. Continue with"):
         from_dict(before)

@@ -85,5 +85,5 @@ def test_the_value_of_a_finished_answer_is_its_reward(rollout):
 def test_a_reward_without_opinion_is_refused(rollout):
     worker, params, groups = rollout
     silent = judged_by(worker, lambda completions: [None] * len(completions))
-    with pytest.raises(InputError, match="no opinion on some continuations"):
+    with pytest.raises(InputError, match="abstained on some continuations"):
         continued_rewards(silent, params, groups, [State(0, 0, 0)], continuations=2, key=jax.random.key(0), rows=2)

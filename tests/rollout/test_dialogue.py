@@ -12,7 +12,7 @@ from rljax.parallel import make_mesh, policy_shardings, put
 from rljax.rollout import DecodingEngine, Request, Sampling
 from rljax.rollout import dialogue as dialogue_module
 from rljax.rollout import engine as engine_module
-from rljax.rollout.dialogue import CachedDialogue, Rereading, row_decoder, turn_engine
+from rljax.rollout.dialogue import CachedDialogue, Rereading, begin_dialogue, row_decoder, turn_engine
 from rljax.rollout.request import DialogueEngine, check_responses
 from rljax.rollout.slots import FittingSlots, row_bytes
 
@@ -106,7 +106,7 @@ def reread():
 def test_turns_that_go_on_are_those_of_reading_everything_again(reread, slots):
     """With fewer rows than episodes, each row plays several of them one after the other."""
     expected, tokens = reread
-    dialogue = an_engine(slots).dialogue(PARAMS, REQUESTS)
+    dialogue = begin_dialogue(an_engine(slots), PARAMS, REQUESTS)
     actual, waves = played(dialogue, REQUESTS)
     assert_same(actual, expected)
     assert len(waves) > 4, "rows end their turns at different times"
@@ -123,8 +123,8 @@ def test_turns_that_go_on_are_those_of_reading_everything_again(reread, slots):
 @pytest.mark.parametrize("slots", [16, 3])
 def test_a_long_dialogue_begins_with_little_room(reread, slots, monkeypatch):
     """Room for 15 tokens after a prompt, then 30 and 60; a context that is read again may need more at once."""
-    monkeypatch.setattr("rljax.rollout.engine.LONG_BUDGET", 36)
-    dialogue = an_engine(slots).dialogue(PARAMS, REQUESTS)
+    monkeypatch.setattr("rljax.rollout.sizes.LONG_BUDGET", 36)
+    dialogue = begin_dialogue(an_engine(slots), PARAMS, REQUESTS)
     rooms = []
 
     def room():
@@ -151,7 +151,7 @@ def held(tree):
 @pytest.mark.parametrize(("long", "fewest"), [(128, 8), (36, 8), (36, 2)])
 def test_a_dialogue_holds_the_caches_that_are_counted(axes, long, fewest, monkeypatch):
     """Rows and the copies of those that read their turns; or two caches, of which the second has more room."""
-    monkeypatch.setattr("rljax.rollout.engine.LONG_BUDGET", long)
+    monkeypatch.setattr("rljax.rollout.sizes.LONG_BUDGET", long)
     monkeypatch.setattr("rljax.rollout.slots.FEWEST_ROWS", fewest)
     mesh = make_mesh(*axes)
     policy = transformer_policy(SHAPE, eos=EOS, mesh=mesh)
@@ -173,7 +173,7 @@ def test_a_dialogue_holds_the_caches_that_are_counted(axes, long, fewest, monkey
     recorded(engine_module, "grow_rows", lambda decoder, rows: rows.state)
     slots = FittingSlots(policy.decoder, mesh, 0)
     memory = turn_engine(an_engine(slots, mesh=mesh), policy.decoder.turns).slots.cache(6, params, 16, 16, 8, BUDGET)
-    dialogue = an_engine(replace(slots, memory=memory), mesh=mesh, decoder=policy.decoder).dialogue(params, REQUESTS)
+    dialogue = begin_dialogue(an_engine(replace(slots, memory=memory), mesh=mesh, decoder=policy.decoder), params, REQUESTS)
     played(dialogue, REQUESTS)
     assert len(dialogue.requests) == 6
     assert max(most) == pytest.approx(memory, rel=0.01)
@@ -183,15 +183,15 @@ def test_a_dialogue_needs_memory_for_copies():
     slots = FittingSlots(POLICY.decoder, make_mesh(1, 1), 0)
     one = row_bytes(POLICY.decoder, PARAMS, slots.mesh, 8, BUDGET)
     with pytest.raises(InputError, match=r"cache_memory is .* one row, 8 tokens of prompt and 60 of response, take"):
-        an_engine(replace(slots, memory=one)).dialogue(PARAMS, REQUESTS)
-    assert len(an_engine(replace(slots, memory=2 * one)).dialogue(PARAMS, REQUESTS).requests) == 1
+        begin_dialogue(an_engine(replace(slots, memory=one)), PARAMS, REQUESTS)
+    assert len(begin_dialogue(an_engine(replace(slots, memory=2 * one)), PARAMS, REQUESTS).requests) == 1
 
 
 def test_turns_are_the_same_on_several_devices(reread):
     mesh = make_mesh(2, 1, 2)
     policy = transformer_policy(SHAPE, eos=EOS, mesh=mesh)
     params = put(PARAMS, policy_shardings(mesh, PARAMS, PARAMS, policy.partition))
-    dialogue = an_engine(mesh=mesh, decoder=policy.decoder).dialogue(params, REQUESTS)
+    dialogue = begin_dialogue(an_engine(mesh=mesh, decoder=policy.decoder), params, REQUESTS)
     assert_same(played(dialogue, REQUESTS)[0], reread[0])
 
 
@@ -199,7 +199,7 @@ def test_turns_are_the_same_on_several_devices(reread):
 def test_episodes_are_added_while_others_are_drawn(reread, slots):
     first = {episode: REQUESTS[episode] for episode in range(6)}
     later = {episode: REQUESTS[episode] for episode in range(6, 12)}
-    actual, waves = played(an_engine(slots).dialogue(PARAMS, first), first, later)
+    actual, waves = played(begin_dialogue(an_engine(slots), PARAMS, first), first, later)
     assert waves[0] < min(slots, len(first)), "others were in the middle of a turn"
     assert_same(actual, reread[0])
 
@@ -209,7 +209,7 @@ def test_an_episode_goes_on_after_its_row_was_given_away(reread):
     expected = reread[0]
     one = next(episode for episode in REQUESTS if len(expected[episode]) > 2)
     other = next(episode for episode in REQUESTS if episode != one)
-    dialogue = an_engine(1).dialogue(PARAMS, {one: REQUESTS[one]})
+    dialogue = begin_dialogue(an_engine(1), PARAMS, {one: REQUESTS[one]})
     for turn, (request, response) in enumerate(expected[one]):
         before = dialogue.tokens_read
         if turn > 0:
@@ -233,9 +233,9 @@ def test_what_was_drawn_after_a_stop_string_is_forgotten():
     expected, _ = played(Rereading(Counting(engine), PARAMS, requests), requests)
     ends = [text(response.tokens[-2:]) for turns in expected.values() for _, response in turns[:-1]]
     assert sum(end in sampling.stop for end in ends) > 4
-    assert_same(played(engine.dialogue(PARAMS, requests), requests)[0], expected)
-    with pytest.raises(InputError, match="stop strings are looked for in text"):
-        an_engine().dialogue(PARAMS, requests)
+    assert_same(played(begin_dialogue(engine, PARAMS, requests), requests)[0], expected)
+    with pytest.raises(InputError, match="stop strings are searched for in decoded text"):
+        begin_dialogue(an_engine(), PARAMS, requests)
 
 
 def test_what_reads_turns_decodes_plain_responses_too():
@@ -259,7 +259,7 @@ def test_what_reads_turns_decodes_plain_responses_too():
     ],
 )
 def test_turns_that_do_not_fit_are_refused(changes, message):
-    dialogue = an_engine().dialogue(PARAMS, REQUESTS)
+    dialogue = begin_dialogue(an_engine(), PARAMS, REQUESTS)
     with pytest.raises(InputError, match=f"^dialogue: .*{message}"):
         dialogue.add({3: REQUESTS[3]._replace(**changes)})
 
@@ -267,7 +267,7 @@ def test_turns_that_do_not_fit_are_refused(changes, message):
 def test_without_requests_there_are_no_responses_until_some_are_added(reread):
     """As from the engine itself."""
     assert an_engine().generate(PARAMS, []) == []
-    for dialogue in (an_engine().dialogue(PARAMS, {}), Rereading(Counting(an_engine()), PARAMS, {})):
+    for dialogue in (begin_dialogue(an_engine(), PARAMS, {}), Rereading(Counting(an_engine()), PARAMS, {})):
         assert dialogue.draw() == {}
         dialogue.add({0: REQUESTS[0]})
         np.testing.assert_array_equal(dialogue.draw()[0].tokens, reread[0][0][0][1].tokens)
@@ -277,6 +277,6 @@ def test_without_requests_there_are_no_responses_until_some_are_added(reread):
 
 def test_a_decoder_that_cannot_go_on_reads_again(reread):
     engine = an_engine(decoder=POLICY.decoder._replace(turns=None))
-    dialogue = engine.dialogue(PARAMS, REQUESTS)
+    dialogue = begin_dialogue(engine, PARAMS, REQUESTS)
     assert isinstance(dialogue, Rereading)
     assert_same(played(dialogue, REQUESTS)[0], reread[0])

@@ -20,7 +20,7 @@ from rljax.rollout import Judge, Request, Response, Sampling
 from rljax.rollout.meanwhile import calls_of, judged_meanwhile
 from rljax.training.parts.reward import reward_groups
 from rljax.training.parts.seams import Seams
-from rljax.training.rollouts import make_choice, next_rollout
+from rljax.training.scored_rollout import make_choice, next_rollout
 from rljax.training.setup import make_setup
 
 TOKENIZER = load_tokenizer("characters")
@@ -150,10 +150,10 @@ class Breaking(Pieces):
 FAULTS = {
     "its own error": (Breaking(range(4)), "^the server is gone$"),
     "its own error after the last": (Breaking(range(10)), "^the server is gone$"),
-    "twice after the last": (Pieces(range(10), [2]), "unanswered requests, 0 to 9, to responses; got 2"),
-    "too few": (Pieces(range(4)), "each of 10 requests needs a response; it ended without one to request 4"),
-    "twice": (Pieces(range(3), [2]), "unanswered requests, 0 to 9, to responses; got 2"),
-    "no place": (type("Eleven", (Whole,), {"stream": lambda *_: iter([{10: None}])})(), "0 to 9, to responses; got 10"),
+    "twice after the last": (Pieces(range(10), [2]), "index of an unanswered request, from 0 to 9; got 2"),
+    "too few": (Pieces(range(4)), "each of 10 requests needs a response; the stream ended without one to request 4"),
+    "twice": (Pieces(range(3), [2]), "index of an unanswered request, from 0 to 9; got 2"),
+    "no place": (type("Eleven", (Whole,), {"stream": lambda *_: iter([{10: None}])})(), "from 0 to 9; got 10"),
     "no dict": (type("Listed", (Whole,), {"stream": lambda *_: iter([[1]])})(), r"must be a dict .*; got \[1\]"),
 }
 
@@ -212,16 +212,9 @@ class Hidden:
 def rollout(reward_groups, reward, hide=lambda engine: engine):
     """State, history and groups of a rollout with dynamic sampling."""
     setup, state = first_state(RUN.replace(reward_groups=reward_groups), reward=reward)
-    state, history, collected = next_rollout(
-        state,
-        None,
-        no_history(len(setup.train.prompts.tokens)),
-        config=setup.config,
-        worker=replace(setup.train, engine=hide(setup.train.engine)),
-        algorithm=setup.algorithm,
-        choose_prompts=make_choice(setup.config, setup.order),
-        params=state.params,
-    )
+    history, choose_prompts = no_history(len(setup.train.prompts.tokens)), make_choice(setup.config, setup.order)
+    setup = setup._replace(train=replace(setup.train, engine=hide(setup.train.engine)))
+    state, history, collected = next_rollout(setup, state, history, None, choose_prompts)
     return jax.device_get((state.draws, state.position)), history, collected
 
 

@@ -16,12 +16,12 @@ from rljax.models.symbolic import Rules, mixed_policy
 from rljax.parallel import make_mesh, put, put_rows, row_shards
 from rljax.rollout import DecodingEngine, Request, Sampling, engine
 from rljax.rollout.dialogue import row_decoder
-from rljax.rollout.engine import compiled_rows
 from rljax.rollout.environment import Step
 from rljax.rollout.sampling import empty_rows, read_prompts
+from rljax.rollout.sizes import compiled_rows
 from rljax.rollout.slots import FittingSlots, row_bytes
 from rljax.training import setup
-from rljax.training.memory.cache_memory import USUAL_SLOTS, decode_slots, sampled_bytes
+from rljax.training.memory_plan import USUAL_SLOTS, decode_slots, sampled_bytes
 from rljax.training.parts.policy import make_policy
 from rljax.training.parts.seams import BUILT_IN
 from rljax.training.parts.tokenizer import make_tokenizer
@@ -101,11 +101,11 @@ def test_as_many_rows_as_fit_and_no_more(requests, kilobytes, budget, beside, ea
 
 
 def test_what_holds_no_row_is_refused_with_the_bytes_of_one():
-    with pytest.raises(InputError, match=r"cache_memory is 10 bytes on each device, .* give at least (\d+)B") as error:
+    with pytest.raises(InputError, match=r"cache_memory is 10 bytes on each device, .* set at least (\d+)B") as error:
         fitting(10)(POLICY.shapes(), 4, 1, 6, 12)
     least = int(str(error.value).split("at least ")[1].split("B")[0])
     assert fitting(least)(POLICY.shapes(), 4, 1, 6, 12) == 1
-    with pytest.raises(InputError, match="give at least"):
+    with pytest.raises(InputError, match="set at least"):
         fitting(least - 1)(POLICY.shapes(), 4, 1, 6, 12)
 
 
@@ -133,8 +133,8 @@ def test_the_engine_decodes_no_more_rows_than_fit_and_draws_the_same(monkeypatch
 @pytest.mark.parametrize(("long", "parts"), [(128, 8_192), (16, 8_192), (128, 24)])
 def test_a_decode_holds_the_caches_that_are_counted(axes, each, long, parts, monkeypatch):
     """Of rows, of prompts that wait for them, and of rows with less room: 32 responses of 16 tokens after 12, in 8 rows."""
-    monkeypatch.setattr(engine, "LONG_BUDGET", long)
-    monkeypatch.setattr(engine, "PROMPT_TOKENS_AT_ONCE", parts)
+    monkeypatch.setattr("rljax.rollout.sizes.LONG_BUDGET", long)
+    monkeypatch.setattr("rljax.rollout.sizes.PROMPT_TOKENS_AT_ONCE", parts)
     mesh = make_mesh(*axes)
     policy = transformer_policy(SHAPE, eos=1, mesh=mesh)
     params = policy.init(jax.random.key(0))
@@ -200,7 +200,7 @@ def test_an_environment_needs_a_row_and_its_copy():
     """Known before a weight is drawn."""
 
     def least(**parts):
-        with pytest.raises(InputError, match=r"cache_memory is 100 bytes on each device, .* give at least") as error:
+        with pytest.raises(InputError, match=r"cache_memory is 100 bytes on each device, .* set at least") as error:
             setup.make_setup(CONFIG.replace(cache_memory="100B"), BUILT_IN._replace(**parts))
         return int(str(error.value).split("at least ")[1].split("B")[0])
 

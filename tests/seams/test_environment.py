@@ -1,5 +1,6 @@
 """An environment of several turns: played, judged and trained on, with observations that are seen and not learnt."""
 
+import asyncio
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,11 +19,13 @@ from rljax.data.problem import Problem
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, transformer_policy
+from rljax.programs.evaluation import evaluate
+from rljax.programs.trained_policy import load
 from rljax.rollout import Request, Response, Sampling, Step, pack, sequences_of
-from rljax.rollout.dialogue import CachedDialogue
-from rljax.training.inference.evaluation import evaluate
-from rljax.training.inference.trained_policy import load
-from rljax.training.update import make_score
+from rljax.rollout.dialogue import CachedDialogue, begin_dialogue
+from rljax.rollout.environment import check_step
+from rljax.rollout.groups import concatenate, right_and_known
+from rljax.training.scoring import make_score
 
 ALPHABET = "characters:0123456789<>=?"
 TOKENIZER = load_tokenizer(ALPHABET)
@@ -178,7 +181,8 @@ def test_turns_that_go_on_with_their_cache_are_those_of_reading_again(slots):
     parts = {"policy": policy, "problems": PROBLEMS, "environment": Guessing()}
     setup, state = first_state(OWN.replace(max_response_tokens=40, decode_slots=slots), **parts)
     engine = setup.train.engine
-    assert isinstance(engine.dialogue(state.params, {0: Request((2,), 0, 0, Sampling(4, (EOS,)), 0)}), CachedDialogue)
+    first = {0: Request((2,), 0, 0, Sampling(4, (EOS,)), 0)}
+    assert isinstance(begin_dialogue(engine, state.params, first), CachedDialogue)
     alone = GenerateAlone(engine)
     actual, expected = (
         replace(setup.train, engine=each).generate(state.params, [0, 1, 2, 3], 4, jax.random.key(5))
@@ -337,7 +341,10 @@ def answering(step):
         ("<", "must return an rljax.rollout.Step; got '<'"),
         (None, "must return an rljax.rollout.Step; got None"),
         (Step(0, reward="1"), "the reward of a turn in .* must be a number, or None for no opinion; got '1'"),
-        (Step(0, observation=["<"], done=False), r"the observation in .* must be a string; got \['<'\]"),
+        (
+            Step(0, observation=["<"], done=False),
+            r"the observation in .* must be a string, or a list of messages .*; got \['<'\]",
+        ),
     ],
 )
 def test_an_answer_that_is_no_step_is_refused(step, message):
@@ -379,6 +386,70 @@ def test_what_is_no_environment_is_refused_before_anything_is_written(tmp_path, 
 
 def test_process_supervision_has_no_steps_to_judge_here(tmp_path):
     config = OWN.replace(run=str(tmp_path / "refused"), algorithm="grpo_process", algorithm_options={})
-    with pytest.raises(InputError, match=r"^environment: it judges whole turns, and grpo_process learns from .* got both"):
+    with pytest.raises(InputError, match=r"^environment: it judges complete turns, and grpo_process learns .* got both"):
         rljax.train(config, policy=POLICY, problems=PROBLEMS, environment=Guessing())
     assert not (tmp_path / "refused").exists()
+
+
+class Stating(Guessing):
+    """States whether a guess is right; the reward pays for digits, too."""
+
+    def step(self, state, completion):
+        return super().step(state, completion)._replace(correct=completion[:1] == str(state))
+
+
+def test_an_environment_states_what_is_correct():
+    """Prompt 0 is solved in two turns, prompt 1 is not solved in three, and prompt 2 runs out of tokens."""
+    script = [["9.", "0."], ["9.", "9.", "9."], ["77"]]
+    stated, silent = (played(script, environment)[0] for environment in (Stating(), Guessing()))
+    assert silent.rollout.correct is None
+    assert stated.rollout.correct[:, 0].tolist() == [1.0, 0.0, 0.0]
+    assert [array[:, 0].tolist() for array in right_and_known(stated.rollout)] == [[True, False, False], [True] * 3]
+    assert right_and_known(silent.rollout)[0][:, 0].tolist() == [True, True, True], "rewards above 0"
+    both = concatenate([silent, stated])
+    assert right_and_known(both.rollout)[1][:, 0].tolist() == [False] * 3 + [True] * 3
+    with pytest.raises(InputError, match=r"correct in .* must be True, False or None; got 'yes'"):
+        check_step(Guessing(), Step(None, correct="yes"))
+
+
+def test_a_run_of_an_environment_that_states_it_has_an_accuracy(tmp_path, capsys):
+    run = tmp_path / "run"
+    parts = {"policy": POLICY, "problems": PROBLEMS}
+    rljax.train(OWN.replace(steps=1, max_response_tokens=8, run=str(run)), environment=Stating(), **parts)
+    printed = capsys.readouterr().out
+    assert "step 1: held-out accuracy " in printed or "Held-out accuracy: " in printed
+    assert "rewards above 0" not in printed
+    report = evaluate(run, environment=Stating(), problems=PROBLEMS[1], policy=POLICY)
+    assert report.headline().startswith("accuracy ")
+    plain = evaluate(run, environment=Guessing(), problems=PROBLEMS[1], policy=POLICY)
+    assert plain.headline().startswith("share of rewards above 0: ")
+
+
+class WaitingReset(Guessing):
+    """Its reset has to be awaited."""
+
+    async def reset(self, problem):
+        return int(problem.answer)
+
+
+class WaitingStep(Guessing):
+    """Its step has to be awaited."""
+
+    async def step(self, state, completion):
+        await asyncio.sleep(0)
+        return super().step(state, completion)
+
+
+class HiddenWait(Guessing):
+    """Its reset returns what has to be awaited, which its signature does not show."""
+
+    def reset(self, problem):
+        return WaitingReset().reset(problem)
+
+
+@pytest.mark.parametrize("environment", [WaitingReset(), WaitingStep(), HiddenWait()])
+def test_an_environment_of_coroutines_plays_the_same_episodes(environment):
+    script = [["9.", "1.", "0."], ["1."], ["?.", "5.", "2."]]
+    found, plain = played(script, environment)[0], played(script)[0]
+    assert [written(found, place) for place in range(3)] == [written(plain, place) for place in range(3)]
+    assert found.rollout.rewards.tolist() == plain.rollout.rewards.tolist()

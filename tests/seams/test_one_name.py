@@ -144,4 +144,4 @@ def test_these_tests_see_what_they_look_for():
     assert former_names(example) == {("told", 1)}
     assert len(FILES) > 600
     assert {file.relative_to(REPOSITORY).parts[0] for file in FILES} == {"rljax", "experiments", "tests"}
-    assert update.make_policy_step is learner.make_policy_step
+    assert update.make_policy_update is learner.make_policy_update

@@ -22,7 +22,7 @@ from rljax.rollout.groups import from_dict, to_dict
 from rljax.training import learner
 from rljax.training.lifecycle.outcome import accuracy_name
 from rljax.training.metrics import rollout_metrics
-from rljax.training.rollouts import for_algorithm, next_rollout
+from rljax.training.scored_rollout import for_algorithm, next_rollout
 
 TOKENIZER = load_tokenizer("characters")
 SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]
@@ -176,30 +176,16 @@ def test_dynamic_sampling_and_the_history_follow_the_verifier(answered):
 
     setup, state = first_state(OWN, engine=HandMade(), **{**PARTS, "reward": [by_place, one_point_five]})
     algorithm = BY_NAME["dapo"](max_length=LENGTH, cache=2)
-    state, history, collected = next_rollout(
-        state,
-        None,
-        no_history(20),
-        config=OWN.replace(prompts=2, oversample=1.5, group_size=GROUP, max_tries=1),
-        worker=setup.train,
-        algorithm=algorithm,
-        choose_prompts=lambda history, step, position, count: Choice(np.arange(3), 3, 0),
-        params=state.params,
-    )
+    config = OWN.replace(prompts=2, oversample=1.5, group_size=GROUP, max_tries=1)
+    setup = setup._replace(config=config, algorithm=algorithm)
+    first_three = lambda history, step, position, count: Choice(np.arange(3), 3, 0)  # noqa: E731
+    state, history, collected = next_rollout(setup, state, no_history(20), None, first_three)
     assert calls == [6]
     assert (history.attempts[:3].tolist(), history.passes[:3].tolist()) == ([0.0, 2.0, 2.0], [0.0, 1.0, 1.0])
     assert collected.filtered_ratio == pytest.approx(1 / 3), "the group without an opinion has equal rewards"
+    unverified = collected.groups._replace(rollout=collected.groups.rollout._replace(correct=None))
     with pytest.raises(InputError, match="a verifier among the rewards decided"):
-        next_rollout(
-            state,
-            collected.groups._replace(rollout=collected.groups.rollout._replace(correct=None)),
-            history,
-            config=OWN,
-            worker=setup.train,
-            algorithm=algorithm,
-            choose_prompts=lambda *position: Choice(np.arange(3), 3, 0),
-            params=state.params,
-        )
+        next_rollout(setup, state, history, unverified, first_three)
 
 
 def test_the_version_becomes_the_staleness(answered):
@@ -237,9 +223,11 @@ def test_the_ratio_is_over_policy_logp_where_no_other_denominator_is_named(answe
     extra["reward_parts"] = {"reward": blank[..., 0]}
     batch = prepare(algorithm, groups.rollout._replace(**extra), progress=0.5 if algorithm.mix is not None else None)
     policy_logp, mask = jnp.asarray(laid_out(responses, "policy_logp")), jnp.asarray(groups.rollout.mask)
-    expected = policy_logp if algorithm.denominator is None else algorithm.denominator(policy_logp, mask)
+    behaviour_logp = jnp.asarray(laid_out(responses, "behaviour_logp"))
+    named = algorithm.denominator
+    expected = policy_logp if named is None else named(policy_logp, behaviour_logp, mask)
     np.testing.assert_array_equal(batch.old_logp, np.asarray(expected).reshape(-1, LENGTH))
-    assert (algorithm.denominator is not None) == (name in {"gepo"})
+    assert (algorithm.denominator is not None) == (name in {"dppo", "gepo", "scale_rl", "vespo"})
 
 
 def test_the_rows_for_the_model_hold_tokens_and_policy_logp(answered):
@@ -255,10 +243,10 @@ def test_the_rows_for_the_model_hold_tokens_and_policy_logp(answered):
 def test_a_run_hands_prepare_and_loss_the_same_numbers(tmp_path, monkeypatch):
     """Recorded on the way: the rollout that `prepare` gets, the batch and the rows that the update gets."""
     engine, rollouts, batches, rows = HandMade(), [], [], []
-    made = {"prepare": learner.make_prepare, "step": learner.make_policy_step}
+    made = {"prepare": learner.make_prepare, "step": learner.make_policy_update}
 
-    def recorded_prepare(algorithm, **minibatches):
-        prepared = made["prepare"](algorithm, **minibatches)
+    def recorded_prepare(algorithm, choices, **minibatches):
+        prepared = made["prepare"](algorithm, choices, **minibatches)
         return lambda rollout, **options: (
             rollouts.append(rollout) or batches.append(prepared(rollout, **options)) or batches[-1]
         )
@@ -266,15 +254,15 @@ def test_a_run_hands_prepare_and_loss_the_same_numbers(tmp_path, monkeypatch):
     def recorded_step(*arguments, **options):
         step = made["step"](*arguments, **options)
 
-        def recorded(state, layout, batch, examples):
-            assert examples is None
+        def recorded(state, layout, batch, data):
+            assert data == {}
             rows.append(jax.device_get((layout, batch)))
-            return step(state, layout, batch, examples)
+            return step(state, layout, batch, data)
 
         return recorded
 
     monkeypatch.setattr(learner, "make_prepare", recorded_prepare)
-    monkeypatch.setattr(learner, "make_policy_step", recorded_step)
+    monkeypatch.setattr(learner, "make_policy_update", recorded_step)
     answers = []
     generate = engine.generate
     engine.generate = lambda params, requests: answers.append(generate(params, requests)) or answers[-1]

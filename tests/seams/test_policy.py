@@ -24,13 +24,13 @@ from rljax.errors import InputError
 from rljax.models import Decoder, Policy, Scores, TurnDecoder, on_every_device
 from rljax.parallel import make_mesh
 from rljax.parallel.mesh import path_names
+from rljax.programs.export import export
+from rljax.programs.trained_policy import load
 from rljax.rollout import sequences_of
 from rljax.training.checkpoints import checkpoint as checkpoints
-from rljax.training.inference.export import export
-from rljax.training.inference.trained_policy import load
 from rljax.training.interrupt import Interrupted
+from rljax.training.scoring import make_score, make_scores
 from rljax.training.state import create, place
-from rljax.training.update import make_score, make_scores
 
 SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]
 PROBLEMS = (SUMS[:20], SUMS[20:])
@@ -134,7 +134,7 @@ def test_export_writes_the_owners_format(trained, tmp_path):
     """The reward and the problems of the run are not needed to write its model."""
     policy, result = trained
     if policy is GRU:
-        with pytest.raises(InputError, match=r"^policy.save: this policy has no way to write a model folder"):
+        with pytest.raises(InputError, match=r"^policy.save: this policy cannot write a model folder"):
             export(result.run, tmp_path / "model", policy=policy)
         return
     folder = export(result.run, tmp_path / "model", which="last", policy=policy)
@@ -345,7 +345,7 @@ INCOMPLETE = {
         with_decoder(begin=lambda params, tokens: None),
         "^policy.decoder.begin: the decoder needs a function .*; got TypeError: .*takes 2 positional arguments",
     ),
-    "a small vocabulary": (gru_policy(5), f"tokenizer has {VOCABULARY} tokens and the model only 5"),
+    "a small vocabulary": (gru_policy(5), f"tokenizer has ids up to {VOCABULARY - 1} and the model only 5"),
     "a module": (jnp.tanh, "^policy: a record rljax.models.policy.Policy is needed; got "),
 }
 
@@ -386,11 +386,11 @@ def test_a_critic_needs_a_value_function(tmp_path):
         (
             {"trackers": [object()]},
             r"^trackers\[0\]\.log: a tracker must have the methods log\(phase, step, metrics\), samples\(step, rows\) and "
-            r"close\(\); got <object object at .*> without log and samples and close\.$",
+            r"close\(\); got <object object at .*>, which lacks log and samples and close\.$",
         ),
         (
             {"trackers": (Quiet(), SimpleNamespace(log=print, samples=print))},
-            r"^trackers\[1\]\.close: a tracker must have the methods .*; got namespace\(.*\) without close\.$",
+            r"^trackers\[1\]\.close: a tracker must have the methods .*; got namespace\(.*\), which lacks close\.$",
         ),
         ({"trackers": [Quiet]}, r"^trackers\[0\]: an object is needed; got the class Quiet\. Pass an instance\.$"),
         ({"trackers": Quiet()}, r"^trackers: a list of trackers is needed; got <.*Quiet object at .*>\.$"),
@@ -420,6 +420,5 @@ def test_a_policy_is_no_more_than_a_stranger_is_told_of():
     assert set(Policy._fields[5:]) == set(Policy._field_defaults)
     assert all(value is None for value in Policy._field_defaults.values())
     assert Decoder._fields == ("begin", "advance", "insert", "weights", "grow", "turns", "partition")
-    assert all(getattr(Policy, name).__doc__ for name in Policy._fields)
     assert GRU.partition is on_every_device
     assert BY_NAME["grpo"]().critic is None

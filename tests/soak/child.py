@@ -6,7 +6,9 @@ from small_runs import SMALL, even_length
 from soak.families import FAMILIES
 
 import rljax
+from rljax.data.problem import Problem
 from rljax.errors import InputError
+from rljax.rollout import Step
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
 
@@ -30,6 +32,27 @@ TINY = SMALL.replace(
 )
 
 
+class Guessing:
+    """Guess a digit, at most three times; a wrong guess is answered "<" or ">", and anything else "?"."""
+
+    max_turns = 3
+
+    def reset(self, problem: Problem) -> int:
+        """The digit."""
+        return int(problem.answer)
+
+    def step(self, state: int, completion: str) -> Step:
+        """Judge a guess."""
+        if completion[:1].isdigit():
+            guess = int(completion[0])
+            hint = "<<" if state < guess else ">>"
+            return Step(state, reward=1.0) if guess == state else Step(state, hint, reward=0.25, done=False)
+        return Step(state, "?", done=False)
+
+
+GUESSES = [Problem(f"{number}?=", str(number % 10)) for number in range(10, 56)]
+
+
 def config_of(family: str, folder: str) -> TrainConfig:
     """Settings of a run of a family."""
     return TINY.replace(run=folder, **FAMILIES[family])
@@ -38,7 +61,11 @@ def config_of(family: str, folder: str) -> TrainConfig:
 def main() -> int:
     """Begin the run, or go on with it."""
     try:
-        rljax.train(config_of(*sys.argv[1:]), even_length, resume="auto")
+        if sys.argv[1] == "environment":
+            parts = {"environment": Guessing(), "problems": (GUESSES[:40], GUESSES[40:])}
+        else:
+            parts = {"reward": even_length}
+        rljax.train(config_of(*sys.argv[1:]), **parts, resume="auto")
     except Interrupted:
         return 130
     except InputError as error:

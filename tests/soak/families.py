@@ -28,5 +28,12 @@ FAMILIES = {
         "learning_rate": 0.9,
         "learning_rate_warmup": 0,
     },
+    "environment": {
+        "algorithm": "grpo",
+        "algorithm_options": {},
+        "tokenizer": "characters:0123456789<>=?",
+        "warm_start_steps": 0,
+    },
 }
-"""Settings by name: carried groups, a critic, a history, rewards, a reference, a base, other moments, none, changed settings."""
+"""Settings by name: carried groups, a critic, a history, rewards, a reference, a base, other moments, none, changed settings,
+episodes."""

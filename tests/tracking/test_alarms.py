@@ -58,6 +58,7 @@ def after(step, **numbers):
 TROUBLE = {
     "reward_absent": after(30, reward=None, accuracy=None, reward_variance=None),
     "reward_constant": after(30, reward_variance=0.0),
+    "no_answer_stated": after(30, unstated_share=0.9),
     "reward_falls": after(60, reward=0.3),
     "heldout_falls": after(STEPS),  # its numbers are those of evaluations, below
     "entropy_collapse": after(30, entropy=0.001),
@@ -81,6 +82,7 @@ TROUBLE = {
     "one_response": after(30, commonest_response=0.95),
     "too_easy": after(30, groups_all_right=0.97),
     "too_hard": after(30, groups_all_wrong=0.95),
+    "nothing_trained": after(30, grad_norm=None, correction_cut=1.0),
     "groups_missing": after(30, unfilled_groups=24.0, trained_groups=8.0),
     "sampler_gap": after(30, sampler_gap=0.05),
 }
@@ -113,6 +115,25 @@ def test_each_trouble_raises_its_alarm_once_and_soon(name):
 def test_every_alarm_has_its_trouble():
     assert set(TROUBLE) == set(BY_NAME)
     assert len(BY_NAME) == len(ALARMS)
+
+
+@pytest.mark.parametrize(
+    ("reward", "variance", "seen"),
+    [
+        (0.7, 0.0, "reward_variance is 0 in"),
+        (0.7, 1e-33, "reward_variance is 0 in"),  # the mean of equal numbers is rounded
+        (5e-31, 2.5e-61, "rewards differ by about 5e-31 in"),
+        (1e8, 0.0, "reward_variance is 0 in"),  # 1e8 and 1e8 + 1 are the same 32-bit number
+        (0.5, 0.25, None),
+        (1e17, 1e30, None),
+    ],
+)
+def test_rewards_that_are_equal_and_rewards_that_hardly_differ_are_told_apart(reward, variance, seen):
+    rows = [{"phase": "rl", "step": step, "reward": reward, "reward_variance": variance} for step in range(1, 12)]
+    found = [event.seen for event in watch_rows(rows)[1] if event.alarm.name == "reward_constant"]
+    assert len(found) == (seen is not None)
+    assert all(text.startswith(seen) for text in found)
+    assert "32-bit" in BY_NAME["reward_constant"].meaning
 
 
 def evaluations(*accuracies):
@@ -174,7 +195,7 @@ def test_flags_and_numbers_of_an_alarm_exist(alarm):
 def test_an_event_says_what_it_saw_what_that_means_and_what_to_do():
     event = watch_rows(history(TROUBLE["truncated"]))[1][0]
     assert event.text().startswith(f"truncated at step {event.step}: truncated_share is ")
-    assert "(limit 0.25). Many responses are cut off" in event.text()
+    assert "(limit 0.25). Many responses are truncated" in event.text()
     assert event.text().endswith("room to finish, or a reason to be brief.")
     row = event.to_json()
     assert (row["alarm"], row["event"], row["flag"], row["metrics"]) == (

@@ -1,6 +1,8 @@
 """Displays: what is told is seen, nothing a model writes is obeyed, and the terminal is given back."""
 
+import errno
 import io
+import os
 import re
 import sys
 import threading
@@ -10,9 +12,10 @@ import pytest
 from rich.console import Console
 
 from rljax.files import AppendFile
-from rljax.tracking.display import Display, PlainDisplay, RichDisplay, make_display
+from rljax.tracking.display import Display, PlainDisplay, ScreenStream, make_display
 from rljax.tracking.display_text import CORRECT, METRICS, Progress, clock_time, finite_mean, sparkline
 from rljax.tracking.log_file import LoggedDisplay
+from rljax.tracking.rich_display import RichDisplay
 
 METRIC_VALUES = {
     "loss": -0.01234,
@@ -26,6 +29,7 @@ METRIC_VALUES = {
     "rejected_logp": -23.456,
     "score": 1.5,
     "unfilled_groups": 3,
+    "unstated_share": 0.125,
     "unjudged": 7,
     "skipped_updates": 0.5,
     "clip_fraction": 0.0123,
@@ -43,6 +47,7 @@ METRIC_VALUES = {
     "filtered_ratio": 0.25,
     "learning_rate": 3e-5,
     "seconds": 77.77,
+    "judge_seconds": 19.44,
     "unheard_of": 88.88,
 }
 WRITTEN = [
@@ -66,9 +71,11 @@ WRITTEN = [
     ("response length", "34.2", "tokens"),
     ("truncated", "5.2", "%"),
     ("gradient norm", "1.234", ""),
+    ("time judging", "25", "%"),
     ("speed", "12,346", "tokens/s"),
     ("filtered groups", "25.0", "%"),
     ("unfilled groups", "3", ""),
+    ("no answer stated", "12.5", "%"),
     ("unjudged responses", "7", ""),
     ("skipped updates", "0.5", "steps"),
     ("learning rate", "3.00e-05", ""),
@@ -146,9 +153,9 @@ def test_a_log_line_holds_every_known_number(clock):
     assert stream.getvalue().splitlines() == [
         "one",
         "two",
-        "warm start: 2 steps, of which the first one compiles",
+        "warm start: 2 steps, the first of which compiles",
         f"warm start 1/2 (0:01:01)  {numbers}",
-        "RL: 4 steps, of which the first one compiles",
+        "RL: 4 steps, the first of which compiles",
         "RL 1/4 (0:00:10)  reward 0.500  KL nan nats/token",
         "RL 2/4 (0:00:12, 0:00:05 left)  reward 0.250",
         "evaluated",
@@ -462,7 +469,7 @@ def test_a_log_file_has_what_the_screen_shows(terminal, clock, tmp_path):
         display.commands("Next:", ["rljax eval x"])
     text = re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", "", (tmp_path / "log.txt").read_text(), flags=re.MULTILINE)
     assert text.splitlines() == [
-        "RL: 3 steps, of which the first one compiles",
+        "RL: 3 steps, the first of which compiles",
         "RL 1/3 (0:00:00)  gradient norm 1.000",
         "step 1: held-out accuracy 50.0% of 8",
         "done",
@@ -517,6 +524,15 @@ def test_rich_shows_how_many_responses_are_judged(terminal, clock, calls, is_sho
             getattr(display, name)(*arguments)
     assert bool(re.search(r"judging .* 17/512", last_screen(terminal))) == is_shown
     assert ("judging" in last_screen(terminal)) == is_shown
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.4, False), (0.5, True), (9.0, True)])
+def test_a_slow_reward_has_its_share_of_the_step(clock, seconds, shown):
+    stream = io.StringIO()
+    display = PlainDisplay(stream, clock=clock)
+    display.phase("rl", 2)
+    display.update(1, {"reward": 1.0, "seconds": 10.0, "judge_seconds": seconds})
+    assert (f"time judging {seconds * 10:.0f} %" in stream.getvalue()) is shown
 
 
 def test_plain_says_nothing_of_judging(clock):
@@ -651,3 +667,31 @@ def test_texts():
     assert np.isnan(finite_mean([float("inf")]))
     assert finite_mean([1.0, float("nan"), 4.0]) == 2.5
     assert [metric.label for metric in METRICS] == [label for label, _, _ in WRITTEN]
+
+
+def test_a_screen_that_goes_away_ends_nothing_and_is_told_once():
+    """As `rljax train | head -1`, and as a terminal that is closed."""
+    reading, writing = os.pipe()
+    messages = []
+    with os.fdopen(writing, "w") as pipe:
+        screen = ScreenStream(pipe)
+        display = make_display(quiet=False, stream=screen)
+        display.message("before")
+        assert os.read(reading, 100) == b"before\n"
+        os.close(reading)
+        display.message("after")
+        screen.tell(messages.append)
+        display.warning("later")
+    (line,) = messages
+    assert line.startswith("The screen cannot be written to ([Errno 32] Broken pipe). The run continues without it")
+
+
+def test_another_error_of_a_screen_is_told_when_it_happens():
+    class FullDisk(io.StringIO):
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    messages, screen = [], ScreenStream(FullDisk())
+    screen.tell(messages.append)
+    assert [screen.write("text"), screen.write("more")] == [4, 4]
+    assert len(messages) == 1

@@ -20,7 +20,7 @@ from rljax.preference.metrics import DirectMetrics, PairUpdateMetrics, ScoreMetr
 from rljax.preference.pair_update import EncodedPairs, judge_pairs
 from rljax.rewards.failure import Failures
 from rljax.tracking.display_text import METRICS
-from rljax.tracking.glossary import GLOSSARY, Entry, find_entry
+from rljax.tracking.glossary import GLOSSARY, find_entry
 from rljax.tracking.phase_times import PhaseSeconds
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import (
@@ -35,7 +35,9 @@ from rljax.training.metrics import (
 
 NAMES = [entry.name for entry in GLOSSARY]
 ONE = np.float32(1)
-PARTS = {"reward_{NAME}"}
+PARTS = {"reward_{NAME}", "episode_{NAME}"}
+COUNTS = {"judged", "answers", "is_best", "unstated_share"}  # the last one of RL, the others of a held-out evaluation
+SHOWN = {"judge_share"}  # on the display alone
 LENGTHS = {"accuracy_to_{N}_tokens"}
 
 
@@ -52,6 +54,13 @@ def terms():
     return {name for names in found for name in names}
 
 
+BY_OPTIONS = {
+    *("anchor_penalty", "auxiliary_loss", "correction_cut", "teacher_kl", "kl_to_reference", "kl_coefficient"),
+    *("update_scale", "clip_scale", "entropy_weight", "updates", "planned_updates"),
+}
+"""Metrics of the options of a run, each of which a test of its option reads from a run."""
+
+
 def written_by_rl():
     """Every number of the rows of value pretraining and RL."""
     losses = LossMetrics(ONE, ONE, ONE, ONE, ONE, ONE, dict.fromkeys(terms(), ONE), ONE, ONE, ONE, ONE)
@@ -59,7 +68,8 @@ def written_by_rl():
     parts = {"credit": filled(CreditMetrics), "critic": filled(CriticMetrics), "policy": update}
     learned = filled(LearnMetrics)._replace(**parts)
     failures = {f"reward_{kind}" for kind in Failures._fields}
-    return {*present(learned), *present(filled(RolloutMetrics)), *present(filled(PhaseSeconds)), *failures, *PARTS}
+    recorded = {*present(learned), *present(filled(RolloutMetrics)), *present(filled(PhaseSeconds))}
+    return recorded | {*failures, *PARTS} | BY_OPTIONS
 
 
 def written_by_pairs():
@@ -79,10 +89,8 @@ def written_by_the_warm_start():
 
 def test_the_glossary_has_every_number_and_no_other():
     assert len(set(NAMES)) == len(NAMES)
-    assert set(NAMES) == written_by_rl() | written_by_pairs() | LENGTHS
-    assert (
-        written_by_the_warm_start() == {"loss", "entropy", "grad_norm", "skipped_updates", "anchor_penalty"} <= set(NAMES)
-    )
+    assert set(NAMES) == written_by_rl() | written_by_pairs() | LENGTHS | COUNTS | SHOWN
+    assert written_by_the_warm_start() == {"loss", "entropy", "grad_norm", "skipped_updates"} <= set(NAMES)
 
 
 def test_a_new_field_of_a_record_would_be_noticed():
@@ -127,11 +135,7 @@ def test_numbers_on_the_screen_are_found_by_their_label():
 
 
 def test_an_unknown_number_is_refused_with_the_nearest():
-    with pytest.raises(InputError, match=r"no number 'filterd_ratio'; did you mean 'filtered_ratio'"):
+    with pytest.raises(InputError, match=r"no metric 'filterd_ratio'; did you mean 'filtered_ratio'"):
         find_entry("filterd_ratio")
     with pytest.raises(InputError, match="`rljax explain` lists all"):
         find_entry("accuracy_to_tokens")
-
-
-def test_the_record_is_documented():
-    assert Entry.act.__doc__ == "What to do if it is not."

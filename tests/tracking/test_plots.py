@@ -106,7 +106,11 @@ def test_the_times_of_a_step_are_stacked(tmp_path, drawn):
     assert labels(drawn[0])[-1] == "time of a step (s)"
     assert [axes.get_xlabel() for axes in drawn[0].axes[-4:]] == ["RL step"] * 4
     panel = drawn[0].axes[-1]
-    assert [text.get_text() for text in panel.get_legend().get_texts()] == ["sampling", "updates", "saving"]
+    assert [text.get_text() for text in panel.get_legend().get_texts()] == [
+        "saving",
+        "updates",
+        "sampling",
+    ]  # from top to bottom
     curves = plots.phase_curves(rows)
     assert {name: (curve.steps.tolist(), curve.values.tolist()) for name, curve in curves.items()} == {
         "sampling": ([1.0, 2.0], [2.0, 2.0]),
@@ -138,7 +142,7 @@ def test_run_with_one_evaluation_only(tmp_path, drawn):
 
 @pytest.mark.parametrize(
     ("values", "bottom"),
-    [([1.0, 4.0], 0.0), ([0.6, 1.0], 0.0), ([0.7, 1.0], None), ([-1.0, 1.0], None), ([None, None], None)],
+    [([1.0, 4.0], 0.0), ([0.6, 1.0], 0.0), ([0.7, 1.0], None), ([-1.0, 1.0], None)],
 )
 def test_panels_start_at_zero_when_that_flattens_nothing(tmp_path, drawn, values, bottom):
     rows = [{"phase": "rl", "step": step, "reward": value} for step, value in enumerate(values)]
@@ -214,17 +218,17 @@ def test_refusals(tmp_path):
         plots.plot_curves(path, tmp_path / "c.jpeg", title="t")
     with pytest.raises(InputError, match=r"metrics\.jsonl has no evaluation of RL with an accuracy"):
         plots.overlay({"a": path}, tmp_path / "c.png", title="t")
-    with pytest.raises(InputError, match="there is no run to draw"):
+    with pytest.raises(InputError, match="there is no run to plot"):
         plots.overlay({}, tmp_path / "c.png", title="t")
 
 
 def test_named_numbers_have_a_panel_each_and_others_none(tmp_path, drawn):
     rows = [*WHOLE_RUN, rl(7, repetition=0.25)]
-    assert plots.plot_numbers(rows, ["repetition", "kl", "sampler_gap"], tmp_path / "n.png", title="")
-    assert [axes.get_title(loc="left") for axes in drawn[0].axes] == ["repetition", "kl"]
+    assert plots.plot_metrics(rows, ["repetition", "kl", "sampler_gap"], tmp_path / "n.png", title="")
+    assert [axes.get_title(loc="left") for axes in drawn[0].axes] == ["repetition (%)", "KL (nats/token)"]
     line = drawn[0].axes[0].get_lines()[0]
-    assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([7.0], [0.25])
-    assert not plots.plot_numbers(rows, ["sampler_gap"], tmp_path / "none.png", title="")
+    assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([7.0], [25.0])
+    assert not plots.plot_metrics(rows, ["sampler_gap"], tmp_path / "none.png", title="")
     assert not (tmp_path / "none.png").exists()
 
 
@@ -233,3 +237,65 @@ def test_rows_are_drawn_as_their_file_is(tmp_path, drawn):
     plots.plot_curves(WHOLE_RUN, tmp_path / "b.png", title="t")
     assert labels(drawn[0]) == labels(drawn[1])
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+def test_limits_of_alarms_are_drawn_and_do_not_squeeze_a_curve(tmp_path, drawn):
+    rows = [rl(step, repetition=0.4, kl_to_reference=0.001) for step in range(1, 5)]
+    assert plots.plot_metrics(rows, ["repetition", "kl_to_reference"], tmp_path / "n.png", title="")
+    repetition, kl = drawn[0].axes
+    assert [set(line.get_ydata()) for line in repetition.get_lines()][-1] == {50.0}
+    assert repetition.get_ylim()[1] >= 50.0
+    assert [text.get_text() for text in kl.texts] == ["limit 0.1"]
+    assert kl.get_ylim()[1] < 0.01
+
+
+def test_the_curves_of_a_run_have_the_limits_of_its_alarms_and_turns_if_an_environment_answers(tmp_path, drawn):
+    one, several = ([rl(step, turns=turns, truncated_share=0.2) for step in (1, 2)] for turns in (1.0, 2.5))
+    for rows in (one, several):
+        plots.plot_curves(rows, tmp_path / "c.png", title="t")
+    panels = [dict(zip(labels(figure), figure.axes[1:], strict=True)) for figure in drawn]
+    assert [[name for name in names if "turns" in name] for names in panels] == [[], ["turns"]]
+    assert set(panels[0]["truncated (%)"].get_lines()[-1].get_ydata()) == {25.0}
+    assert [text.get_text() for text in panels[0]["KL (nats/token)"].texts] == ["limit 0.1"]
+
+
+def test_zeros_and_small_numbers_have_plain_axes(tmp_path, drawn):
+    plots.plot_curves([rl(step, reward=0.0, kl=step * 1e-6) for step in (1, 2)], tmp_path / "c.png", title="t")
+    panels = dict(zip(labels(drawn[0]), drawn[0].axes[1:], strict=True))
+    assert panels["reward"].get_ylim() == (0.0, 1.0)
+    kl = panels["KL (nats/token)"].yaxis
+    assert kl.get_offset_text().get_text() == ""
+    assert "1e-06" in [label.get_text() for label in kl.get_ticklabels()]
+
+
+def test_a_metric_without_a_finite_value_has_no_panel(tmp_path, drawn):
+    rows = [rl(step, reward=None) for step in (1, 2)]
+    plots.plot_curves(rows, tmp_path / "c.png", title="t")
+    assert "reward" not in labels(drawn[0])
+    assert "response length (tokens)" in labels(drawn[0])
+    assert not plots.plot_metrics(rows, ["reward"], tmp_path / "n.png", title="")
+
+
+def test_held_out_accuracy_has_the_interval_of_the_answers_that_were_judged(tmp_path, drawn):
+    rows = [rl(1), {**held_out(1, 0.5), "judged": 10}, rl(2), {**held_out(2, 0.9), "judged": 40}, rl(3), held_out(3, 0.9)]
+    found = plots.held_out_accuracy(rows, warm_scale=None)
+    z = 1.959964
+    for at, count in ((0, 10), (1, 40)):
+        share = found.values[at]
+        middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+        half = z / (1 + z**2 / count) * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
+        np.testing.assert_allclose(found.interval()[:, at], [middle - half, middle + half], rtol=1e-6)
+    assert np.isnan(found.interval()[:, 2]).all()
+    plots.plot_curves(rows, tmp_path / "c.png", title="t")
+    legend = drawn[0].axes[0].get_legend()
+    assert [text.get_text() for text in legend.get_texts()][-1] == "held-out, 95 % interval"
+
+
+def test_legends_hide_no_data(tmp_path, drawn):
+    rows = [rl(step, sample_seconds=1.0, update_seconds=1.0) for step in range(1, 9)]
+    plots.plot_curves([*WHOLE_RUN, *rows], tmp_path / "c.png", title="t")
+    plots.overlay({"a": write(tmp_path / "a.jsonl", WHOLE_RUN)}, tmp_path / "o.png", title="t")
+    for figure in drawn:
+        for axes in figure.axes:
+            if axes.get_legend() is not None:
+                assert not axes.get_legend().get_window_extent().overlaps(axes.patch.get_window_extent().shrunk(0.98, 0.98))

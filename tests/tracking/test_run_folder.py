@@ -56,7 +56,7 @@ def test_config_round_trips_sorted_and_indented(tmp_path):
 
 
 def test_config_that_json_cannot_hold_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"adam\.betas\[1\] must be something that JSON can hold, got <object"):
+    with pytest.raises(ValueError, match=r"adam\.betas\[1\] must be a value that JSON supports, got <object"):
         RunFolder.create(tmp_path / "run", {"adam": Optimizer("adam", (0.9, object()))})
     assert not (tmp_path / "run").exists()
 
@@ -189,7 +189,7 @@ def test_read_metrics_returns_every_row(tmp_path):
         ("{", "is not valid JSON"),
         ("", "is not valid JSON"),
         ("[]", "must be a JSON object"),
-        ('{"step": 1}', 'must have a "phase" among warm_start, value, rl, eval'),
+        ('{"step": 1}', 'must have a "phase" among warm_start, value, rl, preference, reward_model, eval'),
         ('{"phase": "train", "step": 1}', 'must have a "phase" among'),
         ('{"phase": "rl"}', 'must have a whole number "step"'),
         ('{"phase": "rl", "step": -1}', 'must have a whole number "step"'),

@@ -172,7 +172,7 @@ def test_all_are_trackers(run, monkeypatch):
 @pytest.mark.parametrize(
     ("phase", "step", "metrics", "message"),
     [
-        ("train", 1, {}, "phase must be one of warm_start, value, rl, eval, got 'train'"),
+        ("train", 1, {}, "phase must be one of warm_start, value, rl, preference, reward_model, eval, got 'train'"),
         ("rl", -1, {}, "step must not be negative, got -1"),
         ("rl", 1, {"step": 1.0}, r"metrics must not use the names \['step'\]"),
         ("rl", 1, {"phase": 1.0}, r"metrics must not use the names \['phase'\]"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from reopened import first_state, learn_from
+from reopened import first_state, learn_from, rl_state
 from safetensors.numpy import load_file, save_file
 from small_cli import refused
 from small_runs import SMALL, even_length, stopping_after
@@ -21,18 +21,18 @@ from rljax.models.adapters import Base, scored
 from rljax.models.huggingface import read_config
 from rljax.models.model_folder import read_json
 from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from rljax.programs.debugging import replay
+from rljax.programs.trained_policy import load
 from rljax.rollout import demonstrated, pack, sequences_of
 from rljax.training.config import TrainConfig
-from rljax.training.inference.trained_policy import load
 from rljax.training.interrupt import Interrupted
-from rljax.training.lesson import make_study, scored_rows
-from rljax.training.lifecycle.debugging import replay
-from rljax.training.lifecycle.initial_state import rl_state
 from rljax.training.objective.optimizer import warm_start_optimizer
 from rljax.training.parts.adapter import base_entry, check_alone
 from rljax.training.parts.model_folder import companions, save_model
-from rljax.training.stopped_batch import StoppedBatch
-from rljax.training.update import make_score, make_scores, make_supervised_step
+from rljax.training.run import StoppedBatch
+from rljax.training.scored_rollout import make_rollout_scorer, scored_rows
+from rljax.training.scoring import make_score, make_scores
+from rljax.training.update import make_supervised_step
 
 TINY = SMALL.replace(
     width=32,
@@ -108,8 +108,8 @@ def test_in_bfloat16_sampler_and_update_differ_by_their_rounding_and_the_metric_
     scores = make_scores(make_score(setup.policy, 1.0), setup.mesh, scored_rows(setup))
     logp = scores(scored(setup.base, state.params), sequences_of(groups)).logp
     apart = np.abs(logp - rollout.policy_logp.reshape(logp.shape))[mask].max()
-    lesson = make_study(setup)(state, groups)
-    replayed = {term.name: term for term in replay(setup, state, StoppedBatch(lesson, 1, 0, None)).terms}
+    scored_rollout = make_rollout_scorer(setup)(state, groups)
+    replayed = {term.name: term for term in replay(setup, state, StoppedBatch(scored_rollout, 1, 0, None)).terms}
     assert replayed["logp"].largest == pytest.approx(np.abs(logp[mask]).max(), rel=1e-6), "as the update scores"
     assert replayed["log_ratio"].largest == pytest.approx(apart, rel=1e-5)
     gap = learn_from(setup, state, groups)[1].sampler_gap
@@ -184,9 +184,7 @@ def test_a_mesh_learns_what_one_device_learns(config, sampled):
 
 def test_the_warm_start_trains_the_adapter():
     setup, state = first_state(TINY.replace(warm_start_steps=2, warm_start_batch=8))
-    step = make_supervised_step(
-        make_score(setup.policy, 1.0), warm_start_optimizer(setup.config), state, setup.mesh, base=setup.base
-    )
+    step = make_supervised_step(setup, warm_start_optimizer(setup.config), state)
     sequences = jax.tree.map(lambda array: array[:8], demonstrated(setup.demonstrations))
     losses = []
     for _ in range(6):
@@ -235,7 +233,7 @@ def test_an_adapter_for_another_base_is_refused(finished, config, model, tmp_pat
         lambda: load(run, reward=even_length),
         lambda: rljax.export(run, tmp_path / "model"),
     ):
-        with pytest.raises(InputError, match=r"was trained on another base: the fingerprint .* put back the model"):
+        with pytest.raises(InputError, match=r"was trained on another base: the fingerprint .* restore the model"):
             use()
 
 
@@ -257,9 +255,7 @@ def test_a_random_base_is_recognised_on_another_kind_of_device():
 
 def test_an_adapter_of_a_policy_of_ones_own_is_refused(config):
     policy = transformer_policy(read_config(Path(config.model.path)), eos=1)
-    with pytest.raises(
-        InputError, match="lora_rank=2 adapts the built-in transformer, and this run has a policy of its own"
-    ):
+    with pytest.raises(InputError, match="lora_rank=2 adapts the built-in transformer, but this run has its own policy"):
         first_state(config, reward=even_length, policy=policy)
 
 

@@ -9,12 +9,12 @@ import pytest
 from recorded_runs import recorded
 
 from rljax.errors import InputError
-from rljax.tracking.alarms import watch_rows
+from rljax.tracking.alarms import alarms_raised, watch_rows
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.trackers import Trackers
-from rljax.training.checkpoints.full_disk import DiskWriter
+from rljax.training.checkpoints.saver import DiskWriter
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.outcome import alarms_raised, finish
+from rljax.training.lifecycle.outcome import finish
 from rljax.training.reinforce import show_samples
 from rljax.training.run import Run, begin_watch
 
@@ -24,7 +24,8 @@ def run(tmp_path):
     """A run whose entropy has collapsed, and whose alarms are of a future that was cut off."""
     folder = recorded(tmp_path / "run", entropy=0.001)
     folder.write_alarms([{"step": 99, "alarm": "truncated", "event": "raised"}])
-    return SimpleNamespace(folder=folder, disk=DiskWriter(str(folder.path), print, lambda: False, ""))
+    setup = SimpleNamespace(options=())
+    return SimpleNamespace(folder=folder, setup=setup, disk=DiskWriter(str(folder.path), print, lambda: False, ""))
 
 
 def rows_in(folder):
@@ -33,7 +34,7 @@ def rows_in(folder):
 
 @pytest.mark.usefixtures("untyped")
 def test_a_resumed_run_has_the_alarms_of_its_rows(run):
-    watch = begin_watch(run, SimpleNamespace(remedies=()))
+    watch = begin_watch(run, SimpleNamespace(journal={}))
     assert watch == watch_rows(read_metrics(run.folder.metrics))[0]
     assert [(row["alarm"], row["event"]) for row in rows_in(run.folder)] == [("entropy_collapse", "raised")]
 
@@ -41,7 +42,7 @@ def test_a_resumed_run_has_the_alarms_of_its_rows(run):
 @pytest.mark.usefixtures("untyped")
 def test_a_run_whose_metrics_are_gone_begins_anew(run):
     run.folder.metrics.write_bytes(b"")
-    assert begin_watch(run, SimpleNamespace(remedies=())).history.steps == 0
+    assert begin_watch(run, SimpleNamespace(journal={})).history.steps == 0
     assert rows_in(run.folder) == []
 
 

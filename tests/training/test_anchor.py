@@ -1,6 +1,7 @@
 """The Fisher anchor in the trainer: its estimate and its gradient against hand-made ones, a resumed run, and bad settings."""
 
 import json
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -9,17 +10,18 @@ import optax
 import pytest
 from bigram import BIGRAM
 from recorded_runs import recorded
-from reopened import checkpoint_of, first_state, learn_from
+from reopened import checkpoint_of, first_state, learn_from, rl_state
 from small_runs import SMALL, even_length
 
 import rljax
 from rljax.errors import InputError
+from rljax.options.fisher_anchor import NAME, SAMPLES, anchor_problems, responses_of, with_fisher
 from rljax.rollout import pack
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.initial_state import add_anchor, rl_state
-from rljax.training.objective.anchor import responses_of, with_fisher
-from rljax.training.parts.problems import anchor_problems, training_problems
-from rljax.training.update import make_score
+from rljax.training.lifecycle.initial_state import begin_options
+from rljax.training.parts.problems import training_problems
+from rljax.training.scoring import make_score
+from rljax.training.setup import encode_answerable
 
 WEIGHT = 3.0
 TINY = SMALL.replace(
@@ -53,11 +55,13 @@ def host(tree):
 def test_the_fisher_information_is_the_mean_of_the_squared_gradients(config):
     """Against the gradient of each response's log-likelihood, all in one Jacobian."""
     setup, state = first_state(config.replace(temperature=0.7, fsdp=2), reward=even_length)
-    assert not any(leaf.any() for leaf in host(state.anchor.fisher)), "a checkpoint is restored into it"
+    assert not any(leaf.any() for leaf in host(state.options[NAME].fisher)), "a checkpoint is restored into it"
     score = make_score(setup.policy, 0.7)
     key = jax.random.fold_in(jax.random.wrap_key_data(state.key), jnp.uint32(2**32 - 1))
-    drawn, mask = responses_of(setup.anchor, state.params, 6, key)
-    assert len(setup.anchor.prompts.tokens) == 3
+    problems = anchor_problems(setup.config, most=SAMPLES)
+    worker = replace(setup.train, prompts=encode_answerable(setup.config, problems, setup.tokenizer))
+    drawn, mask = responses_of(worker, state.params, 6, key)
+    assert len(worker.prompts.tokens) == 3
 
     def likelihoods(params):
         return jnp.where(mask, score(params, pack(drawn)).logp, 0.0).sum(-1)
@@ -66,11 +70,12 @@ def test_the_fisher_information_is_the_mean_of_the_squared_gradients(config):
         np.square(np.asarray(leaf)).mean(0) for leaf in jax.tree.leaves(jax.jit(jax.jacrev(likelihoods))(state.params))
     ]
     places = jax.tree.map(lambda leaf: leaf.sharding, state.params)
-    after = with_fisher(state, setup.anchor, score, setup.mesh, samples=6)
-    for found, right in zip(host(after.anchor.fisher), expected, strict=True):
+    after = with_fisher(state, worker, score, setup.mesh, samples=6)
+    for found, right in zip(host(after.options[NAME].fisher), expected, strict=True):
         np.testing.assert_allclose(found, right, rtol=1e-3, atol=1e-4)
     assert max(leaf.max() for leaf in expected) > 0.1
-    assert jax.tree.map(lambda leaf: leaf.sharding, after.anchor) == type(after.anchor)(places, places)
+    anchor = after.options[NAME]
+    assert jax.tree.map(lambda leaf: leaf.sharding, anchor) == type(anchor)(places, places)
 
 
 def test_an_update_is_pulled_towards_the_anchor(config):
@@ -83,17 +88,18 @@ def test_an_update_is_pulled_towards_the_anchor(config):
         groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
         rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
         groups = groups._replace(rollout=groups.rollout._replace(rewards=rewards))
-        if state.anchor is not None:
+        if NAME in state.options:
             stiff = jax.tree.map(lambda leaf: jnp.abs(leaf) + 0.1, state.params)
             star = jax.tree.map(lambda leaf: leaf - 0.01, state.params)
-            state = state._replace(anchor=state.anchor._replace(params=star, fisher=stiff))
+            anchor = state.options[NAME]._replace(params=star, fisher=stiff)
+            state = state._replace(options={NAME: anchor})
             moved = {"fisher": host(stiff), "sizes": [leaf.size for leaf in host(stiff)]}
         state, metrics = learn_from(setup, state, groups)
         after.append(host(state.params))
     for free, held, fisher in zip(*after, moved["fisher"], strict=True):
         np.testing.assert_allclose(held - free, -WEIGHT * fisher * 0.01, rtol=1e-2, atol=2e-5)
     penalty = WEIGHT / 2 * sum(float(fisher.sum()) for fisher in moved["fisher"]) * 0.01**2
-    assert metrics.policy.anchor_penalty == pytest.approx(penalty, rel=1e-3)
+    assert metrics.policy.options["anchor_penalty"] == pytest.approx(penalty, rel=1e-3)
 
 
 def test_a_resumed_run_has_the_anchor_of_its_beginning(config, tmp_path):
@@ -102,9 +108,9 @@ def test_a_resumed_run_has_the_anchor_of_its_beginning(config, tmp_path):
     run = rljax.train(config.replace(run=str(tmp_path / "run"), steps=1), **parts).run
     saved = checkpoint_of(config, run, **parts).state
     setup, state = first_state(config, **parts)
-    begun = add_anchor(setup, state)
-    jax.tree.map(np.testing.assert_array_equal, *map(jax.device_get, (saved.anchor, begun.anchor)))
-    assert any(leaf.any() for leaf in host(begun.anchor.fisher))
+    begun = begin_options(setup, state).options[NAME]
+    jax.tree.map(np.testing.assert_array_equal, *map(jax.device_get, (saved.options[NAME], begun)))
+    assert any(leaf.any() for leaf in host(begun.fisher))
     rljax.train(config.replace(run=str(run), steps=2), resume=run, **parts)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     first, second, third, fourth = (row["anchor_penalty"] for row in rows if row["phase"] in ("warm_start", "rl"))
@@ -128,15 +134,15 @@ def test_problems_that_are_not_to_be_had_are_refused(tmp_path):
     run = recorded(tmp_path / "first")
     run.checkpoints.mkdir()
     run.write_config({**run.config, "seams": ["problems"]})
-    with pytest.raises(InputError, match="got its problems from Python; give a dataset with --anchor-problems"):
+    with pytest.raises(InputError, match="were passed from Python; pass a dataset with --anchor-problems"):
         anchor_problems(TrainConfig.flat(anchor=1.0, anchor_problems=str(run.path)), most=5)
-    with pytest.raises(InputError, match=r"'model' is not the folder of a run, .* give them with --dataset"):
+    with pytest.raises(InputError, match=r"'model' is not the folder of a run, .* pass them with --dataset"):
         training_problems(None, "model")
     with pytest.raises(InputError, match="name that run, or a dataset, with --anchor-problems"):
         anchor_problems(TrainConfig.flat(anchor=1.0), most=5)
-    with pytest.raises(InputError, match="anchor is not set; give --anchor"):
+    with pytest.raises(InputError, match="anchor is not set; set --anchor"):
         TrainConfig.flat(anchor_problems="runs/first")
-    with pytest.raises(InputError, match=r"anchor=1\.0 cannot hold an adapter \(lora_rank=4\)"):
+    with pytest.raises(InputError, match=r"anchor=1\.0 cannot apply to an adapter \(lora_rank=4\)"):
         TrainConfig.flat(anchor=1.0, lora_rank=4)
     with pytest.raises(InputError, match="anchor is -1; it must be positive"):
         TrainConfig.flat(anchor=-1)

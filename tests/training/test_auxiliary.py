@@ -15,11 +15,11 @@ from rljax.data.prompts import encode_prompts
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.models import Scores
+from rljax.options.auxiliary_loss import examples_of, make_batches, make_examples, make_gradient
 from rljax.parallel import make_mesh
 from rljax.tracking.rows import read_metrics
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
-from rljax.training.objective.auxiliary import examples_of, make_auxiliary, make_draw
 from rljax.training.state import create
 
 TINY = SMALL.replace(
@@ -72,16 +72,15 @@ def test_its_gradient_is_that_of_the_formula(examples):
     params = {"table": jnp.asarray(table)}
     state = create(params, optax.sgd(1.0), 0, with_reference=False)
     gradient = {"table": jnp.ones_like(params["table"])}
-    drawn = make_draw(examples, make_mesh(1, 1), TrainConfig.flat(warm_start_batch=3))(0, 0)
-    after, value = make_auxiliary(bigram, 0.25)(state, None, gradient, drawn)
+    rows = make_batches(examples, make_mesh(1, 1), TrainConfig.flat(warm_start_batch=3))(0, 0)
+    add_gradient = make_gradient(bigram, 0.25)
+    after, metrics = add_gradient(state, {}, gradient, rows)
+    value = metrics["auxiliary_loss"]
     np.testing.assert_allclose(after["table"], 1 + 0.25 * slope_by_hand(table, examples), atol=1e-6)
     step = 1e-3
     ahead = {"table": params["table"] - step * (after["table"] - 1) / 0.25}
-    lower = make_auxiliary(bigram, 0.25)(state._replace(params=ahead), None, gradient, drawn)[1]
+    lower = add_gradient(state._replace(params=ahead), {}, gradient, rows)[1]["auxiliary_loss"]
     assert float(value - lower) == pytest.approx(step * np.square(slope_by_hand(table, examples)).sum(), rel=1e-2)
-    same, nothing = make_auxiliary(bigram, 0.0)(state, None, gradient, drawn)
-    chex.assert_trees_all_equal(same, gradient)
-    assert nothing is None
 
 
 def test_without_demonstrations_the_prompts_are_read(examples):
@@ -96,7 +95,9 @@ def test_every_update_has_its_own_examples_whatever_came_before():
     setup, _ = first_state(TINY, reward=even_length)
     rows = {}
     for order in ([(0, 0), (0, 1), (1, 0), (1, 1)], [(1, 1), (0, 0), (1, 0)]):
-        draw = make_draw(setup.examples, setup.mesh, TINY.replace(warm_start_batch=4, minibatches=2))
+        config = TINY.replace(warm_start_batch=4, minibatches=2)
+        examples = make_examples(config, setup.train.prompts, setup.tokenizer, setup.prompt_length)
+        draw = make_batches(examples, setup.mesh, config)
         for place in order:
             packed, mask = jax.device_get(draw(*place))
             previous = rows.setdefault(place, packed.tokens)

@@ -1,6 +1,7 @@
 """Checkpoints survive what happens to files: the newest whole one is read, and what is wrong with the others is said."""
 
 import errno
+import json
 import re
 import shutil
 from collections import namedtuple
@@ -13,12 +14,22 @@ import pytest
 
 from rljax.data.history import no_history
 from rljax.errors import InputError
+from rljax.ops.unpublished.reward_history import empty_history
+from rljax.programs.trained_policy import find_run
 from rljax.tracking.run_folder import mark_of
 from rljax.training.checkpoints import checkpoint as checkpoints
-from rljax.training.checkpoints.checkpoint import Checkpoint, Notes, abandoned_in, newest_whole, restore, set_aside
-from rljax.training.checkpoints.manifest import MANIFEST, fault_of, files_of
-from rljax.training.checkpoints.retention import Retention, prune
-from rljax.training.inference.trained_policy import find_run
+from rljax.training.checkpoints.checkpoint import (
+    Checkpoint,
+    Notes,
+    Quality,
+    abandoned_in,
+    newest_whole,
+    quality_of,
+    restore,
+    set_aside,
+)
+from rljax.training.checkpoints.compatibility import to_earlier
+from rljax.training.checkpoints.manifest import MANIFEST, Retention, fault_of, files_of, prune
 from rljax.training.state import create
 
 MARKS = {"metrics.jsonl": mark_of(b"rows")}
@@ -115,7 +126,7 @@ def test_what_cannot_be_read_at_all_is_one_paragraph(folder, tmp_path):
     for number in (1, 2):
         (folder / str(number) / MANIFEST).unlink()
     with pytest.raises(
-        InputError, match=r"No checkpoint in .* is whole\. .*2: it has no manifest.* .*1: it has no manifest"
+        InputError, match=r"No checkpoint in .* is complete\. .*2: it has no manifest.* .*1: it has no manifest"
     ):
         restore(folder, lambda phase: state_of(-1))
     with pytest.raises(InputError, match=r"There is no checkpoint in .*: the run ended before it wrote one"):
@@ -123,17 +134,29 @@ def test_what_cannot_be_read_at_all_is_one_paragraph(folder, tmp_path):
 
 
 def test_a_checkpoint_of_an_earlier_version_is_one_paragraph(tmp_path):
-    """Its state has no coefficient of the KL penalty; None in a later state, so the arrays are the same."""
+    """Its state has a field that no later state has."""
     state = state_of(0)
-    fields = {name: value for name, value in state._asdict().items() if name != "kl_coefficient"}
+    fields = state._asdict() | {"temperature": None}
     earlier = namedtuple("Earlier", fields)(**fields)
     save(tmp_path, Checkpoint(earlier, no_history(2)), MARKS)
     with pytest.raises(
-        InputError, match=r"Checkpoints of earlier versions cannot be resumed: go on with the version"
+        InputError, match=r"An earlier version of rljax saved this checkpoint: continue the run with that version"
     ) as refusal:
         restore(tmp_path, lambda phase: state)
     assert "\n" not in str(refusal.value)
     assert "optimizer" not in str(refusal.value)
+
+
+def test_a_state_of_version_0_2_is_read_with_its_optional_parts(tmp_path):
+    """It had one field per optional part, None without it."""
+    memory = empty_history(3, 2)._replace(size=jnp.array([1, 0, 2]))
+    state = state_of(5)._replace(options={"kl_coefficient": jnp.float32(0.3), "reward_history": memory})
+    save(tmp_path, Checkpoint(to_earlier(state), no_history(2)), MARKS)
+    found = restore(tmp_path, lambda phase: jax.tree.map(jnp.zeros_like, state)).checkpoint.state
+    chex.assert_trees_all_equal(found, state)
+    queue = state._replace(options={"sampler_delay": (state.params,)})
+    with pytest.raises(InputError, match="An earlier version of rljax saved this checkpoint"):
+        restore(tmp_path, lambda phase: queue)
 
 
 CLIPPED = optax.chain(optax.clip(1.0), optax.scale(-0.1))
@@ -239,3 +262,40 @@ def test_checkpoints_of_other_programs_are_models(tmp_path):
     foreign.mkdir(parents=True)
     (foreign / "config.json").write_text("{}")
     assert find_run(foreign, "best") == (None, "best")
+
+
+def quality(right, judged, *, reward=None, metric="accuracy"):
+    share = right / judged if judged else float("nan")
+    mean = share if reward is None else reward
+    return Quality(share, mean, judged, 10, metric, share if metric == "accuracy" else mean)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "best"),
+    [
+        (quality(9, 10), quality(1, 1), 0),  # one judged answer says little
+        (quality(1, 1), quality(9, 10), 5),
+        (quality(9, 10), quality(9, 9), 5),
+        (quality(5, 10), quality(5, 10), 5),  # a tie: the untrained checkpoint is not the best one
+        (quality(5, 10, reward=0.9), quality(5, 10, reward=0.8), 0),  # the reward decides a tie of the accuracies
+        (quality(5, 10, reward=0.9), quality(6, 10, reward=0.8), 5),
+        (quality(6, 10, reward=0.8, metric="reward"), quality(5, 10, reward=0.9, metric="reward"), 5),
+        (quality(9, 10), quality(0, 0), 0),
+        (quality(0, 0), quality(0, 10), 5),
+        (quality(9, 10, reward=0.9, metric="reward"), quality(3, 10), 5),  # another metric: they cannot be compared
+        (Quality(0.5, 0.5), quality(5, 10), 5),  # a run of an earlier version
+        (Quality(0.5, 0.5), quality(4, 10), 0),
+    ],
+)
+def test_the_best_checkpoint_is_chosen_fairly(before, after, best):
+    notes = Notes.from_json(json.loads(json.dumps(Notes().evaluated(before, 0)._asdict())))
+    assert notes.evaluated(after, 5).best_step == best
+
+
+def test_a_metric_that_the_evaluation_lacks_is_named():
+    metrics = {"accuracy": 0.5, "reward": 0.4, "reward_brief": 0.1, "judged": 3, "answers": 4}
+    assert quality_of(metrics, "reward_brief") == Quality(0.5, 0.4, 3, 4, "reward_brief", 0.1)
+    with pytest.raises(
+        InputError, match=r"--best-metric speed is not .* choose one of accuracy, answers, judged, reward, "
+    ):
+        quality_of(metrics, "speed")

@@ -13,25 +13,26 @@ from small_runs import SMALL, even_length, is_time, stopping_after
 import rljax
 from rljax.algorithms import BY_NAME, LossMetrics
 from rljax.errors import InputError
-from rljax.parallel import make_mesh, put, replicated
-from rljax.tracking.rows import read_metrics
-from rljax.training.config import TrainConfig
-from rljax.training.controller import (
+from rljax.options.controller import (
     BOUND,
+    NAME,
     TARGET,
     Control,
     check_controller,
-    control_of,
     divergence_by_update,
+    first_control,
     make_steer,
     next_control,
     scale_updates,
-    under_control,
     with_bonus,
     with_control,
 )
+from rljax.parallel import make_mesh, put, replicated
+from rljax.tracking.rows import read_metrics
+from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
 from rljax.training.metrics import LearnMetrics, UpdateMetrics
+from rljax.training.option import Updates
 from rljax.training.state import create
 
 
@@ -117,13 +118,10 @@ def test_updates_are_scaled_and_the_inner_state_is_that_of_the_optimiser():
     params, gradient = {"w": jnp.ones(3)}, {"w": jnp.array([1.0, -2.0, 0.5])}
     plain = optax.sgd(0.1)
     optimizer = scale_updates(plain)
-    state = optimizer.init(params)
-    control = control_of(state)
-    assert control_of(plain.init(params)) is None
-    state = state._replace(control=control._replace(update_scale=jnp.float32(3.0)))
-    updates, after = optimizer.update(gradient, state, params)
+    options = {NAME: Control(update_scale=jnp.float32(3.0))}
+    updates, after = optimizer.update(gradient, optimizer.init(params), params, options=options)
     chex.assert_trees_all_close(updates, {"w": -0.3 * gradient["w"]})
-    chex.assert_trees_all_equal(after.control, state.control)
+    chex.assert_trees_all_equal(after, plain.init(params))
 
 
 def test_clip_and_bonus_of_an_algorithm_follow_the_control():
@@ -132,18 +130,18 @@ def test_clip_and_bonus_of_an_algorithm_follow_the_control():
     assert [(term.name, term.coefficient) for term in algorithm.terms] == [("entropy_bonus", -0.01)]
     open_side = with_control(BY_NAME["kl_cov"](), Control(clip_scale=0.5))
     assert open_side.surrogate.keywords == BY_NAME["kl_cov"]().surrogate.keywords
-    untouched = BY_NAME["dapo"]()
-    assert under_control(untouched, optax.sgd(0.1).init({"w": jnp.ones(2)})) is untouched
 
 
 def steered_by(kl, updates, *, algorithm="dapo"):
     """The control and the metrics after a step whose updates found this divergence on the mean."""
-    state = create({"w": jnp.ones(2)}, scale_updates(optax.sgd(0.1)), 0, with_reference=False)
+    params = {"w": jnp.ones(2)}
+    state = create(params, optax.sgd(0.1), 0, with_reference=False, options={NAME: first_control(params)})
     state = put(state, replicated(make_mesh(1, 1)))
     numbers = LossMetrics(*np.ones(6), terms={})._replace(kl=kl, entropy=0.5)
     steer = make_steer(with_bonus(BY_NAME[algorithm]()))
-    state, metrics = steer(state, LearnMetrics(policy=UpdateMetrics(numbers, 1.0)), updates)
-    return control_of(state.opt_state), metrics
+    made = UpdateMetrics(numbers, 1.0)
+    state, metrics = steer(state, LearnMetrics(policy=made), Updates(updates, [made] * updates))
+    return state.options[NAME], metrics
 
 
 def test_the_divergence_is_that_of_the_updates_that_were_made():
@@ -174,7 +172,7 @@ def test_after_a_warm_up_of_the_learning_rate_updates_have_the_size_that_they_ha
 
 @pytest.mark.parametrize(("algorithm", "clip_scale"), [("dapo", 1.0), ("rloo", None), ("kl_cov", None)])
 def test_the_clip_range_is_noted_where_there_is_one(algorithm, clip_scale):
-    assert steered_by(0.1, 2, algorithm=algorithm)[1].clip_scale == clip_scale
+    assert steered_by(0.1, 2, algorithm=algorithm)[1].get("clip_scale") == clip_scale
 
 
 @pytest.mark.parametrize(
@@ -190,7 +188,6 @@ def test_where_it_would_see_or_move_nothing_it_is_refused(settings, own, message
     config = TrainConfig.flat(remedy="controller", **settings)
     with pytest.raises(InputError, match=message):
         check_controller(config, BY_NAME[config.algorithm.name](), own_optimizer=own)
-    check_controller(config.replace(remedy="auto"), BY_NAME[config.algorithm.name](), own_optimizer=own)
 
 
 def test_one_mini_batch_in_several_passes_is_enough():

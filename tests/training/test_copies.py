@@ -18,9 +18,10 @@ from rljax.models.copies import Copied, in_precision, with_copies
 from rljax.models.over_vocabulary import over_vocabulary, square_sum
 from rljax.parallel import make_mesh
 from rljax.rollout import Sequences, lay_out
-from rljax.training.objective.freezing import with_frozen
+from rljax.training.objective.optimizer import with_frozen
+from rljax.training.scoring import make_score, scores_alone
 from rljax.training.state import create, place
-from rljax.training.update import make_gradient, make_score, put_layout, without_teacher
+from rljax.training.update import make_gradient, put_layout
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
@@ -57,8 +58,13 @@ def gradient_of(policy, data, mesh, *, copies, rank=None):
     sequences, batch = data
     layout, placed = put_layout(mesh, lay_out(sequences, batch.mask, rows=2), batch)
     assert len(layout.responses) > 1, "several micro-batches"
-    differentiated = make_gradient(ALGORITHM, without_teacher(make_score(policy, 1.0)), policy.copies if copies else None)
-    return jax.jit(lambda state, layout, batch: differentiated(state, base, None, layout, batch)), (state, layout, placed)
+    compare = scores_alone(make_score(policy, 1.0))
+    differentiated = make_gradient(ALGORITHM, compare, policy.copies if copies else None, ())
+    frozen = {} if base is None else {"base": base}
+    return (
+        jax.jit(lambda state, layout, batch: differentiated(state, frozen, layout, batch, {})[:2]),
+        (state, layout, placed),
+    )
 
 
 def casts_in_loops(program, shapes):

@@ -5,7 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from reopened import first_state, learn_from
+from reopened import first_state, learn_from, rl_state
 from small_runs import SMALL, even_length
 
 import rljax
@@ -13,11 +13,10 @@ from rljax.algorithms import BY_NAME, Rollout, prepare
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.algorithms.corrections import capped, off_policy_mask
 from rljax.errors import InputError
+from rljax.options.batch_metrics import cut_share
 from rljax.tracking.plots import PANELS
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.initial_state import rl_state
 from rljax.training.metrics import present
-from rljax.training.monitoring.batch_statistics import cut_share
 from rljax.training.objective.algorithm import add_correction, make_algorithm
 
 TINY = SMALL.replace(
@@ -111,9 +110,9 @@ def test_the_share_of_cut_tokens():
     )
     algorithm = BY_NAME["rloo"]()._replace(correction=capped(high=2.0))
     batch = jax.device_get(prepare(algorithm, rollout))
-    assert cut_share(batch) == pytest.approx(4 / 5)
-    assert cut_share(batch._replace(mask=np.zeros_like(batch.mask))) is None
-    assert cut_share(batch._replace(correction_cut=None)) is None
+    assert cut_share(None, batch) == {"correction_cut": pytest.approx(4 / 5)}
+    assert cut_share(None, batch._replace(mask=np.zeros_like(batch.mask))) == {}
+    assert cut_share(None, batch._replace(correction_cut=None)) == {}
 
 
 REFUSED = [
@@ -123,9 +122,9 @@ REFUSED = [
     ({"correction": "masked", "correction_high": 0.0}, "correction_high is 0.0; it must be positive"),
     (
         {"correction": "masked", "correction_low": 1.5},
-        "correction_low=1.5 and correction_high=None must lie on both sides of 1",
+        "correction_low=1.5 and correction_high=None must enclose 1",
     ),
-    ({"correction": "capped", "correction_high": 0.5}, "correction_high=0.5 must lie on both sides of 1"),
+    ({"correction": "capped", "correction_high": 0.5}, "correction_high=0.5 must enclose 1"),
     ({"off_policy_delta": -0.1}, "off_policy_delta is -0.1; it must not be negative"),
 ]
 
@@ -141,7 +140,7 @@ def test_bounds_that_cannot_work(settings, message):
     [
         (
             {"correction": "clipped"},
-            "correction 'clipped' is unknown; choose one of none, capped, masked, two_sided, sequence,",
+            "correction 'clipped' is unknown; did you mean 'capped'. Choose one of none, capped, masked, two_sided, sequence,",
         ),
         ({"correction": "capped", "correction_low": 0.5}, "correction capped has no correction_low; leave it out"),
         ({"correction": "sequence", "correction_low": 0.5}, "correction sequence has no correction_low; leave it out"),
@@ -155,9 +154,9 @@ def test_corrections_that_cannot_work(settings, message):
 
 
 def test_one_correction_is_enough():
-    with pytest.raises(InputError, match="correction='capped': the algorithm has a correction already"):
+    with pytest.raises(InputError, match="correction='capped': the algorithm already has a correction"):
         add_correction(BY_NAME["rloo"]()._replace(correction=capped()), TINY.replace(correction="capped"))
-    with pytest.raises(InputError, match=r"off_policy_delta=0\.5: the algorithm has an off-policy mask already"):
+    with pytest.raises(InputError, match=r"off_policy_delta=0\.5: the algorithm already has an off-policy mask"):
         add_correction(BY_NAME["rloo"]()._replace(surrogate_mask=off_policy_mask(0.1)), TINY.replace(off_policy_delta=0.5))
 
 

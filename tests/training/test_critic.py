@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 from bigram import BIGRAM
-from reopened import checkpoint_of, first_state, learn_from
+from reopened import checkpoint_of, first_state, learn_from, rl_state
 from small_runs import SMALL, even_length, is_time, stopping_after
 
 import rljax
@@ -21,15 +21,15 @@ from rljax.models import TransformerConfig, init_params, transformer_policy
 from rljax.models.value_model import load_value_model
 from rljax.parallel import make_mesh
 from rljax.rollout import Sequences, lay_out, pack, sequences_of
+from rljax.training.critic_learner import credit_metrics
 from rljax.training.interrupt import Interrupted
-from rljax.training.learner import credit_metrics
-from rljax.training.lifecycle.initial_state import rl_state
 from rljax.training.metrics import present
 from rljax.training.objective.algorithm import make_algorithm, settings_for
 from rljax.training.objective.critic import first_critic, make_critic, make_head
-from rljax.training.phases.value_pretraining import monte_carlo
-from rljax.training.state import begin_rl, create, place
-from rljax.training.update import make_score, make_scores, put_layout
+from rljax.training.scoring import make_score, make_scores
+from rljax.training.state import create, place
+from rljax.training.update import put_layout
+from rljax.training.value_pretraining import monte_carlo
 from rljax.training.value_update import check_support, make_value_step, value_schedule
 
 TINY = SMALL.replace(
@@ -223,7 +223,7 @@ def test_variants_learn(sampled, change):
     config = TINY.replace(warm_start_steps=0, minibatches=1, microbatch_rows=None, **change)
     models = {} if change.get("critic_head") == "hl_gauss" or "critic_surprisal" in change else {"policy": BIGRAM}
     setup, state = first_state(config, reward=even_length, **models)
-    state = place(begin_rl(rl_state(setup, state)), setup.mesh, setup.policy.partition)
+    state = rl_state(setup, state)
     policy, critic = jax.device_get((state.params, state.critic.params))
     state, metrics = learn_from(setup, state, sampled)
     numbers = present(metrics)

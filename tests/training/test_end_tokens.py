@@ -77,6 +77,13 @@ def test_what_is_no_token_id_is_refused(tmp_path, ends):
         end_tokens(path)
 
 
+@pytest.mark.parametrize("ends", [900, [1, 900]])
+def test_an_end_token_that_the_model_does_not_have_is_refused(tmp_path, ends):
+    path = model_folder(tmp_path / "model", in_generation=ends)
+    with pytest.raises(InputError, match=r"eos_token_id=.*900.*, and the model has only the tokens 0 to \d+"):
+        end_tokens(path)
+
+
 def test_a_rollout_ends_at_each_of_them(folder):
     setup, state = first_state(CONFIG.replace(model=str(folder), stop_ids=(9,)), reward=even_length)
     assert setup.train.sampling.eos_ids == setup.heldout.sampling.eos_ids == (1, 7, 9)
@@ -126,7 +133,7 @@ def test_answers_end_at_each_of_them(folder, tmp_path, capsys):
     text = printed(capsys, "sample", *command, "--prompt", "1+1=").strip().removeprefix("1+1=")
     assert not set(text[:-1]) & ends
     refused(
-        capsys, "stop_ids has 99, and there is no such token", "sample", str(folder), "--prompt", "1", "--stop-ids", "99"
+        capsys, "stop_ids has 99, but there is no such token", "sample", str(folder), "--prompt", "1", "--stop-ids", "99"
     )
 
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from bigram import BIGRAM
-from reopened import checkpoint_of, first_state, learn_from
+from reopened import checkpoint_of, first_state, learn_from, rl_state
 from small_runs import even_length
 from whole_runs import TINY, distances, rows
 
@@ -22,12 +22,10 @@ from rljax.errors import InputError
 from rljax.ops.unpublished.group_baseline import rank_based
 from rljax.training.config import TrainConfig
 from rljax.training.learner import make_learner
-from rljax.training.lesson import make_study
-from rljax.training.lifecycle.initial_state import rl_state
 from rljax.training.metrics import present
 from rljax.training.objective.algorithm import check_algorithm, make_algorithm
-from rljax.training.phases.value_pretraining import make_value_learner, monte_carlo
-from rljax.training.rollouts import for_algorithm
+from rljax.training.scored_rollout import for_algorithm, make_rollout_scorer
+from rljax.training.value_pretraining import make_value_learner, monte_carlo
 
 CRITICS = {name for name in BY_NAME if BY_NAME[name]().critic is not None}
 
@@ -123,18 +121,18 @@ def test_parts_and_the_schedule_reach_the_learner(sampled):
 
 
 def test_the_kinds_of_the_problems_reach_a_part(sampled):
-    config = ONE_STEP.replace(algorithm="dr_grpo", **{"with": ("kind_advantage=hierarchical",)})
+    config = ONE_STEP.replace(algorithm="dr_grpo", **{"with": ("advantage=hierarchical",)})
     with pytest.raises(
-        InputError, match=r"dr_grpo and --with kind_advantage=hierarchical compares problems of one kind, and no"
+        InputError, match=r"dr_grpo and --with advantage=hierarchical compares problems of the same kind, and no"
     ):
         start_of_rl(config)
     setup, state = start_of_rl(config.replace(operands=(2, 3), max_prompt_tokens=8))
     operands = [problem.columns["operands"] for problem in setup.train.prompts.problems]
     groups = sampled._replace(prompt_ids=np.array([operands.index(count) for count in (2, 3, 3, 2)]))
-    lesson = make_study(setup)(state, groups)
-    assert lesson.groups.rollout.kinds.tolist() == [0, 1, 1, 0]
+    scored_rollout = make_rollout_scorer(setup)(state, groups)
+    assert scored_rollout.groups.rollout.kinds.tolist() == [0, 1, 1, 0]
     before = jax.device_get(state.params)
-    state, _ = make_learner(setup, state)(state, lesson)
+    state, _ = make_learner(setup, state)(state, scored_rollout)
     assert max(distances(state.params, before)) > 0
 
 
@@ -144,11 +142,11 @@ def test_the_entropy_reaches_the_advantage_of_a_critic(sampled):
     setup, state = start_of_rl(ONE_STEP.replace(algorithm="ppo", **{"with": (part,)}))
     before = jax.device_get(state.params)
     alone = setup._replace(algorithm=monte_carlo(setup.algorithm))
-    state, metrics = make_value_learner(alone, state, 1)(state, make_study(alone)(state, sampled))
+    state, metrics = make_value_learner(alone, state, 1)(state, make_rollout_scorer(alone)(state, sampled))
     assert np.isfinite(metrics.critic.value_loss)
-    lesson = make_study(setup)(state, sampled)
-    assert (lesson.groups.rollout.behaviour_entropy > 0).any()
-    state, _ = make_learner(setup, state)(state, lesson)
+    scored_rollout = make_rollout_scorer(setup)(state, sampled)
+    assert (scored_rollout.groups.rollout.behaviour_entropy > 0).any()
+    state, _ = make_learner(setup, state)(state, scored_rollout)
     assert max(distances(state.params, before)) > 0
 
 
@@ -156,7 +154,7 @@ def test_plans_are_credited_apart(judge, sampled):
     """The last step of a response is its answer: with a weight for the plan, it is learned otherwise."""
     learned = []
     for weight in (0, 2):
-        part = f"step_advantage=plan_and_answer,plan_weight={weight}"
+        part = f"advantage=plan_and_answer,plan_weight={weight}"
         config = ONE_STEP.replace(algorithm="dr_grpo", step_reward=judge, **{"with": (part,)})
         setup, state = start_of_rl(config)
         rollout = sampled.rollout
@@ -174,7 +172,7 @@ def test_several_rewards_reach_a_part():
     def length(completions):
         return [float(len(completion)) / 12 for completion in completions]
 
-    config = ONE_STEP.replace(algorithm="dr_grpo", **{"with": ("rollout_advantage=reliability_quality",)})
+    config = ONE_STEP.replace(algorithm="dr_grpo", **{"with": ("advantage=reliability_quality",)})
     with pytest.raises(InputError, match=r"cannot train on .*: the reliability of a reward needs two rewards .*, got 1"):
         start_of_rl(config)
     setup, state = start_of_rl(config, [even_length, length])

@@ -4,16 +4,16 @@ import jax
 import numpy as np
 import optax
 import pytest
-from reopened import first_state
+from reopened import first_state, rl_state
 from small_runs import SMALL, even_length
 
 import rljax
 from rljax.errors import InputError
 from rljax.models import count_parameters
 from rljax.rollout import demonstrated, pack
-from rljax.training.lifecycle.initial_state import rl_state
 from rljax.training.objective.optimizer import learning_rate_of, warm_start_optimizer
-from rljax.training.update import make_score, make_supervised_step
+from rljax.training.scoring import make_score
+from rljax.training.update import make_supervised_step
 
 TINY = SMALL.replace(
     train_problems=16,
@@ -67,7 +67,7 @@ def test_the_norm_of_the_gradient_is_that_of_the_trained_parameters():
     for name, freeze in (("all", ()), ("some", TINY.optimization.freeze)):
         setup, state = first_state(TINY.replace(freeze=freeze))
         score = make_score(setup.policy, 1.0)
-        step = make_supervised_step(score, warm_start_optimizer(setup.config), state, setup.mesh)
+        step = make_supervised_step(setup, warm_start_optimizer(setup.config), state)
         sequences = jax.tree.map(lambda array: array[:8], demonstrated(setup.demonstrations))
         packed = pack(sequences)
 
@@ -88,7 +88,7 @@ def test_the_norm_of_the_gradient_is_that_of_the_trained_parameters():
             r"freeze: 'embeding' matches no parameter; there are embedding, layers/\*/attention/key, ",
         ),
         ({"freeze": ("*",)}, r"freeze=\* matches every parameter, so nothing could be learned"),
-        ({"freeze": ("embedding",), "lora_rank": 1}, "freeze cannot apply where lora_rank is set"),
+        ({"freeze": ("embedding",), "lora_rank": 1}, "freeze cannot apply if lora_rank is set"),
     ],
 )
 def test_patterns_that_cannot_work_are_refused(settings, message):

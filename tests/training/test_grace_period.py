@@ -77,7 +77,7 @@ def test_a_step_that_takes_longer_is_given_up_and_done_again(tmp_path):
         last = "".join(lines)
         assert process.wait(60) == INTERRUPTED, last
         assert time.monotonic() - began < GRACE_AND_A_SAVE
-    assert "Stopped within a step, which is given up. Everything up to the step before is saved." in last
+    assert "Stopped within a step, which is abandoned. Everything up to the step before is saved." in last
     assert not (run / ".lock").exists()
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl") if row["phase"] == "rl"] == [1]
     rljax.train(resume=run, reward=even_length)
@@ -128,10 +128,10 @@ def test_the_trackers_are_closed_after_the_save_and_a_failed_one_keeps_the_folde
         return work
 
     monkeypatch.setattr(grace_period, "end_process", calls.append)
-    monkeypatch.setattr(grace_period, "say_stopped", call("say"))
     run = mock.Mock(
         spec=Run,
         save=call("save"),
+        say_stopped=call("say"),
         saver=SimpleNamespace(wait=call("room", Interrupted)),
         trackers=SimpleNamespace(close=call("close")),
         folder=SimpleNamespace(let_go=call("let go")),

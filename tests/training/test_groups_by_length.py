@@ -16,7 +16,7 @@ from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.training.interrupt import Interrupted
 from rljax.training.parts.problems import make_stream
-from rljax.training.rollouts import sizes_of
+from rljax.training.scored_rollout import sizes_of
 
 TINY = SMALL.replace(
     name="small",
@@ -85,11 +85,12 @@ def test_empty_places_are_not_sampled_judged_or_learnt_from():
 
 def test_memory_holds_the_rewards_of_the_last_responses(ragged):
     state = last(RAGGED, ragged)
-    assert state.remembered.rewards.shape == (12, 3)
-    known = np.arange(3) < np.asarray(state.remembered.size)[:, None]
+    memory = state.options["reward_history"]
+    assert memory.rewards.shape == (12, 3)
+    known = np.arange(3) < np.asarray(memory.size)[:, None]
     assert known.any()
-    assert set(np.asarray(state.remembered.rewards)[known].tolist()) <= {0.0, 1.0}
-    assert not np.asarray(state.remembered.rewards)[~known].any()
+    assert set(np.asarray(memory.rewards)[known].tolist()) <= {0.0, 1.0}
+    assert not np.asarray(memory.rewards)[~known].any()
 
 
 def test_a_stopped_run_goes_on_as_if_it_had_not(ragged, tmp_path):

@@ -16,8 +16,8 @@ from rljax.data.tokenizer import load_tokenizer
 from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
 from rljax.preference.reward_model import RewardModel, save_reward_model
+from rljax.programs.trained_policy import fit_devices, load
 from rljax.training.config import DevicesConfig
-from rljax.training.inference.trained_policy import fit_devices, load
 
 REWARD = """
 import os, signal
@@ -121,11 +121,11 @@ def test_ctrl_c_on_one_host_stops_both_and_the_resumed_run_is_the_uninterrupted_
     run, like = tmp_path / "two", tmp_path / "one"
     stopped = train_on_two_hosts("--experiment", experiment(config.replace(run=str(run)), tmp_path), STOP_IN_CALL="5")
     assert [host.returncode for host in stopped] == [130, 130], [host.stdout[-2000:] for host in stopped]
-    assert f"To go on:\n  rljax train --resume {run}\n" in stopped[0].stdout
+    assert f"To continue:\n  rljax train --resume {run} --trust\n" in stopped[0].stdout
     assert "value pretraining: 2 steps" in stopped[0].stdout
     assert all(line.startswith("[Gloo]") for line in stopped[1].stdout.splitlines()), "only the first host shows the run"
     before = len(rows_of(run))
-    resumed = train_on_two_hosts("--resume", str(run))
+    resumed = train_on_two_hosts("--resume", str(run), "--trust")
     assert [host.returncode for host in resumed] == [0, 0], [host.stdout[-2000:] for host in resumed]
     rljax.train(config.replace(run=str(like)))
     assert before < len(rows_of(run))

@@ -17,6 +17,7 @@ from rljax.training.objective.optimizer import (
     constant_schedule,
     cosine_schedule,
     critic_optimizer,
+    decay_to_zero,
     factored,
     falling_schedule,
     learning_rate_of,
@@ -52,8 +53,24 @@ def test_the_falling_schedule_begins_above_0_and_ends_at_0():
     assert float(schedule(0)) > 0 == float(schedule(9))
 
 
+def test_decays_to_zero_are_a_line_and_half_a_wave():
+    """After 4 updates of warm-up, η (1 - u) and η ½ (1 + cos π u) with u from 0 to 1 over the other 20."""
+    share = np.arange(21) / 20
+    for shape, expected in (("linear", 2 * (1 - share)), ("cosine", 1 + np.cos(np.pi * share))):
+        schedule = decay_to_zero(2.0, 4, 24, shape=shape)
+        np.testing.assert_allclose([float(schedule(count)) for count in range(4)], [0.4, 0.8, 1.2, 1.6], rtol=1e-6)
+        np.testing.assert_allclose([float(schedule(count)) for count in range(4, 25)], expected, atol=1e-6)
+        assert float(schedule(99)) == pytest.approx(0, abs=1e-6)
+
+
+def test_a_short_run_reaches_its_peak():
+    """5 updates with a warm-up of 10: 2 updates rise, 3 fall."""
+    schedule = decay_to_zero(3.0, 10, 5, shape="linear")
+    np.testing.assert_allclose([float(schedule(count)) for count in range(6)], [1, 2, 3, 2, 1, 0], atol=1e-6)
+
+
 def test_the_schedule_is_that_of_the_settings():
-    for name, last in (("constant", 0.5), ("cosine", 0.0)):
+    for name, last in (("constant", 0.5), ("linear", 0.0), ("cosine", 0.0), ("quarter_cosine", 0.0)):
         config = TrainConfig.flat(schedule=name, learning_rate=0.5, learning_rate_warmup=0, steps=3, minibatches=1)
         optimizer, params = policy_optimizer(config), {"w": jnp.ones(2)}
         state = optimizer.init(params)

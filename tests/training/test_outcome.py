@@ -6,9 +6,11 @@ from rljax.cli import COMMANDS
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.evaluation.comparison import Comparison
+from rljax.tracking.display_text import check_judged, events, next_commands
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints.checkpoint import Quality
-from rljax.training.lifecycle.outcome import check_judged, events, next_commands, outcome
+from rljax.training.config import TrainConfig
+from rljax.training.lifecycle.outcome import outcome
 from rljax.training.run import resume_command
 
 PROBLEMS = [Problem("long " * 20, ""), Problem("two\nlines", ""), Problem("what's 3+4?", "7")]
@@ -26,7 +28,7 @@ def test_commands_name_the_run_and_a_prompt_of_its_own(tmp_path):
         f"""rljax sample {path} --prompt 'what'"'"'s 3+4?'""",
         f"rljax export {path} my-model",
     ]
-    assert resume_command(run) == f"rljax train --resume {path}"
+    assert resume_command(run, TrainConfig()) == f"rljax train --resume {path}"
     assert all(command.split()[1] in COMMANDS for command in next_commands(run, PROBLEMS[:2]))
 
 
@@ -44,7 +46,7 @@ def test_own_parts_leave_the_commands_that_do_without(tmp_path, own_parts, names
     run = run_with(tmp_path, *own_parts)
     assert [command.split()[1] for command in next_commands(run, PROBLEMS)] == names
     passed = "".join(f", {name}={name}" for name in own_parts)
-    assert resume_command(run) == f"rljax.train(resume='{tmp_path}/my run'{passed})"
+    assert resume_command(run, TrainConfig()) == f"rljax.train(resume='{tmp_path}/my run'{passed})"
 
 
 def test_the_outcome_in_words():
@@ -66,14 +68,14 @@ def test_events_are_summed_up_once():
     assert events([], prompts=4) == []
     hard = {"trained_groups": 0.0, "unfilled_groups": 4.0, "unjudged": 3.0, "reward_raised": 1.0, "reward_timed_out": 2.0}
     assert events([calm, hard, hard], prompts=4) == [
-        "2 of 3 steps found fewer than 4 groups with a signal (8 missing in all) and trained on the rest.",
-        "2 of 3 steps found none at all and changed nothing: too hard, or too easy.",
-        "The reward failed on 6 responses (2 raised, 4 timed out), which were left out.",
+        "2 of 3 steps found fewer than 4 groups with a signal (8 missing in total) and trained on the rest.",
+        "2 of 3 steps found none and changed nothing: the problems are too hard or too easy.",
+        "The reward failed on 6 responses (2 raised, 4 timed out), which were excluded.",
     ]
 
 
 def test_a_reward_without_any_opinion_is_refused_at_the_end():
     check_judged([])
     check_judged([{"loss": 0.0}, {"reward": 0.0}])
-    with pytest.raises(InputError, match="no opinion on any response in 2 RL steps, so nothing was learned"):
+    with pytest.raises(InputError, match="abstained on every response in 2 RL steps, so nothing was learned"):
         check_judged([{"loss": 0.0}, {"reward": None}])

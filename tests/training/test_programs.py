@@ -1,7 +1,9 @@
 """Equal runs of one process share their programs: the second one compiles nothing, and traces no model."""
 
 from functools import partial
+from typing import NamedTuple
 
+import chex
 import jax
 import optax
 import pytest
@@ -10,9 +12,9 @@ from small_runs import SMALL, even_length
 import rljax
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.policy import policy_of_logits
-from rljax.sharing import KEPT, has_method, shared
+from rljax.sharing import KEPT, bound, has_method, shared
 from rljax.tracking.compiling import watch_compilation
-from rljax.training.update import check_policy
+from rljax.training.scoring import check_policy
 
 CONFIG = SMALL.replace(
     train_problems=12, heldout_problems=4, steps=1, prompts=4, group_size=4, max_tries=1, warm_start_batch=4, sample_every=0
@@ -96,3 +98,22 @@ def test_arguments_without_a_hash_are_not_remembered():
     optimizer = optax.sgd(0.1)
     assert made(optimizer, others=()) is made(optimizer, others=())
     assert made(optimizer, others=[]) is not made(optimizer, others=[])
+
+
+class Scale(NamedTuple):
+    """A setting."""
+
+    number: float
+
+
+def test_a_bound_function_is_the_same_for_equal_arguments():
+    """JAX compiles a bound function once, though it is built twice."""
+
+    @chex.assert_max_traces(n=1)
+    def scaled(scale, x):
+        return scale.number * x
+
+    first, second = (bound(scaled, Scale(2.0)) for _ in range(2))
+    assert first is second
+    assert bound(scaled, Scale(3.0)) is not first
+    assert float(jax.jit(first)(1.5)) == float(jax.jit(second)(2.0)) - 1.0 == 3.0

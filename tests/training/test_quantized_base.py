@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reopened import first_state, learn_from
+from reopened import first_state, learn_from, rl_state
 from safetensors.numpy import load_file, save_file
 from small_runs import SMALL, even_length, stopping_after
 
@@ -21,16 +21,14 @@ from rljax.models.model_folder import read_json
 from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from rljax.models.quantization import quantized_params, unquantized
 from rljax.parallel import make_mesh
+from rljax.programs.trained_policy import load
 from rljax.rollout import sequences_of
-from rljax.training.inference.trained_policy import load
 from rljax.training.interrupt import Interrupted
-from rljax.training.lesson import scored_rows
-from rljax.training.lifecycle.initial_state import rl_state
-from rljax.training.memory.cache_memory import sampler_bytes
-from rljax.training.memory.state_memory import parameter_shapes
+from rljax.training.memory_plan import parameter_shapes, sampler_bytes
 from rljax.training.parts.model_folder import companions, save_model
 from rljax.training.parts.policy import make_shape
-from rljax.training.update import make_score, make_scores
+from rljax.training.scored_rollout import scored_rows
+from rljax.training.scoring import make_score, make_scores
 
 TINY = SMALL.replace(
     width=128,
@@ -200,7 +198,7 @@ def test_a_plan_counts_the_copy_for_sampling(config):
 
 
 def test_what_cannot_be_quantized_is_refused(config, capsys):
-    with pytest.raises(InputError, match=r"quantize='int8' rounds the model below an adapter.*Set lora_rank"):
+    with pytest.raises(InputError, match=r"quantize='int8' rounds the model under an adapter.*Set lora_rank"):
         config.replace(lora_rank=None, quantize="int8")
     with pytest.raises(
         InputError, match=r"fsdp=8 cannot share the 2 blocks of the quantized layers/0/attention/key equally"

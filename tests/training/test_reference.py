@@ -7,32 +7,33 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from bigram import BIGRAM
-from reopened import checkpoint_of, first_state, learn_from
+from reopened import checkpoint_of, first_state, learn_from, rl_state
 from small_runs import SMALL, even_length, stopping_after
 
 import rljax
 from rljax.algorithms import BY_NAME, Rollout
-from rljax.algorithms.terms import kl_penalty, kl_to_reference
+from rljax.algorithms.terms import kl_penalty, kl_to_reference, with_kl_coefficient
 from rljax.errors import InputError
 from rljax.ops.divergence import kl_in_reward
-from rljax.ops.unpublished.reward_history import empty_history
+from rljax.options import INSTALLERS, kl_target
+from rljax.options.moving_reference import make_restart
+from rljax.parallel import make_mesh
+from rljax.programs.debugging import replay
+from rljax.programs.plan import plan_of
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
 from rljax.training.learner import make_learner
-from rljax.training.lesson import make_study
-from rljax.training.lifecycle.debugging import replay
-from rljax.training.lifecycle.initial_state import rl_state
-from rljax.training.memory.state_memory import planned_algorithm
 from rljax.training.metrics import LearnMetrics, UpdateMetrics
-from rljax.training.objective.reference import check_reference, make_adapt, make_move
-from rljax.training.rollouts import make_prepare, make_remember
-from rljax.training.state import create, kl_coefficient_of
-from rljax.training.stopped_batch import StoppedBatch
+from rljax.training.objective.optimizer import policy_optimizer
+from rljax.training.option import Updates
+from rljax.training.run import StoppedBatch
+from rljax.training.scored_rollout import make_prepare, make_rollout_scorer
+from rljax.training.setup import planned_setup
 
 TARGET, GAIN, BETA = 1e-4, 0.5, 0.1
+KL = kl_target.NAME
 TINY = SMALL.replace(
     algorithm="grpo",
     algorithm_options={"beta": BETA},
@@ -106,7 +107,7 @@ def test_a_run_resumed_after_a_reset_goes_on_bit_for_bit(finished, tmp_path):
     parts = {"reward": even_length, "policy": BIGRAM}
     stopped = checkpoint_of(BOTH, path, **parts).state
     assert 2 <= int(stopped.step) < 4, "after the first reset, before the end"
-    assert kl_coefficient_of(stopped) != pytest.approx(BETA)
+    assert float(stopped.options[KL]) != pytest.approx(BETA)
     resumed = rljax.train(None, resume=path, **parts)
     equal(resumed.params, finished.params)
     equal(*(checkpoint_of(BOTH, run, **parts).state for run in (path, finished.run)))
@@ -117,16 +118,16 @@ def test_a_reset_starts_the_optimiser_anew(learned, rank):
     """With an adapter too: the reference is then the base with the adapter as it is."""
     setup, state, sampled = learned(TINY.replace(reference_period=2, lora_rank=rank))
     first = jax.device_get(state.params)
-    study, learn = make_study(setup), make_learner(setup, state)
-    state, _ = learn(state, study(state, sampled))
+    score_rollout, learn = make_rollout_scorer(setup), make_learner(setup, state)
+    state, _ = learn(state, score_rollout(state, sampled))
     equal(state.reference, first)
     assert any(leaf.any() for leaf in jax.tree.leaves(jax.device_get(state.opt_state)) if leaf.ndim), "moments"
-    state, _ = learn(state, study(state, sampled))
+    state, _ = learn(state, score_rollout(state, sampled))
     equal(state.reference, state.params)
     equal(state.opt_state, setup.optimizer.init(state.params))
     assert max(np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (state.params, first)), strict=True)) > 0
-    state, metrics = learn(state, study(state, sampled))
-    assert metrics.kl_to_reference > 0, "the samples are older than the reference"
+    state, metrics = learn(state, score_rollout(state, sampled))
+    assert metrics.options["kl_to_reference"] > 0, "the samples are older than the reference"
 
 
 def test_the_loss_has_the_coefficient_of_the_state(learned):
@@ -136,9 +137,9 @@ def test_the_loss_has_the_coefficient_of_the_state(learned):
         setup, state, sampled = learned(TINY.replace(algorithm_options={"beta": beta}, **options))
         state = state._replace(reference=jax.tree.map(lambda leaf: leaf * 0.9, state.reference))
         if options:
-            state = state._replace(kl_coefficient=state.kl_coefficient * 7)
+            state = state._replace(options=state.options | {KL: state.options[KL] * 7})
         state, metrics = learn_from(setup, state, sampled)
-        assert metrics.kl_coefficient == (pytest.approx(0.7) if options else None)
+        assert metrics.options.get(KL) == (pytest.approx(0.7) if options else None)
         after.append(state.params)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), *map(jax.device_get, after))
 
@@ -148,29 +149,37 @@ def test_a_penalty_in_the_reward_has_the_coefficient_of_the_state():
     logp, ref = (-rng.uniform(0.1, 2.0, (2, 2, 3)).astype(np.float32) for _ in range(2))
     rollout = Rollout(np.ones((2, 2, 3), bool), logp, np.array([[1, 0], [0, 0.5]], np.float32), ref_logp=ref)
     weak, strong = (BY_NAME["rloo"](beta=beta) for beta in (0.1, 0.6))
-    found = make_prepare(weak)(rollout, kl_coefficient=0.6)
+    option = kl_target.Option(KL, adjust=with_kl_coefficient)
+    found = make_prepare(weak, (option,))(rollout, numbers={KL: np.float32(0.6)})
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, make_prepare(strong)(rollout))
     assert np.abs(found.advantage - make_prepare(weak)(rollout).advantage).max() > 0.01
-    # The rewards that later groups are compared with have the penalty too.
+
+
+def test_remembered_rewards_have_the_penalty_with_the_coefficient_of_the_state(learned):
     memories = []
-    for algorithm, coefficient in ((weak, np.float32(0.6)), (strong, None)):
-        params = {"w": jnp.ones(1)}
-        state = create(params, optax.adam(1e-3), 0, with_reference=False, remembered=empty_history(2, 2))
-        remember = make_remember(algorithm, state)
-        full = rollout._replace(valid=np.ones((2, 2), bool))
-        memories.append(jax.device_get(remember(state.remembered, np.arange(2), full, coefficient)))
+    for beta, target in ((0.6, None), (0.1, TARGET)):
+        settings = {"algorithm": "rloo", "algorithm_options": {"beta": beta}, "remembered_rewards": 4}
+        setup, state, sampled = learned(TINY.replace(kl_target=target, **settings))
+        state = state._replace(reference=jax.tree.map(lambda leaf: leaf * 0.5, state.reference))
+        if target is not None:
+            state = state._replace(options=state.options | {KL: jnp.float32(0.6)})
+        (push,) = (option.before_updates for option in setup.options if option.name == "reward_history")
+        memories.append(jax.device_get(push(state, make_rollout_scorer(setup)(state, sampled)).options["reward_history"]))
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), *memories)
+    assert len(set(memories[0].rewards.ravel().tolist())) > 3, "the penalty differs between responses"
 
 
 def test_a_replay_has_the_coefficient_of_the_checkpoint(learned):
     config = TINY.replace(algorithm="rloo", kl_target=TARGET, warm_start_steps=0)
     setup, state, sampled = learned(config)
     state = state._replace(reference=jax.tree.map(lambda leaf: leaf * 0.5, state.reference))
-    kept = StoppedBatch(make_study(setup)(state, sampled), 1, 1, None)
-    found = replay(setup, state._replace(kl_coefficient=state.kl_coefficient * 100), kept).terms
+    kept = StoppedBatch(make_rollout_scorer(setup)(state, sampled), 1, 1, None)
+    found = replay(setup, state._replace(options=state.options | {KL: state.options[KL] * 100}), kept).terms
     expected, own = (
         np.abs(
-            make_prepare(setup.algorithm, minibatches=2)(kept.lesson.groups.rollout, kl_coefficient=beta).advantage
+            make_prepare(setup.algorithm, setup.options, minibatches=2)(
+                kept.scored_rollout.groups.rollout, numbers={KL: np.float32(beta)}
+            ).advantage
         ).max()
         for beta in (100 * BETA, BETA)
     )
@@ -179,26 +188,27 @@ def test_a_replay_has_the_coefficient_of_the_checkpoint(learned):
 
 
 def test_a_step_without_an_update_leaves_the_coefficient(learned):
-    _, state, _ = learned(TINY.replace(kl_target=TARGET))
-    adapt = make_adapt(TINY.replace(kl_target=TARGET))
-    made = UpdateMetrics(loss=SimpleNamespace(), grad_norm=1.0)
-    for metrics in (
-        LearnMetrics(policy=None, kl_to_reference=1.0),
-        LearnMetrics(policy=UpdateMetrics(None, None, 1.0), kl_to_reference=np.nan),
-        LearnMetrics(policy=made, kl_to_reference=None),
-    ):
-        assert adapt(state, metrics) is state
-    moved = adapt(state, LearnMetrics(policy=made, kl_to_reference=1.0))
-    assert float(moved.kl_coefficient) == pytest.approx(BETA * 1.02)
-    assert moved.kl_coefficient.sharding == state.kl_coefficient.sharding
+    setup, state, _ = learned(TINY.replace(kl_target=TARGET))
+    (follow,) = (option.after_updates for option in setup.options if option.name == KL)
+    made, skipped = (UpdateMetrics(loss=SimpleNamespace(), grad_norm=1.0, skipped_updates=share) for share in (0.0, 1.0))
+    for divergence, updates in (({"kl_to_reference": 1.0}, []), ({"kl_to_reference": np.nan}, [skipped]), ({}, [made])):
+        assert follow(state, LearnMetrics(options=divergence), Updates(1, updates))[0] is state
+    moved, _ = follow(state, LearnMetrics(options={"kl_to_reference": 1.0}), Updates(1, [made]))
+    assert float(moved.options[KL]) == pytest.approx(BETA * 1.02)
+    assert moved.options[KL].sharding == state.options[KL].sharding
 
 
 def test_a_step_whose_updates_were_skipped_resets_nothing(learned):
     setup, state, _ = learned(TINY.replace(reference_period=1))
     state = state._replace(reference=jax.tree.map(lambda leaf: leaf * 0.9, state.reference), step=state.step + 1)
-    move = make_move(setup.algorithm, setup.config, setup.optimizer, state)
-    for skipped in (None, UpdateMetrics(None, None, 1.0)):
-        assert move(state, skipped) is state
+    move = make_restart(setup.optimizer, 1)
+    for updates in ([], [UpdateMetrics(None, None, 1.0)]):
+        assert move(state, LearnMetrics(), Updates(1, updates))[0] is state
+
+
+def installed(algorithm, config):
+    """Options of a run with this algorithm."""
+    return planned_setup(config, algorithm, make_mesh(1, 1), BIGRAM, policy_optimizer(config), INSTALLERS).options
 
 
 OWN = BY_NAME["rloo"]()
@@ -227,7 +237,7 @@ NO_PENALTY = "got none; choose an algorithm with one, such as grpo with --algori
             "coefficient of the KL penalty must be positive, got -0.1",
         ),
         (BY_NAME["dapo"](), {"reference_period": 5}, "reference_period=5: the algorithm has no KL penalty to a reference"),
-        (BY_NAME["t1"](), {"reference_period": 5}, "reference follows the policy already, by reference_rate=0.01"),
+        (BY_NAME["t1"](), {"reference_period": 5}, "reference already follows the policy, by reference_rate=0.01"),
         (
             BY_NAME["grpo"](beta=0.1),
             {"reference_period": 5, "schedule": "cosine"},
@@ -236,18 +246,18 @@ NO_PENALTY = "got none; choose an algorithm with one, such as grpo with --algori
         (
             BY_NAME["grpo"](beta=0.1),
             {"reference_period": 5, "remedy": "controller", "minibatches": 2},
-            "reference_period=5: .* and with it what remedy=controller has come to",
+            "reference_period=5: .* remedy=controller adjusts one optimizer",
         ),
     ],
 )
 def test_what_an_algorithm_has_no_use_for_is_refused(algorithm, settings, message):
     with pytest.raises(InputError, match=message):
-        check_reference(algorithm, TINY.replace(**settings))
+        installed(algorithm, TINY.replace(**settings))
 
 
 @pytest.mark.parametrize("name", ["grpo", "ppo", "reinforce_pp", "rloo", "t1"])
 def test_every_algorithm_with_a_penalty_accepts_a_target(name):
-    check_reference(BY_NAME[name](beta=0.1), TINY.replace(kl_target=0.1))
+    assert KL in [option.name for option in installed(BY_NAME[name](beta=0.1), TINY.replace(kl_target=0.1))]
 
 
 def test_a_run_and_a_plan_refuse_alike(tmp_path):
@@ -255,7 +265,7 @@ def test_a_run_and_a_plan_refuse_alike(tmp_path):
     with pytest.raises(InputError, match=NO_PENALTY):
         rljax.train(config, even_length)
     with pytest.raises(InputError, match=NO_PENALTY):
-        planned_algorithm(config)
+        plan_of(config, 1, 8)
     assert not (tmp_path / "run").exists()
 
 

@@ -9,12 +9,12 @@ from small_runs import SMALL, even_length, is_time, stopping_after
 
 import rljax
 from rljax.cli.examination import settings_of
+from rljax.options.remedies import CURES, OF_OPTIMIZER, Remedied, apply_remedies, changes, curable
 from rljax.tracking.alarms import BY_NAME, Watch
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
-from rljax.training.monitoring.remedies import CURES, OF_OPTIMIZER, Remedied, apply_remedies, changes, curable
 
 START = TrainConfig.flat(learning_rate=0.027, max_tries=3, max_grad_norm=1.0)
 

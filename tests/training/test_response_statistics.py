@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljax.training.monitoring.response_statistics import RUN, commonest_share, correlation, repetition, share_of_groups
+from rljax.training.metrics import RUN, commonest_share, correlation, repetition, share_of_groups
 
 RESPONSES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=30), min_size=1, max_size=6)
 

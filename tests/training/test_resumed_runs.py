@@ -21,7 +21,7 @@ def test_resuming_gives_the_run_that_was_never_stopped(finished, tmp_path, calls
     path = tmp_path / "stopped"
     with pytest.raises(Interrupted):
         rljax.train(TINY.replace(run=str(path)), stopping_after(calls))
-    hint = f"\nTo go on:\n  rljax.train(resume={str(path)!r}, reward=reward)\n"
+    hint = f"\nTo continue:\n  rljax.train(resume={str(path)!r}, reward=reward)\n"
     assert capsys.readouterr().out.endswith(hint), "a command cannot pass the reward"
     stopped = last_checkpoint(path)
     assert int(stopped.state.warm_step) + int(stopped.state.step) < TINY.warm_start.steps + TINY.optimization.steps
@@ -39,6 +39,7 @@ def test_the_same_command_again_goes_on_by_itself(finished, tmp_path):
     RunFolder.create(tmp_path / "run", {"killed": "before its first save"})
     (tmp_path / "run" / "checkpoints" / "last" / "0.orbax-checkpoint-tmp").mkdir(parents=True)
     (tmp_path / "run" / ".lock").touch()
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"phase": "warm_start", "step": 1, "loss": 9.0}\n')
     with pytest.raises(Interrupted):
         rljax.train(config, stopping_after(5), resume="auto")
     assert ABANDONED not in (tmp_path / "run" / "log.txt").read_text(), "it starts from the beginning"
@@ -107,7 +108,7 @@ def test_a_finished_run_is_extended_as_if_it_had_been_longer_from_the_start(fini
     unchanged = (path / "config.json").read_bytes()
     for changes, message in (
         ({"learning_rate": 1.0, "quiet": False}, "cannot change learning_rate: 0.01 -> 1.0: what"),
-        ({"steps": 3}, "steps is 3, but the run has made 4 RL steps"),
+        ({"steps": 3}, "steps is 3, but the run has already made 4 RL steps"),
         ({"run": "elsewhere"}, "cannot change run: .*short -> elsewhere"),
         ({"task": "iteration", "iterations": (2, 3)}, "cannot change task: sums -> iteration"),
     ):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from bigram import BIGRAM
-from reopened import checkpoint_of, first_state
+from reopened import checkpoint_of, first_state, rl_state
 from small_runs import SMALL, even_length, stopping_after
 from whole_runs import rows
 
@@ -17,24 +17,23 @@ from rljax.cli.plan import table_of
 from rljax.errors import InputError
 from rljax.models import transformer_policy
 from rljax.models.adapters import scored
+from rljax.options.controller import check_controller
+from rljax.options.sampler_delay import NAME, _entry_program, cast_of, first_queue
 from rljax.parallel import make_mesh, put, replicated
+from rljax.programs.compiled_updates import shape_setup
+from rljax.programs.plan import Plan
 from rljax.rollout import sequences_of
 from rljax.rollout.sampling import decode_weights
 from rljax.training import reinforce
 from rljax.training.config import TrainConfig
-from rljax.training.controller import check_controller
 from rljax.training.interrupt import Interrupted
 from rljax.training.learner import make_learner
-from rljax.training.lesson import make_study, scored_rows
-from rljax.training.lifecycle.initial_state import rl_state
-from rljax.training.memory.memory_check import check_room
-from rljax.training.memory.plan import Plan
-from rljax.training.memory.state_memory import bytes_on_a_device, planned_algorithm, ring_bytes, state_bytes, state_shapes
+from rljax.training.memory_plan import bytes_on_a_device, check_room, planned_algorithm, state_bytes, state_shapes
 from rljax.training.parts.policy import make_shape
-from rljax.training.rollouts import next_rollout
-from rljax.training.sampler_delay import cast_of, entries_by_number, first_ring, ring_like, with_newest
-from rljax.training.state import draw_key
-from rljax.training.update import make_score, make_scores
+from rljax.training.scored_rollout import make_rollout_scorer, next_rollout, sampler_of, scored_rows
+from rljax.training.scoring import make_score, make_scores
+from rljax.training.state import places as places_of
+from rljax.training.state import sampling_key
 
 DELAY, STEPS = 2, 5
 RUN = SMALL.replace(
@@ -96,10 +95,11 @@ def whole_run(tmp_path_factory):
             return runs[name]
         found = []
 
-        def recording(state, *arguments, **parts):
-            before, key = jax.device_get(state.params), draw_key(state)
-            result = next_rollout(state, *arguments, **parts)
-            found.append(Drawn(before, parts["version"], key, result[2]))
+        def recording(setup, state, *arguments):
+            before, key = jax.device_get(state.params), sampling_key(state)
+            version = sampler_of(setup, state)[1]
+            result = next_rollout(setup, state, *arguments)
+            found.append(Drawn(before, version, key, result[2]))
             return result
 
         folder = tmp_path_factory.mktemp("runs") / name
@@ -168,7 +168,7 @@ def test_the_stored_log_probabilities_are_those_of_the_parameters_that_drew(whol
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_divergence_of_a_step_is_that_from_the_old_policy(whole_run, name):
-    """Against k3 by hand: with a correction the study measures it, without one the first update."""
+    """Against k3 by hand: with a correction scoring measures it, without one the first update."""
     folder, drawn, setup = whole_run(name)
     gaps = [row["sampler_gap"] for row in rows(folder) if row["phase"] == "rl"]
     for found, gap in zip(drawn, gaps, strict=True):
@@ -194,8 +194,8 @@ def stale():
 
 def test_a_correction_weighs_the_policy_before_the_updates_against_the_old_one(stale):
     setup, state, old, groups = stale
-    lesson = make_study(setup)(state, groups, old)
-    found, mask = lesson.groups.rollout, groups.rollout.mask
+    scored_rollout = make_rollout_scorer(setup)(state, groups, old)
+    found, mask = scored_rollout.groups.rollout, groups.rollout.mask
     now, then = scores_under(setup, state.params, groups), scores_under(setup, old, groups)
     np.testing.assert_allclose(found.policy_logp[mask], now[0][mask], atol=2e-5)
     np.testing.assert_array_equal(found.behaviour_logp, groups.rollout.behaviour_logp)
@@ -216,12 +216,12 @@ def test_a_correction_weighs_the_policy_before_the_updates_against_the_old_one(s
 def test_without_a_correction_the_ratio_is_taken_to_the_old_policy(stale):
     setup, state, old, groups = stale
     plain = setup._replace(algorithm=setup.algorithm._replace(correction=None))
-    lesson = make_study(plain)(state, groups, old)
-    np.testing.assert_array_equal(lesson.groups.rollout.policy_logp, groups.rollout.policy_logp)
-    assert lesson.sampler_gap is None
-    fresh = make_study(plain)(state, groups)
-    assert differ(fresh.groups.rollout.behaviour_entropy, lesson.groups.rollout.behaviour_entropy)
-    state, metrics = make_learner(plain, state)(jax.tree.map(jnp.copy, state), lesson)
+    scored_rollout = make_rollout_scorer(plain)(state, groups, old)
+    np.testing.assert_array_equal(scored_rollout.groups.rollout.policy_logp, groups.rollout.policy_logp)
+    assert scored_rollout.sampler_gap is None
+    fresh = make_rollout_scorer(plain)(state, groups)
+    assert differ(fresh.groups.rollout.behaviour_entropy, scored_rollout.groups.rollout.behaviour_entropy)
+    state, metrics = make_learner(plain, state)(jax.tree.map(jnp.copy, state), scored_rollout)
     assert metrics.sampler_gap > 1e-3, "the first update measures it"
 
 
@@ -231,21 +231,19 @@ def test_a_run_that_is_stopped_and_resumed_ends_bit_for_bit_as_the_whole_one(who
         rljax.train(MORE.replace(run=str(path)), stopping_after(6))
     stopped = checkpoint_of(MORE, path, reward=even_length)
     assert 2 <= int(stopped.state.step) < STEPS
-    assert len(stopped.ring) == DELAY
-    assert differ(*stopped.ring)
+    assert len(stopped.state.options[NAME]) == DELAY
+    assert differ(*stopped.state.options[NAME])
     rljax.train(None, even_length, resume=path)
     ours, theirs = (checkpoint_of(MORE, run, reward=even_length) for run in (path, whole))
     equal(ours.state, theirs.state)
-    equal(ours.ring, theirs.ring)
     assert rows(path) == rows(whole)
 
 
-def test_the_last_checkpoint_alone_has_the_parameters_of_the_last_steps(whole_run):
+def test_the_last_checkpoint_has_the_parameters_of_the_last_steps(whole_run):
     for name, config in VARIANTS.items():
         run = whole_run(name)
-        ring = checkpoint_of(config, run.folder, **PARTS[name]).ring
-        equal(ring, tuple(found.now for found in run.drawn[-DELAY:]))
-        assert checkpoint_of(config, run.folder, "best", **PARTS[name]).ring == ()
+        queue = checkpoint_of(config, run.folder, **PARTS[name]).state.options[NAME]
+        equal(queue, tuple(found.now for found in run.drawn[-DELAY:]))
 
 
 def test_an_entry_in_half_precision_is_all_that_the_sampler_reads():
@@ -254,26 +252,24 @@ def test_an_entry_in_half_precision_is_all_that_the_sampler_reads():
     mesh = make_mesh(1, 1, devices=jax.devices()[:1])
     policy = transformer_policy(make_shape(config.model, 16), eos=0, mesh=mesh)
     params = put(policy.init(jax.random.key(0)), replicated(mesh))
-    ring = first_ring(params, 2, cast_of(policy, None))
-    assert {str(leaf.dtype) for leaf in jax.tree.leaves(ring)} == {"bfloat16", "float32"}
-    equal(*(decode_weights(policy.decoder, weights) for weights in (ring[0], params)))
-    found = ring_like(entries_by_number(ring), params)
-    assert [leaf.dtype for leaf in jax.tree.leaves(found)] == [leaf.dtype for leaf in jax.tree.leaves(ring)]
+    queue = first_queue(params, delay=2, cast=cast_of(policy, config))
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(queue)} == {"bfloat16", "float32"}
+    equal(*(decode_weights(policy.decoder, weights) for weights in (queue[0], params)))
 
 
 def test_without_a_delay_nothing_is_kept(tmp_path, monkeypatch):
     drawn = []
 
-    def recording(state, *arguments, **parts):
-        drawn.append(parts["params"] is state.params and parts["version"] == int(state.step))
-        return next_rollout(state, *arguments, **parts)
+    def recording(setup, state, *arguments):
+        params, version = sampler_of(setup, state)
+        drawn.append(params is state.params and version == int(state.step))
+        return next_rollout(setup, state, *arguments)
 
     monkeypatch.setattr(reinforce, "next_rollout", recording)
     config = RUN.replace(sampler_delay=0, steps=2, run=str(tmp_path / "run"))
     rljax.train(config, **PARTS["plain"])
     assert drawn == [True, True]
-    assert checkpoint_of(config, tmp_path / "run", **PARTS["plain"]).ring == ()
-    assert not list((tmp_path / "run").rglob("ring"))
+    assert checkpoint_of(config, tmp_path / "run", **PARTS["plain"]).state.options == {}
 
 
 def test_a_new_entry_takes_the_memory_of_the_oldest_and_lies_as_the_parameters_do():
@@ -282,9 +278,10 @@ def test_a_new_entry_takes_the_memory_of_the_oldest_and_lies_as_the_parameters_d
     state, _ = state_shapes(RUN, planned_algorithm(RUN)[0], policy, mesh)
     places = jax.tree.map(lambda leaf: leaf.sharding, state.params)
     params = put(policy.init(jax.random.key(0)), places)
-    ring = first_ring(params, 3)
+    ring = put(first_queue(params, delay=3), (places,) * 3)
     addresses = [leaf.addressable_shards[0].data.unsafe_buffer_pointer() for leaf in jax.tree.leaves(ring[0])]
-    after = with_newest(ring, jax.tree.map(lambda leaf: 2 * leaf, params))
+    newest = jax.tree.map(lambda leaf: 2 * leaf, params)
+    after = (*ring[1:], _entry_program(None, places_of(params))(ring[0], newest))
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(ring[0]))
     assert [leaf.addressable_shards[0].data.unsafe_buffer_pointer() for leaf in jax.tree.leaves(after[-1])] == addresses
     assert len(after) == 3
@@ -305,11 +302,11 @@ def test_the_memory_of_the_ring_is_counted():
         mesh = make_mesh(1, config.devices.fsdp, devices=jax.devices()[: config.devices.fsdp])
         algorithm, config = planned_algorithm(config)
         policy = transformer_policy(make_shape(config.model, 16), eos=0, mesh=mesh)
-        state, base = state_shapes(config, algorithm, policy, mesh)
-        ring = ring_bytes(config, policy, state.params, base)
-        without = config.replace(sampler_delay=0)
-        assert state_bytes(config, algorithm, policy, mesh) - state_bytes(without, algorithm, policy, mesh) == ring
-        return ring, bytes_on_a_device(state.params)
+        options = shape_setup(config, algorithm, mesh, policy).options
+        with_queue, without = (state_shapes(config, algorithm, policy, mesh, options=each) for each in (options, ()))
+        queue = bytes_on_a_device(with_queue[0].options)
+        assert state_bytes(*with_queue) - state_bytes(*without) == queue
+        return queue, bytes_on_a_device(with_queue[0].params)
 
     ring, params = bytes_of(sampler_delay=3)
     assert ring == 3 * params
@@ -322,11 +319,11 @@ def test_the_memory_of_the_ring_is_counted():
 
 
 def test_a_plan_has_a_row_for_the_old_parameters():
-    plan = Plan(1, 2, 3, 4, 5, 6, 7, 8, {}, ring=2_000_000)
+    plan = Plan(1, 2, 3, 4, 5, 6, 7, 8, {}, options=2_000_000)
     assert plan.state == 2_000_010
     assert plan.peak == 2_000_021
-    assert "  old parameters                   0.002" in table_of(plan, RUN, 1)
-    assert not any("old parameters" in line for line in table_of(plan._replace(ring=0), RUN, 1))
+    assert "  options                          0.002" in table_of(plan, RUN, 1)
+    assert not any("  options" in line for line in table_of(plan._replace(options=0), RUN, 1))
 
 
 def test_a_ring_without_room_is_refused():
@@ -334,17 +331,18 @@ def test_a_ring_without_room_is_refused():
     algorithm, config = planned_algorithm(config)
     mesh = make_mesh(1, 1, devices=jax.devices()[:1])
     policy = transformer_policy(make_shape(config.model, 16), eos=0, mesh=mesh)
-    room = 2 * state_bytes(config.replace(sampler_delay=0), algorithm, policy, mesh)
+    room = 2 * state_bytes(*state_shapes(config, algorithm, policy, mesh))
     with pytest.raises(InputError, match=r"\(with old parameters of 300 steps, for sampler_delay=300\), and there is room"):
-        check_room(config, algorithm, policy, mesh, room)
-    check_room(config.replace(sampler_delay=1), algorithm, policy, mesh, room)
+        check_room(config, algorithm, policy, mesh, room, options=shape_setup(config, algorithm, mesh, policy).options)
+    one = config.replace(sampler_delay=1)
+    check_room(one, algorithm, policy, mesh, room, options=shape_setup(one, algorithm, mesh, policy).options)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"sampler_delay": -1}, "sampler_delay is -1; it must not be negative"),
-        ({"sampler_delay": 5}, "sampler_delay=5 with steps=5: all responses would be drawn"),
+        ({"sampler_delay": 5}, "sampler_delay=5 with steps=5: all responses would be sampled"),
         ({"sampler_delay": 5, "steps": 4}, "sampler_delay=5 with steps=4"),
     ],
 )

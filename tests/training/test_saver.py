@@ -1,21 +1,24 @@
 """Saves beside the steps, and writes that wait for room: what is saved is the state at the time of the call."""
 
 import errno
+import gc
 import shutil
 import threading
 import time
+import weakref
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
 from rljax.data.history import no_history
+from rljax.parallel import memory
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.checkpoints.checkpoint import Checkpoint, restore
-from rljax.training.checkpoints.full_disk import DiskWriter
-from rljax.training.checkpoints.retention import Retention
-from rljax.training.checkpoints.saver import Saver
+from rljax.training.checkpoints.manifest import Retention
+from rljax.training.checkpoints.saver import DiskWriter, Saver
 from rljax.training.interrupt import Interrupted
 from rljax.training.state import create
 
@@ -86,7 +89,7 @@ def test_a_run_that_waits_can_be_stopped():
         disk_of(messages, lambda: True).attempt("the metrics", failing(9, FULL))
     assert len(messages) == 2
     assert messages[1].startswith("The run was stopped while the metrics could not be written")
-    assert messages[1].endswith("this goes on from that checkpoint: rljax train --resume runs/a")
+    assert messages[1].endswith("this continues from that checkpoint: rljax train --resume runs/a")
 
 
 def test_a_save_does_not_block_and_holds_the_state_of_its_time(tmp_path, monkeypatch):
@@ -147,13 +150,32 @@ def test_the_save_after_one_that_failed_is_done_at_once_and_one_of_another_kind_
 
 def test_a_copy_that_finds_no_room_is_made_again_without_another_checkpoint(tmp_path, monkeypatch):
     """A disk without links: each kept checkpoint is a copy of its files."""
-    monkeypatch.setattr("rljax.training.checkpoints.retention.link", failing(3, FULL, shutil.copy2))
+    monkeypatch.setattr("rljax.training.checkpoints.manifest.link", failing(3, FULL, shutil.copy2))
     keep = {"last": Retention(max_to_keep=1, keep_period=1)}
     with Saver(tmp_path, keep, disk_of([]), print) as saver:
         for step in (1, 2):
             saver.save("last", Checkpoint(state_of(step)._replace(step=jnp.int32(step)), no_history(2)), {})
     assert [path.name for path in (tmp_path / "last").iterdir()] == ["1"], "as many saves as were asked for"
     assert [number_in(tmp_path / f"step-{step}") for step in (1, 2)] == [1.0, 2.0]
+
+
+def test_no_copy_of_the_state_stays_between_saves(tmp_path, monkeypatch):
+    """With and without an error, the arrays are gone once the checkpoint is written."""
+    copies, save = [], checkpoints.save
+
+    def witness(folder, checkpoint, marks):
+        copies.append(weakref.ref(checkpoint.state.params["weight"]))
+        save(folder, checkpoint, marks)
+
+    monkeypatch.setattr(checkpoints, "save", failing(1, OSError(errno.EIO, "broken"), witness))
+    with Saver(tmp_path, KEEP, disk_of([]), lambda text: None) as saver:
+        for value in (1.0, 2.0, 3.0):
+            saver.save("last", Checkpoint(state_of(value), no_history(2)), {})
+        while not saver._pending.done():
+            time.sleep(0.001)
+        gc.collect()
+        assert len(copies) == 2
+        assert [copy() for copy in copies] == [None, None]
 
 
 def test_another_error_is_not_hidden_by_that_of_the_save(tmp_path, monkeypatch):
@@ -168,3 +190,34 @@ def test_another_error_is_not_hidden_by_that_of_the_save(tmp_path, monkeypatch):
     with pytest.raises(KeyError):
         fail_elsewhere()
     assert messages == ["The last checkpoint could not be written: broken"]
+
+
+@pytest.mark.parametrize(("large", "saved"), [(0, [1.0]), (2**40, [])], ids=["large", "small"])
+def test_a_large_state_in_the_hosts_memory_is_written_before_the_run_continues(large, saved, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "LARGE", large)
+    held, written, real = threading.Event(), [], checkpoints.save
+
+    def save(folder, checkpoint, marks):
+        if not large:
+            held.set()
+        held.wait()
+        real(folder, checkpoint, marks)
+        written.append(float(checkpoint.state.params["weight"][0, 0]))
+
+    monkeypatch.setattr(checkpoints, "save", save)
+    with Saver(tmp_path, KEEP, disk_of([]), print) as saver:
+        saver.save("last", Checkpoint(state_of(1.0), no_history(1)), {})
+        assert written == saved
+        held.set()
+
+
+def test_a_save_copies_no_host_array(tmp_path):
+    """Orbax would copy each of them first, which takes the size of the state again."""
+
+    class Uncopied(np.ndarray):
+        def __deepcopy__(self, memo):
+            raise AssertionError("copied")
+
+    state = jax.tree.map(lambda leaf: np.asarray(leaf).view(Uncopied), state_of(1.0))
+    checkpoints.save(tmp_path, Checkpoint(state, no_history(1)), {})
+    assert restore(tmp_path, lambda phase: state_of(0.0)).checkpoint.state.params["weight"][0, 0] == 1

@@ -18,8 +18,7 @@ import rljax
 from rljax.data.history import no_history
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.checkpoints.checkpoint import Checkpoint, restore, restore_params
-from rljax.training.checkpoints.manifest import MANIFEST, fault_of, write_manifest
-from rljax.training.checkpoints.retention import Retention, prune
+from rljax.training.checkpoints.manifest import MANIFEST, Retention, fault_of, prune, write_manifest
 from rljax.training.interrupt import Interrupted
 from rljax.training.state import create
 
@@ -130,7 +129,8 @@ def test_a_checkpoint_with_the_reference_in_its_state_is_read(tmp_path):
         "history": ocp.args.StandardSave(no_history(2)._asdict()),
         "notes": ocp.args.JsonSave(checkpoints.Notes()._asdict() | {"phase": 2, "files": {}, "remedies": []}),
     }
-    with checkpoints._manager(tmp_path / "last", writes=True) as manager:
+    options = ocp.CheckpointManagerOptions(enable_async_checkpointing=False)
+    with ocp.CheckpointManager((tmp_path / "last").absolute(), options=options) as manager:
         manager.save(0, args=ocp.args.Composite(**items), force=True)
     write_manifest(tmp_path / "last" / "0")
     chex.assert_trees_all_equal(restore(tmp_path / "last", like).checkpoint.state, state)

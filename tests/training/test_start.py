@@ -1,10 +1,18 @@
-"""`resume="auto"`: what is continued, what is started from the beginning, and what is left alone."""
+"""Starts: what `resume="auto"` continues, paths in config.json, and addresses that are no folders."""
 
 import fcntl
+import json
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
+from small_runs import SMALL
 
+import rljax
+from rljax.cli import main
 from rljax.errors import InputError
+from rljax.files import absolute_paths
+from rljax.programs.export import check_new
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.start import resumable
@@ -21,3 +29,61 @@ def test_the_files_of_a_process_that_has_not_saved_yet_stay(tmp_path):
         assert (path / "config.json").exists()
     assert resumable(config) is None, "the process has ended without a save"
     assert not (path / "config.json").exists()
+
+
+def test_a_run_continues_from_any_working_directory(tmp_path, monkeypatch):
+    place = tmp_path / "project"
+    place.mkdir()
+    (place / "own.py").write_text(
+        "def even(completions, **columns):\n    return [float(len(c) % 2 == 0) for c in completions]\n"
+    )
+    rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(24)]
+    (place / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    monkeypatch.chdir(place)
+    config = SMALL.replace(
+        task=None,
+        dataset="rows.jsonl",
+        tokenizer="bytes",
+        reward="own.py:even",
+        steps=1,
+        heldout_problems=2,
+        max_prompt_tokens=8,
+    )
+    run = rljax.train(config.replace(run="run")).run
+    saved = json.loads((place / "run" / "config.json").read_text())
+    assert saved["data"]["dataset"] == str(place / "rows.jsonl")
+    assert saved["reward"]["name"] == f"{place}/own.py:even"
+    assert saved["model"]["tokenizer"] == "bytes"
+    again = rljax.train(config.replace(steps=2), resume="run")  # the same relative names are no change
+    monkeypatch.chdir(tmp_path)
+    assert rljax.train(resume=again.run, trust=True).run == run
+    assert rljax.evaluate(run, trust=True) is not None
+
+
+def test_names_that_are_no_paths_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("bytes", "exact", "hub"):
+        (tmp_path / name).mkdir()
+    names = {"tokenizer": "bytes", "reward": "exact,brier:exact,count_bonus:0.5", "dataset": "openai/gsm8k:main"}
+    config = TrainConfig.flat(**names)
+    assert absolute_paths(config.to_flat()) == {}
+    found = absolute_paths(config.replace(model="hub", reward="model:hub,math").to_flat())
+    assert found == {"model": str(tmp_path / "hub"), "reward": f"model:{tmp_path}/hub,math"}
+
+
+@pytest.mark.parametrize("address", ["gs://bucket/run", "s3://bucket/run", "gs:/bucket/run"])
+def test_an_address_in_a_remote_store_is_refused_at_the_start(address, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for call in (
+        lambda: TrainConfig.flat(run=address),
+        lambda: RunFolder.create(address, {}),
+        lambda: RunFolder.open(address),
+        lambda: check_new(Path(address)),
+    ):
+        with pytest.raises(InputError, match=r"is '(gs|s3)://bucket/run', an address in a remote store"):
+            call()
+    for words in (["train", "--run", address], ["train", "--resume", address], ["compare", "a", "b", "--out", address]):
+        with pytest.raises(SystemExit) if words[1] == "--run" else nullcontext():
+            assert main(words) == 2
+        assert "address in a remote store" in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []

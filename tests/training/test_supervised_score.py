@@ -15,7 +15,7 @@ from rljax.models.calculator import calculator_of
 from rljax.models.symbolic import mixed_policy
 from rljax.rollout import demonstrated, pack
 from rljax.tracking.rows import read_metrics
-from rljax.training.update import check_policy, make_score, make_supervised_score
+from rljax.training.scoring import check_policy, make_score, make_supervised_score
 
 TINY = SMALL.replace(
     train_problems=12,

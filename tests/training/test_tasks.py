@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from reopened import first_state, learn_from
+from reopened import first_state, learn_from, rl_state
 from whole_runs import TINY, distances
 
 from rljax.cli import parse
@@ -22,7 +22,6 @@ from rljax.settings.options import read_words
 from rljax.tasks.puzzles import ReasoningGymConfig
 from rljax.tasks.sums import SumsConfig
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.initial_state import rl_state
 
 needs_package = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None, reason="the package reasoning-gym is not installed"
@@ -128,7 +127,7 @@ def test_an_option_that_appears_twice_is_refused():
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"counts": 1}, "has no option 'counts'; it has count, share, negative"),
+        ({"counts": 1}, "has no option 'counts'; did you mean 'count'. It has count, share, negative"),
         ({"seed": 1}, "has no option 'seed'"),
         ({"count": 1.5}, "--task-options count=1.5: a whole number is expected"),
         ({"share": "half"}, "a number is expected"),

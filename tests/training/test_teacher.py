@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from reopened import first_state, learn_from
+from reopened import first_state, learn_from, rl_state
 from small_runs import SMALL, even_length
 
 import rljax
@@ -23,13 +23,14 @@ from rljax.models.value_model import init_value_params, save_value_model, value_
 from rljax.ops.distillation import generalized_jsd
 from rljax.ops.divergence import exact_kl
 from rljax.ops.weights import sequence_mean
+from rljax.options import INSTALLERS
+from rljax.options.distillation import NAME, teacher_kl
 from rljax.preference.note import MODEL_NOTE, save_tokenizer
 from rljax.rollout import pack, sequences_of
 from rljax.tracking.plots import PANELS
-from rljax.training.lifecycle.initial_state import first_params, rl_state
-from rljax.training.monitoring.batch_statistics import teacher_kl
+from rljax.training.lifecycle.initial_state import first_params
 from rljax.training.parts.policy import make_shape
-from rljax.training.parts.seams import Seams
+from rljax.training.parts.seams import BUILT_IN, Seams
 from rljax.training.setup import make_setup
 
 TINY = SMALL.replace(
@@ -93,7 +94,7 @@ def test_the_update_of_gkd_is_the_gradient_of_the_divergence_of_all_logits(teach
         places = packed.tokens, packed.positions, packed.segments
         both = [
             before_scored(logits(model, weights, *map(jnp.asarray, places)), packed) / 0.7
-            for model, weights in zip(models, (params, setup.teacher.params), strict=True)
+            for model, weights in zip(models, (params, setup.frozen[NAME]), strict=True)
         ]
         apart = batched(generalized_jsd(*both, beta=0.5), packed)
         return (sequence_mean(mask) * jnp.where(mask, apart, 0.0)).sum()
@@ -106,25 +107,25 @@ def test_the_update_of_gkd_is_the_gradient_of_the_divergence_of_all_logits(teach
     value = float(jax.jit(objective)(before))
     np.testing.assert_allclose(metrics.policy.loss.numbers()["teacher_divergence"], value, rtol=1e-5)
     assert value > 1e-3
-    assert metrics.teacher_kl is None, "the loss form needs no second pass of the teacher"
+    assert "teacher_kl" not in (metrics.options or {}), "the loss form needs no second pass of the teacher"
 
 
 def test_a_policy_without_features_cannot_compare_distributions(teacher):
     setup = make_setup(TINY.replace(algorithm="grpo"))
     mute = setup.policy._replace(features=None)
     for name, settings in (("gkd", {"teacher": str(teacher)}), ("otb", {})):
-        with pytest.raises(InputError, match=f"policy.features: {name} reads whole distributions, so it needs the hidden"):
-            make_setup(TINY.replace(algorithm=name, **settings), Seams(policy=mute))
+        with pytest.raises(InputError, match=f"policy.features: {name} reads full distributions, so it needs the hidden"):
+            make_setup(TINY.replace(algorithm=name, **settings), Seams(policy=mute), INSTALLERS)
 
 
 def test_the_divergence_is_measured_on_response_tokens():
     mask = np.array([[[1, 1, 0]]], bool)
     logp = np.array([[[-1.0, -2.0, np.nan]]], np.float32)
     rollout = Rollout(mask=mask, behaviour_logp=logp, rewards=np.zeros((1, 1), np.float32), policy_logp=logp)
-    assert teacher_kl(rollout) is None
+    assert teacher_kl(rollout, None) == {}
     rollout = rollout._replace(teacher_logp=np.array([[[-2.0, -2.5, np.nan]]], np.float32))
-    assert teacher_kl(rollout) == 0.75
-    assert teacher_kl(rollout._replace(mask=np.zeros_like(mask))) is None
+    assert teacher_kl(rollout, None) == {"teacher_kl": 0.75}
+    assert teacher_kl(rollout._replace(mask=np.zeros_like(mask)), None) == {}
 
 
 def reward_model(folder):
@@ -138,15 +139,15 @@ def reward_model(folder):
 
 def test_a_folder_that_cannot_teach_is_refused(teacher, tmp_path):
     cases = {
-        r"on_policy_distillation learns from a teacher; give its model folder or hub id with --teacher": {},
+        r"on_policy_distillation learns from a teacher; set its model folder or hub id with --teacher": {},
         r"grpo does not learn from a teacher, so teacher='x' cannot apply": {"algorithm": "grpo", "teacher": "x"},
         r"The model folder '\./nowhere' does not exist": {"teacher": "./nowhere"},
-        r"is a reward model or a critic; give a language model": {"teacher": str(reward_model(tmp_path / "reward"))},
+        r"is a reward model or a critic; choose a language model": {"teacher": str(reward_model(tmp_path / "reward"))},
         r"has 20 tokens and the model 259; distillation needs the same": {"teacher": str(teacher), "tokenizer": "bytes"},
     }
     for message, settings in cases.items():
         with pytest.raises(InputError, match=message):
-            make_setup(TINY.replace(**settings))
+            make_setup(TINY.replace(**settings), BUILT_IN, INSTALLERS)
 
 
 class Inner:
@@ -168,7 +169,7 @@ class Inner:
 
 
 def test_tokenizers_are_compared_token_by_token(teacher, monkeypatch):
-    from rljax.training.objective import teacher as module
+    from rljax.options import distillation as module
 
     own = HuggingFaceTokenizer(Inner("</s>", "a", "b"), "own")
     policy = make_setup(TINY.replace(algorithm="grpo")).policy
@@ -197,9 +198,9 @@ def test_a_note_names_the_teachers_alphabet(teacher, tmp_path):
     other = saved(tmp_path / "other")
     save_tokenizer(other, MODEL_NOTE, CharacterTokenizer("0123456789+=ab#"), chat=False)
     with pytest.raises(InputError, match=r"do not have the same vocabulary: .* tokens differ"):
-        make_setup(TINY.replace(teacher=str(other)))
+        make_setup(TINY.replace(teacher=str(other)), BUILT_IN, INSTALLERS)
     save_tokenizer(teacher, MODEL_NOTE, CharacterTokenizer(), chat=False)
-    assert make_setup(TINY.replace(teacher=str(teacher))).teacher is not None
+    assert make_setup(TINY.replace(teacher=str(teacher)), BUILT_IN, INSTALLERS).teacher is not None
     (teacher / MODEL_NOTE).unlink()
 
 

@@ -3,12 +3,11 @@
 import jax
 import numpy as np
 from bigram import BIGRAM
-from reopened import first_state, learn_from
+from reopened import first_state, learn_from, rl_state
 from small_runs import SMALL, even_length
 from whole_runs import distances, rows
 
 import rljax
-from rljax.training.lifecycle.initial_state import rl_state
 
 LONGEST = 12
 STEPS, PROMPTS, GROUP = 3, 4, 8
@@ -45,13 +44,13 @@ def less_mean(rewards, weights):
 def test_length_parts_are_trained_together(tmp_path, prepared):
     parts = (
         "outcome_reward=length_shaped,target=4,base=0.3",
-        "rollout_advantage=length_quality",
+        "advantage=length_quality",
         "normalize=batch",
         "filter_tokens=overlong",
         "weights=length_reweighted,alpha=0.5",
         "log_ratio=bounded,bound=1.01",
     )
-    config = BASE.replace(run=str(tmp_path / "run"), minibatches=2, schedule="cosine", **{"with": parts})
+    config = BASE.replace(run=str(tmp_path / "run"), minibatches=2, schedule="quarter_cosine", **{"with": parts})
     result = rljax.train(config, even_length, policy=BIGRAM)
     lines = [row for row in rows(result.run) if row["phase"] == "rl"]
 
@@ -83,7 +82,7 @@ def test_length_parts_are_trained_together(tmp_path, prepared):
 
 
 def test_a_baseline_by_confidence_and_a_mean_for_each_prompt_are_trained(prepared):
-    parts = ("outcome_reward=rule", "rollout_advantage=confidence_quality", "weights=token_mean_per_group")
+    parts = ("outcome_reward=rule", "advantage=confidence_quality", "weights=token_mean_per_group")
     assert change_by(BASE.replace(**{"with": parts})) > 0
     ((rollout, batch),) = prepared
     assert set(np.unique(rollout.rewards)) == {0, 1}

@@ -19,10 +19,10 @@ from rljax.data.problem import Problem
 from rljax.parallel import make_mesh
 from rljax.preference.config import RewardModelConfig
 from rljax.preference.reward_model import reward_of_model
+from rljax.programs.labelled_pairs import pairs_of
+from rljax.programs.reward_model_training import train_reward_model
 from rljax.rewards.protocol import combine, judge
 from rljax.tasks.outliers import OutliersConfig
-from rljax.training.inference.labelled_pairs import pairs_of
-from rljax.training.phases.reward_model import train_reward_model
 
 SCRIPT = "#? confidence: 0.?"
 ANSWER, CONFIDENCE = places(SCRIPT)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from bare_setups import bare_setup
 
 from rljax.algorithms import BY_NAME, Rollout, prepare
 from rljax.errors import InputError
@@ -15,8 +16,9 @@ from rljax.models import Scores, TransformerConfig, init_params, policy_of_logit
 from rljax.models.huggingface import save_pretrained
 from rljax.parallel import accumulate, make_mesh, put_rows
 from rljax.rollout import Sequences, lay_out, pack
+from rljax.training.scoring import check_policy, make_score
 from rljax.training.state import CriticState, create, place, places
-from rljax.training.update import check_policy, make_policy_step, make_score, make_supervised_step, put_layout
+from rljax.training.update import make_policy_update, make_supervised_step, put_layout
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
@@ -53,7 +55,7 @@ def updated(data, *, microbatch, mesh, steps=1):
     """Parameters and metrics after updates on the same data."""
     state = placed(mesh)
     score = make_score(transformer_policy(CONFIG, eos=1, mesh=mesh), 1.0)
-    step = make_policy_step(BY_NAME["grpo"](beta=0.0), score, OPTIMIZER, state, mesh)
+    step = make_policy_update(bare_setup(BY_NAME["grpo"](beta=0.0), score, OPTIMIZER, mesh), state)
     sequences, batch = data
     layout = lay_out(sequences, batch.mask, rows=microbatch)
     history = []
@@ -96,7 +98,7 @@ def test_an_update_that_is_not_finite_changes_nothing(data, part, value):
     sequences, batch = data
     state = placed(make_mesh(1, 1))
     before = jax.device_get(state)
-    step = make_policy_step(BY_NAME["grpo"](beta=0.0), SCORE, OPTIMIZER, state, make_mesh(1, 1))
+    step = make_policy_update(bare_setup(BY_NAME["grpo"](beta=0.0), SCORE, OPTIMIZER, make_mesh(1, 1)), state)
     broken = getattr(batch, part).copy()
     broken[tuple(np.argwhere(batch.mask)[0])] = value if part != "old_logp" else -value
     layout = lay_out(sequences, batch.mask, rows=16)
@@ -112,7 +114,7 @@ def test_the_state_lives_where_the_mesh_wants_it(data):
     """The gate is [width, hidden]: the width over fsdp, hidden features over tensor."""
     mesh = make_mesh(2, 2, 2)
     state = placed(mesh, with_reference=True)
-    step = make_policy_step(BY_NAME["grpo"](beta=0.0), SCORE, OPTIMIZER, state, mesh)
+    step = make_policy_update(bare_setup(BY_NAME["grpo"](beta=0.0), SCORE, OPTIMIZER, mesh), state)
     sequences, batch = data
     layout = lay_out(sequences, batch.mask, rows=16)
     after, _ = step(state, *put_layout(mesh, layout, batch))
@@ -129,7 +131,7 @@ def test_imitation_lowers_the_negative_log_likelihood_of_what_counts(data):
     state, packed = placed(mesh), pack(sequences)
     logp = np.asarray(SCORE(state.params, jax.tree.map(jnp.asarray, packed)).logp)
     counted = sequences.attention
-    step = make_supervised_step(SCORE, OPTIMIZER, state, mesh)
+    step = make_supervised_step(bare_setup(None, SCORE, OPTIMIZER, mesh), OPTIMIZER, state)
     losses = []
     for _ in range(5):
         state, metrics = step(state, *put_rows(mesh, (packed, counted)))
@@ -145,17 +147,17 @@ def test_imitation_computes_the_same_bits_for_every_algorithm(data):
     critic = CriticState(
         init_params(CONFIG, jax.random.key(1)), OPTIMIZER.init(init_params(CONFIG, jax.random.key(1))), None
     )
-    plain, full = placed(mesh), placed(mesh, with_reference=True, critic=critic, kl_coefficient=0.1)
-    beside = jax.device_get((full.reference, full.critic, full.kl_coefficient))
+    plain, full = placed(mesh), placed(mesh, with_reference=True, critic=critic)
+    beside = jax.device_get((full.reference, full.critic))
     for _ in range(2):
         plain, full = (
-            make_supervised_step(SCORE, OPTIMIZER, state, mesh)(
+            make_supervised_step(bare_setup(None, SCORE, OPTIMIZER, mesh), OPTIMIZER, state)(
                 state, *put_rows(mesh, (pack(sequences), sequences.attention))
             )[0]
             for state in (plain, full)
         )
     chex.assert_trees_all_equal((plain.params, plain.opt_state), (full.params, full.opt_state))
-    chex.assert_trees_all_equal((full.reference, full.critic, full.kl_coefficient), beside)
+    chex.assert_trees_all_equal((full.reference, full.critic), beside)
     assert int(full.warm_step) == 2
 
 

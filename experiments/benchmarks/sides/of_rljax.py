@@ -16,7 +16,7 @@ from child import Pace
 def configuration(folder: Path, step: work.Step):
     """Settings of the RL step: GRPO without a reference, one update, nothing saved or evaluated between steps."""
     from rljax.training.config import TrainConfig  # noqa: PLC0415  the case "import" measures it
-    from rljax.training.config.algorithm_options import factory_of  # noqa: PLC0415  as above
+    from rljax.training.config.algorithm import factory_of  # noqa: PLC0415  as above
 
     config = TrainConfig.flat(
         model=str(folder),
@@ -96,11 +96,11 @@ def updates(folder: Path) -> Callable[[], None]:
     """A function that makes an update on responses of one length, and goes on from the last one."""
     from rljax.rollout import Groups  # noqa: PLC0415
     from rljax.training.learner import make_learner  # noqa: PLC0415
-    from rljax.training.lesson import make_study  # noqa: PLC0415
+    from rljax.training.scored_rollout import make_rollout_scorer  # noqa: PLC0415
 
     step = work.step_of(folder)
     setup, state = first_setup(folder, step._replace(limit=step.trained))
-    study, learn = make_study(setup), make_learner(setup, state)
+    score_rollout, learn = make_rollout_scorer(setup), make_learner(setup, state)
     groups: Groups = setup.train.generate(state.params, list(range(step.prompts)), step.group, jax.random.key(0))
     shape, random = groups.tokens.shape, np.random.default_rng(0)
     whole = np.ones(shape, bool)
@@ -118,7 +118,7 @@ def updates(folder: Path) -> Callable[[], None]:
 
     def update() -> None:
         nonlocal state
-        state, _ = learn(state, study(state, groups))
+        state, _ = learn(state, score_rollout(state, groups))
         jax.block_until_ready(state)
 
     return update

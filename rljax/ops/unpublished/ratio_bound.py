@@ -9,9 +9,9 @@ from rljax.ops.checks import check_at_least, check_floating
 
 @in_float32
 def bounded_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[Array, "*rows T"]:
-    """Log-ratio whose ratio is kept within a factor of 1.
+    """Log-ratio whose ratio is kept between 1/C and C.
 
-    A clamped token has no gradient, so this changes the objective. No other function of the library clamps.
+    A clamped token has no gradient, so this changes the objective.
 
     ::
 

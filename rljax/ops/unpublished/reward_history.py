@@ -24,10 +24,8 @@ from rljax.ops.checks import (
     check_same_shape,
 )
 from rljax.ops.group import group_centered
-from rljax.records import documented
 
 
-@documented
 class RewardHistory(NamedTuple):
     """The last rewards of every prompt: N prompts by identity, the last H rewards of each."""
 

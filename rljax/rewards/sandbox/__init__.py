@@ -5,17 +5,9 @@ and `unavailable` says why a stronger one does not work. `rljax.rewards.sandbox.
 """
 
 from rljax.lazy import lazy_names
-from rljax.records import documented
-from rljax.rewards.sandbox.account import Link
-from rljax.rewards.sandbox.commands import Command
-from rljax.rewards.sandbox.confine import Bounds, Spawned
 from rljax.rewards.sandbox.judging import Limits, Program, Verdict, judge, judge_all, level, unavailable
-from rljax.rewards.sandbox.proxies import Reference
 from rljax.rewards.sandbox.threats import LEVELS
 
 __all__ = ["LEVELS", "Limits", "Program", "Verdict", "judge", "judge_all", "level", "unavailable"]
-
-for _record in (Bounds, Command, Link, Reference, Spawned):
-    documented(_record)  # here, because the launcher loads their files without anything else of rljax
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -35,14 +35,7 @@ _BASES: tuple[type, ...] = (*(int, float, complex, str, bytes, bytearray, tuple,
 MUTABLE = (bytearray, set, list, dict, deque)
 """The plain types whose instances can change."""
 QUESTIONS = frozenset(
-    (
-        "startswith",
-        "endswith",
-        "issubset",
-        "issuperset",
-        "isdisjoint",
-        *(name for name in dir(str) if name.startswith("is")),
-    )
+    {"startswith", "endswith", "issubset", "issuperset", "isdisjoint", *(n for n in dir(str) if n.startswith("is"))}
 )
 """The methods of plain types that compare: a test that calls one expects plain data."""
 

@@ -25,6 +25,10 @@ _SENDER = struct.Struct("3i")  # what the kernel says of a message's sender: pro
 _READY = b"ready"
 
 
+class FolderError(OSError):
+    """A process cannot enter its folder. Another program of the same user can have closed or removed it."""
+
+
 class Bounds(NamedTuple):
     """The resources of one process; see `rljax.rewards.sandbox.Limits`."""
 
@@ -62,6 +66,7 @@ def spawn(body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: B
         The process.
 
     Raises:
+        FolderError: the process cannot enter the folder.
         OSError: the process cannot be confined at this level; the message says why.
     """
     ours, theirs = socket.socketpair()
@@ -87,7 +92,8 @@ def spawn(body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: B
         theirs.close()
         message, sender, *_ = ours.recvmsg(2000, socket.CMSG_SPACE(_SENDER.size))
     if message != _READY:
-        raise OSError(message.decode(errors="replace") if message else "the process ended while it was being confined")
+        kind = FolderError if message.startswith(FolderError.__name__.encode()) else OSError
+        raise kind(message.decode(errors="replace") if message else "the process ended while it was being confined")
     return Spawned(pid, _SENDER.unpack(sender[0][2])[0] if sender else pid)
 
 
@@ -174,11 +180,10 @@ def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, use
         spaces.enter(folder, bounds.file_bytes)
         _continue_in_child(keep)
     else:
-        os.chdir(folder)
+        _own_folder(folder, user if as_root else None)
         if as_root:
-            os.chown(folder, user, user)
             spaces.reach_library()
-        rules = landlock.rules([*spaces.libraries(), *spaces.DEVICES], [folder, os.devnull])
+        rules = landlock.rules([*spaces.libraries(), *spaces.DEVICES], [".", os.devnull])
     counted_apart = as_root or level == "namespaces"  # otherwise the limit would count all threads of this user
     _limit(bounds, bounds.threads if counted_apart and level != "rlimits" else 0)
     if as_root:
@@ -195,6 +200,16 @@ def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, use
         landlock.restrict(rules)
     if level != "rlimits":
         seccomp.install(writing=level == "namespaces")
+
+
+def _own_folder(folder: str, user: int | None) -> None:
+    """Enter a folder, and give it to a user."""
+    try:
+        if user is not None:
+            os.chown(folder, user, user)
+        os.chdir(folder)
+    except OSError as error:
+        raise FolderError(str(error)) from error
 
 
 def _continue_in_child(keep: tuple[int, ...]) -> None:

@@ -23,12 +23,12 @@ What a test does not ask it cannot find: an assertion in a loop over what the pr
 import ast
 import builtins
 import contextlib
-import importlib
+import importlib.util
 import json
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rljax.rewards.sandbox import source
@@ -65,9 +65,11 @@ def _results(job: Mapping, judge: Judge) -> Iterator[tuple[int, int]]:
     if any("asyncio" in text for text in (job["setup"], *job["tests"], job["check"])):
         allow_event_loops()
     space: dict[str, Any] = {"__name__": TESTS, **_accounting(judge)}
-    _import_of(space, [*setup.body, *check.body])
+    _import_of({}, source.imports(trees))
+    _import_of(space, [node for node in source.imports([setup, check]) if node in (*setup.body, *check.body)])
     _helpers(space, job["prompt"])
     _import_modules(space, trees)
+    _supply_oracles(space, setup, [*tests, check], job["entry_point"])
     candidate = _connect(space, trees, tests, job["entry_point"], judge)
     for tree in trees:
         source.prepared(tree)
@@ -142,16 +144,11 @@ def _attempt(tree: ast.Module, space: dict, judge: Judge) -> bool:
     return judge.is_settled()
 
 
-def _import_of(space: dict, statements: list[ast.stmt]) -> None:
+def _import_of(space: dict, statements: Sequence[ast.stmt]) -> None:
     """Run the imports of the tests first, so that the program cannot make an import fail."""
-    imports: list[ast.stmt] = [
-        statement
-        for statement in statements
-        if isinstance(statement, ast.Import | ast.ImportFrom) and getattr(statement, "module", "") != "__future__"
-    ]
     try:
-        exec(compile(ast.Module(imports, []), "<imports>", "exec"), space)
-    except ImportError as error:
+        exec(compile(ast.Module(list(statements), []), "<imports>", "exec"), space)
+    except Exception as error:  # a module that is there may raise anything
         raise CannotJudge(f"the tests import a module that the sandbox does not have: {error}") from error
 
 
@@ -177,6 +174,19 @@ def _import_modules(space: dict, trees: list[ast.Module]) -> None:
             raise CannotJudge(f"the tests use a module that the sandbox does not have: {error}") from error
         if all(hasattr(module, attribute) for attribute in attributes):
             space[name] = module
+
+
+def _supply_oracles(space: dict, setup: ast.Module, tests: list[ast.Module], entry_point: str) -> None:
+    """Bind the names that decide the tests and that the tests do not define, so that the program cannot supply them."""
+    trees = [setup, *tests]
+    names = source.loaded_names(trees) - source.bound_names(trees) - set(space)
+    for name, origin in source.oracles(setup, tests, names, entry_point).items():
+        module = importlib.import_module(origin) if origin and importlib.util.find_spec(origin) else None
+        if module is None:
+            raise CannotJudge(
+                f"the tests use {name}, which they neither define nor import, and the sandbox does not have it"
+            )
+        space[name] = getattr(module, name, module)
 
 
 def _connect(space: dict, trees: list[ast.Module], tests: list[ast.Module], entry_point: str, judge: Judge) -> object:

@@ -18,7 +18,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from rljax.errors import InputError
-from rljax.records import documented
 from rljax.rewards.sandbox import seccomp, wire
 from rljax.rewards.sandbox.service import LauncherError, shared_service
 from rljax.rewards.sandbox.threats import LEVELS, exposure, machine
@@ -27,7 +26,6 @@ _LONGEST_PROGRAM = 2**20
 _log = logging.getLogger(__name__)
 
 
-@documented
 class Limits(NamedTuple):
     """Limits on the resources of one program. Its tests run in a second process, which has the same limits."""
 
@@ -42,7 +40,6 @@ class Limits(NamedTuple):
     """Number of threads, where they can be counted separately from the user's other threads."""
 
 
-@documented
 class Program(NamedTuple):
     """A program and its tests."""
 
@@ -60,7 +57,6 @@ class Program(NamedTuple):
     """The task. If it is Python, the tests see the names that it defines, with the prompt's own definitions."""
 
 
-@documented
 class Verdict(NamedTuple):
     """The result of one program's tests."""
 
@@ -169,9 +165,20 @@ def _judged(program: Program, limits: Limits, at: str, patience: float) -> Verdi
             f"the sandbox cannot confine a program at the level {at!r}: {end['reason']}; choose another level."
         ) from OSError(end["reason"])
     if any(isinstance(result, str) for result in results):
-        return Verdict((0.0,) * units, "unjudged", results[-1])
+        return Verdict((0.0,) * units, "unjudged", str(results[-1]))
+    if len(results) > units or not all(map(_is_count, results)):
+        return Verdict((0.0,) * units, "died", "the tests have reported what is no result")
     shares = [passed / counted for passed, counted in results]
     return Verdict((*shares, *[0.0] * (units - len(shares))), end["ended"], end["reason"])
+
+
+def _is_count(result: object) -> bool:
+    """True for a pair of the tests that passed and all tests."""
+    match result:
+        case [int(passed), int(counted)]:
+            return 0 <= passed <= counted and counted > 0
+        case _:
+            return False
 
 
 def judge_all(

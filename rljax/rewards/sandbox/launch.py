@@ -50,6 +50,7 @@ def main() -> None:
             if not os.path.isdir(folder):  # somebody has cleaned up
                 os.close(lock)
                 folder, lock = leftovers.claimed_folder(sys.argv[1])
+            os.fchmod(lock, 0o711)  # a program of the same user may have closed it
             _fork(launchers, number, files[0], orders, folder)
         elif number in launchers:
             os.kill(launchers[number], signal.SIGKILL)

@@ -4,8 +4,9 @@ import contextlib
 import ctypes
 import fcntl
 import os
-import shutil
+import stat
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 _PREFIX = "rljax-sandbox-"
@@ -53,10 +54,12 @@ def claimed_folder(parent: str) -> tuple[str, int]:
 
 
 def remove_folder(folder: str) -> None:
-    """Remove a folder with all that a program left in it, whatever modes it gave its folders. A missing one is not an error.
+    """Remove a folder with everything that a program left in it, whatever the depth and the modes. A missing one is no error.
 
-    Nothing above the folder is changed, and symbolic links are removed, not followed. What cannot be removed stays, and the
-    next start tries again.
+    The tree is flattened while it is removed: the folders in a folder are moved up to the top before it is removed. So neither the
+    recursion limit, nor the length of a path, nor the number of open files bounds the depth. Nothing above the folder is changed,
+    and symbolic links are removed, not followed. What the system refuses to remove, such as a mount, stays, and the next start
+    tries again.
 
     Args:
         folder: the path.
@@ -68,15 +71,55 @@ def remove_folder(folder: str) -> None:
         >>> remove_folder(folder); os.path.exists(folder)
         False
     """
-    if os.path.islink(folder) or not os.path.isdir(folder):
-        return
-    with contextlib.suppress(OSError):  # another process removes it, too
-        os.chmod(folder, 0o700)
-        for above, folders, _ in os.walk(folder):  # from above, so that a folder is open before it is entered
-            for name in folders:
-                if not os.path.islink(os.path.join(above, name)):
-                    os.chmod(os.path.join(above, name), 0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+    above, name = os.path.split(os.path.abspath(folder))
+    with contextlib.suppress(OSError), _opened(os.path.realpath(above), None) as parent, _opened(name, parent) as top:
+        stuck: set[str] = set()
+        while waiting := set(os.listdir(top)) - stuck:
+            stuck |= {entry for entry in waiting if not _remove_entry(entry, top)}
+        os.rmdir(name, dir_fd=parent)
+
+
+def _remove_entry(name: str, top: int) -> bool:
+    """Remove a file, or a folder after the folders in it have moved up to the top. Return False if the system refuses that."""
+    try:
+        if not _is_folder(name, top):
+            os.unlink(name, dir_fd=top)
+            return True
+        with _opened(name, top) as inner:
+            for entry in os.listdir(inner):
+                with contextlib.suppress(OSError):  # a mount, for example; then the folder around it stays, too
+                    if _is_folder(entry, inner):
+                        _make_accessible(entry, inner)  # only a folder that can be written can be moved
+                        os.rename(entry, os.urandom(16).hex(), src_dir_fd=inner, dst_dir_fd=top)
+                    else:
+                        os.unlink(entry, dir_fd=inner)
+        os.rmdir(name, dir_fd=top)
+    except OSError:
+        return False
+    return True
+
+
+def _is_folder(name: str, parent: int) -> bool:
+    return stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+
+
+def _make_accessible(name: str, parent: int) -> None:
+    if os.chmod in os.supports_follow_symlinks:  # macOS, where a process of the program may still be there to change links
+        os.chmod(name, 0o700, dir_fd=parent, follow_symlinks=False)
+    else:
+        os.chmod(name, 0o700, dir_fd=parent)
+
+
+@contextlib.contextmanager
+def _opened(name: str, parent: int | None) -> Generator[int]:
+    """Open a folder, never through a symbolic link. One in another folder is first made accessible to its owner."""
+    if parent is not None and _is_folder(name, parent):
+        _make_accessible(name, parent)
+    opened = os.open(name, _AS_FOLDER, dir_fd=parent)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
 
 
 def remove_shared(user: int, since: float | int) -> None:
@@ -113,12 +156,16 @@ def _system_v(table: Path, user: int, since: int) -> list[int]:
 
 
 def _remove_unowned(folder: str) -> None:
-    """Remove a folder if it is this user's and nobody holds its lock."""
+    """Remove a folder if it is this user's and nobody holds its lock. Whatever is wrong with it, it stays and stops nothing."""
     with contextlib.suppress(OSError):  # another user's, its owner lives, or another process removes it at this moment
+        status = os.lstat(folder)
+        if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode):
+            return
+        if not status.st_mode & stat.S_IRUSR:
+            os.chmod(folder, 0o700)  # its program has closed it
         lock = os.open(folder, _AS_FOLDER)
         try:
-            if os.fstat(lock).st_uid == os.geteuid():
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove_folder(folder)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_folder(folder)
         finally:
             os.close(lock)

@@ -12,7 +12,16 @@ from typing import Any, NoReturn
 
 from rljax.rewards.sandbox import wire
 from rljax.rewards.sandbox.actions import ACTIONS, MUTABLE, abilities, base_of, content
-from rljax.rewards.sandbox.proxies import Reference, RemoteErrors, derived, error_class, reference_of, remote, replace
+from rljax.rewards.sandbox.proxies import (
+    Reference,
+    Remote,
+    RemoteErrors,
+    derived,
+    error_class,
+    reference_of,
+    remote,
+    replace,
+)
 
 
 class CandidateError(Exception):
@@ -68,9 +77,11 @@ class Peer:
         except wire.WireError as problem:
             raise self.broken("the answer is not valid") from problem
         match answer[0], values:
-            case "value", [value, list(changed)]:
-                for argument, new in zip(arguments, changed, strict=False):
-                    replace(argument, new)
+            case "value", [value, list(changed)] if len(changed) == len(arguments):
+                # Only what was asked for counts, whatever the other end sends: see `may_change`, and `_performed`.
+                for argument, want, new in zip(arguments, wanted, changed, strict=True):
+                    if want or value is None:
+                        replace(argument, new)
                 return value
             case "error", [BaseException() as error]:
                 raise self.received(error, action)
@@ -203,12 +214,14 @@ class Peer:
         return ["object", self._number(value), class_number, abilities(value)]
 
     def _revive(self, form: str, number: int, *parts: Any) -> object:
+        if type(number) is not int or number < 0:
+            raise wire.WireError("not a number of an object")
         match form, parts:
             case "yours", ():
                 return self._own(number)
             case "errors", (str(name), str(module), list(bases)):
                 return self._error_class(number, name, module, bases)
-            case "error", (kind, arguments, text, cause):
+            case "error", (kind, tuple(arguments), str(text), cause):
                 return self._error(number, kind, arguments, text, cause)
             case "derived", (int(kind), list(names), base, plain) if base_of(base) is base is type(plain):
                 return derived(Reference(self, number, frozenset(names), kind, False), base, plain)
@@ -223,6 +236,8 @@ class Peer:
         if key not in self._proxies:
             self._proxies[key] = remote(reference)
         proxy = self._proxies[key]
+        if not issubclass(type(proxy), Remote):
+            raise wire.WireError("an error that has become another object")
         return _coroutine(proxy) if "coroutine" in reference.abilities else proxy
 
     def _error_class(self, number: int, name: str, module: str, bases: list) -> object:
@@ -230,6 +245,8 @@ class Peer:
         if isinstance(standard, type) and issubclass(standard, BaseException):
             return standard
         key = (number, False)
+        if not bases or not all(isinstance(base, type) and issubclass(base, BaseException) for base in bases):
+            raise wire.WireError("a class of exceptions derived from something else")
         if key not in self._proxies:
             reference = Reference(self, number, frozenset(("__call__",)), number, False)
             self._proxies[key] = error_class(reference, name, bases)

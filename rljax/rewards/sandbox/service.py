@@ -70,7 +70,7 @@ class Service:
             except TimeoutError as error:
                 self._kill(number)
                 raise LauncherError(f"the launcher gave no sign of life for {_SILENCE_SECONDS:.0f} s") from error
-            except (EOFError, json.JSONDecodeError) as error:
+            except (EOFError, ValueError, RecursionError) as error:
                 raise LauncherError("the launcher died") from error
 
     def close(self) -> None:
@@ -87,8 +87,9 @@ class Service:
                 self._server = self._started()
             try:
                 socket.send_fds(self._server[1], [order], [connection.fileno()])
-            except (BrokenPipeError, ConnectionResetError):  # it has been killed
+            except OSError:  # it has been killed
                 self._end()
+                self._server = None  # which stays so if no other one can start
                 self._server = self._started()
                 socket.send_fds(self._server[1], [order], [connection.fileno()])
             return number
@@ -170,9 +171,11 @@ def _conversation(connection: socket.socket, first: Mapping, second: Mapping) ->
             if lines == ["confined"]:
                 lines.clear()
                 _send(connection, second)
-    if not (lines and isinstance(lines[-1], dict)):
-        raise EOFError
-    return lines
+    match lines:
+        case [*_, {"ended": str(), "reason": str()}]:
+            return lines
+        case _:
+            raise EOFError
 
 
 def _send(connection: socket.socket, message: Mapping) -> None:

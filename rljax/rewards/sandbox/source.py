@@ -4,16 +4,39 @@ Everything here depends on the tests alone, never on the program.
 """
 
 import ast
+import bisect
 import builtins
+import collections
+import copy
+import datetime
+import decimal
+import fractions
+import functools
+import heapq
+import itertools
+import math
 import re
+import statistics
+import string
 import sys
+import typing
 from collections.abc import Iterable, Sequence
+from types import MappingProxyType
 
 _BUILTIN = frozenset(dir(builtins))
 _PLAIN_ATTRIBUTES = frozenset(name for kind in (str, bytes, int, float, list, tuple, set, dict) for name in dir(kind))
 _CLASS_NAME = re.compile(r"_*[A-Z][A-Za-z0-9]*")
 _TYPE_CHECKS = frozenset({"isinstance", "issubclass"})
 _EXPECTING = frozenset({"assertRaises", "assertRaisesRegex"})
+# Imported here, once for all programs: the process from which launchers are forked imports this module.
+_STANDARD = (
+    *(math, collections, itertools, functools, fractions, decimal, statistics, copy, datetime, typing),
+    *(heapq, bisect, string),
+)
+_ALIASES = MappingProxyType({"np": "numpy", "pd": "pandas", "nx": "networkx", "plt": "matplotlib", "tf": "tensorflow"})
+_PACKAGES = frozenset({*_ALIASES.values(), "pytest", "scipy", "torch", "sympy", "jax", "sklearn", "hypothesis"})
+_ORACLE = re.compile(r"assert_\w+|approx\w*|(?:is|all|almost)_?(?:close|equal)|array_equal|raises")
+_REFERENCE = re.compile(r"(?:expected|correct|naive|brute_?force|reference|ground_truth|oracle)(?:_\w+)?|ref(?:_\w+)?")
 
 
 def walk(trees: Iterable[ast.AST]) -> list[ast.AST]:
@@ -97,6 +120,129 @@ def modules(trees: Sequence[ast.Module], defined: Iterable[str]) -> dict[str, se
     roots = {id(node.value) for node in walk(trees) if isinstance(node, ast.Attribute)}
     elsewhere = {node.id for node in walk(trees) if isinstance(node, ast.Name) and id(node) not in roots}
     return {name: used for name, used in attributes.items() if name not in elsewhere | set(defined)}
+
+
+def imports(trees: Sequence[ast.Module]) -> list[ast.stmt]:
+    """List the imports of the tests, wherever they are, except those that a `try` guards; `import_module("x")` is `import x`.
+
+    Example:
+        >>> [ast.unparse(one) for one in imports([ast.parse("def check(f):\\n    import numpy\\ntry: import os\\nfinally: f()")])]
+        ['import numpy']
+    """
+    guarded = {id(node) for guard in walk(trees) if isinstance(guard, ast.Try) for node in ast.walk(guard)}
+    nodes = [node for node in walk(trees) if id(node) not in guarded]
+    called = [name for node in nodes if (name := _imported_by_call(node)) is not None]
+    return [
+        *(
+            node
+            for node in nodes
+            if isinstance(node, ast.Import | ast.ImportFrom) and getattr(node, "module", "") != "__future__"
+        ),
+        *(ast.fix_missing_locations(ast.Import([ast.alias(name)])) for name in called),
+    ]
+
+
+def _imported_by_call(node: ast.AST) -> str | None:
+    """The module that `__import__("x")` or `importlib.import_module("x")` names."""
+    match node:
+        case ast.Call(
+            func=ast.Name(id="__import__" | "import_module") | ast.Attribute(attr="import_module"),
+            args=[ast.Constant(value=str(name)), *_],
+        ):
+            return name
+        case _:
+            return None
+
+
+def oracles(setup: ast.Module, tests: Sequence[ast.Module], names: Iterable[str], entry_point: str) -> dict[str, str]:
+    """Find the names that decide the tests and that the tests do not define, such as `isclose`: no program may supply them.
+
+    These are names of the standard library, aliases of packages such as `np`, names such as `allclose`, what judges another
+    function's result, as `check` in `assert check(f(3), 42)`, and a reference to compare with, as in `f(3) == expected(3)`. Such a
+    name can be the function under test: it is that if it is the entry point or, without one, if a test uses it without using
+    any other name that the program can define.
+
+    Args:
+        setup: the statements before the tests.
+        tests: the tests.
+        names: the names that neither the tests nor the setup define.
+        entry_point: the name of the function under test; empty if it is not known.
+
+    Returns:
+        For each such name the module that it has to come from; empty if none is known.
+
+    Example:
+        >>> test = ast.parse("assert isclose(f(2), np.pi)\\nassert approx(f(3)) == 1")
+        >>> oracles(ast.parse(""), [test], ["isclose", "np", "approx", "f"], "")
+        {'approx': '', 'isclose': 'math', 'np': 'numpy'}
+        >>> oracles(ast.parse(""), [ast.parse("assert gcd(4, 6) == 2")], ["gcd"], "")
+        {}
+    """
+    judges = _judges([setup, *tests], set(names))
+    known = {name: "" if (module := _origin(name)) is None and name in judges else module for name in sorted(names)}
+    known = {name: module for name, module in known.items() if module is not None and name != entry_point}
+    others = set(names) - set(known)
+    prepares = bound_names([setup])
+    found = dict(known)
+    for test in tests if not entry_point else ():
+        trees = [test, setup] if prepares & loaded_names([test]) else [test]
+        used = loaded_names(trees)
+        for name in set(found) & used:
+            if _ORACLE.fullmatch(name) is None and not (others & used or _encloses(trees, name, set(known) - {name})):
+                del found[name]
+    return {name: module for name, module in found.items() if _is_package(module) <= _is_root(name, [setup, *tests])}
+
+
+def _judges(trees: Sequence[ast.Module], names: set[str]) -> set[str]:
+    """Find the functions that tests apply to another function's result, and whose answer alone decides."""
+    found = set()
+    for tree in trees:
+        asserts = any(_is_assertion(node) for node in ast.walk(tree))
+        for node in ast.walk(tree):
+            match node:
+                case ast.Assert(test=ast.UnaryOp(op=ast.Not(), operand=tested)) | ast.Assert(test=tested):
+                    decides = _called([tested], names)
+                case ast.Expr(value=tested) if not asserts:
+                    decides = _called([tested], names)
+                case ast.Compare(left=left, comparators=others) if len(sides := _called([left, *others], names)) > 1:
+                    found |= {name for name in sides if _REFERENCE.fullmatch(name)}
+                    continue
+                case _:
+                    continue
+            found |= {name for name in decides if _encloses([tree], name, names - {name})}
+    return {name for name in found if not _CLASS_NAME.fullmatch(name)}
+
+
+def _called(nodes: Sequence[ast.expr], names: set[str]) -> set[str]:
+    """Those of the functions in question that a node calls."""
+    return {node.func.id for node in nodes if isinstance(node, ast.Call) and _is_named(node.func, names)}  # type: ignore[attr-defined]
+
+
+def _origin(name: str) -> str | None:
+    """The module that a name comes from; empty if it decides a test and its module is not known, None if it is any other name."""
+    if name in _ALIASES or name in _PACKAGES:
+        return _ALIASES.get(name, name)
+    standard = next((module.__name__ for module in _STANDARD if name in vars(module) and not name.startswith("_")), None)
+    return "" if standard is None and _ORACLE.fullmatch(name) else standard
+
+
+def _is_package(module: str) -> bool:
+    return module in _PACKAGES
+
+
+def _is_root(name: str, trees: Sequence[ast.Module]) -> bool:
+    """True if the tests use attributes of a name."""
+    return any(isinstance(node, ast.Attribute) and _is_named(node.value, {name}) for node in walk(trees))
+
+
+def _is_named(node: ast.AST, names: set[str]) -> bool:
+    return isinstance(node, ast.Name) and node.id in names
+
+
+def _encloses(trees: Sequence[ast.Module], name: str, others: set[str]) -> bool:
+    """True if a call of a function has another one's call among its arguments."""
+    calls = [node for node in walk(trees) if isinstance(node, ast.Call) and _is_named(node.func, {name})]
+    return any(_is_named(inner, others) for call in calls for argument in call.args for inner in ast.walk(argument))
 
 
 def class_names(trees: Sequence[ast.Module], names: Iterable[str]) -> set[str]:

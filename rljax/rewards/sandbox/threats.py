@@ -8,7 +8,6 @@ import functools
 import os
 from typing import NamedTuple
 
-from rljax.records import documented
 from rljax.rewards.sandbox import confine, landlock
 from rljax.rewards.sandbox.commands import COMMANDS
 
@@ -33,7 +32,6 @@ ALWAYS, OWN_USER, LANDLOCK, LANDLOCK_SIGNALS = "always", "as root", "Landlock", 
 own; if the kernel has Landlock; if its Landlock has version 6 (Linux 6.12). One of several conditions is enough."""
 
 
-@documented
 class Machine(NamedTuple):
     """Properties of a machine that the sandbox depends on, besides the level."""
 
@@ -43,7 +41,6 @@ class Machine(NamedTuple):
     """Version of Landlock; 0 without it."""
 
 
-@documented
 class Threat(NamedTuple):
     """One thing that a hostile program may try."""
 

@@ -36,7 +36,7 @@ def judge(connection: int, folder: str) -> None:
         first = wire.receive(connection)
         confine.adopt_orphans()
         confine.hide_memory()
-        os.mkdir(folder, 0o700)
+        os.mkdir(folder, 0o711)
         shared = first["level"] == "rlimits"  # the others keep a program from all that it could leave behind elsewhere
         end = _end(first, connection, folder, users, started)
     except wire.WireError:  # the trainer has ended
@@ -61,7 +61,7 @@ def _end(first: dict, connection: int, folder: str, users: tuple[int, int], star
         candidate.serve(first["code"], questions_out, answers_in)
 
     bounds = confine.Bounds(**first["bounds"])
-    program = confine.spawn(serve, (questions_out, answers_in), first["level"], bounds, folder, users[0])
+    program = confine.spawn(serve, (questions_out, answers_in), first["level"], bounds, _made(folder, "program"), users[0])
     started.append(program.child)
     os.close(questions_out)
     os.close(answers_in)
@@ -74,11 +74,25 @@ def _end(first: dict, connection: int, folder: str, users: tuple[int, int], star
         os.write(done_in, b".")
 
     keep = (questions_in, answers_out, connection, done_in)
-    tests = confine.spawn(run_tests, keep, first["level"], bounds, folder, users[1])
+    try:
+        tests = confine.spawn(run_tests, keep, first["level"], bounds, _made(folder, "tests"), users[1])
+    except confine.FolderError as error:  # only the program can have done that, so it is the program's failure
+        return {"ended": "died", "reason": f"the program has closed or removed folders of the sandbox ({error})"}
     started.append(tests.child)
     os.close(done_in)
     clock = Clock(bounds.seconds, (program.process, tests.process), first["patience"])
     return _wait(clock, bounds.seconds, done_out, connection)
+
+
+def _made(folder: str, name: str) -> str:
+    """Make a folder for one of the two processes. The program, which already runs, may have changed the folder around it."""
+    path = os.path.join(folder, name)
+    try:
+        os.chmod(folder, 0o711)
+        os.mkdir(path, 0o700)
+    except OSError as error:
+        raise confine.FolderError(str(error)) from error
+    return path
 
 
 def _wait(clock: Clock, seconds: float, done: int, connection: int) -> dict[str, str] | None:

@@ -1,4 +1,4 @@
-"""Checkpoints on the disk: writing, reading, retention, and the checks that they are whole."""
+"""Checkpoints on the disk: writing, reading, retention, and the checks that they are complete."""
 
 from rljax.lazy import lazy_names
 

@@ -1,23 +1,27 @@
 """Orbax checkpoints: the training state, the history of the prompts, surplus groups, and evaluation results.
 
-A folder holds the newest checkpoints of one kind, the last or the best ones, under numbers that count the saves. Each has a
-manifest, and what is read is the newest one that is whole.
+A folder contains the newest checkpoints of one kind, "last" or "best", under numbers that count the saves. Each has a manifest, and
+the newest complete one is read. The reference policy is a separate item. Most references never change after the beginning of RL, so
+the checkpoints of a run share its files through hard links, or copies if the disk does not support links.
 """
 
+import hashlib
 import logging
 import math
 import os
 import secrets
 import sys
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import reduce
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental.multihost_utils import process_allgather
 from jax.tree_util import tree_leaves_with_path, tree_map_with_path
 from jaxtyping import PyTree
 
@@ -25,64 +29,139 @@ from rljax.data.history import History
 from rljax.errors import InputError
 from rljax.models import Params
 from rljax.models.model_folder import read_json
+from rljax.models.policy import HostParams
 from rljax.parallel import is_first, of_first, on_first
 from rljax.parallel.mesh import path_names
-from rljax.records import documented
 from rljax.rollout import Groups
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.tracking.run_folder import Mark
-from rljax.training.checkpoints.compatibility import check_same_state, refuse_structures
-from rljax.training.checkpoints.manifest import Rows, fault_of, write_manifest
-from rljax.training.checkpoints.retention import numbers_in, remove_on_error
-from rljax.training.checkpoints.shared_reference import ITEM as REFERENCE
-from rljax.training.checkpoints.shared_reference import content_hash, link_reference, same_reference
-from rljax.training.monitoring.remedies import Remedied
-from rljax.training.sampler_delay import Ring, entries_by_number, in_order, ring_like
+from rljax.training.checkpoints.compatibility import (
+    check_same_state,
+    from_earlier,
+    is_earlier,
+    refuse_structures,
+    to_earlier,
+)
+from rljax.training.checkpoints.manifest import (
+    MANIFEST,
+    Rows,
+    fault_of,
+    link,
+    numbers_in,
+    remove_on_error,
+    sound_rows,
+    write_manifest,
+)
 from rljax.training.state import TrainState
 
 LAST, BEST = "last", "best"
 
 
-@documented
+ENOUGH_JUDGED = 0.9
+"""Two evaluations are compared by their metric if each judged at least this fraction of the answers that the other judged."""
+
+
 class Quality(NamedTuple):
-    """Result of a held-out evaluation. With rewards of 0 and 1, the two numbers are equal."""
+    """Result of a held-out evaluation. With rewards of 0 and 1, accuracy and reward are equal."""
 
     accuracy: float
-    """Share of the answers whose reward is positive."""
+    """Fraction of correct answers among those that were judged."""
     reward: float
-    """Mean reward of the answers."""
+    """Mean reward of the answers that have one."""
+    judged: int | None = None
+    """Number of answers that were judged; this and the next three fields are None in runs of earlier versions."""
+    answers: int | None = None
+    """Number of all answers."""
+    metric: str | None = None
+    """Name of the metric that decides which checkpoint is best."""
+    score: float | None = None
+    """Value of this metric."""
 
-    def __str__(self) -> str:
-        """Format the accuracy, and the mean reward if it differs.
+    def beats(self, best: "Quality") -> bool:
+        """Return True if this evaluation is at least as good as the best one before it; the newer one wins a tie.
+
+        An evaluation in which far fewer answers were judged always loses, because those few answers may be the easy ones.
 
         Example:
-            >>> print(Quality(0.5, 0.5), "|", Quality(0.0, -0.25))
-            50.0% | 0.0% (mean reward -0.250)
+            >>> most = Quality(0.9, 0.9, judged=10, answers=10, metric="accuracy", score=0.9)
+            >>> few = Quality(1.0, 1.0, judged=1, answers=10, metric="accuracy", score=1.0)
+            >>> few.beats(most), most.beats(few), most.beats(most)
+            (False, True, True)
         """
-        share = f"{self.accuracy:.1%}"
-        return share if self.reward == self.accuracy else f"{share} (mean reward {self.reward:.3f})"
+        if math.isnan(best.reward) or best.metric not in (None, self.metric):
+            return True
+        if self.judged is not None and best.judged is not None:
+            if self.judged < ENOUGH_JUDGED * best.judged:
+                return False
+            if best.judged < ENOUGH_JUDGED * self.judged:
+                return True
+        if self.score is None or best.score is None:
+            return self.reward >= best.reward
+        return self.score > best.score or (self.score == best.score and self.reward >= best.reward)
+
+    @property
+    def counts(self) -> str:
+        """Counts of correct, judged and unjudged answers in words; empty if all were judged.
+
+        Example:
+            >>> Quality(1.0, 1.0, judged=1, answers=10).counts, Quality(1.0, 1.0, judged=4, answers=4).counts
+            ('1 of 1 judged answers; 9 were not judged', '')
+        """
+        if self.judged is None or self.answers is None or self.judged == self.answers:
+            return ""
+        right, missing = round(self.accuracy * self.judged) if self.judged else 0, self.answers - self.judged
+        return f"{right} of {self.judged} judged answers; {missing} {'was' if missing == 1 else 'were'} not judged"
+
+    def __str__(self) -> str:
+        """Format the accuracy, the mean reward if it differs, and the counts if some answers were not judged.
+
+        Example:
+            >>> print(Quality(0.5, 0.5), "|", Quality(0.0, -0.25), "|", Quality(2 / 3, 2 / 3, judged=3, answers=10))
+            50.0% | 0.0% (mean reward -0.250) | 66.7% (2 of 3 judged answers; 7 were not judged)
+        """
+        notes = [] if self.reward == self.accuracy else [f"mean reward {self.reward:.3f}"]
+        notes += [self.counts] if self.counts else []
+        return f"{self.accuracy:.1%} ({', '.join(notes)})" if notes else f"{self.accuracy:.1%}"
 
 
-@documented
+def quality_of(metrics: Mapping[str, float], metric: str) -> Quality:
+    """Return the result of a held-out evaluation.
+
+    Args:
+        metrics: averages over its answers, from `rljax.evaluation.greedy.Evaluation.metrics`.
+        metric: name of the metric that decides which checkpoint is best.
+
+    Raises:
+        InputError: there is no such metric; the message lists the metrics.
+    """
+    if metric not in metrics:
+        raise InputError(
+            f"--best-metric {metric} is not a metric of the held-out evaluation; choose one of {', '.join(sorted(metrics))}."
+        )
+    judged, answers = int(metrics["judged"]), int(metrics["answers"])
+    return Quality(metrics["accuracy"], metrics["reward"], judged, answers, metric, metrics[metric])
+
+
 class Notes(NamedTuple):
     """Results of the held-out evaluations so far; None before the first one."""
 
     quality_before: Quality | None = None
     """Result before RL."""
     quality: Quality | None = None
-    """Result of the last evaluation."""
+    """Result of the latest evaluation."""
     best_quality: Quality | None = None
-    """Best result, by mean reward."""
+    """Best result, by the run's `best_metric`."""
     best_step: int | None = None
     """RL step of the best result."""
+    awaits_evaluation: bool = False
+    """Whether the evaluation after the last step failed; a resumed run makes it first."""
 
     def evaluated(self, quality: Quality, step: int) -> "Notes":
-        """Return the notes after an evaluation. The first evaluation is the one before RL."""
+        """Return the notes after an evaluation. The first evaluation of a run is the one before RL."""
         notes = self._replace(quality=quality)
         if notes.quality_before is None:
             notes = notes._replace(quality_before=quality)
-        best = math.nan if step == 0 or self.best_quality is None else self.best_quality.reward
-        if quality.reward > best or math.isnan(best):
+        if step == 0 or self.best_quality is None or quality.beats(self.best_quality):
             notes = notes._replace(best_quality=quality, best_step=step)
         return notes
 
@@ -95,107 +174,108 @@ class Notes(NamedTuple):
         return cls(**fields)
 
 
-@documented
 class Checkpoint(NamedTuple):
     """Everything that a run needs to continue. The loop passes it from phase to phase; nothing else about a run changes."""
 
     state: TrainState
-    """Parameters, optimisers, counters."""
+    """Parameters, optimizer states and counters."""
     history: History
     """How often each training prompt was solved."""
     carried: Groups | None = None
-    """Groups that dynamic sampling kept beyond the number that was needed."""
+    """Surplus groups that dynamic sampling kept for the next rollout."""
     notes: Notes = Notes()
     """Results of the held-out evaluations."""
-    remedies: tuple[Remedied, ...] = ()
-    """Settings that alarms have changed, in order."""
-    ring: Ring = ()
-    """Old parameters, with which the next steps draw their responses; none without a delay of the sampler."""
+    journal: Mapping[str, Sequence[Sequence[Any]]] = MappingProxyType({})
+    """Records that options made between steps, as JSON, by the option's name."""
 
 
-@documented
 class Damaged(NamedTuple):
-    """A checkpoint that is not whole."""
+    """A checkpoint that is not complete."""
 
     path: Path
-    """Its folder."""
+    """Folder of the checkpoint."""
     fault: str
     """What is wrong with it, in words."""
 
     def __str__(self) -> str:
-        """Say what is wrong with which checkpoint."""
+        """Say which checkpoint is damaged, and what is wrong with it."""
         return f"{self.path}: {self.fault}."
 
 
-@documented
 class Restored(NamedTuple):
-    """Contents of a folder of checkpoints, as they were read."""
+    """The result of reading a folder of checkpoints."""
 
     checkpoint: Checkpoint
-    """The newest checkpoint that is whole."""
+    """The newest complete checkpoint."""
     marks: dict[str, Mark]
     """Where the files of the run folder ended when it was saved."""
     damaged: tuple[Damaged, ...] = ()
-    """Newer checkpoints that are not whole; known to the first host alone."""
+    """Newer checkpoints that are not complete; known to the first host only."""
 
 
-def _manager(folder: Path, *, writes: bool = False, partial: bool = False) -> ocp.CheckpointManager:
-    """Orbax manager of a folder of checkpoints.
+UNCOPIED = ocp.type_handlers.create_type_handler_registry(
+    (np.ndarray, ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)), (jax.Array, ocp.type_handlers.ArrayHandler())
+)
+"""Handlers of a single process, which write host arrays without a copy of the size of the state: nobody changes them."""
+
+
+def _manager(folder: Path, *, writes: bool = False, partial: bool = False, most_bytes: int = 0) -> ocp.CheckpointManager:
+    """Make the Orbax manager of a folder of checkpoints.
 
     Args:
         folder: the checkpoints of one kind.
-        writes: whether it saves. Only then does it remove what a killed save left, which for a reader may be a save in progress.
+        writes: whether it will save. Only then may it remove an unfinished save, which for a reader may be a save in progress.
         partial: whether only a part of the state will be read.
+        most_bytes: size of the largest array to save. Orbax keeps arrays until they are written; this limits how many at once.
     """
+    own: dict[str, Any] = {"type_handler_registry": UNCOPIED} if jax.process_count() == 1 else {}
+    trees = {"save_concurrent_gb": most_bytes // 10**9 + 1, **own}
     options = ocp.CheckpointManagerOptions(
         max_to_keep=None,  # `prune` removes the old ones, after the manifest of the new one is written
         create=writes,
-        enable_async_checkpointing=writes and jax.process_count() > 1,  # a single process has a thread of its own
+        enable_async_checkpointing=writes and jax.process_count() > 1,  # a single process saves in its own thread
         cleanup_tmp_directories=writes,
     )
     handlers = {
-        "state": ocp.PyTreeCheckpointHandler() if partial else ocp.StandardCheckpointHandler(),
+        "state": ocp.PyTreeCheckpointHandler(**trees) if partial or writes else ocp.StandardCheckpointHandler(),
         "history": ocp.StandardCheckpointHandler(),
-        REFERENCE: ocp.StandardCheckpointHandler(),
+        REFERENCE: ocp.PyTreeCheckpointHandler(**trees) if writes else ocp.StandardCheckpointHandler(),
         "carried": ocp.StandardCheckpointHandler(),
-        "ring": ocp.StandardCheckpointHandler(),
         "notes": ocp.JsonCheckpointHandler(),
     }
     return ocp.CheckpointManager(folder.absolute(), options=options, item_handlers=handlers)
 
 
 def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> None:
-    """Write a checkpoint into `folder`, beside the older ones. If it fails, nothing of it is left.
+    """Write a checkpoint into `folder`, next to the older ones. If this fails, nothing is left behind.
 
     Args:
         folder: the checkpoints of one kind.
-        checkpoint: the last phase and step of the run.
-        marks: where the files of the run folder end now; a resume cuts them there.
+        checkpoint: the checkpoint to write.
+        marks: where the files of the run folder end now; a resumed run cuts them there.
     """
     begin_save(folder, checkpoint, marks)()
 
 
 def begin_save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> Callable[[], None]:
-    """Begin a `save`; all processes call it together. Several of them only copy their arrays, which may be donated afterwards.
+    """Begin a `save`; all processes call it together. Several processes only copy their arrays, which may be donated afterwards.
 
     Returns:
-        Ends the save: waits for the disk, and makes the checkpoint whole. It may be called in a thread, because the processes meet
-        in it without their devices; the first one knows when the checkpoint is whole.
+        A function that finishes the save: it waits for the disk, and completes the checkpoint. It may be called in a thread,
+        because it synchronizes the processes without using their devices; the first process knows when the checkpoint is complete.
     """
     notes = checkpoint.notes._asdict() | {
         "phase": int(checkpoint.state.phase),
         "files": {name: list(mark) for name, mark in marks.items()},
-        "remedies": [list(change) for change in checkpoint.remedies],
+        "journal": dict(checkpoint.journal),
     }
     items = {
-        "state": ocp.args.StandardSave(checkpoint.state._replace(reference=None)),
+        "state": ocp.args.PyTreeSave(checkpoint.state._replace(reference=None)),
         "history": ocp.args.StandardSave(checkpoint.history._asdict()),
         "notes": ocp.args.JsonSave(notes),
     }
     if checkpoint.carried is not None:
         items["carried"] = ocp.args.StandardSave(to_dict(checkpoint.carried))
-    if checkpoint.ring:
-        items["ring"] = ocp.args.StandardSave(entries_by_number(checkpoint.ring))
     # The number counts saves, not steps: after a resume, the same step can be saved again.
     number = int(of_first(np.int32(max(numbers_in(folder), default=-1)))) + 1
     found: list[tuple[Path, Rows]] = []
@@ -203,10 +283,11 @@ def begin_save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) 
         notes[REFERENCE] = content_hash(checkpoint.state.reference)
         on_first(lambda: found.extend(same_reference(folder, notes[REFERENCE])))
         if not of_first(np.int32(len(found))):
-            items[REFERENCE] = ocp.args.StandardSave(checkpoint.state.reference)
+            items[REFERENCE] = ocp.args.PyTreeSave(checkpoint.state.reference)
 
     with remove_on_error(folder, number), quiet_orbax(), ExitStack() as stack:
-        manager = stack.enter_context(_manager(folder, writes=True))
+        largest = max(leaf.nbytes for leaf in jax.tree.leaves(checkpoint.state))
+        manager = stack.enter_context(_manager(folder, writes=True, most_bytes=largest))
         manager.save(number, args=ocp.args.Composite(**items), force=True)
         stack.pop_all()
 
@@ -223,24 +304,24 @@ def begin_save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) 
 
 
 def abandoned_in(folder: Path, best_step: int | None) -> list[Damaged]:
-    """Best checkpoints from after the checkpoint that a run goes on from, if the best one until then is there.
+    """Find best checkpoints that were saved after the checkpoint being resumed, if the earlier best one still exists.
 
     Args:
-        folder: the best checkpoints, all of them whole.
-        best_step: RL step of the best evaluation until then.
+        folder: the best checkpoints, all of them complete.
+        best_step: RL step of the best evaluation up to the checkpoint being resumed.
     """
-    # Not with Orbax, whose manager waits for all processes: the first host alone asks.
+    # Not with Orbax, whose manager waits for all processes: only the first host calls this function.
     notes = {number: read_json(folder / str(number) / "notes" / "metadata") for number in numbers_in(folder)}
     steps = {number: found["best_step"] for number, found in notes.items()}
-    if best_step not in steps.values():
+    if best_step is None or best_step not in steps.values():
         return []
-    fault = f"it was saved after the checkpoint that this run goes on from, whose best step is {best_step}"
+    fault = f"it was saved after the checkpoint that this run continues from, whose best step is {best_step}"
     return [Damaged(folder / str(number), fault) for number, step in steps.items() if step > best_step]
 
 
 @contextmanager
 def quiet_orbax() -> Generator[None]:
-    """Keep the tracebacks of Orbax's threads off the screen: what went wrong is raised, and said once."""
+    """Hide the tracebacks of Orbax's threads, because their errors are also raised."""
 
     def is_other(record: logging.LogRecord) -> bool:
         return f"{os.sep}orbax{os.sep}" not in record.pathname
@@ -254,57 +335,60 @@ def quiet_orbax() -> Generator[None]:
 
 
 def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
-    """Read the newest whole checkpoint in `folder`.
+    """Read the newest complete checkpoint in `folder`.
 
     Args:
-        folder: where `save` wrote.
+        folder: folder that `save` wrote to.
         like: phase of the run -> a placed state of that phase, with the shapes, dtypes and shardings to restore to.
 
     Raises:
-        InputError: no checkpoint is whole, or it holds the state of another model, optimiser or version.
+        InputError: no checkpoint is complete, or it has the state of another model, optimizer or version.
     """
     number, damaged = newest_whole(folder)
     with quiet_orbax(), _manager(folder) as manager:
         notes = manager.restore(number, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))["notes"]
         state = like(notes.pop("phase"))
         marks = {name: Mark(*mark) for name, mark in notes.pop("files").items()}
-        remedies = tuple(Remedied(*row) for row in notes.pop("remedies", []))  # absent in earlier versions
+        journal, remedies = notes.pop("journal", {}), notes.pop("remedies", None)
+        if remedies:  # the format of version 0.2
+            journal["remedies"] = remedies
         saved = manager.item_metadata(number)
         own = dict(saved["state"])
+        earlier = is_earlier(own)
+        if earlier:
+            state = to_earlier(state)
         wanted = {
             "state": ocp.args.StandardRestore(state),
             "history": ocp.args.StandardRestore(_abstract(saved["history"])),
         }
-        if notes.pop(REFERENCE, None) is not None:  # absent in earlier versions, where it was a part of the state
+        if notes.pop(REFERENCE, None) is not None:  # absent in earlier versions, which saved the reference in the state
             own[REFERENCE] = saved[REFERENCE]
             wanted["state"] = ocp.args.StandardRestore(state._replace(reference=None))
             wanted[REFERENCE] = ocp.args.StandardRestore(state.reference)
         check_same_state(folder, own, state)
         if saved.get("carried") is not None:
             wanted["carried"] = ocp.args.StandardRestore(_abstract(saved["carried"]))
-        if saved.get("ring") is not None:
-            wanted["ring"] = ocp.args.StandardRestore(ring_like(dict(saved["ring"]), state.params))
         with refuse_structures(folder, own, state):
             found = manager.restore(number, args=ocp.args.Composite(**wanted))
     carried = from_dict(found["carried"]) if "carried" in wanted else None
-    ring = in_order(found["ring"]) if "ring" in wanted else ()
     state = found["state"]._replace(reference=found[REFERENCE]) if REFERENCE in wanted else found["state"]
-    checkpoint = Checkpoint(state, History(**found["history"]), carried, Notes.from_json(notes), remedies, ring)
+    state = from_earlier(state) if earlier else state
+    checkpoint = Checkpoint(state, History(**found["history"]), carried, Notes.from_json(notes), journal)
     return Restored(checkpoint, marks, damaged)
 
 
 def restore_params(
     folder: Path, like: PyTree[jax.Array | jax.ShapeDtypeStruct], *, within: tuple[str, ...] = ("params",)
 ) -> Params:
-    """Read the policy's parameters alone, or those of another model in the state.
+    """Read only the policy's parameters, or the parameters of another model in the state.
 
     Args:
-        folder: where `save` wrote.
+        folder: folder that `save` wrote to.
         like: placed parameters, or their shapes, with the shapes, dtypes and shardings to restore to.
-        within: where they are in the state: ("critic", "params") are those of the critic.
+        within: path of the parameters in the state, such as ("critic", "params") for the critic.
 
     Raises:
-        InputError: there is no checkpoint, or it holds the parameters of another model.
+        InputError: there is no checkpoint, or it has the parameters of another model.
     """
     number, damaged = newest_whole(folder)
     for passed_over in damaged:
@@ -317,7 +401,7 @@ def restore_params(
         state = manager.item_metadata(number)["state"]
         saved = inside(reduce(lambda part, name: dict(part)[name], within, state))
         check_same_state(folder, saved, inside(like))
-        # Keep the saved tree's containers: Orbax restores a part of a state into dicts and lists, but not into every pytree.
+        # Keep the saved tree's containers: Orbax restores a part of a state into dicts and lists, but not into all pytrees.
         leaves = {path_names(path): leaf for path, leaf in tree_leaves_with_path(inside(like))}
         wanted = tree_map_with_path(lambda path, _: leaves[path_names(path)], saved)
         arguments = ocp.args.PyTreeRestore(
@@ -329,13 +413,13 @@ def restore_params(
 
 
 def newest_whole(folder: Path) -> tuple[int, tuple[Damaged, ...]]:
-    """Find the newest checkpoint in `folder` that is whole.
+    """Find the newest complete checkpoint in `folder`.
 
     Returns:
-        Its number, and the newer ones that are not whole. Only the first host looks, and it alone knows the second.
+        Its number, and the newer checkpoints that are not complete; only the first host searches, so only it knows the latter.
 
     Raises:
-        InputError: there is none; the message says why.
+        InputError: there is no complete checkpoint; the message says why.
     """
     found: list[tuple[int, tuple[Damaged, ...]]] = []
     on_first(lambda: found.append(_search(folder)))
@@ -344,7 +428,7 @@ def newest_whole(folder: Path) -> tuple[int, tuple[Damaged, ...]]:
 
 
 def _search(folder: Path) -> tuple[int, tuple[Damaged, ...]]:
-    """The same on one host."""
+    """Do the search of `newest_whole` on this host."""
     damaged = damaged_in(folder)
     passed_over = {int(path.name) for path, _ in damaged}
     whole = [number for number in numbers_in(folder) if number not in passed_over]
@@ -353,11 +437,11 @@ def _search(folder: Path) -> tuple[int, tuple[Damaged, ...]]:
     if not damaged:
         raise InputError(f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one. Start a new run.")
     faults = " ".join(map(str, damaged))
-    raise InputError(f"No checkpoint in {str(folder)!r} is whole. {faults} Restore the files, or start a new run.")
+    raise InputError(f"No checkpoint in {str(folder)!r} is complete. {faults} Restore the files, or start a new run.")
 
 
 def damaged_in(folder: Path) -> tuple[Damaged, ...]:
-    """Checkpoints in `folder` that are not whole and newer than the newest whole one; on this host alone."""
+    """Find incomplete checkpoints in `folder` that are newer than the newest complete one; runs on this host only."""
     damaged: list[Damaged] = []
     for number in sorted(numbers_in(folder), reverse=True):
         fault = fault_of(folder / str(number))
@@ -368,10 +452,10 @@ def damaged_in(folder: Path) -> tuple[Damaged, ...]:
 
 
 def set_aside(damaged: Collection[Damaged]) -> list[str]:
-    """Move checkpoints that are not whole out of the way of later saves, into `damaged/` beside their folder.
+    """Move incomplete checkpoints out of the way of later saves, into `damaged/` next to their folder.
 
     Returns:
-        What was moved where and why, in words.
+        Messages that say what was moved, where and why.
     """
     moves = []
     for path, fault in damaged:
@@ -379,11 +463,68 @@ def set_aside(damaged: Collection[Damaged]) -> list[str]:
         place.parent.mkdir(exist_ok=True)
         path.rename(place)
         moves.append(
-            f"{path} is damaged: {fault}. It is now {place}, which can be deleted; the run goes on from the one before."
+            f"{path} is damaged: {fault}. It is now {place}, which can be deleted; the run continues from the one before."
         )
     return moves
 
 
 def _abstract(metadata: PyTree) -> PyTree:
-    """Host arrays with the shapes and dtypes in a checkpoint's metadata."""
+    """Make host arrays with the shapes and dtypes in a checkpoint's metadata."""
     return jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), dict(metadata))
+
+
+NOTES = "notes"
+"""Name of the checkpoint item with the results of evaluations."""
+REFERENCE = "reference"
+"""Name of the checkpoint item with the reference policy, and of the entry in its notes with the hash of the contents."""
+
+
+def content_hash(params: Params | HostParams) -> str:
+    """Return a SHA-256 of all arrays and of their distribution over processes; all processes call it together.
+
+    Example:
+        >>> content_hash({"a": np.zeros(2)}) == content_hash({"a": np.zeros(2)}) != content_hash({"a": np.ones(2)})
+        True
+    """
+    digest = hashlib.sha256()
+    for path, leaf in tree_leaves_with_path(params):
+        digest.update(repr((path_names(path), leaf.shape, str(leaf.dtype))).encode())
+        whole = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
+        for index, part in [("", leaf)] if whole else [(shard.index, shard.data) for shard in leaf.addressable_shards]:
+            digest.update(repr(index).encode())
+            digest.update(np.ascontiguousarray(part).view(np.uint8).data)
+    own = np.frombuffer(digest.digest(), np.uint8)
+    return hashlib.sha256(process_allgather(own).tobytes()).hexdigest()
+
+
+def same_reference(folder: Path, wanted: str) -> list[tuple[Path, Rows]]:
+    """Find a checkpoint that has this reference; runs on this host only.
+
+    Args:
+        folder: the checkpoints of one kind; those of other kinds are next to it.
+        wanted: hash of the reference's contents.
+
+    Returns:
+        The checkpoint, and the manifest rows of the reference's files, which were compared with the files (with several
+        processes, only their lengths were compared); empty if there is none.
+    """
+    for checkpoint in sorted(path.parent for path in folder.parent.glob(f"*/*/{MANIFEST}")):
+        if sound_rows(checkpoint, NOTES) is None or read_json(checkpoint / NOTES / "metadata").get(REFERENCE) != wanted:
+            continue
+        rows = sound_rows(
+            checkpoint, REFERENCE, by_hash=jax.process_count() == 1
+        )  # other processes wait for the first one meanwhile
+        if rows is not None:
+            return [(checkpoint, rows)]
+    return []
+
+
+def link_reference(source: Path, checkpoint: Path) -> None:
+    """Link the reference of one checkpoint into another."""
+    for file in sorted((source / REFERENCE).rglob("*")):
+        place = checkpoint / file.relative_to(source)
+        if file.is_dir():
+            place.mkdir(parents=True)
+        else:
+            place.parent.mkdir(exist_ok=True)
+            link(file, place)

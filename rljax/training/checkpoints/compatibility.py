@@ -1,10 +1,10 @@
-"""Refusal of checkpoints that hold the state of another run, before and while Orbax reads them."""
+"""Refuse checkpoints with the state of another run, before and while Orbax reads them."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jax.tree_util import tree_leaves_with_path
 from jaxtyping import PyTree
@@ -13,30 +13,80 @@ from orbax.checkpoint.tree import serialize_tree
 from rljax.errors import InputError
 from rljax.parallel.mesh import path_names
 from rljax.text import shortened
+from rljax.training.state import TrainState
 
 SEAMS = MappingProxyType({"opt_state": "optimizer", "params": "policy"})
 """Field of the state -> the argument of `rljax.train` that decides its structure."""
+EARLIER = "An earlier version of rljax saved this checkpoint: continue the run with that version, or start a new one."
 LONGEST_STRUCTURE = 120
-"""Characters of a structure in a message."""
+"""Largest number of characters that a message shows of a structure."""
+
+
+class EarlierState(NamedTuple):
+    """The training state as version 0.2 saved it, with one field per optional part."""
+
+    params: Any
+    opt_state: Any
+    reference: Any
+    anchor: Any
+    critic: Any
+    remembered: Any
+    kl_coefficient: Any
+    key: Any
+    phase: Any
+    warm_step: Any
+    value_step: Any
+    step: Any
+    draws: Any
+    position: Any
+
+
+OPTIONS = MappingProxyType({"anchor": "fisher_anchor", "remembered": "reward_history", "kl_coefficient": "kl_coefficient"})
+"""Field of an `EarlierState` -> name of the option that has its arrays now."""
+
+
+def is_earlier(saved: Mapping[str, object]) -> bool:
+    """Return True if a checkpoint's state has the fields of version 0.2."""
+    return "remembered" in saved
+
+
+def to_earlier(state: TrainState) -> EarlierState:
+    """Convert a state, or its shapes, to the fields of version 0.2.
+
+    Raises:
+        InputError: it has an option that version 0.2 saved in another way.
+    """
+    fields = state._asdict()
+    options = fields.pop("options")
+    if set(options) - set(OPTIONS.values()):
+        raise InputError(EARLIER)
+    return EarlierState(**fields, **{field: options.get(name) for field, name in OPTIONS.items()})
+
+
+def from_earlier(earlier: EarlierState) -> TrainState:
+    """Convert a state that version 0.2 saved."""
+    fields = earlier._asdict()
+    found = {name: fields.pop(field) for field, name in OPTIONS.items()}
+    return TrainState(**fields, options={name: arrays for name, arrays in found.items() if arrays is not None})
 
 
 def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
-    """Shape of every array, by path."""
+    """Return the shape of every array, by path."""
     return {"/".join(path_names(path)): tuple(leaf.shape) for path, leaf in tree_leaves_with_path(tree)}
 
 
 def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
-    """Refuse a checkpoint whose arrays are not those of this run's state.
+    """Refuse a checkpoint whose arrays do not match this run's state.
 
     Raises:
-        InputError: arrays differ. The message names the first one, and whether the policy or the optimiser is the cause.
+        InputError: arrays differ. The message names the first one, and whether the policy or the optimizer is the cause.
     """
     saved_shapes, own_shapes = _shapes(dict(saved)), _shapes(like)
     names = {*saved_shapes, *own_shapes}
     different = sorted(name for name in names if saved_shapes.get(name) != own_shapes.get(name))
     if not different:
         return
-    # Another policy also changes the optimiser's moments; another optimiser does not change the parameters.
+    # Another policy also changes the optimizer's moments; another optimizer does not change the parameters.
     parameters = [name for name in different if "opt_state" not in name.split("/")]
     seam, name = ("policy", parameters[0]) if parameters else ("optimizer", different[0])
     shown = [f"of shape {list(shapes[name])}" if name in shapes else "absent" for shapes in (saved_shapes, own_shapes)]
@@ -49,11 +99,11 @@ def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
 
 @contextmanager
 def refuse_structures(folder: Path, saved: PyTree, like: PyTree) -> Generator[None]:
-    """Refuse a checkpoint that has the arrays of this run's state and another structure.
+    """Refuse a checkpoint with the arrays of this run's state but another structure, which Orbax finds while it reads.
 
     Raises:
-        InputError: Orbax has found that. If an optimiser or a policy is the cause, the message names the first place that differs;
-            otherwise an earlier version of rljax has saved the checkpoint.
+        InputError: the structures differ. If the optimizer or the policy is the cause, the message names the first difference;
+            otherwise an earlier version of rljax saved the checkpoint.
     """
     try:
         yield
@@ -64,8 +114,7 @@ def refuse_structures(folder: Path, saved: PyTree, like: PyTree) -> Generator[No
         seam = SEAMS.get(place.path[0]) if place is not None and place.path else None
         if place is None or seam is None:
             raise InputError(
-                f"The checkpoint in {str(folder)!r} has other fields than the state of this run. Checkpoints of earlier versions "
-                "cannot be resumed: go on with the version of rljax that saved it, or start a new run."
+                f"The checkpoint in {str(folder)!r} has other fields than the state of this run. {EARLIER}"
             ) from error
         raise InputError(
             f"{seam}: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; "
@@ -75,7 +124,7 @@ def refuse_structures(folder: Path, saved: PyTree, like: PyTree) -> Generator[No
 
 
 class _Place(NamedTuple):
-    """First place where two trees differ, and what each has there."""
+    """The first place where two trees differ, and what each has there."""
 
     path: tuple[str, ...]
     saved: object
@@ -83,7 +132,7 @@ class _Place(NamedTuple):
 
 
 def _entries(node: object) -> dict[str, object] | None:
-    """Entries of a container by name; None for an array and for what Orbax does not tell apart: None and an empty container."""
+    """Return the entries of a container by name; None for an array, and for None and empty containers, which Orbax confuses."""
     if isinstance(node, Mapping):
         return {str(name): entry for name, entry in node.items()} or None
     if isinstance(node, list | tuple) and node:
@@ -92,7 +141,7 @@ def _entries(node: object) -> dict[str, object] | None:
 
 
 def _first_difference(saved: object, own: object, path: tuple[str, ...] = ()) -> _Place | None:
-    """The outermost place where the containers differ; None if they are the same."""
+    """Return the outermost place where the containers differ; None if they are equal."""
     entries, others = _entries(saved), _entries(own)
     if entries is None or others is None or entries.keys() != others.keys():
         return None if entries is others else _Place(path, saved, own)
@@ -101,7 +150,7 @@ def _first_difference(saved: object, own: object, path: tuple[str, ...] = ()) ->
 
 
 def _brief(node: object) -> str:
-    """A structure in a few words: `[None, {count: array}]`; a long one with its number of entries."""
+    """Describe a structure briefly, such as `[None, {count: array}]`; a long one is cut, and its number of entries is added."""
     text = _text(node)
     count = f" ({len(_entries(node) or ())} entries)" if len(text) > LONGEST_STRUCTURE else ""
     return shortened(text, LONGEST_STRUCTURE) + count

@@ -1,35 +1,40 @@
-"""The manifest of a checkpoint: length and SHA-256 of each of its files, written after all of them.
+"""The manifest of a checkpoint, written last, with the length and SHA-256 of each file; and the rules for which are kept.
 
-A checkpoint is whole if its manifest is there and every file is what the manifest says. A kill in the middle of a save, a full
+A checkpoint is complete if its manifest exists and all files match it. A process killed in the middle of a save, a full
 disk, a lost file or a flipped bit is therefore noticed before anything is read.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import secrets
+import shutil
+from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
-from rljax.files import atomic_write
+from rljax.files import atomic_write, no_room
+from rljax.parallel import is_first
 
 MANIFEST = "sha256.json"
 """Name of the manifest in the folder of a checkpoint."""
 UNREADABLE = (OSError, ValueError, TypeError, AttributeError, RecursionError)
-"""Raised by a manifest that is missing or damaged."""
+"""Exceptions raised while reading a manifest that is missing or damaged."""
 Rows = Mapping[str, tuple[int, str]]
 """A manifest: relative path of each file -> its length and its SHA-256."""
 
 
 def files_of(checkpoint: Path) -> dict[str, Path]:
-    """The files of a checkpoint by their relative path, without the manifest."""
+    """Return the files of a checkpoint by relative path, without the manifest."""
     files = {path.relative_to(checkpoint).as_posix(): path for path in sorted(checkpoint.rglob("*")) if path.is_file()}
     return {name: path for name, path in files.items() if name != MANIFEST}
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal digits."""
+    """Return the SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -45,11 +50,11 @@ def _flushed_digest(path: Path) -> str:
 
 
 def write_manifest(checkpoint: Path, known: Rows = MappingProxyType({})) -> None:
-    """Write the manifest of a checkpoint whose other files are complete, after these are on the disk.
+    """Write the manifest of a checkpoint whose other files are complete, after flushing these to the disk.
 
     Args:
-        checkpoint: its folder.
-        known: rows of files that need not be read.
+        checkpoint: folder of the checkpoint.
+        known: manifest rows of files that need not be read.
     """
     for name in known:
         _flush(checkpoint / name)
@@ -61,12 +66,12 @@ def write_manifest(checkpoint: Path, known: Rows = MappingProxyType({})) -> None
 
 
 def sound_rows(checkpoint: Path, part: str, *, by_hash: bool = True) -> Rows | None:
-    """Rows of the files in a folder of a checkpoint; None if one of them has changed, or there is none.
+    """Return the manifest rows of the files in a subfolder of a checkpoint; None if a file has changed, or there are none.
 
     Args:
-        checkpoint: its folder.
-        part: folder in it.
-        by_hash: whether the content is compared, too, and not the lengths alone.
+        checkpoint: folder of the checkpoint.
+        part: name of the subfolder.
+        by_hash: whether to compare the content as well, not only the lengths.
     """
     try:
         rows = {name: row for name, row in _rows_of(checkpoint).items() if name.startswith(f"{part}/")}
@@ -76,7 +81,7 @@ def sound_rows(checkpoint: Path, part: str, *, by_hash: bool = True) -> Rows | N
 
 
 def fault_of(checkpoint: Path) -> str | None:
-    """Why a checkpoint is not whole, in words; None if it is.
+    """Say why a checkpoint is not complete; None if it is complete.
 
     Example:
         >>> import tempfile
@@ -117,3 +122,77 @@ def _fault_of_file(name: str, path: Path | None, size: int, sha256: str, *, by_h
     if (found := path.stat().st_size) != size:
         return f"{name} has {found} bytes instead of {size}"
     return None if not by_hash or digest(path) == sha256 else f"{name} has other content than was saved"
+
+
+class Retention(NamedTuple):
+    """The rule for which checkpoints of a kind are kept."""
+
+    max_to_keep: int = 2
+    """Number of newest checkpoints to keep: if the newest is damaged, the one before it is used."""
+    keep_period: int | None = None
+    """Also keep the checkpoint of every n-th RL step, in `step-N` next to the folder of the kind; None keeps no others."""
+
+
+def prune(folder: Path, step: int, keep: Retention) -> None:
+    """Delete checkpoints that are not kept, and then copy the newest one to `step-N` if its step is a multiple of the period.
+
+    Only checkpoints with a manifest count among those that are kept. An older one without a manifest was never complete, and is
+    deleted. The function may be called again after a failure.
+
+    Args:
+        folder: the checkpoints of one kind; the newest one is complete.
+        step: RL step of the newest checkpoint.
+        keep: the rule for which are kept.
+    """
+    newest, *older = sorted(numbers_in(folder), reverse=True)
+    saved = [number for number in older if (folder / str(number) / MANIFEST).exists()]
+    for number in set(older) - set(saved[: keep.max_to_keep - 1]):
+        # Without its manifest, a checkpoint whose deletion is interrupted does not look complete.
+        (folder / str(number) / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(folder / str(number))
+    if keep.keep_period is not None and step and step % keep.keep_period == 0:
+        _copy_apart(folder / str(newest), folder.parent / f"step-{step}" / "0")
+
+
+def numbers_in(folder: Path) -> list[int]:
+    """Return the numbers of the checkpoints in a folder, complete or not."""
+    return [int(path.name) for path in folder.glob("*") if path.is_dir() and path.name.isdecimal()]
+
+
+@contextmanager
+def remove_on_error(folder: Path, number: int) -> Generator[None]:
+    """Remove what a failed save of a checkpoint has left behind; the first process does it."""
+    try:
+        yield
+    except BaseException:
+        if is_first():
+            for part in (folder / str(number), *folder.glob(f"{number}.*")):
+                shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def _copy_apart(checkpoint: Path, place: Path) -> None:
+    """Copy a checkpoint, with hard links if the disk supports them; an earlier copy at the place is replaced."""
+    part = place.with_name(f".unfinished-{secrets.token_hex(4)}")
+    try:
+        for source in (checkpoint, *checkpoint.rglob("*")):  # `shutil.copytree` hides that the disk was full
+            target = part / source.relative_to(checkpoint)
+            if source.is_dir():
+                target.mkdir(parents=True)
+            else:
+                link(source, target)
+        shutil.rmtree(place, ignore_errors=True)
+        part.rename(place)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def link(source: Path, place: Path) -> None:
+    """Create a hard link to a file, or copy the file if the disk does not support links."""
+    try:
+        os.link(source, place)
+    except OSError as error:
+        if no_room(error) is not None:
+            raise
+        shutil.copy2(source, place)  # the disk does not support links

@@ -1,48 +1,134 @@
-"""Checkpoints written beside the steps: the loop waits for a copy of the state, and for the save before if it is still in progress.
+"""Write checkpoints in the background: the loop only waits for a copy of the state, and for an earlier save still in progress.
 
-Several processes begin a save together, and each ends it in a thread. The threads meet without the devices, whose computations have
-to come in the same order in all processes.
+On CPUs nothing is copied until an update changes the state, which then exists twice. A large state is therefore written first.
+
+Several processes begin a save together, and each finishes it in a thread. The threads synchronize without using the devices, whose
+computations must have the same order in all processes. A write that finds the disk full is repeated once there is room.
 """
 
+import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 
-from rljax.parallel import is_first, together
-from rljax.records import documented
+from rljax.files import no_room
+from rljax.parallel import is_first, return_freed_memory, together
+from rljax.parallel.memory import shares_memory
 from rljax.tracking.run_folder import Mark
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.checkpoints.checkpoint import Checkpoint
-from rljax.training.checkpoints.full_disk import DiskWriter
-from rljax.training.checkpoints.retention import Retention, prune
+from rljax.training.checkpoints.manifest import Retention, prune
 from rljax.training.interrupt import Interrupted
 
+RETRY_SECONDS = 10.0
+"""Seconds between two attempts to write."""
+PAUSE_SECONDS = 0.1
+"""Seconds between two checks of whether the run should stop, while it waits."""
 
-@documented
+
+class DiskWriter:
+    """Repeats writes that fail because of a full disk, an exhausted quota or a read-only disk, until there is room.
+
+    A write that fails must leave nothing behind. Several threads may share one object.
+
+    Args:
+        folder: folder of the run, for messages.
+        tell: shows a warning.
+        stopped: returns whether the run should stop.
+        hint: how to continue a run that was stopped.
+        seconds: time between two attempts.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        tell: Callable[[str], None],
+        stopped: Callable[[], bool],
+        hint: str,
+        *,
+        seconds: float = RETRY_SECONDS,
+    ):
+        self._folder = folder
+        self._tell = tell
+        self._stopped = stopped
+        self._hint = hint
+        self._seconds = seconds
+
+    def attempt(self, what: str, write: Callable[[], object]) -> None:
+        """Call `write` until it succeeds.
+
+        Args:
+            what: name of what is written, for messages, such as "the metrics".
+            write: writes it.
+
+        Raises:
+            Interrupted: the run was asked to stop while it waited; nothing was written.
+            Exception: `write` failed for another reason than a lack of room.
+        """
+        shown: str | None = None
+        while True:
+            try:
+                write()
+            except Exception as error:
+                reason = no_room(error)
+                if reason is None:
+                    raise
+            else:
+                if shown is not None:
+                    self._tell(f"There is room again for {what}.")
+                return
+            text = (
+                f"{what[0].upper()}{what[1:]} cannot be written into {self._folder}: {reason}. Nothing is lost so far: the run "
+                f"waits, and tries again every {self._seconds:g} seconds. Make room, or press Ctrl-C to end the run."
+            )
+            if text != shown:
+                self._tell(text)
+            shown = text
+            self._wait(what)
+
+    def attempt_together(self, what: str, write: Callable[[], object]) -> None:
+        """Attempt a write in which all processes take part. With several processes it is tried once, and a failure ends them."""
+        if jax.process_count() > 1:
+            write()
+        else:
+            self.attempt(what, write)
+
+    def _wait(self, what: str) -> None:
+        end = time.monotonic() + self._seconds
+        while time.monotonic() < end:
+            if self._stopped():
+                self._tell(
+                    f"The run was stopped while {what} could not be written, so what it did since its last checkpoint is lost. "
+                    f"When there is room, this continues from that checkpoint: {self._hint}"
+                )
+                raise Interrupted
+            time.sleep(PAUSE_SECONDS)
+
+
 class Save(NamedTuple):
     """A checkpoint to write, or being written."""
 
     which: str
-    """Kind of the checkpoint, the name of its folder."""
+    """Kind of the checkpoint, which is the name of its folder."""
     checkpoint: Checkpoint
-    """What to write."""
+    """The checkpoint."""
     marks: Mapping[str, Mark]
-    """Where the files of the run folder ended at its time."""
+    """Where the files of the run folder ended when the save began."""
 
 
 class Saver:
-    """Writes checkpoints in a thread, one after the other. As a context it ends when the last one is written.
+    """Writes checkpoints in a background thread, one after the other. As a context manager it waits for the last one at its exit.
 
     Args:
-        folder: of all checkpoints of a run.
-        keep: which checkpoints stay, by the name of their kind.
-        disk: repeats a save that meets a full disk.
+        folder: folder of all checkpoints of a run.
+        keep: which checkpoints are kept, by kind.
+        disk: repeats a save that finds the disk full.
         tell: shows a warning.
-        waiting: its context is entered while the loop waits for a save, for example to measure the time.
+        waiting: returns a context that is entered while the loop waits for a save, for example to measure the time.
     """
 
     def __init__(
@@ -59,61 +145,65 @@ class Saver:
         self._tell = tell
         self._waiting = waiting
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="save")
-        self._pending: tuple[Save | None, Future[None]] | None = None
+        self._pending: Future[None] | None = None
+        self._failed: Save | None = None
+        """The save that failed; only its arrays are kept once its thread has ended."""
 
     def __enter__(self) -> "Saver":
         """Return the saver."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Wait for the save in progress; why it failed is only shown if another error ends the run, on this process alone."""
+        """Wait for the save in progress. If it fails, raise its error, or only show it if another error already ends the run."""
         pending, self._pending = self._pending, None
         try:
             if pending is not None:
-                pending[1].result()
+                pending.result()
         except Exception as error:
             if not exception or exception[0] is None:
                 raise
-            if not isinstance(error, Interrupted):  # it has been told that nothing could be written
+            if not isinstance(error, Interrupted):  # that nothing could be written has been reported already
                 self._tell(f"The last checkpoint could not be written: {error}")
         finally:
             self._pool.shutdown()
 
     @property
     def has_failed(self) -> bool:
-        """True if the last save has ended with an error; the next one is due then, and `save` tries both.
+        """True if the last save has failed; the next one is then due, and `save` tries both.
 
-        Several processes learn of it together, at the next save.
+        With several processes this is always False: they learn of a failure together, at the next save.
         """
-        if jax.process_count() > 1 or self._pending is None or not self._pending[1].done():
+        if jax.process_count() > 1 or self._pending is None or not self._pending.done():
             return False
-        return self._pending[1].exception() is not None
+        return self._pending.exception() is not None
 
     def save(self, which: str, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> None:
-        """Begin a save, after the one before has ended. The arrays of the checkpoint may be donated afterwards.
+        """Begin a save, after the previous one has ended. The arrays of the checkpoint may be donated afterwards.
 
-        If the one before has failed, this one is waited for. One of another kind is then tried again. With several processes, which
-        call this together, a failure in one ends all.
+        If the previous save failed, wait for this one, and then retry the previous one if it was of another kind. With several
+        processes, which call this together, a failure in one ends all of them.
 
         Args:
-            which: kind of the checkpoint, the name of its folder.
-            checkpoint: what to save.
+            which: kind of the checkpoint, which is the name of its folder.
+            checkpoint: the checkpoint to save.
             marks: where the files of the run folder end now.
 
         Raises:
-            Interrupted: the run was asked to stop while the save before waited for room.
-            Exception: the save before could not be done, and neither could this one, or it a second time.
+            Interrupted: the run was asked to stop while the previous save waited for room.
+            Exception: the previous save failed, and so did this one or the retry.
         """
         if jax.process_count() > 1:
             self.wait()
             end = checkpoints.begin_save(self._folder / which, checkpoint, marks)
             step = int(checkpoint.state.step)
-            self._pending = None, self._pool.submit(self._end, which, step, end)
+            self._pending = self._pool.submit(self._end, which, step, end)
             return
-        failed = self._failed()
-        # A host array of JAX stays as it is when the buffer that it may share is donated.
-        state, ring = jax.device_get((checkpoint.state, checkpoint.ring))
-        self._begin(Save(which, checkpoint._replace(state=state, ring=ring), marks))
+        failed = self._take_failed()
+        # A host array from JAX keeps its contents when a buffer that it may share is donated.
+        self._begin(Save(which, checkpoint._replace(state=jax.device_get(checkpoint.state)), marks))
+        if shares_memory(checkpoint.state) and self._pending is not None:
+            with self._waiting():
+                wait([self._pending])  # its failure is found at the next save, as that of any other
         if failed is not None:
             self.wait()
             if failed.which != which:
@@ -124,36 +214,40 @@ class Saver:
         """Wait until the save in progress, if there is one, is on the disk; all processes call it together.
 
         Raises:
-            Exception: it could not be done.
+            Exception: the save failed.
         """
         pending, self._pending = self._pending, None
         if pending is not None:
             with self._waiting():
-                together(pending[1].result)
+                together(pending.result)
 
-    def _failed(self) -> Save | None:
-        """Wait for the save before, and return it if it has failed, which is told."""
-        pending = self._pending
+    def _take_failed(self) -> Save | None:
+        """Wait for the previous save, and return it if it failed, after reporting that."""
         try:
             self.wait()
-        except Interrupted:  # it waited for room until the run was asked to stop, and so would the next one
+        except Interrupted:  # it waited for room until the run was asked to stop, and the next save would too
             raise
         except Exception as error:
             self._tell(f"A checkpoint could not be written: {error}. The state of this step is written now.")
-            return None if pending is None else pending[0]
-        return None
+        failed, self._failed = self._failed, None
+        return failed
 
     def _begin(self, save: Save) -> None:
-        self._pending = save, self._pool.submit(self._write, save)
+        self._pending = self._pool.submit(self._write, save)
 
     def _write(self, save: Save) -> None:
-        """Write a checkpoint, and then delete old ones: two writes, so that a lack of room in the second repeats it alone."""
+        """Write a checkpoint, then delete old ones, as two writes, so that a lack of room in the second repeats only that one."""
         folder, step = self._folder / save.which, int(save.checkpoint.state.step)
-        self._disk.attempt("the checkpoint", lambda: checkpoints.save(folder, save.checkpoint, save.marks))
-        self._prune(save.which, step)
+        try:
+            self._disk.attempt("the checkpoint", lambda: checkpoints.save(folder, save.checkpoint, save.marks))
+            self._prune(save.which, step)
+            return_freed_memory()
+        except Exception:
+            self._failed = save
+            raise
 
     def _end(self, which: str, step: int, end: Callable[[], None]) -> None:
-        """The same where all processes have begun the save; a lack of room ends them."""
+        """Finish a save that all processes have begun together; a lack of room ends them."""
         end()
         if is_first():
             self._prune(which, step)

@@ -1,14 +1,17 @@
-"""The settings of a run: one record for each part of it, and `TrainConfig`, which holds them all."""
+"""The settings of a run: one record for each part of it, and `TrainConfig`, which contains them all."""
 
 from rljax.lazy import lazy_names
-from rljax.training.config.adapter import AdapterConfig
 from rljax.training.config.algorithm import AlgorithmConfig, RewardConfig
-from rljax.training.config.critic import CriticConfig
-from rljax.training.config.data import DataConfig
+from rljax.training.config.groups import (
+    AdapterConfig,
+    CriticConfig,
+    DataConfig,
+    OptimizationConfig,
+    RunConfig,
+    SamplingConfig,
+    WarmStartConfig,
+)
 from rljax.training.config.model import DevicesConfig, ModelConfig
-from rljax.training.config.optimization import OptimizationConfig, WarmStartConfig
-from rljax.training.config.run import RunConfig
-from rljax.training.config.sampling import SamplingConfig
 from rljax.training.config.start import load_config
 from rljax.training.config.train import MICROBATCH_TOKENS, TrainConfig
 

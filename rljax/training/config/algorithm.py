@@ -1,17 +1,22 @@
-"""Settings of the algorithm and of the reward."""
+"""Settings of the algorithm and the reward, and the options of an algorithm's factory."""
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from rljax.errors import InputError
-from rljax.records import documented
+from rljax.importing import import_function, is_own
 from rljax.settings.checks import check_at_least, check_positive, check_share
 from rljax.settings.options import Options
+from rljax.text import listed, nearest_first
+
+if TYPE_CHECKING:
+    from rljax.algorithms import Algorithm
 
 
-@documented
 @dataclass(frozen=True)
 class AlgorithmConfig:
     """The algorithm."""
@@ -20,52 +25,53 @@ class AlgorithmConfig:
     """Name of the algorithm (`rljax algorithms` lists them), or your own as 'package.module:function' or 'file.py:function': a
     function that returns an `rljax.algorithms.Algorithm`."""
     options: Annotated[Options, tyro.conf.arg(name="algorithm-options")] = field(default_factory=dict)
-    """Hyper-parameters of the algorithm, e.g. `--algorithm-options clip_high=0.3 cache=8`; by default those of the paper."""
+    """Hyperparameters of the algorithm, e.g. `--algorithm-options clip_high=0.3 cache=8`; by default the paper's. The lengths
+    `max_length` and `cache` follow --max-response-tokens; for the paper's lengths, write `max_length=20480 cache=4096`."""
     teacher: str | None = None
-    """Model folder or hub id of the teacher, for 'on_policy_distillation' and 'gkd'. It reads the responses at the sampling
-    temperature and never changes. It needs the same tokens as the model that is trained."""
+    """Model folder or hub id of the teacher, for 'on_policy_distillation' and 'gkd'. It scores the responses at the sampling
+    temperature and never changes. It needs the same vocabulary as the model that is trained."""
     without: tuple[str, ...] = ()
     """Parts to remove from the algorithm, e.g. `--algorithm vapo --without length_adaptive`; `rljax algorithms` lists them."""
     advantage: str | None = None
     """How the rewards of a group become advantages, in place of the algorithm's own way, e.g. `--algorithm grpo --advantage rank`:
-    short for `--with advantage=NAME`. All are listed by `rljax algorithms --parts`."""
+    short for `--with advantage=NAME`. `rljax algorithms --parts` lists all of them."""
     parts: Annotated[tuple[str, ...], tyro.conf.arg(name="with")] = ()
-    """Parts to put into the algorithm in place of its own, each SLOT=PART with its numbers behind commas, and terms to add to its
-    loss, e.g. `--with advantage=rank keep_group=difficulty_window,low=0.3,high=0.7 term=entropy,coefficient=0.01`; all are listed
-    by `rljax algorithms --parts`. --without comes first."""
+    """Parts to use in place of the algorithm's own, each SLOT=PART followed by its numbers after commas, and terms to add to its
+    loss, e.g. `--with advantage=rank keep_group=difficulty_window,low=0.3,high=0.7 term=entropy,coefficient=0.01`;
+    `rljax algorithms --parts` lists all of them. --without is applied first."""
     correction: str = "none"
-    """Weigh tokens to which sampler and learner give different probabilities (another engine, top-k, top-p): 'none', 'capped',
-    'masked' (IcePop), 'two_sided', 'sequence', 'sequence_masked' or 'geometric'; `rljax algorithms` explains them."""
+    """How to weight tokens to which sampler and learner assign different probabilities (another engine, older parameters): 'none',
+    'capped', 'masked' (IcePop), 'two_sided', 'sequence', 'sequence_masked' or 'geometric' (`rljax algorithms`); see
+    --sampling-mask."""
     correction_low: float | None = None
-    """Lower bound of the ratio of the two; by default the correction's own. 'capped' and 'sequence' have none, 'two_sided' has no
-    default."""
+    """Lower bound of the ratio of these probabilities; by default the correction's own. 'capped' and 'sequence' have none, and
+    'two_sided' has no default."""
     correction_high: float | None = None
-    """Upper bound of that ratio; by default the correction's own. 1 lies between the bounds."""
+    """Upper bound of this ratio; by default the correction's own. The bounds must enclose 1."""
     off_policy_delta: float | None = None
     """Leave out the surrogate of responses with a negative advantage that the policy has moved away from by more than this, in
-    nats a token (DeepSeek-V3.2). By default none is left out."""
+    nats per token (DeepSeek-V3.2). By default none is left out."""
     kl_target: float | None = None
-    """Divergence from the reference, in nats a token, towards which the coefficient of the algorithm's KL penalty is moved after
-    each step (Ziegler et al. 2019). It begins at the algorithm's own, e.g. `--algorithm grpo --algorithm-options beta=0.04
-    --kl-target 0.02`, where it stays by default."""
+    """Target for the divergence from the reference, in nats per token; the coefficient of the algorithm's KL penalty is adjusted
+    towards it after each step (Ziegler et al. 2019). It starts at the algorithm's own, e.g. `--algorithm grpo --algorithm-options
+    beta=0.04 --kl-target 0.02`. By default it is constant."""
     kl_gain: float | None = None
-    """With --kl-target: share by which the coefficient changes for a relative error of 1; errors beyond 0.2 count as 0.2. By
-    default 0.1."""
+    """With --kl-target: relative change of the coefficient for a relative error of 1; errors beyond 0.2 count as 0.2. By default
+    0.1."""
     reference_period: int | None = None
-    """RL steps after which, again and again, the policy (or the base with the adapter as it is) becomes the reference, and its
-    optimiser restarts, learning-rate warm-up included (ProRL). By default the reference stays."""
-
+    """Number of RL steps after which, each time, the policy (or the base with the current adapter) becomes the reference, and its
+    optimizer restarts, including the learning-rate warm-up (ProRL). By default the reference is fixed."""
     anchor: float | None = None
-    """Hold the policy near the parameters that it begins with, each by this weight times its Fisher information, in the warm start
-    and in RL: the problems that it could solve before stay solved (elastic weight consolidation). The information is estimated
-    once, on 256 of its own responses to such problems. Not with --lora-rank."""
+    """Keep the policy near its initial parameters, each with this weight times its Fisher information, in the warm start and in RL,
+    so that it still solves the problems that it could solve before (elastic weight consolidation). The information is estimated
+    once, on 256 of the policy's own responses to such problems. Not with --lora-rank."""
     anchor_problems: str | None = None
-    """With --anchor: folder of the run, or dataset, with the problems that the policy is to keep solving; by default the run whose
-    folder --model lies in, as in `--model runs/first/last`."""
+    """With --anchor: run folder or dataset with the problems that the policy should keep solving; by default the run whose folder
+    contains --model, as in `--model runs/first/last`."""
 
     @property
     def all_parts(self) -> tuple[str, ...]:
-        """Parts to put into the algorithm: `parts` and that of `advantage`.
+        """Parts to put into the algorithm: `parts`, and the part that `advantage` names.
 
         Example:
             >>> AlgorithmConfig(advantage="rank", parts=("term=entropy",)).all_parts
@@ -81,7 +87,7 @@ class AlgorithmConfig:
         self._check_gain()
         if self.anchor_problems is not None and self.anchor is None:
             raise InputError(
-                f"anchor_problems={self.anchor_problems!r} are the problems for an anchor, but anchor is not set; give --anchor "
+                f"anchor_problems={self.anchor_problems!r} are the problems for an anchor, but anchor is not set; set --anchor "
                 "WEIGHT, or leave them out."
             )
         low, high = self.correction_low, self.correction_high
@@ -92,8 +98,8 @@ class AlgorithmConfig:
             )
         if (low is not None and low > 1) or (high is not None and high < 1):
             raise InputError(
-                f"correction_low={low} and correction_high={high} must lie on both sides of 1, the ratio where sampler and learner "
-                "agree; else every token would be cut."
+                f"correction_low={low} and correction_high={high} must enclose 1, the ratio at which sampler and learner agree; "
+                "otherwise every token would be cut."
             )
 
     def _check_gain(self) -> None:
@@ -108,40 +114,49 @@ class AlgorithmConfig:
             )
 
 
-@documented
 @dataclass(frozen=True)
 class RewardConfig:
     """The reward, which judges responses."""
 
     name: Annotated[str, tyro.conf.arg(name="reward")] = "exact"
     """'exact', 'math', 'gsm8k', 'aime', 'yes_no', 'multiple_choice', 'code', 'code_fraction', 'format', 'think_answer',
-    'reasoning_gym' (for the task of that name, which has it by default), 'model:FOLDER' (a reward model), 'brier:VERIFIER' (a right
-    answer less the Brier score of the confidence that the response states), 'constitution:FILE' (rules with weights, in YAML or
-    JSON), 'count_bonus:SCALE' (for answers that are rare in their group), or your own function as 'package.module:function' or
-    'file.py:function'. Several, with commas between them, are summed (see
-    --reward-combine)."""
+    'reasoning_gym' (the default for the task of that name), 'model:FOLDER' (a reward model), 'brier:VERIFIER' (correctness minus
+    the Brier score of the confidence that the response states), 'constitution:FILE' (rules with weights, in YAML or JSON),
+    'count_bonus:SCALE' (for answers that are rare in their group), or your own function as 'package.module:function' or
+    'file.py:function'. Several rewards, separated by commas, are summed (see --reward-combine)."""
     weights: Annotated[tuple[float, ...] | None, tyro.conf.arg(name="reward-weights")] = None
     """Weights of several rewards, one for each; by default 1."""
+    environment: str | None = None
+    """Environment of several turns, in place of a reward: 'guessing', 'maze', 'calculator', or your own class as
+    'package.module:Class' or 'file.py:Class'; see notebooks/agents.md."""
+    environment_options: str | None = None
+    """Arguments of the environment's class, as a JSON object: '{"reward": "math"}'."""
     combine: Annotated[Literal["sum", "min"], tyro.conf.arg(name="reward-combine")] = "sum"
-    """Combination of several rewards: their weighted 'sum', or 'min', the smallest of them, as for an ensemble of reward models, of
-    which a response has to please all: `--reward model:A,model:B --reward-combine min`."""
+    """How several rewards are combined: their weighted 'sum', or the smallest of them ('min'), for example for an ensemble of
+    reward models that must all agree: `--reward model:A,model:B --reward-combine min`."""
     messages: Annotated[bool, tyro.conf.arg(name="reward-messages")] = True
-    """Give your own reward the prompts that are conversations, and their completions, as lists of messages, as TRL does:
+    """Pass prompts that are conversations, and their completions, to your own reward as lists of messages, as TRL does:
     `completions[i][0]["content"]` is the text. Otherwise all rewards get text, as the built-in ones always do."""
     step_reward: str | None = None
     """Reward of each reasoning step, for process supervision: 'equations', 'package.module:function' or 'file.py:function'."""
     max_failure_share: float = 0.1
-    """Largest share of responses that the reward may fail to judge (exception or time-out). Above this share the run stops."""
+    """Largest fraction of responses that the reward may fail to judge (exception or timeout). Above it the run stops."""
+    seconds: Annotated[float | None, tyro.conf.arg(name="reward-seconds")] = None
+    """Time limit for one call of the reward, in seconds; by default there is none. A call that takes longer is interrupted, and all
+    its responses count as failures, so the run stops and names the line that was slow. For an environment: of each step."""
     groups: Annotated[int | None, tyro.conf.arg(name="reward-groups")] = None
-    """Groups in one call of the reward, always the same ones. It judges them while the next responses are drawn, so a slow reward
-    costs less time. By default one call judges all groups that were sampled together, after the last response: with several calls,
-    math and reasoning_gym may exceed their time limits because the drawing slows them, code waits for the slowest program of every
-    call, your own reward may compare everything in its call, and the other built-in verifiers take next to no time."""
+    """Number of groups per call of the reward, always the same groups. They are judged while the next responses are sampled, so a
+    slow reward costs less time. By default one call judges all groups that were sampled together, after the last response. With
+    several calls, math and reasoning_gym may exceed their time limits because sampling slows them, code waits for the slowest
+    program of each call, your own reward may compare only what is in its call, and the other built-in verifiers gain next to
+    nothing."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""
         check_share(self, ["max_failure_share"])
         check_at_least(1, self, ["groups"])
+        if self.seconds is not None and not self.seconds > 0:
+            raise InputError(f"reward_seconds is {self.seconds!r}; it must be a positive number of seconds.")
         if self.combine not in ("sum", "min"):
             raise InputError(f"reward_combine is {self.combine!r}; choose sum or min.")
 
@@ -154,3 +169,37 @@ class RewardConfig:
             ('math', 'mine.py:short')
         """
         return tuple(name.strip() for name in self.name.split(","))
+
+
+def factory_of(algorithm: str) -> Callable[..., "Algorithm"]:
+    """Return the function that makes an algorithm, given a key of `BY_NAME`, `module:function` or `path.py:function`.
+
+    Your own function must return an `rljax.algorithms.Algorithm`; its keyword arguments are the options.
+
+    Raises:
+        InputError: the name is unknown, or the function cannot be imported.
+    """
+    from rljax.algorithms import BY_NAME  # noqa: PLC0415  --help need not wait for JAX
+
+    if is_own(algorithm):
+        return import_function(algorithm, "algorithm")
+    if algorithm not in BY_NAME:
+        names = listed(sorted(BY_NAME), "rljax algorithms")
+        advice = f"choose one of {names}, or name your own as `module:function` or `path.py:function`."
+        raise InputError(f"The algorithm {algorithm!r} is unknown{nearest_first(algorithm, BY_NAME, advice)}")
+    return BY_NAME[algorithm]
+
+
+def option_names(algorithm: str) -> dict[str, int | float]:
+    """Return the options of an algorithm with their default values.
+
+    Raises:
+        InputError: the name is unknown, the function cannot be imported, or one of its arguments has no default.
+    """
+    parameters = inspect.signature(factory_of(algorithm)).parameters
+    missing = [name for name, option in parameters.items() if option.default is option.empty]
+    if missing:
+        raise InputError(
+            f"The algorithm {algorithm!r} needs {', '.join(missing)}; its arguments are its options, so give each a default."
+        )
+    return {name: option.default for name, option in parameters.items()}

@@ -1,22 +1,255 @@
-"""The settings that a run starts from, before any flag: an experiment, a file of settings, or the defaults for own data.
+"""The settings that a run starts from, before any flag: an experiment, a settings file, or the defaults for the user's own data.
 
-A file of settings means the same as flags of the same names.
+A file (YAML, JSON, the config.json of a run, or a Python experiment) means the same as flags of the same names. The line of each
+setting is kept for messages.
 """
 
+import ast
+import importlib.util
+import json
 import re
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import yaml
+
 from rljax.errors import InputError
-from rljax.records import documented
+from rljax.files import experiments_folder
+from rljax.settings.flat import flat_names
+from rljax.tasks import TASKS
 from rljax.tasks.sums import SumsConfig
-from rljax.training.config.config_files import SUFFIXES, Contents, Experiment, Setting, read_experiment, read_settings
-from rljax.training.config.train import TrainConfig
+from rljax.text import did_you_mean, nearest_first, one_line
+from rljax.training.config.train import GROUPS, TrainConfig
+from rljax.training.config.typed import fit_value, hints_of
+
+SUFFIXES = (".yaml", ".yml", ".json", ".py")
+MOST_CHARACTERS = 65_536
+"""Largest size of a settings file; a YAML parser takes minutes for some larger files."""
+BESIDE = ("task", "experiment")
+"""Keys of a file that are flags of `rljax train` but not settings of a group."""
+OF_A_RUN: Mapping[str, Any] = MappingProxyType({"seams": tuple[str, ...], "base_fingerprint": str})
+"""Entries of a run's config.json besides its settings, with their types."""
+
+
+class Setting(NamedTuple):
+    """One setting in a file."""
+
+    value: Any
+    """Value, converted to the type of the setting."""
+    origin: str
+    """FILE:LINE."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Loader of YAML in which 1e-5 is a number, as in YAML 1.2; PyYAML follows YAML 1.1, in which it is text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+class Contents(NamedTuple):
+    """The settings of a YAML or JSON file."""
+
+    settings: dict[str, Setting]
+    """The settings by flat name, and `task` and `experiment` by these names."""
+    is_run: bool
+    """Whether the file is the config.json of a run, which contains every setting."""
+
+
+def known_settings() -> dict[str, Any]:
+    """Return the type of every setting by its flat name, including the settings of all generated tasks."""
+    groups = [*TASKS.values(), *GROUPS.values()]
+    return {name: hint for group in groups for name, hint in hints_of(group).items()}
+
+
+def read_settings(path: Path) -> Contents:
+    """Read a YAML or JSON settings file.
+
+    A key is the name of a flag (`learning_rate`, or `learning-rate`), or the name of a group with a mapping of that group's
+    fields, as in the config.json of a run. The folder of a run is left out, because a new run needs its own.
+
+    Args:
+        path: a `.yaml`, `.yml` or `.json` file.
+
+    Raises:
+        InputError: the file cannot be read, or a key or a value cannot be used; the message names the file and the line.
+    """
+    root = _root(path)
+    if root is None:
+        return Contents({}, is_run=False)
+    if not isinstance(root, yaml.MappingNode):
+        raise InputError(f"{path}:{_line(root)} must have settings as `name: value`; see `rljax config`.")
+    top = dict(_pairs(path, root))
+    is_run = "seams" in top
+    settings: dict[str, Setting] = {}
+    for name, (key, node) in top.items():
+        for flat, (place, leaf) in _flatten_key(path, name, key, node).items():
+            if flat in settings:
+                raise InputError(f"{path}:{_line(place)} sets {flat} again; {settings[flat].origin} sets it already.")
+            settings[flat] = Setting(_value(path, flat, leaf), f"{path}:{_line(place)}")
+    if is_run:
+        for beside in ("run", "base_fingerprint"):  # a new run has its own
+            settings.pop(beside, None)
+        _refuse_parts(path, settings.pop("seams"))
+        settings = {name: entry for name, entry in settings.items() if (name, entry.value) != ("task", None)}
+    return Contents(settings, is_run)
+
+
+def _refuse_parts(path: Path, parts: Setting) -> None:
+    if parts.value:
+        raise InputError(
+            f"{parts.origin}: this run was started with {', '.join(parts.value)} passed to rljax.train(), which a file cannot "
+            f"store; pass the same to rljax.train() again, or copy {path.name} without the line `seams`."
+        )
+
+
+def _root(path: Path) -> yaml.Node | None:
+    """Parse the document into a tree; None for an empty file."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        if len(text) > MOST_CHARACTERS:
+            raise InputError(f"the configuration file {str(path)!r} has {len(text):,} characters; settings need far less.")
+        if path.suffix == ".json":
+            json.loads(text)  # has better error messages for JSON than a YAML parser, and refuses YAML
+            text = text.replace("\t", " ")  # JSON may be indented with tabs, YAML may not; no string of JSON has one
+        return _Loader(text).get_single_node()
+    except InputError:
+        raise
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}:{error.lineno} is not JSON: {error.msg}.") from error
+    except yaml.MarkedYAMLError as error:
+        line = 1 if error.problem_mark is None else error.problem_mark.line + 1
+        raise InputError(f"{path}:{line} is not YAML: {error.problem}.") from error
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise InputError(f"the configuration file {str(path)!r} cannot be read ({one_line(error)}).") from error
+
+
+def _line(node: yaml.Node) -> int:
+    return node.start_mark.line + 1
+
+
+def _pairs(path: Path, node: yaml.MappingNode) -> Iterator[tuple[str, tuple[yaml.Node, yaml.Node]]]:
+    """Yield the keys of a mapping, with underscores, each with the nodes of key and value; a key must not occur twice."""
+    seen: dict[str, int] = {}
+    for key, value in node.value:
+        name = str(key.value).replace("-", "_")
+        if name in seen:
+            raise InputError(f"{path}:{_line(key)} sets {name} again; line {seen[name]} sets it already.")
+        seen[name] = _line(key)
+        yield name, (key, value)
+
+
+def _flatten_key(path: Path, name: str, key: yaml.Node, node: yaml.Node) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+    """Return the settings of a key by flat name: one if the key is a flag, several if it is a group."""
+    is_mapping = isinstance(node, yaml.MappingNode)
+    if name == "task" and is_mapping:
+        inner = dict(_pairs(path, node))
+        flat = {"name": "task"} | {field: flag for task in TASKS.values() for field, flag in flat_names(task).items()}
+        _check_known(path, inner, set(flat), "the task")
+        return {flat[field]: place for field, place in inner.items()}
+    if name in GROUPS and is_mapping:
+        inner, flat = dict(_pairs(path, node)), flat_names(GROUPS[name])
+        _check_known(path, inner, set(flat), f"the group {name}")
+        return {flat[field]: place for field, place in inner.items()}
+    _check_known(path, {name: (key, node)}, {*known_settings(), *GROUPS, *BESIDE, *OF_A_RUN}, "rljax")
+    return {name: (key, node)}
+
+
+def _check_known(path: Path, names: Mapping[str, tuple[yaml.Node, yaml.Node]], known: set[str], owner: str) -> None:
+    for name, (key, _) in names.items():
+        if name not in known:
+            raise InputError(
+                f"{path}:{_line(key)}: {owner} has no setting {name!r}{did_you_mean(name, known)} "
+                "`rljax train --help-all` lists all settings."
+            )
+
+
+def _value(path: Path, name: str, node: yaml.Node) -> Any:
+    """Return the value of a setting, converted to the setting's type."""
+    loader = _Loader("")
+    try:
+        value = loader.construct_document(node)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}:{_line(node)}: the value of {name} cannot be read ({one_line(error)}).") from error
+    kinds = known_settings() | dict.fromkeys(BESIDE, str | None) | dict(OF_A_RUN)
+    if name not in kinds:  # the name of a group, without its settings
+        raise InputError(f"{path}:{_line(node)}: {name} is a group of settings; write them below it as `name: value`.")
+    try:
+        return fit_value(value, kinds[name])
+    except ValueError as error:
+        raise InputError(f"{path}:{_line(node)}: {name} is {value!r:.80}, but {error}.") from error
+
+
+def experiment_files() -> list[Path]:
+    """Return the experiments that come with rljax: the files that define CONFIG."""
+    files = sorted(experiments_folder().glob("*.py"))
+    return [file for file in files if re.search("^CONFIG\\b", file.read_text(encoding="utf-8"), re.MULTILINE)]
+
+
+class Experiment(NamedTuple):
+    """The settings of a Python experiment."""
+
+    config: TrainConfig
+    """The experiment's CONFIG."""
+    origins: dict[str, str]
+    """FILE:LINE of each setting that it sets; only FILE if the line cannot be found."""
+
+
+def read_experiment(name: str) -> Experiment:
+    """Read CONFIG from an experiment, by name or by file.
+
+    Raises:
+        InputError: there is no such file, it cannot be run, or it does not define CONFIG.
+    """
+    own = {file.stem: file for file in experiment_files()}
+    file = own[name] if name in own else Path(name)
+    if not file.is_file() or file.suffix != ".py":
+        advice = f"give a Python file that defines CONFIG, or one of {', '.join(own)}."
+        raise InputError(f"There is no experiment {name!r}{nearest_first(name, own, advice)}")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise InputError(f"The experiment {str(file)!r} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (InputError, KeyboardInterrupt):  # an InputError already says what to change
+        raise
+    except BaseException as error:  # an experiment is user code and may raise anything, including SystemExit
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        place = f" at line {lines[-1]}" if lines else ""
+        raise InputError(f"The experiment {str(file)!r} cannot be run{place} ({one_line(error)}); correct it.") from error
+    config = vars(module).get("CONFIG")
+    if not isinstance(config, TrainConfig):
+        raise InputError(f"The experiment {str(file)!r} does not define CONFIG as an rljax.TrainConfig.")
+    shown = file.name if name in own else str(file)
+    lines, default = _keyword_lines(file), TrainConfig().to_flat()
+    origins = {
+        setting: f"{shown}:{lines[setting]}" if setting in lines else shown
+        for setting, value in config.to_flat().items()
+        if setting in lines or setting not in default or value != default[setting]
+    }
+    return Experiment(config, origins)
+
+
+def _keyword_lines(file: Path) -> dict[str, int]:
+    """Return the line of each keyword argument in the expression that is assigned to CONFIG."""
+    assigned = [
+        node.value
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign) and any(isinstance(name, ast.Name) and name.id == "CONFIG" for name in node.targets)
+    ]
+    words = [node for value in assigned for node in ast.walk(value) if isinstance(node, ast.keyword)]
+    return {word.arg: word.lineno for word in words if word.arg is not None}
+
 
 DEFAULT_EXPERIMENT = "arithmetic_dapo"
 DEFAULT = "default"
-"""Origin of a setting that nobody set."""
+"""Origin of a setting that was not set."""
 SMOKE = {
     "warm_start_steps": 10,
     "value_pretraining_steps": 1,
@@ -27,14 +260,13 @@ SMOKE = {
     "heldout_problems": 16,
     "eval_every": 0,
 }
-"""Upper bounds of a smoke test. It is as small as the run's parts allow, and passes through every phase."""
+"""Upper bounds for a smoke test, which is as small as the run's parts allow and passes through every phase."""
 SAMPLING_SLOT = "keep_group="
-"""Beginning of a part in the slot of dynamic sampling."""
+"""Prefix of a part for the slot of dynamic sampling."""
 
 
-@documented
 class Words(NamedTuple):
-    """Flags that decide which settings a run starts from; None where the flag is absent."""
+    """Flags that decide which settings a run starts from; None if a flag is absent."""
 
     file: Path | None = None
     """`--config`: a file of settings, or a Python experiment."""
@@ -54,26 +286,25 @@ class Words(NamedTuple):
     """`--smoke`."""
 
 
-@documented
 class Start(NamedTuple):
     """Settings, and where each comes from."""
 
     config: TrainConfig
     """The settings."""
     origins: Mapping[str, str]
-    """FILE:LINE, or another reason, by flat name; settings that are not in it have their default."""
+    """FILE:LINE, or another reason, by flat name; settings that are not listed have their default."""
     notes: tuple[str, ...] = ()
-    """Settings that were changed without a flag, in words."""
+    """Messages about settings that were changed without a flag."""
 
     def origin(self, name: str) -> str:
-        """Origin of a setting, by its flat name."""
+        """Return the origin of a setting, by its flat name."""
         return self.origins.get(name, DEFAULT)
 
     def changed(self, settings: Mapping[str, Setting]) -> "Start":
         """Change settings.
 
         Raises:
-            InputError: the values cannot work; the message names the place of the first one that it is about.
+            InputError: the values cannot work; the message names the origin of the first setting that it is about.
         """
         try:
             config = self.config.replace(**{name: setting.value for name, setting in settings.items()})
@@ -89,11 +320,11 @@ def load_config(source: str | Path) -> TrainConfig:
     """Read settings as `rljax train --config SOURCE` does.
 
     Args:
-        source: a YAML or JSON file of settings, the config.json of a run, a Python file that defines CONFIG, or the name of an
+        source: a YAML or JSON settings file, the config.json of a run, a Python file that defines CONFIG, or the name of an
             experiment that comes with rljax.
 
     Raises:
-        InputError: there is no such file, or a setting cannot be used; the message has the file and the line.
+        InputError: there is no such file, or a setting cannot be used; the message names the file and the line.
 
     Example:
         >>> load_config("arithmetic_dapo").warm_start.steps
@@ -133,13 +364,13 @@ def start(words: Words) -> Start:
     unset = () if shared.algorithm.options else ("algorithm_options",)
     begun = Start(shared, {name: origin for name, origin in base.origins.items() if name not in unset})
     if settings.get("task") is not None and settings["task"].value == begun.config.to_flat().get("task"):
-        settings.pop("task")  # the base has it, with settings of its own
+        settings.pop("task")  # the base already has it, with its own settings
     begun = begun.changed(settings) if settings else begun
     return _smoke(begun, words.algorithm) if words.smoke else _cut_warm_start(begun, base, words.steps)
 
 
 def _base(words: Words, settings: Mapping[str, Setting], *, is_run: bool) -> Experiment:
-    """The settings below a file's."""
+    """Return the settings that a file's settings are applied to."""
     if is_run:
         return Experiment(TrainConfig(), {})
     own = [words.model, words.dataset, *(settings[name].value for name in ("model", "dataset") if name in settings)]
@@ -152,10 +383,10 @@ def _base(words: Words, settings: Mapping[str, Setting], *, is_run: bool) -> Exp
 
 
 def with_shared_options(config: TrainConfig, algorithm: str | None) -> TrainConfig:
-    """Keep those of the experiment's options that another algorithm has too."""
+    """Keep only the options that the new algorithm also has."""
     if algorithm in (None, config.algorithm.name):
         return config
-    from rljax.training.config.algorithm_options import option_names  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.config.algorithm import option_names  # noqa: PLC0415  --help need not wait for JAX
 
     known = option_names(algorithm)
     options = {name: value for name, value in config.algorithm.options.items() if name in known}
@@ -163,7 +394,7 @@ def with_shared_options(config: TrainConfig, algorithm: str | None) -> TrainConf
 
 
 def _cut_warm_start(begun: Start, base: Experiment, steps: int | None) -> Start:
-    """Cut the experiment's warm start in proportion, if a flag asks for less than a tenth of its RL steps."""
+    """Shorten the experiment's warm start in proportion, if a flag asks for less than a tenth of its RL steps."""
     planned, whole = base.config.optimization.steps, base.config.warm_start.steps
     is_own = begun.origin("warm_start_steps") == base.origins.get("warm_start_steps")
     if steps is None or steps * 10 >= planned or not whole or not is_own:
@@ -180,11 +411,11 @@ def _cut_warm_start(begun: Start, base: Experiment, steps: int | None) -> Start:
 def _smoke(begun: Start, algorithm: str | None) -> Start:
     """Make every part of a run small, so that the run passes through all its phases in about a minute.
 
-    Dynamic sampling is left out, and so is another part in its slot: after so short a warm start it would keep no group, and no
-    update would be tested. The warm start is made, even if an earlier run has kept it.
+    Dynamic sampling, or another part in its slot, is left out: after such a short warm start it would keep no group, and no update
+    would be tested. The warm start is always computed, even if an earlier run has cached it.
     """
     from rljax.algorithms import ABLATIONS  # noqa: PLC0415  --help need not wait for JAX
-    from rljax.training.config.algorithm_options import factory_of  # noqa: PLC0415  as above
+    from rljax.training.config.algorithm import factory_of  # noqa: PLC0415  as above
 
     flat, name = begun.config.to_flat(), begun.config.algorithm.name if algorithm is None else algorithm
     small: dict[str, Any] = {key: most if flat[key] is None else min(flat[key], most) for key, most in SMOKE.items()}

@@ -1,4 +1,4 @@
-"""All settings of a run: `TrainConfig`, grouped in code and flat on the command line. An experiment is one frozen value of it."""
+"""`TrainConfig`: all settings of a run, grouped in code and flat on the command line. An experiment is one frozen value of it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -6,20 +6,22 @@ from types import MappingProxyType
 from typing import Any
 
 from rljax.errors import InputError
-from rljax.records import documented
 from rljax.settings.checks import check_numbers
 from rljax.settings.flat import flat_names
-from rljax.tasks import AnyTask, TaskConfig, task_name, task_named
+from rljax.tasks import TaskConfig, task_name, task_named
 from rljax.tasks.sums import SumsConfig
 from rljax.text import did_you_mean
-from rljax.training.config.adapter import AdapterConfig
 from rljax.training.config.algorithm import AlgorithmConfig, RewardConfig
-from rljax.training.config.critic import CriticConfig
-from rljax.training.config.data import DataConfig
+from rljax.training.config.groups import (
+    AdapterConfig,
+    CriticConfig,
+    DataConfig,
+    OptimizationConfig,
+    RunConfig,
+    SamplingConfig,
+    WarmStartConfig,
+)
 from rljax.training.config.model import DevicesConfig, ModelConfig
-from rljax.training.config.optimization import OptimizationConfig, WarmStartConfig
-from rljax.training.config.run import RunConfig
-from rljax.training.config.sampling import SamplingConfig
 from rljax.training.config.typed import fit_value, hints_of
 
 MICROBATCH_TOKENS = 16_384
@@ -43,10 +45,9 @@ GROUPS = MappingProxyType(
 """Groups of settings that every run has. The generated task is not here, because a run on a dataset has none."""
 
 
-@documented
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of one training run; the run folder holds them in `config.json`.
+    """Settings of one training run; the run folder stores them in `config.json`.
 
     Settings are grouped: `config.optimization.learning_rate`. Each setting also has a flat name, the name of its flag:
     `TrainConfig.flat(learning_rate=1e-5)` and `config.replace(learning_rate=1e-5)` are `--learning-rate 1e-5`.
@@ -64,17 +65,17 @@ class TrainConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     """The model. The sizes apply to the small transformer that is built when no model is given."""
     adapter: AdapterConfig = field(default_factory=AdapterConfig)
-    """The low-rank adapter, if not the whole model is trained."""
-    task: AnyTask | None = None
+    """The low-rank adapter, if one is trained instead of the full model."""
+    task: TaskConfig | None = None
     """The generated task; None with a dataset. Without a dataset, None means `sums` with its default settings."""
     data: DataConfig = field(default_factory=DataConfig)
     """The dataset and the selection of prompts."""
     warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
     """The supervised warm start on the problems' demonstrations."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
-    """Rollouts: how many responses are sampled, and how their tokens are drawn."""
+    """Rollouts: how many responses are sampled, and how their tokens are sampled."""
     optimization: OptimizationConfig = field(default_factory=OptimizationConfig)
-    """RL steps and the policy's optimiser."""
+    """RL steps and the policy's optimizer."""
     critic: CriticConfig = field(default_factory=CriticConfig)
     """The critic, for the algorithms that have one."""
     devices: DevicesConfig = field(default_factory=DevicesConfig)
@@ -97,35 +98,35 @@ class TrainConfig:
             raise InputError("second_moment='factored' cannot apply to warm_start_optimizer='muon'; choose one of them.")
         if self.model.calculator is not None and self.devices.tensor > 1:
             raise InputError(
-                f"tensor={self.devices.tensor} cannot apply with calculator={self.model.calculator}, whose mixture takes whole "
+                f"tensor={self.devices.tensor} cannot apply with calculator={self.model.calculator}, whose mixture needs full "
                 "distributions over the tokens; leave one of them out."
             )
         steps, delay = self.optimization.steps, self.sampling.delay
         if delay and 0 < steps <= delay:
             raise InputError(
-                f"sampler_delay={delay} with steps={steps}: all responses would be drawn with the first parameters; give a "
+                f"sampler_delay={delay} with steps={steps}: all responses would be sampled with the initial parameters; set a "
                 f"delay below {steps}, or more steps."
             )
         if self.model.images is not None and (self.devices.tensor > 1 or self.adapter.rank is not None):
             other = "tensor" if self.devices.tensor > 1 else "lora_rank"
             raise InputError(
-                f"{other} cannot apply with images={self.model.images}, whose patch embedding lies whole on every device and is "
-                "trained whole; leave one of them out."
+                f"{other} cannot apply with images={self.model.images}, whose patch embedding is replicated on every device and is "
+                "trained in full; leave one of them out."
             )
         if self.algorithm.anchor is not None and self.adapter.rank is not None:
             raise InputError(
-                f"anchor={self.algorithm.anchor} cannot hold an adapter (lora_rank={self.adapter.rank}): one of its two factors "
-                "begins at 0, so the Fisher information of the other is 0; leave one of them out."
+                f"anchor={self.algorithm.anchor} cannot apply to an adapter (lora_rank={self.adapter.rank}): one of its factors "
+                "starts at 0, so the Fisher information of the other is 0; leave one of them out."
             )
 
     @property
     def minibatch_rows(self) -> int:
-        """Responses of one optimiser update."""
+        """Number of responses in one optimizer update."""
         return self.sampling.prompts // self.optimization.minibatches * self.sampling.group_size
 
     @property
     def generated_task(self) -> TaskConfig | None:
-        """The task to generate problems of; None with a dataset."""
+        """The task whose problems are generated; None with a dataset."""
         return SumsConfig() if self.task is None and self.data.dataset is None else self.task
 
     @classmethod
@@ -169,12 +170,12 @@ class TrainConfig:
         return replace(self, **changes)
 
     def _follow(self, task: TaskConfig | None, reward: RewardConfig) -> RewardConfig:
-        """The reward of another task in place of that of the present one; any other reward stays."""
+        """If the reward is the current task's, replace it with the other task's; any other reward stays."""
         before, after = (RewardConfig().name if each is None else each.reward for each in (self.generated_task, task))
         return replace(reward, name=after) if reward.name == before != after else reward
 
     def to_flat(self) -> dict[str, Any]:
-        """Every setting by its flat name; `task` is the task's name.
+        """Return every setting by its flat name; `task` is the task's name.
 
         Example:
             >>> TrainConfig().to_flat()["warm_start_steps"]
@@ -189,7 +190,7 @@ class TrainConfig:
         }
 
     def groups(self, changes: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-        """Groups by name, those of `changes` in place of the current ones; a task only if problems are generated."""
+        """Return the groups by name, replaced by those in `changes`; includes a task only if problems are generated."""
         groups = {name: changes.get(name, getattr(self, name)) for name in GROUPS}
         task = changes.get("task", self.generated_task)
         return groups if task is None else {"task": task} | groups
@@ -207,7 +208,7 @@ class TrainConfig:
         """Build a configuration from the output of `to_json`.
 
         Raises:
-            InputError: this version does not know a group or a setting, or a value has another type than its setting.
+            InputError: this version does not know a group or a setting, or a value has the wrong type.
         """
         _refuse_unknown(set(raw) - {"task", *GROUPS})
         groups: dict[str, Any] = {name: GROUPS[name](**_read(GROUPS[name], raw[name])) for name in GROUPS if name in raw}
@@ -221,7 +222,7 @@ class TrainConfig:
 
 
 def _task(value: TaskConfig | str | None) -> TaskConfig | None:
-    """Settings of a task from its name, or as they are."""
+    """Return the settings of a task, given these settings or the task's name."""
     return task_named(value) if isinstance(value, str) else value
 
 
@@ -238,7 +239,7 @@ def _refuse_unknown(names: set[str]) -> None:
 
 
 def _read(group: type, raw: object) -> dict[str, Any]:
-    """Settings of one group; JSON's lists become tuples again."""
+    """Return the settings of one group; JSON's lists become tuples again."""
     if not isinstance(raw, Mapping):
         raise _unknown({str(raw)})
     flat, hints = flat_names(group), hints_of(group)
@@ -255,7 +256,7 @@ def _read(group: type, raw: object) -> dict[str, Any]:
 
 
 def _number(value: object) -> object:
-    """JSON has no infinity and no NaN; `json_safe` writes them as words, which are numbers again here."""
+    """Convert the words that `json_safe` writes for infinity and NaN, which JSON does not have, back to numbers."""
     if isinstance(value, Mapping):
         return {name: _number(entry) for name, entry in value.items()}
     return float(value) if isinstance(value, str) and value in ("inf", "-inf", "nan") else value

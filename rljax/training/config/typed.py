@@ -10,10 +10,10 @@ WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or f
 
 
 def hints_of(group: type) -> dict[str, Any]:
-    """Type of each setting of a group, by its flat name.
+    """Return the type of each setting in a group, by its flat name.
 
     Example:
-        >>> from rljax.training.config.optimization import WarmStartConfig
+        >>> from rljax.training.config.groups import WarmStartConfig
         >>> hints_of(WarmStartConfig)["warm_start_batch"]
         <class 'int'>
     """
@@ -22,10 +22,10 @@ def hints_of(group: type) -> dict[str, Any]:
 
 
 def fit_value(value: object, hint: Any) -> Any:
-    """Return the value as the type: lists become tuples, and whole numbers become floats where a float is expected.
+    """Convert a value to a type: lists become tuples, and integers become floats where a float is expected.
 
     Args:
-        value: what a YAML or JSON parser made of it.
+        value: the value, from a YAML or JSON parser.
         hint: int, float, str, bool, None, Literal, tuple, a mapping of numbers, or a union of these.
 
     Raises:
@@ -55,7 +55,7 @@ def fit_value(value: object, hint: Any) -> Any:
     elif isinstance(hint, type):
         if hint is float and type(value) is int:
             return float(value)
-        if type(value) is hint:  # not isinstance: true is no number
+        if type(value) is hint:  # not isinstance, because true is not a number
             return value
     raise ValueError(f"{expected(hint)} is expected")
 
@@ -82,5 +82,5 @@ def expected(hint: Any) -> str:
 
 
 def _bare(hint: Any) -> Any:
-    """A type without the markers of the command line."""
+    """Strip the command line's annotations from a type."""
     return _bare(get_args(hint)[0]) if get_origin(hint) is Annotated else hint

@@ -1,4 +1,4 @@
-"""A run as a whole: its beginning, resuming and end, the replay of a stopped batch, and trials of several runs."""
+"""The life cycle of a run: its beginning, its initial state, resuming it, and its end."""
 
 from rljax.lazy import lazy_names
 

@@ -1,46 +1,75 @@
-"""The state at the beginning of each phase of a run."""
+"""The state at the beginning of each phase of a run, and its shapes, into which a checkpoint is restored."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from rljax.models import Params
+from rljax.models.adapters import Base
 from rljax.models.quantization import matrix_shapes
-from rljax.ops.unpublished.reward_history import empty_history
-from rljax.parallel import row_shards, together
+from rljax.parallel import policy_shardings, row_shards, together, with_places
 from rljax.records import required
 from rljax.rollout import DecodingEngine
 from rljax.rollout.decoder_check import check_decoder
-from rljax.training.objective.anchor import with_fisher
+from rljax.training.objective.algorithm import keeps_reference
 from rljax.training.objective.critic import first_critic
 from rljax.training.objective.optimizer import check_optimizer, critic_optimizer, warm_start_optimizer
-from rljax.training.objective.reference import first_coefficient, keeps_reference
-from rljax.training.parts.adapter import first_adapter
+from rljax.training.option import first_arrays
+from rljax.training.parts.adapter import first_adapter, fresh_adapter, merged
+from rljax.training.scoring import check_policy
 from rljax.training.setup import Setup
-from rljax.training.state import WARM_START, CriticState, TrainState, create, end_warm_start, place
-from rljax.training.update import check_policy, make_score
+from rljax.training.state import RL, WARM_START, CriticState, TrainState, begin_rl, create, end_warm_start, place
 
 
 def first_params(setup: Setup) -> Params:
-    """Load or initialise the parameters that are trained."""
+    """Load or initialize the trained parameters."""
     if setup.base is not None:
         return first_adapter(setup.config, setup.base)
     return setup.policy.init(jax.random.key(setup.config.run.seed))
 
 
+def param_shapes(setup: Setup) -> PyTree[jax.ShapeDtypeStruct]:
+    """Return the shapes of the trained parameters.
+
+    A policy without `shapes` initializes its parameters, which are then discarded, because its `init` need not be traceable.
+    """
+    if setup.base is not None:
+        return jax.eval_shape(partial(fresh_adapter, setup.config, setup.base))
+    if setup.policy.shapes is not None:
+        return setup.policy.shapes()
+    return jax.eval_shape(lambda params: params, together(lambda: first_params(setup)))
+
+
 def first_state(setup: Setup, own_parts: Collection[str] = ("policy", "engine")) -> TrainState:
-    """Load or initialise the parameters, check that policy, engine and optimiser accept them, and make the initial state.
+    """Load or initialize the parameters, check that policy, engine and optimizer accept them, and make the initial state.
 
     Args:
         setup: everything that the run uses.
-        own_parts: names of the arguments that were passed to `train`; a built-in policy and a built-in engine need no check, which
-            takes seconds.
+        own_parts: names of the arguments that were passed to `train`.
 
     Raises:
-        InputError: the policy cannot score a response or be sampled from, or the optimiser cannot take the parameters.
+        InputError: the policy cannot score a response or be sampled from, or the optimizer cannot take the parameters.
     """
     params = together(lambda: first_params(setup))
+    check_models(setup, params, own_parts)
+    return initial_state(setup, params)
+
+
+def check_models(setup: Setup, params: PyTree, own_parts: Collection[str] = ("policy", "engine")) -> None:
+    """Check that policy, engine and optimizer accept the parameters. Nothing is computed.
+
+    Args:
+        setup: everything that the run uses.
+        params: the trained parameters, or their shapes.
+        own_parts: names of the arguments that were passed to `train`. The check takes seconds, so a built-in policy with the
+            built-in engine is not checked.
+
+    Raises:
+        InputError: the policy cannot score a response or be sampled from, or the optimizer cannot take the parameters.
+    """
     all_params = params if setup.base is None else setup.base.params
     policy, rows, budget = setup.policy, row_shards(setup.mesh), setup.config.sampling.max_response_tokens
     engine = setup.train.engine
@@ -50,61 +79,95 @@ def first_state(setup: Setup, own_parts: Collection[str] = ("policy", "engine"))
         lengths = {"rows": rows, "prompt_length": setup.prompt_length, "budget": budget}
         check_decoder(engine.decoder, all_params, policy.vocab_size, **lengths)
     check_optimizer(setup.optimizer, params)
-    return initial_state(setup, params)
 
 
 def initial_critic(setup: Setup, params: Params) -> CriticState | None:
-    """Initial critic for these parameters of the policy, with the adapter merged in; None if the algorithm has no critic."""
+    """Return the initial critic for the policy's full parameters, with the adapter merged in; None if there is no critic."""
     if setup.critic is None:
         return None
     optimizer = critic_optimizer(setup.config, setup.algorithm)
     blended = required(setup.algorithm.critic, "algorithm.critic").blend is not None
-    policy = setup.whole(params)
     if setup.config.adapter.quantize is not None:
-        # The merged copy has the type of the products, and a critic learns in float32.
-        policy = jax.tree.map(lambda array: array.astype(jnp.float32), policy)
-    return first_critic(setup.critic, optimizer, policy, setup.config.run.seed, blended=blended)
+        # The merged copy has the dtype of the matrix products, but a critic learns in float32.
+        params = jax.tree.map(lambda array: array.astype(jnp.float32), params)
+    return first_critic(setup.critic, optimizer, params, setup.config.run.seed, blended=blended)
 
 
-def initial_state(setup: Setup, params: Params) -> TrainState:
-    """State at the beginning of the warm start, with these parameters of the policy."""
+def begin_warm_start(setup: Setup, params: Params, all_params: Params | None) -> TrainState:
+    """Return the state at the beginning of the warm start, with these parameters of the policy, not yet placed.
+
+    Args:
+        setup: everything that the run uses.
+        params: the trained parameters.
+        all_params: the parameters that the policy computes with, which are only read to initialize a critic.
+    """
     config = setup.config
-    remembered = None
-    if config.sampling.remembered_rewards:
-        remembered = empty_history(len(setup.train.prompts.tokens), config.sampling.remembered_rewards)
-    state = create(
+    return create(
         params,
         warm_start_optimizer(config),
         config.run.seed,
         with_reference=keeps_reference(config, setup.algorithm),
-        with_anchor=config.algorithm.anchor is not None,
-        critic=initial_critic(setup, params),
-        remembered=remembered,
-        kl_coefficient=first_coefficient(config, setup.algorithm),
+        critic=initial_critic(setup, all_params),
+        options=first_arrays(setup.options, params, from_start=True),
     )
-    return place_state(setup, state)
+
+
+def initial_state(setup: Setup, params: Params) -> TrainState:
+    """Return the state at the beginning of the warm start, with these parameters of the policy, on the run's mesh."""
+    return place_state(setup, begin_warm_start(setup, params, all_for_critic(setup, params)))
+
+
+def all_for_critic(setup: Setup, params: Params) -> Params | None:
+    """Return the policy's full parameters, from which a critic begins; None without a critic."""
+    return None if setup.critic is None else setup.whole(params)
 
 
 def place_state(setup: Setup, state: TrainState) -> TrainState:
-    """The state on the run's mesh."""
+    """Place the state on the run's mesh."""
     base = None if setup.base is None else matrix_shapes(setup.base.params)
     return place(state, setup.mesh, setup.policy.partition, base=base)
 
 
 def rl_state(setup: Setup, state: TrainState) -> TrainState:
-    """State after the warm start: optimiser state, reference and critic are initialised from the current policy."""
-    critic = initial_critic(setup, state.params)
+    """Return the state after the warm start: optimizer state, reference and critic are initialized from the current policy."""
+    critic = initial_critic(setup, all_for_critic(setup, state.params))
     return place_state(setup, end_warm_start(state, setup.optimizer, critic))
 
 
-def add_anchor(setup: Setup, state: TrainState) -> TrainState:
-    """State at the beginning of the run, with the Fisher information of its anchor, if it has one."""
-    if setup.anchor is None:
-        return state
-    score = make_score(setup.policy, setup.config.sampling.temperature)
-    return with_fisher(state, setup.anchor, score, setup.mesh)
+def state_like(setup: Setup, phase: int) -> TrainState:
+    """Return the shapes, dtypes and shardings of the state in a phase. The warm start has another optimizer than later phases."""
+
+    def begin(params: Params, base: Base | None) -> TrainState:
+        all_params = None if setup.critic is None else merged(base, params, setup.config)
+        state = begin_warm_start(setup, params, all_params)
+        if phase != WARM_START:
+            state = end_warm_start(state, setup.optimizer, state.critic)
+        return begin_rl(state, first_arrays(setup.options, params, from_start=False)) if phase == RL else state
+
+    return template(setup, begin)
 
 
-def state_of_phase(setup: Setup, state: TrainState, phase: int) -> TrainState:
-    """State with the shapes of a phase, made from the initial one. The warm start has a different optimiser than RL."""
-    return state if phase == WARM_START else rl_state(setup, state)
+def template(setup: Setup, begin: Callable[[Params, Base | None], TrainState]) -> TrainState:
+    """Return the shapes, dtypes and shardings of the state from `begin`, to restore a checkpoint into. No arrays are made.
+
+    Args:
+        setup: everything that the run uses.
+        begin: (trained parameters, base of the adapter) -> the state, not yet placed.
+    """
+    trained, base = param_shapes(setup), setup.base
+    state = jax.eval_shape(begin, trained, base)
+    below = None if base is None else matrix_shapes(base.params)
+    return with_places(state, policy_shardings(setup.mesh, state, trained, setup.policy.partition, besides=below))
+
+
+def begin_options(setup: Setup, state: TrainState) -> TrainState:
+    """Return the state at the start of a new run, after the options have computed their initial arrays."""
+    for option in setup.options:
+        if option.begin is not None:
+            state = option.begin(state)
+    return state
+
+
+def first_rl_state(setup: Setup, state: TrainState) -> TrainState:
+    """Return the state at the start of RL, with the arrays of all options."""
+    return place_state(setup, begin_rl(state, first_arrays(setup.options, state.params, from_start=False)))

@@ -1,52 +1,51 @@
 """Settings that may change when a run is resumed, and a summary of the run so far.
 
-A setting may change if a run that had the new value from its first step would have computed the same numbers (up to the rounding of
-sums in another order, where devices or micro-batches change). Every other change is refused by its name.
+A setting may change if a run with the new value from the start would have computed the same numbers (up to the rounding of sums in
+another order, if devices or micro-batches change). Any other change is refused with the name of the setting.
 """
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
-from rljax.records import documented
+from rljax.models.huggingface import locate
+from rljax.models.model_folder import GENERATION
+from rljax.rewards.steps import STEP_REWARDS
+from rljax.rollout.environment import ENVIRONMENTS
 from rljax.tracking.display_text import sparkline
-from rljax.tracking.rows import Row, read_metrics
+from rljax.tracking.rows import is_evaluation, past_rows
 from rljax.tracking.run_folder import RunFolder
+from rljax.tracking.starts import (
+    ENVIRONMENT,
+    Change,
+    digest_of_files,
+    digest_of_model,
+    digest_of_name,
+    digest_of_object,
+    digest_of_rows,
+    exam_inputs,
+    text_inputs,
+)
 from rljax.training.config import TrainConfig
+from rljax.training.parts.reward import digest_of_reward
+from rljax.training.parts.seams import Seams
 from rljax.training.setup import Setup
 from rljax.training.state import RL, WARM_START, TrainState
 
 FREE = (
-    *("steps", "eval_every", "checkpoint_every", "max_to_keep", "max_best_to_keep", "keep_period", "models"),
+    *("steps", "eval_every", "checkpoint_every", "max_to_keep", "max_best_to_keep", "best_metric", "keep_period", "models"),
     *("sample_every", "shown_samples", "quiet", "wandb"),
     *("replicas", "fsdp", "tensor", "microbatch_rows", "score_chunk", "remat", "attention", "decode_slots", "cache_memory"),
-    *("max_failure_share",),
+    *("max_failure_share", "reward_seconds"),
     *("host_timeout", "grace", "keep_warm_start"),
 )
 """Settings that may change on resume."""
 CURVE_WIDTH = 40
 
 
-@documented
-class Change(NamedTuple):
-    """A setting that has another value than when the run was started, or resumed last."""
-
-    name: str
-    """Flat name of the setting."""
-    before: Any
-    """Value in the run's config.json."""
-    after: Any
-    """New value."""
-
-    def __str__(self) -> str:
-        """Write the change as `steps: 100 -> 200`."""
-        return f"{self.name}: {self.before} -> {self.after}"
-
-
 def changes_between(saved: TrainConfig, wanted: TrainConfig) -> tuple[Change, ...]:
-    """List the settings that differ; a configuration without a run folder has the folder of the saved one.
+    """List the settings that differ; a run folder or chat date that is not set is taken from the saved configuration.
 
     Example:
         >>> [str(change) for change in changes_between(TrainConfig(), TrainConfig.flat(steps=200))]
@@ -54,16 +53,18 @@ def changes_between(saved: TrainConfig, wanted: TrainConfig) -> tuple[Change, ..
     """
     if wanted.run.folder is None:
         wanted = wanted.replace(run=saved.run.folder)
+    if wanted.model.chat and saved.model.chat and wanted.model.chat_date is None:
+        wanted = wanted.replace(chat_date=saved.model.chat_date)
     before, after = (replace(config, task=config.generated_task).to_flat() for config in (saved, wanted))
     names = dict.fromkeys([*before, *after])
     return tuple(Change(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name))
 
 
 def check_changes(changes: Collection[Change]) -> None:
-    """Refuse changes of settings that the numbers of the run so far depend on.
+    """Refuse changes of settings that the run's results so far depend on.
 
     Raises:
-        InputError: names these settings.
+        InputError: such settings changed; the message names them.
     """
     fixed = [change for change in changes if change.name not in FREE]
     if fixed:
@@ -73,18 +74,36 @@ def check_changes(changes: Collection[Change]) -> None:
         )
 
 
+def inputs_of(setup: Setup, seams: Seams) -> dict[str, str]:
+    """Return digests of everything that a run reads besides its settings: its setup, and the parts that were passed to `train`."""
+    config, model = setup.config, setup.config.model.path
+    environment, named = setup.train.environment, config.reward.environment
+    found: dict[str, str | None] = {
+        "training rows": digest_of_rows(setup.train.prompts.problems),
+        **exam_inputs(
+            setup.heldout.prompts.problems, None if environment is not None else digest_of_reward(config, seams.reward)
+        ),
+        **text_inputs(setup.tokenizer, chat=config.model.chat),
+        ENVIRONMENT: digest_of_name(named, ENVIRONMENTS) if named else digest_of_object(environment),
+        "step reward": digest_of_name(config.reward.step_reward or "", STEP_REWARDS),
+        "teacher": digest_of_model(config.algorithm.teacher),
+        "model's configuration": None if model is None else digest_of_files(locate(model), ("config.json", GENERATION)),
+    }
+    return {name: digest for name, digest in found.items() if digest is not None}
+
+
 def check_steps(changes: Collection[Change], setup: Setup, state: TrainState) -> None:
-    """Refuse a number of RL steps that the run has passed, or that its past steps depend on.
+    """Refuse a number of RL steps that the run has already passed, or a change that its past steps depend on.
 
     Raises:
-        InputError: the message has the reason.
+        InputError: the number must not change; the message includes the reason.
     """
     change = next((change for change in changes if change.name == "steps"), None)
     done = int(state.step)
     if change is None or not done:
         return
     if change.after < done:
-        raise InputError(f"steps is {change.after}, but the run has made {done} RL steps already; give at least as many.")
+        raise InputError(f"steps is {change.after}, but the run has already made {done} RL steps; set at least as many.")
     reasons = schedules(setup.config, setup.algorithm)
     if reasons:
         raise InputError(
@@ -94,18 +113,18 @@ def check_steps(changes: Collection[Change], setup: Setup, state: TrainState) ->
 
 
 def schedules(config: TrainConfig, algorithm: Algorithm) -> list[str]:
-    """Settings that follow a schedule over all RL steps, so that their number cannot change once they have begun."""
+    """List settings that follow a schedule over all RL steps, so that the number of steps cannot change once RL has begun."""
     scheduled = {
         "difficulty_window_end": config.data.difficulty_window_end is not None,
         f"the algorithm {config.algorithm.name}, which mixes two advantages": algorithm.needs("progress"),
-        "schedule=cosine": config.optimization.schedule == "cosine",
+        f"schedule={config.optimization.schedule}": config.optimization.schedule != "constant",
         "mix_pretrained_value": config.critic.mix_pretrained_value,
     }
     return [reason for reason, holds in scheduled.items() if holds]
 
 
 def summary(setup: Setup, state: TrainState, folder: RunFolder, changes: Collection[Change]) -> list[str]:
-    """Describe a resumed run: where it continues, what was changed, and its curve so far."""
+    """Describe a resumed run: where it continues, what was changed, and its curves so far."""
     config, done, phase = setup.config, int(state.step), int(state.phase)
     steps = config.optimization.steps
     place = f"RL step {done} of {steps}"
@@ -121,7 +140,7 @@ def summary(setup: Setup, state: TrainState, folder: RunFolder, changes: Collect
             "" if schedules(config, setup.algorithm) else f"; --steps N extends it, for example --steps {max(2 * steps, 1)}"
         )
         lines.append(f"The run has made all of its RL steps{extend}.")
-    rows = past_rows(folder)
+    rows = past_rows(folder.metrics)
     curves = {
         "reward": [row["reward"] for row in rows if row["phase"] == "rl" and row.get("reward") is not None],
         "held-out accuracy": [row["accuracy"] for row in rows if is_evaluation(row)],
@@ -130,20 +149,3 @@ def summary(setup: Setup, state: TrainState, folder: RunFolder, changes: Collect
         if values:
             lines.append(f"{name} so far: {sparkline(values, CURVE_WIDTH)} {values[0]:.3f} -> {values[-1]:.3f}")
     return lines
-
-
-def past_rows(folder: RunFolder) -> list[Row]:
-    """Rows of metrics.jsonl; none if the run has made no step."""
-    if not folder.metrics.is_file() or not folder.metrics.stat().st_size:
-        return []
-    return read_metrics(folder.metrics)
-
-
-def is_evaluation(row: Row) -> bool:
-    """True if a row holds a held-out accuracy."""
-    return row["phase"] == "eval" and row.get("accuracy") is not None
-
-
-def last_evaluation(folder: RunFolder) -> Row | None:
-    """Row of the last held-out evaluation; None before the first one."""
-    return next((row for row in reversed(past_rows(folder)) if is_evaluation(row)), None)

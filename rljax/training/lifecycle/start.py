@@ -4,54 +4,85 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from rljax.errors import InputError
+from rljax.files import absolute_paths
+from rljax.importing import check_trusted
 from rljax.parallel import of_first, on_first, together
 from rljax.tracking.run_folder import RunFolder, default_run_path
+from rljax.tracking.starts import Change, began_before_inputs
 from rljax.training.checkpoints.checkpoint import LAST
 from rljax.training.checkpoints.manifest import fault_of
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.resume import Change, changes_between, check_changes
-from rljax.training.parts.adapter import BASE
+from rljax.training.lifecycle.resume import changes_between, check_changes
+from rljax.training.objective.algorithm import with_paper_lengths
+from rljax.training.parts.adapter import BASE, with_stored_adapter
+from rljax.training.parts.reward import code_of, code_of_training
 from rljax.training.parts.seams import Seams, check_seams, saved_settings
 
 AUTO = "auto"
-"""Value of `resume` for: continue the run in the named folder if there is one, else begin it."""
+"""Value of `resume` that continues the run in the named folder if there is one, and otherwise begins it."""
+
+
+class Consent(NamedTuple):
+    """What the user allows when a run is resumed."""
+
+    trust: bool = False
+    """Whether to execute code that only the config.json of the run names."""
+    changes: bool = False
+    """Whether to continue although the run's rows, rewards, chat template or tokenizer have changed."""
+
+
+NO_CONSENT = Consent()
 
 
 def settings_of(
-    config: TrainConfig | None, resume: str | Path | None, seams: Seams
+    config: TrainConfig | None, resume: str | Path | None, seams: Seams, consent: Consent = NO_CONSENT
 ) -> tuple[TrainConfig, RunFolder | None, tuple[Change, ...] | None]:
-    """The settings of a run; and its folder and the settings that change, both None unless the run is resumed.
+    """Return a run's settings, its folder, and the settings that change; the last two are None unless the run is resumed.
 
     Raises:
-        InputError: `config` and `resume` are both None, a setting must not change, or the other arguments differ from those of the
-            first start.
+        InputError: `config` and `resume` are both None, the run names code that is not trusted, a setting must not change, or the
+            other arguments differ from those of the first start.
     """
+    config = None if config is None else with_stored_adapter(config)
+    config = None if config is None else config.replace(**absolute_paths(config.to_flat()))
+    if resume is None and consent != NO_CONSENT:
+        raise InputError("trust and accept_changes apply to a run that is resumed; leave them out.")
     if resume == AUTO:
         resume = resumable(config)
         if resume is not None and config is not None:
-            config = config.replace(run=None)  # it names the folder that is resumed, which may have been moved
+            config = config.replace(run=None)  # it names the resumed folder, which may have been moved
     if resume is None:
         if config is None:
             raise InputError(
                 "train() needs a configuration, or resume=FOLDER to continue a run; pass at least one of them."
             )
+        if config.model.chat and config.model.chat_date is None:
+            config = config.replace(chat_date=time_of_first().date().isoformat())
         return config, None, None
     existing = together(lambda: RunFolder.open(resume))
     saved, needed = saved_settings(existing.config)
     check_seams(needed, seams)
+    if config is None:
+        own = code_of_training(saved)
+        names = own if seams.reward is None else [name for name in own if name not in code_of(saved)]
+        check_trusted(existing.path, names, trust=consent.trust)
+    saved = saved.replace(**absolute_paths(saved.to_flat()))
+    if together(lambda: began_before_inputs(existing)):
+        saved, config = with_paper_lengths(saved), None if config is None else with_paper_lengths(config)
     changes = () if config is None else changes_between(saved, config)
     check_changes(changes)
     return saved.replace(**{change.name: change.after for change in changes}), existing, changes
 
 
 def resumable(config: TrainConfig | None) -> Path | None:
-    """Folder of the run that `resume="auto"` continues; None if it has to be begun. All processes call it together.
+    """Return the folder of the run that `resume="auto"` continues, or None to begin a new one. All processes call it together.
 
-    What a run left that was killed before its first save is removed.
+    The files of a run that was killed before its first save are removed.
 
     Raises:
         InputError: the configuration names no folder, or another process trains in it.
@@ -67,24 +98,24 @@ def resumable(config: TrainConfig | None) -> Path | None:
 
 
 def _continues(path: Path) -> bool:
-    """True if the folder holds a run that can go on. Files of one that saved nothing are removed.
+    """Return True if the folder has a run that can continue. The files of a run that saved nothing are removed.
 
     Raises:
-        InputError: another process trains in it, and may not have saved anything yet.
+        InputError: another process trains in the folder, and may not have saved anything yet.
     """
     if not RunFolder(path, {}).config_file.exists():
         return False
     existing = RunFolder.open(path)
     if existing.is_held:
         raise InputError(f"another process is training in {path}; wait until it ends, or stop it.")
-    if existing.has_progress or fault_of(existing.checkpoints / LAST / "0") is None:
+    if existing.has_saved or fault_of(existing.checkpoints / LAST / "0") is None:
         return True
-    existing.discard()
+    existing.discard(rows=True)
     return False
 
 
 def continue_folder(folder: RunFolder, config: TrainConfig, changes: Sequence[Change]) -> RunFolder:
-    """Folder of a resumed run, whose config.json holds the settings that were changed."""
+    """Return the folder of a resumed run, after writing changed settings to its config.json."""
     if not changes:
         return folder
     settings = config.to_json() | {name: folder.config[name] for name in ("seams", BASE) if name in folder.config}
@@ -93,7 +124,7 @@ def continue_folder(folder: RunFolder, config: TrainConfig, changes: Sequence[Ch
 
 
 def new_folder(config: TrainConfig, seams: Seams, base: Mapping[str, str]) -> RunFolder:
-    """Make the folder of a new run; its config.json also has the arguments that a resume needs, and the entry of `base_entry`."""
+    """Make the folder of a new run; config.json also names the arguments that a resume needs, and has the entry of `base_entry`."""
     path = config.run.folder
     path = default_run_path(config.run.name, time_of_first()) if path is None else path
     settings = (
@@ -104,6 +135,6 @@ def new_folder(config: TrainConfig, seams: Seams, base: Mapping[str, str]) -> Ru
 
 
 def time_of_first() -> datetime:
-    """Current time on the first host, to the second."""
+    """Return the current time on the first host, to the second."""
     fields = np.array(datetime.now().timetuple()[:6], np.int32)
     return datetime(*of_first(fields).tolist())

@@ -1,4 +1,4 @@
-"""The objective of the updates and its optimiser: algorithm, critic, reference, teacher, anchor, auxiliary loss."""
+"""The objective of the updates: the algorithm, the critic and the optimizers, built from the settings."""
 
 from rljax.lazy import lazy_names
 

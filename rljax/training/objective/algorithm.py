@@ -10,29 +10,29 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from rljax.algorithms import Algorithm, Correction, LossMetrics, Past, Rollout, loss, prepare, without
-from rljax.algorithms.algorithm import CREDIT
+from rljax.algorithms import Algorithm, Correction, Credit, LossMetrics, Past, Rollout, loss, prepare
+from rljax.algorithms.algorithm import ROLLOUT_FIELDS
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
-from rljax.algorithms.corrections import off_policy_mask
+from rljax.algorithms.corrections import off_policy_mask, sampling_denominator
 from rljax.algorithms.critic import with_pretrained_value
-from rljax.algorithms.parts import with_parts
 from rljax.errors import InputError
-from rljax.evaluation.kinds import MOST_KINDS, kind_column
-from rljax.evaluation.report import KNOWN_COLUMNS
+from rljax.evaluation.kinds import KNOWN_COLUMNS, MOST_KINDS, kind_column
 from rljax.importing import is_own
 from rljax.models import Policy
 from rljax.ops.unpublished.reward_history import empty_history
 from rljax.records import required
 from rljax.rewards.protocol import Weighted
 from rljax.rollout.worker import RolloutWorker
+from rljax.settings.checks import counted_truncation, misfit_lengths, paper_lengths, run_lengths
 from rljax.sharing import shared
+from rljax.text import nearest_first
 from rljax.training.config import AlgorithmConfig, SamplingConfig, TrainConfig
-from rljax.training.config.algorithm_options import factory_of, option_names
+from rljax.training.config.algorithm import factory_of, option_names
 from rljax.training.objective.critic import check_critic, make_head
 
 
 def resolved_settings(config: TrainConfig) -> dict[str, Any]:
-    """Every setting by its flat name, those that the algorithm leaves to its factory among its options.
+    """Return every setting by its flat name; the algorithm's options include the factory's defaults.
 
     Raises:
         InputError: the algorithm is unknown or cannot be imported.
@@ -41,21 +41,46 @@ def resolved_settings(config: TrainConfig) -> dict[str, Any]:
         >>> resolved_settings(TrainConfig.flat(algorithm="grpo", algorithm_options={"beta": 0.0}))["algorithm_options"]
         {'clip': 0.2, 'beta': 0.0, 'eps': 1e-06, 'ddof': 1}
     """
-    options = option_names(config.algorithm.name) | dict(config.algorithm.options)
+    options = option_names(config.algorithm.name) | _run_lengths(config) | dict(config.algorithm.options)
     return config.to_flat() | {"algorithm_options": options}
 
 
+def _run_lengths(config: TrainConfig) -> dict[str, int]:
+    known = {} if is_own(config.algorithm.name) else option_names(config.algorithm.name)
+    return run_lengths(known, config.algorithm.options, config.sampling.max_response_tokens)
+
+
+def with_paper_lengths(config: TrainConfig) -> TrainConfig:
+    """Return settings in which lengths of the algorithm that are not set are the paper's, as in rljax 0.3.0 and earlier.
+
+    Example:
+        >>> with_paper_lengths(TrainConfig.flat(algorithm="dapo")).algorithm.options
+        {'max_length': 20480, 'cache': 4096}
+    """
+    name, options = config.algorithm.name, config.algorithm.options
+    return config if is_own(name) else config.replace(algorithm_options=paper_lengths(option_names(name), options))
+
+
+def misfits(config: TrainConfig) -> list[str]:
+    """List settings that do not fit together: lengths and the run's limit, a correction and truncated sampling."""
+    settings, sampling = config.algorithm, config.sampling
+    lengths = misfit_lengths(settings.name, settings.options, _run_lengths(config), sampling.max_response_tokens)
+    chosen = {"correction": settings.correction, "off_policy_delta": settings.off_policy_delta}
+    return lengths + ([] if sampling.sampling_mask else counted_truncation(chosen, sampling.top_k, sampling.top_p))
+
+
 def make_algorithm(config: TrainConfig) -> Algorithm:
-    """Build the algorithm with its hyper-parameters and value head, and without the parts to be removed.
+    """Build the algorithm with its hyperparameters, parts and value head, and without the parts to be removed.
 
     Raises:
         InputError: a name, option or part is unknown, the algorithm refuses a value, or the critic's settings do not fit it.
     """
     name, options = config.algorithm.name, config.algorithm.options
     known = sorted(option_names(name))
-    unknown = sorted(set(options) - set(known))
+    unknown, options = sorted(set(options) - set(known)), _run_lengths(config) | dict(options)
     if unknown:
-        raise InputError(f"{name} has no option {', '.join(map(repr, unknown))}; it has {', '.join(known) or 'none'}.")
+        advice = nearest_first(unknown[0], known, f"it has {', '.join(known) or 'none'}.")
+        raise InputError(f"{name} has no option {', '.join(map(repr, unknown))}{advice}")
     try:
         algorithm = factory_of(name)(**options) if is_own(name) else _built_in(name, **options)
     except ValueError as error:
@@ -63,12 +88,14 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
     if not isinstance(algorithm, Algorithm):
         raise InputError(f"{name} must return an rljax.algorithms.Algorithm; got {algorithm!r:.80}.")
     for part in config.algorithm.without:
+        from rljax.algorithms import without  # noqa: PLC0415  few runs take a part out
+
         try:
             algorithm = without(name, algorithm, part)
         except ValueError as error:
             raise InputError(f"--without {part}: {error}.") from error
     try:
-        algorithm = _with_parts(algorithm, config.algorithm.all_parts)
+        algorithm = _with_parts(algorithm, config.algorithm.all_parts) if config.algorithm.all_parts else algorithm
     except ValueError as error:
         raise InputError(f"--with {' '.join(config.algorithm.all_parts)}: {error}.") from error
     check_critic(algorithm, config)
@@ -79,7 +106,13 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
 
 
 _blended = shared(with_pretrained_value)
-_with_parts = shared(with_parts)
+
+
+@shared
+def _with_parts(algorithm: Algorithm, parts: tuple[str, ...]) -> Algorithm:
+    from rljax.algorithms.parts import with_parts  # noqa: PLC0415  few runs add parts, which import many equations
+
+    return with_parts(algorithm, parts)
 
 
 @shared
@@ -91,78 +124,89 @@ def add_correction(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
     """Give an algorithm the correction and the off-policy mask of the settings.
 
     Raises:
-        InputError: an unknown correction, a bound that it does not have or that is missing, or an algorithm that has one already or
+        InputError: the correction is unknown, a bound is missing or does not apply, or the algorithm already has a correction or
             learns from no advantage.
     """
     settings = config.algorithm
     chosen = {"correction": settings.correction, "off_policy_delta": settings.off_policy_delta}
-    without_credit = all(algorithm._asdict()[slot] is None for slot in CREDIT)
     for name, value in chosen.items():
-        if without_credit and value not in (None, "none"):
+        if not algorithm.credits and value not in (None, "none"):
             raise InputError(
-                f"{name}={value}: the algorithm learns from no advantage, so there is nothing to weigh; leave it out, or choose "
+                f"{name}={value}: the algorithm learns from no advantage, so there is nothing to weight; leave it out, or choose "
                 "another algorithm."
             )
     if settings.off_policy_delta is not None:
         if algorithm.surrogate_mask is not None:
             raise InputError(
-                f"off_policy_delta={settings.off_policy_delta}: the algorithm has an off-policy mask already; leave it out."
+                f"off_policy_delta={settings.off_policy_delta}: the algorithm already has an off-policy mask; leave it out."
             )
-        algorithm = algorithm._replace(surrogate_mask=_masked(settings.off_policy_delta))
+        algorithm = algorithm._replace(surrogate_mask=_make_mask(settings.off_policy_delta))
     if settings.correction == "none":
         return algorithm
     if algorithm.correction is not None:
-        raise InputError(f"correction={settings.correction!r}: the algorithm has a correction already; leave it out.")
+        raise InputError(f"correction={settings.correction!r}: the algorithm already has a correction; leave it out.")
+    if algorithm.denominator is sampling_denominator:
+        raise InputError(
+            f"correction={settings.correction!r}: {settings.name}'s ratio divides by the sampler's probability, which is already a "
+            "correction; leave this one out."
+        )
     return algorithm._replace(correction=make_correction(settings))
 
 
 def reward_weights(algorithm: Algorithm, worker: RolloutWorker) -> Mapping[str, float] | None:
-    """Weights that an algorithm which takes several rewards one by one needs.
+    """Return the weights of the rewards, for an algorithm that reads them separately instead of their sum.
 
-    None where it does not do so, where an environment judges, where there is one reward, or where each weight is 1.
+    None if it does not do so, if an environment judges, if there is only one reward, or if each weight is 1.
     """
     reward = worker.judge.reward
-    if algorithm.parts_advantage is None or len(reward_names(worker)) == 1 or not isinstance(reward, Weighted):
+    if not sums_rewards(algorithm) or len(reward_names(worker)) == 1 or not isinstance(reward, Weighted):
         return None
     weights = reward.flat().weights
     return None if set(weights.values()) == {1} else weights
 
 
+def sums_rewards(algorithm: Algorithm) -> bool:
+    """Return True if the advantage reads several rewards separately instead of their sum; it then takes their `weights=`."""
+    return algorithm.needs("reward_parts") and all("rewards" not in credit.needs for credit in algorithm.credits)
+
+
 def reward_names(worker: RolloutWorker) -> tuple[str, ...]:
-    """Names of the rewards that judge a response one by one; one name where an environment judges, or one reward does."""
+    """Return the names of the rewards that judge a response; one name if there is one reward, or if an environment judges."""
     reward = worker.judge.reward
     several = worker.environment is None and isinstance(reward, Weighted)
     return tuple(reward.flat().weights) if several else ("reward",)
 
 
 def with_reward_weights(algorithm: Algorithm, weights: Mapping[str, float] | None) -> Algorithm:
-    """Give an algorithm that takes several rewards one by one the weights with which they are summed, if it needs any.
+    """Give an algorithm that reads several rewards separately the weights with which it sums them, if it needs any.
 
     Example:
         >>> from rljax.algorithms import BY_NAME
-        >>> with_reward_weights(BY_NAME["gdpo"](), {"right": 1.0, "long": -0.3}).parts_advantage.keywords["weights"]
+        >>> weighted = with_reward_weights(BY_NAME["gdpo"](), {"right": 1.0, "long": -0.3})
+        >>> weighted.credits[0].function.keywords["weights"]
         {'right': 1.0, 'long': -0.3}
     """
     if weights is None:
         return algorithm
-    parts_advantage = required(algorithm.parts_advantage, "algorithm.parts_advantage")
-    return algorithm._replace(parts_advantage=_weighted(parts_advantage, tuple(weights.items())))
+    (credit,) = algorithm.credits
+    return algorithm._replace(advantage=_add_weights(credit, tuple(weights.items())))
 
 
 @shared
-def _weighted(parts_advantage: Callable, weights: tuple[tuple[str, float], ...]) -> Callable:
-    return partial(parts_advantage, weights=dict(weights))
+def _add_weights(credit: Credit, weights: tuple[tuple[str, float], ...]) -> Credit:
+    return credit._replace(function=partial(credit.function, weights=dict(weights)))
 
 
 def make_correction(settings: AlgorithmConfig) -> Correction:
-    """Look a correction up and give it its bounds.
+    """Build the correction of the settings, with its bounds.
 
     Raises:
-        InputError: an unknown name, or a bound that it does not have or that is missing.
+        InputError: the name is unknown, or a bound is missing or does not apply.
     """
     name = settings.correction
     if name not in CORRECTIONS:
-        raise InputError(f"The correction {name!r} is unknown; choose one of none, {', '.join(CORRECTIONS)}.")
+        advice = f"choose one of none, {', '.join(CORRECTIONS)}."
+        raise InputError(f"The correction {name!r} is unknown{nearest_first(name, CORRECTIONS, advice)}")
     settable = {"low": settings.correction_low, "high": settings.correction_high}
     bounds = {bound: value for bound, value in settable.items() if value is not None}
     known = inspect.signature(CORRECTIONS[name]).parameters
@@ -171,19 +215,27 @@ def make_correction(settings: AlgorithmConfig) -> Correction:
     for bound, parameter in known.items():
         if parameter.default is inspect.Parameter.empty and bound not in bounds:
             raise InputError(f"The correction {name} needs correction_{bound}, which has no default; give a number.")
-    return _bounded(name, **bounds)
+    return _build_correction(name, **bounds)
 
 
 @shared
-def _bounded(name: str, /, **bounds: float) -> Correction:
+def _build_correction(name: str, /, **bounds: float) -> Correction:
     return CORRECTIONS[name](**bounds)
 
 
-_masked = shared(off_policy_mask)
+_make_mask = shared(off_policy_mask)
+
+
+def keeps_reference(config: TrainConfig, algorithm: Algorithm) -> bool:
+    """Return True if the state has a reference; without a warm start, an adapter's reference is its base, unless it moves."""
+    if not algorithm.needs("ref_logp"):
+        return False
+    moves = algorithm.reference_rate > 0 or config.algorithm.reference_period is not None
+    return config.adapter.rank is None or config.warm_start.steps > 0 or moves
 
 
 def one_response_a_prompt(config: TrainConfig) -> TrainConfig:
-    """Keep the number of responses in a rollout, but draw each for a different prompt."""
+    """Keep the number of responses in a rollout, but sample each for a different prompt."""
     rows = config.sampling.prompts * config.sampling.group_size
     return replace(config, sampling=replace(config.sampling, prompts=rows, group_size=1, token_budget=None))
 
@@ -194,25 +246,25 @@ def settings_for(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
 
 
 def check_algorithm(algorithm: Algorithm, config: TrainConfig, *, rewards: int = 2) -> None:
-    """Refuse sizes and options that the algorithm cannot work with. JAX traces one loss of these shapes without computing it.
+    """Refuse sizes and options that the algorithm cannot work with. JAX traces a loss with these shapes without computing it.
 
     Args:
         algorithm: the algorithm.
         config: the settings.
-        rewards: of each response; while their number is not known, any that is enough for all algorithms.
+        rewards: number of rewards per response; while it is unknown, a number that is large enough for all algorithms.
 
     Raises:
-        InputError: the algorithm refuses them; the message has its reason.
+        InputError: the algorithm refuses them; the message includes the reason.
     """
     sampling, name = config.sampling, config.algorithm.name
-    if sampling.remembered_rewards and algorithm.advantage is None:
+    if sampling.remembered_rewards and not algorithm.compares_groups:
         raise InputError(
             f"{name} does not compare the responses to a prompt, so remembered_rewards={sampling.remembered_rewards} "
             "cannot apply to it; leave it out."
         )
-    if config.reward.combine != "sum" and algorithm.parts_advantage is not None:
+    if config.reward.combine != "sum" and sums_rewards(algorithm):
         raise InputError(
-            f"{name} takes several rewards one by one, so reward_combine={config.reward.combine!r} cannot apply; leave it out, "
+            f"{name} reads several rewards separately, so reward_combine={config.reward.combine!r} cannot apply; leave it out, "
             "or choose another algorithm."
         )
     try:
@@ -229,59 +281,52 @@ def _parts_in_words(settings: AlgorithmConfig) -> str:
 
 
 def check_features(algorithm: Algorithm, config: TrainConfig, policy: Policy) -> None:
-    """Refuse a policy that cannot show its whole distributions to an algorithm that reads them.
+    """Refuse a policy or a sampling mask that hides full distributions from an algorithm that reads them.
 
     Raises:
-        InputError: the message names the function that is missing.
+        InputError: the message names the missing function, or the mask.
     """
-    if policy.features is None and (algorithm.teacher_divergence is not None or algorithm.needs("square_sum")):
+    reads_all = algorithm.teacher_divergence is not None or algorithm.needs("square_sum")
+    mask = config.sampling.sampling_mask
+    if mask is not None and (reads_all or algorithm.needs("teacher_logp")):
         raise InputError(
-            f"policy.features: {config.algorithm.name} reads whole distributions, so it needs the hidden states and the matrix "
+            f"sampling_mask={mask}: {config.algorithm.name} reads full distributions, or compares them with a teacher's, and a "
+            "mask leaves out a part of each; leave it out, or choose another algorithm."
+        )
+    if policy.features is None and reads_all:
+        raise InputError(
+            f"policy.features: {config.algorithm.name} reads full distributions, so it needs the hidden states and the matrix "
             "whose products are the logits; got None. Give the policy this function, or choose another algorithm."
         )
 
 
 def check_judges(algorithm: Algorithm, config: TrainConfig, worker: RolloutWorker) -> None:
-    """Refuse an algorithm that needs more than there is of what the responses are judged by, or of the problems' kinds.
+    """Refuse an algorithm that needs more rewards than there are, or kinds of problems that the data does not have.
 
     Raises:
         InputError: the message names what is missing.
     """
     if algorithm.needs("kinds") and kind_column(worker.prompts.problems) is None:
         raise InputError(
-            f"{config.algorithm.name}{_parts_in_words(config.algorithm)} compares problems of one kind, and no column of the "
-            f"training problems tells 2 to {MOST_KINDS} kinds apart; give the data one of the columns {', '.join(KNOWN_COLUMNS)}."
+            f"{config.algorithm.name}{_parts_in_words(config.algorithm)} compares problems of the same kind, and no column of the "
+            f"training problems has 2 to {MOST_KINDS} kinds; add one of the columns {', '.join(KNOWN_COLUMNS)} to the data."
         )
-    if algorithm.rollout_advantage is not None:
+    if algorithm.needs("reward_parts"):
         check_algorithm(algorithm, config, rewards=len(reward_names(worker)))
 
 
 def blank_rollout(sampling: SamplingConfig, rewards: int) -> Rollout[Array]:
-    """A rollout of zeros with the run's sizes, and with all that an algorithm may read.
+    """Return a rollout of zeros with the run's sizes, and with all fields that an algorithm may read.
 
     Args:
-        sampling: the sizes.
-        rewards: number of rewards of each response.
+        sampling: settings with the sizes.
+        rewards: number of rewards per response.
     """
     shape = (sampling.prompts, sampling.group_size, sampling.max_response_tokens)
-    number, flag = jnp.zeros(shape, jnp.float32), jnp.zeros(shape, bool)
-    return Rollout(
-        mask=flag,
-        behaviour_logp=number,
-        rewards=number[..., 0],
-        policy_logp=number,
-        ref_logp=number,
-        truncated=flag[..., 0],
-        values=number,
-        behaviour_entropy=number,
-        teacher_logp=number,
-        square_sum=number,
-        greedy_rewards=number[:, 0, 0],
-        reward_parts={f"reward {i}": number[..., 0] for i in range(rewards)},
-        kinds=jnp.zeros(sampling.prompts, jnp.int32),
-        step_rewards=number,
-        step_end=flag,
-    )
+    blank: dict[str, Any] = {name: jnp.zeros(field.shape(shape), field.dtype) for name, field in ROLLOUT_FIELDS.items()}
+    blank |= dict.fromkeys(("valid", "bootstrap", "correct"))
+    blank["reward_parts"] = {f"reward {i}": blank["rewards"] for i in range(rewards)}
+    return Rollout(**blank)
 
 
 @shared

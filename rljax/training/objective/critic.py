@@ -1,4 +1,4 @@
-"""Build the critic of a run: check its settings, choose its value head, and initialise or load its parameters."""
+"""Build the critic of a run: check its settings, choose its value head, and initialize or load its parameters."""
 
 import inspect
 from functools import partial
@@ -18,37 +18,36 @@ from rljax.models.huggingface import locate
 from rljax.models.policy import not_saved
 from rljax.models.transformer_policy import value_function
 from rljax.models.value_model import load_value_model
-from rljax.records import documented
+from rljax.text import nearest_first
 from rljax.training.config import TrainConfig
 from rljax.training.state import CriticState
 
 FOLDER = "critic"
-"""Subfolder of a run folder that holds the pretrained critic."""
+"""Subfolder of a run folder with the pretrained critic."""
 
 
-@documented
 class Critic(NamedTuple):
     """A critic without its parameters."""
 
     function: ValueFunction
     """The critic's model."""
     head: ValueHead
-    """Value head: turns the outputs of the model into values."""
+    """The value head, which turns the outputs of the model into values."""
     frozen_trunk: bool
     """Whether only the head is trained."""
     loaded: bool
     """Whether the critic was trained before this run."""
 
     def learned(self, params: Params) -> Params:
-        """The part of the parameters that is trained."""
+        """Return the part of the parameters that is trained."""
         return {"head": params["head"]} if self.frozen_trunk else params
 
     def values(self, params: Params, packed: Packed) -> Float[Array, "B T"]:
-        """Value before each response token, in units of the reward."""
+        """Return the value before each response token, in units of the reward."""
         return self.head.value(self.function.outputs(params, packed))
 
     def stripped(self) -> "Critic":
-        """The critic without what makes or saves parameters, so that a program made from it holds none."""
+        """Return the critic without the functions that make or save parameters, so that a program built from it holds none."""
         return self._replace(function=self.function._replace(init=_no_init, save=not_saved, contents=None))
 
 
@@ -63,13 +62,13 @@ def make_head(name: str, options: dict[str, int | float]) -> ValueHead:
         InputError: the name or an option is unknown, or the head refuses a value.
     """
     if name not in HEADS:
-        raise InputError(f"The critic_head {name!r} is unknown; choose one of {', '.join(HEADS)}.")
+        advice = f"choose one of {', '.join(HEADS)}."
+        raise InputError(f"The critic_head {name!r} is unknown{nearest_first(name, HEADS, advice)}")
     known = sorted(inspect.signature(HEADS[name]).parameters)
     unknown = sorted(set(options) - set(known))
     if unknown:
-        raise InputError(
-            f"The head {name} has no option {', '.join(map(repr, unknown))}; it has {', '.join(known) or 'none'}."
-        )
+        advice = nearest_first(unknown[0], known, f"it has {', '.join(known) or 'none'}.")
+        raise InputError(f"The head {name} has no option {', '.join(map(repr, unknown))}{advice}")
     try:
         return HEADS[name](**options)
     except ValueError as error:
@@ -117,7 +116,7 @@ def make_critic(
     """Build the critic. If it comes from a folder, its parameters are read into host memory now, and placed by `init`.
 
     Raises:
-        InputError: the policy has no value function; or the folder holds no critic, or a critic that does not fit the policy
+        InputError: the policy has no value function; or the folder has no critic, or a critic that does not fit the policy
             or the algorithm's head.
     """
     if algorithm.critic is None:
@@ -153,12 +152,12 @@ def make_critic(
 def first_critic(
     critic: Critic, optimizer: optax.GradientTransformation, policy: Params, seed: int, *, blended: bool
 ) -> CriticState:
-    """Initial state of the critic; `blended` if the algorithm blends in the values of the pretrained critic."""
+    """Return the initial state of the critic; `blended` says whether the algorithm blends in the pretrained critic's values."""
     params = critic.function.init(jax.random.fold_in(jax.random.key(seed), 1), policy)
     pretrained = jax.tree.map(jax.numpy.copy, params) if blended else None
     return CriticState(params, optimizer.init(critic.learned(params)), pretrained)
 
 
 def critic_folder(run: Path) -> Path:
-    """Folder of a run's pretrained critic."""
+    """Return the folder of a run's pretrained critic."""
     return run / FOLDER

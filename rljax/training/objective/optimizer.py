@@ -1,6 +1,10 @@
-"""Optimisers from Optax with a linear warm-up and gradient clipping: AdamW, Adafactor, Muon; others can be passed."""
+"""Optimizers from Optax with a linear warm-up and gradient clipping: AdamW, Adafactor and Muon. Others can be passed.
+
+Frozen parameters have no gradients and no moments.
+"""
 
 from collections.abc import Callable
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -10,53 +14,162 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import optax.contrib
-from jax.tree_util import tree_map_with_path
+from jax.tree_util import KeyPath, tree_leaves_with_path, tree_map_with_path
 from jaxtyping import Array, Float, PyTree
 
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
-from rljax.models import Params
+from rljax.models import Packed, Params, Policy, Scores
 from rljax.models.axes import INPUT_AXES
+from rljax.models.packed import Features
+from rljax.models.patterns import matches, selected
 from rljax.models.policy import path_names
 from rljax.ops.unpublished.schedule import warmup_cosine
 from rljax.records import required
 from rljax.sharing import shared
 from rljax.text import one_line
 from rljax.training.config import OptimizationConfig, TrainConfig
-from rljax.training.controller import control_of, scale_updates
-from rljax.training.objective.freezing import without_frozen
+
+
+def is_frozen(path: KeyPath, patterns: tuple[str, ...]) -> bool:
+    """Return True if one of the patterns matches the path of a parameter."""
+    return any(matches(pattern, path_names(path)) for pattern in patterns)
+
+
+def check_freeze(config: TrainConfig, policy: Policy) -> None:
+    """Refuse patterns that match no parameter of the policy, or all of them.
+
+    Args:
+        config: the settings.
+        policy: the model.
+
+    Raises:
+        InputError: the patterns match none or all of the parameters, or an adapter is trained.
+    """
+    patterns = config.optimization.freeze
+    if not patterns:
+        return
+    if config.adapter.rank is not None:
+        raise InputError(
+            "freeze cannot apply if lora_rank is set, because the full model is frozen under its adapter; choose the matrices "
+            "to adapt with lora_targets."
+        )
+    key = jax.random.key(config.run.seed)
+    shapes = jax.eval_shape(policy.init, key) if policy.shapes is None else policy.shapes()
+    paths = [path_names(path) for path, _ in tree_leaves_with_path(shapes)]
+    if len(selected(patterns, paths, setting="freeze")) == len(paths):
+        raise InputError(
+            f"freeze={' '.join(patterns)} matches every parameter, so nothing could be learned; leave some out."
+        )
+
+
+def with_frozen(policy: Policy, patterns: tuple[str, ...]) -> Policy:
+    """Return the policy with gradients stopped at the parameters that the patterns match.
+
+    Args:
+        policy: the model.
+        patterns: patterns of the frozen parameters; if empty, the policy is returned unchanged.
+    """
+    if not patterns:
+        return policy
+    score, features, supervised = _with_frozen(policy.score, policy.features, policy.supervised_score, patterns)
+    return policy._replace(score=score, features=features, supervised_score=supervised)
+
+
+@shared
+def _with_frozen(
+    score_of: Callable[[Params, Packed, float], Scores],
+    features_of: Callable[[Params, Packed], Features] | None,
+    supervised_of: Callable[[Params, Packed, float], Scores] | None,
+    patterns: tuple[str, ...],
+) -> tuple[Callable, Callable | None, Callable | None]:
+    """Wrap the score, features and supervised score; not the full policy, because its `init` may hold parameters, which would
+    then stay in memory."""
+
+    def stopped(params: Params) -> Params:
+        return tree_map_with_path(
+            lambda path, leaf: jax.lax.stop_gradient(leaf) if is_frozen(path, patterns) else leaf, params
+        )
+
+    def score(params: Params, packed: Packed, temperature: float) -> Scores:
+        return score_of(stopped(params), packed, temperature)
+
+    def features(params: Params, packed: Packed) -> Features:
+        return required(features_of, "policy.features")(stopped(params), packed)
+
+    def supervised(params: Params, packed: Packed, temperature: float) -> Scores:
+        return required(supervised_of, "policy.supervised_score")(stopped(params), packed, temperature)
+
+    return score, None if features_of is None else features, None if supervised_of is None else supervised
+
+
+@shared
+def without_frozen(optimizer: optax.GradientTransformation, patterns: tuple[str, ...]) -> optax.GradientTransformation:
+    """Return an optimizer that does not change the parameters that the patterns match, and has no state for them.
+
+    Args:
+        optimizer: optimizer of the other parameters.
+        patterns: patterns of the frozen parameters; if empty, the optimizer is returned unchanged.
+    """
+    if not patterns:
+        return optimizer
+
+    def labels(params: PyTree[Array]) -> PyTree[str]:
+        return tree_map_with_path(lambda path, _: "frozen" if is_frozen(path, patterns) else "trained", params)
+
+    return optax.multi_transform({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
 
 
 @shared
 def constant_schedule(peak: float, warmup: int) -> optax.Schedule:
-    """Rise linearly to `peak` over `warmup` updates (the first is not 0), then stay."""
+    """Rise linearly to `peak` over `warmup` updates (the first is not 0), then stay constant."""
     return optax.schedules.linear_schedule(peak / (warmup + 1), peak, warmup)
 
 
 @shared
 def cosine_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
-    """Rise linearly to `peak` over `warmup` updates (the first is not 0), then fall to a tenth of it at `total` on a cosine."""
+    """Rise linearly to `peak` over `warmup` updates (the first is not 0), then fall to a tenth of it at `total`, along a cosine."""
     fall = optax.schedules.cosine_decay_schedule(peak, max(total - warmup, 1), alpha=0.1)
     return optax.schedules.join_schedules([constant_schedule(peak, warmup), fall], [warmup])
 
 
 @shared
+def decay_to_zero(peak: float, warmup: int, total: int, *, shape: str) -> optax.Schedule:
+    """Rise linearly to `peak` over `warmup` updates, then fall to 0 after `total`, linearly or along half a cosine wave.
+
+    The warm-up takes at most half of the updates, so that a short run reaches the peak.
+    """
+    warmup = min(warmup, total // 2)
+    updates = max(total - warmup, 1)
+    falls = {
+        "linear": optax.schedules.linear_schedule(peak, 0.0, updates),
+        "cosine": optax.schedules.cosine_decay_schedule(peak, updates),
+    }
+    return optax.schedules.join_schedules([constant_schedule(peak, warmup), falls[shape]], [warmup])
+
+
+@shared
 def falling_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
-    """Rise linearly over `warmup` updates (the first is not 0) below a quarter of a cosine, which is 0 after `total` updates."""
+    """Multiply a linear rise over `warmup` updates (the first is not 0) by a quarter cosine that is 0 after `total` updates."""
     whole = max(total, warmup + 1) + 1
     return lambda count: warmup_cosine(jnp.asarray(count) + 1, peak=peak, warmup_steps=warmup + 1, total_steps=whole)
 
 
 SCHEDULES = MappingProxyType(
-    {"constant": lambda peak, warmup, total: constant_schedule(peak, warmup), "cosine": falling_schedule}
+    {
+        "constant": lambda peak, warmup, total: constant_schedule(peak, warmup),
+        "linear": partial(decay_to_zero, shape="linear"),
+        "cosine": partial(decay_to_zero, shape="cosine"),
+        "quarter_cosine": falling_schedule,
+    }
 )
-"""Name -> (peak, warm-up, all updates of the run) -> learning rate of each update."""
+"""Name -> (peak, warm-up, number of updates in the run) -> learning rate of each update."""
 
 
 def in_standard_promotion(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Make an optimiser run under JAX's standard dtype promotion, whichever promotion is set.
+    """Make an optimizer run under JAX's standard dtype promotion, whichever promotion is set.
 
-    Optax needs it: it raises decays to the power of an integer count.
+    Optax needs it, because it raises decays to the power of an integer count.
     """
 
     def init(params: Params) -> optax.OptState:
@@ -82,7 +195,7 @@ def adamw(
     max_grad_norm: float,
     moments_dtype: str = "float32",
 ) -> optax.GradientTransformation:
-    """Clip the gradient by its global norm, then apply AdamW. The state holds the learning rate of the last update.
+    """Clip the gradient by its global norm, then apply AdamW. The state contains the learning rate of the last update.
 
     Args:
         schedule: learning rate of each update.
@@ -101,7 +214,7 @@ def adamw(
 def _factored(
     learning_rate: float | Float[Array, ""], b1: float, weight_decay: float, moments_dtype: str
 ) -> optax.GradientTransformation:
-    """Adafactor's update without its learning rate relative to the parameters, with a first moment and decoupled weight decay."""
+    """Adafactor's update with a first moment and decoupled weight decay, and an absolute learning rate."""
     return optax.chain(
         optax.scale_by_factored_rms(),
         optax.clip_by_block_rms(1.0),
@@ -117,8 +230,8 @@ def factored(
 ) -> optax.GradientTransformation:
     """Clip the gradient by its global norm, then divide it by a factored second moment.
 
-    The second moment of a matrix whose two largest axes have at least 128 entries is the product of its means over each of them;
-    that of a smaller one is whole. See `adamw` for the arguments and for the learning rate in the state.
+    If the two largest axes of a matrix have at least 128 entries, its second moment is the product of its means over each of them;
+    smaller matrices have a full second moment. See `adamw` for the arguments and for the learning rate in the state.
 
     Source: Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235, algorithm 4 with the decay 1 - t^-0.8.
     """
@@ -128,7 +241,7 @@ def factored(
 
 
 def _matrices(params: Params) -> PyTree:
-    """Axes of each matrix of a layer that are multiplied with the input, for Muon; None for every other parameter."""
+    """Return the input and output axes of each layer's matrices, for Muon; None for all other parameters."""
 
     def axes(path: tuple, parameter: Array) -> optax.contrib.MuonDimensionNumbers | None:
         inputs = INPUT_AXES.get(path_names(path)[-1])
@@ -164,11 +277,11 @@ def muon(
     max_grad_norm: float,
     moments_dtype: str = "float32",
 ) -> optax.GradientTransformation:
-    """Clip the gradient by its global norm, then orthogonalise the momentum of each matrix of a layer.
+    """Clip the gradient by its global norm, then orthogonalize the momentum of each layer's matrices.
 
-    The momentum's decay is 0.95. An update of a matrix has about the root mean square of the learning rate, as Adam's have at most.
-    The other parameters (embedding, norms, biases, factors of an adapter, all of a policy with other names) have AdamW with
-    Nesterov's momentum. See `adamw` for the arguments and for the learning rate in the state.
+    The momentum's decay is 0.95. The root mean square of a matrix update is about the learning rate, which is the most that Adam's
+    can be. The other parameters (embedding, norms, biases, factors of an adapter, or all parameters of a policy with other names)
+    use AdamW with Nesterov momentum. See `adamw` for the arguments and for the learning rate in the state.
 
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks", https://kellerjordan.github.io/posts/muon;
     Liu et al. 2025, "Muon is scalable for LLM training", arXiv:2502.16982, equation 4 with 1 in place of 0.2.
@@ -179,7 +292,7 @@ def muon(
 
 
 def learning_rate_of(opt_state: optax.OptState) -> float | None:
-    """Learning rate of the last update; None if the optimiser's state does not hold it (see `optax.inject_hyperparams`).
+    """Return the learning rate of the last update; None if the optimizer's state does not contain it (`optax.inject_hyperparams`).
 
     Example:
         >>> import jax.numpy as jnp
@@ -190,13 +303,11 @@ def learning_rate_of(opt_state: optax.OptState) -> float | None:
     """
     found = [value for _, value in optax.tree.get_all_with_path(opt_state, "learning_rate")]
     rates = [float(value) for value in found if isinstance(value, jax.Array | np.ndarray | float)]
-    control = control_of(opt_state)
-    scale = 1.0 if control is None else float(control.update_scale)
-    return scale * rates[0] if len(rates) == 1 else None
+    return rates[0] if len(rates) == 1 else None
 
 
-def check_optimizer(optimizer: optax.GradientTransformation, params: Params) -> None:
-    """Refuse anything but an optimiser of these parameters.
+def check_optimizer(optimizer: optax.GradientTransformation, params: Params | PyTree[jax.ShapeDtypeStruct]) -> None:
+    """Refuse anything but an optimizer of these parameters.
 
     Raises:
         InputError: it is not an Optax transformation; `init` does not accept the parameters, or makes a state that cannot be
@@ -208,7 +319,7 @@ def check_optimizer(optimizer: optax.GradientTransformation, params: Params) -> 
         )
     try:
         state = jax.eval_shape(optimizer.init, params)
-    except Exception as error:  # an optimiser is user code, and may raise anything
+    except Exception as error:  # an optimizer is user code and may raise anything
         raise InputError(
             "optimizer.init: the state must be a pytree of arrays made from the policy's parameters, so that it can be saved and "
             f"restored; got {one_line(error):.200}"
@@ -234,17 +345,16 @@ def _trial(optimizer: optax.GradientTransformation) -> Callable[[Params, optax.O
 
 
 def policy_optimizer(config: TrainConfig) -> optax.GradientTransformation:
-    """The built-in optimiser of the policy in RL."""
+    """Return the built-in optimizer of the policy in RL."""
     optimization = config.optimization
     updates = _updates(optimization)
     make = SCHEDULES[optimization.schedule]
     schedule = make(optimization.learning_rate, optimization.learning_rate_warmup, updates)
-    optimizer = without_frozen(_shared(optimization, schedule), optimization.freeze)
-    return scale_updates(optimizer) if optimization.remedy == "controller" else optimizer
+    return without_frozen(_shared(optimization, schedule), optimization.freeze)
 
 
 def warm_start_optimizer(config: TrainConfig) -> optax.GradientTransformation:
-    """Optimiser of the policy in the warm start."""
+    """Return the optimizer of the policy in the warm start."""
     warm = config.warm_start
     schedule = cosine_schedule(warm.learning_rate, _short_warmup(config, warm.steps), warm.steps)
     if warm.optimizer == "muon":
@@ -255,37 +365,37 @@ def warm_start_optimizer(config: TrainConfig) -> optax.GradientTransformation:
 
 
 def critic_learning_rate(config: TrainConfig, algorithm: Algorithm) -> float:
-    """Peak learning rate of the critic in RL."""
+    """Return the peak learning rate of the critic in RL."""
     if config.critic.learning_rate is not None:
         return config.critic.learning_rate
     return config.optimization.learning_rate * required(algorithm.critic, "algorithm.critic").learning_rate_ratio
 
 
 def critic_optimizer(config: TrainConfig, algorithm: Algorithm) -> optax.GradientTransformation:
-    """Optimiser of the critic in RL."""
+    """Return the optimizer of the critic in RL."""
     peak = critic_learning_rate(config, algorithm)
     return _shared(config.optimization, constant_schedule(peak, _short_warmup(config, _updates(config.optimization))))
 
 
 def pretraining_optimizer(config: TrainConfig, algorithm: Algorithm, updates: int) -> optax.GradientTransformation:
-    """Optimiser of the critic in value pretraining, which makes `updates` updates; RL continues with its state."""
+    """Return the optimizer of the critic in value pretraining, which makes `updates` updates; RL continues with its state."""
     own = config.critic.pretraining_learning_rate
     peak = critic_learning_rate(config, algorithm) if own is None else own
     return _shared(config.optimization, cosine_schedule(peak, _short_warmup(config, updates), updates))
 
 
 def _updates(optimization: OptimizationConfig) -> int:
-    """Planned updates of the policy in RL."""
+    """Return the planned number of policy updates in RL."""
     return optimization.steps * optimization.minibatches * optimization.passes
 
 
 def _short_warmup(config: TrainConfig, updates: int) -> int:
-    """Warm-up of a critic, or of a phase before RL: the policy's, but at most a tenth of the updates, or 10 of them."""
+    """Return the warm-up of a critic, or of a phase before RL: the policy's, but at most max(10, a tenth of the updates)."""
     return min(config.optimization.learning_rate_warmup, max(10, updates // 10))
 
 
 def _of_all_phases(config: OptimizationConfig) -> dict[str, Any]:
-    """The settings that the optimisers of all phases share."""
+    """Return the settings that the optimizers of all phases share."""
     return {
         "b1": config.adam_b1,
         "weight_decay": config.weight_decay,
@@ -295,7 +405,7 @@ def _of_all_phases(config: OptimizationConfig) -> dict[str, Any]:
 
 
 def _shared(config: OptimizationConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """The optimiser with the settings that all phases share."""
+    """Return the optimizer with the settings that all phases share."""
     settings = _of_all_phases(config)
     return (
         factored(schedule, **settings)

@@ -1,4 +1,4 @@
-"""Parts that a run is built of: policy, model folder, tokenizer, adapter, problems and reward, and the user's own (`seams`)."""
+"""The parts of a run: policy, model folder, tokenizer, adapter, problems and reward, and the user's own parts (`seams`)."""
 
 from rljax.lazy import lazy_names
 

@@ -1,6 +1,7 @@
-"""Training of a low-rank adapter: its base, its first factors, and the check that a run meets the same base again."""
+"""Training of a low-rank adapter: its base, its initial factors, and the check that a resumed run uses the same base model."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -12,29 +13,30 @@ from jax.sharding import Mesh
 from jax.tree_util import tree_leaves_with_path, tree_map_with_path
 from jaxtyping import PyTree
 
+from rljax.data.tokenizer import holds_tokenizer
 from rljax.data.tokenizer_files import save_tokenizer_files
 from rljax.errors import InputError
 from rljax.models import Params, Policy
 from rljax.models.adapters import Adapter, Base, adapted_paths, fingerprint, init_adapter, whole
 from rljax.models.axes import INPUT_AXES
 from rljax.models.huggingface import locate, read_config
-from rljax.models.peft_folder import save_adapter
+from rljax.models.peft_folder import ADAPTER_CONFIG, load_adapter, read_adapter_config, save_adapter
 from rljax.models.quantization import check_blocks, matrix_shapes, quantized_params
-from rljax.parallel import fetch, on_first, policy_shardings, put, replicated
+from rljax.parallel import fetch, on_first, policy_shardings, put, replicated, with_places
 from rljax.parallel.mesh import path_names
-from rljax.records import documented, required
+from rljax.records import required
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import TrainConfig
 from rljax.training.parts.model_folder import Companions
 
 BASE = "base_fingerprint"
-"""Entry of a run's config.json: by it the base is recognised."""
+"""Entry of a run's config.json that identifies the base."""
 
 
 @partial(jax.jit, static_argnames="dtype")
 def _whole(base: Base, params: Params | None, *, dtype: str | None) -> Params:
-    """All parameters; the matrices of the layers in a type, if one is chosen."""
+    """Return all parameters, with the matrices of the layers converted to a dtype if one is chosen."""
     found = whole(base, params)
     if dtype is None:
         return found
@@ -45,27 +47,34 @@ _sizes = jax.jit(partial(jax.tree.map, lambda leaf: jnp.abs(leaf).mean()))
 
 
 def merge_adapter(base: Base | None, params: Params | None, config: TrainConfig, *, mesh: Mesh, policy: Policy) -> Params:
-    """Parameters that the policy computes with, on the mesh: an adapter is merged into a copy of its base.
+    """Return the parameters that the policy computes with, on the mesh: an adapter is merged into a copy of its base.
 
     Args:
-        base: below the adapter; None: `params` are all parameters already.
-        params: that are trained; None is an adapter that changes nothing.
-        config: the settings. In a copy of a quantized base, the matrices have the type of the products.
+        base: the frozen model under the adapter; None if `params` are all parameters.
+        params: the trained parameters; None stands for an adapter that changes nothing.
+        config: the settings. In a copy of a quantized base, the matrices have the dtype of the matrix products.
         mesh: the devices.
-        policy: whose parameters they are.
+        policy: the policy that the parameters belong to.
     """
-    is_quantized = config.adapter.quantize is not None
-    if base is None or (params is None and not is_quantized):
-        return whole(base, params)
-    found = _whole(base, params, dtype=config.model.dtype if is_quantized else None)
+    found = merged(base, params, config)
+    if base is None or (params is None and config.adapter.quantize is None):
+        return found
     return put(found, policy_shardings(mesh, found, found, policy.partition))
 
 
+def merged(base: Base | None, params: Params | None, config: TrainConfig) -> Params:
+    """Merge as `merge_adapter` does, without placing the arrays; also works with shapes, under `jax.eval_shape`."""
+    is_quantized = config.adapter.quantize is not None
+    if base is None or (params is None and not is_quantized):
+        return whole(base, params)
+    return _whole(base, params, dtype=config.model.dtype if is_quantized else None)
+
+
 def base_shapes(config: TrainConfig, policy: Policy, mesh: Mesh) -> PyTree[jax.ShapeDtypeStruct]:
-    """Shapes of the parameters below the adapter, with quantized matrices where the settings ask for them.
+    """Return the shapes of the parameters under the adapter, with quantized matrices if the settings ask for them.
 
     Raises:
-        InputError: a matrix has no blocks, or the mesh cannot share them.
+        InputError: a matrix cannot be divided into blocks, or its blocks cannot be sharded over the mesh.
     """
     shapes, kind = required(policy.shapes, "policy.shapes")(), config.adapter.quantize
     if kind is None:
@@ -76,7 +85,7 @@ def base_shapes(config: TrainConfig, policy: Policy, mesh: Mesh) -> PyTree[jax.S
 
 
 def make_base(config: TrainConfig, policy: Policy, mesh: Mesh, *, is_own: bool) -> Base | None:
-    """Load or draw the model below the adapter; None if the settings have no adapter.
+    """Load or initialize the model under the adapter; None if the settings have no adapter.
 
     Args:
         config: the settings.
@@ -92,7 +101,7 @@ def make_base(config: TrainConfig, policy: Policy, mesh: Mesh, *, is_own: bool) 
         return None
     if is_own:
         raise InputError(
-            f"lora_rank={adapter.rank} adapts the built-in transformer, and this run has a policy of its own; leave it out, and "
+            f"lora_rank={adapter.rank} adapts the built-in transformer, but this run has its own policy; leave it out, and "
             "train an adapter inside your policy."
         )
     adapted_paths(required(policy.shapes, "policy.shapes")(), adapter.targets)
@@ -105,17 +114,48 @@ def make_base(config: TrainConfig, policy: Policy, mesh: Mesh, *, is_own: bool) 
     return Base(put(params, places), put(np.asarray(adapter.alpha / adapter.rank, np.float32), replicated(mesh)))
 
 
+def with_stored_adapter(config: TrainConfig) -> TrainConfig:
+    """Return settings that continue the adapter in the model's folder, if the folder has an adapter and no model.
+
+    Raises:
+        InputError: the adapter cannot be read, or the settings ask for another rank.
+    """
+    path = None if config.model.path is None else Path(config.model.path).expanduser()
+    if path is None or not (path / ADAPTER_CONFIG).is_file() or (path / "config.json").is_file():
+        return config
+    stored = read_adapter_config(path)
+    if config.adapter.rank not in (None, stored.rank):
+        raise InputError(
+            f"lora_rank is {config.adapter.rank}, but the adapter in {str(path)!r} has {stored.rank}; leave it out."
+        )
+    factors = load_adapter(path, read_config(locate(stored.base)))
+    targets = tuple(
+        "/".join(path_names(place[:-1])) for place, _ in tree_leaves_with_path(factors) if place[-1].name == "a"
+    )
+    tokenizer = str(path) if config.model.tokenizer is None and holds_tokenizer(path) else config.model.tokenizer
+    adapter = replace(config.adapter, rank=stored.rank, alpha=float(stored.alpha), targets=targets, start=str(path))
+    return replace(config, model=replace(config.model, path=stored.base, tokenizer=tokenizer), adapter=adapter)
+
+
 def first_adapter(config: TrainConfig, base: Base) -> Adapter:
-    """Adapter that changes nothing yet."""
+    """Return the adapter that training begins with: a stored one, or one that does not change anything yet."""
+    if config.adapter.start is None:
+        return fresh_adapter(config, base)
+    shape = read_config(locate(required(config.model.path, "model")))
+    return jax.tree.map(jnp.asarray, load_adapter(Path(config.adapter.start), shape))
+
+
+def fresh_adapter(config: TrainConfig, base: Base) -> Adapter:
+    """Make an adapter that does not change anything yet."""
     rank, key = required(config.adapter.rank, "lora_rank"), jax.random.key(config.run.seed)
     return init_adapter(jax.random.fold_in(key, 2), matrix_shapes(base.params), rank=rank, targets=config.adapter.targets)
 
 
 def base_entry(config: TrainConfig, base: Base | None) -> dict[str, str]:
-    """Entry of config.json about the base; empty without an adapter. All processes call it together.
+    """Return the entry of config.json that identifies the base; empty without an adapter. All processes call it together.
 
-    Random weights are recognised by their shapes, by the mean of their absolute values to three digits, and by what is drawn from
-    their seed in whole numbers: another kind of device may round the weights themselves in another way.
+    Random weights are identified by their shapes, by the mean of their absolute values to three digits, and by random integers
+    from their seed, because another kind of device may round the weights themselves differently.
     """
     if base is None:
         return {}
@@ -132,8 +172,8 @@ def check_base(run: RunFolder, now: Mapping[str, str]) -> None:
     """Refuse a run whose adapter was trained on another base than its settings name now.
 
     Args:
-        run: its folder.
-        now: the entry of the base now.
+        run: folder of the run.
+        now: the current entry of the base.
 
     Raises:
         InputError: the fingerprints differ.
@@ -141,20 +181,19 @@ def check_base(run: RunFolder, now: Mapping[str, str]) -> None:
     saved = {name: run.config[name] for name in (BASE,) if name in run.config}
     if saved != now:
         raise InputError(
-            f"The adapter in {str(run.path)!r} was trained on another base: the fingerprint of its base is {saved.get(BASE)}, and "
-            f"the model of its settings has {now.get(BASE)}. The factors mean nothing for other weights; put back the model "
+            f"The adapter in {str(run.path)!r} was trained on another base: the fingerprint of its base is {saved.get(BASE)}, but "
+            f"the model of its settings has {now.get(BASE)}. The factors are meaningless for other weights; restore the model "
             "that the run was started from."
         )
 
 
-@documented
 class OpenAdapter(NamedTuple):
     """An adapter from a run, with its base."""
 
     base: Base
-    """The model below it."""
+    """The frozen model under the adapter."""
     params: Adapter
-    """Its factors, on the mesh."""
+    """Factors of the adapter, on the mesh."""
 
 
 def open_adapter(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder, which: str) -> OpenAdapter:
@@ -164,32 +203,31 @@ def open_adapter(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder
         config: settings of the run.
         policy: the model.
         mesh: the devices.
-        run: its folder.
+        run: folder of the run.
         which: "best" or "last" checkpoint.
 
     Raises:
-        InputError: the base cannot be loaded or is another one, or the checkpoint cannot be read.
+        InputError: the base cannot be loaded or differs, or the checkpoint cannot be read.
     """
     base = required(make_base(config, policy, mesh, is_own=False), "lora_rank")
     check_base(run, base_entry(config, base))
-    like = jax.eval_shape(partial(first_adapter, config, base))
+    like = jax.eval_shape(partial(fresh_adapter, config, base))
     places = policy_shardings(mesh, like, like, policy.partition)
-    like = jax.tree.map(lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), like, places)
-    return OpenAdapter(base, checkpoints.restore_params(run.checkpoints / which, like))
+    return OpenAdapter(base, checkpoints.restore_params(run.checkpoints / which, with_places(like, places)))
 
 
 def check_alone(config: TrainConfig, dtype: str | None) -> None:
-    """Refuse to write an adapter alone where there is none, its base is in no folder, or a type is chosen.
+    """Refuse to write an adapter alone if there is none, if its base is in no folder, or if a dtype is chosen.
 
     Args:
         config: settings of the run.
-        dtype: type of the weights that was chosen, if any.
+        dtype: chosen dtype of the weights, if any.
 
     Raises:
         InputError: the message says what to do.
     """
     if config.adapter.rank is None:
-        raise InputError("this run trained the whole model, so it has no adapter; leave --adapter out.")
+        raise InputError("this run trained the full model, so it has no adapter; leave --adapter out.")
     if config.model.path is None:
         raise InputError(
             "this run's adapter changes a model that began with random weights, which are in no folder that `peft` could open; "
@@ -200,13 +238,13 @@ def check_alone(config: TrainConfig, dtype: str | None) -> None:
 
 
 def write_adapter(folder: Path, config: TrainConfig, adapter: Adapter, beside: Companions) -> None:
-    """Write an adapter alone, with the tokenizer beside it; all processes call it, and the first one writes.
+    """Write only an adapter and the tokenizer; all processes call it, and the first one writes.
 
     Args:
-        folder: of the adapter.
+        folder: folder of the adapter.
         config: settings of its run.
-        adapter: its factors, on the mesh.
-        beside: what stands beside the weights.
+        adapter: factors of the adapter, on the mesh.
+        beside: files and settings that accompany the weights.
     """
     host, path = fetch(adapter), required(config.model.path, "model")
     shape = read_config(locate(path))

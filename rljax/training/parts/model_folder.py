@@ -1,4 +1,4 @@
-"""Write models so that other programs open them: weights, tokenizer, chat template and sampling defaults in one folder."""
+"""Write models that other programs can open: weights, tokenizer, chat template and sampling defaults in one folder."""
 
 import os
 import secrets
@@ -14,27 +14,25 @@ from rljax.models import Params, Policy, ValueFunction
 from rljax.models.huggingface import locate
 from rljax.models.model_folder import DEFAULT_SHARD_BYTES, GENERATION, read_json, with_token_ids, write_json, write_model
 from rljax.parallel import fetch, fetch_once, is_first, on_first, together
-from rljax.records import documented
 from rljax.training.config import SamplingConfig, TrainConfig
 from rljax.training.parts.tokenizer import all_ends
 
 
-@documented
 class Companions(NamedTuple):
-    """Files and settings beside the weights in a model's folder."""
+    """Files and settings that accompany the weights in a model's folder."""
 
     tokenizer: Tokenizer
     """Tokenizer of the model."""
     source: Path | None
-    """Folder of the checkpoint that the model was trained from, if any; its generation_config.json is kept."""
+    """Folder of the model that training started from, if any; its generation_config.json is kept."""
     sampling: SamplingConfig | None
-    """How responses were drawn in training: the defaults of `generate` where the source has none."""
+    """Sampling settings of training, which become the defaults of `generate` if the source has none."""
     ends: tuple[int, ...] = ()
-    """Tokens that end a response, besides the tokenizer's end token."""
+    """Tokens that end a response, in addition to the tokenizer's end token."""
 
 
 def companions(config: TrainConfig, tokenizer: Tokenizer) -> Companions:
-    """Files and settings beside the weights of a run's models."""
+    """Return the files and settings that accompany the weights of a run's models."""
     source = None if config.model.path is None else locate(config.model.path)
     return Companions(tokenizer, source, config.sampling, all_ends(config.model, tokenizer, config.sampling.stop_ids))
 
@@ -51,12 +49,12 @@ def save_model(
     """Write weights tensor by tensor, with tokenizer and generation_config.json; all processes call it, the first one writes.
 
     Args:
-        folder: of the model.
-        model: the policy, or the critic. One without `contents` writes its own folder, whole, and nothing beside it.
-        params: its parameters, as they lie on the mesh.
-        beside: what stands beside the weights.
-        dtype: type of the weights; None: that of the checkpoint.
-        max_shard_bytes: largest file of weights.
+        folder: folder of the model.
+        model: the policy or the critic. A model without `contents` writes its own complete folder, and nothing is added to it.
+        params: parameters of the model, on the mesh.
+        beside: files and settings that accompany the weights.
+        dtype: type of the weights; None for the type in the checkpoint.
+        max_shard_bytes: largest size of a weight file.
 
     Raises:
         InputError: the type is unknown, or the model writes its own folder and a type is chosen.
@@ -82,7 +80,7 @@ def write_companions(folder: Path, beside: Companions, *, is_policy: bool = True
 
 
 def generation_config(beside: Companions) -> dict[str, Any]:
-    """Contents of generation_config.json: the source's, else the token ids and the sampling of the training.
+    """Return the contents of generation_config.json: the source's, else the token ids and sampling settings of training.
 
     Args:
         beside: tokenizer, source and sampling.
@@ -115,9 +113,9 @@ def _with_token_ids(raw: Mapping[str, Any], beside: Companions) -> dict[str, Any
 
 
 def atomically(folder: Path, write: Callable[[Path], None]) -> None:
-    """Have a folder written beside its place and then moved there, so that it is complete or absent; all processes call it.
+    """Write a folder under a temporary name and then rename it, so that it is complete or absent; all processes call it.
 
-    A folder that lies there already is moved aside first, and deleted when the new one is in its place.
+    An existing folder is renamed first, and deleted once the new one is in its place.
     """
     part, old = (folder.with_name(f".unfinished-{folder.name}-{secrets.token_hex(4)}") for _ in range(2))
 

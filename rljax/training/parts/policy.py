@@ -1,4 +1,4 @@
-"""The policy of a run: the one that was passed, or the built-in one with the shape and the parts that the settings choose."""
+"""The policy of a run: the user's, or the built-in one with the shape and parts that the settings choose."""
 
 from jax.sharding import Mesh
 
@@ -6,17 +6,14 @@ from rljax.data.images import PATTERNS, patch_counts
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 from rljax.models import Policy, TransformerConfig, transformer_policy
-from rljax.models.calculator import calculator_of
 from rljax.models.huggingface import locate, read_config
-from rljax.models.patches import patch_policy, patches_of
-from rljax.models.symbolic import mixed_policy
 from rljax.records import required
 from rljax.training.config import ModelConfig, TrainConfig
 from rljax.training.parts.seams import Seams
 
 
 def make_shape(config: ModelConfig, vocab_size: int) -> TransformerConfig:
-    """Shape of the built-in transformer: that of the model folder, or that of the small transformer.
+    """Return the shape of the built-in transformer: the model folder's, or the small transformer's.
 
     Raises:
         InputError: the model folder cannot be found or read.
@@ -38,7 +35,7 @@ def make_shape(config: ModelConfig, vocab_size: int) -> TransformerConfig:
 
 
 def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy:
-    """Make the built-in policy; its parameters are loaded or initialised when `init` is called.
+    """Make the built-in policy; its parameters are loaded or initialized when `init` is called.
 
     Raises:
         InputError: a part of the model cannot read the tokens.
@@ -50,6 +47,9 @@ def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy
     policy = transformer_policy(shape, folder=folder, bos=bos, eos=eos, mesh=mesh, chunk=config.score_chunk)
     if config.calculator is None:
         return policy
+    from rljax.models.calculator import calculator_of  # noqa: PLC0415  few runs have a calculator
+    from rljax.models.symbolic import mixed_policy  # noqa: PLC0415  as above
+
     return mixed_policy(policy, calculator_of(tokenizer.encode, policy.vocab_size), share=config.calculator)
 
 
@@ -58,35 +58,37 @@ def image_policy(config: ModelConfig, tokenizer: Tokenizer, shape: TransformerCo
 
     Args:
         config: the settings; `images` is the size of an image.
-        tokenizer: of prompts and responses.
-        shape: of the transformer.
+        tokenizer: tokenizer of prompts and responses.
+        shape: shape of the transformer.
         mesh: the devices.
 
     Raises:
         InputError: a Braille character is not one token, or the mesh does not divide the transformer's axes.
     """
+    from rljax.models.patches import patch_policy, patches_of  # noqa: PLC0415  few runs read images
+
     rows, columns = patch_counts(*required(config.images, "model.images"))
     patches = patches_of(tokenizer.encode, PATTERNS, rows=rows, columns=columns)
     return patch_policy(shape, patches, mesh=mesh, chunk=config.score_chunk)
 
 
 def chosen_policy(config: TrainConfig, seams: Seams, tokenizer: Tokenizer, mesh: Mesh) -> Policy:
-    """The policy that was passed, or the built-in one.
+    """Return the policy that was passed, or make the built-in one.
 
     Raises:
-        InputError: a setting of the built-in one cannot apply to the policy or the engine that was passed; or it cannot be made.
+        InputError: a setting cannot apply to the policy or engine that was passed; or the built-in policy cannot be made.
     """
     calculator = config.model.calculator
     if calculator is not None and seams.engine is not None:
         raise InputError(
-            f"calculator={calculator} mixes the policy with a calculator in the built-in engine and in the score, and an engine of "
-            "your own samples from the model alone; leave one of them out."
+            f"calculator={calculator} mixes the policy with a calculator in the built-in engine and in the score, but your own "
+            "engine samples from the model alone; leave one of them out."
         )
     if seams.policy is None:
         return make_policy(config.model, tokenizer, mesh)
     if calculator is not None:
         raise InputError(
-            f"calculator={calculator} mixes the built-in model with a calculator; for a policy of your own use "
+            f"calculator={calculator} mixes the built-in model with a calculator; for your own policy, use "
             "rljax.models.symbolic.mixed_policy, and leave the setting out."
         )
     return seams.policy

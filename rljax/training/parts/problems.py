@@ -1,4 +1,4 @@
-"""Generate the problems of a run, or read them from a dataset, and put them in an order."""
+"""Generate the problems of a run, or read them from a dataset, and order them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -6,15 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rljax.data.dataset import load_problems, read_problems
 from rljax.data.fault import Fault
 from rljax.data.images import check_whole_images, has_patch
 from rljax.data.length_batches import LengthStream
 from rljax.data.problem import Problem
 from rljax.data.prompts import PromptStream
-from rljax.data.stages import StagedStream
 from rljax.errors import InputError
-from rljax.records import documented, required
+from rljax.records import required
 from rljax.tasks import TaskConfig, task_name
 from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.training.config import ModelConfig, TrainConfig
@@ -24,9 +22,8 @@ COMPARING = frozenset({"exact", "math", "math_or_last_number", "gsm8k", "aime", 
 """Rewards that need a reference answer."""
 
 
-@documented
 class Problems(NamedTuple):
-    """Problems to train on and held-out ones; the two share no prompt."""
+    """Training problems and held-out problems, which share no prompt."""
 
     train: Sequence[Problem]
     """Problems to train on."""
@@ -35,7 +32,7 @@ class Problems(NamedTuple):
     faults: Sequence[Fault] = ()
     """Bad rows of the dataset."""
     omissions: Sequence[str] = ()
-    """Good rows that are not used: how many, and why."""
+    """Messages about good rows that are not used: how many, and why."""
 
 
 def generate_problems(task: TaskConfig, heldout: int, *, seed: int) -> Problems:
@@ -50,8 +47,8 @@ def make_problems(
 
     Args:
         config: the settings.
-        rows: the rows of the dataset, where they were passed to `train`.
-        needs_answers: whether the reward of the settings judges, which may compare with reference answers.
+        rows: the rows of the dataset, if they were passed to `train`.
+        needs_answers: whether the reward of the settings is used, which may compare with reference answers.
 
     Raises:
         InputError: the dataset cannot be used.
@@ -59,6 +56,8 @@ def make_problems(
     data, task = config.data, config.generated_task
     if task is not None:
         return generate_problems(task, data.heldout_problems, seed=config.run.seed)
+    from rljax.data.dataset import read_problems  # noqa: PLC0415  a generated task reads no file
+
     options = {
         "prompt_column": data.prompt_column,
         "answer_column": data.answer_column,
@@ -66,7 +65,8 @@ def make_problems(
         "on_error": data.on_error,
     }
     loaded = read_problems(required(data.dataset, "config.data.dataset") if rows is None else rows, **options)
-    comparing = [name for name in config.reward.names if name.removeprefix("brier:") in COMPARING] if needs_answers else []
+    judges = config.reward.names if needs_answers and config.reward.environment is None else ()
+    comparing = [name for name in judges if name.removeprefix("brier:") in COMPARING]
     if comparing and not any(problem.answer for problem in loaded.problems):
         raise InputError(
             f"The reward {comparing[0]!r} compares with reference answers, but no problem of {data.dataset!r} has one; "
@@ -75,7 +75,13 @@ def make_problems(
     if data.heldout_dataset is None:
         train, heldout = split_heldout(loaded.problems, data.heldout_problems, seed=config.run.seed)
         copies = len(loaded.problems) - len(train) - len(heldout)
-        return Problems(train, heldout, loaded.faults, omission(copies, "they repeat held-out prompts"))
+        omissions = omission(copies, "they repeat held-out prompts")
+        if len(heldout) < data.heldout_problems:
+            omissions.append(
+                f"{len(heldout)} problems are held out, a tenth of the prompts, and not heldout_problems={data.heldout_problems}; "
+                "more can be held out with --heldout-dataset"
+            )
+        return Problems(train, heldout, loaded.faults, omissions)
     separate = read_problems(data.heldout_dataset, split="test", **options)
     heldout = separate.problems[: data.heldout_problems]
     prompts = {problem.prompt for problem in heldout}
@@ -93,7 +99,7 @@ def make_problems(
 
 
 def omission(count: int, reason: str) -> list[str]:
-    """Say how many rows are left out, and why; nothing for none.
+    """Say how many rows are left out, and why; empty if there are none.
 
     Example:
         >>> omission(7, "they repeat held-out prompts"), omission(0, "")
@@ -127,9 +133,11 @@ def make_stream(config: TrainConfig, problems: Sequence[Problem]) -> PromptStrea
     if task is not None and stages is not None:
         if weights is not None:
             raise InputError(
-                f"length_weights={weights} draws prompts by length, and the task {task_name(task)} decides their order itself; "
+                f"length_weights={weights} samples prompts by length, but the task {task_name(task)} decides their order itself; "
                 "leave length_weights out."
             )
+        from rljax.data.stages import StagedStream  # noqa: PLC0415  one task has stages
+
         return StagedStream(places, stages.places, prompts=stages.prompts, seed=seed)
     if weights is None:
         return PromptStream(places, seed=seed)
@@ -138,58 +146,32 @@ def make_stream(config: TrainConfig, problems: Sequence[Problem]) -> PromptStrea
     return LengthStream(places, [len(text) for text in texts], weights=weights, seed=seed)
 
 
-def _is_run(folder: Path) -> bool:
-    """True for the folder of a run; a model's folder has a config.json too."""
+def is_run(folder: Path) -> bool:
+    """Return True for the folder of a run; a model's folder also has a config.json."""
     return (folder / CONFIG).is_file() and RunFolder(folder, {}).checkpoints.is_dir()
 
 
 def training_problems(run: Path | None, source: str | Path, *, flag: str = "--dataset") -> Sequence[Problem]:
-    """The problems that an earlier run was trained on.
+    """Return the problems that an earlier run was trained on.
 
     Args:
-        run: its folder; None if there is no run.
-        source: its name in errors.
-        flag: what else names problems.
+        run: folder of the run; None if there is no run.
+        source: name of the run in error messages.
+        flag: another flag that can name problems.
 
     Raises:
-        InputError: there is no run, it got its problems from Python, or they cannot be read again.
+        InputError: there is no run, its problems were passed from Python, or they cannot be read again.
     """
     if run is None:
-        raise InputError(f"{str(source)!r} is not the folder of a run, so its problems are unknown; give them with {flag}.")
+        raise InputError(f"{str(source)!r} is not the folder of a run, so its problems are unknown; pass them with {flag}.")
     config, parts = saved_settings(RunFolder.open(run).config)
     if {"problems", "dataset"} & set(parts):
-        raise InputError(f"the run {str(source)!r} got its problems from Python; give a dataset with {flag}.")
+        raise InputError(f"the problems of the run {str(source)!r} were passed from Python; pass a dataset with {flag}.")
     return make_problems(config, needs_answers=not {"reward", "environment"} & set(parts)).train
 
 
-def anchor_problems(config: TrainConfig, *, most: int) -> list[Problem]:
-    """Some of the problems that an anchored policy is to keep solving: those to train on, of an earlier run or of a dataset.
-
-    Args:
-        config: the settings; without a source, the earlier run is that whose folder the model lies in.
-        most: largest number of problems; more are drawn from.
-
-    Raises:
-        InputError: there is no source, it cannot be read, or the run got its problems from Python.
-    """
-    data, source, model = config.data, config.algorithm.anchor_problems, config.model.path
-    if source is None and model is not None and _is_run(Path(model).parent):
-        source = str(Path(model).parent)
-    if source is None:
-        raise InputError(
-            f"anchor={config.algorithm.anchor}: the problems that the policy is to keep solving are unknown, because its model "
-            "is not in the folder of a run; name that run, or a dataset, with --anchor-problems."
-        )
-    if _is_run(Path(source)):
-        problems = training_problems(Path(source), source, flag="--anchor-problems")
-    else:
-        problems = load_problems(source, prompt_column=data.prompt_column, answer_column=data.answer_column)
-    chosen = np.random.default_rng(config.run.seed).permutation(len(problems))[:most]
-    return [problems[index] for index in chosen]
-
-
 def problems_of_run(config: TrainConfig, seams: Seams) -> Problems:
-    """Problems of a run: those that were passed, those of rows that were passed, or those of the settings."""
+    """Return the problems of a run: problems that were passed, problems from rows that were passed, or those of the settings."""
     if seams.problems is not None:
         return Problems(*seams.problems)
     needs_answers = seams.reward is None and seams.environment is None
@@ -197,10 +179,10 @@ def problems_of_run(config: TrainConfig, seams: Seams) -> Problems:
 
 
 def check_images(config: ModelConfig, problems: Sequence[Problem]) -> None:
-    """Refuse problems with a part of an image in the prompt, or a patch in the demonstration; without `images` there is no check.
+    """Refuse problems with an incomplete image in the prompt, or a patch in the demonstration; without `images`, check nothing.
 
     Raises:
-        InputError: the message shows the text.
+        InputError: a problem has one; the message shows the text.
     """
     if config.images is None:
         return

@@ -1,4 +1,4 @@
-"""The reward that the settings choose, that of reasoning steps, and how many groups are judged at a time."""
+"""The reward and the step reward that the settings choose, and how many groups are judged at a time."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,35 +7,80 @@ from jax.sharding import Mesh
 
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
-from rljax.preference.reward_model import PREFIX, reward_of_model
-from rljax.rewards import resolve
+from rljax.importing import is_own
+from rljax.preference.note import PREFIX
+from rljax.rewards import BY_NAME, MADE_OF, RUN_PROGRAMS, resolve
 from rljax.rewards.protocol import combine, needs_all_hosts
 from rljax.rewards.steps import STEP_REWARDS
 from rljax.rollout import RolloutWorker
+from rljax.tracking.starts import digest_of_parts
 from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import Problems
+
+NO_CODE = (*MADE_OF, PREFIX.removesuffix(":"))
+"""Families of rewards that are built from a file without executing it."""
 
 
 def make_reward(config: TrainConfig, mesh: Mesh, problems: Problems) -> Callable:
     """Find the rewards by their names, and combine them if there are several; `model:FOLDER` is a reward model.
 
     Raises:
-        InputError: there is no such reward, or no such model, or the weights do not match the rewards.
+        InputError: there is no such reward or model, the weights do not match the rewards, or a reward that runs programs finds no
+            tests.
     """
     everything = [*problems.train, *problems.heldout]
     chats = {problem.prompt: problem.messages for problem in everything if problem.messages is not None}
 
     def part(name: str) -> Callable:
         if name.startswith(PREFIX):
+            from rljax.preference.reward_model import reward_of_model  # noqa: PLC0415  most runs have no reward model
+
             folder = name.removeprefix(PREFIX)
             return reward_of_model(folder, mesh, chat=config.model.chat, chats=chats, dtype=config.model.dtype)
         return resolve(name)
 
+    tests = {"tests", "test", "stdin"}
+    for name in {*config.reward.names} & {*RUN_PROGRAMS}:
+        if everything and not any(tests & problem.columns.keys() for problem in everything):
+            raise InputError(
+                f"the reward {name} found no tests in any of {len(everything)} rows, so no program would get a verdict; it reads "
+                "the columns `tests` (assertions), `test` with `entry_point`, or `stdin` with `stdout`. Rename your columns, or "
+                "choose another --reward."
+            )
     return combine([part(name) for name in config.reward.names], config.reward.weights, config.reward.combine)
 
 
+def digest_of_reward(config: TrainConfig, passed: Callable | Sequence[Callable | str] | None) -> str | None:
+    """Return a digest of the rewards' sources: the rewards passed to `train`, else those that the settings name."""
+    several = [passed] if callable(passed) or isinstance(passed, str) else passed
+    return digest_of_parts(config.reward.names if several is None else several, BY_NAME)
+
+
+def code_of(config: TrainConfig) -> tuple[str, ...]:
+    """Return what judges a run and is code in a file or a module, which opening it executes: rewards and the environment.
+
+    Example:
+        >>> code_of(TrainConfig.flat(reward="exact,brier:mine.py:judge")), code_of(TrainConfig())
+        (('mine.py:judge',), ())
+    """
+    names = (name.removeprefix("brier:") for name in config.reward.names)
+    own = [name for name in names if name not in BY_NAME and name.partition(":")[0] not in NO_CODE and is_own(name)]
+    return (*own, *filter(is_own, [config.reward.environment or ""]))
+
+
+def code_of_training(config: TrainConfig) -> tuple[str, ...]:
+    """Return all parts of a run that are functions in a file or a module: its rewards, step reward and algorithm.
+
+    Example:
+        >>> code_of_training(TrainConfig.flat(reward="mine.py:judge", algorithm="mine.py:algorithm"))
+        ('mine.py:judge', 'mine.py:algorithm')
+    """
+    others = (config.reward.step_reward or "", config.algorithm.name)
+    return (*code_of(config), *filter(is_own, others))
+
+
 def own_reward(reward: Callable | Sequence[Callable | str], config: TrainConfig) -> Callable:
-    """Reward that was passed to `train`: a function, or several that are combined as the settings say.
+    """Build the reward from the one passed to `train`: a function, or several that are combined as the settings say.
 
     Raises:
         InputError: there is no such reward, or the weights do not match the rewards.
@@ -45,10 +90,10 @@ def own_reward(reward: Callable | Sequence[Callable | str], config: TrainConfig)
 
 
 def reward_groups(config: TrainConfig, worker: RolloutWorker) -> int | None:
-    """Groups in one call of the reward in training; None: all that are sampled together.
+    """Return the number of groups per call of the reward in training; None for all groups that are sampled together.
 
     Raises:
-        InputError: the reward cannot be called with a part of them.
+        InputError: the reward cannot be called with a part of the groups.
     """
     groups = config.reward.groups
     if groups is None:
@@ -57,8 +102,8 @@ def reward_groups(config: TrainConfig, worker: RolloutWorker) -> int | None:
         raise InputError(f"reward_groups={groups} applies to a reward; this run has an environment instead; leave it out.")
     if needs_all_hosts(worker.judge.reward):
         raise InputError(
-            f"reward_groups={groups} cuts what is judged into several calls, and a reward with the attribute `on_all_hosts`, such "
-            "as a reward model, has to see all of it; leave it out."
+            f"reward_groups={groups} splits what is judged into several calls, but a reward with the attribute `on_all_hosts`, "
+            "such as a reward model, has to see all of it; leave it out."
         )
     if jax.process_count() > 1:
         raise InputError(
@@ -71,10 +116,10 @@ def make_step_reward(algorithm: Algorithm, config: TrainConfig) -> Callable | No
     """Find the function that judges reasoning steps, if the algorithm learns from them.
 
     Raises:
-        InputError: there is none, it cannot be found, or the algorithm has no use for one.
+        InputError: the function is missing, cannot be found, or is not used by the algorithm.
     """
     name, step_reward = config.algorithm.name, config.reward.step_reward
-    if algorithm.step_advantage is None:
+    if not algorithm.needs("step_rewards"):
         if step_reward is not None:
             raise InputError(
                 f"{name} does not learn from steps, so step_reward={step_reward!r} cannot apply to it; leave it "
@@ -88,4 +133,13 @@ def make_step_reward(algorithm: Algorithm, config: TrainConfig) -> Callable | No
             f"{name} learns from the reward of each reasoning step; choose that reward with --step-reward "
             f"({', '.join(STEP_REWARDS)}, or your own as file.py:function)."
         )
-    return STEP_REWARDS[step_reward] if step_reward in STEP_REWARDS else resolve(step_reward)
+    return named_step_reward(step_reward)
+
+
+def named_step_reward(name: str) -> Callable:
+    """Return the step reward with this name, or load it from `file.py:function`.
+
+    Raises:
+        InputError: it cannot be found.
+    """
+    return STEP_REWARDS[name] if name in STEP_REWARDS else resolve(name)

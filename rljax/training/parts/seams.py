@@ -1,4 +1,4 @@
-"""Parts that a user can pass in place of the built-in ones, and the checks of these parts before anything is built."""
+"""Parts that a user can pass in place of the built-in ones, and checks of these parts before anything is built."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,28 +9,25 @@ from rljax.algorithms import Algorithm
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Policy
-from rljax.records import documented
 from rljax.rollout import Engine, Environment
 from rljax.rollout.environment import check_environment
 from rljax.rollout.request import check_engine
-from rljax.tracking.trackers import Tracker
 from rljax.training.config import TrainConfig
 
 
-@documented
 class Seams(NamedTuple):
     """Parts that a user passes in place of the built-in ones; None means the built-in one."""
 
     policy: Policy | None = None
     """The model."""
     engine: Engine | None = None
-    """Draws responses."""
+    """Samples responses."""
     environment: Environment | None = None
     """Answers the policy's turns, in place of a reward."""
     reward: Callable | Sequence[Callable | str] | None = None
     """Judges completions; several rewards are summed."""
     optimizer: optax.GradientTransformation | None = None
-    """The policy's optimiser in RL."""
+    """The policy's optimizer in RL."""
     algorithm: Algorithm | None = None
     """The algorithm, a record of functions."""
     problems: tuple[Sequence[Problem], Sequence[Problem]] | None = None
@@ -44,7 +41,7 @@ class Seams(NamedTuple):
 
 
 ROWS = "rows passed to train()"
-"""Name of the dataset in the settings of a run that got its rows."""
+"""Name of the dataset in the settings of a run whose rows were passed to `train`."""
 
 BUILT_IN = Seams()
 """Built-in parts only."""
@@ -54,7 +51,7 @@ def saved_settings(raw: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str, ...]
     """Read a run's config.json: the settings, and the names of the other arguments that were passed to `train`.
 
     Raises:
-        InputError: this version does not know a setting, or the names are not those of arguments.
+        InputError: this version does not know a setting, or a name is not the name of an argument.
     """
     settings = dict(raw)
     names = settings.pop("seams", ())
@@ -67,7 +64,7 @@ def saved_settings(raw: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str, ...]
 
 
 def check_seams(needed: Sequence[str], seams: Seams) -> None:
-    """Refuse to resume a run with fewer or more of these parts than were passed to `train` when it was started.
+    """Refuse to resume a run without exactly the parts that were passed to `train` when it was started.
 
     Raises:
         InputError: the message names the arguments.
@@ -110,27 +107,6 @@ def check_parts(seams: Seams) -> None:
         check_problems(seams.problems)
         if seams.dataset is not None:
             raise InputError("problems and dataset are two ways to pass problems; leave one of them out.")
-
-
-def check_trackers(trackers: Sequence[Tracker]) -> None:
-    """Refuse anything but a list of trackers.
-
-    Raises:
-        InputError: the argument is something else, or a tracker lacks a method; the message names the tracker.
-    """
-    if not isinstance(trackers, Sequence) or isinstance(trackers, str):
-        raise InputError(f"trackers: a list of trackers is needed; got {trackers!r:.80}.")
-    for place, tracker in enumerate(trackers):
-        if isinstance(tracker, type):
-            raise InputError(
-                f"trackers[{place}]: an object is needed; got the class {tracker.__qualname__}. Pass an instance."
-            )
-        missing = [name for name in ("log", "samples", "close") if not callable(getattr(tracker, name, None))]
-        if missing:
-            raise InputError(
-                f"trackers[{place}].{missing[0]}: a tracker must have the methods log(phase, step, metrics), samples(step, rows) "
-                f"and close(); got {tracker!r:.80} without {' and '.join(missing)}."
-            )
 
 
 def check_problems(problems: tuple[Sequence[Problem], Sequence[Problem]]) -> None:

@@ -1,21 +1,55 @@
-"""The tokenizer of a run, and the tokens that end a response: of the tokenizer, of the model's folder, and of the settings."""
+"""The tokenizer of a run, and the tokens that end a response, from the tokenizer, the model's folder and the settings."""
 
 from collections.abc import Sequence
 
-from rljax.data.tokenizer import IDS, IdTokenizer, Tokenizer, holds_tokenizer, load_tokenizer
+from rljax.data.tokenizer import (
+    IDS,
+    HuggingFaceTokenizer,
+    IdTokenizer,
+    Tokenizer,
+    holds_tokenizer,
+    load_tokenizer,
+    turn_end,
+)
 from rljax.errors import InputError
 from rljax.models.huggingface import locate, read_config
-from rljax.models.model_folder import end_tokens, read_json
+from rljax.models.model_folder import GENERATION, end_tokens, read_json
 from rljax.preference.note import folder_tokenizer, read_note
 from rljax.training.config import ModelConfig, TrainConfig
 
 
 def make_tokenizer(config: TrainConfig) -> Tokenizer:
-    """Load the tokenizer of the settings, else the model's own, else that of the generated task, or bytes for a dataset.
+    """Load the tokenizer of the settings, else the model's own, else the generated task's, or bytes for a dataset.
 
     Raises:
         InputError: it cannot be found or read, or 'ids' is chosen for a model whose folder names no end token.
     """
+    return configured(_load(config), config.model)
+
+
+def with_chat(config: TrainConfig, *, is_used: bool) -> TrainConfig:
+    """Return settings with chat on or off; when off, the other chat settings have their defaults."""
+    others = {} if is_used else {"chat_template_kwargs": None, "chat_date": None, "prefill": None}
+    return config.replace(chat=is_used, **others)
+
+
+def configured(tokenizer: Tokenizer, model: ModelConfig) -> Tokenizer:
+    """Apply the settings of chats and special tokens to a tokenizer.
+
+    Raises:
+        InputError: special tokens should be kept, but the tokenizer has none.
+    """
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        return tokenizer.configured(model.chat_format(), keeps_special=model.keep_special_tokens)
+    if model.keep_special_tokens:
+        raise InputError(
+            f"keep_special_tokens: a {type(tokenizer).__name__} has no special tokens that could be in text; leave it out, or use "
+            "a model's tokenizer."
+        )
+    return tokenizer
+
+
+def _load(config: TrainConfig) -> Tokenizer:
     if config.model.tokenizer == IDS:
         return _id_tokenizer(config.model)
     if config.model.tokenizer is not None:
@@ -26,10 +60,10 @@ def make_tokenizer(config: TrainConfig) -> Tokenizer:
 
 
 def _id_tokenizer(config: ModelConfig) -> IdTokenizer:
-    """Token ids as text, for a model folder."""
+    """Make the tokenizer that writes token ids as text, for a model folder."""
     if config.path is None:
         raise InputError(
-            "the tokenizer 'ids' is for a model without tokenizer; give the model, or choose 'bytes' or 'characters'."
+            "the tokenizer 'ids' is for a model without a tokenizer; set the model, or choose 'bytes' or 'characters'."
         )
     folder = locate(config.path)
     file = folder / "config.json"
@@ -43,7 +77,7 @@ def _id_tokenizer(config: ModelConfig) -> IdTokenizer:
 
 
 def has_tokenizer(model: str) -> bool:
-    """True if a model folder or hub id comes with a tokenizer."""
+    """Return True if a model folder or hub id comes with a tokenizer."""
     folder = locate(model)
     return read_note(folder) is not None or holds_tokenizer(folder)
 
@@ -52,28 +86,83 @@ def check_stop_ids(stop_ids: Sequence[int], tokenizer: Tokenizer) -> None:
     """Refuse ids that no token has.
 
     Raises:
-        InputError: names the id.
+        InputError: an id does not exist; the message names it.
     """
     wrong = next((token for token in stop_ids if not 0 <= token < tokenizer.vocab_size), None)
     if wrong is not None:
-        raise InputError(f"stop_ids has {wrong}, and there is no such token; ids are 0 to {tokenizer.vocab_size - 1}.")
+        raise InputError(f"stop_ids has {wrong}, but there is no such token; ids are 0 to {tokenizer.vocab_size - 1}.")
 
 
 def all_ends(model: ModelConfig, tokenizer: Tokenizer, stop_ids: Sequence[int] = ()) -> tuple[int, ...]:
-    """Tokens that end a response, each once: the tokenizer's end token first, then those of the model's folder, then `stop_ids`.
+    """Return the tokens that end a response: the tokenizer's end token; with chat on, the token with which the template ends a
+    turn; the end tokens of the model's folder; and `stop_ids`.
 
-    The folder's ids are tokens of its own tokenizer. Where another one is chosen, they count if its end token is among them.
+    The folder's ids belong to its own tokenizer. With another tokenizer, they count only if its end token is among them.
 
     Args:
         model: settings of the model.
-        tokenizer: of prompts and responses.
+        tokenizer: tokenizer of prompts and responses.
         stop_ids: further ids.
 
     Raises:
-        InputError: an id of `stop_ids` is not that of a token.
+        InputError: no token has one of the `stop_ids`.
     """
     check_stop_ids(stop_ids, tokenizer)
     stored = () if model.path is None else end_tokens(locate(model.path))
     if model.tokenizer not in (None, IDS) and tokenizer.eos_token_id not in stored:
         stored = ()
-    return tuple(dict.fromkeys([tokenizer.eos_token_id, *stored, *stop_ids]))
+    turn = turn_end(tokenizer) if model.chat else None
+    return tuple(dict.fromkeys([tokenizer.eos_token_id, *([] if turn is None else [turn]), *stored, *stop_ids]))
+
+
+IGNORED = frozenset(
+    {
+        *(
+            "transformers_version",
+            "_from_model_config",
+            "cache_implementation",
+            "use_cache",
+            "pad_token_id",
+            "bos_token_id",
+        ),
+        *("eos_token_id", "do_sample", "max_length", "max_new_tokens", "return_dict_in_generate", "output_attentions"),
+        *("output_hidden_states", "output_scores", "output_logits", "trust_remote_code", "disable_compile"),
+    }
+)
+"""Entries of generation_config.json that are read elsewhere, or that do not change any token."""
+
+
+def unused_generation_settings(config: TrainConfig, tokenizer: Tokenizer) -> list[str]:
+    """List settings of the model's folder that the run does not follow: sampling, penalties, and the context length.
+
+    Args:
+        config: the settings.
+        tokenizer: tokenizer of prompts and responses.
+    """
+    if config.model.path is None:
+        return []
+    folder, sampling = locate(config.model.path), config.sampling
+    file = folder / GENERATION
+    raw = read_json(file) if file.is_file() else {}
+    own = {"temperature": sampling.temperature, "top_k": sampling.top_k or 0, "top_p": sampling.top_p or 1.0}
+    neutral = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "repetition_penalty": 1.0, "num_beams": 1} | own
+    unused = {
+        name: value
+        for name, value in raw.items()
+        if name not in IGNORED and value is not None and value != neutral.get(name) and value not in (False, [], {})
+    }
+    notes = []
+    if unused:
+        listed = ", ".join(f"{name}={value!r:.40}" for name, value in sorted(unused.items()))
+        notes.append(
+            f"{GENERATION} of the model asks for {listed}; the run samples with its own settings and applies none of these"
+        )
+    context = [read_json(folder / "config.json").get("max_position_embeddings")]
+    context += [tokenizer.inner.model_max_length] if isinstance(tokenizer, HuggingFaceTokenizer) else []
+    positions = min((length for length in context if isinstance(length, int)), default=None)
+    longest = config.data.max_prompt_tokens + sampling.max_response_tokens
+    if positions is not None and longest > positions:
+        notes.append(
+            f"max_prompt_tokens + max_response_tokens = {longest} is more than the {positions} positions of the model"
+        )
+    return notes

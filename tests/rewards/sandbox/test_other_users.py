@@ -170,3 +170,29 @@ import ctypes
 def answer(x): return ctypes.CDLL("librt.so.1").mq_open(b"/rljax-left", 0o102, 0o600, None)
 """
     assert judged({"queue": (code, "assert answer(3) == -1")}, "rlimits")["verdicts"]["queue"][0] == [1.0]
+
+
+DAMAGE = {
+    "a chain of folders": "for _ in range(3_000):\n    os.mkdir('d')\n    os.chdir('d')",
+    "a chain of closed folders": "for _ in range(1_500):\n    os.mkdir('d')\n    os.chdir('d')\n    os.chmod('..', 0)",
+    "closed": "os.chmod('.', 0)",
+    "closed above": "for path in ('..', '../..', '../tests'):\n    try: os.chmod(path, 0)\n    except OSError: pass",
+    "gone": "try: os.rename('../program', '../gone')\nexcept OSError: os.chmod('..', 0)",
+    "odd names": "for name in (b'\\xff\\n', b'-rf', b'*', b'a' * 255):\n    os.mkdir(name)\nos.symlink('/', 'root')",
+    "links": "open('f', 'w').close()\nos.link('f', 'g')\nos.symlink('.', 'loop')\nos.mkfifo('pipe')",
+}
+
+
+def test_what_a_program_does_to_its_folder_is_its_own_failure(landlock):
+    """Each damages its folder while it is loaded, and is judged between programs that are right."""
+    programs = {}
+    for name, damage in DAMAGE.items():
+        indented = damage.replace("\n", "\n    ")
+        body = f"import os\ntry:\n    {indented}\nexcept OSError: pass\ndef answer(x): return 0"
+        programs[name] = (body, "assert answer(3) == 42")
+        programs[f"right after {name}"] = RIGHT["right"]
+    refused = (UNSHARE,) if landlock else (UNSHARE, LANDLOCK)
+    verdicts = judged(programs, "rlimits", ordinary(), refused, filled=False)["verdicts"]
+    assert {name: verdict[0] for name, verdict in verdicts.items()} == {
+        name: [float(name.startswith("right"))] for name in programs
+    }

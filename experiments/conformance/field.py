@@ -1,0 +1,187 @@
+"""Which algorithm do TRL, verl, Tunix and OpenRLHF compute? Their own functions, through `rljax.testing`.
+
+    python experiments/conformance/field.py --work /tmp/field        (minutes; makes an environment for each library, with pip)
+
+Every library has an environment of its own with pinned versions, in which rljax is not installed. `field_side.py` runs there and
+calls the library's functions on the small rollouts of the kit, in float64 where the library allows it. Writes field.json and
+field.md next to this file, and ends with the code 1 if a row is not what the committed result says.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+from rljax.testing.conventions import LIKE, Convention, difference
+
+HERE = Path(__file__).resolve().parent
+TORCH = "torch==2.13.0"
+PACKAGES: dict[str, list[list[str]]] = {
+    "trl": [[TORCH], ["trl==1.16.0", "transformers==5.23.0", "jaxtyping==0.3.11"]],
+    "verl": [[TORCH], ["verl==0.9.1", "jaxtyping==0.3.11"]],
+    "tunix": [["google-tunix==0.1.7"]],
+    "openrlhf": [[TORCH], ["--no-deps", "openrlhf==0.11.2"], ["numpy", "jaxtyping==0.3.11"]],
+}
+"""What pip installs for each library, one call after another; of OpenRLHF its losses alone are needed, not a cluster."""
+LIBRARIES = {"trl": "TRL 1.16.0", "verl": "verl 0.9.1", "tunix": "Tunix 0.1.7", "openrlhf": "OpenRLHF 0.11.2"}
+UNSTATED = {"eps", "ddof", "kept"}
+"""What a paper does not state (eps and ddof of the deviation), or libraries do before the loss (which groups are kept)."""
+TOKENS = "PPO's clipped loss over all tokens: a token of a long response weighs as much as one of a short one."
+WHITENED = "The normalization is inside the function that is called GAE; the returns are those of plain GAE."
+NOTES: dict[tuple[str, str], str] = {
+    ("trl", "GRPO, its default loss"): (
+        "Documented: `loss_type` is `dapo` unless it is set, because the mean over a sequence favors short right answers."
+    ),
+    ("trl", "BNPO"): "Documented; the mean is over the tokens of the local batch.",
+    ("trl", "CISPO"): "`epsilon_high` is the bound of the ratio itself, so the paper's 1 + 0.28 is written 1.28.",
+    (
+        "trl",
+        "RLOO",
+    ): "A clipped ratio of the response in place of its log-probability; at ratio 1 the gradient is the paper's.",
+    ("verl", "GRPO, its documented defaults"): (
+        "Documented: `token-mean` is verl's default, and its page on GRPO names the paper's mean. `clip_ratio_c = 3` adds the dual "
+        "clip to the clipped loss."
+    ),
+    (
+        "verl",
+        "GRPO, loss of the paper",
+    ): "The dual clip cannot be switched off; a high `clip_ratio_c` keeps it out of reach.",
+    (
+        "verl",
+        "Dr.GRPO",
+    ): "The dual clip, as above. Without `loss_scale_factor` the sum is divided by the width of the padded batch.",
+    ("verl", "DAPO"): "The recipe's `clip_ratio_c = 10` is above every ratio here. Groups are filtered before the loss.",
+    ("verl", "RLOO"): TOKENS,
+    ("verl", "GAE"): WHITENED,
+    ("tunix", "GRPO, its defaults"): (
+        "Documented: `kl_loss_mode` is `kl`, the plain difference. As a term of the loss its expected gradient on policy is 0 "
+        "(erratum 13 of `rljax errata`); `low_var_kl` is the paper's."
+    ),
+    ("tunix", "Dr.GRPO"): (
+        "The sum is divided by the width of the padded batch. Its learner pads every response to one length, so that this is "
+        "the paper's constant there."
+    ),
+    ("tunix", "DAPO"): "Groups would be filtered before the loss.",
+    ("tunix", "GAE"): WHITENED,
+    ("openrlhf", "GRPO"): "The default is a mean over the tokens of the batch.",
+    ("openrlhf", "Dr.GRPO"): (
+        "`dr_grpo` is the advantage without the deviation; the loss stays a mean over tokens, not a sum over a constant."
+    ),
+    ("openrlhf", "RLOO"): TOKENS,
+    ("openrlhf", "GAE, before its normalization"): (
+        "The trainer then normalizes over the tokens of the batch with ddof 0, unless `no_std_norm` is set."
+    ),
+}
+"""What a reader needs to know of a row, from the library's code; "documented" where its documentation was read as well."""
+
+
+def python_of(library: str, work: Path) -> Path:
+    """The interpreter of a library's environment, which is made if it is not there.
+
+    Raises:
+        SystemExit: pip cannot install the packages, as on a machine without a network.
+    """
+    folder = work / library
+    python, note = folder / "bin" / "python", folder / "packages.json"
+    if note.is_file() and json.loads(note.read_text(encoding="utf-8")) == PACKAGES[library]:
+        return python
+    venv.create(folder, with_pip=True)
+    for packages in PACKAGES[library]:
+        if subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=False).returncode:
+            raise SystemExit(
+                f"pip cannot install what {library} needs: {' '.join(packages)}; leave it out with --libraries."
+            )
+    note.write_text(json.dumps(PACKAGES[library]), encoding="utf-8")
+    return python
+
+
+def rows_of(library: str, work: Path) -> list[dict[str, Any]]:
+    """Run a library's side, and judge its rows."""
+    variables = os.environ | {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE.parents[1])}
+    command = [python_of(library, work), HERE / "field_side.py", library]
+    done = subprocess.run(command, env=variables, check=True, stdout=subprocess.PIPE, text=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    return [judged({"library": library} | {k: v for k, v in row.items() if k not in ("function", "rtol")}) for row in found]
+
+
+def judged(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with its verdict: `paper`, `convention` or `differs`."""
+    like = row["like"]
+    if like == "gae":
+        changed = {} if row["says"] == "equals GAE" else {"normalization": 1}
+    elif row["convention"] is None:
+        return row | {"verdict": "differs"}
+    else:
+        changed = difference(Convention(**row["convention"]), LIKE[like])
+    return row | {"verdict": "convention" if set(changed) - UNSTATED else "paper"}
+
+
+WORDS = {"paper": "the paper", "convention": "a named convention", "differs": "the paper, at one width of all batches"}
+
+
+def cell_text(row: dict[str, Any]) -> str:
+    """The convention of a row in a cell."""
+    first = row["says"].splitlines()[0]
+    return first.split("It equals ")[-1].removeprefix("equals ").removeprefix(f"differs from {row['like']} in: ")
+
+
+def example(row: dict[str, Any]) -> list[str]:
+    """The smallest example in which a row differs from its paper."""
+    numbers = [line for line in row["says"].splitlines()[1:] if line.startswith("  ")]
+    if not numbers:
+        return []
+    title = f"**{LIBRARIES[row['library']]}, {row['algorithm']}**: {row['says'].splitlines()[0]}"
+    return [title, "", "```text", *(line.removeprefix("  ") for line in numbers), "```", ""]
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """The table of the field."""
+    count = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in WORDS}
+    lines = [
+        f"{len(rows)} algorithms of {len({row['library'] for row in rows})} libraries: {count['paper']} equal the paper,",
+        f"{count['convention']} equal a named convention, and {count['differs']} equals it while all batches have one width.",
+        "The papers state neither the eps nor the ddof of their standard deviation, and these libraries choose the groups",
+        "(`kept`) before the loss: none of these counts as a difference. DAPO's mean is that of its authors' recipe, over the",
+        "batch; Eq. 8 has it within a prompt (erratum 4 of `rljax errata`).",
+        "",
+        "| library | algorithm | settings | equals | as `rljax conform` says it |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        cells = (LIBRARIES[row["library"]], row["algorithm"], f"`{row['settings']}`", WORDS[row["verdict"]], cell_text(row))
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "What to know of a row:", ""]
+    for (library, algorithm), note in NOTES.items():
+        lines.append(f"- {LIBRARIES[library]}, {algorithm}: {note}")
+    lines += ["", "The smallest example of each row that is not the paper's:", ""]
+    for row in rows:
+        if row["verdict"] != "paper":
+            lines += example(row)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main() -> int:
+    """Run all libraries and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True, help="folder for the environments")
+    parser.add_argument("--libraries", nargs="+", choices=list(LIBRARIES), default=list(LIBRARIES))
+    arguments = parser.parse_args()
+    file = HERE / "field.json"
+    before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    rows = [row for row in before if row["library"] not in arguments.libraries]
+    for library in arguments.libraries:
+        rows += rows_of(library, arguments.work)
+    rows.sort(key=lambda row: list(LIBRARIES).index(row["library"]))
+    file.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (HERE / "field.md").write_text(page(rows), encoding="utf-8")
+    changed = [f"{row['library']} {row['algorithm']}" for row in rows if before and row not in before]
+    print(f"{len(rows)} rows; changed: {', '.join(changed) or 'none'}")
+    return 1 if changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,394 @@
+"""One library's own functions as losses that `conform` takes. Runs in that library's environment, which has no rljax installed.
+
+    PYTHONPATH=the checkout python field_side.py trl|verl|tunix|openrlhf        prints JSON, one row for each algorithm
+
+Nothing of a library is copied: its functions are called. Advantages that stand inside a method (TRL, OpenRLHF) are the method's
+own statements, taken from the installed source and executed alone.
+"""
+
+import ast
+import importlib.metadata
+import inspect
+import json
+import sys
+import textwrap
+import types
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rljax.testing.checks import conform, conform_gae
+from rljax.testing.conventions import LIKE
+
+BETA, LONGEST = 0.04, 3
+EPS = {"trl": 1e-4, "verl": 1e-6, "tunix": 1e-6, "openrlhf": 1e-9}
+"""What each library adds to the standard deviation; no paper states it."""
+
+
+class Row(NamedTuple):
+    """One algorithm of a library."""
+
+    algorithm: str
+    like: str
+    settings: str
+    """The library's settings, as a person would write them."""
+    function: Callable[..., Any]
+    options: dict[str, Any] = {}  # noqa: RUF012  nobody changes it
+    """What is no part of the loss in this library, or what the settings choose."""
+    rtol: float = 1e-5
+
+
+def statements(function: Callable[..., Any], begins: str, ends: str) -> Any:
+    """The statements of a function from the one whose first line begins with a text to the next one that begins with another."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    for node in ast.walk(tree):
+        for body in (getattr(node, name, None) for name in ("body", "orelse")):
+            if not isinstance(body, list):
+                continue
+            lines = [ast.unparse(each).splitlines()[0] for each in body]
+            first = next((at for at, line in enumerate(lines) if line.startswith(begins)), None)
+            if first is not None:
+                last = next(at for at, line in enumerate(lines) if at > first and line.startswith(ends))
+                return compile(ast.Module(body[first:last], []), f"<{function.__qualname__}>", "exec")
+    raise SystemExit(f"{function.__qualname__} has no statement that begins with {begins!r}; is it another version?")
+
+
+def trl() -> list[Row]:
+    """TRL's trainers."""
+    import torch  # noqa: PLC0415
+    from trl.trainer import grpo_trainer, rloo_trainer  # noqa: PLC0415
+
+    generate = grpo_trainer.GRPOTrainer._generate_and_score_completions
+    of_group = statements(
+        generate, "if self.multi_objective_aggregation == 'sum_then_normalize'", "advantages = torch.nan_to_num"
+    )
+    of_rloo = statements(
+        rloo_trainer.RLOOTrainer._generate_and_score_completions, "grouped_rewards = ", "advantages = torch.nan_to_num"
+    )
+    accelerator = types.SimpleNamespace(gather=lambda x: x, reduce=lambda x, reduction: x, num_processes=1)
+
+    def trainer(module: Any, logp: Any, **settings: Any) -> Any:
+        default = {
+            "importance_sampling_level": "token", "beta": 0.0, "loss_type": "grpo", "epsilon_low": 0.2, "epsilon_high": 0.2,
+            "top_entropy_quantile": 1.0, "off_policy_mask_threshold": None, "use_vllm": False, "max_completion_length": LONGEST,
+            "scale_rewards": "group", "multi_objective_aggregation": "sum_then_normalize", "current_gradient_accumulation_steps": 1,
+            "_entropy_bonus_enabled": False, "aux_loss_enabled": False, "accelerator": accelerator, "normalize_advantages": False,
+            "model": types.SimpleNamespace(training=True), "_metrics": {"train": defaultdict(list)},
+            "args": types.SimpleNamespace(delta=settings.pop("delta", None), use_bias_correction_kl=False, steps_per_generation=1),
+            "_get_per_token_logps_and_entropies": lambda *a, **k: (logp, torch.zeros_like(logp), None),
+        }  # fmt: skip
+        return types.SimpleNamespace(**(default | settings)), module
+
+    def rows(x: Any) -> Any:
+        return x.reshape(-1, x.shape[-1])
+
+    def inputs(old: Any, ref: Any, mask: Any, advantages: Any) -> dict[str, Any]:
+        ids = torch.zeros(rows(mask).shape, dtype=torch.long)
+        return {
+            "prompt_ids": ids, "prompt_mask": ids, "completion_ids": ids, "completion_mask": rows(mask).to(old.dtype),
+            "advantages": advantages, "old_per_token_logps": rows(old), "ref_per_token_logps": rows(ref),
+            "num_items_in_batch": mask.sum(),
+        }  # fmt: skip
+
+    def group(**settings: Any) -> Callable[..., Any]:
+        def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
+            self, module = trainer(grpo_trainer, rows(logp), **settings)
+            names = vars(module) | {
+                "self": self, "rewards_per_func": rewards.reshape(-1, 1), "num_generations": rewards.shape[1], "device": "cpu",
+                "unscorable_mask": torch.zeros(rewards.numel(), dtype=torch.bool),
+            }  # fmt: skip
+            self.reward_weights = torch.ones(1, dtype=rewards.dtype)
+            exec(of_group, names)
+            return module.GRPOTrainer._compute_loss(self, self.model, inputs(old_logp, ref_logp, mask, names["advantages"]))
+
+        return loss
+
+    def leave_one_out(**settings: Any) -> Callable[..., Any]:
+        def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
+            self, module = trainer(rloo_trainer, rows(logp), **settings)
+            names = vars(module) | {"self": self, "rewards": rewards.reshape(-1), "num_generations": rewards.shape[1]}
+            names |= {"mode": "train", "unscorable_mask": torch.zeros(rewards.numel(), dtype=torch.bool), "device": "cpu"}
+            exec(of_rloo, names)
+            batch = inputs(old_logp, ref_logp, mask, names["advantages"])
+            batch["old_logps"] = (rows(old_logp) * batch["completion_mask"]).sum(1)
+            return module.RLOOTrainer._compute_loss(self, self.model, batch)
+
+        return loss
+
+    filtered = {"kept": "all"}
+    gspo = {"importance_sampling_level": "sequence", "epsilon_low": 3e-4, "epsilon_high": 4e-4}
+    dapo = group(loss_type="dapo", epsilon_high=0.28)
+    return [
+        Row("GRPO", "grpo", f"loss_type='grpo', beta={BETA}", group(loss_type="grpo", beta=BETA)),
+        Row("GRPO, its default loss", "grpo", f"beta={BETA}", group(loss_type="dapo", beta=BETA)),
+        Row("BNPO", "grpo", f"loss_type='bnpo', beta={BETA}", group(loss_type="bnpo", beta=BETA)),
+        Row(
+            "Dr.GRPO",
+            "dr_grpo",
+            "loss_type='dr_grpo', scale_rewards='none'",
+            group(loss_type="dr_grpo", scale_rewards="none"),
+        ),
+        Row("DAPO", "dapo", "loss_type='dapo', epsilon_high=0.28", dapo, filtered),
+        Row(
+            "GSPO",
+            "gspo",
+            "importance_sampling_level='sequence', loss_type='grpo', epsilon=3e-4, epsilon_high=4e-4",
+            group(**gspo),
+        ),
+        Row(
+            "CISPO",
+            "cispo",
+            "loss_type='cispo', epsilon_high=1.28",
+            group(loss_type="cispo", epsilon_high=1.28),
+        ),
+        Row(
+            "Lite PPO",
+            "lite_ppo",
+            "loss_type='dapo', scale_rewards='batch'",
+            group(loss_type="dapo", scale_rewards="batch"),
+        ),
+        Row(
+            "RLOO",
+            "rloo",
+            "RLOOTrainer, beta=0",
+            leave_one_out(),
+            {"surrogate": "clipped", "clip": "ratio", "ratio": "response", "mean": "sequence"},
+        ),
+    ]
+
+
+def verl() -> list[Row]:
+    """verl's registered functions."""
+    import torch  # noqa: PLC0415
+    from verl.trainer.ppo import core_algos as core  # noqa: PLC0415
+    from verl.workers.config import ActorConfig  # noqa: PLC0415
+
+    def config(**settings: Any) -> Any:
+        return ActorConfig(strategy="fsdp", rollout_n=2, ppo_micro_batch_size_per_gpu=1, **settings)
+
+    def group(
+        estimator: str, policy: str, mean: str, *, kl: str | None = None, by_std: bool = True, **settings: Any
+    ) -> Callable[..., Any]:
+        actor = config(**settings)
+
+        def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
+            new, old, ref, counted = (x.reshape(-1, x.shape[-1]) for x in (logp, old_logp, ref_logp, mask.to(logp.dtype)))
+            token_rewards = torch.zeros_like(new).detach()
+            last = counted.cumsum(1).argmax(1)
+            token_rewards[torch.arange(len(last)), last] = rewards.reshape(-1)
+            index = np.repeat(np.arange(len(rewards)), rewards.shape[1])
+            advantages, _ = core.get_adv_estimator_fn(estimator)(
+                token_level_rewards=token_rewards, response_mask=counted, index=index,
+                **({"norm_adv_by_std_in_grpo": by_std} if estimator == "grpo" else {}),
+            )  # fmt: skip
+            policy_loss, _ = core.get_policy_loss_fn(policy)(
+                old_log_prob=old,
+                log_prob=new,
+                advantages=advantages,
+                response_mask=counted,
+                loss_agg_mode=mean,
+                config=actor,
+            )
+            if kl is None:
+                return policy_loss
+            penalty = core.kl_penalty(new, ref, kl)
+            return policy_loss + BETA * core.agg_loss(penalty, counted, mean)
+
+        return loss
+
+    def gae(rewards: Any, values: Any, mask: Any, gamma: Any, lam: Any) -> Any:
+        return core.compute_gae_advantage_return(rewards, values, mask.to(values.dtype), gamma, lam)
+
+    filtered = {"kept": "all"}
+    kl = f"use_kl_loss, kl_loss_type='low_var_kl', kl_loss_coef={BETA}"
+    paper = "seq-mean-token-mean"
+    by_default = group("grpo", "vanilla", "token-mean", kl="low_var_kl")
+    return [
+        Row("GRPO, its documented defaults", "grpo", f"adv_estimator='grpo', {kl}", by_default),
+        Row(
+            "GRPO, loss of the paper", "grpo", f"the same, loss_agg_mode='{paper}'",
+            group("grpo", "vanilla", paper, kl="low_var_kl"),
+        ),
+        Row(
+            "Dr.GRPO", "dr_grpo",
+            f"norm_adv_by_std_in_grpo=False, loss_agg_mode='seq-mean-token-sum-norm', loss_scale_factor={LONGEST}",
+            group("grpo", "vanilla", "seq-mean-token-sum-norm", by_std=False, global_batch_info={"loss_scale_factor": LONGEST}),
+        ),
+        Row(
+            "DAPO", "dapo", "clip_ratio_high=0.28, clip_ratio_c=10, loss_agg_mode='token-mean'",
+            group("grpo", "vanilla", "token-mean", clip_ratio_high=0.28, clip_ratio_c=10.0), filtered,
+        ),
+        Row(
+            "GSPO", "gspo", f"policy_loss.loss_mode='gspo', clip_ratio_low=3e-4, clip_ratio_high=4e-4, loss_agg_mode='{paper}'",
+            group("grpo", "gspo", paper, clip_ratio_low=3e-4, clip_ratio_high=4e-4),
+        ),
+        Row(
+            "CISPO", "cispo", "policy_loss.loss_mode='cispo', clip_ratio_low=1, clip_ratio_high=0.28, loss_agg_mode='token-mean'",
+            group("grpo", "cispo", "token-mean", clip_ratio_low=1.0, clip_ratio_high=0.28),
+        ),
+        Row(
+            "RLOO", "rloo", "adv_estimator='rloo', loss_agg_mode='token-mean'", group("rloo", "vanilla", "token-mean"),
+            {"surrogate": "clipped", "clip": "ratio"},
+        ),
+        Row("GAE", "gae", "adv_estimator='gae'", gae),
+    ]  # fmt: skip
+
+
+def tunix() -> list[Row]:
+    """Tunix's functions, of JAX arrays; its loss takes a model, in whose place stand given log-probabilities."""
+    import jax  # noqa: PLC0415
+    import jax.numpy as jnp  # noqa: PLC0415
+    from flax import nnx  # noqa: PLC0415
+    from tunix.rl import algo_core, common  # noqa: PLC0415
+    from tunix.rl.grpo import dapo_learner, drgrpo_learner, grpo_learner  # noqa: PLC0415
+
+    def group(config: Any, estimator: Callable[..., Any] = algo_core.compute_advantages) -> Callable[..., Any]:
+        def advantages(rewards: Any) -> Any:
+            return np.asarray(estimator(np.asarray(rewards).reshape(-1), rewards.shape[1])).astype(rewards.dtype)
+
+        def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
+            new, old, ref, counted = (x.reshape(-1, x.shape[-1]) for x in (logp, old_logp, ref_logp, mask))
+            shape = jax.ShapeDtypeStruct((rewards.size,), rewards.dtype)
+            example = types.SimpleNamespace(
+                completion_ids=jnp.zeros(new.shape, int), prompt_ids=jnp.zeros((len(new), 1), int),
+                completion_mask=counted.astype(int), old_per_token_logps=old, ref_per_token_logps=ref,
+                advantages=jax.pure_callback(advantages, shape, rewards),
+            )  # fmt: skip
+            common.compute_per_token_logps = lambda *a, **k: (new, jnp.zeros((*new.shape, 2)))
+            return algo_core.grpo_loss_fn(nnx.Dict(), example, config, pad_id=0, eos_id=1)
+
+        return loss
+
+    def gae(rewards: Any, values: Any, mask: Any, gamma: Any, lam: Any) -> Any:
+        return algo_core.compute_gae_advantages(rewards, values, mask.astype(values.dtype), gamma, lam)
+
+    def config(kind: Any, **settings: Any) -> Any:
+        made = kind(**settings)
+        made.temperature = 1.0  # the learner sets it from the rollout's
+        return made
+
+    grpo, dapo = grpo_learner.GRPOConfig, dapo_learner.DAPOConfig
+    gspo = {"loss_algo": "gspo-token", "beta": 0.0, "epsilon": 3e-4}
+    sequence_level = config(grpo, **gspo)
+    sequence_level.epsilon_high = 4e-4
+    dr_grpo = config(drgrpo_learner.DrGRPOConfig, beta=0.0)
+    done_right = algo_core.compute_drgrpo_advantages
+    return [
+        Row("GRPO, its defaults", "grpo", f"GRPOConfig(beta={BETA})", group(config(grpo)), {}, 1e-4),
+        Row(
+            "GRPO, KL of the paper",
+            "grpo",
+            "GRPOConfig(kl_loss_mode='low_var_kl')",
+            group(config(grpo, kl_loss_mode="low_var_kl")),
+            {},
+            1e-4,
+        ),
+        Row("Dr.GRPO", "dr_grpo", "DrGRPOConfig(beta=0)", group(dr_grpo, done_right), {}, 1e-4),
+        Row("DAPO", "dapo", "DAPOConfig()", group(config(dapo)), {"kept": "all"}, 1e-4),
+        Row(
+            "GSPO",
+            "gspo",
+            "GRPOConfig(loss_algo='gspo-token', beta=0, epsilon=3e-4, epsilon_high=4e-4)",
+            group(sequence_level),
+            {},
+            1e-4,
+        ),
+        Row("GAE", "gae", "advantage_estimator='gae'", gae),
+    ]
+
+
+def openrlhf() -> list[Row]:
+    """OpenRLHF's modules of losses, without its packages of models and clusters."""
+    import torch  # noqa: PLC0415
+
+    folder = Path(str(importlib.metadata.distribution("openrlhf").locate_file("openrlhf")))
+    for name in ("deepspeed", "openrlhf", "openrlhf.models"):
+        stand_in = types.ModuleType(name)
+        stand_in.__path__ = [str(folder / "models")] if name == "openrlhf.models" else []  # its __init__ needs a cluster
+        sys.modules[name] = stand_in
+    from openrlhf.models.loss import PolicyLoss  # noqa: PLC0415  # pyright: ignore
+    from openrlhf.models.utils import compute_approx_kl, masked_mean  # noqa: PLC0415, F401  # pyright: ignore
+
+    text = (folder / "trainer" / "ppo_utils" / "experience_maker.py").read_text(encoding="utf-8")
+    functions = {node.name: node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
+    shaping = next(
+        node
+        for node in ast.walk(functions["compute_advantages_and_returns"])
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "args.algo.advantage.estimator == 'rloo'"
+    )
+    shape = compile(ast.Module([shaping], []), "<compute_advantages_and_returns>", "exec")
+    names: dict[str, Any] = {"torch": torch, "Tuple": tuple}
+    exec(compile(ast.Module([functions["get_advantages_and_returns"]], []), "<experience_maker>", "exec"), names)
+
+    def group(estimator: str, *, kl: str | None = None, token_level: bool = True, **settings: Any) -> Callable[..., Any]:
+        policy = PolicyLoss(token_level_loss=token_level, **settings)
+
+        def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
+            advantage = types.SimpleNamespace(estimator=estimator)
+            rollout = types.SimpleNamespace(n_samples_per_prompt=rewards.shape[1])
+            columns = {
+                "rewards": rewards,
+                "args": types.SimpleNamespace(algo=types.SimpleNamespace(advantage=advantage), rollout=rollout),
+            }
+            exec(shape, columns)
+            new, old, ref, counted = (x.reshape(-1, x.shape[-1]) for x in (logp, old_logp, ref_logp, mask.to(logp.dtype)))
+            spread = columns["rewards"].reshape(-1, 1) * counted  # what get_cumulative_returns gives, with gamma 1
+            found = policy(new, old, spread, action_mask=counted)[0]
+            if kl is None:
+                return found
+            from openrlhf.models.loss import aggregate_loss  # noqa: PLC0415  # pyright: ignore
+
+            return found + BETA * aggregate_loss(compute_approx_kl(new, ref, kl_estimator=kl), counted, token_level)
+
+        return loss
+
+    def gae(rewards: Any, values: Any, mask: Any, gamma: Any, lam: Any) -> Any:
+        return names["get_advantages_and_returns"](None, values, rewards, mask.to(values.dtype), gamma, lam)
+
+    gspo = {"policy_loss_type": "gspo", "clip_eps_low": 3e-4, "clip_eps_high": 4e-4}
+    return [
+        Row("GRPO", "grpo", f"group_norm, use_kl_loss, k3, init_kl_coef={BETA}", group("group_norm", kl="k3")),
+        Row(
+            "GRPO, loss of the paper", "grpo", "the same, per-sample loss", group("group_norm", kl="k3", token_level=False)
+        ),
+        Row("Dr.GRPO", "dr_grpo", "dr_grpo", group("dr_grpo")),
+        Row("DAPO", "dapo", "group_norm, clip_eps_high=0.28", group("group_norm", clip_eps_high=0.28), {"kept": "all"}),
+        Row("GSPO", "gspo", "group_norm, policy_loss_type='gspo', 3e-4, 4e-4", group("group_norm", **gspo)),
+        Row("RLOO", "rloo", "rloo", group("rloo")),
+        Row("GAE, before its normalization", "gae", "get_advantages_and_returns", gae),
+    ]
+
+
+SIDES = {"trl": trl, "verl": verl, "tunix": tunix, "openrlhf": openrlhf}
+
+
+def main(library: str) -> None:
+    """Print the rows of one library."""
+    found = []
+    arrays = "jax" if library == "tunix" else "torch"
+    quiet = nullcontext()
+    if arrays == "jax":
+        import jax  # noqa: PLC0415
+
+        quiet = jax.numpy_rank_promotion("allow")
+    with quiet:
+        for row in SIDES[library]():
+            if row.like == "gae":
+                equals, text = conform_gae(row.function, arrays=arrays)
+                convention = None if equals is None else equals._asdict()
+            else:
+                eps = {} if LIKE[row.like].ddof is None else {"eps": EPS[library]}
+                report = conform(row.function, like=row.like, arrays=arrays, rtol=row.rtol, **eps, **row.options)
+                text, convention = report.text, None if report.equals is None else asdict(report.equals)
+            found.append({**row._asdict(), "function": None, "convention": convention, "says": text})
+            print(f"{library} {row.algorithm}: {text.splitlines()[0]}", file=sys.stderr, flush=True)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

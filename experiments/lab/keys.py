@@ -1,0 +1,173 @@
+"""Key of an arm: a hash of its settings, under which its results are kept.
+
+A key depends on what an arm is, not on how the code says it: the arrays of its world, its numbers, the equations of its algorithm
+with their numbers, the steps that its optimizer makes, each function by its name and by the numbers it was made with, and the
+constants of its page. Code that moves, is reworded or gains a setting that is off leaves every key as it was. Code that computes
+something else under the same name leaves it, too: a test runs one seed of some claims again, and `python -m lab.results NAME` does
+so for a claim before it writes new keys.
+"""
+
+import hashlib
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import partial, singledispatch
+from types import FunctionType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Float
+
+from lab.claims import Page
+from lab.worlds import World
+from rljax.algorithms import Algorithm
+from rljax.book.slots import fillings
+from rljax.book.uses import names_of_ops, slots
+from rljax.files import settings_hash
+
+
+def arm_key(page: Page, arm: str) -> str:
+    """Key of an arm of a claim."""
+    claim = page.claim
+    return settings_hash(described(claim.arms[arm]), described(claim.measure), described(page.constants))
+
+
+@singledispatch
+def described(value: Any) -> Any:
+    """Describe settings as JSON: the same for what was made in the same way, wherever its code is.
+
+    Raises:
+        TypeError: a value of a kind that no description exists for.
+
+    Example:
+        >>> from lab.judges import fallible
+        >>> described(fallible(0.05))
+        {'function': 'fallible', 'made with': {'share': '0.05'}}
+        >>> described({"rate": 1.0, "off": None}) == described({"rate": 1})
+        True
+    """
+    if value is None:
+        return None
+    if is_dataclass(value):
+        return described({field.name: getattr(value, field.name) for field in fields(value)})
+    raise TypeError(f"settings of an arm must be numbers, arrays, functions or records, got {type(value).__name__}")
+
+
+@described.register(bool)
+@described.register(str)
+def _(value: bool | str) -> Any:
+    return value
+
+
+@described.register(int)
+@described.register(float)
+def _(value: float) -> Any:
+    return f"{value:.12g}"
+
+
+@described.register(Mapping)
+def _(value: Mapping[str, Any]) -> Any:
+    parts = {str(name): described(part) for name, part in value.items()}
+    return {name: part for name, part in sorted(parts.items()) if not _is_off(part)}
+
+
+@described.register(tuple)
+@described.register(list)
+@described.register(range)
+def _(value: Any) -> Any:
+    return described(value._asdict()) if hasattr(value, "_asdict") else [described(part) for part in value]
+
+
+@described.register
+def _(value: World) -> Any:
+    return world_hash(value)
+
+
+@described.register
+def _(value: Algorithm) -> Any:
+    held = slots(value)
+    return sorted([what.text(), *sorted({*_numbers_in(held[slot])})] for slot, what in fillings(value).items())
+
+
+@described.register(optax.GradientTransformation)
+@described.register(optax.GradientTransformationExtraArgs)
+def _(value: optax.GradientTransformation) -> Any:
+    return [f"{number:.3f}" for step in steps_of(value) for number in step]
+
+
+@described.register(np.ndarray)
+@described.register(jax.Array)
+def _(value: Any) -> Any:
+    return _bytes_hash(np.asarray(value, np.float64).tobytes())
+
+
+@described.register
+def _(value: partial) -> Any:
+    return ["partial", described(value.func), described(value.args), described(value.keywords)]
+
+
+@described.register
+def _(value: FunctionType) -> Any:
+    names = names_of_ops()
+    if value in names:
+        return names[value].rpartition(".")[2]
+    around = inspect.getclosurevars(value)
+    called = [each for each in around.globals.values() if isinstance(each, FunctionType) and each in names]
+    name = value.__qualname__.split(".<locals>")[0]
+    parts = {"made with": around.nonlocals, "defaults": _defaults(value), "equations": called}
+    return {"function": name} | described(parts)
+
+
+def _numbers_in(value: Any) -> Iterator[str]:
+    """Numbers that a slot's function was made with, at any depth, where `fillings` may not see them."""
+    if isinstance(value, partial):
+        inner = {**value.keywords, "func": value.func}
+    elif isinstance(value, FunctionType):
+        inner = inspect.getclosurevars(value).nonlocals
+    elif isinstance(value, tuple) and hasattr(value, "_asdict"):
+        inner = value._asdict()
+    else:
+        return
+    for name, part in inner.items():
+        if isinstance(part, int | float):
+            yield f"{name}={part:g}"
+        yield from _numbers_in(part)
+
+
+def _is_off(part: Any) -> bool:
+    """Whether a setting counts as absent, so that one which is new and off changes no key."""
+    return part is None or part is False or part in ([], {})
+
+
+def _defaults(function: FunctionType) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not each.empty}
+
+
+def _bytes_hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:8]
+
+
+def world_hash(world: World) -> str:
+    """Hash of a world.
+
+    Example:
+        >>> from lab.worlds import codes
+        >>> world_hash(codes(contexts=2, length=2, tokens=2)) == world_hash(codes(contexts=2, length=2, tokens=3))
+        False
+    """
+    return _bytes_hash(b"".join(np.asarray(part, np.float64).tobytes() for part in world))
+
+
+def steps_of(optimizer: optax.GradientTransformation) -> list[Float[np.ndarray, "2"]]:
+    """Steps that an optimizer makes for 30 pairs of gradients, one a hundredth of the other; their size and sign change."""
+    pair, found = jnp.array([1.0, 0.01]), []
+    state = optimizer.init(pair)
+    with jax.numpy_dtype_promotion("standard"):  # as in training
+        for step in range(30):
+            change, state = optimizer.update(pair * (1.0, 2.0, -0.5)[step % 3], state)
+            found.append(np.asarray(change))
+    return found

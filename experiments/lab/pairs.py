@@ -1,0 +1,169 @@
+"""Direct preference losses on a table of logits: pairs of responses of the first policy, and a policy that learns from them.
+
+The losses are those of `rljax.ops`; the first policy is the reference, and its pairs are drawn once, before training.
+
+Axes: N pairs, S states, V tokens, R rows of logits, T tokens of a response.
+"""
+
+# pyright: reportCallIssue=false
+# The count of a starred list of scores is not known to a type checker.
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from lab.tabular import _quick_compilation, draw_states
+from lab.worlds import Key, Table, World, exact, log_probabilities
+
+
+class Responses(NamedTuple):
+    """Drawn responses, one of each pair, or what someone who judges them sees."""
+
+    states: Int[Array, "N T"]
+    """State before each token."""
+    tokens: Int[Array, "N T"]
+    """The tokens."""
+    mask: Bool[Array, "N T"]
+    """Tokens that count."""
+    reward: Float[Array, "N"]
+    """The world's reward."""
+
+    @property
+    def length(self) -> Int[Array, "N"]:
+        """Tokens of each response."""
+        return self.mask.sum(-1)
+
+
+class Scores(NamedTuple):
+    """Log-probabilities of the responses of each pair, summed over their tokens, nats, and their lengths."""
+
+    chosen: Float[Array, "N"]
+    """Of the preferred one, under the policy."""
+    rejected: Float[Array, "N"]
+    """Of the other, under the policy."""
+    ref_chosen: Float[Array, "N"]
+    """Of the preferred one, under the reference."""
+    ref_rejected: Float[Array, "N"]
+    """Of the other, under the reference."""
+    chosen_length: Int[Array, "N"]
+    """Tokens of the preferred one."""
+    rejected_length: Int[Array, "N"]
+    """Tokens of the other."""
+
+    @property
+    def lead(self) -> Float[Array, "N"]:
+        """By how much the log-ratio of the preferred one to the reference exceeds that of the other, nats."""
+        return (self.chosen - self.ref_chosen) - (self.rejected - self.ref_rejected)
+
+
+class PairSetting(NamedTuple):
+    """A training run on pairs."""
+
+    world: World
+    """The task."""
+    initial: Callable[[Key], Table]
+    """Key of a seed -> the first table of logits, which is the reference."""
+    loss: Callable[[Scores], Float[Array, "N"]]
+    """Loss of each pair, to be minimised as a mean."""
+    prefer: Callable[[Key, Responses, Responses], Bool[Array, "N"]]
+    """(key, one response of each pair, the other) -> where the one is preferred."""
+    pairs: int = 256
+    """N, pairs; about the same number for each context."""
+    steps: int = 1000
+    """Updates, each on all pairs."""
+    learning_rate: float = 0.05
+    """Of Adam, for the logits."""
+    points: int = 10
+    """Points of a curve after the first."""
+
+
+def draw_pairs(setting: PairSetting, table: Table, key: Key) -> tuple[Responses, Responses]:
+    """Draw two responses to each prompt from a table, and sort them: the preferred one of each pair first."""
+    world = setting.world
+    for_tokens, for_labels = jax.random.split(key)
+    start = jnp.asarray(world.start)[jnp.arange(setting.pairs) % len(world.start)]
+    first = jnp.broadcast_to(start[:, None], (setting.pairs, 2))
+    uniform = jax.random.uniform(for_tokens, (world.horizon, setting.pairs, 2))
+    states, tokens, mask, last = draw_states(world, log_probabilities(world, table), first, uniform)
+    rewards = jnp.asarray(world.reward, jnp.float32)[last]
+    one, other = (Responses(states[:, i], tokens[:, i], mask[:, i], rewards[:, i]) for i in (0, 1))
+    better = setting.prefer(for_labels, one, other)
+
+    def pick(first: Array, second: Array) -> Array:
+        return jnp.where(better.reshape(-1, *[1] * (first.ndim - 1)), first, second)
+
+    return jax.tree.map(pick, one, other), jax.tree.map(pick, other, one)
+
+
+def score_pairs(world: World, table: Table, reference: Table, pairs: tuple[Responses, Responses]) -> Scores:
+    """Score the responses of pairs, the preferred one of each first, under a policy and its reference."""
+
+    def total(logits: Table, responses: Responses) -> Float[Array, "N"]:
+        logp = log_probabilities(world, logits)[responses.states, responses.tokens]
+        return jnp.where(responses.mask, logp, 0.0).sum(-1)
+
+    chosen, rejected = pairs
+    scores = [total(logits, responses) for logits in (table, reference) for responses in pairs]
+    return Scores(*scores, chosen.length, rejected.length)
+
+
+def measure_pairs(setting: PairSetting, seeds: Sequence[int]) -> dict[str, np.ndarray]:
+    """Train with several seeds, and take the numbers that experiments compare.
+
+    Returns:
+        For each seed, at the end of training: `success` (mean pass rate of the contexts), `length` (tokens), `chosen` and
+        `rejected` (mean log-probability of the responses of the pairs, less that under the reference, nats), `lead` (the
+        difference of the two) and `lowest_rejected` (that of the rejected response which fell most); `first_success` and
+        `first_length` before it; and `curve`, the pass rate at `points` + 1 places.
+
+    Raises:
+        ValueError: `steps` is no multiple of `points`.
+    """
+    if setting.steps % setting.points:
+        raise ValueError(f"steps must be a multiple of points, got {setting.steps} and {setting.points}")
+
+    def one(key: Key) -> dict[str, Array]:
+        for_table, for_pairs = jax.random.split(key)
+        return _train(setting, setting.initial(for_table), for_pairs)
+
+    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+    with jax.numpy_dtype_promotion("standard"):  # Optax raises its decays to the power of an integer count
+        numbers = jax.jit(jax.vmap(one), compiler_options=_quick_compilation())(keys)
+    return {name: np.asarray(number) for name, number in numbers.items()}
+
+
+def _train(setting: PairSetting, reference: Table, key: Key) -> dict[str, Array]:
+    """Numbers of one seed."""
+    world, pairs = setting.world, draw_pairs(setting, reference, key)
+    optimizer = optax.adam(setting.learning_rate)
+
+    def objective(table: Table) -> Float[Array, ""]:
+        return setting.loss(score_pairs(world, table, reference, pairs)).mean()
+
+    def update(carry: tuple[Table, optax.OptState], _: None):
+        change, state = optimizer.update(jax.grad(objective)(carry[0]), carry[1])
+        return (jnp.asarray(optax.apply_updates(carry[0], change)), state), None
+
+    def stretch(carry: tuple[Table, optax.OptState], _: None):
+        carry, _ = jax.lax.scan(update, carry, length=setting.steps // setting.points)
+        return carry, exact(world, carry[0])
+
+    (table, _), after = jax.lax.scan(stretch, (reference, optimizer.init(reference)), length=setting.points)
+    before, scores = exact(world, reference), score_pairs(world, table, reference, pairs)
+    fall = scores.rejected - scores.ref_rejected
+    return {
+        "success": after.success[-1].mean(),
+        "first_success": before.success.mean(),
+        "length": after.length[-1],
+        "first_length": before.length,
+        "chosen": (scores.chosen - scores.ref_chosen).mean(),
+        "rejected": fall.mean(),
+        "lowest_rejected": fall.min(),
+        "lead": scores.lead.mean(),
+        "curve": jnp.concatenate([before.success.mean()[None], after.success.mean(-1)]),
+    }

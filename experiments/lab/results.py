@@ -1,0 +1,332 @@
+"""Results of the experiments on claims: numbers of each arm and seed in a JSON file, with the verdict that they give.
+
+Results are kept under the key of their arm, `lab.keys`: an arm with other settings has no results. The file says in words, too,
+which algorithms an arm holds, or, without one, the equations that its functions call. `rljax claims` reads the part `claim`.
+"""
+
+import inspect
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
+from functools import partial
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lab.claims import Arms, Claim, Interval, Numbers, Page, find_page, over_seeds, verdict_of
+from lab.keys import arm_key
+from lab.pictures import draw
+from lab.tabular import Setting
+from rljax.algorithms import Algorithm
+from rljax.book.claims import Verdict
+from rljax.book.slots import fillings
+from rljax.book.uses import names_of_ops
+from rljax.files import atomic_write
+
+DIGITS = 4
+"""Significant digits of a number in a file."""
+
+
+class Results(NamedTuple):
+    """Contents of a file of results."""
+
+    date: str
+    """Day of the last run, `YYYY-MM-DD`; empty without runs."""
+    seconds: float
+    """Time of all runs."""
+    runs: dict[str, dict[str, dict[str, Any]]]
+    """Arm -> seed, in decimal -> name of a number -> number or list."""
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds that every arm has."""
+        common = [set(seeds) for seeds in self.runs.values()]
+        return sorted(map(int, set.intersection(*common))) if common else []
+
+    def arms(self) -> Arms:
+        """Numbers of every arm over the common seeds."""
+        seeds = self.seeds
+        return {arm: _stacked([runs[str(seed)] for seed in seeds]) for arm, runs in self.runs.items()}
+
+
+class Outcome(NamedTuple):
+    """Verdict and statistics of a claim, from its results."""
+
+    verdict: Verdict
+    """The verdict."""
+    statistic: Interval
+    """The statistic over seeds."""
+    figures: dict[str, Interval]
+    """The other statistics by name."""
+    arms: Arms
+    """Numbers of every arm; empty without results."""
+    date: str
+    """Day of the results; empty without results."""
+    minutes: float
+    """Time of the experiment."""
+    condition: Interval | None = None
+    """The statistic of the claim's condition over seeds; None if the claim has none, or no results."""
+
+
+def _stacked(rows: Sequence[Mapping[str, Any]]) -> Numbers:
+    names = rows[0] if rows else ()
+    return {name: np.array([row[name] for row in rows], np.float64) for name in names}
+
+
+def algorithms_in(settings: object) -> list[dict[str, str]]:
+    """Describe every algorithm in the settings of an arm, at any depth: the equations and numbers in each of its slots.
+
+    Example:
+        >>> from rljax.algorithms import BY_NAME
+        >>> algorithms_in((BY_NAME["rloo"](), 0.5))[0]["advantage"]
+        'leave_one_out'
+    """
+    if isinstance(settings, Algorithm):
+        return [{slot: held.text() for slot, held in fillings(settings).items()}]
+    if isinstance(settings, Mapping):
+        parts: Sequence[object] = [*settings.values()]
+    elif isinstance(settings, tuple | list):
+        parts = settings
+    elif is_dataclass(settings):
+        parts = [getattr(settings, field.name) for field in fields(settings)]
+    else:
+        return []
+    return [found for part in parts for found in algorithms_in(part)]
+
+
+def equations_in(settings: object) -> list[dict[str, str]]:
+    """Describe the functions in the settings of an arm: the equations that each calls, with the numbers of its closure.
+
+    Args:
+        settings: a function, or a record with functions; those that call no equation are left out.
+
+    Example:
+        >>> from rljax.ops.divergence import k3
+        >>> equations_in(k3), equations_in(0.5)
+        ([{'function': 'k3'}], [])
+    """
+    fields = getattr(settings, "_asdict", lambda: {"function": settings})()
+    found = {
+        name: text for name, value in fields.items() if isinstance(value, FunctionType) and (text := _equation_names(value))
+    }
+    return [found] if found else []
+
+
+def _equation_names(function: FunctionType) -> str:
+    """Name of the op that a function is, or of those that it calls, and the numbers that it was made with; empty without ops."""
+    names, around = names_of_ops(), inspect.getclosurevars(function)
+    called = [value for value in around.globals.values() if isinstance(value, FunctionType)]
+    functions = [function] if function in names else called
+    ops = [names[each].rpartition(".")[2] for each in functions if each in names]
+    numbers = [f"{name}={value:g}" for name, value in around.nonlocals.items() if isinstance(value, float | int)]
+    return " ".join([*ops, *numbers]) if ops else ""
+
+
+def contents_of(settings: object) -> list[dict[str, str]]:
+    """The algorithms in the settings of an arm, or without any the equations."""
+    return algorithms_in(settings) or equations_in(settings)
+
+
+def read_results(page: Page) -> Results:
+    """Read the results of an experiment: those of its seeds, for the arms whose settings are those of the file."""
+    file = page.file.with_suffix(".json")
+    found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"date": "", "seconds": 0.0, "keys": {}}
+    seeds = {str(seed) for seed in page.claim.seed_range}
+    runs = {
+        arm: {seed: row for seed, row in found["runs"][arm].items() if seed in seeds}
+        if found["keys"].get(arm) == arm_key(page, arm)
+        else {}
+        for arm in page.claim.arms
+    }
+    return Results(found["date"], found["seconds"], runs)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_rounded(part) for part in value]
+    return float(f"{value:.{DIGITS}g}")
+
+
+def write_results(page: Page, results: Results) -> None:
+    """Write the results beside the experiment, one line for each arm and seed."""
+
+    def block(parts: Mapping[str, Any]) -> str:
+        return "{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(part)}" for name, part in parts.items()) + "\n }"
+
+    arms = ",\n".join(
+        f"  {json.dumps(arm)}: {{\n"
+        + ",\n".join(f"   {json.dumps(seed)}: {json.dumps(numbers)}" for seed, numbers in runs.items())
+        + "\n  }"
+        for arm, runs in results.runs.items()
+    )
+    parts = {
+        "date": json.dumps(results.date),
+        "seconds": json.dumps(results.seconds),
+        "claim": block(summary_of(page.claim, outcome_of(page, results))),
+        "keys": block({arm: arm_key(page, arm) for arm in results.runs}),
+        "algorithms": block({arm: contents_of(page.claim.arms[arm]) for arm in results.runs}),
+        "runs": f"{{\n{arms}\n }}",
+    }
+    text = ",\n".join(f' "{name}": {part}' for name, part in parts.items())
+    atomic_write(page.file.with_suffix(".json"), f"{{\n{text}\n}}\n".encode())
+
+
+def summary_of(claim: Claim, outcome: Outcome) -> dict[str, Any]:
+    """What `rljax claims` shows of a claim, as `rljax.book.claims.read_claim` reads it."""
+    return {
+        "paper": claim.paper,
+        "place": claim.place,
+        "text": claim.text,
+        "verdict": outcome.verdict,
+        "statistic": _stored(outcome.statistic),
+        "unit": claim.unit,
+        "kind": claim.kind,
+        "margin": claim.margin,
+        "budget": budget_of(claim),
+        "condition": "" if claim.condition is None else claim.condition[0],
+        "condition_statistic": None if outcome.condition is None else _stored(outcome.condition),
+        "figures": {name: _stored(found) for name, found in outcome.figures.items()},
+        "first_look": claim.first_look_text(),
+        "pilot": claim.pilot,
+        "means": {
+            arm: {name: _short(float(array.mean())) for name, array in numbers.items() if array.ndim == 1}
+            for arm, numbers in outcome.arms.items()
+        },
+    }
+
+
+def _stored(interval: Interval) -> dict[str, float | int | None]:
+    ends = {"value": interval.value, "low": interval.low, "high": interval.high}
+    return {name: _short(end) if math.isfinite(end) else None for name, end in ends.items()} | {"seeds": interval.seeds}
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def budget_of(claim: Claim) -> str:
+    """What is equal between trained arms, and how their learning rates were chosen; empty if no arm is trained."""
+    if claim.budget:
+        return claim.budget
+    settings = [found for arm in claim.arms.values() for found in _settings_in(arm)]
+    if not settings:
+        return ""
+    updates = {one.steps * one.minibatches * one.passes for one in settings}
+    sampled = {one.steps * one.prompts * one.group * one.tries for one in settings}
+    function = claim.measure.func if isinstance(claim.measure, partial) else claim.measure
+    tunes = {"tune", "measure_tuned", "TUNING_SEEDS"} & {function.__name__, *function.__globals__}
+    rates = "each arm's learning rate is the best of a search on other seeds" if tunes else "one fixed learning rate"
+    return f"{_equal('updates', updates)}; {_equal('sampled responses', sampled)}; {rates}"
+
+
+def _equal(name: str, counts: set[int]) -> str:
+    if len(counts) == 1:
+        return f"{next(iter(counts))} {name} in every arm"
+    return f"{min(counts)} to {max(counts)} {name}, not equal"
+
+
+def _settings_in(arm: object) -> list[Setting]:
+    if isinstance(arm, Setting):
+        return [arm]
+    return [found for part in arm for found in _settings_in(part)] if isinstance(arm, tuple | list) else []
+
+
+def run_page(page: Page, *, again: bool = False) -> Results:
+    """Run what is missing of an experiment; write the results after each arm.
+
+    Args:
+        page: the experiment.
+        again: run every arm and seed, also those that have results.
+
+    Returns:
+        The results of all arms and seeds.
+    """
+    results = read_results(page)
+    if again:
+        results = results._replace(seconds=0.0, runs={arm: {} for arm in page.claim.arms})
+    for arm, settings in page.claim.arms.items():
+        missing = [seed for seed in page.claim.seed_range if str(seed) not in results.runs[arm]]
+        if not missing:
+            continue
+        start = time.monotonic()
+        numbers = {name: np.asarray(array).tolist() for name, array in page.claim.measure(settings, missing).items()}
+        rows = {str(seed): {name: _rounded(v[at]) for name, v in numbers.items()} for at, seed in enumerate(missing)}
+        merged = dict(sorted((results.runs[arm] | rows).items(), key=lambda item: int(item[0])))
+        results = Results(
+            date=datetime.now(UTC).date().isoformat(),
+            seconds=round(results.seconds + time.monotonic() - start, 1),
+            runs=results.runs | {arm: merged},
+        )
+        write_results(page, results)
+    return results
+
+
+def outcome_of(page: Page, results: Results) -> Outcome:
+    """Decide a claim by its results."""
+    claim, seeds = page.claim, results.seeds
+    if not seeds:
+        return Outcome("not decided", over_seeds([]), {}, {}, "", 0.0)
+    arms = results.arms()
+    statistic = over_seeds(claim.statistic(arms))
+    figures = {} if claim.figures is None else {name: over_seeds(of(arms)) for name, of in claim.figures.items()}
+    condition = None if claim.condition is None else over_seeds(claim.condition[1](arms))
+    verdict = verdict_of(statistic, kind=claim.kind, margin=claim.margin)
+    if condition is not None and not condition.low > 0:
+        verdict = "not decided"
+    return Outcome(verdict, statistic, figures, arms, results.date, results.seconds / 60, condition)
+
+
+def run_claim(name: str, *, again: bool) -> None:
+    """Run an experiment, write its results and its picture.
+
+    Args:
+        name: the claim.
+        again: run every arm and seed; else only those without results.
+
+    Raises:
+        InputError: there is no such claim.
+    """
+    page = find_page(name)
+    results = run_page(page, again=again)
+    write_results(page, results)  # its words may have changed although nothing was missing
+    draw(page.claim, outcome_of(page, results), page.file.with_suffix(".png"))
+
+
+def rekey(page: Page) -> list[str]:
+    """Write the keys of the arms as they are now for results of code that was reworked, if one seed gives the same numbers again.
+
+    Args:
+        page: the claim; its file has runs of every arm.
+
+    Returns:
+        The arms whose numbers differ; if there is one, the file stays as it is.
+    """
+    found = json.loads(page.file.with_suffix(".json").read_text(encoding="utf-8"))
+    differing = [arm for arm in page.claim.arms if not _is_repeated(page, arm, found["runs"][arm])]
+    if not differing:
+        write_results(page, Results(found["date"], found["seconds"], {arm: found["runs"][arm] for arm in page.claim.arms}))
+    return differing
+
+
+def _is_repeated(page: Page, arm: str, runs: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether the first seed of an arm gives its numbers again; of a training, the beginning of its curve.
+
+    Later, one token that another machine samples otherwise changes all that follows.
+    """
+    seed = next(iter(runs))
+    numbers = page.claim.measure(page.claim.arms[arm], [int(seed)])
+    compared = ["curve"] if "curve" in numbers else [*numbers]
+    return all(
+        np.allclose(np.ravel(numbers[name][0])[:4], np.ravel(runs[seed][name])[:4], rtol=0.02, atol=1e-3)
+        for name in compared
+    )
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        print(f"{name}: {rekey(find_page(name)) or 'the same numbers'}")

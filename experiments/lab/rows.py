@@ -1,0 +1,162 @@
+"""Rows of an experiment: a JSON file that is written again after every run, means over its seeds, and the day and machine."""
+
+import json
+import math
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+
+from lab.claims import over_seeds, verdict_of
+from rljax.files import atomic_write
+from rljax.machine import usable_processors
+
+
+def write_rows(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as a JSON list with a row a line, so that a further run is a further line.
+
+    The file is replaced as a whole: whoever stops an experiment finds the rows before or after a run in it.
+
+    Args:
+        file: where the rows go.
+        rows: all rows so far; what JSON cannot hold is refused.
+
+    Raises:
+        TypeError: JSON cannot hold a row; the file is left as it was.
+    """
+    lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
+    atomic_write(file, f"[\n{lines}\n]\n".encode())
+
+
+def rows_of(file: Path, settings: Callable[[Mapping[str, Any]], str]) -> list[dict[str, Any]]:
+    """Read the rows of a file that were made with the present settings; none if there is no file.
+
+    Args:
+        file: as `write_rows` writes it.
+        settings: row -> the hash that a row of its kind has now.
+    """
+    rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    return [row for row in rows if row["settings"] == settings(row)]
+
+
+def add_missing_rows(
+    file: Path,
+    wanted: Iterable[Mapping[str, Any]],
+    make: Callable[..., Mapping[str, Any]],
+    *,
+    settings: Callable[[Mapping[str, Any]], str],
+) -> list[dict[str, Any]]:
+    """Make the rows that a file does not have yet, and write it after each, so that a stopped experiment goes on.
+
+    Rows that were made with other settings are not read, and leave the file with the first new row.
+
+    Args:
+        file: a list of rows, which need not exist.
+        wanted: for each row the entries that it is known by, such as its arm and its seed.
+        make: is called with these entries by name, and returns the others.
+        settings: row -> the hash that a row of its kind has now; it needs no more than the entries of `wanted`.
+
+    Returns:
+        All rows: those of the file, then the new ones.
+    """
+    rows = rows_of(file, settings)
+    for key in wanted:
+        if not any(key.items() <= row.items() for row in rows):
+            rows.append({**key, "settings": settings(key), **make(**key)})
+            write_rows(file, rows)
+            print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def write_page(file: Path, command: str, caption: str, report: str) -> None:
+    """Write the page of results beside a file of rows: the command, when and on what it was run, what the numbers are, and tables.
+
+    Args:
+        file: of the rows; the page has its name with `.md`.
+        command: what makes both.
+        caption: what the numbers are.
+        report: the tables, in Markdown.
+    """
+    file.with_suffix(".md").write_text(f"`{command}` ({made_on()}): {caption}\n\n{report}", encoding="utf-8")
+
+
+def share_text(shares: Mapping[int, float]) -> str:
+    """Write the mean of a share over seeds, in per cent, with its 95 % t interval if there are seeds enough for one.
+
+    Args:
+        shares: the share of each seed.
+
+    Example:
+        >>> share_text({0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4, 4: 0.5}), share_text({0: 0.1, 1: 0.2})
+        ('30.0 % (10.4 to 49.6)', '15.0 %')
+    """
+    value, low, high, _ = over_seeds([*shares.values()])
+    if math.isnan(value):
+        return "-"
+    return f"{100 * value:.1f} %" if math.isnan(low) else f"{100 * value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def points_text(one: Mapping[int, float], other: Mapping[int, float]) -> str:
+    """Write the mean difference of two shares, paired by seed, in points, with its 95 % t interval if there are seeds enough.
+
+    Args:
+        one: a share of each seed.
+        other: what is subtracted; a seed that one of the two lacks is left out.
+
+    Example:
+        >>> points_text({0: 0.5, 1: 0.6}, {0: 0.4, 1: 0.6, 2: 0.9})
+        '+5.0'
+        >>> points_text({seed: 0.5 for seed in range(5)}, {seed: 0.1 * seed for seed in range(5)})
+        '+30.0 (+10.4 to +49.6)'
+    """
+    value, low, high, _ = over_seeds([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
+    if math.isnan(value):
+        return "-"
+    return f"{100 * value:+.1f}" if math.isnan(low) else f"{100 * value:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+
+
+class Comparison(NamedTuple):
+    """A claim about the difference of two shares."""
+
+    text: str
+    """What is claimed, in a phrase."""
+    one: Mapping[int, float]
+    """A share, by seed."""
+    other: Mapping[int, float]
+    """What is subtracted, by seed."""
+    kind: Literal["above", "equal"] = "above"
+    """What the claim says of the difference."""
+
+
+def verdict_table(comparisons: Iterable[Comparison], *, margin: float = 0.01) -> list[str]:
+    """Write comparisons with their verdicts, by the rule of `rljax claims`, as a sentence and the lines of a Markdown table.
+
+    Args:
+        comparisons: the claims, in their order.
+        margin: smallest difference that would matter, a share.
+
+    Example:
+        >>> one, other = {seed: 0.5 for seed in range(5)}, {seed: 0.1 * seed for seed in range(5)}
+        >>> verdict_table([Comparison("more is right", one, other)])[-1]
+        '| more is right | +30.0 (+10.4 to +49.6) | holds here |'
+    """
+    lines = [f"Written down after the runs, and decided by the rule of `rljax claims` with a margin of {margin:.0%}:", ""]
+    lines += ["| claim | difference, points | verdict |", "| --- | --- | --- |"]
+    for text, one, other, kind in comparisons:
+        interval = over_seeds([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
+        lines.append(f"| {text} | {points_text(one, other)} | {verdict_of(interval, kind=kind, margin=margin)} |")
+    return lines
+
+
+def made_on() -> str:
+    """Describe day, machine and versions of a run, as a page of results shows them.
+
+    Example:
+        >>> made_on().count(", ")
+        4
+    """
+    machine = f"{usable_processors()} cores, {platform.machine()}"
+    return f"{datetime.now(UTC):%Y-%m-%d}, {machine}, Python {platform.python_version()}, JAX {jax.__version__}"

@@ -1,0 +1,196 @@
+"""Which of several arms a comparison can tell apart: arms whose intervals over the seeds share no point."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lab.claims import FEWEST_SEEDS, Interval, over_seeds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def is_apart(one: Interval, other: Interval) -> bool:
+    """Whether two intervals share no point; False where one of them has no ends.
+
+    This asks for more than a difference whose interval leaves out 0: two 95 % intervals may overlap although the paired
+    difference is certain.
+
+    Example:
+        >>> low, high = Interval(1.0, 0.9, 1.1, 5), Interval(1.5, 1.2, 1.8, 5)
+        >>> is_apart(low, high), is_apart(low, low), is_apart(low, Interval(2.0, math.nan, math.nan, 1))
+        (True, False, False)
+    """
+    return one.high < other.low or other.high < one.low
+
+
+def tiers(intervals: Mapping[str, Interval]) -> list[str]:
+    """The most arms of which every two are apart, from the lowest to the highest; of several such choices one.
+
+    The interval that ends first belongs to some largest choice; so does, of those that lie above it, the one that ends first,
+    and so on.
+
+    Args:
+        intervals: interval of each arm; one without ends is apart from none.
+
+    Returns:
+        Names of arms; one name where no two are apart, none where no interval has ends.
+
+    Example:
+        >>> ends = {"a": (0.0, 2.0), "b": (1.0, 3.0), "c": (2.5, 4.0)}
+        >>> tiers({name: Interval(sum(pair) / 2, *pair, 5) for name, pair in ends.items()})
+        ['a', 'c']
+    """
+    chosen: list[str] = []
+    for name, interval in sorted(intervals.items(), key=lambda item: item[1].high):
+        if not math.isnan(interval.high) and (not chosen or is_apart(intervals[chosen[-1]], interval)):
+            chosen.append(name)
+    return chosen
+
+
+def certain_pairs(values: Mapping[str, Mapping[int, float]]) -> int:
+    """Number of pairs of arms whose paired difference over the seeds has a 95 % interval without 0.
+
+    Args:
+        values: a number of each arm, by seed; a seed that one arm of a pair lacks is left out.
+
+    Example:
+        >>> one = {seed: float(seed) for seed in range(5)}
+        >>> certain_pairs({"one": one, "a little more": {seed: value + 0.1 for seed, value in one.items()}})
+        1
+    """
+    differences = [
+        over_seeds([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
+        for one, other in itertools.combinations(values.values(), 2)
+    ]
+    return sum(pair.low > 0 or pair.high < 0 for pair in differences)
+
+
+def draw_comparisons(comparisons: Mapping[str, Mapping[str, Mapping[int, float]]], file: Path) -> None:
+    """Draw comparisons beside each other, each with its title; those without arms that were run are left out.
+
+    Args:
+        comparisons: for each title, a number of each arm, by seed.
+        file: the picture.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415  who reads intervals need not wait for it
+
+    shown = {title: values for title, values in comparisons.items() if all(values.values())}
+    rows = max(1, math.ceil(len(shown) / 2))
+    figure = Figure(figsize=(11, 2.1 * rows), dpi=100, layout="constrained")
+    places = figure.subplots(rows, 2, squeeze=False).ravel()
+    for axes, (title, values) in zip(places, shown.items(), strict=False):
+        draw_arms(axes, values)
+        axes.set_title(title, fontsize=9)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in places[len(shown) :]:
+        axes.set_axis_off()
+    figure.savefig(file)
+
+
+def draw_arms(axes: "Axes", values: Mapping[str, Mapping[int, float]]) -> None:
+    """Draw a row for each arm, the lowest mean first: a dot for every seed, the mean, and its interval.
+
+    Args:
+        axes: where to draw.
+        values: a number of each arm, by seed.
+    """
+    found = {arm: over_seeds([*by_seed.values()]) for arm, by_seed in values.items()}
+    order = sorted(found, key=lambda arm: found[arm].value)
+    for place, arm in enumerate(order):
+        value, low, high, _ = found[arm]
+        seeds = [*values[arm].values()]
+        axes.plot(seeds, [place] * len(seeds), ".", color="0.6", markersize=4)
+        axes.errorbar([value], [place], xerr=[[value - low], [high - value]], fmt="o", color=f"C{place}", capsize=4)
+    axes.set_yticks(range(len(order)), order)
+    axes.set_ylim(-0.6, len(order) - 0.4)
+
+
+Settings = Mapping[str, Any]
+Rows = Sequence[Mapping[str, Any]]
+
+
+class Case(NamedTuple):
+    """Four arms on a task."""
+
+    settings: Settings
+    """Settings beside those of the experiment, by their flat names; `task` is among them where the case has another name."""
+    arms: Mapping[str, Settings]
+    """Settings of each arm beside these."""
+    decides: str
+    """Name of the number that decides."""
+    theory: str
+    """What the arms differ in, and which difference is expected."""
+    shown: tuple[str, ...] = ()
+    """Further numbers on the page."""
+    seeds: range = range(8)
+    """Seeds of RL, the same ones for all arms."""
+
+
+def values_of(rows: Rows, task: str, case: Case, number: str) -> dict[str, dict[int, float]]:
+    """A number of each arm of a task, by seed.
+
+    Example:
+        >>> case = Case({}, {"slow": {}, "fast": {}}, "accuracy", "The faster one learns more.")
+        >>> row = {"task": "sums", "arm": "fast", "seed": 3, "numbers": {"accuracy": 0.5}}
+        >>> values_of([row], "sums", case, "accuracy")
+        {'slow': {}, 'fast': {3: 0.5}}
+    """
+    mine = [row for row in rows if row["task"] == task]
+    return {arm: {row["seed"]: row["numbers"][number] for row in mine if row["arm"] == arm} for arm in case.arms}
+
+
+def intervals_of(rows: Rows, task: str, case: Case, number: str) -> dict[str, Interval]:
+    """Mean of a number over the seeds, with its 95 % t interval, for each arm of a task, the lowest first."""
+    found = {arm: over_seeds([*values.values()]) for arm, values in values_of(rows, task, case, number).items()}
+    return dict(sorted(found.items(), key=lambda item: item[1].value))
+
+
+def report(rows: Rows, cases: Mapping[str, Case], *, beside: Sequence[str]) -> str:
+    """The summary and the table of each task, in Markdown.
+
+    Args:
+        rows: a row has its `task`, `arm`, `seed`, `curve` of held-out accuracy from before RL on, and `numbers` by name.
+        cases: the arms of each task, by its name; one without rows is left out.
+        beside: numbers that are shown of every task, beside the one that decides.
+    """
+    tasks = {task: case for task, case in cases.items() if any(row["task"] == task for row in rows)}
+    columns = "task | number that decides | arms of which every two are apart | pairs apart | paired difference certain"
+    lines, counts = ["", f"| {columns} |", f"|{' --- |' * 5}"], []
+    for task, case in tasks.items():
+        found = intervals_of(rows, task, case, case.decides)
+        fewest = min(interval.seeds for interval in found.values())
+        if fewest < FEWEST_SEEDS:
+            lines.append(
+                f"| `{task}` | {case.decides} | not decided: an arm has {fewest} of {FEWEST_SEEDS} seeds | - | - |"
+            )
+            continue
+        apart, chosen = sum(itertools.starmap(is_apart, itertools.combinations(found.values(), 2))), tiers(found)
+        counts.append(len(chosen))
+        names = " < ".join(chosen) if len(chosen) > 1 else "none"
+        certain = certain_pairs(values_of(rows, task, case, case.decides))
+        lines.append(f"| `{task}` | {case.decides} | {len(chosen)}: {names} | {apart} | {certain} |")
+    at_least = {least: sum(count >= least for count in counts) for least in (2, 3, 4)}
+    lines[:0] = [
+        "",
+        "All runs of a task begin with one base model; the intervals are over seeds of RL. "
+        f"Tasks that are decided: {len(counts)}; with at least two arms apart: {at_least[2]}; with three: {at_least[3]}; "
+        f"with all four: {at_least[4]}. Four arms are six pairs.",
+    ]
+    for task, case in tasks.items():
+        lines += section(rows, task, case, beside=beside)
+    return "\n".join(lines) + "\n"
+
+
+def section(rows: Rows, task: str, case: Case, *, beside: Sequence[str]) -> list[str]:
+    """The arms of a task, in Markdown."""
+    numbers = [*dict.fromkeys((case.decides, *beside, *case.shown))]
+    before = over_seeds([row["curve"][0] for row in rows if row["task"] == task and row["arm"] == next(iter(case.arms))])
+    lines = ["", f"## {task}", "", case.theory, "", f"{before.seeds} seeds; accuracy before RL {before.text()}.", ""]
+    lines += [f"| arm | {' | '.join(numbers)} |", f"|{' --- |' * (len(numbers) + 1)}"]
+    for arm in intervals_of(rows, task, case, case.decides):
+        cells = [intervals_of(rows, task, case, number)[arm].text() for number in numbers]
+        lines.append(f"| {' | '.join([arm, *cells])} |")
+    return lines

@@ -1,0 +1,372 @@
+"""A policy that is a table of logits, on a small world of tokens: any algorithm trains for hundreds of steps in a second.
+
+The losses are those of the library, `rljax.algorithms.prepare` and `loss`; only the network is missing. Experiments on claims
+train here. What depends on a network (features that prompts share, the noise of a large vocabulary, a capacity that runs out) does
+not show in a table.
+
+Axes: S states, V tokens, R rows of logits, N numbers of the critic's head, C contexts (prompts), and those of a rollout, P prompts,
+G responses, T tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from lab.worlds import Exact, Key, Table, World, exact, log_probabilities, pass_rate_at
+from rljax.algorithms import Algorithm, Batch, Past, Rollout, loss, prepare, value_loss
+from rljax.ops.unpublished.reward_history import empty_history, push_history
+from rljax.records import required
+
+
+def unit_steps() -> optax.GradientTransformation:
+    """Divide a gradient by its norm: steps of one size, in which prompts keep their shares. A gradient of 0 stays 0."""
+
+    def divide(updates: optax.Updates, _: optax.Params | None) -> optax.Updates:
+        norm = jnp.maximum(optax.tree.norm(updates), 1e-12)
+        return jax.tree.map(lambda u: u / norm, updates)
+
+    return optax.stateless(divide)
+
+
+class Setting(NamedTuple):
+    """A training run on a world."""
+
+    world: World
+    """The task."""
+    initial: Callable[[Key], Table]
+    """Key of a seed -> the first table of logits: the model before RL."""
+    algorithm: Algorithm
+    """What is trained with."""
+    prompts: int = 8
+    """P, prompts of a rollout, drawn from the contexts with replacement."""
+    group: int = 8
+    """G, responses of a prompt."""
+    steps: int = 300
+    """Rollouts."""
+    learning_rate: float = 0.05
+    """For the logits."""
+    optimizer: optax.GradientTransformation = optax.scale_by_adam()
+    """What is done to a gradient before the learning rate. Adam brings the rows of every context to steps of one size, so that it
+    hides how an algorithm weighs prompts against each other; `unit_steps` does not."""
+    minibatches: int = 1
+    """Optimiser updates that a rollout is cut into."""
+    passes: int = 1
+    """Times that a rollout is gone through."""
+    delay: int = 0
+    """Age of the sampler's table, in rollouts; its log-probabilities are the ratio's denominator."""
+    sampler: Callable[[Key, Float[Array, "S V"]], Float[Array, "S V"]] | None = None
+    """(key, log-probabilities of the policy) -> those of the engine that samples; None: the same."""
+    tries: int = 1
+    """Dynamic sampling draws `tries` times P prompts, and trains on P of them, those that the algorithm keeps first."""
+    judge: Callable[[Key, Float[Array, "P G"]], Float[Array, "P G"]] | None = None
+    """(key, true rewards) -> the rewards that training sees; None: the true ones."""
+    past: int = 0
+    """Earlier rewards of each prompt that complete its group; 0: none."""
+    value_learning_rate: float = 0.05
+    """For the critic's table, whose gradient goes through the same optimizer."""
+    value_steps: int = 0
+    """Rollouts of the first policy on which only the critic learns, from the Monte-Carlo return."""
+    first_value: float = 0.0
+    """The critic's value of every state before it learns. A head of several numbers begins with zeros; the value of a categorical
+    one is then the middle of its support."""
+    points: int = 10
+    """Points of a curve after the first."""
+
+
+class _Tables(NamedTuple):
+    logits: Table
+    outputs: Float[Array, "S N"]
+
+
+class _Sample(NamedTuple):
+    contexts: Int[Array, "P"]
+    states: Int[Array, "P G T"]
+    tokens: Int[Array, "P G T"]
+    rollout: Rollout[Array]
+
+
+class _Carry(NamedTuple):
+    tables: _Tables
+    optimizer: optax.OptState
+    ring: Float[Array, "D R V"]
+    history: object
+
+
+def draw_states(
+    world: World, logp: Float[Array, "S V"], first: Int[Array, "P G"], uniform: Float[Array, "T P G"]
+) -> tuple[Int[Array, "P G T"], Int[Array, "P G T"], Bool[Array, "P G T"], Int[Array, "P G"]]:
+    """Sample a response from each first state.
+
+    Args:
+        world: the task.
+        logp: log-probability of every token in every state, of the policy that samples.
+        first: first state of each response.
+        uniform: a number in [0, 1) for each token. One draw for a whole rollout compiles faster than one a token.
+
+    Returns:
+        The state before each token, the tokens, which of them count, and the state in which each response stops.
+    """
+    ends, onward = jnp.asarray(world.ends), jnp.asarray(world.next_state)
+    below = jnp.cumsum(jnp.exp(logp), -1)[:, :-1]
+
+    def step(state: Array, uniform: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+        alive = ~ends[state]
+        token = (uniform[..., None] >= below[state]).sum(-1)
+        return jnp.where(alive, onward[state, token], state), (state, token, alive)
+
+    last, parts = jax.lax.scan(step, first, uniform)
+    states, tokens, mask = (jnp.moveaxis(part, 0, -1) for part in parts)
+    return states, tokens, mask, last
+
+
+def _first(array: Array, kept: Array, count: int) -> Array:
+    """`count` rows, the kept ones first, each kind in its order."""
+    return array[jnp.argsort(~kept, stable=True)[:count]]
+
+
+def _values(algorithm: Algorithm, outputs: Float[Array, "*rows T N"]) -> Float[Array, "*rows T"]:
+    """Values of the critic's numbers for each state."""
+    return required(algorithm.critic, "algorithm.critic").head.value(outputs)
+
+
+def _of_token(of_state: Float[Array, "S V"], states: Array, tokens: Array) -> Array:
+    return of_state[states, tokens]
+
+
+def _sample(setting: Setting, carry: _Carry, first_table: Table, key: Key) -> _Sample:
+    """Draw a rollout with the oldest table of the ring."""
+    tables, old = carry.tables, carry.ring[0]
+    world, algorithm = setting.world, setting.algorithm
+    count = setting.prompts * setting.tries
+    uniform = jax.random.uniform(key, (1 + world.horizon * setting.group, count))
+    contexts = (uniform[0] * len(world.start)).astype(jnp.int32)
+    policy = log_probabilities(world, old)
+    engine = policy
+    if setting.sampler is not None:
+        engine = jax.nn.log_softmax(setting.sampler(jax.random.fold_in(key, 1), policy))
+    first = jnp.broadcast_to(jnp.asarray(world.start)[contexts][:, None], (count, setting.group))
+    states, tokens, mask, last = draw_states(
+        world, engine, first, uniform[1:].reshape(world.horizon, setting.group, count).swapaxes(1, 2)
+    )
+    rewards = jnp.asarray(world.reward, jnp.float32)[last]
+    verdicts = rewards if setting.judge is None else setting.judge(jax.random.fold_in(key, 2), rewards)
+    if setting.tries > 1:
+        kept = required(algorithm.keep_group, "algorithm.keep_group")(rewards)
+        parts = (contexts, states, tokens, mask, last, verdicts)
+        contexts, states, tokens, mask, last, verdicts = (_first(part, kept, setting.prompts) for part in parts)
+    entropy_of, p = -(jnp.exp(policy) * policy).sum(-1), jnp.exp(policy)
+    reference = log_probabilities(world, first_table) if algorithm.needs("ref_logp") else None
+    rollout = Rollout(
+        mask=mask,
+        behaviour_logp=_of_token(engine, states, tokens),
+        rewards=verdicts,
+        policy_logp=None if setting.sampler is None else _of_token(policy, states, tokens),
+        ref_logp=None if reference is None else _of_token(reference, states, tokens),
+        truncated=~jnp.asarray(world.ends)[last],
+        values=_values(algorithm, tables.outputs[states]) if algorithm.needs("values") else None,
+        behaviour_entropy=entropy_of[states] if algorithm.needs("behaviour_entropy") else None,
+        square_sum=jnp.square(p).sum(-1)[states] if algorithm.needs("square_sum") else None,
+    )
+    return _Sample(contexts, states, tokens, rollout)
+
+
+def _flat(array: Array, minibatches: int) -> Array:
+    """`[P, G, T]` or `[B, T]` -> `[M, B / M, T]`."""
+    return array.reshape(minibatches, -1, array.shape[-1])
+
+
+def _objective(
+    setting: Setting, tables: _Tables, batch: Batch[Array], states: Array, tokens: Array, train_policy: bool
+) -> Float[Array, ""]:
+    """Loss of a mini-batch; the critic's has no gradient in common with the policy's."""
+    algorithm, world = setting.algorithm, setting.world
+    total = jnp.zeros((), jnp.float32)
+    if train_policy:
+        logp = log_probabilities(world, tables.logits)
+        entropy = -(jnp.exp(logp) * logp).sum(-1)[states] if algorithm.needs("entropy") else None
+        total = total + loss(algorithm, _of_token(logp, states, tokens), batch, entropy=entropy)[0]
+    if algorithm.critic is not None:
+        outputs = tables.outputs[states]
+        total = total + value_loss(algorithm, _values(algorithm, outputs), batch, outputs=outputs)[0]
+    return total
+
+
+def _update(
+    setting: Setting,
+    optimizer: optax.GradientTransformation,
+    carry: _Carry,
+    sample: _Sample,
+    *,
+    policy: bool,
+    progress: Array,
+) -> _Carry:
+    """Train on one rollout."""
+    algorithm = setting.algorithm
+    if not policy:
+        critic = required(algorithm.critic, "algorithm.critic")
+        algorithm = algorithm._replace(
+            critic=critic._replace(target=lambda *a, **k: critic.target(*a, **{**k, "lambda_": 1.0}))
+        )
+    past = Past(carry.history, sample.contexts) if setting.past else None  # pyright: ignore[reportArgumentType]  one record a run
+    batch = prepare(
+        algorithm,
+        sample.rollout,
+        minibatches=setting.minibatches,
+        progress=progress if algorithm.needs("progress") else None,
+        past=past,
+    )
+    parts = jax.tree.map(lambda x: _flat(x, setting.minibatches), (batch, sample.states, sample.tokens))
+    parts = jax.tree.map(lambda x: jnp.concatenate([x] * setting.passes), parts)
+
+    def update(inner: tuple[_Tables, optax.OptState], part: tuple[Batch[Array], Array, Array]):
+        gradient = jax.grad(lambda tables: _objective(setting, tables, *part, policy))(inner[0])
+        change, state = optimizer.update(gradient, inner[1], inner[0])
+        return (cast(_Tables, optax.apply_updates(inner[0], change)), state), None
+
+    (tables, state), _ = jax.lax.scan(update, (carry.tables, carry.optimizer), parts)
+    history = carry.history
+    if setting.past:
+        history = push_history(carry.history, sample.contexts, sample.rollout.rewards)  # pyright: ignore[reportArgumentType]
+    return _Carry(tables, state, jnp.concatenate([carry.ring[1:], tables.logits[None]]), history)
+
+
+def _optimizer(setting: Setting) -> optax.GradientTransformation:
+    rates = _Tables(jnp.asarray(setting.learning_rate), jnp.asarray(setting.value_learning_rate))  # pyright: ignore[reportArgumentType]
+    return optax.chain(setting.optimizer, _scale_each(rates))
+
+
+def _begin(setting: Setting, logits: Table) -> _Carry:
+    """State of a run before its first rollout."""
+    world, critic = setting.world, setting.algorithm.critic
+    size = 1 if critic is None else critic.head.size
+    if setting.first_value and size > 1:
+        raise ValueError(f"first_value must be 0 for a critic with {size} numbers a state, got {setting.first_value:g}")
+    tables = _Tables(logits, jnp.full((len(world.row), size), setting.first_value, jnp.float32))
+    ring = jnp.broadcast_to(logits[None], (setting.delay + 1, *logits.shape))
+    history = empty_history(len(world.start), setting.past) if setting.past else None
+    return _Carry(tables, _optimizer(setting).init(tables), ring, history)
+
+
+def train(setting: Setting, key: Key) -> tuple[Exact, Table]:
+    """Train with one seed.
+
+    Returns:
+        What the policy does, before training and at `points` places of it, on a first axis; and the last table.
+
+    Raises:
+        ValueError: `steps` is no multiple of `points`.
+    """
+    if setting.steps % setting.points:
+        raise ValueError(f"steps must be a multiple of points, got {setting.steps} and {setting.points}")
+    for_table, for_values, for_steps = jax.random.split(key, 3)
+    optimizer = _optimizer(setting)
+    carry = _begin(setting, setting.initial(for_table))
+    tables = carry.tables
+
+    def step(policy: bool):
+        def one(carry: _Carry, inputs: tuple[Key, Array]) -> tuple[_Carry, None]:
+            sample = _sample(setting, carry, tables.logits, inputs[0])
+            return _update(setting, optimizer, carry, sample, policy=policy, progress=inputs[1]), None
+
+        return one
+
+    if setting.value_steps:
+        still = jnp.zeros(setting.value_steps, jnp.float32)
+        carry, _ = jax.lax.scan(step(False), carry, (jax.random.split(for_values, setting.value_steps), still))
+    per = setting.steps // setting.points
+    keys = jax.random.split(for_steps, setting.steps).reshape(setting.points, per)
+    progress = (jnp.arange(setting.steps, dtype=jnp.float32) / setting.steps).reshape(setting.points, per)
+
+    def stretch(carry: _Carry, inputs: tuple[Array, Array]) -> tuple[_Carry, Table]:
+        carry, _ = jax.lax.scan(step(True), carry, inputs)
+        return carry, carry.tables.logits
+
+    carry, after = jax.lax.scan(stretch, carry, (keys, progress))
+    points = jnp.concatenate([tables.logits[None], after])
+    return jax.lax.map(lambda table: exact(setting.world, table), points), carry.tables.logits
+
+
+def _scale_each(rates: _Tables) -> optax.GradientTransformation:
+    """Descend, each table at its own rate."""
+    return optax.stateless(lambda updates, _: jax.tree.map(lambda u, r: -r * u, updates, rates))
+
+
+def train_seeds(setting: Setting, seeds: Sequence[int]) -> tuple[Exact, Float[Array, "N R V"]]:
+    """Train with several seeds side by side; each array gets a first axis over them.
+
+    Example:
+        >>> from rljax.algorithms import grpo
+        >>> from lab.worlds import codes
+        >>> world = codes(contexts=2, length=2, tokens=2)
+        >>> even = lambda key: jnp.zeros((world.rows, 2))
+        >>> curves, _ = train_seeds(Setting(world, even, grpo(beta=0.0), steps=40, points=2), [0])
+        >>> curves.success.shape, bool(curves.success[0, -1].mean() > curves.success[0, 0].mean())
+        ((1, 3, 2), True)
+    """
+    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+    with jax.numpy_dtype_promotion("standard"):  # Optax raises its decays to the power of an integer count
+        return jax.jit(jax.vmap(lambda key: train(setting, key)), compiler_options=_quick_compilation())(keys)
+
+
+def _quick_compilation() -> dict[str, bool | int]:
+    """Options of a program that runs for a second: compiling it is most of the work."""
+    options: dict[str, bool | int] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    if version("jaxlib").startswith("0.10."):  # other versions may not know it
+        options["xla_cpu_use_fusion_emitters"] = False
+    return options
+
+
+def rollout_gradient(setting: Setting, logits: Table, key: Key) -> Table:
+    """Gradient of the policy's loss over one rollout of the policy itself."""
+    carry = _begin(setting, logits)
+    sample = _sample(setting, carry, logits, key)
+    batch = prepare(setting.algorithm, sample.rollout)
+
+    def objective(logits: Table) -> Array:
+        return _objective(
+            setting,
+            carry.tables._replace(logits=logits),
+            batch,
+            sample.states.reshape(-1, setting.world.horizon),
+            sample.tokens.reshape(-1, setting.world.horizon),
+            True,
+        )
+
+    return jax.grad(objective)(logits)
+
+
+def measure(setting: Setting, seeds: Sequence[int]) -> dict[str, np.ndarray]:
+    """Train with several seeds, and take the numbers that experiments compare.
+
+    Returns:
+        For each seed, at the end of training: `success` (mean pass rate of the contexts), `entropy` (nats a token), `length`,
+        `right_length`, `wrong_length` (tokens) and `pass_at_16`; before it `first_entropy`, `first_wrong_length` and
+        `first_pass_at_16`; `curve`, the pass rate at `points` + 1 places, and `area`, its mean; `entropy_curve`,
+        `wrong_length_curve` and `pass_at_16_curve` at the same places.
+    """
+    curves, _ = train_seeds(setting, seeds)
+    success = curves.success.mean(-1)
+    best_of_16 = pass_rate_at(curves.success, 16)
+    numbers = {
+        "success": success[:, -1],
+        "area": success.mean(-1),
+        "entropy": curves.entropy[:, -1],
+        "first_entropy": curves.entropy[:, 0],
+        "length": curves.length[:, -1],
+        "right_length": curves.right_length[:, -1],
+        "wrong_length": curves.wrong_length[:, -1],
+        "first_wrong_length": curves.wrong_length[:, 0],
+        "pass_at_16": best_of_16[:, -1],
+        "first_pass_at_16": best_of_16[:, 0],
+        "curve": success,
+        "entropy_curve": curves.entropy,
+        "wrong_length_curve": curves.wrong_length,
+        "pass_at_16_curve": best_of_16,
+    }
+    return {name: np.asarray(number) for name, number in numbers.items()}

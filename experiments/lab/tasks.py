@@ -1,0 +1,246 @@
+"""Tasks of the claims: what an arm trains on, without its algorithm, and facts of it that are known before training.
+
+Claims whose arms have one setting but for the algorithm and the learning rate have one task. Functions of a setting are compared by
+what they do, as each arm may have made its own.
+
+Axes: C contexts (prompts), V tokens, R rows of logits, N seeds.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lab.claims import Page
+from lab.judges import Judge
+from lab.keys import steps_of, world_hash
+from lab.results import Results, algorithms_in
+from lab.tabular import Setting
+from lab.worlds import exact
+from rljax.algorithms import Algorithm
+from rljax.errors import InputError
+
+NUMBER = "area"
+"""Number of an arm that scores an algorithm: the mean pass rate during training."""
+SEEDS = 16
+"""Seeds of a task: the first ones of its claim."""
+OWN_REWARDS = ("reliability_quality",)
+"""Claims whose judge writes several ratings into one number, which only the claim's own algorithms can read."""
+DRAWS = 200_000
+"""Verdicts that tell how often a judge errs."""
+
+
+class Task(NamedTuple):
+    """A task: all that arms of one or more claims train on."""
+
+    page: Page
+    """The first of the claims."""
+    arm: str
+    """Its first arm with this task."""
+    setting: Setting
+    """The setting of this arm; its algorithm is no part of the task."""
+    arms: tuple[tuple[str, str], ...]
+    """Every claim and arm with this task."""
+
+    @property
+    def claims(self) -> list[str]:
+        """Names of the claims, each once."""
+        return sorted({claim for claim, _ in self.arms})
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds that score an algorithm."""
+        return [*self.page.claim.seed_range][:SEEDS]
+
+
+class Sources(NamedTuple):
+    """Tasks of the claims, and the claims that have none."""
+
+    tasks: list[Task]
+    """In the order of the claims' names."""
+    without_setting: list[str]
+    """Claims whose arms are no settings of a tabular training."""
+    without_number: list[str]
+    """Claims whose numbers have no mean pass rate during training."""
+    own_rewards: list[str]
+    """Claims with rewards that only their own algorithms can read."""
+
+
+def setting_of(arm: Any) -> Setting | None:
+    """The setting of an arm without what belongs to its algorithm: tries, earlier rewards and a critic's start.
+
+    An arm may be a setting, several candidates, of which the first counts, or a setting beside other things; else it has none.
+    """
+    found = next((part for part in arm if isinstance(part, Setting)), None) if type(arm) in (tuple, list) else arm
+    return found._replace(tries=1, past=0, value_steps=0, first_value=0.0) if isinstance(found, Setting) else None
+
+
+def with_algorithm(arm: Any, algorithm: Algorithm) -> Any:
+    """An arm with another algorithm, of the same form, as its claim's `measure` takes it; of several candidates the first.
+
+    Raises:
+        ValueError: the arm has no setting.
+    """
+    setting = setting_of(arm)
+    if setting is None:
+        raise ValueError(f"an arm must have a Setting, got {type(arm).__name__}")
+    setting = setting._replace(algorithm=algorithm)
+    if isinstance(arm, Setting) or all(isinstance(part, Setting) for part in arm):
+        return setting
+    return tuple(setting if isinstance(part, Setting) else part for part in arm)
+
+
+def fingerprint(setting: Setting) -> tuple[Any, ...]:
+    """All of a setting but its algorithm, critic, learning rate and points of a curve: the same for two arms with one task.
+
+    The functions count by what they return for one key.
+    """
+    key, world = jax.random.key(0), setting.world
+    table = setting.initial(key)
+    logp = jax.nn.log_softmax(jnp.asarray(table))
+    rewards = jnp.tile(jnp.array([1.0, 0.0]), (32, 4))
+    with jax.numpy_dtype_promotion("standard"):  # as in training
+        returned = (
+            table,
+            rewards if setting.judge is None else setting.judge(key, rewards),
+            logp if setting.sampler is None else setting.sampler(key, logp),
+            *steps_of(setting.optimizer),
+        )
+    numbers = [setting.prompts, setting.group, setting.steps, setting.minibatches, setting.passes, setting.delay]
+    return world_hash(world), *numbers, *(np.asarray(part, np.float64).round(3).tobytes() for part in returned)
+
+
+def sources(pages: Sequence[Page], results: Mapping[str, Results]) -> Sources:
+    """Find the tasks of claims.
+
+    Args:
+        pages: the claims.
+        results: of each claim by name.
+
+    Raises:
+        InputError: a claim has no results of its present settings.
+    """
+    arms: dict[tuple[Any, ...], list[tuple[Page, str, Setting]]] = {}
+    found = Sources([], [], [], [])
+    for page in pages:
+        settings = {arm: setting for arm, of in page.claim.arms.items() if (setting := setting_of(of)) is not None}
+        if not settings:
+            found.without_setting.append(page.name)
+        elif page.name in OWN_REWARDS:
+            found.own_rewards.append(page.name)
+        elif NUMBER not in _names_of_numbers(results[page.name], page.name):
+            found.without_number.append(page.name)
+        else:
+            for arm, setting in settings.items():
+                if setting.group > 1:  # the algorithms compare the responses of a group
+                    arms.setdefault(fingerprint(setting), []).append((page, arm, setting))
+    for same in arms.values():
+        page, arm, setting = same[0]
+        found.tasks.append(Task(page, arm, setting, tuple((one.name, name) for one, name, _ in same)))
+    return found
+
+
+def _names_of_numbers(results: Results, claim: str) -> list[str]:
+    if not results.seeds:
+        raise InputError(f"The claim {claim} has no results of its present settings; run rljax claims --rerun {claim}.")
+    return [*next(iter(results.arms().values()))]
+
+
+def scores_in_results(
+    task: Task, algorithm: Algorithm, pages: Mapping[str, Page], results: Mapping[str, Results]
+) -> tuple[str, list[float]] | None:
+    """Scores that an arm of a claim has already: of this algorithm on this task, measured in the same way.
+
+    Args:
+        task: the task.
+        algorithm: what the arm must train with.
+        pages: claims by name.
+        results: of each claim by name.
+
+    Returns:
+        The claim and the arm in words, and the score of each seed of the task; None if there is no such arm.
+    """
+    for name, arm in task.arms:
+        claim, runs = pages[name].claim, results[name].runs[arm]
+        parts = claim.arms[arm] if type(claim.arms[arm]) in (tuple, list) else (claim.arms[arm],)
+        settings = [part for part in parts if isinstance(part, Setting)]
+        if len(settings) == 1 and all(
+            (
+                algorithms_in(settings[0].algorithm) == algorithms_in(algorithm),
+                (settings[0].tries, settings[0].past) == (1, 0),
+                (settings[0].learning_rate, settings[0].points) == (task.setting.learning_rate, task.setting.points),
+                _way_of(claim.measure) == _way_of(task.page.claim.measure),
+                all(str(seed) in runs for seed in task.seeds),
+            )
+        ):
+            return f"{name}: {arm}", [runs[str(seed)][NUMBER] for seed in task.seeds]
+    return None
+
+
+def _way_of(measure: Any) -> tuple[str, str, dict[str, Any]]:
+    """A measure by its name and its defaults, be they its own or a partial's."""
+    function = getattr(measure, "func", measure)
+    defaults = {name: each.default for name, each in inspect.signature(measure).parameters.items()}
+    return function.__module__, function.__qualname__, defaults
+
+
+def share_of_errors(judge: Judge | None) -> float:
+    """Share of pairs in which a wrong response gets a higher reward than a right one; equal rewards count as a half.
+
+    This is the share of errors of a judge that takes right for wrong as often as wrong for right, whatever the rewards' scale.
+
+    Example:
+        >>> from lab.judges import fallible, signed
+        >>> round(share_of_errors(signed(fallible(0.1))), 1), share_of_errors(None)
+        (0.1, 0.0)
+    """
+    if judge is None:
+        return 0.0
+    truth = jnp.tile(jnp.array([1.0, 0.0]), (DRAWS // 2, 1))
+    with jax.numpy_dtype_promotion("standard"):  # as in training
+        right, wrong = np.asarray(judge(jax.random.key(0), truth)).T
+    wrong = np.sort(wrong)
+    above = len(wrong) - np.searchsorted(wrong, right, side="right")
+    equal = np.searchsorted(wrong, right, side="right") - np.searchsorted(wrong, right, side="left")
+    return float((above + equal / 2).mean() / len(wrong))
+
+
+def facts_of(setting: Setting, seeds: Sequence[int]) -> dict[str, float]:
+    """Facts of a task that are known before training.
+
+    Args:
+        setting: the task; its algorithm and learning rate do not count.
+        seeds: whose first policies are looked at.
+
+    Returns:
+        `contexts`, `prompts`, `group`, `steps`; `updates` of a rollout; `delay` of the sampler in rollouts, and `mismatch`, the
+        distance in total variation of its tokens from those of the policy; `errors`, the share of the judge's; `equal_steps`, the
+        step for a gradient over that for one a hundred times as large; and of the first policy, the mean over seeds: `length` of a
+        response, `right`, the pass rate, and `mixed`, the share of groups with right and wrong responses.
+    """
+    keys = jnp.stack([jax.random.split(jax.random.key(seed), 3)[0] for seed in seeds])  # as `lab.tabular.train` draws it
+    tables = jnp.stack([jnp.asarray(setting.initial(key)) for key in keys])
+    first = jax.jit(jax.vmap(lambda table: exact(setting.world, table)))(tables)
+    p = np.asarray(first.success, np.float64)
+    logp = jax.nn.log_softmax(tables).reshape(-1, tables.shape[-1])
+    with jax.numpy_dtype_promotion("standard"):  # as in training
+        engine = logp if setting.sampler is None else jax.nn.log_softmax(setting.sampler(keys[0], logp))
+    small, large = reversed(steps_of(setting.optimizer)[-1])
+    facts = {
+        "contexts": len(setting.world.start),
+        "prompts": setting.prompts,
+        "group": setting.group,
+        "steps": setting.steps,
+        "updates": setting.minibatches * setting.passes,
+        "delay": setting.delay,
+        "mismatch": np.abs(np.exp(logp) - np.exp(engine)).sum(-1).mean() / 2,
+        "errors": share_of_errors(setting.judge),
+        "equal_steps": small / large,
+        "length": first.length.mean(),
+        "right": p.mean(),
+        "mixed": (1 - p**setting.group - (1 - p) ** setting.group).mean(),
+    }
+    return {name: float(f"{float(value):.3g}") for name, value in facts.items()}

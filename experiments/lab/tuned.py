@@ -1,0 +1,97 @@
+"""Learning rates that every arm of a comparison tunes by the same search, so that none is favoured by the rate of another."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from lab.tabular import Setting, _quick_compilation, measure, train
+from lab.worlds import Key
+
+RATES = (0.03, 0.1, 0.3, 1.0)
+"""Learning rates of the search."""
+TUNING_SEEDS = range(1000, 1008)
+"""Seeds of the search; no claim is decided on them."""
+
+
+def tune(
+    settings: Sequence[Setting],
+    *,
+    number: str = "area",
+    rates: Sequence[float] = RATES,
+    seeds: Sequence[int] = TUNING_SEEDS,
+) -> Setting:
+    """Find the candidate and the learning rate with the highest mean pass rate.
+
+    Args:
+        settings: candidates of one arm; all of them are tried at all rates.
+        number: "area", the mean pass rate during training, or "success", that at its end.
+        rates: learning rates to try; they take the place of the settings' own.
+        seeds: those of the search.
+
+    Returns:
+        The best setting, with the best rate as its learning rate; the first of equals.
+
+    Raises:
+        ValueError: `number` is neither of the two, or there is nothing to try.
+
+    Example:
+        >>> from rljax.algorithms import rloo
+        >>> from lab.worlds import codes, leaning
+        >>> world = codes(contexts=2, length=2, tokens=2)
+        >>> setting = Setting(world, leaning(world, lean=-1.0), rloo(), steps=20, points=2)
+        >>> tune([setting], rates=(1e-6, 0.1), seeds=[0, 1]).learning_rate
+        0.1
+    """
+    if number not in ("area", "success"):
+        raise ValueError(f"number must be area or success, got {number!r}")
+    if not settings or not rates or not seeds:
+        raise ValueError(f"tuning needs settings, rates and seeds, got {len(settings)}, {len(rates)} and {len(seeds)}")
+    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+    grid = jnp.asarray(rates, jnp.float32)
+    scores = np.stack([_mean_rates(setting, grid, keys, number) for setting in settings])
+    best, rate = divmod(int(scores.argmax()), len(rates))
+    return settings[best]._replace(learning_rate=rates[rate])
+
+
+def _mean_rates(setting: Setting, rates: Float[Array, "K"], keys: Key, number: str) -> np.ndarray:
+    """Score of a setting at each learning rate, over the seeds."""
+
+    def one(rate: Float[Array, ""], key: Key) -> Float[Array, ""]:
+        curve = train(setting._replace(learning_rate=rate), key)[0].success.mean(-1)  # pyright: ignore[reportArgumentType]  traced
+        return curve.mean() if number == "area" else curve[-1]
+
+    over_seeds = jax.vmap(one, in_axes=(None, 0))
+    search = jax.jit(jax.vmap(over_seeds, in_axes=(0, None)), compiler_options=_quick_compilation())
+    with jax.numpy_dtype_promotion("standard"):  # Optax raises its decays to the power of an integer count
+        return np.asarray(search(rates, keys)).mean(-1)
+
+
+def measure_tuned(
+    settings: Setting | Sequence[Setting],
+    seeds: Sequence[int],
+    *,
+    number: str = "area",
+    rates: Sequence[float] = RATES,
+) -> dict[str, np.ndarray]:
+    """Train with several seeds at the learning rate, and with the candidate, that are best on other seeds.
+
+    Args:
+        settings: an arm, or its candidates.
+        seeds: those that a claim is decided on.
+        number: what the search looks for, as in `tune`.
+        rates: learning rates of the search.
+
+    Returns:
+        The numbers of `lab.tabular.measure`, `learning_rate` and `candidate`, its place among the settings.
+
+    Raises:
+        ValueError: as `tune`.
+    """
+    candidates = [settings] if isinstance(settings, Setting) else list(settings)
+    best = tune(candidates, number=number, rates=rates)
+    place = [one._replace(learning_rate=best.learning_rate) for one in candidates].index(best)
+    chosen = {"learning_rate": best.learning_rate, "candidate": place}
+    return measure(best, seeds) | {name: np.full(len(seeds), float(value)) for name, value in chosen.items()}

@@ -1,0 +1,289 @@
+"""Small worlds of tokens, in which a policy is a table of logits, and what such a policy does, computed exactly.
+
+A world is a table of transitions, so the pass rate, the entropy and the lengths of a policy need no sampling.
+
+Axes: S states, V tokens, R rows of logits, C contexts (prompts), T tokens of a response.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+Key = Array
+Table = Float[Array, "R V"]
+
+
+class World(NamedTuple):
+    """States, and what a token does in each; an outcome belongs to the state in which a response stops."""
+
+    next_state: Int[np.ndarray, "S V"]
+    """State after each token."""
+    ends: Bool[np.ndarray, "S"]
+    """States in which a response is over."""
+    reward: Float[np.ndarray, "S"]
+    """Reward of a response that stops here, whether it ended or was cut off; above 0 where it is right."""
+    row: Int[np.ndarray, "S"]
+    """Row of the table of logits that a state reads; states with one row share their policy."""
+    start: Int[np.ndarray, "C"]
+    """First state of each context."""
+    horizon: int
+    """T, the largest number of tokens of a response."""
+
+    @property
+    def rows(self) -> int:
+        """R, the number of rows of logits."""
+        return int(self.row.max()) + 1
+
+
+class Exact(NamedTuple):
+    """What a policy does, computed from the table without sampling."""
+
+    success: Float[Array, "C"]
+    """Probability of a right response, per context."""
+    entropy: Float[Array, ""]
+    """Mean entropy of a token that the policy draws, nats."""
+    length: Float[Array, ""]
+    """Mean length of a response in tokens."""
+    right_length: Float[Array, ""]
+    """Mean length of the right responses."""
+    wrong_length: Float[Array, ""]
+    """Mean length of the wrong responses."""
+
+
+def pass_rate_at(success: Float[Array, "*rows C"], k: int) -> Float[Array, "*rows"]:
+    """Probability that at least one of k responses is right, over the contexts: exact, from their pass rates.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> float(pass_rate_at(jnp.array([0.5, 0.0]), 2))
+        0.375
+    """
+    return (1 - (1 - success) ** k).mean(-1)
+
+
+def exact(world: World, table: Table) -> Exact:
+    """Follow the probability of every state through all T tokens."""
+    logp = jax.nn.log_softmax(table)[world.row]
+    p = jnp.exp(logp)
+    entropy_of = -(p * logp).sum(-1)
+    ends = jnp.asarray(world.ends)
+    right = jnp.asarray(world.reward > 0).astype(p.dtype)
+    count, states = len(world.start), len(world.row)
+    into = jnp.asarray(world.next_state).reshape(-1)
+
+    def step(carry: tuple[Array, ...], place: Array) -> tuple[tuple[Array, ...], None]:
+        held, entropy, tokens, right_tokens, wrong_tokens = carry
+        alive = jnp.where(ends[None], 0.0, held)
+        flow = (alive[:, :, None] * p[None]).reshape(count, -1)
+        onward = jnp.zeros((count, states), p.dtype).at[:, into].add(flow)
+        stops = jnp.where(ends[None] | (place == world.horizon), onward, 0.0)
+        by_state, length = stops.sum(0), place.astype(p.dtype)
+        carry = (
+            jnp.where(ends[None], held, 0.0) + onward,
+            entropy + alive.sum(0) @ entropy_of,
+            tokens + alive.sum(),
+            right_tokens + length * (by_state @ right),
+            wrong_tokens + length * (by_state @ (1 - right)),
+        )
+        return carry, None
+
+    zero = jnp.zeros((), p.dtype)
+    begin = (jax.nn.one_hot(world.start, states, dtype=p.dtype), zero, zero, zero, zero)
+    (held, entropy, tokens, right_tokens, wrong_tokens), _ = jax.lax.scan(step, begin, jnp.arange(1, world.horizon + 1))
+    success = held @ right
+    return Exact(
+        success=success,
+        entropy=entropy / tokens,
+        length=tokens / count,
+        right_length=right_tokens / jnp.maximum(success.sum(), 1e-12),
+        wrong_length=wrong_tokens / jnp.maximum((1 - success).sum(), 1e-12),
+    )
+
+
+def log_probabilities(world: World, logits: Table) -> Float[Array, "S V"]:
+    """Log-probability of every token in every state."""
+    return jax.nn.log_softmax(logits)[world.row]
+
+
+def leaning(world: World, *, lean: float = 1.0, spread: float = 1.0) -> Callable[[Key], Table]:
+    """First tables of logits: normal noise, and some more for token 0, which is right in every world here.
+
+    Args:
+        world: the task.
+        lean: what token 0 has more than the others, nats.
+        spread: standard deviation of the noise; it makes some contexts easier than others.
+    """
+
+    def initial(key: Key) -> Table:
+        tokens = world.next_state.shape[1]
+        return spread * jax.random.normal(key, (world.rows, tokens)) + lean * jax.nn.one_hot(0, tokens)[None]
+
+    return initial
+
+
+def codes(*, contexts: int, length: int, tokens: int, right_tokens: int = 1, shared: bool = False) -> World:
+    """A code to guess for each context: a response has `length` tokens, and is right if every one is a right token.
+
+    States are (context, place, whether all tokens so far were right), and two ends. A wrong token does not show, and the rest
+    of the response goes on: the reward alone tells.
+
+    Args:
+        contexts: C.
+        length: tokens of every response.
+        tokens: V.
+        right_tokens: how many of them are right at each place, from token 0 on. With one, a policy that is always right has no
+            entropy; with several it may keep some.
+        shared: whether all contexts read the rows of the first.
+    """
+    states = contexts * length * 2
+    right, wrong = states, states + 1
+
+    def number(context: int, place: int, fine: int) -> int:
+        if place == length:
+            return right if fine else wrong
+        return (context * length + place) * 2 + (1 - fine)
+
+    onward, row = np.zeros((states + 2, tokens), np.int32), np.zeros(states + 2, np.int32)
+    for context in range(contexts):
+        for place in range(length):
+            for fine in (0, 1):
+                here = number(context, place, fine)
+                row[here] = (
+                    place if shared else context * length + place
+                )  # the policy cannot see whether it is right so far
+                for token in range(tokens):
+                    onward[here, token] = number(context, place + 1, int(fine and token < right_tokens))
+    onward[states:] = np.array([[right], [wrong]])
+    ends = np.arange(states + 2) >= states
+    reward = (np.arange(states + 2) == right).astype(np.float32)
+    start = np.array([number(context, 0, 1) for context in range(contexts)], np.int32)
+    return World(onward, ends, reward, row, start, length)
+
+
+def stopping(*, contexts: int, horizon: int, budget: int | None = None, shared: bool = False) -> World:
+    """A chain of thought of any length, and an answer: token 1 thinks on, token 0 stops; then token 0 is right, and 1 wrong.
+
+    When to stop and what to answer are decisions of different rows, so that a better answer makes no response shorter by itself.
+
+    Args:
+        contexts: C.
+        horizon: tokens of thought after which there is an answer anyway.
+        budget: T, tokens after which a response is cut off, which counts as wrong; None: `horizon` and the answer.
+        shared: whether all places of a context read the same two rows, so that lengths are geometric, and answers equally good;
+            else every place has rows of its own. The rows of stopping come first, those of answers after them.
+    """
+    states = contexts * horizon
+    right, wrong = 2 * states, 2 * states + 1
+    onward = np.zeros((2 * states + 2, 2), np.int32)
+    for context in range(contexts):
+        for place in range(horizon):
+            here = context * horizon + place
+            onward[here] = (states + here, here + 1 if place + 1 < horizon else states + here)
+            onward[states + here] = (right, wrong)
+    onward[right], onward[wrong] = right, wrong
+    number = np.arange(2 * states + 2)
+    row = np.minimum(number, 2 * states - 1) // (horizon if shared else 1)
+    start = (np.arange(contexts) * horizon).astype(np.int32)
+    reward = (number == right).astype(np.float32)
+    return World(
+        onward, number >= 2 * states, reward, row.astype(np.int32), start, horizon + 1 if budget is None else budget
+    )
+
+
+def undecided(contexts: int) -> Callable[[Key], Table]:
+    """First tables of logits of `stopping` with shared rows: 1 token in 12 stops, and contexts differ in difficulty.
+
+    The length of a response says nothing about its answer, so that nothing is gained by a longer or shorter one: after the last
+    token of thought there is an answer anyway, as good as any other.
+
+    Args:
+        contexts: C.
+    """
+
+    def initial(key: Key) -> Table:
+        easy = 1.5 * jax.random.normal(key, (contexts, 1)) - 1.0
+        stop = jnp.tile(jnp.array([0.0, 2.4]), (contexts, 1))
+        return jnp.concatenate([stop, jnp.concatenate([easy, jnp.zeros_like(easy)], -1)])
+
+    return initial
+
+
+def chains(lengths: Sequence[int], *, tokens: int) -> World:
+    """A code to guess for each context, as in `codes`, of a length of its own: right if every token is token 0.
+
+    States are (context, place, whether all tokens so far were right), and two ends. A wrong token does not show, and the rest
+    of the response goes on. The policy reads context and place; a critic has a value for every state, and so knows more.
+
+    Args:
+        lengths: tokens of the responses of each context.
+        tokens: V.
+
+    Example:
+        >>> world = chains((2, 3), tokens=2)
+        >>> world.rows, world.horizon, world.start.tolist()
+        (5, 3, [0, 4])
+    """
+    begins = np.concatenate([[0], np.cumsum(lengths)])
+    rows = int(begins[-1])
+    right, wrong = 2 * rows, 2 * rows + 1
+    onward = np.full((2 * rows + 2, tokens), wrong, np.int32)
+    onward[right] = right
+    row = np.zeros(2 * rows + 2, np.int32)
+    for begin, length in zip(begins, lengths, strict=False):
+        for place in range(begin, begin + length):
+            last = place + 1 == begin + length
+            row[2 * place : 2 * place + 2] = place
+            after, failed = (right, wrong) if last else (2 * place + 2, 2 * place + 3)
+            onward[2 * place : 2 * place + 2] = failed
+            onward[2 * place, 0] = after
+    number = np.arange(2 * rows + 2)
+    reward = (number == right).astype(np.float32)
+    return World(onward, number >= 2 * rows, reward, row, (2 * begins[:-1]).astype(np.int32), max(lengths))
+
+
+def wandering(*, contexts: int, needed: int, budget: int) -> World:
+    """A response takes some steps of thought before it answers, may wander on the way, and is cut off in the end.
+
+    Token 0 is the right step, and after the needed ones the right answer; token 1 wanders, which leads nowhere and costs a
+    token; token 2 gives a wrong answer, which ends the response. A response that is cut off is wrong, however far it got.
+    States are (context, steps taken), each with a row of its own, and two ends.
+
+    Args:
+        contexts: C.
+        needed: steps before the answer.
+        budget: T, tokens after which a response is cut off.
+
+    Example:
+        >>> world = wandering(contexts=2, needed=3, budget=8)
+        >>> world.rows, world.next_state[0].tolist(), world.next_state[3].tolist()
+        (8, [1, 0, 9], [8, 3, 9])
+    """
+    states = contexts * (needed + 1)
+    right, wrong = states, states + 1
+    number = np.arange(states + 2)
+    onward = np.stack([number + 1, number, np.full(states + 2, wrong)], -1).astype(np.int32)
+    onward[needed : states : needed + 1, 0] = right
+    onward[states:] = np.array([[right], [wrong]])
+    reward = (number == right).astype(np.float32)
+    start = np.arange(0, states, needed + 1, dtype=np.int32)
+    return World(onward, number >= states, reward, np.minimum(number, states - 1).astype(np.int32), start, budget)
+
+
+def wanderer(world: World, *, wander: float, answer: float, spread: float = 1.0) -> Callable[[Key], Table]:
+    """First tables of logits of `wandering`: normal noise, and some more or less for two of the tokens.
+
+    Args:
+        world: a world of `wandering`.
+        wander: what token 1 has more than token 0, nats.
+        answer: what token 2, the wrong answer, has more than token 0, nats.
+        spread: standard deviation of the noise.
+    """
+
+    def initial(key: Key) -> Table:
+        return spread * jax.random.normal(key, (world.rows, 3)) + np.array([[0.0, wander, answer]], np.float32)
+
+    return initial

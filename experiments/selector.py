@@ -1,0 +1,359 @@
+"""Can a selector that learns from the claims choose an algorithm for a new task better than "always DAPO" does?
+
+The tasks come from `rljax claims`: world, first policy, rollout, verifier, sampler and optimizer of an arm, but not its
+algorithm. Arms that share all of these are one task. Six algorithms have a score on each task: the mean pass rate during
+training, for the first 16 seeds of the claim. A claim seldom has more than one of the six, so the others are measured here as
+additional arms, by the claim's own `measure`: at its learning rate, or at the best of its rates on other seeds. Scores that a
+claim already has are taken from its results.
+
+The selector is a ridge regression on facts that are known before training, all read from the setting and the first policy by
+`lab.tasks.facts_of`. It is fitted without the task that it chooses for, and without any task that shares a claim, or the world
+and all facts, with it; then without any task of the same world.
+
+A regret is the score of the best algorithm in a trial on the task minus the score of the choice. All choices, including the
+trial's, are made by 15 seeds and scored by the other one, in turn. A choice based on other tasks can be better than a trial, so a
+regret may be negative.
+
+Command:
+
+    python experiments/selector.py
+
+selector.json and selector.md: 2026-11-23, 15 minutes on 2 cores of an AMD EPYC, Python 3.11.7, JAX 0.10.2. It can be stopped and
+repeated: scores that selector.json already has for the current claims and algorithms are not measured again.
+
+Limits: tasks of one world have much in common, so intervals over tasks are too narrow, and there are only seven worlds. In most
+claims a rollout has one update and a fresh sampler, where GRPO, CISPO, SAPO and GSPO do nearly the same. If a claim has one
+learning rate, an algorithm may lose because of that rate alone. Dynamic sampling samples no additional prompts: DAPO drops groups
+without a signal, and all algorithms have the same number of responses. The facts and the penalty of the regression were set
+before the first score was
+measured.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from lab.claims import Page, claim_files, find_page, over_seeds, read_page
+from lab.keys import arm_key
+from lab.results import Results, algorithms_in, read_results
+from lab.rows import add_missing_rows, made_on, write_rows
+from lab.tasks import (
+    NUMBER,
+    SEEDS,
+    Sources,
+    facts_of,
+    scores_in_results,
+    sources,
+    with_algorithm,
+    world_hash,
+)
+from rljax.algorithms import cispo, dapo, grpo, gspo, rloo, sapo
+from rljax.files import settings_hash
+
+ALGORITHMS = {
+    "dapo": dapo(),
+    "grpo": grpo(beta=0.0),
+    "rloo": rloo(),
+    "cispo": cispo(),
+    "sapo": sapo(),
+    "gspo": gspo(clip_low=0.02, clip_high=0.03),
+}
+LOGARITHMS = ("contexts", "prompts", "group", "steps", "updates", "delay", "length")
+"""Facts that enter by their logarithm, plus 1 because a delay may be 0."""
+PENALTY, OTHER_PENALTIES = 10.0, (1.0, 100.0)
+OUT = Path(__file__).with_suffix(".json")
+
+
+class Regrets(NamedTuple):
+    """Loss of each way of choosing compared with a trial on the task itself; scoring seeds were not used for the choice.
+
+    A choice based on other tasks can be better than the trial, so a regret may be negative.
+    """
+
+    selector: Float[np.ndarray, "N"]
+    """Ridge regression on the facts of the task, fitted to other tasks."""
+    best_on_others: Float[np.ndarray, "N"]
+    """The algorithm with the highest mean score on the other tasks."""
+    fixed: Float[np.ndarray, "N"]
+    """Always the same algorithm."""
+    chosen: Int[np.ndarray, "N S"]
+    """Algorithm that the selector chooses for each task, without the seed that scores it."""
+    usual: Int[np.ndarray, "N S"]
+    """The best algorithm on the other tasks, without the seed that scores it."""
+
+
+def cross_fitted_best(scores: Float[np.ndarray, "N A S"]) -> Float[np.ndarray, "N"]:
+    """Score of the best algorithm of each task, chosen by all seeds except the one that scores it.
+
+    The highest of several means is biased upwards, because part of what made it the highest is chance; here the seed that scores
+    is independent of the seeds that choose.
+
+    ::
+
+        b_n = 1/S Σ_s y[n, argmax_a Σ_{r ≠ s} y[n, a, r], s]
+
+    Args:
+        scores: y of S seeds; larger is better.
+
+    Raises:
+        ValueError: there is one seed.
+
+    Example:
+        >>> import numpy as np
+        >>> float(cross_fitted_best(np.array([[[1.0, 0.0], [0.0, 1.0]]]))[0])
+        0.0
+    """
+    seeds = scores.shape[-1]
+    if seeds < 2:
+        raise ValueError(f"scores must have two or more seeds, got {seeds}")
+    others = scores.sum(-1, keepdims=True) - scores
+    return np.take_along_axis(scores, others.argmax(1, keepdims=True), axis=1)[:, 0].mean(-1)
+
+
+def ridge(facts: Float[np.ndarray, "N F"], gains: Float[np.ndarray, "N A"], *, penalty: float) -> Float[np.ndarray, "F1 A"]:
+    """Coefficients of a linear model of the scores, and its constant in the last row, which is not penalized.
+
+    ::
+
+        min_{B, c} Σ_n |y_n - c - x_n B|² + penalty |B|²
+
+    Args:
+        facts: x, one row per task.
+        gains: y, one column per algorithm.
+        penalty: weight of the penalty, not negative.
+
+    Example:
+        >>> import numpy as np
+        >>> ridge(np.array([[0.0], [1.0]]), np.array([[1.0], [3.0]]), penalty=0.0).round(6).tolist()
+        [[2.0], [1.0]]
+    """
+    mean, level = facts.mean(0), gains.mean(0)
+    x = facts - mean
+    slope = (
+        np.linalg.solve(x.T @ x + penalty * np.eye(x.shape[1]), x.T @ (gains - level))
+        if x.any()
+        else np.zeros((x.shape[1], gains.shape[1]))
+    )
+    return np.concatenate([slope, (level - mean @ slope)[None]])
+
+
+def standardized(facts: Float[np.ndarray, "N F"], like: Float[np.ndarray, "M F"]) -> Float[np.ndarray, "N F"]:
+    """Subtract the mean of other facts and divide by their standard deviation; a fact that is constant in them becomes 0."""
+    spread = like.std(0)
+    return np.where(spread > 0, (facts - like.mean(0)) / np.where(spread > 0, spread, 1.0), 0.0)
+
+
+def choice(
+    facts: Float[np.ndarray, "N F"], scores: Float[np.ndarray, "N A"], task: Float[np.ndarray, "F"], *, penalty: float
+) -> int:
+    """Return the algorithm with the highest predicted score for a task.
+
+    The model predicts a score minus the mean score of the task's algorithms, because the difficulty of a task does not matter for
+    the choice.
+
+    Args:
+        facts: facts of the tasks in the table.
+        scores: scores in the table.
+        task: facts of the new task.
+        penalty: penalty of the regression on standardized facts.
+    """
+    gains = scores - scores.mean(1, keepdims=True)
+    model = ridge(standardized(facts, facts), gains, penalty=penalty)
+    return int((standardized(task[None], facts)[0] @ model[:-1] + model[-1]).argmax())
+
+
+def leave_out(
+    facts: Float[np.ndarray, "N F"],
+    scores: Float[np.ndarray, "N A S"],
+    related: Bool[np.ndarray, "N N"],
+    *,
+    fixed: int,
+    penalty: float,
+) -> Regrets:
+    """Choose for each task based on others, and compare with the best algorithm in a trial on the task.
+
+    Every choice, including the trial's, is made by all seeds except one, and scored by that one, for each seed in turn.
+
+    Args:
+        facts: facts of each task.
+        scores: score of each algorithm on each task; larger is better.
+        related: row n marks the tasks too similar to task n to choose for it; a task is related to itself.
+        fixed: the algorithm that is always chosen, for comparison.
+        penalty: penalty for `choice`.
+
+    Raises:
+        ValueError: a task is not related to itself, or fewer than two others are unrelated to it.
+
+    Example:
+        >>> import numpy as np
+        >>> facts, means = np.array([[0.0], [0.1], [1.0], [1.1]]), np.array([[1.0, 0], [1, 0], [0, 1], [0, 1]])
+        >>> found = leave_out(facts, means[:, :, None].repeat(2, -1), np.eye(4, dtype=bool), fixed=0, penalty=0.01)
+        >>> found.chosen[:, 0].tolist(), found.selector.tolist(), found.fixed.tolist()
+        ([0, 0, 1, 1], [0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0])
+    """
+    count, _, seeds = scores.shape
+    if not related.diagonal().all():
+        raise ValueError("each task must be related to itself")
+    if (~related).sum(1).min() < 2:
+        raise ValueError(f"a choice must have two or more other tasks, got {(~related).sum(1).min()}")
+    best, tasks = cross_fitted_best(scores), np.arange(count)
+    chosen, usual = np.zeros((2, count, seeds), int)
+    for seed in range(seeds):
+        means = np.delete(scores, seed, axis=-1).mean(-1)
+        for n, rest in enumerate(~related):
+            chosen[n, seed] = choice(facts[rest], means[rest], facts[n], penalty=penalty)
+            usual[n, seed] = means[rest].mean(0).argmax()
+    of_choice, of_usual = (scores[tasks[:, None], which, np.arange(seeds)].mean(-1) for which in (chosen, usual))
+    return Regrets(best - of_choice, best - of_usual, best - scores[:, fixed].mean(-1), chosen, usual)
+
+
+def settings_of(row: Mapping[str, Any]) -> str:
+    """Compute a hash of what a score depends on: the arm of the claim, the algorithm, and the seeds."""
+    algorithm = ALGORITHMS[row["algorithm"]]
+    return settings_hash(key_of(row["claim"], row["arm"]), row["arm"], algorithms_in(algorithm), SEEDS)
+
+
+@cache
+def key_of(claim: str, arm: str) -> str:
+    """Return the key of an arm of a claim."""
+    return arm_key(find_page(claim), arm)
+
+
+def read_claims() -> tuple[dict[str, Page], dict[str, Results], Sources]:
+    """Read the claims and their results, and find their tasks."""
+    pages = {name: read_page(file) for name, file in claim_files().items()}
+    results = {name: read_results(page) for name, page in pages.items()}
+    return pages, results, sources([*pages.values()], results)
+
+
+def features(facts: Mapping[str, float]) -> list[float]:
+    """Convert facts to inputs of the regression."""
+    return [float(np.log1p(value)) if name in LOGARITHMS else value for name, value in facts.items()]
+
+
+def are_related(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """True if two tasks share a claim, or the world and all facts, for instance if rewards of 1 and -1 replace 1 and 0."""
+    alike = (one["world"], one["facts"]) == (other["world"], other["facts"])
+    return alike or not {*one["claims"]}.isdisjoint(other["claims"])
+
+
+def regret_lines(all_found: Mapping[str, Regrets], worlds: Sequence[str]) -> list[str]:
+    """Make a row for each way of choosing: means over the tasks, and over the worlds."""
+
+    def cells(regret: np.ndarray) -> str:
+        of_world = [regret[np.array(worlds) == world].mean() for world in dict.fromkeys(worlds)]
+        return f"{over_seeds(100 * regret).text()} | {over_seeds(100 * np.array(of_world)).text()} | {100 * regret.max():.3g} |"
+
+    main = next(iter(all_found.values()))
+    named = {f"ridge, penalty {penalty}": found.selector for penalty, found in all_found.items()}
+    named |= {"best on the other tasks": main.best_on_others, "always dapo": main.fixed}
+    lines = [f"| {name} | {cells(regret)}" for name, regret in named.items()]
+    lines.append(f"| always dapo less ridge, penalty {PENALTY:g} | {cells(main.fixed - main.selector)}")
+    lines.append(f"| best on the others less ridge, penalty {PENALTY:g} | {cells(main.best_on_others - main.selector)}")
+    return lines
+
+
+def most_frequent(choices: np.ndarray) -> int:
+    """Return the algorithm that is chosen for most seeds."""
+    return int(np.bincount(choices).argmax())
+
+
+def report(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Format regrets and scores in Markdown."""
+    names = list(ALGORITHMS)
+    tasks = list({(row["claim"], row["arm"]): row for row in rows}.values())
+    by_key = {(row["claim"], row["arm"], row["algorithm"]): row["scores"] for row in rows}
+    scores = np.array([[by_key[(task["claim"], task["arm"], name)] for name in names] for task in tasks])
+    facts = np.array([features(task["facts"]) for task in tasks])
+    worlds = [task["world"] for task in tasks]
+    related = {
+        "claim": np.array([[are_related(one, other) for other in tasks] for one in tasks]),
+        "world": np.array([[one == other for other in worlds] for one in worlds]),
+    }
+    means = scores.mean(-1)
+    close = int((np.ptp(means, axis=1) < 0.01).sum())
+    lines, chosen = [f"In {close} of the {len(tasks)} tasks the scores of all {len(names)} lie within a point.", ""], []
+    for kind, mask in related.items():
+        all_found = {
+            f"{penalty:g}": leave_out(facts, scores, mask, fixed=names.index("dapo"), penalty=penalty)
+            for penalty in (PENALTY, *OTHER_PENALTIES)
+        }
+        main = all_found[f"{PENALTY:g}"]
+        chosen.append([names[most_frequent(row)] for row in main.chosen])
+        usual = most_frequent(main.usual.ravel())
+        lines += [
+            f"Without the tasks of the same {kind}; regret in points of pass rate, with 95 % intervals. The best on the others",
+            f"is `{names[usual]}` for {(main.usual == usual).mean():.0%} of all tasks and seeds.",
+            "",
+            f"| choice | mean over {len(tasks)} tasks | mean over {len({*worlds})} worlds | largest |",
+            "| --- | --- | --- | --- |",
+            *regret_lines(all_found, worlds),
+            "",
+        ]
+    lines += [
+        f"| claim: arm | claims | {' | '.join(names)} | ridge | without the world |",
+        f"|{' --- |' * (len(names) + 4)}",
+    ]
+    for task, row, *of_selector in zip(tasks, means, *chosen, strict=True):
+        cells = [f"**{score:.1%}**" if score == row.max() else f"{score:.1%}" for score in row]
+        label = f"{task['claim']}: {task['arm']}".replace("|", "/")
+        lines.append(f"| {label} | {len(task['claims'])} | {' | '.join([*cells, *of_selector])} |")
+    return "\n".join(lines) + "\n"
+
+
+def sources_text(found: Sources, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Describe how much of the claims' results could be used unchanged, and what was added."""
+    without = [len(names) for names in (found.without_setting, found.without_number, found.own_rewards)]
+    claims = len({name for task in found.tasks for name in task.claims})
+    in_results = Counter((row["claim"], row["arm"]) for row in rows if row["from"])
+    tasks, pairs, several = len(found.tasks), in_results.total(), sum(count > 1 for count in in_results.values())
+    complete = sum(count == len(ALGORITHMS) for count in in_results.values())
+    return f"""\
+Of {sum(without) + claims} claims {without[0]} train no table of logits by a `Setting`, {without[1]} have no mean pass rate during
+training among their numbers, and {without[2]} has rewards that only its own algorithms can read. The other {claims} have {tasks}
+tasks. Of the {len(rows)} pairs of task and algorithm their results have {pairs}: none for {tasks - len(in_results)} tasks, one for
+{len(in_results) - several}, more for {several}, and all six for {complete}: few arms use one of the six unchanged.
+The other {len(rows) - pairs} pairs were measured as further arms of the claims. Without them the claims' results cannot train a
+selector: a comparison of two arms says nothing about other algorithms. Tasks of one world have much in common, so intervals
+over tasks are too narrow.
+"""
+
+
+def main() -> None:
+    """Measure the scores that are missing, and write the tables."""
+    pages, results, found = read_claims()
+    by_key = {(task.page.name, task.arm): task for task in found.tasks}
+
+    @cache
+    def task_facts(claim: str, arm: str) -> dict[str, Any]:
+        task = by_key[(claim, arm)]
+        return {
+            "claims": task.claims,
+            "world": world_hash(task.setting.world),
+            "facts": facts_of(task.setting, task.seeds),
+        }
+
+    def score(claim: str, arm: str, algorithm: str) -> dict[str, Any]:
+        task = by_key[(claim, arm)]
+        origin, scores = scores_in_results(task, ALGORITHMS[algorithm], pages, results) or ("", [])
+        if not scores:
+            changed = with_algorithm(task.page.claim.arms[arm], ALGORITHMS[algorithm])
+            scores = np.asarray(task.page.claim.measure(changed, task.seeds)[NUMBER]).tolist()
+        return {**task_facts(claim, arm), "from": origin, "scores": [float(f"{value:.4g}") for value in scores]}
+
+    wanted = [{"claim": claim, "arm": arm, "algorithm": name} for claim, arm in by_key for name in ALGORITHMS]
+    rows = add_missing_rows(OUT, wanted, score, settings=settings_of)
+    rows = [row | task_facts(row["claim"], row["arm"]) for row in rows if (row["claim"], row["arm"]) in by_key]
+    write_rows(OUT, rows)
+    tables = f"{sources_text(found, rows)}\n{report(rows)}"
+    OUT.with_suffix(".md").write_text(f"`python experiments/selector.py` ({made_on()})\n\n{tables}", encoding="utf-8")
+    print(tables)
+
+
+if __name__ == "__main__":
+    main()

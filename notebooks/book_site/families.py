@@ -1,0 +1,146 @@
+"""Pages of the families of models that load from a Hugging Face folder."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from book_site.docstrings import escaped, table
+from rljax.models.families import FAMILIES, USUAL
+
+RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "parity" / "results.md"
+
+
+class Family(NamedTuple):
+    """What a reader of a family's page wants to know."""
+
+    models: str
+    """Models of the family by name, for those who search for one."""
+    example: str
+    """A hub id for the command."""
+    layers: str
+    """What its layers have that others lack."""
+    refused: str
+    """Entries of config.json that are refused, because `transformers` would compute something else."""
+    weights: str = "none yet; its layers have been compared with random weights, below"
+    """Published weights that have been trained here."""
+
+
+PAGES: Mapping[str, Family] = MappingProxyType(
+    {
+        "llama": Family(
+            "Llama 2, 3, 3.1 and 3.2 (text), TinyLlama, SmolLM and SmolLM2, DeepSeek-R1-Distill-Llama",
+            "HuggingFaceTB/SmolLM2-135M-Instruct",
+            "Grouped-query attention without biases, or with biases at all four projections (`attention_bias`) and in the "
+            "feed-forward layers (`mlp_bias`); rotary positions, stretched if `rope_type` is `llama3`, `linear` or `yarn`.",
+            "a sliding window, and stretched rotary positions of another type",
+            "SmolLM2-135M-Instruct ([benchmarks](../../benchmarks.md))",
+        ),
+        "mistral": Family(
+            "Mistral 7B, Mistral Nemo, Zephyr, and others with `model_type` mistral",
+            "mistralai/Mistral-7B-Instruct-v0.3",
+            "Grouped-query attention without biases; with `sliding_window`, each token sees that many tokens, in all layers.",
+            "a window in some of the layers only; Mixtral is another family (`mixtral`)",
+        ),
+        "qwen2": Family(
+            "Qwen2, Qwen2.5, Qwen2.5-Math, Qwen2.5-Coder, DeepSeek-R1-Distill-Qwen",
+            "Qwen/Qwen2.5-0.5B-Instruct",
+            "Biases at queries, keys and values; if `use_sliding_window` is true, a window in the layers of `layer_types`, or "
+            "from `max_window_layers` on.",
+            "the mixture-of-experts and vision models, which are other families",
+        ),
+        "qwen3": Family(
+            "Qwen3 0.6B to 32B (dense)",
+            "Qwen/Qwen3-0.6B",
+            "Every query and key head is normalized (RMSNorm); heads have `head_dim` features, whatever the width."
+            " With `attention_bias`, all four projections have biases.",
+            "the mixture-of-experts models, which are another family (`qwen3_moe`)",
+        ),
+        "gemma3_text": Family(
+            "Gemma 3 270M and 1B (text)",
+            "google/gemma-3-270m-it",
+            "Norms before and after attention and feed-forward layer, whose scales are stored minus 1; GELU in place of SiLU; five "
+            "layers with a window and a rotary base of their own to each layer without; embeddings times the root of the width.",
+            "the models that read images (`gemma3`), and caps on scores or logits (Gemma 2)",
+            weights="Gemma 3 270M: its greedy tokens are those of `transformers`, and it has not been trained",
+        ),
+        "olmo2": Family(
+            "OLMo 2 1B to 32B",
+            "allenai/OLMo-2-0425-1B-Instruct",
+            "Norms after attention and feed-forward layer in place of before; queries and keys are normalized over all heads.",
+            "the mixture-of-experts models, which are another family (`olmoe`)",
+        ),
+        "olmo3": Family(
+            "OLMo 3 7B and 32B",
+            "allenai/Olmo-3-7B-Instruct",
+            "As OLMo 2, with a window in three layers of four; YaRN, if it is set, stretches the others alone.",
+            "stretched rotary positions in layers with a window",
+        ),
+        "smollm3": Family(
+            "SmolLM3 3B",
+            "HuggingFaceTB/SmolLM3-3B",
+            "As Llama, but every fourth layer has no rotary positions (`no_rope_layers`).",
+            "a sliding window",
+        ),
+        "granite": Family(
+            "Granite 3.0 to 3.3 (dense)",
+            "ibm-granite/granite-3.3-2b-instruct",
+            "As Llama, with factors of embeddings, scores, logits, and of what each layer adds.",
+            "the mixture-of-experts and hybrid models, which are other families",
+        ),
+    }
+)
+
+
+def family_pages() -> dict[str, str]:
+    """A page for each family: what loads, how to train it, and how it compares with `transformers`."""
+    return {f"models/{family}": _page(family, page) for family, page in PAGES.items()}
+
+
+def _page(family: str, page: Family) -> str:
+    name = FAMILIES[family].classes
+    defaults = [(f"`{entry}`", f"`{value}`") for entry, value in (USUAL | FAMILIES[family].defaults).items()]
+    return f"""(model-{family})=
+# Model family: {name}
+
+A folder or hub id whose `config.json` has `"model_type": "{family}"` loads, with safetensors: {page.models}.
+
+    rljax train --model {page.example} --chat --dataset my_problems.jsonl \\
+        --reward math --algorithm dapo --max-response-tokens 1024 \\
+        --microbatch-rows 8 --dtype bfloat16 --remat full
+
+`rljax plan` with the same flags says whether it fits your devices; [your model](../../your_model_and_data.md) has the rest.
+
+**Layers.** {page.layers}
+
+**Refused**, with a message that names the entry: {page.refused}.
+
+**Trained here with published weights**: {page.weights}.
+
+**Written.** `rljax export` writes the checkpoint's own `config.json`, tokenizer and tensor types, so `transformers` opens it as
+it opens the original; `--adapter` writes a folder for peft.
+
+## Entries that config.json may leave out
+
+{table(("entry", "value that is used then"), defaults)}
+
+## Compared with transformers
+
+{_parity(name)}
+"""
+
+
+def _parity(name: str) -> str:
+    """The family's rows of the committed comparison."""
+    text = RESULTS.read_text(encoding="utf-8")
+    how = text.split("\n\n")[2].replace("\n", " ")
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines() if line.startswith("| ")]
+    head, own = rows[0], [row for row in rows if row[1].partition(",")[0] == name]
+    if not own:
+        return (
+            "Small models with random weights have the logits and the gradients of `transformers` to 2e-5, in float32, and decode "
+            "with a cache as without one: `tests/models/test_families.py`."
+        )
+    columns = [head.index(title) for title in ("beside", "family", "way", "difference of logits", "equal")]
+    titles = ("compared with", "model", "way", "largest difference of logits", "equal")
+    return f"{escaped(how)}\n\n{table(titles, [tuple(row[at] for at in columns) for row in own])}"

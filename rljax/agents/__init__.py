@@ -1,0 +1,17 @@
+"""Environments that come with the library: tools in a dialogue, and small worlds of several turns.
+
+Write your own as a class with `reset` and `step` (`rljax.rollout.Environment`), or from `ToolEnvironment`, a list of Python
+functions. `rljax train --environment file.py:Class` trains with it.
+"""
+
+from rljax.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Calculator": "rljax.agents.tools",
+        "GuessingGame": "rljax.agents.worlds",
+        "Maze": "rljax.agents.worlds",
+        "ToolEnvironment": "rljax.agents.tools",
+    },
+)

@@ -1,0 +1,203 @@
+"""Environments in which the policy calls tools, and a calculator as a tool.
+
+A turn with tool calls is answered with the results; a turn without any is the final answer, which a reward judges. A call that
+cannot be read, of a tool that does not exist, or that fails is answered with an error message, and counted.
+"""
+
+import ast
+import inspect
+import json
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rljax.data.problem import Problem, reward_columns
+from rljax.data.tool_calls import ToolCall, Turn, name_of, schema_of
+from rljax.errors import InputError
+from rljax.rewards import resolve
+from rljax.rewards.calling import has_failed
+from rljax.rewards.protocol import judge
+from rljax.rollout.environment import Step
+from rljax.text import one_line
+
+MOST_CHARACTERS = 4000
+"""Characters of a tool's result that the policy sees; the rest is cut off."""
+
+
+class ToolState(NamedTuple):
+    """State of an episode with tools."""
+
+    problem: Problem
+    """What it is about."""
+    turns: int = 0
+    """Turns of the policy so far."""
+
+
+class ToolEnvironment:
+    """A dialogue with tools: derive from it, and set `tools`.
+
+    Args:
+        reward: judges the final answer: a name as of `--reward`, or a function.
+        max_turns: largest number of turns of an episode.
+
+    Attributes:
+        tools: Python functions with types and a docstring with `Args:`, from which the JSON schemas are made. A function may be
+            `async def`. It gets the arguments by name, and what it returns is shown to the policy, as text or as JSON.
+
+    Raises:
+        InputError: there is no tool, a tool has no schema, two have one name, or the reward does not exist.
+
+    Example:
+        >>> environment = Calculator(reward="exact")
+        >>> [schema_of(tool)["function"]["name"] for tool in environment.tools]
+        ['calculate']
+    """
+
+    tools: Sequence[Callable] = ()
+
+    def __init__(self, reward: str | Callable = "exact", max_turns: int = 6):
+        if not self.tools:
+            raise InputError(f"environment.tools: {type(self).__qualname__} has no tools; set a list of Python functions.")
+        self.by_name = {name_of(tool): tool for tool in self.tools}
+        if len(self.by_name) < len(self.tools):
+            raise InputError(f"environment.tools: two tools of {type(self).__qualname__} have the same name; rename one.")
+        self.parameters = {name: schema_of(tool)["function"]["parameters"] for name, tool in self.by_name.items()}
+        self.reward, self.max_turns = resolve(reward), max_turns
+        self.awaits = any(inspect.iscoroutinefunction(tool) for tool in self.tools)
+
+    def reset(self, problem: Problem) -> ToolState:
+        """Begin an episode."""
+        return ToolState(problem)
+
+    def step(self, state: ToolState, completion: Turn) -> Any:
+        """Run the calls of a turn, or judge the final answer.
+
+        Returns:
+            The step; if a tool is `async def`, a coroutine that returns it.
+
+        Raises:
+            InputError: a plain function returned what has to be awaited.
+        """
+        answering = self._answer(state, completion)
+        if self.awaits:
+            return answering
+        try:
+            answering.send(None)  # it awaits nothing, so it runs to its end
+        except StopIteration as ended:
+            return ended.value
+        answering.close()
+        names = ", ".join(call.name for call in completion.calls)
+        raise InputError(f"environment.tools: one of {names} returned what has to be awaited; write it as `async def`.")
+
+    async def _answer(self, state: ToolState, completion: Turn) -> Step:
+        state = state._replace(turns=state.turns + 1)
+        if not completion.calls and not completion.malformed:
+            return self.judge(state, completion.content)
+        results = [await self._result(call) for call in completion.calls]
+        wrong = [f"Error: {fault}." for fault in completion.malformed]
+        failed = sum(text.startswith("Error: ") for text in results)
+        metrics = {"tool_calls": len(results), "tool_errors": failed, "malformed_calls": len(wrong)}
+        if state.turns == self.max_turns:
+            return self.judge(state, completion.content)._replace(metrics=metrics)
+        messages = [
+            {"role": "tool", "name": call.name, "tool_call_id": call.id, "content": text}
+            for call, text in zip(completion.calls, results, strict=True)
+        ]
+        if wrong:
+            messages.append({"role": "tool" if messages else "user", "content": "\n".join(wrong)})
+        return Step(state, messages, reward=0.0, done=False, metrics=metrics)
+
+    def judge(self, state: ToolState, answer: str) -> Step:
+        """Judge the final answer; override it for rewards of your own.
+
+        Raises:
+            RuntimeError: the reward failed, and so the episode has.
+        """
+        problem = state.problem
+        scores = judge(self.reward, [problem.prompt], [answer], reward_columns([problem]), max_failure_share=1.0)
+        if has_failed(scores.failed)[0]:
+            raise RuntimeError(f"the reward failed on the answer {answer!r:.80}")
+        correct = None if scores.correct is None or np.isnan(scores.correct[0]) else bool(scores.correct[0])
+        zeros = {"tool_calls": 0.0, "tool_errors": 0.0, "malformed_calls": 0.0}
+        return Step(state, reward=float(scores.total[0]) if scores.valid[0] else None, correct=correct, metrics=zeros)
+
+    async def _result(self, call: ToolCall) -> str:
+        """Text of what a tool returns, or of its error, cut after `MOST_CHARACTERS`."""
+        tool = self.by_name.get(call.name)
+        if tool is None:
+            return f"Error: there is no tool {call.name!r}; the tools are {', '.join(self.by_name)}."
+        fault = _misfit(call.arguments, self.parameters[call.name])
+        if fault is not None:
+            return f"Error: {call.name}: {fault}."
+        try:
+            found = tool(**call.arguments)
+            found = await found if inspect.isawaitable(found) else found
+        except (InputError, KeyboardInterrupt):
+            raise
+        except Exception as error:  # a tool is user code, and the model may give it anything
+            return f"Error: {call.name}: {one_line(error)}."
+        text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str)
+        return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}… (cut)"
+
+
+def _misfit(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str | None:
+    """What is wrong with the names of a call's arguments; None if nothing is."""
+    known = parameters.get("properties", {})
+    missing = [name for name in parameters.get("required", ()) if name not in arguments]
+    extra = [name for name in arguments if name not in known]
+    if missing:
+        return f"the argument {missing[0]!r} is missing"
+    return f"there is no argument {extra[0]!r}; the arguments are {', '.join(known)}" if extra else None
+
+
+OPERATIONS: Mapping[type, Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
+LARGEST_POWER = 1000
+LARGEST_NUMBER = 10**300
+
+
+def calculate(expression: str) -> int | float:
+    """Calculate an arithmetic expression with + - * / // % ** and brackets.
+
+    Args:
+        expression: for example "12 * (3 + 4)".
+    """
+    if len(expression) > LARGEST_POWER:
+        raise ValueError("the expression is too long")
+    return _value(ast.parse(expression.strip(), mode="eval").body)
+
+
+def _value(node: ast.expr) -> int | float:
+    match node:
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            return number
+        case ast.UnaryOp(op=sign, operand=operand) if type(sign) in OPERATIONS:
+            return OPERATIONS[type(sign)](_value(operand))
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in OPERATIONS:
+            one, other = _value(left), _value(right)
+            if isinstance(sign, ast.Pow) and abs(other) > LARGEST_POWER:
+                raise ValueError("the exponent is too large")
+            found = OPERATIONS[type(sign)](one, other)
+            if isinstance(found, complex) or abs(found) > LARGEST_NUMBER or not math.isfinite(found):
+                raise ValueError("the result is too large, or not a real number")
+            return found
+        case _:
+            raise ValueError(f"only numbers and + - * / // % ** are allowed, not {ast.unparse(node)!r}")
+
+
+class Calculator(ToolEnvironment):
+    """A dialogue with a calculator."""
+
+    tools = (calculate,)

@@ -1,0 +1,157 @@
+"""Small worlds that need several turns. The answer of a problem decides what is hidden in them, so every row is a world."""
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.rollout.environment import Step
+
+
+class GuessingGame:
+    """Guess a number from 1 to `largest`; each wrong guess is answered with "higher" or "lower".
+
+    The number is the answer of the problem. The reward is 1 if it is found, and 0 otherwise.
+
+    Args:
+        largest: the largest number.
+        max_turns: number of guesses.
+
+    Raises:
+        InputError: an argument is not a positive whole number.
+
+    Example:
+        >>> game = GuessingGame(largest=9, max_turns=3)
+        >>> step = game.step(game.reset(Problem("", "7")), "I guess 5.")
+        >>> step.observation[0]["content"], step.done, game.step(step.state, "7").correct
+        ('higher', False, True)
+    """
+
+    def __init__(self, largest: int = 100, max_turns: int = 8):
+        _check_counts(largest=largest, max_turns=max_turns)
+        self.largest, self.max_turns = largest, max_turns
+
+    def first_messages(self, problem: Problem) -> list[dict[str, str]]:
+        """The rules."""
+        del problem
+        rules = f"Guess my number from 1 to {self.largest}. You have {self.max_turns} guesses; answer with one number each time."
+        return [{"role": "user", "content": rules}]
+
+    def reset(self, problem: Problem) -> tuple[int, int]:
+        """The number, and the turns so far.
+
+        Raises:
+            InputError: the problem's answer is not a number of the game.
+        """
+        if not (problem.answer.isdecimal() and 1 <= int(problem.answer) <= self.largest):
+            raise InputError(
+                f"the guessing game hides the answer of a problem, a number from 1 to {self.largest}; got {problem.answer!r:.80}."
+            )
+        return int(problem.answer), 0
+
+    def step(self, state: tuple[int, int], completion: str) -> Step:
+        """Answer a guess: the last number of the turn."""
+        (number, turns), guesses = state, re.findall(r"\d+", completion)
+        state = (number, turns + 1)
+        if guesses and int(guesses[-1][:20]) == number:
+            return Step(state, reward=1.0, correct=True)
+        reply = "Say a number." if not guesses else "higher" if int(guesses[-1][:20]) < number else "lower"
+        is_last = turns + 1 == self.max_turns
+        metrics = {"no_guess": float(not guesses)}
+        return Step(state, [{"role": "user", "content": reply}], reward=0.0, done=is_last, correct=False, metrics=metrics)
+
+
+MOVES: Mapping[str, tuple[int, int]] = {"north": (-1, 0), "south": (1, 0), "west": (0, -1), "east": (0, 1)}
+
+
+class MazeState(NamedTuple):
+    """State of an episode in the maze."""
+
+    exits: Mapping[tuple[int, int], frozenset[str]]
+    """Directions in which each cell can be left."""
+    place: tuple[int, int]
+    """Cell of the policy."""
+    turns: int = 0
+    """Turns so far."""
+
+
+class Maze:
+    """Walk from the north-west corner of a maze to its south-east corner, one step in each turn.
+
+    The problem's answer is the seed of the maze. The reward is 1 at the exit, and 0 otherwise.
+
+    Args:
+        size: cells on a side, at least 2.
+        max_turns: number of steps.
+
+    Example:
+        >>> maze = Maze(size=2, max_turns=4)
+        >>> state = maze.reset(Problem("", "3"))
+        >>> sorted(state.exits[0, 0])
+        ['east']
+    """
+
+    def __init__(self, size: int = 3, max_turns: int = 12):
+        _check_counts(size=size, max_turns=max_turns)
+        self.size, self.max_turns = size, max_turns
+
+    def first_messages(self, problem: Problem) -> list[dict[str, str]]:
+        """The rules and the first view."""
+        rules = (
+            f"You are in the north-west corner of a maze of {self.size} x {self.size} rooms, and the exit is in the south-east "
+            f"corner. Answer with one direction in each turn; you have {self.max_turns} turns."
+        )
+        return [{"role": "user", "content": f"{rules} {self._view(self.reset(problem))}"}]
+
+    def reset(self, problem: Problem) -> MazeState:
+        """The maze."""
+        return MazeState(self._exits(problem.answer), (0, 0))
+
+    def step(self, state: MazeState, completion: str) -> Step:
+        """Walk in the last direction that the turn names."""
+        words = re.findall("|".join(MOVES), completion.lower())
+        move, turns = (words[-1] if words else ""), state.turns + 1
+        is_open = move in state.exits[state.place]
+        place = tuple(a + b for a, b in zip(state.place, MOVES[move], strict=True)) if is_open else state.place
+        state = MazeState(state.exits, (place[0], place[1]), turns)
+        if state.place == (self.size - 1, self.size - 1):
+            return Step(state, reward=1.0, correct=True)
+        reply = ("" if is_open else "There is a wall. " if move else "Name a direction. ") + self._view(state)
+        observation = [{"role": "user", "content": reply}]
+        metrics = {"walls": float(not is_open)}
+        return Step(state, observation, reward=0.0, done=turns == self.max_turns, correct=False, metrics=metrics)
+
+    def _view(self, state: MazeState) -> str:
+        open_ways = [move for move in MOVES if move in state.exits[state.place]]
+        return f"You can go {' or '.join(open_ways)}."
+
+    def _exits(self, seed: str) -> Mapping[tuple[int, int], frozenset[str]]:
+        """A maze in which exactly one way leads from each cell to each other one: a random depth-first walk."""
+        generator = random.Random(f"maze {self.size} {seed}")
+        opposite = {"north": "south", "south": "north", "west": "east", "east": "west"}
+        exits: dict[tuple[int, int], set[str]] = {(0, 0): set()}
+        path = [(0, 0)]
+        while path:
+            row, column = path[-1]
+            ways = [(move, (row + down, column + right)) for move, (down, right) in MOVES.items()]
+            ways = [(move, cell) for move, cell in ways if self._is_inside(cell) and cell not in exits]
+            if not ways:
+                path.pop()
+                continue
+            move, cell = generator.choice(ways)
+            exits[row, column].add(move)
+            exits[cell] = {opposite[move]}
+            path.append(cell)
+        return {cell: frozenset(moves) for cell, moves in exits.items()}
+
+    def _is_inside(self, cell: Sequence[int]) -> bool:
+        return all(0 <= place < self.size for place in cell)
+
+
+def _check_counts(**counts: Any) -> None:
+    """Refuse anything but whole numbers of at least 1."""
+    for name, count in counts.items():
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise InputError(f"environment_options: {name} must be a whole number of at least 1; got {count!r:.80}.")

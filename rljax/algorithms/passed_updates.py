@@ -1,0 +1,23 @@
+"""Updates that a learning-rate schedule passes over."""
+
+from typing import Any
+
+from jax.tree_util import tree_map_with_path
+
+
+def pass_over_updates(opt_state: Any, count: int) -> Any:
+    """Let the schedules of an Optax state count updates that were planned and not made, so that they reach their end.
+
+    Moments and the counts that correct their bias stay. A schedule is one of `optax.inject_hyperparams`.
+
+    Args:
+        opt_state: state of the optimizer.
+        count: updates that were left out.
+
+    Example:
+        >>> import optax
+        >>> state = optax.inject_hyperparams(optax.adam)(optax.linear_schedule(1.0, 0.0, 4)).init({})
+        >>> pass_over_updates(state, 3).hyperparams_states["learning_rate"].count.item()
+        3
+    """
+    return tree_map_with_path(lambda path, leaf: leaf + count if "hyperparams_states" in str(path) else leaf, opt_state)

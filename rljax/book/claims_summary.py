@@ -1,0 +1,88 @@
+"""The claims in ten lines: for the first lines of `rljax claims`, and for the start of their page."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+SUMMARY: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "Many updates on a rollout": {
+            "cispo": "CISPO learns faster than a clip",
+            "sapo": "SAPO's gate ends better than a clip",
+            "gmpo_stability": "GMPO ends better than GRPO with large steps",
+            "dppo": "DPPO's bound learns more than a clip",
+        },
+        "Which prompts": {
+            "dynamic_sampling": "replacing groups without a signal learns more",
+            "difficulty_window": "prompts of intermediate difficulty teach more",
+            "group_size": "groups of 8 end better than groups of 2",
+        },
+        "Baseline and scale within a group": {
+            "zscore_rloo": "leave-one-out learns more than z-scores",
+            "batch_deviation": "the batch's deviation learns more than the group's",
+            "rank_outliers": "ranks lose less to outliers than z-scores",
+            "hierarchical_kinds": "a baseline by kind of problem learns more than the prompt's",
+        },
+        "A critic or none": {
+            "rloo_ppo": "RLOO ends better than PPO",
+            "value_pretraining": "a pretrained critic beats one with biased values",
+            "lambda_of_length": "lambda by length ends better than 0.95",
+            "distributional_critic": "a distribution learns more than a number",
+        },
+        "Length of responses": {
+            "length_bias": "wrong responses grow longer under GRPO than under Dr.GRPO",
+            "soft_overlong": "a soft punishment of overlong responses ends better than none",
+            "length_shaped": "the length-shaped reward spares difficult problems",
+        },
+        "Entropy": {
+            "entropy_term": "an entropy term of 0.01 ends better than none",
+            "clip_higher_entropy": "clip-higher keeps the entropy up",
+            "clip_cov": "Clip-Cov ends better than GRPO",
+        },
+        "Distance from the reference": {
+            "kl_in_reward": "k1 in the reward ends better than k3 in the loss",
+            "k3_gradient": "the gradient of k3 in the loss is biased",
+        },
+        "A sampler with old weights or other rounding": {
+            "truncated_weights": "truncated weights end better than none",
+            "masked_weights": "a mask ends better than a cap",
+            "staleness_gepo": "a delay costs GEPO less than GRPO",
+            "bounded_ratio": "a ratio within a factor of ten ends better",
+        },
+        "pass@k": {
+            "pass_at_k_after_rl": "RL raises pass@1 and lowers pass@256",
+            "pkpo_pass_at_k": "training for pass@8 raises it more than training for pass@1",
+            "max_rl_pass_at_16": "MaxRL has a better pass@16 than RLOO",
+        },
+        "Whole recipes": {
+            "dapo_ladder": "DAPO's parts help in the order of its table",
+            "vapo_parts": "VAPO's parts matter in the order of its table",
+            "lite_ppo": "Lite PPO ends better than DAPO",
+        },
+    }
+)
+"""Question -> claim -> the claim in a few words. The verdicts are those of the results."""
+LABELS = ("updates", "prompts", "baseline", "critic", "length", "entropy", "reference", "sampler", "pass@k", "recipes")
+"""The questions in a word each, for a terminal."""
+SIGNS = MappingProxyType({"holds here": "+", "contradicted": "-", "not seen at this scale": "~", "not decided": "?"})
+"""A sign for each verdict."""
+
+
+def summary_lines(verdicts: Mapping[str, str]) -> Sequence[str]:
+    """Ten lines of a terminal: the claims on each question, each after the sign of its verdict.
+
+    Args:
+        verdicts: claim -> its verdict.
+
+    Example:
+        >>> summary_lines({name: "holds here" for claims in SUMMARY.values() for name in claims})[1]
+        'prompts   +dynamic_sampling +difficulty_window +group_size'
+    """
+    return [
+        f"{label:<10}{' '.join(f'{SIGNS[verdicts[name]]}{name}' for name in claims)}"
+        for label, claims in zip(LABELS, SUMMARY.values(), strict=True)
+    ]
+
+
+def key() -> str:
+    """Meaning of the signs."""
+    return "  ".join(f"{sign} {verdict}" for verdict, sign in SIGNS.items())

@@ -1,0 +1,103 @@
+"""`rljax chat`: talk to a trained model in the terminal."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import tyro
+
+END, RESET = "/exit", "/reset"
+"""Lines that end the conversation, and that begin a new one."""
+
+
+@dataclass(frozen=True)
+class Chat:
+    """Talk to a trained model, turn by turn, in its tokenizer's chat template.
+
+    Each line of the input is your turn; the reply appears as it is sampled. `/reset` begins a new conversation, and `/exit` or
+    the end of the input (Ctrl-D) ends the program. Messages can be piped in, one per line.
+    """
+
+    target: tyro.conf.Positional[str]
+    """Folder of a run or of its checkpoint (RUN/checkpoints/last), Hugging Face folder, or hub id."""
+    system: str | None = None
+    """The system message; by default the template's own, if it has one."""
+    temperature: float = 0.7
+    """Sampling temperature; 0 always takes the likeliest token."""
+    top_k: int | None = None
+    """Sample from the k likeliest tokens only."""
+    top_p: float | None = None
+    """Sample from the smallest set of likeliest tokens with this share of the probability."""
+    max_response_tokens: int = 512
+    """Maximum number of tokens of a reply."""
+    accept_changes: bool = False
+    """Open a run although its chat template or tokenizer has changed since its last start."""
+    tokenizer: str | None = None
+    """Tokenizer for a model folder without one: a folder or a hub id."""
+    checkpoint: Literal["best", "last"] = "best"
+    """Checkpoint of the run."""
+    seed: int = 0
+    """Random seed of the sampling."""
+
+
+def turns_of(lines: Iterable[str]) -> Iterator[str]:
+    """The turns among the lines that a person types: those that are not blank, up to the end.
+
+    Example:
+        >>> list(turns_of(["hello\\n", "\\n", "/exit\\n", "more\\n"]))
+        ['hello']
+    """
+    for line in lines:
+        text = line.strip()
+        if text == END:
+            return
+        if text:
+            yield text
+
+
+def typed_lines() -> Iterator[str]:
+    """Lines of the input, with a prompt before each if a person sits at a terminal."""
+    while True:
+        if sys.stdin.isatty():
+            print("\n> ", end="", flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        yield line
+
+
+def run_chat(command: Chat) -> int:
+    """Read turns and print replies until the input ends."""
+    from rljax.cli.loading import loading  # noqa: PLC0415  --help need not wait for JAX
+
+    with loading(quiet=False):
+        from rljax.data.problem import Problem  # noqa: PLC0415
+        from rljax.programs.conversation import parts_for_chat, stream_reply  # noqa: PLC0415
+        from rljax.programs.trained_policy import load  # noqa: PLC0415
+
+    opened = load(
+        command.target,
+        which=command.checkpoint,
+        tokenizer=command.tokenizer,
+        problems=[Problem("", "")],
+        max_response_tokens=command.max_response_tokens,
+        chat=True,
+        accept_changes=command.accept_changes,
+    )
+    parts_for_chat(opened)
+    worker = opened.sampler(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)
+    start = [] if command.system is None else [{"role": "system", "content": command.system}]
+    messages = list(start)
+    for place, text in enumerate(turns_of(typed_lines())):
+        if text == RESET:
+            messages = list(start)
+            continue
+        messages.append({"role": "user", "content": text})
+        pieces: list[str] = []
+        for piece in stream_reply(opened, worker, messages, seed=command.seed + place):
+            print(piece, end="", flush=True)
+            pieces.append(piece)
+        print(flush=True)
+        messages.append({"role": "assistant", "content": "".join(pieces)})
+    return 0

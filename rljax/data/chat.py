@@ -1,0 +1,204 @@
+"""Chats as text: a tokenizer's chat template, rendered within a time limit, on a fixed date, with the options of a run."""
+
+import ctypes
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeVar
+
+from rljax.data.cells import without_nulls
+from rljax.errors import InputError
+from rljax.text import one_line
+
+RENDER_SECONDS = 10.0
+"""Longest time that a template may take for one chat."""
+CHAT_COLUMNS: Mapping[str, type] = {"tools": list, "chat_template_kwargs": dict}
+"""Column of a row that its chat template reads, the tools on offer and options of the row alone -> its type."""
+EXPECTED = {"tools": "a list of objects, each the JSON schema of a function,", "chat_template_kwargs": "an object"}
+THINK, THINK_END = "<think>", "</think>"
+
+_STRFTIME = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class ChatFormat:
+    """The way in which the chats of a run become text."""
+
+    is_used: bool = False
+    """Whether prompts are written through the template."""
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Variables of the template, such as `enable_thinking`."""
+    date: str | None = None
+    """The day that the template takes for today, as YYYY-MM-DD; None for the day of the call."""
+    prefill: str = ""
+    """Beginning of each answer, which is part of the prompt."""
+
+    def __post_init__(self):
+        """Refuse a date that is none, and options that would replace what the library passes itself."""
+        if self.date is not None:
+            try:
+                datetime.strptime(self.date, "%Y-%m-%d")
+            except ValueError as error:
+                raise InputError(f"chat_date is {self.date!r}; a day such as 2026-01-31 is expected.") from error
+        own = {"messages", "tools", "add_generation_prompt", "tokenize", "conversation", "chat_template"} & set(
+            self.options
+        )
+        if own:
+            raise InputError(f"chat_template_kwargs has {min(own)!r}, which the data or rljax decide; leave it out.")
+
+
+PLAIN = ChatFormat()
+
+
+def chat_columns(row: Mapping[str, object]) -> dict[str, object]:
+    """The columns of a row that its chat template reads, unchanged.
+
+    Example:
+        >>> chat_columns({"tools": [{"type": "function"}], "answer": "1"})
+        {'tools': [{'type': 'function'}]}
+    """
+    return {name: row[name] for name in CHAT_COLUMNS if row.get(name)}
+
+
+def columns_for_chat(columns: Mapping[str, object]) -> dict[str, Any]:
+    """The columns of a row that its chat template reads, without empty ones; each may be JSON text.
+
+    Raises:
+        InputError: the tools are not a list of objects, or the options not an object.
+
+    Example:
+        >>> columns_for_chat({"tools": '[{"type": "function", "strict": null}]', "answer": "1"})
+        {'tools': [{'type': 'function'}]}
+    """
+    found: dict[str, Any] = {}
+    for name, kind in CHAT_COLUMNS.items():
+        value = columns.get(name)
+        if isinstance(value, str) and value.strip():
+            try:
+                value = json.loads(value)
+            except ValueError as error:
+                raise InputError(
+                    f"the column {name!r} has a text that is not JSON ({one_line(error)}); correct it."
+                ) from error
+        if not value:
+            continue
+        value = without_nulls(value)
+        if not isinstance(value, kind) or (kind is list and not all(isinstance(tool, Mapping) for tool in value)):
+            raise InputError(f"the column {name!r} has {value!r:.80}; {EXPECTED[name]} is expected.")
+        found[name] = value
+    return found
+
+
+def render_chat(
+    inner: Any,
+    messages: Sequence[Mapping[str, Any]],
+    chat: ChatFormat,
+    *,
+    name: str,
+    opens: bool,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    chat_template_kwargs: Mapping[str, object] | None = None,
+) -> str:
+    """Write a chat through the template of a `transformers` tokenizer.
+
+    Args:
+        inner: the tokenizer.
+        messages: the chat.
+        chat: options, date and prefill.
+        name: the tokenizer's name, for messages.
+        opens: whether the text ends with the beginning of the assistant's turn.
+        tools: the tools on offer.
+        chat_template_kwargs: options of this chat, before those of the run.
+
+    Raises:
+        InputError: there is no template, it rejects the chat, it does not end, or jinja2 is missing.
+    """
+    if not inner.chat_template:
+        raise InputError(
+            f"the tokenizer {name!r} has no chat template; turn chat off, or use the tokenizer of an instruction-tuned model."
+        )
+    options = {**chat.options, **(chat_template_kwargs or {})}
+
+    def render() -> str:
+        template = _dated(inner.get_chat_template(None, tools), chat.date, name)
+        return inner.apply_chat_template(
+            list(messages),
+            tools=tools if tools is None else list(tools),
+            chat_template=template,
+            add_generation_prompt=opens,
+            tokenize=False,
+            **options,
+        )
+
+    try:
+        return run_within(RENDER_SECONDS, render)
+    except InputError:
+        raise
+    except TimeoutError as error:
+        raise InputError(
+            f"the chat template of {name!r} did not end within {RENDER_SECONDS:g} seconds; correct its loops, or turn chat off."
+        ) from error
+    except ImportError as error:
+        raise InputError(
+            f"the chat template cannot be rendered ({one_line(error)}); run `pip install jinja2`, or turn chat off."
+        ) from error
+    except Exception as error:  # a template is a program and may raise anything
+        roles = [message["role"] for message in messages]
+        raise InputError(
+            f"the chat template of {name!r} rejects messages with the roles {roles} ({one_line(error)}); change the messages."
+        ) from error
+
+
+def _dated(template: str, date: str | None, name: str) -> str:
+    """The template with a fixed day in place of today, so that a resumed run reads the same prompts on another day."""
+    if date is None or "strftime_now(" not in template:
+        return template
+    day = datetime.strptime(date, "%Y-%m-%d")
+    dated = _STRFTIME.sub(lambda found: repr(day.strftime(found[2])), template)
+    if "strftime_now(" in dated:
+        raise InputError(
+            f"the chat template of {name!r} asks for the time in a form that is not a text, so the day cannot be fixed; "
+            "write the day into the template."
+        )
+    return dated
+
+
+def run_within(seconds: float, function: Callable[[], Value]) -> Value:
+    """Call a pure Python function in a thread, and stop it if it takes too long.
+
+    Raises:
+        TimeoutError: it did.
+    """
+    results: list[Value] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:  # raised again in the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+        raise TimeoutError
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def unclosed_thought(opened: str) -> str:
+    """The reasoning tag that a template opens at the end of a prompt, and what follows it; empty if there is none.
+
+    Example:
+        >>> unclosed_thought("<|im_start|>assistant\\n<think>\\n"), unclosed_thought("<think>\\n\\n</think>\\n\\n")
+        ('<think>\\n', '')
+    """
+    place = opened.rfind(THINK)
+    return "" if place < 0 or THINK_END in opened[place:] else opened[place:]

@@ -1,0 +1,261 @@
+"""Tool calls in the text of a turn, in the formats of the model families, and tools as JSON schemas.
+
+A call that cannot be read is reported, not dropped: the model gets an error message, and the run counts it.
+"""
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rljax.data.tokenizer import HuggingFaceTokenizer, Tokenizer, completion_text
+from rljax.errors import InputError
+from rljax.text import one_line
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One call of a tool, as a turn states it."""
+
+    name: str
+    """Name of the tool."""
+    arguments: Mapping[str, Any]
+    """Its arguments by name."""
+    id: str
+    """Identifier of the call within its turn; nine letters and digits, which every family accepts."""
+
+    def to_message(self) -> dict[str, Any]:
+        """The call as an entry of a message's `tool_calls`."""
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": dict(self.arguments)}}
+
+
+class Turn(str):
+    """Text of one turn of the policy, with the tool calls in it.
+
+    Args:
+        text: the text, with the special tokens of tool calls.
+        content: what is not part of a call.
+        calls: the calls that can be read, in order.
+        malformed: for each other call, what is wrong with it.
+    """
+
+    content: str
+    calls: tuple[ToolCall, ...]
+    malformed: tuple[str, ...]
+
+    def __new__(cls, text: str, content: str = "", calls: Sequence[ToolCall] = (), malformed: Sequence[str] = ()) -> "Turn":
+        """Make the text, with its parts as attributes."""
+        turn = super().__new__(cls, text)
+        turn.content, turn.calls, turn.malformed = content, tuple(calls), tuple(malformed)
+        return turn
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a family of models writes tool calls."""
+
+    name: str
+    """Its name."""
+    mark: str
+    """Text in a chat template that shows that the family is this one."""
+    pattern: re.Pattern[str]
+    """A region with calls; group `calls` is what is read, with `name` before it if the name is not part of the JSON."""
+    opening: str
+    """Beginning of a region: one without an end is a malformed call."""
+
+
+DIALECTS = (
+    Dialect(
+        "deepseek",
+        "<｜tool▁call▁begin｜>",
+        re.compile(
+            r"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?(?P<name>[^\n<]+?)(?:<｜tool▁sep｜>|\n```json\n)(?P<calls>.*?)(?:\n```)?"
+            r"<｜tool▁call▁end｜>",
+            re.DOTALL,
+        ),
+        "<｜tool▁call▁begin｜>",
+    ),
+    Dialect(
+        "mistral",
+        "[TOOL_CALLS]",
+        re.compile(
+            r"\[TOOL_CALLS\]\s*(?:(?P<name>[\w.-]+)(?:\[CALL_ID\]\w+)?\[ARGS\])?(?P<calls>[^\[{]*[\[{].*?)(?=\[TOOL_CALLS\]|$)",
+            re.DOTALL,
+        ),
+        "[TOOL_CALLS]",
+    ),
+    Dialect(
+        "hermes",
+        "<tool_call>",
+        re.compile(r"<tool_call>(?P<name>)(?P<calls>.*?)</tool_call>", re.DOTALL),
+        "<tool_call>",
+    ),
+    Dialect(
+        "llama",
+        "<|python_tag|>",
+        re.compile(r"^\s*(?:<\|python_tag\|>)?(?P<name>)(?P<calls>\{.*\"(?:parameters|arguments)\".*)$", re.DOTALL),
+        "<|python_tag|>",
+    ),
+)
+"""The dialects, the first one whose mark is in the template being the model's. Llama 3 has no mark around its calls."""
+HERMES = next(dialect for dialect in DIALECTS if dialect.name == "hermes")
+"""Dialect of models whose template writes no tools: they are told to use it."""
+LLAMA = next(dialect for dialect in DIALECTS if dialect.name == "llama")
+MARKUP = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+"""Signs around several calls."""
+HERMES_TEXT = """You can call these functions:
+<tools>
+{tools}
+</tools>
+To call one, write a JSON object with its name and arguments between these tags:
+<tool_call>
+{{"name": "NAME", "arguments": {{"ARGUMENT": "VALUE"}}}}
+</tool_call>"""
+
+
+def dialect_of(tokenizer: Tokenizer) -> Dialect:
+    """The dialect of a tokenizer's chat template; that of Hermes without one.
+
+    Example:
+        >>> from rljax.data.tokenizer import ByteTokenizer
+        >>> dialect_of(ByteTokenizer()).name
+        'hermes'
+    """
+    template = tokenizer.inner.chat_template if isinstance(tokenizer, HuggingFaceTokenizer) else None
+    text = template if isinstance(template, str) else json.dumps(template or "", ensure_ascii=False)
+    if '"parameters": ' in text and "<|eot_id|>" in text:
+        return LLAMA
+    return next((dialect for dialect in DIALECTS if dialect.mark in text), HERMES)
+
+
+def read_turn(tokenizer: Tokenizer, ids: Sequence[int], *, is_first: bool) -> Turn:
+    """Read the calls in a turn.
+
+    Args:
+        tokenizer: of the policy.
+        ids: the sampled tokens of the turn.
+        is_first: whether the prompt may hold the beginning of the turn.
+    """
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        tokenizer = tokenizer.configured(tokenizer.chat, keeps_special=True)
+    text = completion_text(tokenizer, ids) if is_first else tokenizer.decode(ids)
+    return parse_turn(text, dialect_of(tokenizer))
+
+
+def parse_turn(text: str, dialect: Dialect = HERMES) -> Turn:
+    """Read the calls in a text.
+
+    Args:
+        text: one turn, with the special tokens of calls and without the end of the turn.
+        dialect: how calls are written.
+
+    Example:
+        >>> turn = parse_turn('Let me see.<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call><tool_call>{"a"</tool_call>')
+        >>> turn.content, turn.calls[0].name, dict(turn.calls[0].arguments), len(turn.malformed)
+        ('Let me see.', 'add', {'a': 1}, 1)
+    """
+    calls: list[ToolCall] = []
+    malformed: list[str] = []
+    for found in dialect.pattern.finditer(text):
+        for name, arguments in _entries(found["name"], found["calls"], malformed):
+            calls.append(ToolCall(name, arguments, f"call{len(calls):05d}"))
+    content = dialect.pattern.sub("", text)
+    if dialect.opening in content:
+        content, _, rest = content.partition(dialect.opening)
+        malformed.append(f"the tool call {_shown(rest)} has no end")
+    for sign in MARKUP:
+        content = content.replace(sign, "")
+    return Turn(text, content.strip(), calls, malformed)
+
+
+def _entries(name: str | None, text: str, malformed: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and arguments of each call in a region; what is wrong is appended to `malformed`."""
+    try:
+        value, end = json.JSONDecoder(strict=False).raw_decode(text.strip())
+    except (ValueError, RecursionError) as error:
+        malformed.append(f"the tool call {_shown(text)} is not JSON ({one_line(error)})")
+        return
+    if text.strip()[end:].strip():
+        malformed.append(f"the tool call {_shown(text)} has more than one JSON value")
+        return
+    entries = value if isinstance(value, list) and not name else [value]
+    for entry in entries:
+        call: Any = {"name": name, "arguments": entry} if name else entry
+        fault = _fault(call)
+        if fault is None:
+            yield call["name"].strip(), _arguments(call)
+        else:
+            malformed.append(f"the tool call {_shown(json.dumps(call))} {fault}")
+
+
+def _fault(call: object) -> str | None:
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        return 'must be a JSON object with "name" and "arguments"'
+    if not isinstance(_arguments(call), dict):
+        return "must have a JSON object as its arguments"
+    return None
+
+
+def _arguments(call: Mapping[str, Any]) -> Any:
+    """Arguments of a call, which some models write as JSON text."""
+    found = call.get("arguments", call.get("parameters", {}))
+    if isinstance(found, str):
+        try:
+            return json.loads(found)
+        except ValueError:
+            return found
+    return {} if found is None else found
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:80] + "…")
+
+
+def schema_of(tool: Callable | Mapping[str, Any]) -> Mapping[str, Any]:
+    """JSON schema of a tool: of a function, from its signature and its docstring, or the schema itself.
+
+    Raises:
+        InputError: an argument has no type or no description, or the schema has no name.
+
+    Example:
+        >>> def add(a: int, b: int = 0) -> int:
+        ...     '''Add two numbers.
+        ...
+        ...     Args:
+        ...         a: the first one.
+        ...         b: the second one.
+        ...     '''
+        ...     return a + b
+        >>> schema_of(add)["function"]["parameters"]["required"]
+        ['a']
+    """
+    if isinstance(tool, Mapping):
+        function = tool.get("function", tool)
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise InputError(
+                f"the tool {tool!r:.80} has no name; give the JSON schema of a function, or a Python function."
+            )
+        return tool
+    from transformers.utils.chat_template_utils import get_json_schema  # noqa: PLC0415  importing it takes seconds
+
+    if inspect.ismethod(tool):
+        tool = tool.__func__
+    try:
+        return get_json_schema(tool)
+    except Exception as error:  # it raises several kinds of its own
+        raise InputError(
+            f"the tool {getattr(tool, '__name__', tool)!r:.80} has no JSON schema ({one_line(error)}); give each argument a type "
+            "and a line in the section `Args:` of its docstring, and say in its first line what it does."
+        ) from error
+
+
+def name_of(tool: Callable | Mapping[str, Any]) -> str:
+    """Name of a tool."""
+    return schema_of(tool).get("function", tool)["name"] if isinstance(tool, Mapping) else tool.__name__
+
+
+def tools_as_text(schemas: Sequence[Mapping[str, Any]]) -> str:
+    """Instructions for a model whose chat template writes no tools."""
+    return HERMES_TEXT.format(tools="\n".join(json.dumps(schema) for schema in schemas))

@@ -1,0 +1,138 @@
+"""Messages between the turns of an episode as tokens, by the rules of the chat template.
+
+What was sampled is never rendered again: only the text between a turn's end and the beginning of the next turn is taken from the
+template. A template for which this differs from rendering the whole dialogue is refused.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rljax.data.chat import THINK_END, columns_for_chat
+from rljax.data.problem import Problem
+from rljax.data.prompts import chat_messages
+from rljax.data.tokenizer import HuggingFaceTokenizer, Tokenizer
+from rljax.data.tool_calls import ToolCall, Turn, schema_of, tools_as_text
+from rljax.errors import InputError
+
+Message = Mapping[str, Any]
+STAND_IN = "4711"
+"""Text in place of what the policy sampled."""
+THOUGHT = "<think>\n1\n</think>\n\n"
+"""Reasoning in place of what the policy sampled."""
+NO_CALLS: Sequence[ToolCall] = ()
+
+
+def write_messages(tokenizer: Tokenizer, problem: Problem, turn: str, messages: Sequence[Message]) -> list[int]:
+    """Token ids of the messages after a turn of the policy, up to the beginning of its next turn.
+
+    Args:
+        tokenizer: of the policy. If it applies no chat template, the text of the messages is encoded, each on a line of its own.
+        problem: of the episode.
+        turn: text of the policy's turn; a `Turn` has its tool calls.
+        messages: the messages.
+
+    Raises:
+        InputError: the template rejects the messages, or cannot be continued.
+    """
+    if not (isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.chat.is_used):
+        return tokenizer.encode("".join(f"{message['content']}\n" for message in messages))
+    calls = turn.calls if isinstance(turn, Turn) else NO_CALLS
+    return tokenizer.encode(text_between(tokenizer, problem, messages, calls=calls))
+
+
+def text_between(
+    tokenizer: HuggingFaceTokenizer, problem: Problem, messages: Sequence[Message], *, calls: Sequence[ToolCall] = NO_CALLS
+) -> str:
+    """What the template writes between the end of the policy's turn and the beginning of its next one.
+
+    Args:
+        tokenizer: with a chat template.
+        problem: of the episode.
+        messages: what follows the turn.
+        calls: the tool calls of the turn.
+
+    Raises:
+        InputError: the template rejects the messages, or writes what was before them differently.
+    """
+    prompt, columns = chat_messages(problem), columns_for_chat(problem.columns)
+    messages = _accepted(tokenizer, messages)
+    answers = any(message["role"] == "tool" for message in messages)
+    opened = tokenizer.render(prompt, opens=True, **columns)
+    turn, ended = _stand_in(tokenizer, prompt, opened, calls if answers else NO_CALLS, columns)
+    whole = tokenizer.render([*prompt, turn, *messages], opens=True, **columns)
+    roles = " and ".join(dict.fromkeys(message["role"] for message in messages))
+    if not ended.startswith(opened) or not whole.startswith(opened):
+        raise InputError(
+            f"the chat template of {tokenizer.name!r} writes the prompt differently once {roles} messages follow it (for example "
+            "tools before the last user message, or an empty thought that only the newest turn has), so an episode cannot be "
+            "continued as it was sampled; return observations as text, with another role, or change the template."
+        )
+    if not whole.startswith(ended):
+        raise InputError(
+            f"the chat template of {tokenizer.name!r} writes a turn of the assistant differently once {roles} messages follow it "
+            "(for example without its reasoning), so an episode cannot be continued as it was sampled; return observations as "
+            "text, with another role, or change the template."
+        )
+    end = tokenizer.turn_end
+    closing = "" if end is None else str(tokenizer.inner.convert_ids_to_tokens(end))
+    tail = ended[len(opened) :].rpartition(closing)[2] if closing else ""
+    return tail + whole[len(ended) :]
+
+
+def _stand_in(
+    tokenizer: HuggingFaceTokenizer,
+    prompt: Sequence[Message],
+    opened: str,
+    calls: Sequence[ToolCall],
+    columns: Mapping[str, Any],
+) -> tuple[Message, str]:
+    """An assistant's turn in place of the sampled one, of which only what follows it is used; and the dialogue up to its end."""
+    thinks = THINK_END in str(tokenizer.inner.chat_template) and not opened.rstrip().endswith(THINK_END)
+    content = (THOUGHT if thinks else "") + ("" if calls and not thinks else STAND_IN)
+    turn: dict[str, Any] = {"role": "assistant", "content": content}
+    if not calls:
+        return turn, tokenizer.render([*prompt, turn], opens=False, **columns)
+    turn["tool_calls"] = [call.to_message() for call in calls]
+    try:
+        return turn, tokenizer.render([*prompt, turn], opens=False, **columns)
+    except InputError:  # some templates take the arguments of a call as JSON text
+        for call in turn["tool_calls"]:
+            call["function"]["arguments"] = json.dumps(call["function"]["arguments"])
+        return turn, tokenizer.render([*prompt, turn], opens=False, **columns)
+
+
+def _accepted(tokenizer: HuggingFaceTokenizer, messages: Sequence[Message]) -> list[Message]:
+    """The messages, with results of tools as one message of the user if the template does not know tools."""
+    if "tool" in str(tokenizer.inner.chat_template) or all(message["role"] != "tool" for message in messages):
+        return list(messages)
+    return [{"role": "user", "content": "\n".join(message["content"] for message in messages)}]
+
+
+def with_tools(problems: Sequence[Problem], tools: Sequence[Any], tokenizer: Tokenizer) -> list[Problem]:
+    """Problems whose prompts offer tools: as the column `tools`, which the chat template writes, or as instructions before the
+    first message if it does not write them. Without a chat template the problems stay unchanged.
+
+    Args:
+        problems: the problems. Tools in a row of its own stay.
+        tools: functions or JSON schemas.
+        tokenizer: of the policy.
+
+    Raises:
+        InputError: a tool has no JSON schema.
+    """
+    if not tools or not (isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.inner.chat_template):
+        return list(problems)
+    schemas = [dict(schema_of(tool)) for tool in tools]
+    probe = [{"role": "user", "content": STAND_IN}]
+    if tokenizer.render(probe, opens=True) != tokenizer.render(probe, opens=True, tools=schemas):
+        return [replace(problem, columns={"tools": schemas, **problem.columns}) for problem in problems]
+    text = tools_as_text(schemas)
+    return [replace(problem, messages=_instructed(chat_messages(problem), text)) for problem in problems]
+
+
+def _instructed(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
+    """Messages with instructions before the first one's text."""
+    first, *rest = messages
+    return ({**first, "content": f"{text}\n\n{first['content']}"}, *rest)

@@ -1,0 +1,165 @@
+"""Model families that can be read: for each, a record of what its config.json means and how it differs from Llama."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+Raw = Mapping[str, Any]
+"""A checked config.json."""
+GELU = "gelu_pytorch_tanh"
+
+
+def _biases(raw: Raw) -> dict[str, Any]:
+    bias = raw.get("attention_bias", False)
+    return {"qkv_bias": bias, "output_bias": bias}
+
+
+def _with_hidden_bias(raw: Raw) -> dict[str, Any]:
+    return _biases(raw) | {"hidden_bias": bool(raw.get("mlp_bias"))}
+
+
+def _qwen3(raw: Raw) -> dict[str, Any]:
+    return _biases(raw) | {"qk_norm": True}
+
+
+def _gemma3(raw: Raw) -> dict[str, Any]:
+    return _biases(raw) | {
+        "activation": "gelu",
+        "norms": "both",
+        "norm_offset": 1.0,
+        "qk_norm": True,
+        "embedding_scale": raw["hidden_size"] ** 0.5,
+        "score_scale": raw["query_pre_attn_scalar"] ** -0.5,
+    }
+
+
+def _olmo2(raw: Raw) -> dict[str, Any]:
+    return _biases(raw) | {"norms": "after", "qk_norm": True, "joint_qk_norm": True}
+
+
+def _smollm3(raw: Raw) -> dict[str, Any]:
+    every, layers = raw.get("no_rope_layer_interval", 4), range(raw["num_hidden_layers"])
+    rotated = raw.get("no_rope_layers")  # despite its name, 1 means a layer with rotary positions
+    if rotated is None:
+        rotated = [int((index + 1) % every != 0) for index in layers]
+    return _with_hidden_bias(raw) | {"unrotated_layers": tuple(index for index in layers if not rotated[index])}
+
+
+def _granite(raw: Raw) -> dict[str, Any]:
+    return _with_hidden_bias(raw) | {
+        "embedding_scale": raw["embedding_multiplier"],
+        "score_scale": raw["attention_multiplier"],
+        "residual_scale": raw["residual_multiplier"],
+        "logit_scale": 1 / raw["logits_scaling"],
+    }
+
+
+class Family(NamedTuple):
+    """A family of models."""
+
+    classes: str
+    """Its name in the classes of `transformers`."""
+    defaults: Mapping[str, Any]
+    """Values that `transformers` uses if config.json lacks an entry. A null entry does not count as missing."""
+    fields: Callable[[Raw], dict[str, Any]]
+    """Fields of `TransformerConfig`, except sizes, rotary base and window, which are read the same way for all."""
+    neutral: Mapping[str, tuple[object, ...]] = MappingProxyType({})
+    """Entry that changes what the family computes -> the accepted values, in addition to null; an empty tuple: only null."""
+    numbers: tuple[str, ...] = ()
+    """The family's own entries that are numbers above 0."""
+    window: str = "never"
+    """Layers with a sliding window: never, always, by the switch `use_sliding_window`, or by a pattern of layers."""
+    full_every: int = 1
+    """With a pattern, one layer out of this many has no window."""
+    window_theta: float | None = None
+    """Rotary base of layers with the window, if it differs from the other layers and config.json lacks it."""
+
+
+USUAL: Mapping[str, Any] = MappingProxyType({"rms_norm_eps": 1e-6})
+"""Values used for every family if neither config.json nor the family's defaults have one."""
+ANY_BIAS = {"mlp_bias": (True, False)}
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "llama": Family("Llama", {"max_position_embeddings": 2_048}, _with_hidden_bias, ANY_BIAS),
+        "mistral": Family(
+            "Mistral",
+            {"max_position_embeddings": 131_072, "num_key_value_heads": 8},
+            lambda raw: {"qkv_bias": raw.get("attention_bias", False)},
+            window="always",
+        ),
+        "qwen2": Family(
+            "Qwen2",
+            {"max_position_embeddings": 32_768, "num_key_value_heads": 32},
+            lambda raw: {"qkv_bias": True},
+            window="switch",
+        ),
+        "qwen3": Family(
+            "Qwen3",
+            {"max_position_embeddings": 32_768, "num_key_value_heads": 32, "head_dim": 128},
+            _qwen3,
+            window="switch",
+        ),
+        "gemma3_text": Family(
+            "Gemma3",
+            {
+                **{"max_position_embeddings": 131_072, "num_key_value_heads": 4, "head_dim": 256},
+                **{"tie_word_embeddings": True, "query_pre_attn_scalar": 256, "rope_theta": 1_000_000.0},
+            },
+            _gemma3,
+            {
+                **{"hidden_act": ("silu", "swish", GELU), "hidden_activation": (GELU,)},
+                **{"use_bidirectional_attention": (False,), "final_logit_softcapping": (), "attn_logit_softcapping": ()},
+            },
+            numbers=("query_pre_attn_scalar", "rope_local_base_freq"),
+            window="pattern",
+            full_every=6,
+            window_theta=10_000.0,
+        ),
+        "olmo2": Family("Olmo2", {"max_position_embeddings": 2_048, "rms_norm_eps": 1e-5}, _olmo2),
+        "olmo3": Family(
+            "Olmo3",
+            {"max_position_embeddings": 2_048, "rms_norm_eps": 1e-5, "rope_theta": 500_000.0},
+            _olmo2,
+            window="pattern",
+            full_every=4,
+        ),
+        "smollm3": Family(
+            "SmolLM3",
+            {
+                **{"max_position_embeddings": 32_768, "num_key_value_heads": 4},
+                **{"tie_word_embeddings": True, "rope_theta": 2_000_000.0},
+            },
+            _smollm3,
+            ANY_BIAS,
+        ),
+        "granite": Family(
+            "Granite",
+            {
+                "max_position_embeddings": 2_048,
+                **dict.fromkeys(
+                    ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"), 1.0
+                ),
+            },
+            _granite,
+            ANY_BIAS,
+            numbers=("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"),
+        ),
+    }
+)
+"""Name of a family in config.json -> its record."""
+
+NEAREST: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "gemma": ("gemma3_text", "one norm before each block, and no norm of queries and keys"),
+        "gemma2": ("gemma3_text", "caps on the scores and on the logits, and no norm of queries and keys"),
+        "gemma3": ("gemma3_text", "an encoder of images"),
+        "gpt_oss": ("qwen3", "experts, and a sink in each head's softmax"),
+        "mixtral": ("mistral", "experts"),
+        "olmo": ("olmo2", "norms without parameters"),
+        "olmoe": ("olmo2", "experts"),
+        "phi3": ("llama", "fused projections, and its own scaling of rotary positions"),
+        "qwen2_moe": ("qwen2", "experts"),
+        "qwen3_moe": ("qwen3", "experts"),
+    }
+)
+"""A family that is not supported -> the nearest supported one, and what the unsupported one has in addition."""

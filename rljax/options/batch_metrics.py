@@ -1,0 +1,35 @@
+"""Metrics of a prepared rollout that only some algorithms have: the share cut by a correction, and the KL to the reference."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.algorithms import Batch, Rollout
+from rljax.ops.divergence import k3
+from rljax.training.option import Option
+from rljax.training.setup import Setup
+
+
+def install(setup: Setup) -> Setup:
+    """Add the metrics that the algorithm's batches allow."""
+    if setup.algorithm.correction is not None:
+        setup = setup.with_option(Option("correction", measure=cut_share))
+    if setup.algorithm.needs("ref_logp"):
+        setup = setup.with_option(Option("reference", measure=kl_to_reference))
+    return setup
+
+
+def cut_share(rollout: object, batch: Batch[np.ndarray]) -> dict[str, float]:
+    """Return the fraction of trained tokens that the correction capped or left out; no metric if there are no tokens."""
+    del rollout
+    if batch.correction_cut is None or not batch.mask.any():
+        return {}
+    return {"correction_cut": float(batch.correction_cut[batch.mask].mean())}
+
+
+def kl_to_reference(rollout: Rollout[np.ndarray], batch: object) -> dict[str, float]:
+    """Estimate the divergence from the reference before the updates: the mean of k3 over response tokens, in nats per token."""
+    del batch
+    if rollout.ref_logp is None or not rollout.mask.any():
+        return {}
+    logp = rollout.behaviour_logp if rollout.policy_logp is None else rollout.policy_logp
+    return {"kl_to_reference": float(np.asarray(k3(jnp.asarray(logp), jnp.asarray(rollout.ref_logp)))[rollout.mask].mean())}

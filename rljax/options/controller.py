@@ -1,0 +1,254 @@
+"""`--remedy controller`: adjust the size of updates, the clip range and an entropy bonus after each step, from the run's metrics.
+
+The hyperparameters of a step are a function of the statistics so far. The idea is Eq. 61 of an unpublished design document, which
+does not specify the function; this one is ours. The factors are part of the state, so nothing is recompiled, and a resumed run
+continues exactly.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+
+from rljax.algorithms import Algorithm
+from rljax.algorithms.terms import entropy_bonus
+from rljax.errors import InputError
+from rljax.models import Params
+from rljax.ops.arrays import Number
+from rljax.ops.surrogate import clipped, dual_clipped
+from rljax.parallel import put
+from rljax.sharing import shared
+from rljax.training.config import TrainConfig
+from rljax.training.metrics import LearnMetrics
+from rljax.training.option import Option, Updates
+from rljax.training.setup import Setup
+from rljax.training.state import TrainState
+
+TARGET = 1e-3
+"""Target divergence per update, in nats per nat of entropy. It is the low end of the range 1e-3 to 2e-2 that arithmetic runs show
+at their own learning rates, because a step that is too small costs less than one that is too large."""
+GAIN = 0.25
+"""Fraction of the correction, as a logarithm, that is made per step."""
+LARGEST_FALL = 1.0
+"""Largest decrease of the logarithm of the update scale per step."""
+LARGEST_RISE, LARGEST_RISE_BELOW_1 = 0.25, math.log(2)
+"""Largest increase of the logarithm of the update scale per step, for scales of at least 1 and below 1."""
+BOUND = 100.0
+"""Largest update scale. Its inverse is the smallest one, with which a run begins."""
+NARROWEST = 0.5
+"""Smallest scale of the clip range."""
+FLOOR = 0.1
+"""Fraction of the initial entropy below which the entropy bonus grows."""
+BONUS_RATE, LARGEST_BONUS = 1e-3, 1e-2
+"""Largest change per step of the entropy bonus's weight, and its largest value."""
+BONUS = "entropy_bonus"
+NAME = "controller"
+
+
+class Control(NamedTuple):
+    """Factors by which the controller multiplies settings in the next step."""
+
+    update_scale: Float[Array, ""] | float = 1 / BOUND
+    """Factor for every update, and thus for the learning rate. It starts at its minimum, because the damage of a too large update
+    cannot be undone."""
+    clip_scale: Float[Array, ""] | float = 1.0
+    """Factor for both sides of the clip range."""
+    entropy_weight: Float[Array, ""] | float = 0.0
+    """Coefficient of the entropy bonus."""
+    first_entropy: Float[Array, ""] | float = math.nan
+    """Entropy in the first step, in nats per token; NaN before that step."""
+
+
+def divergence_by_update(kl: Number, *, updates: int) -> Number:
+    """Estimate the divergence caused by one update, from the mean divergence before each update on a rollout.
+
+    ::
+
+        6 KL / ((n - 1)(2n - 1))        before each of n equal updates, the divergence is 0, 1, 4, ... (n - 1)² times that of one
+
+    Args:
+        kl: KL, the mean divergence before the updates, in nats per token.
+        updates: n, number of updates, at least 2.
+
+    Example:
+        >>> divergence_by_update(7.0, updates=4)  # (0 + 1 + 4 + 9) / 4 = 3.5
+        2.0
+    """
+    return 6 * kl / ((updates - 1) * (2 * updates - 1))
+
+
+def next_control(control: Control, *, divergence: Number, entropy: Number, target: float = TARGET) -> Control:
+    """Adjust the control from the metrics of a step.
+
+    ::
+
+        d  = D / H                                divergence per nat of entropy
+        e  = ½ log(target / d)                    an update of s times the size diverges by s² times as much
+        a  = log 2 if s < 1 else ¼                largest increase
+        s' = clip(s exp(clip(e / 4, -1, a)), 1/100, 100)                 scale of the updates, initially 1/100
+        c' = clip(√(target / d), ½, 1)            scale of the clip range
+        w' = clip(w + 0.001 clip(1 - H / (0.1 H₀), -1, 1), 0, 0.01)      weight of the entropy bonus
+
+    Args:
+        control: the control of this step.
+        divergence: D, the divergence caused by one update, in nats per token.
+        entropy: H, the entropy, in nats per token.
+        target: target value of d. It depends on the policy: for a table of logits, about a twentieth of a small transformer's.
+
+    Returns:
+        The control of the next step; the same control if a metric is not finite, or if the entropy is 0.
+
+    Example:
+        >>> after = next_control(Control(update_scale=1.0), divergence=1.0, entropy=0.5)
+        >>> round(float(after.update_scale), 3), float(after.clip_scale), float(after.first_entropy)
+        (0.387, 0.5, 0.5)
+        >>> [round(float(next_control(Control(s), divergence=0.0, entropy=0.5).update_scale), 3) for s in (0.01, 1.0)]
+        [0.02, 1.284]
+    """
+    divergence, entropy = jnp.float32(divergence), jnp.float32(entropy)
+    first = jnp.where(jnp.isnan(control.first_entropy), entropy, control.first_entropy)
+    ratio = jnp.sqrt(target * entropy / jnp.maximum(divergence, 1e-12))
+    rise = jnp.where(jnp.asarray(control.update_scale) < 1, LARGEST_RISE_BELOW_1, LARGEST_RISE)
+    change = jnp.clip(GAIN * jnp.log(jnp.maximum(ratio, 1e-6)), -LARGEST_FALL, rise)
+    lack = jnp.clip(1 - entropy / (FLOOR * first), -1.0, 1.0)
+    after = Control(
+        update_scale=jnp.clip(control.update_scale * jnp.exp(change), 1 / BOUND, BOUND),
+        clip_scale=jnp.clip(ratio, NARROWEST, 1.0),
+        entropy_weight=jnp.clip(control.entropy_weight + BONUS_RATE * lack, 0.0, LARGEST_BONUS),
+        first_entropy=first,
+    )
+    is_sound = jnp.isfinite(divergence) & jnp.isfinite(entropy) & (entropy > 0)
+    return jax.tree.map(lambda new, old: jnp.where(is_sound, new, jnp.float32(old)), after, control)
+
+
+def install(setup: Setup) -> Setup:
+    """Add the controller, and the entropy bonus that it weights, if the settings ask for it."""
+    if setup.config.optimization.remedy != "controller":
+        return setup
+    check_controller(setup.config, setup.algorithm, own_optimizer=setup.own_optimizer)
+    algorithm = with_bonus(setup.algorithm)
+    option = Option(NAME, init=first_control, adjust=with_control, after_updates=make_steer(algorithm))
+    return setup._replace(algorithm=algorithm, optimizer=scale_updates(setup.optimizer)).with_option(option)
+
+
+def first_control(params: Params) -> Control:
+    """Return the control before the first step."""
+    del params
+    return jax.tree.map(jnp.float32, Control())
+
+
+def check_controller(config: TrainConfig, algorithm: Algorithm, *, own_optimizer: bool) -> None:
+    """Refuse a controller that could measure or change nothing.
+
+    Raises:
+        InputError: the controller cannot work; the message includes the reason.
+    """
+    optimization = config.optimization
+    if optimization.minibatches * optimization.passes < 2:
+        raise InputError(
+            "remedy=controller measures how far the first updates of a rollout move the policy, so it needs at least two of them; "
+            "set --minibatches 2 or --passes 2, or choose remedy=auto."
+        )
+    if optimization.kl_limit is not None:
+        raise InputError(
+            f"remedy=controller and kl_limit={optimization.kl_limit} both limit the divergence from the updates of a rollout, so "
+            "the controller would measure what kl_limit has cut off; leave one of the two out."
+        )
+    delay = config.sampling.delay
+    if delay and algorithm.correction is None:
+        raise InputError(
+            f"remedy=controller reads how far the updates of a step move the policy, and with sampler_delay={delay} the age of the "
+            "samples would be a part of it; choose a --correction, or leave one of the two out."
+        )
+    if own_optimizer:
+        raise InputError("remedy=controller scales the built-in optimizer; leave it out, or leave your own optimizer out.")
+    if any(term.name == BONUS for term in algorithm.terms):
+        raise InputError(
+            f"remedy=controller has an entropy bonus, and so has {config.algorithm.name}; choose remedy=auto, or another algorithm."
+        )
+
+
+@shared
+def with_bonus(algorithm: Algorithm) -> Algorithm:
+    """Give the algorithm an entropy bonus of coefficient 1, for `with_control` to change."""
+    return algorithm._replace(terms=(*algorithm.terms, *entropy_bonus(1.0)))
+
+
+def with_control(algorithm: Algorithm, control: Control) -> Algorithm:
+    """Return the algorithm with another clip range and another entropy coefficient, which may be traced."""
+    terms = tuple(
+        term._replace(coefficient=-control.entropy_weight) if term.name == BONUS else term for term in algorithm.terms
+    )
+    return algorithm._replace(terms=terms, surrogate=_narrow_clip(algorithm.surrogate, control.clip_scale))
+
+
+def clip_range(surrogate: Any) -> dict[str, float]:
+    """Return both sides of PPO's clip range, by name; empty for a surrogate that is not clipped on both sides.
+
+    Example:
+        >>> from rljax.algorithms import BY_NAME
+        >>> clip_range(BY_NAME["dapo"]().surrogate), clip_range(BY_NAME["rloo"]().surrogate)
+        ({'low': 0.2, 'high': 0.28}, {})
+    """
+    bounds = surrogate.keywords if isinstance(surrogate, partial) and surrogate.func in (clipped, dual_clipped) else {}
+    sides = {name: bounds[name] for name in ("low", "high") if name in bounds and 0 < bounds[name] < 1}
+    return sides if len(sides) == 2 else {}
+
+
+def _narrow_clip(surrogate: Any, scale: Number) -> Any:
+    """Narrow the clip range of a surrogate that clips on both sides, as PPO's does; return any other unchanged."""
+    narrower = {name: scale * value for name, value in clip_range(surrogate).items()}
+    return partial(surrogate.func, *surrogate.args, **{**surrogate.keywords, **narrower}) if narrower else surrogate
+
+
+@shared
+def scale_updates(optimizer: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+    """Multiply the updates of an optimizer by the controller's factor, which it reads from the arrays of the options."""
+    inner = optax.with_extra_args_support(optimizer)
+
+    def update(
+        updates: Params, state: optax.OptState, params: Params | None = None, *, options: Any = None, **extra: Any
+    ) -> tuple[Params, optax.OptState]:
+        updates, state = inner.update(updates, state, params, options=options, **extra)
+        if NAME not in (options or {}):  # in a phase before RL, or when only the optimizer is checked
+            return updates, state
+        scale = options[NAME].update_scale
+        return jax.tree.map(lambda u: (u * scale).astype(u.dtype), updates), state
+
+    return optax.GradientTransformationExtraArgs(inner.init, update)
+
+
+def make_steer(algorithm: Algorithm) -> Callable[[TrainState, LearnMetrics, Updates], tuple[TrainState, dict[str, float]]]:
+    """Build the function that adjusts the control after a step, and reports the control of the step as metrics.
+
+    Args:
+        algorithm: the algorithm; if its surrogate is not clipped on both sides, there is no clip range to scale or report.
+
+    Returns:
+        `(state, metrics, updates) -> (state, metrics of the control)`. Fewer than two applied updates leave the control unchanged.
+    """
+    is_clipped = bool(clip_range(algorithm.surrogate))
+
+    def steer(state: TrainState, metrics: LearnMetrics, updates: Updates) -> tuple[TrainState, dict[str, float]]:
+        before: Control = state.options[NAME]
+        now = jax.tree.map(float, before)
+        found = {"update_scale": now.update_scale, "entropy_weight": now.entropy_weight}
+        if is_clipped:
+            found["clip_scale"] = now.clip_scale
+        policy = metrics.policy
+        if policy is not None and policy.learning_rate is not None:
+            found["learning_rate"] = policy.learning_rate * now.update_scale
+        if updates.applied < 2 or policy is None or policy.loss is None or policy.loss.entropy is None:
+            return state, found
+        divergence = divergence_by_update(float(policy.loss.kl), updates=updates.applied)
+        after = next_control(now, divergence=divergence, entropy=float(policy.loss.entropy))
+        placed = jax.tree.map(lambda new, old: put(np.asarray(new, np.float32), old.sharding), after, before)
+        return state._replace(options=state.options | {NAME: placed}), found
+
+    return steer

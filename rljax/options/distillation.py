@@ -1,0 +1,190 @@
+"""`--teacher`: a fixed model from a folder scores the responses, and distillation algorithms learn from it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float
+
+from rljax.algorithms import Algorithm, Rollout
+from rljax.data.tokenizer import CharacterTokenizer, HuggingFaceTokenizer, Tokenizer, holds_tokenizer
+from rljax.errors import InputError
+from rljax.models import Packed, Params, Policy, Scores, transformer_policy
+from rljax.models.huggingface import load_tensor, locate, read_config
+from rljax.models.over_vocabulary import over_vocabulary
+from rljax.models.packed import batched, scored_tokens
+from rljax.models.token_scores import default_chunk, features_scores
+from rljax.models.value_model import HEAD
+from rljax.parallel import policy_shardings, put
+from rljax.preference.note import folder_tokenizer, read_note
+from rljax.records import required
+from rljax.training.config import TrainConfig
+from rljax.training.option import Frozen, Option
+from rljax.training.scoring import Compare
+from rljax.training.setup import Setup
+
+NAME = "teacher"
+
+
+class Teacher(NamedTuple):
+    """A model that scores the tokens of another model, the student."""
+
+    policy: Policy
+    """The model; its size may differ from the student's."""
+    params: Params
+    """Parameters of the teacher, on the devices."""
+
+
+def install(setup: Setup) -> Setup:
+    """Add the teacher if the algorithm learns from one."""
+    config, divergence = setup.config, setup.algorithm.teacher_divergence
+    if setup.tokenizer is None:  # a plan, which leaves the teacher out
+        return setup
+    teacher = make_teacher(setup.algorithm, config, setup.policy, setup.tokenizer, setup.mesh)
+    if teacher is None:
+        return setup
+    setup = setup._replace(teacher=teacher).with_option(Option(NAME, measure=teacher_kl))
+    if divergence is None:
+        return setup
+    compare = make_comparison(
+        setup.policy,
+        teacher.policy,
+        divergence,
+        temperature=config.sampling.temperature,
+        chunk=config.model.score_chunk,
+        mesh=setup.mesh,
+    )
+    return setup._replace(compare=compare, frozen={**setup.frozen, NAME: teacher.params})
+
+
+def teacher_kl(rollout: Rollout[np.ndarray], batch: object) -> dict[str, float]:
+    """Estimate the divergence from the teacher: the mean of log π - log π_T over response tokens, in nats per token."""
+    del batch
+    if rollout.teacher_logp is None or rollout.policy_logp is None or not rollout.mask.any():
+        return {}
+    return {"teacher_kl": float((rollout.policy_logp - rollout.teacher_logp)[rollout.mask].mean())}
+
+
+def make_comparison(
+    policy: Policy,
+    teacher: Policy,
+    divergence: Callable[[Array, Array], Float[Array, "..."]],
+    *,
+    temperature: float,
+    chunk: int | None,
+    mesh: Mesh,
+) -> Compare:
+    """Build the function that scores the response tokens and measures the divergence from the teacher's distributions.
+
+    Each model runs once. The logits of both exist for one chunk of tokens at a time. If the teacher has more logits than the
+    policy, the tokens that the policy lacks are left out of the teacher's distribution.
+
+    Args:
+        policy: the model that is trained.
+        teacher: the teacher; no gradient flows into it.
+        divergence: (logits, teacher logits) -> divergence at each token.
+        temperature: sampling temperature, used for both models.
+        chunk: number of tokens whose logits a device holds at once, for each model; None takes as many as fit in 160 MB.
+        mesh: the devices.
+    """
+    own_features, other_features = (
+        required(policy.features, "policy.features"),
+        required(teacher.features, "teacher.features"),
+    )
+    chunk = default_chunk(policy.vocab_size) if chunk is None else chunk
+
+    def compare(params: Params, frozen: Frozen, packed: Packed) -> tuple[Scores, dict[str, Array]]:
+        own, other = own_features(params, packed), jax.lax.stop_gradient(other_features(frozen[NAME], packed))
+        other = other._replace(head=other.head[: policy.vocab_size])
+        tokens = scored_tokens(packed)
+        scores = features_scores(own, tokens, temperature=temperature, chunk=chunk, mesh=mesh)
+        distances = over_vocabulary(divergence, own, other, temperature=temperature, chunk=chunk, mesh=mesh)
+        both = Scores(*(batched(part, packed) for part in scores))
+        return both, {"teacher_divergence": batched(distances, packed)}
+
+    return compare
+
+
+def make_teacher(
+    algorithm: Algorithm, config: TrainConfig, policy: Policy, tokenizer: Tokenizer, mesh: Mesh
+) -> Teacher | None:
+    """Read the teacher that the settings name; None if the algorithm does not learn from one.
+
+    Args:
+        algorithm: the algorithm, which says whether it learns from a teacher.
+        config: the settings.
+        policy: the student.
+        tokenizer: tokenizer of the student.
+        mesh: the devices, which also hold the teacher.
+
+    Raises:
+        InputError: a teacher is set but not used, or needed but not set; or its folder cannot be read, is not a language model, or
+            has other tokens than the student.
+    """
+    name, source = config.algorithm.name, config.algorithm.teacher
+    if not algorithm.needs("teacher_logp") and algorithm.teacher_divergence is None:
+        if source is not None:
+            raise InputError(
+                f"{name} does not learn from a teacher, so teacher={source!r} cannot apply to it; leave it out, or choose "
+                "on_policy_distillation or gkd."
+            )
+        return None
+    if source is None:
+        raise InputError(f"{name} learns from a teacher; set its model folder or hub id with --teacher.")
+    folder = locate(source)
+    if load_tensor(folder, HEAD) is not None:
+        raise InputError(f"The teacher {source!r} is a reward model or a critic; choose a language model.")
+    shape = read_config(folder, compute_dtype=config.model.dtype)
+    check_tokens(source, folder, shape.vocab_size, policy, tokenizer)
+    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+    teacher = transformer_policy(shape, folder=folder, bos=bos, eos=eos, mesh=mesh, chunk=config.model.score_chunk)
+    params = teacher.init(jax.random.key(0))  # they come from the folder, so the key does not matter
+    return Teacher(teacher, put(params, policy_shardings(mesh, params, params, teacher.partition)))
+
+
+def check_tokens(source: str, folder: Path, vocab_size: int, policy: Policy, tokenizer: Tokenizer) -> None:
+    """Refuse a teacher whose token ids stand for other tokens than the student's.
+
+    If the teacher's folder has a tokenizer, both must have the same tokens, and the teacher must have logits for all tokens that
+    the student can sample. If it has none, both models must have the same number of logits.
+
+    Args:
+        source: name of the teacher in the settings.
+        folder: folder of the teacher.
+        vocab_size: number of logits of the teacher.
+        policy: the student.
+        tokenizer: tokenizer of the student.
+
+    Raises:
+        InputError: the tokens differ; the message names the teacher and the difference.
+    """
+    if read_note(folder) is None and not holds_tokenizer(folder):
+        if vocab_size != policy.vocab_size:
+            raise InputError(
+                f"The teacher {source!r} has {vocab_size} tokens and the model {policy.vocab_size}; distillation needs the same "
+                "vocabulary for both."
+            )
+        return
+    theirs, ours = _tokens(folder_tokenizer(folder)), _tokens(tokenizer)
+    others = sorted(map(str, {item[0] for item in set(theirs.items()) ^ set(ours.items())}))
+    if others or vocab_size < policy.vocab_size:
+        shown = (
+            f"{len(others)} tokens differ, such as {others[0]!r}"
+            if others
+            else f"it has logits for {vocab_size} tokens, the model for {policy.vocab_size}"
+        )
+        raise InputError(
+            f"The teacher {source!r} and the model do not have the same vocabulary: {shown}; distillation needs the same for both."
+        )
+
+
+def _tokens(tokenizer: Tokenizer) -> dict[Any, int]:
+    """Map tokens to ids, in a form in which two tokenizers can be compared."""
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        return tokenizer.inner.get_vocab()
+    if isinstance(tokenizer, CharacterTokenizer):
+        return {character: place for place, character in enumerate(tokenizer.alphabet, 2)}
+    return {f"{type(tokenizer).__name__}, {tokenizer.vocab_size} tokens": 0}

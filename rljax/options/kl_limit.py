@@ -1,0 +1,51 @@
+"""`--kl-limit`: stop updating on a rollout once the policy is too far from the policy that sampled it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rljax.training.metrics import LearnMetrics, UpdateMetrics
+from rljax.training.option import Option, Updates
+from rljax.training.setup import Setup
+from rljax.training.state import TrainState
+
+
+def install(setup: Setup) -> Setup:
+    """Add the limit if the settings have one."""
+    limit = setup.config.optimization.kl_limit
+    if limit is None:
+        return setup
+    return setup.with_option(
+        Option("kl_limit", stop=lambda updates: is_beyond(limit, updates), after_updates=count_updates)
+    )
+
+
+def is_beyond(limit: float, updates: Sequence[UpdateMetrics]) -> bool:
+    """Return True if the mean KL from the sampling policy, over the updates so far, exceeds the limit.
+
+    ::
+
+        (1/n) Σ_i KL_i > δ        KL_i = mean_t k3(log π_behaviour, log π_i), π_i the policy before update i
+
+    Args:
+        limit: δ, in nats per token.
+        updates: metrics of the updates so far; skipped updates do not count.
+
+    Returns:
+        False before the first update.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from rljax.algorithms import LossMetrics
+        >>> found = [UpdateMetrics(LossMetrics(*jnp.full(6, kl), terms={}), 1.0) for kl in (0.0, 0.03)]
+        >>> is_beyond(0.02, found), is_beyond(0.01, found), is_beyond(0.01, found[:1])
+        (False, True, False)
+    """
+    found = [float(update.loss.kl) for update in updates if update.loss is not None and not update.skipped_updates]
+    return bool(found) and float(np.mean(found)) > limit
+
+
+def count_updates(state: TrainState, metrics: LearnMetrics, updates: Updates) -> tuple[TrainState, dict[str, float]]:
+    """Report how many of the planned updates were made."""
+    del metrics
+    return state, {"updates": float(len(updates.metrics)), "planned_updates": float(updates.planned)}

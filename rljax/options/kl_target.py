@@ -1,0 +1,70 @@
+"""`--kl-target`: the coefficient of the KL penalty follows the measured divergence from the reference.
+
+Source: the adaptive controller of Ziegler et al., arXiv:1909.08593, Section 2.2; see `rljax.ops.reference`.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from rljax.algorithms.terms import kl_coefficient, with_kl_coefficient
+from rljax.errors import InputError
+from rljax.models import Params
+from rljax.ops.arrays import Number
+from rljax.ops.reference import adaptive_kl_coefficient
+from rljax.parallel import put
+from rljax.training.metrics import LearnMetrics
+from rljax.training.option import Option, Updates
+from rljax.training.setup import Setup
+from rljax.training.state import TrainState
+
+NAME = "kl_coefficient"
+
+
+def install(setup: Setup) -> Setup:
+    """Adjust the coefficient to the divergence if the settings have a target.
+
+    Raises:
+        InputError: the algorithm has no KL penalty with a coefficient.
+    """
+    target, gain = setup.config.algorithm.kl_target, setup.config.algorithm.kl_gain
+    if target is None:
+        return setup
+    try:
+        first = kl_coefficient(setup.algorithm)
+    except ValueError as error:
+        raise InputError(
+            f"kl_target={target} adjusts the coefficient of a KL penalty: {error}; choose an algorithm with one, such as grpo with "
+            "--algorithm-options beta=0.04, or leave it out."
+        ) from error
+    control = partial(adaptive_kl_coefficient, target=target, **({} if gain is None else {"gain": gain}))
+    option = Option(NAME, init=partial(constant, first), adjust=with_kl_coefficient, after_updates=make_follow(control))
+    return setup.with_option(option)
+
+
+def constant(value: Number, params: Params) -> Float[Array, ""]:
+    """Return the initial coefficient, which does not depend on the parameters."""
+    del params
+    return jnp.float32(value)
+
+
+def make_follow(
+    control: Callable[[float, float], Number],
+) -> Callable[[TrainState, LearnMetrics, Updates], tuple[TrainState, dict[str, float]]]:
+    """Build the function that adjusts the coefficient after a step, from the divergence before its updates.
+
+    A step without an applied update leaves the coefficient unchanged.
+    """
+
+    def follow(state: TrainState, metrics: LearnMetrics, updates: Updates) -> tuple[TrainState, dict[str, float]]:
+        now = state.options[NAME]
+        found, divergence = {NAME: float(now)}, (metrics.options or {}).get("kl_to_reference")
+        if divergence is None or not updates.applied:
+            return state, found
+        after = put(np.asarray(control(float(now), divergence), np.float32), now.sharding)
+        return state._replace(options=state.options | {NAME: after}), found
+
+    return follow

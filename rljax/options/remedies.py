@@ -1,0 +1,180 @@
+"""`--remedy auto`: some alarms change a setting between two steps, and change it again while they last.
+
+The current settings are those that the run began with, changed by the remedies so far. The remedies are part of the checkpoint, so
+a resumed run has the same settings at the same steps. The first step with a changed optimizer setting is compiled again.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from rljax.parallel import of_first
+from rljax.tracking.alarms import QUIET, Watch
+from rljax.training.checkpoints.checkpoint import Checkpoint
+from rljax.training.config import TrainConfig
+from rljax.training.objective.optimizer import policy_optimizer
+from rljax.training.option import Option
+from rljax.training.run import Run
+from rljax.training.setup import Setup
+
+NAME = "remedies"
+
+
+def install(setup: Setup) -> Setup:
+    """Add the remedies if the settings ask for them."""
+    if setup.config.optimization.remedy != "auto":
+        return setup
+    return setup.with_option(Option(NAME, restart=write_remedies, react=react, revise=revise))
+
+
+class Cure(NamedTuple):
+    """A setting that an alarm changes, and by how much."""
+
+    setting: str
+    """Flat name of the setting."""
+    factor: float
+    """Next value of the setting, as a multiple of the current one."""
+    bound: float
+    """Most extreme value of the setting, as a multiple of the value that the run began with."""
+
+
+SLOWER = Cure("learning_rate", 1 / 3, 1 / 27)
+CURES = MappingProxyType(
+    {
+        "large_steps": SLOWER,
+        "updates_skipped": SLOWER,
+        "reward_falls": SLOWER,
+        "entropy_collapse": SLOWER,
+        "entropy_explosion": SLOWER,
+        "clipped_low": SLOWER,
+        "clipped_high": SLOWER,
+        "repetition": SLOWER,
+        "gradient_jumps": Cure("max_grad_norm", 1 / 2, 1 / 8),
+        "groups_missing": Cure("max_tries", 2, 4),
+    }
+)
+"""Name of an alarm -> the setting that it changes. Other alarms need a person, to change the reward, problems or algorithm."""
+OF_OPTIMIZER = ("learning_rate", "max_grad_norm")
+"""Settings that an optimizer passed to `train` does not read."""
+
+
+class Remedied(NamedTuple):
+    """A setting that an alarm has changed."""
+
+    step: int
+    """RL step after which it was changed."""
+    alarm: str
+    """Name of the alarm."""
+    setting: str
+    """Flat name of the setting."""
+    before: float
+    """Value of the setting before the change."""
+    after: float
+    """Value of the setting after the change."""
+
+    def __str__(self) -> str:
+        """Return one line for the screen, the log and the report.
+
+        Example:
+            >>> print(Remedied(19, "entropy_collapse", "learning_rate", 3e-2, 1e-2))
+            --learning-rate is 0.01 in place of 0.03 after step 19, because of the alarm entropy collapse
+        """
+        flag, alarm = self.setting.replace("_", "-"), self.alarm.replace("_", " ")
+        return (
+            f"--{flag} is {self.after:g} in place of {self.before:g} after step {self.step}, because of the alarm {alarm}"
+        )
+
+
+def changes(config: TrainConfig, made: Sequence[Remedied], raised: Collection[str], step: int) -> tuple[Remedied, ...]:
+    """Return the changes that the alarms of a step call for, at most one per setting.
+
+    After a change, a setting is constant for `QUIET` steps, so that the effect can be seen before the next change. It never goes
+    beyond the bound of its cure.
+
+    Args:
+        config: settings that the run began with.
+        made: changes so far, the oldest first.
+        raised: names of the alarms that fired in this step; an alarm that lasts causes another change.
+        step: number of RL steps done.
+
+    Example:
+        >>> config = TrainConfig.flat(learning_rate=0.09)
+        >>> (first,) = changes(config, (), {"large_steps"}, 5)
+        >>> print(first.setting, first.before, round(first.after, 4))
+        learning_rate 0.09 0.03
+        >>> changes(config, (first,), {"entropy_collapse"}, 8)
+        ()
+        >>> [round(change.after, 4) for change in changes(config, (first,), {"entropy_collapse"}, 15)]
+        [0.01]
+    """
+    start, now = config.to_flat(), apply_remedies(config, made).to_flat()
+    found: list[Remedied] = []
+    for alarm, (setting, factor, bound) in CURES.items():
+        last = max((change.step for change in (*made, *found) if change.setting == setting), default=-QUIET)
+        if alarm not in raised or step < last + QUIET:
+            continue
+        kind = type(start[setting])
+        limit = kind(start[setting] * bound)
+        after = kind(now[setting] * factor)
+        after = max(after, limit) if factor < 1 else min(after, limit)
+        if not math.isclose(after, now[setting]):
+            found.append(Remedied(step, alarm, setting, now[setting], after))
+    return tuple(found)
+
+
+def apply_remedies(config: TrainConfig, made: Sequence[Remedied]) -> TrainConfig:
+    """Return the settings after these changes."""
+    return config.replace(**{change.setting: change.after for change in made})
+
+
+def curable(raised: Collection[str], *, own_optimizer: bool) -> set[str]:
+    """Return the alarms whose cure has an effect."""
+    useless = OF_OPTIMIZER if own_optimizer else ()
+    return {alarm for alarm in raised if alarm in CURES and CURES[alarm].setting not in useless}
+
+
+def remedies_of(checkpoint: Checkpoint) -> tuple[Remedied, ...]:
+    """Return the remedies up to a checkpoint, in order."""
+    return tuple(Remedied(*row) for row in checkpoint.journal.get(NAME, ()))
+
+
+def revise(setup: Setup, checkpoint: Checkpoint) -> Setup:
+    """Return the setup with the settings that the remedies have changed; an optimizer passed to `train` stays unchanged."""
+    made = remedies_of(checkpoint)
+    if not made:
+        return setup
+    config = apply_remedies(setup.config, made)
+    return setup._replace(config=config, optimizer=setup.optimizer if setup.own_optimizer else policy_optimizer(config))
+
+
+def react(run: Run, checkpoint: Checkpoint, watch: Watch) -> Checkpoint:
+    """Make, show and write the changes that the alarms of a step call for; all processes call it.
+
+    Args:
+        run: the run.
+        checkpoint: the checkpoint after the step.
+        watch: the watch over the alarms after the row of the step; the first process's watch decides.
+
+    Returns:
+        The checkpoint, with the changes in its journal.
+    """
+    flags = of_first(np.asarray([alarm in watch.seen for alarm in CURES]))
+    raised = {alarm for alarm, is_raised in zip(CURES, flags, strict=True) if is_raised}
+    made, step = remedies_of(checkpoint), int(checkpoint.state.step)
+    new = changes(run.config, made, curable(raised, own_optimizer=run.setup.own_optimizer), step)
+    if not new:
+        return checkpoint
+    for change in new:
+        compiles = change.setting in OF_OPTIMIZER and step < run.config.optimization.steps
+        run.display.warning(f"remedy: {change}.{' The next step is compiled again.' if compiles else ''}")
+    after = checkpoint._replace(journal={**checkpoint.journal, NAME: [list(change) for change in (*made, *new)]})
+    run.write("the remedies", lambda: write_remedies(run, after))
+    return after
+
+
+def write_remedies(run: Run, checkpoint: Checkpoint) -> None:
+    """Write the file of remedies with the contents at a checkpoint; the first process calls it."""
+    run.folder.write_remedies([change._asdict() for change in remedies_of(checkpoint)])

@@ -1,0 +1,49 @@
+"""`--remembered-rewards N`: new responses are compared with the last rewards of their prompt as well."""
+
+from functools import partial
+from typing import Any
+
+import jax
+from jaxtyping import Array, Int
+
+from rljax.algorithms import Algorithm, Rollout, response_rewards
+from rljax.models import Params
+from rljax.ops.unpublished.reward_history import RewardHistory, empty_history, push_history
+from rljax.sharing import shared
+from rljax.training.option import Option, Traced, adjusted, adjustments, traced
+from rljax.training.setup import Setup
+from rljax.training.state import Places, TrainState, places
+
+NAME = "reward_history"
+
+
+def install(setup: Setup) -> Setup:
+    """Keep the latest rewards of each training prompt if the settings ask for it."""
+    capacity = setup.config.sampling.remembered_rewards
+    if not capacity or setup.tokenizer is None:  # a plan does not know the number of prompts
+        return setup
+    prompts = len(setup.train.prompts.tokens)
+
+    def init(params: Params) -> RewardHistory:
+        del params
+        return empty_history(prompts, capacity)
+
+    def push(state: TrainState, scored: Any) -> TrainState:
+        memory, adjusts = state.options[NAME], tuple(option for option in setup.options if option.adjust is not None)
+        program = _push_program(setup.algorithm, traced(adjusts), places(memory))
+        after = program(memory, scored.groups.prompt_ids, scored.groups.rollout, adjustments(adjusts, state))
+        return state._replace(options=state.options | {NAME: after})
+
+    return setup.with_option(Option(NAME, init=init, before_updates=push))
+
+
+@shared
+def _push_program(algorithm: Algorithm, options: tuple[Traced, ...], where: Places) -> Any:
+    """Compile `(memory, prompt ids, rollout, numbers) -> memory`, which adds the rewards and donates the old memory."""
+
+    @partial(jax.jit, donate_argnums=0, out_shardings=where.tree())
+    def push(memory: RewardHistory, prompt_ids: Int[Array, "P"], rollout: Rollout[Array], numbers: dict) -> RewardHistory:
+        rewards = response_rewards(adjusted(algorithm, options, numbers), rollout)
+        return push_history(memory, prompt_ids, rewards, valid=rollout.valid)
+
+    return push

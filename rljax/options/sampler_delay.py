@@ -1,0 +1,104 @@
+"""`--sampler-delay N`: responses are sampled with the parameters of N RL steps ago, as by the sampler of an asynchronous trainer.
+
+The parameters of the last N steps are part of the state, so that a resumed run samples the same responses. An entry contains the
+trained parameters (all of them, or an adapter) with the same shardings. Matrices are kept in the precision of the matrix products,
+because the sampler needs no more.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from rljax.models import Params, Policy
+from rljax.models.copies import Copies
+from rljax.sharing import shared
+from rljax.training.config import TrainConfig
+from rljax.training.option import Option
+from rljax.training.setup import Setup
+from rljax.training.state import Places, TrainState, places
+
+NAME = "sampler_delay"
+Queue = tuple[Params, ...]
+"""Trained parameters of the last N RL steps, the oldest first, each from before the updates of its step."""
+Cast = Callable[[Params], Copies | None]
+"""A function like `Policy.copies`."""
+
+
+def install(setup: Setup) -> Setup:
+    """Add the delay if the settings have one."""
+    delay, cast = setup.config.sampling.delay, cast_of(setup.policy, setup.config)
+    if not delay:
+        return setup
+
+    def sampler(state: TrainState) -> tuple[Params, int]:
+        return state.options[NAME][0], sampler_version(int(state.step), delay)
+
+    def keep(state: TrainState, scored: object) -> TrainState:
+        del scored
+        queue: Queue = state.options[NAME]
+        newest = _entry_program(cast, places(state.params))(queue[0], state.params)
+        return state._replace(options=state.options | {NAME: (*queue[1:], newest)})
+
+    option = Option(NAME, init=partial(first_queue, delay=delay, cast=cast), sampler=sampler, before_updates=keep)
+    return setup.with_option(option)
+
+
+def cast_of(policy: Policy, config: TrainConfig) -> Cast | None:
+    """Return the function that casts the trained parameters; None if they are kept unchanged, as for an adapter."""
+    return policy.copies if config.adapter.rank is None else None
+
+
+def entry_of(cast: Cast | None, params: Params) -> Params:
+    """Make an entry of the queue: copies of the parameters, cast to the precision of the matrix products if there is a cast.
+
+    Args:
+        cast: a function like `Policy.copies`, or None.
+        params: the trained parameters.
+
+    Example:
+        >>> def cast(params):
+        ...     return {"gate": params["gate"].astype(jnp.bfloat16), "norm": None}
+        >>> entry = entry_of(cast, {"gate": jnp.ones(2), "norm": jnp.ones(2)})
+        >>> entry["gate"].dtype.name, entry["norm"].dtype.name
+        ('bfloat16', 'float32')
+    """
+    copies = None if cast is None else cast(params)
+    if copies is None:
+        return jax.tree.map(jnp.copy, params)
+    return jax.tree.map(lambda leaf, copy: jnp.copy(leaf) if copy is None else copy, params, copies)
+
+
+def first_queue(params: Params, *, delay: int, cast: Cast | None = None) -> Queue:
+    """Return the queue before the first RL step: all steps up to the N-th sample with the initial parameters.
+
+    Args:
+        params: the trained parameters when RL begins.
+        delay: N, the delay in RL steps.
+        cast: function that casts the parameters.
+    """
+    return tuple(entry_of(cast, params) for _ in range(delay))
+
+
+def sampler_version(step: int, delay: int) -> int:
+    """Return the number of RL steps taken by the parameters that a step samples with.
+
+    Example:
+        >>> [sampler_version(step, 2) for step in range(5)]
+        [0, 0, 0, 1, 2]
+    """
+    return max(step - delay, 0)
+
+
+@shared
+def _entry_program(cast: Cast | None, where: Places) -> Any:
+    """Compile `(entry to overwrite or None, params) -> entry`."""
+
+    def entry(oldest: PyTree[Array] | None, params: Params) -> Params:
+        del oldest  # the new entry reuses its memory
+        return entry_of(cast, params)
+
+    return jax.jit(entry, donate_argnums=0, keep_unused=True, out_shardings=where.tree())

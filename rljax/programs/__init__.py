@@ -1,0 +1,5 @@
+"""Layer 7: programs built on training: answering, evaluation, search, adaptation, tuning, planning, debugging and export."""
+
+from rljax.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

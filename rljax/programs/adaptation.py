@@ -1,0 +1,243 @@
+"""Updates from feedback on single responses of a served model.
+
+Each response arrives alone, without others to the same prompt, and was sampled by the served model. A reward is therefore
+compared with the mean of all other rewards, the ratio of the new policy to the sampling policy is clipped, and the policy is
+regularized towards the served model.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from rljax.algorithms import Algorithm, Batch, Rollout
+from rljax.algorithms.terms import importance_weighted_kl
+from rljax.data.fault import BadRowError
+from rljax.data.feedback import Place
+from rljax.data.prompts import left_pad, right_pad
+from rljax.models import Params, Scores
+from rljax.models.adapters import scored
+from rljax.ops.divergence import importance_weighted_k3
+from rljax.ops.ratio import token_log_ratio
+from rljax.ops.surrogate import dual_clipped
+from rljax.ops.weights import token_mean
+from rljax.parallel import row_shards
+from rljax.programs.adaptation_config import AdaptationConfig
+from rljax.programs.feedback_log import Example
+from rljax.records import required
+from rljax.rollout import Sequences, lay_out
+from rljax.sharing import shared
+from rljax.training.metrics import LearnMetrics, UpdateMetrics, mean_update, present
+from rljax.training.scored_rollout import make_prepare
+from rljax.training.scoring import make_score, make_scores
+from rljax.training.setup import Setup
+from rljax.training.state import TrainState
+from rljax.training.update import make_policy_update, put_layout
+
+KEPT, UNSOUND, TOO_FAR, WORSE = "kept", "not sound", "too far", "worse"
+"""Outcomes of the updates on a batch."""
+FARTHEST = 20.0
+"""Largest difference between a line's `logp` and the served model's log-probability of the same token, in nats."""
+Score = Callable[[Params, Sequences], Scores]
+
+
+@shared
+def clipped_feedback(clip: float, kl_coefficient: float) -> Algorithm:
+    """Policy gradient for single responses of an older policy μ with known advantages.
+
+    ::
+
+        J = E_t [max(min(ρ_t A, clip(ρ_t, 1-ε, 1+ε) A), 3 A if A < 0) - β ρ_t k3_t]        ρ_t = π(o_t) / μ(o_t)
+        k3_t = π_ref(o_t) / π(o_t) - 1 - log (π_ref(o_t) / π(o_t))
+
+    Args:
+        clip: ε.
+        kl_coefficient: β; k3 is weighted by the ratio because the tokens were sampled from μ, not from π.
+
+    Source:
+        Ye et al., arXiv:1912.09729, Eq. 5, for the surrogate; DeepSeek-V3.2, arXiv:2512.02556, Eq. 7, for the penalty.
+    """
+    return Algorithm(
+        advantage=_identity,
+        log_ratio=token_log_ratio,
+        surrogate=partial(dual_clipped, low=clip, high=clip),
+        weights=token_mean,
+        terms=importance_weighted_kl(kl_coefficient),
+        group_size=1,
+    )
+
+
+def _identity(rewards: Float[Array, "P G"]) -> Float[Array, "P G"]:
+    """Return the rewards, which are already advantages."""
+    return rewards
+
+
+def relative_rewards(rewards: Float[np.ndarray, "B"], earlier: Float[np.ndarray, "K"]) -> Float[np.ndarray, "B"]:
+    """Compare each reward with the mean of all others, including earlier batches, in units of their standard deviation.
+
+    ::
+
+        A_i = (r_i - (Σ_j r_j - r_i) / (B + K - 1)) / std(r)        over the B rewards of the batch and the K earlier ones
+
+    The mean excludes r_i, so that it does not depend on the response being judged.
+
+    Args:
+        rewards: rewards of a batch.
+        earlier: rewards of earlier batches.
+
+    Returns:
+        Advantages; 0 if all rewards are equal.
+
+    Example:
+        >>> relative_rewards(np.array([1.0, 0.0]), np.array([1.0, 0.0])).round(3).tolist()
+        [1.333, -1.333]
+    """
+    everyone = np.concatenate([rewards, earlier])
+    scale = everyone.std()
+    if scale == 0:
+        return np.zeros_like(rewards)
+    return (rewards - (everyone.sum() - rewards) / (everyone.size - 1)) / scale
+
+
+class Tools(NamedTuple):
+    """Setup and functions for learning from a batch."""
+
+    config: AdaptationConfig
+    """The settings."""
+    setup: Setup
+    """Setup of the run."""
+    scores: Score
+    """Scores of the responses of a batch."""
+    prepare: Callable[..., Batch[np.ndarray]]
+    """Rollout -> inputs of the loss."""
+    update: Callable[..., tuple[TrainState, UpdateMetrics]]
+    """One update; the old state is donated."""
+
+
+def make_tools(config: AdaptationConfig, setup: Setup, state: TrainState) -> Tools:
+    """Compile the functions for learning from a batch; `state` is an example of the placed state."""
+    score = make_score(setup.policy, setup.config.sampling.temperature)
+    update = make_policy_update(setup, state)
+    scores = make_scores(score, setup.mesh, setup.rows_at_once(config.batch))
+    return Tools(config, setup, scores, make_prepare(setup.algorithm), update)
+
+
+class Attempt(NamedTuple):
+    """The outcome of the updates on a batch, before any evaluation."""
+
+    state: TrainState
+    """State after the accepted updates."""
+    made: int
+    """Number of accepted updates."""
+    outcome: str
+    """KEPT if all updates were made, else why they stopped: UNSOUND or TOO_FAR."""
+    numbers: dict[str, float]
+    """Metrics."""
+
+
+def sequences_of(examples: Sequence[Example], setup: Setup) -> Sequences:
+    """Arrange a batch in rows. Prompts are padded to the run's usual or largest length, so that few programs are compiled."""
+    config, pad = setup.config, setup.tokenizer.pad_token_id
+    longest = max(len(example.prompt) for example in examples)
+    slots = setup.prompt_length if longest <= setup.prompt_length else config.data.max_prompt_tokens
+    prompts = left_pad([example.prompt for example in examples], slots, pad)
+    return Sequences(
+        *prompts, *right_pad([example.tokens for example in examples], config.sampling.max_response_tokens, pad)
+    )
+
+
+def rollout_of(
+    tools: Tools, state: TrainState, examples: Sequence[Example], earlier: Sequence[float]
+) -> Rollout[np.ndarray]:
+    """Make the rollout of a batch, with the log-probabilities of the policy that sampled it."""
+    sequences, base = sequences_of(examples, tools.setup), tools.setup.base
+    reference = np.asarray(tools.scores(scored(base, state.reference), sequences).logp)
+    newest = tools.config.served == "newest"
+    behaviour = np.array(tools.scores(scored(base, state.params), sequences).logp if newest else reference)
+    for row, example in enumerate(examples):
+        if example.logp is not None:
+            behaviour[row, : len(example.logp)] = example.logp
+    rewards = np.array([example.reward for example in examples])
+    advantage = relative_rewards(rewards, np.array(earlier, float)).astype(np.float32)
+    return Rollout(sequences.attention[:, None], behaviour[:, None], advantage[:, None], ref_logp=reference[:, None])
+
+
+def wrong_logp(tools: Tools, state: TrainState, examples: Sequence[Example]) -> dict[Place, BadRowError]:
+    """Find lines whose `logp` cannot be right: a token's value differs from the served model's by more than `FARTHEST`.
+
+    Args:
+        tools: setup and functions for learning.
+        state: a state with the served model as reference.
+        examples: a batch.
+
+    Returns:
+        Place of each such line -> what is wrong with it.
+    """
+    if all(example.logp is None for example in examples):
+        return {}
+    sequences = sequences_of(examples, tools.setup)
+    reference = np.asarray(tools.scores(scored(tools.setup.base, state.reference), sequences).logp)
+    found = {}
+    for row, example in enumerate(examples):
+        if example.logp is None:
+            continue
+        served = reference[row, : len(example.logp)]
+        distance = np.abs(np.array(example.logp) - served)
+        worst = int(distance.argmax())
+        if not distance[worst] <= FARTHEST:
+            found[example.place] = BadRowError(
+                f"logp is {example.logp[worst]:.4g} for token {worst + 1} of the response, and {served[worst]:.4g} under the "
+                f"served model, more than {FARTHEST:g} away",
+                "give the natural logarithm of the probability of each token of this response",
+                column="logp",
+            )
+    return found
+
+
+def try_batch(tools: Tools, state: TrainState, examples: Sequence[Example], earlier: Sequence[float]) -> Attempt:
+    """Make the updates on a batch, as long as they are finite and the policy stays near the served one.
+
+    The divergence is KL(policy ‖ served), estimated on the responses of the batch, in nats per token; each token is weighted by
+    its ratio to the sampling policy, so that the estimate is unbiased whichever policy that was.
+
+    Args:
+        tools: setup and functions for learning.
+        state: the state before; it is not changed.
+        examples: the batch.
+        earlier: rewards of earlier lines.
+    """
+    setup, sequences = tools.setup, sequences_of(examples, tools.setup)
+    rollout = rollout_of(tools, state, examples, earlier)
+    layout = lay_out(sequences, sequences.attention, rows=setup.rows_at_once(len(examples)), devices=row_shards(setup.mesh))
+    data = put_layout(setup.mesh, layout, tools.prepare(rollout))
+    history: list[UpdateMetrics] = []
+    outcome, made, distance = KEPT, 0, 0.0
+    for _ in range(tools.config.passes):
+        after, metrics = tools.update(jax.tree.map(jnp.copy, state), *data, {})
+        history.append(jax.device_get(metrics))
+        if history[-1].skipped_updates:
+            outcome = UNSOUND
+            break
+        distance = _divergence(tools, after, sequences, rollout)
+        if tools.config.max_kl is not None and not distance <= tools.config.max_kl:
+            outcome = TOO_FAR
+            break
+        state, made = after, made + 1
+    rewards = [example.reward for example in examples]
+    measured = present(LearnMetrics(policy=mean_update(history))) | {"kl_to_reference": distance, "updates": float(made)}
+    numbers = {"reward": float(np.mean(rewards)), "response_length": float(sequences.attention.sum(-1).mean()), **measured}
+    return Attempt(state, made, outcome, numbers)
+
+
+def _divergence(tools: Tools, state: TrainState, sequences: Sequences, rollout: Rollout[np.ndarray]) -> float:
+    """KL(policy ‖ served) on the tokens of a batch, each weighted by its ratio to the sampling policy, in nats per token."""
+    now = jnp.asarray(tools.scores(scored(tools.setup.base, state.params), sequences).logp)
+    drew, reference = (
+        jnp.asarray(rollout.behaviour_logp[:, 0]),
+        jnp.asarray(required(rollout.ref_logp, "rollout.ref_logp")[:, 0]),
+    )
+    return float(np.asarray(importance_weighted_k3(now, drew, reference))[sequences.attention].mean(dtype=np.float64))

@@ -1,0 +1,287 @@
+"""The folder of a run that adapts to feedback: its settings, its initial state, and its files.
+
+It has four files that other run folders do not have::
+
+    served.json      the run and the checkpoint that were served
+    feedback.jsonl one row for each consumed line of the queue: its place, and its reward or why it was rejected
+    updates.jsonl one row for each batch: the outcome of its updates, and which held-out answers were right
+    rejects.jsonl the rejected lines with the reasons: those of feedback.jsonl, and those read since the last batch
+
+A checkpoint records where feedback.jsonl and updates.jsonl end, as it does for metrics.jsonl. feedback.jsonl determines how much
+of the queue was read, so a process that was killed at any time continues as if nothing had happened.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from rljax.errors import InputError
+from rljax.files import AppendFile, atomic_write
+from rljax.models.model_folder import read_json
+from rljax.programs.adaptation import WORSE, clipped_feedback
+from rljax.programs.adaptation_config import AdaptationConfig
+from rljax.programs.feedback_log import as_lines
+from rljax.programs.trained_policy import find_run, fit_devices
+from rljax.rewards.calling import abstain
+from rljax.tracking.rows import lines_of, parse_row
+from rljax.tracking.run_folder import Mark, RunFolder, mark_of
+from rljax.training.checkpoints.checkpoint import LAST, Quality, quality_of
+from rljax.training.checkpoints.manifest import fault_of
+from rljax.training.config import AlgorithmConfig, CriticConfig, TrainConfig, WarmStartConfig
+from rljax.training.parts.adapter import base_entry
+from rljax.training.parts.reward import code_of
+from rljax.training.parts.seams import Seams, refuse_missing, saved_settings
+from rljax.training.setup import Setup, make_setup
+from rljax.training.state import RL, TrainState, create
+
+SERVED, FEEDBACK, UPDATES, REJECTS = "served.json", "feedback.jsonl", "updates.jsonl", "rejects.jsonl"
+"""Names of the files."""
+NOT_NEEDED = ("algorithm", "optimizer")
+"""Arguments of `train` that an adaptation does not use."""
+
+
+class Heldout(NamedTuple):
+    """A held-out evaluation."""
+
+    right: Float[np.ndarray, "P"]
+    """1 if the greedy answer is right, 0 if it is wrong, NaN if that is unknown."""
+    metrics: dict[str, float]
+    """Metrics of the evaluation."""
+
+    @property
+    def quality(self) -> Quality:
+        """Result of the evaluation."""
+        return quality_of(self.metrics, "reward")
+
+
+class AdaptationFolder(RunFolder):
+    """The folder of an adaptation. A checkpoint also marks the ends of its two logs, and `discard` also removes them."""
+
+    @property
+    def own_files(self) -> tuple[Path, ...]:
+        """Files that an adaptation writes into its folder; served.json, which identifies it, is removed last."""
+        return (*super().own_files, *(self.path / name for name in (FEEDBACK, UPDATES, REJECTS)))
+
+    def marks(self) -> dict[str, Mark]:
+        """Mark the ends of the growing files."""
+        return super().marks() | {name: _mark(self.path / name) for name in (FEEDBACK, UPDATES)}
+
+
+def continues(path: Path) -> bool:
+    """True if a folder contains an adaptation that can continue. Files of one that was killed before its first save are removed.
+
+    Raises:
+        InputError: it contains a run that is not an adaptation, or another process is using it.
+    """
+    if not (path / "config.json").is_file():
+        return False
+    if not (path / SERVED).is_file():
+        raise InputError(f"{str(path)!r} holds a run that is not an adaptation; choose another folder with --run.")
+    folder = AdaptationFolder.open(path)
+    if folder.is_held:
+        raise InputError(f"another process is training in {path}; wait until it ends, or stop it.")
+    if folder.has_progress or fault_of(folder.checkpoints / LAST / "0") is None:
+        return True
+    folder.discard()
+    (path / SERVED).unlink()  # last, because without it the rest would be mistaken for another run
+    if not any(path.iterdir()):
+        path.rmdir()
+    return False
+
+
+def adapted_settings(served: TrainConfig, config: AdaptationConfig) -> TrainConfig:
+    """Make the settings of the adapted run: those of the served run, without its algorithm's settings."""
+    optimization, rate = served.optimization, config.learning_rate
+    return replace(
+        served,
+        algorithm=AlgorithmConfig(),
+        reward=replace(served.reward, environment=None, environment_options=None),
+        warm_start=WarmStartConfig(),
+        critic=CriticConfig(),
+        sampling=replace(
+            served.sampling,
+            prompts=config.batch,
+            group_size=1,
+            token_budget=None,
+            remembered_rewards=0,
+            oversample=1.0,
+            delay=0,
+        ),
+        optimization=replace(
+            optimization,
+            learning_rate=optimization.learning_rate if rate is None else rate,
+            learning_rate_warmup=0,
+            schedule="constant",
+            minibatches=1,
+            passes=1,
+            kl_limit=None,
+            microbatch_rows=None,
+            auxiliary=0.0,
+            remedy="off",
+        ),
+        devices=fit_devices(served.devices),
+        run=replace(served.run, folder=str(config.place), models="none"),
+    )
+
+
+def served_setup(config: AdaptationConfig, existing: Path | None) -> tuple[Setup, tuple[RunFolder, str]]:
+    """Make the setup of the adapted run; return it with folder and checkpoint of the served run.
+
+    Raises:
+        InputError: the target is not a run, or was trained with parts that only a call can pass; or the existing folder is not an
+            adaptation of this run.
+    """
+    path, which = find_run(config.target, config.checkpoint)
+    if path is None:
+        raise InputError(
+            f"{config.target!r} is not the folder of a run with checkpoints; give one that `rljax train` made."
+        )
+    served = RunFolder.open(path)
+    settings, needed = saved_settings(served.config)
+    refuse_missing([name for name in needed if name not in NOT_NEEDED])
+    if existing is not None:
+        check_served(existing, path, which)
+    algorithm = clipped_feedback(config.clip, config.kl_coefficient)
+    judges = (
+        [abstain] * len(settings.reward.names) if code_of(settings) else None
+    )  # feedback judges, so the run's code is not executed
+    seams = Seams(algorithm=algorithm, reward=judges)
+    return make_setup(adapted_settings(settings, config), seams), (served, which)
+
+
+def check_served(folder: Path, run: Path, which: str) -> None:
+    """Refuse a folder that contains the adaptation of another run or checkpoint.
+
+    Raises:
+        InputError: the message tells what it contains.
+    """
+    before = read_json(folder / SERVED)
+    if before != served_entry(run, which):
+        raise InputError(
+            f"{str(folder)!r} holds the adaptation of checkpoint {before.get('checkpoint')!r} of {before.get('run')!r}; give that "
+            "one, or choose another folder with --run."
+        )
+
+
+def served_entry(run: Path, which: str) -> dict[str, str]:
+    """Make the contents of served.json."""
+    return {"run": str(run.resolve()), "checkpoint": which}
+
+
+def settings_of(setup: Setup) -> dict[str, Any]:
+    """Make the contents of config.json. `rljax train --resume` requires the algorithm, which it cannot get, and changes nothing."""
+    return setup.config.to_json() | {"seams": ["algorithm"]} | base_entry(setup.config, setup.base)
+
+
+def check_log(folder: RunFolder, marks: Mapping[str, Mark]) -> None:
+    """Refuse a run whose log is gone, because it would be unknown which lines were learned from.
+
+    Raises:
+        InputError: the message names the file.
+    """
+    file = folder.path / FEEDBACK
+    if marks[FEEDBACK].length and not file.exists():
+        raise InputError(
+            f"{str(file)!r} is gone. It lists the lines that were learned from: restore it, or start again in another "
+            "folder (--run)."
+        )
+
+
+def new_folder(config: AdaptationConfig, setup: Setup, served: tuple[RunFolder, str], path: Path) -> AdaptationFolder:
+    """Create the folder of an adaptation. `SERVED` is written first, to identify the files that a killed process leaves.
+
+    Raises:
+        InputError: the folder contains files of a run, or cannot be created.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        atomic_write(path / SERVED, json.dumps(served_entry(served[0].path, served[1]), indent=2).encode() + b"\n")
+    except OSError as error:
+        raise InputError(f"the run folder {path} cannot be made ({error}); choose another with --run.") from error
+    try:
+        return AdaptationFolder.create(path, settings_of(setup))
+    except InputError:
+        (path / SERVED).unlink()
+        raise
+
+
+def begin_adaptation(setup: Setup, params: Any) -> TrainState:
+    """Make the initial state of an adaptation, not yet placed: the parameters are also the reference."""
+    state = create(params, setup.optimizer, setup.config.run.seed, with_reference=True)
+    return state._replace(phase=jnp.int32(RL))
+
+
+def append(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Append rows to a file."""
+    with closing(AppendFile(file)) as opened_file:
+        opened_file.append(as_lines(rows))
+
+
+def update_row(step: int, outcome: str, heldout: Heldout | None, *, made: int = 0) -> dict[str, Any]:
+    """Make a row of updates.jsonl with one character per problem: whether its answer was right, or `-` if unknown."""
+    row: dict[str, Any] = {"step": step, "outcome": outcome, "updates": made}
+    if heldout is None:
+        return row
+    return row | {"right": "".join("-" if np.isnan(one) else str(int(one)) for one in heldout.right)}
+
+
+def better(best: Float[np.ndarray, "P"] | None, right: Float[np.ndarray, "N"]) -> Float[np.ndarray, "..."]:
+    """Return the evaluation with the higher accuracy; the earlier one if they tie, the later one if their problems differ.
+
+    Example:
+        >>> better(np.array([1.0, 0.0]), np.array([np.nan, 0.0])).tolist()
+        [1.0, 0.0]
+    """
+    if best is None or len(best) != len(right):
+        return right
+    return right if accuracy_of(right) > accuracy_of(best) else best
+
+
+def accuracy_of(right: Float[np.ndarray, "P"]) -> float:
+    """Share of right answers among the known ones; below 0 if none is known."""
+    known = right[~np.isnan(right)]
+    return float(known.mean()) if known.size else -1.0
+
+
+def best_of(file: Path) -> Float[np.ndarray, "P"] | None:
+    """Right answers in the best evaluation of a model that was kept; None without one.
+
+    Raises:
+        InputError: a row cannot be read; names the file and the line.
+    """
+    if not file.is_file():
+        return None
+    rows = [parse_row(line, file, number, _check_update) for number, line in enumerate(lines_of(file)[:-1], 1)]
+    found = [_right(row["right"]) for row in rows if "right" in row and row["outcome"] != WORSE]
+    return reduce(better, found, None)
+
+
+def _check_update(row: dict[str, Any]) -> str | None:
+    is_valid = (
+        isinstance(row.get("outcome"), str)
+        and isinstance(row.get("right", ""), str)
+        and set(row.get("right", "")) <= set("01-")
+    )
+    return None if is_valid else 'must have "outcome", and only 0, 1 and - in "right"'
+
+
+def _right(text: str) -> Float[np.ndarray, "P"]:
+    return np.array([np.nan if one == "-" else float(one) for one in text])
+
+
+def _mark(file: Path) -> Mark:
+    """Mark the end of a file. Its content is on disk when this returns."""
+    if not file.is_file():
+        return mark_of(b"")
+    with file.open("rb") as opened_file:
+        os.fsync(opened_file.fileno())
+        return mark_of(opened_file.read())

@@ -1,0 +1,382 @@
+"""Adapt a trained model to a queue of feedback, batch by batch, in a run folder that other commands open."""
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from rljax.data.fault import BadRowError
+from rljax.data.feedback import Place, unfinished
+from rljax.data.history import no_history
+from rljax.errors import InputError
+from rljax.evaluation.greedy import evaluate
+from rljax.evaluation.paired import paired_change, points
+from rljax.evaluation.statistics import over_problems
+from rljax.files import atomic_write
+from rljax.programs.adaptation import (
+    KEPT,
+    TOO_FAR,
+    UNSOUND,
+    WORSE,
+    Attempt,
+    Tools,
+    make_tools,
+    try_batch,
+    wrong_logp,
+)
+from rljax.programs.adaptation_config import AdaptationConfig
+from rljax.programs.adaptation_folder import (
+    FEEDBACK,
+    REJECTS,
+    UPDATES,
+    AdaptationFolder,
+    Heldout,
+    append,
+    begin_adaptation,
+    best_of,
+    better,
+    check_log,
+    continues,
+    new_folder,
+    served_setup,
+    settings_of,
+    update_row,
+)
+from rljax.programs.feedback_log import Log, NewLines, as_lines, gather, line_numbers, read_log
+from rljax.rollout.groups import right_and_known
+from rljax.text import printable
+from rljax.tracking.plain_display import PlainDisplay
+from rljax.tracking.run_folder import RunFolder
+from rljax.tracking.trackers import JsonlTracker, Trackers
+from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint
+from rljax.training.checkpoints.manifest import Retention
+from rljax.training.interrupt import Interrupted
+from rljax.training.lifecycle.initial_state import place_state, template
+from rljax.training.parts.adapter import base_entry, check_base
+from rljax.training.phase import Harness, Phase, StepOutcome, hold, open_harness, reopen, run_phase
+from rljax.training.setup import Setup
+from rljax.training.state import TrainState
+
+BASELINE = 1024
+"""Number of earlier rewards (the most recent ones) that new ones are compared with."""
+REASONS = {
+    UNSOUND: "an update was not finite or far too large, and was skipped",
+    TOO_FAR: "an update went beyond --max-kl, and was undone",
+    WORSE: "the accuracy is lower, so the earlier model is kept",
+}
+"""Outcome of the updates on a batch -> its description."""
+Say = Callable[[str], None]
+
+
+class LineDisplay(PlainDisplay):
+    """The display of an adaptation, which passes each line to a function."""
+
+    def __init__(self, say: Say):
+        super().__init__(sys.stdout)
+        self._say = say
+
+    def stopping(self) -> None:
+        """Report that the current batch is finished first."""
+        self._say("Stopping after this batch.")
+
+    def _write(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._say(printable(line))
+
+
+def adapt(config: AdaptationConfig, say: Say = print) -> Path:
+    """Follow a queue of feedback and adapt the served model to it, until the queue is exhausted or a signal stops it.
+
+    Args:
+        config: the settings.
+        say: shows a line.
+
+    Returns:
+        Folder of the adapted run. `rljax eval` and `rljax sample` open it, and `rljax export` writes its model.
+
+    Raises:
+        InputError: the run, the queue or the folder cannot be used, or too many batches in a row gave no update.
+        Interrupted: Ctrl-C or SIGTERM; what was learned is saved.
+    """
+    check_queue(config)
+    path = config.place
+    exists = continues(path)
+    setup, served = served_setup(config, path if exists else None)
+    folder = AdaptationFolder.open(path) if exists else new_folder(config, setup, served, path)
+    with ExitStack() as stack:
+        hold(folder, stack)
+        tools = make_tools(config, setup, _template(setup))
+        checkpoint, losses = open_checkpoint(setup, served, folder, exists=exists)
+        owned = [checkpoint]
+        del checkpoint
+        run = open_harness(
+            stack,
+            folder,
+            LineDisplay(say),
+            lambda disk: Trackers([JsonlTracker(folder)], disk.attempt),
+            keep={LAST: Retention(setup.config.run.max_to_keep), BEST: Retention(setup.config.run.max_best_to_keep)},
+            resume="the same command again",
+        )
+        for loss in losses:
+            run.display.warning(loss)
+        adaptation = Adaptation(tools, run)
+        if exists:
+            adaptation.say_resumed(owned[0])
+        else:
+            run.save(LAST, owned[0])
+            run.saver.wait()  # a folder with rows but no checkpoint could neither continue nor restart
+        try:
+            run_phase(run, owned, adaptation.phase())
+        except Interrupted:
+            adaptation.say_outcome()
+            raise
+        run.saver.wait()
+        adaptation.say_outcome()
+    return path
+
+
+def check_queue(config: AdaptationConfig) -> None:
+    """Refuse a queue that can never have a line.
+
+    Raises:
+        InputError: neither the file nor its folder exists, or, with `once`, the file does not exist.
+    """
+    source = config.feedback
+    if not source.exists() and (config.once or not source.parent.is_dir()):
+        raise InputError(
+            f"there is no file or folder {str(source)!r} with feedback; name the queue that lines are written to."
+        )
+
+
+def _template(setup: Setup) -> TrainState:
+    return template(setup, lambda params, _: begin_adaptation(setup, params))
+
+
+def open_checkpoint(
+    setup: Setup, served: tuple[RunFolder, str], folder: RunFolder, *, exists: bool
+) -> tuple[Checkpoint, list[str]]:
+    """Return the checkpoint from which an adaptation begins or continues, and descriptions of what was lost since."""
+    like, run = _template(setup), served[0]
+    check_base(folder, base_entry(setup.config, setup.base))
+    if exists:
+        folder.write_config(settings_of(setup))
+        return reopen(folder, lambda phase: like, lambda restored: check_log(folder, restored.marks))
+    check_base(run, base_entry(setup.config, setup.base))
+    state = begin_adaptation(setup, checkpoints.restore_params(run.checkpoints / served[1], like.params))
+    return Checkpoint(place_state(setup, state), no_history(len(setup.train.prompts.tokens))), []
+
+
+def evaluate_heldout(tools: Tools, state: TrainState) -> Heldout | None:
+    """Answer the held-out problems greedily; None if no evaluation is requested."""
+    setup, wanted = tools.setup, tools.config.heldout
+    if wanted == 0:
+        return None
+    worker = setup.heldout if wanted is None else setup.heldout.first(wanted)
+    start = time.monotonic()
+    evaluation = evaluate(worker, setup.whole(state.params))
+    right, known = right_and_known(evaluation.groups.rollout)
+    metrics = evaluation.metrics() | {"seconds": time.monotonic() - start}
+    return Heldout(np.where(known, right, np.nan)[:, 0].astype(float), metrics)
+
+
+class Learned(NamedTuple):
+    """The outcome of a batch."""
+
+    lines: NewLines
+    """The batch."""
+    attempt: Attempt
+    """The updates on the batch."""
+    outcome: str
+    """Outcome of the updates."""
+    heldout: Heldout | None
+    """Evaluation of the model after the updates."""
+    stays: bool
+    """Whether the model after the updates is kept."""
+    is_best: bool
+    """Whether it is the best model so far."""
+
+
+class Adaptation:
+    """The functions of the adaptation phase. Its state between batches is in the folder's files, where a resumed run reads it.
+
+    Args:
+        tools: settings, setup, and functions for learning.
+        run: the harness that the loop runs with.
+    """
+
+    def __init__(self, tools: Tools, run: Harness):
+        self._tools, self._config, self._run = tools, tools.config, run
+        self._log = read_log(run.folder.path / FEEDBACK)
+        self._best = best_of(run.folder.path / UPDATES)
+        self._shown: set[str] = set()
+        self._bad: dict[Place, BadRowError] = {}
+
+    def phase(self) -> Phase:
+        """Make the phase: each step learns from a batch and is saved."""
+        return Phase(
+            name="rl",
+            steps=None,
+            done=lambda state: int(state.step),
+            make_step=lambda checkpoint: self._step,
+            give_up=self._give_up,
+            is_due=lambda done: True,
+            enter=lambda checkpoint: checkpoint if self._was_entered(checkpoint) else checkpoint._replace(),
+            evaluate_start=self._evaluate_start,
+            follow=self._write_down,
+            evaluate=self._keep_best,
+        )
+
+    def say_resumed(self, checkpoint: Checkpoint) -> None:
+        """Report where a resumed adaptation continues."""
+        step, count = int(checkpoint.state.step), len(self._log.rows)
+        self._run.display.message(f"Continuing after batch {step}, with {count} lines of the queue used up.")
+
+    def say_outcome(self) -> None:
+        """Report how many lines were used up, and what to type next."""
+        place, log = shlex.quote(str(self._run.folder.path)), self._log
+        lines = [f"Lines learned from: {len(log.rewards(len(log.rows)))}, rejected: {len(log.rejected())}."]
+        lines.append(f"Adapted run: {place}; `rljax eval {place}` and `rljax sample {place}` open it.")
+        if self._tools.setup.policy.contents is not None:
+            lines.append(f"`rljax export {place} my-model` writes its model as a folder.")
+        self._run.display.finish(lines)
+
+    @staticmethod
+    def _was_entered(checkpoint: Checkpoint) -> bool:
+        return bool(int(checkpoint.state.step)) or checkpoint.notes.quality is not None
+
+    def _evaluate_start(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Evaluate the served model, which is the best one so far."""
+        found = evaluate_heldout(self._tools, checkpoint.state)
+        if found is not None:
+            share = over_problems(found.right).text()
+            self._run.display.message(f"Served model: held-out accuracy {share} on {len(found.right)} problems.")
+            self._run.record("eval", 0, found.metrics)
+            self._append(UPDATES, [update_row(0, KEPT, found)])
+            self._best = found.right
+            checkpoint = checkpoint._replace(notes=checkpoint.notes.evaluated(found.quality, 0))
+        self._run.save(BEST, checkpoint)
+        return checkpoint
+
+    def _step(self, checkpoint: Checkpoint) -> StepOutcome | None:
+        """Wait for a batch and learn from it; None if the queue is exhausted, or a signal requests a stop."""
+        while not self._run.stop.requested:
+            found = self._next_batch(checkpoint.state)
+            self._tell(found)
+            if len(found.examples) == self._config.batch:
+                return self._learn(checkpoint, found)
+            if self._config.once:
+                self._tell_left(len(found.examples))
+                return None
+            end = time.monotonic() + self._config.poll
+            while not self._run.stop.requested and time.monotonic() < end:
+                time.sleep(min(0.1, self._config.poll))
+        return None
+
+    def _next_batch(self, state: TrainState) -> NewLines:
+        """Read the next lines, replacing those whose `logp` cannot be right."""
+        config, setup = self._config, self._tools.setup
+        while True:
+            found = gather(config.feedback, self._log, setup.config, setup.tokenizer, config.batch, self._bad)
+            wrong = wrong_logp(self._tools, state, found.examples) if len(found.examples) == config.batch else {}
+            if not wrong:
+                return found
+            self._bad |= wrong
+
+    def _tell(self, found: NewLines) -> None:
+        """Report new rejected lines and events in the files, each once, and write the rejected lines."""
+        notes = [*found.notes, *(f"rejected: {line.fault}" for line in found.rejected)]
+        new = [note for note in dict.fromkeys(notes) if note not in self._shown]
+        for note in new:
+            self._run.display.message(note)
+        file, rejected = self._run.folder.path / REJECTS, self._log.rejected()
+        if new or (rejected and not file.exists()):
+            rows = [*rejected, *(line.row(0) for line in found.rejected)]
+            kept = ("file", "line", "reason", "text")
+            content = as_lines([{name: row[name] for name in kept} for row in rows])
+            self._run.write("the rejected lines", lambda: atomic_write(file, content))
+        self._shown.update(notes)
+
+    def _tell_left(self, lines: int) -> None:
+        """Report which part of the queue is left for the next time."""
+        if lines:
+            text = f"{lines} lines are too few for a batch of {self._config.batch}; they wait for more."
+            self._run.display.message(text)
+        for file in unfinished(self._config.feedback):
+            text = f"The last line of {file} has no line end, so it may be incomplete; it waits."
+            self._run.display.message(text)
+
+    def _learn(self, before: Checkpoint, found: NewLines) -> StepOutcome:
+        """Learn from a batch, and evaluate the model after it; a batch whose updates are skipped is also consumed."""
+        start, step = time.monotonic(), int(before.state.step) + 1
+        attempt = try_batch(self._tools, before.state, found.examples, self._log.rewards(BASELINE))
+        heldout = evaluate_heldout(self._tools, attempt.state) if attempt.made else None
+        is_rejected = self._config.guard and is_worse(self._best, heldout)
+        stays = attempt.made > 0 and not is_rejected
+        state = (attempt.state if stays else before.state)._replace(step=before.state.step + 1)
+        notes = before.notes.evaluated(heldout.quality, step) if stays and heldout is not None else before.notes
+        is_best = stays and (heldout is None or notes.best_step == step)
+        learned = Learned(found, attempt, WORSE if is_rejected else attempt.outcome, heldout, stays, is_best)
+        metrics = attempt.numbers | {"seconds": time.monotonic() - start}
+        skipped = float(not attempt.made and attempt.outcome != KEPT)
+        return StepOutcome(before._replace(state=state, notes=notes), metrics, skipped, learned)
+
+    def _write_down(self, outcome: StepOutcome) -> Checkpoint:
+        """Record and show the outcome of a batch; held-out metrics are recorded only for models that are kept."""
+        learned, step = outcome.details, int(outcome.checkpoint.state.step)
+        heldout, best = learned.heldout, self._best
+        rows = [line.row(step) for line in learned.lines.lines]
+        if learned.stays and heldout is not None:
+            self._run.record("eval", step, heldout.metrics)
+            self._best = better(best, heldout.right)
+        self._append(FEEDBACK, rows)
+        self._append(UPDATES, [update_row(step, learned.outcome, heldout, made=learned.attempt.made)])
+        self._log = Log((*self._log.rows, *rows))
+        self._run.display.message(describe(step, learned, best))
+        return outcome.checkpoint
+
+    def _keep_best(self, outcome: StepOutcome) -> tuple[Checkpoint, bool]:
+        if outcome.details.is_best:
+            self._run.save(BEST, outcome.checkpoint)
+        return outcome.checkpoint, False
+
+    def _append(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._run.write(name, lambda: append(self._run.folder.path / name, rows))
+
+    def _give_up(self, skipped: int, outcome: StepOutcome) -> str:
+        """Explain why too many batches in a row gave no update, judging by the last one, and what to do."""
+        if outcome.details.attempt.outcome == UNSOUND:
+            return (
+                f"loss or gradient was not finite, or the update far too large, in {skipped} batches in a row, so nothing was "
+                "learned from them; start again in another folder (--run) with a lower --learning-rate."
+            )
+        return (
+            f"an update went beyond --max-kl {self._config.max_kl} and was undone in {skipped} batches in a row, so nothing was "
+            "learned from them; give a lower --learning-rate or a larger --max-kl. Another folder (--run) learns from their "
+            "lines again."
+        )
+
+
+def is_worse(best: Float[np.ndarray, "P"] | None, heldout: Heldout | None) -> bool:
+    """True if the interval of the change in accuracy on the same problems is entirely below 0."""
+    if best is None or heldout is None or len(best) != len(heldout.right):
+        return False
+    return paired_change(best, heldout.right).high < 0
+
+
+def describe(step: int, learned: Learned, best: Float[np.ndarray, "P"] | None) -> str:
+    """Describe a batch in one line."""
+    numbers, heldout = learned.attempt.numbers, learned.heldout
+    text = f"Batch {step} ({line_numbers(learned.lines.examples)}): mean reward {numbers['reward']:.3f}"
+    text += f", KL to the served model {numbers['kl_to_reference']:.4f}"
+    if heldout is not None:
+        text += f", held-out accuracy {heldout.metrics['accuracy']:.1%}"
+        if best is not None and len(best) == len(heldout.right):
+            text += f" ({points(paired_change(best, heldout.right))} compared with the best)"
+    return f"{text}; {REASONS[learned.outcome]}." if learned.outcome in REASONS else f"{text}."

@@ -1,0 +1,290 @@
+"""Settings of the programs in which a model answers problems, defined once for the command line and Python."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import tyro
+
+from rljax.errors import InputError
+
+Kind = TypeVar("Kind", bound="AnswerSettings")
+ChatSwitch = Annotated[bool | None, tyro.conf.arg(metavar="| --no-chat")]
+"""The chat template is on (`--chat`), off (`--no-chat`), or depends on the run or model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerSettings:
+    """Settings common to all these programs."""
+
+    dataset: str | None = None
+    """Problems (file or hub id); by default the run's: held-out ones, or training problems if the answers become training data."""
+    reward: str | None = None
+    """Reward that judges the answers; by default the run's."""
+    trust: bool = False
+    """Execute the reward or environment that the run's config.json names, if that is code: file.py:NAME or module:NAME."""
+    accept_changes: bool = False
+    """Open a run although its held-out rows, reward, chat template or tokenizer have changed since its last start."""
+    chat: ChatSwitch = None
+    """Format prompts with the tokenizer's chat template, or do not. By default as in the run; for a model, if its
+    tokenizer has a template and the problems are conversations."""
+    checkpoint: Literal["best", "last"] = "best"
+    """Checkpoint of the run."""
+    max_response_tokens: int | None = None
+    """Maximum number of tokens of a response; by default the run's."""
+    top_k: int | None = None
+    """Sample only from the k most likely tokens."""
+    top_p: float | None = None
+    """Sample from the smallest set of most likely tokens with this share of the probability."""
+    seed: int = 0
+    """Random seed of the sampling."""
+
+    def check(self) -> None:
+        """Refuse a seed that is out of range."""
+        if self.seed < 0:
+            raise InputError(f"--seed is {self.seed}; it must be 0 or more.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSettings(AnswerSettings):
+    """Settings of the programs that answer problems in order, in batches."""
+
+    limit: int | None = None
+    """Answer only the first N problems."""
+    batch: int = 256
+    """Maximum number of answers that are sampled at once."""
+
+    def check(self) -> None:
+        """Refuse numbers that are out of range."""
+        super().check()
+        check_positive(limit=self.limit, batch=self.batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalSettings(BatchSettings):
+    """Settings of an evaluation."""
+
+    environment: str | None = None
+    """Environment that answers the model's turns and judges them, as for `rljax train`; by default the run's."""
+    environment_options: str | None = None
+    """Arguments of the environment's class, as a JSON object."""
+    right_above: float | None = None
+    """An answer is right if its reward is above this; by default the verifier decides (exact, math, ...; see
+    rljax.rewards.verifier), if one of the rewards is one, else a reward above 0."""
+    tokenizer: str | None = None
+    """Tokenizer for a model folder without one: 'bytes', 'characters', a folder or a hub id."""
+    samples: int = 1
+    """Number of answers to each problem."""
+    k: Sequence[int] | None = None
+    """Numbers of answers for pass@k and maj@k, at most --samples; by default the powers of two up to --samples, and --samples."""
+    choose: Sequence[str] = ()
+    """Accuracy of the answer that a chooser selects from k: verifier, votes, critic (of the run), model:FOLDER (reward model)."""
+    greedy: bool = False
+    """Always take the most likely token. This is the default for a single answer without --temperature."""
+    temperature: float | None = None
+    """Sampling temperature; by default 1 if there are several answers to each problem."""
+    stop: Sequence[str] | None = None
+    """Texts that end an answer and are included in it; by default those of the run."""
+    stop_ids: Sequence[int] = ()
+    """Ids of tokens that end an answer, in addition to those of the model and of the run."""
+    by: Sequence[str] | None = None
+    """Columns to group problems by; by default subject, type, level, difficulty and operands, if the data has them."""
+    out: Path | None = None
+    """File in which every answer is saved as it arrives, with a summary next to it. A name without a suffix is a folder. With
+    --vote
+    or --perturb, a JSON file for the results, which must not exist yet."""
+
+    def check(self) -> None:
+        """Refuse invalid values and combinations."""
+        super().check()
+        check_positive(samples=self.samples)
+        for number in self.k or ():
+            if not 1 <= number <= self.samples:
+                raise InputError(
+                    f"--k {number} cannot be measured from --samples {self.samples}; it must be from 1 to {self.samples}."
+                )
+        if self.choose and self.samples == 1:
+            raise InputError("--choose selects one of several answers, but there is only one; also give --samples.")
+        self._check_temperature()
+
+    def _check_temperature(self) -> None:
+        if self.greedy and self.temperature:
+            raise InputError(f"--greedy and --temperature {self.temperature} contradict each other; give one of them.")
+        if self.sampling_temperature == 0 and self.samples > 1:
+            raise InputError(
+                f"the {self.samples} greedy answers to a problem would all be the same; omit --samples, or sample them at "
+                "a --temperature above 0."
+            )
+        if self.sampling_temperature == 0 and (self.top_k is not None or self.top_p is not None):
+            raise InputError(
+                "--top-k and --top-p apply to sampling, but greedy answers are not sampled; also give a --temperature above 0."
+            )
+
+    @property
+    def sampling_temperature(self) -> float:
+        """Temperature of the sampling; 0 is greedy.
+
+        Example:
+            >>> settings = EvalSettings(), EvalSettings(samples=4), EvalSettings(temperature=0.6)
+            >>> [each.sampling_temperature for each in settings]
+            [0.0, 1.0, 0.6]
+        """
+        if self.greedy:
+            return 0.0
+        return float(self.samples > 1) if self.temperature is None else self.temperature
+
+    @property
+    def measured_k(self) -> list[int]:
+        """Numbers of answers for pass@k and maj@k, in order.
+
+        Example:
+            >>> EvalSettings(samples=6).measured_k, EvalSettings(samples=6, k=(5, 1)).measured_k
+            ([1, 2, 4, 6], [1, 5])
+        """
+        powers = {*(2**i for i in range(self.samples.bit_length())), self.samples}
+        return sorted(powers if self.k is None else set(self.k))
+
+    @property
+    def choosers(self) -> list[str]:
+        """Choosers of one answer from k, each once.
+
+        Example:
+            >>> EvalSettings(samples=2, choose=("votes", "critic", "votes")).choosers
+            ['votes', 'critic']
+        """
+        return list(dict.fromkeys(self.choose))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings(BatchSettings):
+    """Settings of a search over reasoning steps."""
+
+    value: str = "critic"
+    """Model that gives steps and responses a value: critic (of the run), or model:FOLDER (a reward model)."""
+    samples: Sequence[int] = (4, 16)
+    """Numbers N of steps sampled at a time per problem; one search for each."""
+    expand: int = 4
+    """Continuations of each kept prefix: N divided by this are kept, at least 1."""
+    step_ends: Sequence[str] | None = None
+    """Texts that end a step; by default those of the task's step reward, else the end of a line."""
+    temperature: float = 1.0
+    """Sampling temperature, above 0."""
+
+    def check(self) -> None:
+        """Refuse sizes that cannot be searched."""
+        super().check()
+        if not self.samples or min(self.samples) < 1:
+            raise InputError(f"--samples is {' '.join(map(str, self.samples))}; give numbers of at least 1.")
+        check_positive(expand=self.expand)
+        check_temperature(self.temperature)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateSettings(BatchSettings):
+    """Settings for training data that a model generates, and for demonstrations that it cleans."""
+
+    keep: Literal["verifier", "votes"] | None = None
+    """verifier (default): right responses, including every step that a step reward judges. votes: responses with the answer that
+    most responses to a problem agree on, which replaces the reference as the answer of the row."""
+    most: int | None = None
+    """Largest number of kept responses per problem; by default 2."""
+    similarity: float | None = None
+    """Largest similarity of two kept responses to a problem, from 0 to 1; by default 0.8."""
+    step_reward: str | None = None
+    """With --keep verifier: a kept response has no step that this step reward (equations, file.py:function) finds false. By
+    default the run's, or its task's for the task's own problems. none: only the final answer counts."""
+    contradicted: Literal["drop", "replace"] | None = None
+    """With --clean: drop a row whose answer the votes contradict (default), or replace its demonstration by a response with the
+    agreed answer."""
+    agreement: float | None = None
+    """With --keep votes or --clean: smallest share of the responses to a problem that must have the same answer; by default 0.5."""
+    samples: int = 8
+    """Responses to each problem."""
+    limit: int | None = None
+    """Use only the first N problems; by default 256, or all rows with --clean."""
+    temperature: float = 1.0
+    """Sampling temperature, above 0."""
+
+    def check(self) -> None:
+        """Refuse numbers that are out of range."""
+        super().check()
+        check_positive(samples=self.samples, most=self.most)
+        check_temperature(self.temperature)
+        if self.similarity is not None and not 0 <= self.similarity <= 1:
+            raise InputError(f"--similarity is {self.similarity}; it must be from 0 to 1.")
+        if self.agreement is not None and not 0 < self.agreement <= 1:
+            raise InputError(f"--agreement is {self.agreement}; it must be above 0 and at most 1.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSettings(AnswerSettings):
+    """Settings for preference pairs from a policy's own responses."""
+
+    prompts: int = 256
+    """Number of random problems."""
+    samples: int = 8
+    """Responses to each problem."""
+    temperature: float = 1.0
+    """Sampling temperature, above 0."""
+    checkpoint: Literal["best", "last"] = "last"
+    """Checkpoint of the run."""
+
+    def check(self) -> None:
+        """Refuse numbers that are out of range."""
+        super().check()
+        check_positive(prompts=self.prompts, samples=self.samples)
+        check_temperature(self.temperature)
+
+
+def check_positive(**numbers: float | None) -> None:
+    """Refuse numbers below 1; None passes.
+
+    Raises:
+        InputError: names the option and its value.
+    """
+    for name, value in numbers.items():
+        if value is not None and value < 1:
+            raise InputError(f"--{name.replace('_', '-')} is {value}; it must be at least 1.")
+
+
+def check_temperature(temperature: float) -> None:
+    """Refuse a temperature at which all responses to a prompt would be identical.
+
+    Raises:
+        InputError: it is not above 0.
+    """
+    if not 0 < temperature < math.inf:
+        raise InputError(f"--temperature is {temperature}; responses are sampled at a finite temperature above 0.")
+
+
+def refuse_options(settings: object, names: Iterable[str], applies: str) -> None:
+    """Refuse options that are set although they do not apply.
+
+    Args:
+        settings: a record of settings.
+        names: names of options that must be None.
+        applies: what they require, such as "with --clean".
+
+    Raises:
+        InputError: names the option.
+    """
+    for name in names:
+        if getattr(settings, name) is not None:
+            raise InputError(f"--{name.replace('_', '-')} applies only {applies}; leave it out.")
+
+
+def with_changes(settings: Kind, changes: Mapping[str, Any]) -> Kind:
+    """Replace some fields of the settings, and check the result.
+
+    Raises:
+        InputError: a value is invalid, alone or with the others.
+
+    Example:
+        >>> with_changes(EvalSettings(), {"samples": 4}).samples
+        4
+    """
+    settings = replace(settings, **changes)
+    settings.check()
+    return settings

@@ -1,0 +1,226 @@
+"""Evaluations that compare several: the same problems with changed prompts, and several runs that vote."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from rljax.data.perturbation import PERTURBATIONS, perturbed
+from rljax.errors import InputError
+from rljax.evaluation.answers import Sampled
+from rljax.evaluation.paired import paired_change, points
+from rljax.evaluation.report import Report, plain_estimate
+from rljax.evaluation.statistics import (
+    Estimate,
+    average_at_n,
+    majority_at_k,
+    over_problems,
+)
+from rljax.programs.answer_settings import EvalSettings, with_changes
+from rljax.programs.evaluation import BUILT_IN, DEFAULTS, Answered, OwnParts, Watch, answer_problems, report_of
+
+
+class Robustness(NamedTuple):
+    """Accuracy on problems, and on the same problems with changed prompts."""
+
+    perturbation: str
+    """How the prompts were changed."""
+    before: Report
+    """Report with the original prompts, of the problems whose changed prompts fit."""
+    after: Report
+    """Report with the changed prompts."""
+    change: Estimate
+    """Accuracy with changed prompts minus accuracy with the original prompts, paired by problem."""
+    prompts: int
+    """Number of prompts that changed."""
+    example: tuple[str, str]
+    """A prompt before and after the change."""
+
+    def lines(self) -> list[str]:
+        """Describe the change in words."""
+        first, second = self.example
+        return [
+            f"{self.prompts} prompts changed ({self.perturbation}), such as {first!r} to {second!r}",
+            f"original:     {self.before.headline()}",
+            f"changed:      {self.after.headline()}",
+            f"difference:   {points(self.change)} on the same {self.change.problems} problems",
+            *(
+                [f"{self.after.dropped} changed prompts have too many tokens and are excluded"]
+                if self.after.dropped
+                else []
+            ),
+        ]
+
+    def to_json(self) -> dict:
+        """Return everything as a dict for JSON."""
+        reports = {"before": self.before.to_json(), "after": self.after.to_json()}
+        change = {"change": plain_estimate(self.change), "prompts_changed": self.prompts, "example": list(self.example)}
+        return {"perturbation": self.perturbation, **change, **reports}
+
+
+class Ensemble(NamedTuple):
+    """Accuracy of several runs, and of the vote over all their answers."""
+
+    runs: tuple[str, ...]
+    """The runs."""
+    alone: tuple[Estimate, ...]
+    """Accuracy of each run, on the problems of the vote."""
+    vote: Estimate
+    """Accuracy of the most frequent answer of all runs, on the problems whose answers were all judged; answers that tie for the
+    most votes win with equal probability."""
+    gains: tuple[Estimate, ...]
+    """Accuracy of the vote minus accuracy of each run, paired by problem."""
+
+    def lines(self) -> list[str]:
+        """Describe the accuracies in words."""
+        rows = [
+            f"{run}: {alone.text()}; vote minus {run}: {points(gain)}"
+            for run, alone, gain in zip(self.runs, self.alone, self.gains, strict=True)
+        ]
+        return [*rows, f"vote of {len(self.runs)} runs: {self.vote.text()} on {self.vote.problems} problems"]
+
+    def to_json(self) -> dict:
+        """Return everything as a dict for JSON."""
+        rows = [
+            {"run": run, "accuracy": plain_estimate(alone), "vote_less_run": plain_estimate(gain)}
+            for run, alone, gain in zip(self.runs, self.alone, self.gains, strict=True)
+        ]
+        return {"runs": rows, "vote": plain_estimate(self.vote)}
+
+
+def _shares(answers: Answered, right_above: float | None) -> Float[np.ndarray, "P"]:
+    """Compute the share of right answers to each problem."""
+    right, known = answers.sampled.right_and_known(right_above)
+    return average_at_n(right.astype(float), known)
+
+
+def robustness(
+    target: str | Path,
+    perturbation: str,
+    settings: EvalSettings = DEFAULTS,
+    *,
+    parts: OwnParts = BUILT_IN,
+    watch: Watch = iter,
+    **changes: Any,
+) -> Robustness:
+    """Evaluate a model on problems, and on the same problems with changed prompts.
+
+    Args:
+        target: folder of a run, Hugging Face folder, or hub id.
+        perturbation: one of `rljax.data.perturbation.PERTURBATIONS`.
+        settings: settings of the evaluation, without `out`.
+        parts: custom parts that judge and sample, if they were passed to `train`; and the problems.
+        watch: iterates over the engine calls, for example to show progress.
+        **changes: fields of `settings` by name.
+
+    Raises:
+        InputError: the target cannot be opened, an argument cannot be used, or no prompt changes; or the tokenizer cannot encode a
+            changed prompt.
+    """
+    settings = with_changes(settings, changes)
+    before = answer_problems(target, settings, parts, watch)
+    changed = perturbed(before.problems, perturbation, seed=settings.seed)
+    same_settings = replace(settings, dataset=None, limit=None)
+    try:
+        after = answer_problems(target, same_settings, parts._replace(problems=changed), watch)
+    except InputError as error:  # the same model has already answered the unchanged prompts
+        raise InputError(
+            f"--perturb {perturbation} makes prompts that this model cannot read ({str(error).rstrip('.')}); choose another of "
+            f"{', '.join(PERTURBATIONS)}."
+        ) from error
+    places = {id(problem): place for place, problem in enumerate(changed)}
+    same = _of_problems(before, [places[id(problem)] for problem in after.problems])
+    pairs = [
+        (old.prompt, new.prompt) for old, new in zip(before.problems, changed, strict=True) if old.prompt != new.prompt
+    ]
+    right_above = settings.right_above
+    return Robustness(
+        perturbation,
+        report_of(same, right_above=right_above),
+        report_of(after, right_above=right_above),
+        paired_change(_shares(same, right_above), _shares(after, right_above)),
+        len(pairs),
+        pairs[0],
+    )
+
+
+def _of_problems(answers: Answered, places: Sequence[int]) -> Answered:
+    """Select the answers to some of the problems."""
+    problems = [answers.problems[place] for place in places]
+    return answers._replace(sampled=answers.sampled.of_problems(places), problems=problems)
+
+
+def ensemble(
+    targets: Sequence[str | Path],
+    settings: EvalSettings = DEFAULTS,
+    *,
+    parts: OwnParts = BUILT_IN,
+    watch: Watch = iter,
+    **changes: Any,
+) -> Ensemble:
+    """Let several runs answer the same problems, and measure the most frequent of all their answers.
+
+    Args:
+        targets: at least two folders of runs, Hugging Face folders, or hub ids.
+        settings: settings of the evaluation, the same for all, without `out`; by default the problems are the first run's
+            held-out problems.
+        parts: custom parts that judge and sample, if they were passed to `train`; and the problems.
+        watch: iterates over the engine calls, for example to show progress.
+        **changes: fields of `settings` by name.
+
+    Raises:
+        InputError: there are fewer than two targets, one cannot be opened, its tokens do not fit the problems of the first, or a
+            different reward judges its answers.
+    """
+    settings = with_changes(settings, changes)
+    if len(targets) < 2:
+        raise InputError("--vote needs the answers of several runs; give at least two.")
+    first = answer_problems(targets[0], settings, parts, watch)
+    shared, parts = replace(settings, dataset=None, limit=None), parts._replace(problems=list(first.problems))
+    everyone = [first]
+    for target in targets[1:]:
+        answers = answer_problems(target, shared, parts, watch)
+        check_same(target, answers, first)
+        everyone.append(answers)
+    votes = [answers.sampled for answers in everyone]
+    return vote_of(tuple(map(str, targets)), votes, right_above=settings.right_above)
+
+
+def vote_of(runs: tuple[str, ...], everyone: Sequence[Sampled], *, right_above: float | None = None) -> Ensemble:
+    """Count the votes of all answers of several runs to the same problems; each answer has one vote.
+
+    Args:
+        runs: names of the runs.
+        everyone: the answers of each run to P problems.
+        right_above: an answer is right if its reward is above this; None: the verifier decides.
+    """
+    outcomes = [sampled.right_and_known(right_above) for sampled in everyone]
+    right, known = (np.concatenate(arrays, axis=1) for arrays in zip(*outcomes, strict=True))
+    rows = zip(*(sampled.answers for sampled in everyone), strict=True)
+    votes = majority_at_k([list(chain.from_iterable(row)) for row in rows], right, known, k=right.shape[1])
+    alone = [np.where(np.isnan(votes), np.nan, average_at_n(good.astype(float), seen)) for good, seen in outcomes]
+    return Ensemble(
+        runs, tuple(map(over_problems, alone)), over_problems(votes), tuple(paired_change(one, votes) for one in alone)
+    )
+
+
+def check_same(target: str | Path, answers: Answered, first: Answered) -> None:
+    """Refuse a run that skipped problems, or whose answers are read and judged differently from the first run's.
+
+    Raises:
+        InputError: the message explains what to pass.
+    """
+    if answers.judged_by != first.judged_by:
+        raise InputError(
+            f"{str(target)!r} reads and judges answers by the reward {answers.judged_by!r}, and the first run by "
+            f"{first.judged_by!r}, so their votes cannot be counted together; give one --reward for all."
+        )
+    if len(answers.problems) != len(first.problems):
+        raise InputError(
+            f"{str(target)!r} takes only {len(answers.problems)} of the {len(first.problems)} problems, as its prompts may have "
+            "fewer tokens; give a --dataset of shorter problems."
+        )

@@ -1,0 +1,139 @@
+"""Communication between devices while a run samples and scores, as counted by the compiler for devices that need not exist.
+
+Every prompt and every response has its full length, as in the rest of a plan; `rljax.programs.compiled_updates` explains what the
+counts of the CPU compiler mean.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from rljax.models import TransformerConfig
+from rljax.parallel import row_sharding, row_shards, with_places
+from rljax.programs.compiled_updates import for_measuring, layout_of, planned_critic, planned_policy, sent_bytes
+from rljax.programs.roofline import score_passes
+from rljax.records import required
+from rljax.rollout import Request, Sampling
+from rljax.rollout.engine import Block, blocks_of
+from rljax.rollout.sampling import (
+    Draws,
+    decode,
+    empty_rows,
+    fill_rows,
+    read_prompts,
+    rows_shardings,
+    weights_program,
+)
+from rljax.training.config import TrainConfig
+from rljax.training.memory_plan import Shapes, parameter_shapes, planned_algorithm, state_shapes
+from rljax.training.scoring import make_score
+
+
+def bytes_sent_sampling(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, slots: int) -> int:
+    """Bytes that a device sends while the built-in engine samples all responses of a step.
+
+    The engine gathers the weights once, reads prompts, puts them into rows, and samples one token per row in each round. The
+    weights are those of the full model, even if an adapter is trained. The copies of a long decode, into a larger cache and into
+    fewer rows, are not counted.
+
+    Args:
+        config: the settings.
+        shape: shape of the model.
+        mesh: the devices.
+        prompt_length: number of tokens in a prompt.
+        slots: number of rows decoded at once, on all devices together.
+    """
+    if mesh.size == 1:
+        return 0
+    decoder, options = required(planned_policy(config, shape, mesh).decoder, "policy.decoder"), for_measuring(mesh)
+    count, budget = config.sampling.prompts * config.sampling.group_size, config.sampling.max_response_tokens
+    sampling = sampling_of(config)
+    requests = [Request((place,), place, 0, sampling, 0) for place in range(config.sampling.prompts)]
+    blocks = list(blocks_of(requests * config.sampling.group_size, slots, prompt_length, row_shards(mesh)))
+
+    def rows_of(*sizes: int, dtype: Any = jnp.int32) -> Any:  # the shape of an array
+        return jax.ShapeDtypeStruct(sizes, dtype, sharding=row_sharding(mesh))
+
+    params = parameter_shapes(planned_policy(config, shape, mesh), mesh)
+    weights = weights_program.lower(decoder, params).compile(compiler_options=options)
+    ready = output_shapes(weights, jax.eval_shape(partial(weights_program, decoder), params))
+    prompts = rows_of(blocks[0].rows, prompt_length), rows_of(blocks[0].rows, prompt_length, dtype=jnp.bool_)
+    read = read_prompts.lower(decoder, ready, *prompts, budget=0).compile(compiler_options=options)
+    part = output_shapes(read, jax.eval_shape(partial(read_prompts, decoder, budget=0), ready, *prompts))
+    make = partial(empty_rows, decoder, rows=slots, length=prompt_length, budget=budget, room=budget, kept=sampling.kept)
+    empty = jax.eval_shape(make, ready)
+    empty = with_places(empty, rows_shardings(decoder, empty, mesh))
+    begun = [part] * blocks[0].parts, rows_of(slots), Draws(rows_of(slots, 2, dtype=jnp.uint32), rows_of(slots))
+    fill = fill_rows.lower(decoder, empty, *begun, sampling=sampling).compile(compiler_options=options)
+    full = output_shapes(fill, empty)
+    one = jax.ShapeDtypeStruct((), jnp.int32)
+    one_token = decode.lower(decoder, ready, full, one, one, sampling=sampling).compile(compiler_options=options)
+    reads = sum(-(-len(block.prompts) // block.rows) for block in blocks)
+    tokens = math.ceil(count / slots) * (budget - 1)  # the first token is sampled when a row is filled
+    return (
+        sent_bytes(weights)
+        + reads * sent_bytes(read)
+        + fills(blocks, slots) * sent_bytes(fill)
+        + tokens * sent_bytes(one_token)
+    )
+
+
+def bytes_sent_scoring(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> int:
+    """Bytes that a device sends while a step's responses are scored: by the policy or its reference, and by the critic."""
+    if mesh.size == 1:
+        return 0
+    algorithm, config = planned_algorithm(config)
+    policy, options = planned_policy(config, shape, mesh), for_measuring(mesh)
+    layout = layout_of(config, mesh, prompt_length, config.sampling.prompts * config.sampling.group_size)
+    parts, rows = len(layout.responses), row_sharding(mesh)
+    packed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype, sharding=rows), layout.packed)
+    total, passes = 0, score_passes(algorithm)
+    if passes:
+        score = jax.jit(make_score(policy, config.sampling.temperature))
+        params = parameter_shapes(policy, mesh)
+        total += passes * parts * sent_bytes(score.lower(params, packed).compile(compiler_options=options))
+    if algorithm.critic is not None:
+        params = required(state_shapes(config, algorithm, policy, mesh)[0].critic, "state.critic").params
+        values = jax.jit(planned_critic(config, algorithm, policy).values)
+        total += parts * sent_bytes(values.lower(params, packed).compile(compiler_options=options))
+    return total
+
+
+def sampling_of(config: TrainConfig) -> Sampling:
+    """Sampling settings; the end token does not matter, because every response has its full length."""
+    sampling = config.sampling
+    return Sampling(
+        sampling.max_response_tokens,
+        eos_ids=(0,),
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        kept=sampling.sampling_mask,
+    )
+
+
+def output_shapes(program: jax.stages.Compiled, shapes: Any) -> Shapes:
+    """Shapes and shardings of what a program returns."""
+    return with_places(shapes, program.output_shardings)
+
+
+def fills(blocks: Sequence[Block], slots: int) -> int:
+    """Number of times that prompts are put into rows, if all rows end at the same time.
+
+    Example:
+        >>> fills([Block([0, 1], 2, 1, [(0, 0)] * 6), Block([2], 2, 1, [(0, 0)] * 4)], 8)
+        3
+    """
+    count, free = 0, slots
+    for block in blocks:
+        waiting = len(block.waiting)
+        while waiting:
+            free = slots if free == 0 else free
+            begun = min(free, waiting)
+            free, waiting, count = free - begun, waiting - begun, count + 1
+    return count

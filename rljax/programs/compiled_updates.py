@@ -1,0 +1,216 @@
+"""Memory and communication of the updates of a run, as counted by the compiler for devices that need not exist.
+
+Temporaries and messages between devices grow linearly with the number of layers, so two shallow models are compiled and the full
+model is extrapolated. The counts come from the CPU compiler, which fuses less than an accelerator's compiler, multiplies and
+sends bfloat16 as float32, and all-reduces gradients instead of reduce-scattering them: they are too large rather than too small.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from rljax.algorithms import Algorithm, Batch, Rollout, prepare
+from rljax.models import TransformerConfig, transformer_policy
+from rljax.models.policy import Policy
+from rljax.options import INSTALLERS, auxiliary_loss
+from rljax.parallel import check_rows, replicated, row_sharding, row_shards, with_places
+from rljax.parallel.collectives import collectives
+from rljax.records import required
+from rljax.rollout import Layout, Sequences, lay_out, pack
+from rljax.training.config import TrainConfig
+from rljax.training.memory_plan import planned_algorithm, rows_at_once, state_shapes
+from rljax.training.objective.algorithm import blank_rollout
+from rljax.training.objective.critic import Critic
+from rljax.training.objective.optimizer import critic_optimizer, policy_optimizer, with_frozen
+from rljax.training.setup import Setup, planned_setup
+from rljax.training.state import places
+from rljax.training.update import policy_program
+from rljax.training.value_update import make_value_step, value_schedule
+
+
+class Measured(NamedTuple):
+    """Memory of the updates and communication of a step for one device, as counted by the compiler."""
+
+    temporaries: int
+    """Bytes of temporaries in a policy update: activations, gradients, logits."""
+    sent: int
+    """Bytes that the device sends in all policy updates of a step."""
+    critic_temporaries: int = 0
+    """Bytes of temporaries in a critic update."""
+    critic_sent: int = 0
+    """Bytes that the device sends in all critic updates of a step."""
+    sample_sent: int = 0
+    """Bytes that the device sends while the responses of a step are sampled."""
+    score_sent: int = 0
+    """Bytes that the device sends while the responses of a step are scored."""
+
+
+def data_shapes(
+    config: TrainConfig, algorithm: Algorithm, mesh: Mesh, prompt_length: int, *, minibatches: int
+) -> tuple[Layout, Batch]:
+    """Shapes of one of a step's `minibatches` updates, in which every prompt and every response has its full length."""
+    sampling = replace(config.sampling, prompts=config.sampling.prompts // minibatches)
+    everything = jax.eval_shape(partial(blank_rollout, sampling, rewards=2))
+    unread = [name for name in Rollout._field_defaults if not algorithm.needs(name)]
+    rollout = everything._replace(**dict.fromkeys(unread))
+    progress = jax.ShapeDtypeStruct((), jnp.float32)
+    batch = jax.eval_shape(lambda rollout, progress: prepare(algorithm, rollout, progress=progress), rollout, progress)
+    layout = layout_of(config, mesh, prompt_length, sampling.prompts * sampling.group_size)
+    everywhere, rows = replicated(mesh), row_sharding(mesh, leading=1)
+    packed = with_places(layout.packed, jax.tree.map(lambda _: rows, layout.packed))
+    places = with_places(layout.responses, everywhere)
+    return Layout(packed, places), with_places(batch, jax.tree.map(lambda _: everywhere, batch))
+
+
+def option_data_shapes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> dict[str, Any]:
+    """Shapes of the inputs of the options in an update: examples of the auxiliary loss, each of full length."""
+    if not config.optimization.auxiliary:
+        return {}
+    check_rows(mesh, warm_start_batch=config.warm_start.batch)
+    sequences = _full(config.warm_start.batch, prompt_length, config.sampling.max_response_tokens)
+    examples, rows = (pack(sequences), sequences.attention), row_sharding(mesh)
+    return {auxiliary_loss.NAME: with_places(examples, jax.tree.map(lambda _: rows, examples))}
+
+
+def layout_of(config: TrainConfig, mesh: Mesh, prompt_length: int, count: int) -> Layout:
+    """Layout of `count` responses, in which every prompt and every response has its full length."""
+    length = config.sampling.max_response_tokens
+    most = config.sampling.sampling_mask
+    kept = None if most is None else np.zeros((count, length, most), np.int32)
+    sequences = _full(count, prompt_length, length)._replace(policy_logp=np.zeros((count, length), np.float32), kept=kept)
+    rows = rows_at_once(config, mesh, prompt_length, count)
+    return lay_out(sequences, sequences.attention, rows=rows, devices=row_shards(mesh))
+
+
+def mask_bytes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> int:
+    """Bytes per device of the mask that cuDNN's attention reads instead of segments, in 16 bits, and of its gradient.
+
+    The mask covers a micro-batch, or the examples of the auxiliary loss if these have more rows. 0 for other attention. The
+    programs that are compiled here have no such mask, because CPUs lack this kernel.
+    """
+    if config.model.attention != "cudnn":
+        return 0
+    responses = config.sampling.prompts // config.optimization.minibatches * config.sampling.group_size
+    slots = prompt_length + config.sampling.max_response_tokens
+    examples = config.warm_start.batch if config.optimization.auxiliary else 0
+    rows = max(rows_at_once(config, mesh, prompt_length, responses), examples)
+    return 4 * slots**2 * rows // row_shards(mesh)
+
+
+def _full(count: int, prompt_length: int, length: int) -> Sequences:
+    """Make sequences without padding."""
+    prompts, responses = np.ones((count, prompt_length), np.int32), np.ones((count, length), np.int32)
+    return Sequences(prompts, prompts.astype(bool), responses, responses.astype(bool))
+
+
+def policy_update(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> jax.stages.Compiled:
+    """Compile an update of a policy of this shape, for measuring."""
+    algorithm, config = planned_algorithm(config)
+    setup = shape_setup(config, algorithm, mesh, planned_policy(config, shape, mesh))
+    state, base = state_shapes(config, algorithm, setup.policy, mesh, options=setup.options)
+    layout, batch = data_shapes(config, setup.algorithm, mesh, prompt_length, minibatches=config.optimization.minibatches)
+    frozen = {} if base is None else {"base": base}
+    program = policy_program(setup, places(state))
+    data = option_data_shapes(config, mesh, prompt_length)
+    return program.lower(state, frozen, layout, batch, data).compile(compiler_options=for_measuring(mesh))
+
+
+def shape_setup(config: TrainConfig, algorithm: Algorithm, mesh: Mesh, policy: Policy) -> Setup:
+    """Setup of a run without its data, with the built-in options."""
+    return planned_setup(config, algorithm, mesh, policy, policy_optimizer(config), INSTALLERS)
+
+
+def critic_program(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> jax.stages.Compiled:
+    """Compile an update of a critic of this shape, for measuring."""
+    algorithm, config = planned_algorithm(config)
+    policy, minibatches = planned_policy(config, shape, mesh), value_schedule(algorithm, config).minibatches
+    state, _ = state_shapes(config, algorithm, policy, mesh)
+    layout, batch = data_shapes(config, algorithm, mesh, prompt_length, minibatches=minibatches)
+    critic = planned_critic(config, algorithm, policy)
+    step: Any = make_value_step(algorithm, critic, critic_optimizer(config, algorithm), state, mesh)
+    return step.lower(state, layout, batch).compile(compiler_options=for_measuring(mesh))
+
+
+def planned_critic(config: TrainConfig, algorithm: Algorithm, policy: Policy) -> Critic:
+    """Make the critic of a run, without its parameters."""
+    head = required(algorithm.critic, "algorithm.critic").head
+    function = required(policy.value_function, "policy.value_function")(head.size, config.critic.surprisal)
+    return Critic(function, head, config.critic.frozen_trunk, loaded=False)
+
+
+def planned_policy(config: TrainConfig, shape: TransformerConfig, mesh: Mesh) -> Policy:
+    """Make the policy of a run with a model of this shape."""
+    policy = transformer_policy(shape, eos=0, mesh=mesh, chunk=config.model.score_chunk)
+    return with_frozen(policy, config.optimization.freeze)
+
+
+def temporaries(program: jax.stages.Compiled) -> int:
+    """Bytes of a program's temporaries on each device."""
+    return int(required(program.memory_analysis(), "memory_analysis").temp_size_in_bytes)
+
+
+def sent_bytes(program: jax.stages.Compiled) -> int:
+    """Bytes that each device sends when a program runs."""
+    return round(sum(each.sent for each in collectives(required(program.as_text(), "as_text"))))
+
+
+def measure_updates(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> Measured:
+    """Compile the updates of a model with this shape, and read their memory and communication."""
+    algorithm, laid = planned_algorithm(config)
+    program = policy_update(config, shape, mesh, prompt_length)
+    passes = laid.optimization.passes
+    of_policy = temporaries(program), passes * laid.optimization.minibatches * sent_bytes(program)
+    if algorithm.critic is None:
+        return Measured(*of_policy)
+    program, schedule = critic_program(config, shape, mesh, prompt_length), value_schedule(algorithm, laid)
+    updates = passes * schedule.minibatches * schedule.passes
+    return Measured(*of_policy, temporaries(program), updates * sent_bytes(program))
+
+
+def for_memory(mesh: Mesh) -> dict[str, str]:
+    """Options that stop the compiler from keeping arrays in memory together that are not needed at the same time.
+
+    The CPU compiler removes the barriers before a layer is recomputed, and may then recompute all layers at once: its reported
+    temporaries would be those of a program without `remat`. With several devices it also gathers the parameters of all layers
+    first, and sums the gradients of all layers last, in one operation. A program compiled with these options is only measured,
+    never run.
+    """
+    if mesh.devices.flat[0].platform != "cpu":
+        return {}
+    barriers = "cse_barrier_expander"
+    if mesh.size == 1:
+        return {"xla_disable_hlo_passes": barriers}
+    order = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+    return {"xla_disable_hlo_passes": f"{barriers},cpu-all-reduce-combiner", **order}
+
+
+CHEAP_CODE = MappingProxyType({"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True})
+"""Options for code that is never run. Memory is assigned before code generation, and does not depend on them."""
+
+
+def for_measuring(mesh: Mesh) -> dict[str, Any]:
+    """Options for a program that is only measured, never run."""
+    return {**CHEAP_CODE, **for_memory(mesh)}
+
+
+def extrapolate(measure: Callable[[int], Measured], layers: int) -> Measured:
+    """Measure at two small numbers of layers in parallel, and extrapolate linearly.
+
+    Example:
+        >>> extrapolate(lambda layers: Measured(10 + 3 * layers, 7), 30)
+        Measured(temporaries=100, sent=7, critic_temporaries=0, critic_sent=0, sample_sent=0, score_sent=0)
+    """
+    few, more = 2, 3
+    if layers <= more:
+        return measure(layers)
+    with ThreadPoolExecutor(2) as pool:
+        low, high = pool.map(measure, (few, more))
+    return Measured(*(max(end, begin + (layers - few) * (end - begin)) for begin, end in zip(low, high, strict=True)))

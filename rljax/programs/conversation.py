@@ -1,0 +1,85 @@
+"""A conversation with a trained policy: replies to messages, piece by piece."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import jax
+
+from rljax.data.tokenizer import HuggingFaceTokenizer, completion_text
+from rljax.errors import InputError
+from rljax.models.huggingface import locate
+from rljax.models.model_folder import read_json
+from rljax.programs.trained_policy import OpenPolicy
+from rljax.rollout.engine import DecodingEngine
+from rljax.rollout.request import Request
+from rljax.rollout.token_stream import stream_tokens
+from rljax.rollout.worker import RolloutWorker
+
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+"""What a decoder gives for bytes that are not yet a character."""
+
+
+def parts_for_chat(opened: OpenPolicy) -> tuple[HuggingFaceTokenizer, DecodingEngine]:
+    """Return the tokenizer and the engine of a policy that can reply to messages.
+
+    Raises:
+        InputError: the tokenizer has no chat template, the engine is not the built-in one, or there are several hosts.
+    """
+    tokenizer, engine = opened.tokenizer, opened.worker.engine
+    if not isinstance(tokenizer, HuggingFaceTokenizer) or not tokenizer.inner.chat_template:
+        raise InputError(
+            "the tokenizer has no chat template, so there is no form for a conversation; `rljax sample --prompt` continues text."
+        )
+    if not isinstance(engine, DecodingEngine) or jax.process_count() > 1:
+        raise InputError("a conversation needs the built-in engine in one process; `rljax sample` asks yours.")
+    return tokenizer, engine
+
+
+def check_context(opened: OpenPolicy, count: int) -> None:
+    """Refuse a conversation that leaves the model's context no room for a reply.
+
+    Raises:
+        InputError: `count` tokens are more than the model has positions.
+    """
+    path = opened.config.model.path
+    positions = None if path is None else read_json(locate(path) / "config.json").get("max_position_embeddings")
+    if isinstance(positions, int) and count > positions:
+        raise InputError(
+            f"the conversation and a reply have up to {count} tokens, and the model has {positions} positions; begin a new one, "
+            "or lower --max-response-tokens."
+        )
+
+
+def stream_reply(
+    opened: OpenPolicy,
+    worker: RolloutWorker,
+    messages: Sequence[Mapping[str, str]],
+    *,
+    seed: int,
+) -> Iterator[str]:
+    """Reply to a conversation, and yield the text as it is sampled.
+
+    Args:
+        opened: the policy.
+        worker: of `opened.sampler`; it has the sampling settings.
+        messages: `role` and `content` of each turn so far; the last one is the user's.
+        seed: random seed of the reply.
+
+    Yields:
+        Pieces of the reply, without special tokens; joined, they are the text that `opened.sample` returns for these tokens.
+
+    Raises:
+        InputError: the policy cannot chat, or the conversation and a reply are longer than the model's context.
+    """
+    tokenizer, engine = parts_for_chat(opened)
+    prompt = tuple(tokenizer.apply_chat_template(messages))
+    check_context(opened, len(prompt) + worker.sampling.max_tokens)
+    request = Request(prompt, 0, 0, worker.sampling, seed)
+    tokens: list[int] = []
+    shown = ""
+    for new in stream_tokens(engine, opened.params, request):
+        tokens += new
+        text = completion_text(tokenizer, tokens)
+        if not text.endswith(UNFINISHED):
+            yield text[len(shown) :]
+            shown = text
+    yield completion_text(tokenizer, tokens)[len(shown) :]

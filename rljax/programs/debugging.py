@@ -1,0 +1,319 @@
+"""Replay of a batch that stopped a run: every term from the reward to the update, and where it is not finite."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Shaped
+
+from rljax.algorithms import Algorithm, Batch, Rollout
+from rljax.algorithms.algorithm import ROLLOUT_FIELDS, RolloutField
+from rljax.algorithms.losses import term_inputs
+from rljax.errors import InputError
+from rljax.importing import check_trusted
+from rljax.models.adapters import scored
+from rljax.ops.divergence import k3
+from rljax.options import INSTALLERS
+from rljax.parallel import fetch, mini_batches, row_shards
+from rljax.parallel.mesh import path_names
+from rljax.programs.trained_policy import fit_devices
+from rljax.records import required
+from rljax.rewards.calling import abstain
+from rljax.rollout import Groups, Sequences, lay_out, sequences_of
+from rljax.tracking.run_folder import RunFolder
+from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.config import TrainConfig
+from rljax.training.guard import LARGEST_UPDATE
+from rljax.training.lifecycle.initial_state import state_like
+from rljax.training.objective.algorithm import with_reward_weights
+from rljax.training.option import adjusted, adjustments, traced
+from rljax.training.parts.reward import code_of, code_of_training
+from rljax.training.parts.seams import BUILT_IN, Seams, refuse_missing, saved_settings
+from rljax.training.reinforce import revised
+from rljax.training.run import NAME, StoppedBatch, read_batch
+from rljax.training.scored_rollout import make_prepare, scored_rows
+from rljax.training.scoring import on_sequences
+from rljax.training.setup import Setup, make_setup
+from rljax.training.state import TrainState
+from rljax.training.update import make_gradient, put_layout
+from rljax.training.value_update import make_values, value_schedule
+
+RESPONSES, TOKENS, LEAVES = "responses", "tokens", "numbers"
+"""What the values of a term belong to."""
+
+
+class Term(NamedTuple):
+    """One quantity in the computation from the reward to the update."""
+
+    name: str
+    """Name of the term; for a gradient or an update it includes the path of the parameters."""
+    kind: str
+    """What its values belong to: "responses", "tokens", or "numbers" (entries of a parameter)."""
+    count: int
+    """Number of values."""
+    unsound: int
+    """Number of values that are NaN or infinite."""
+    largest: float
+    """Largest absolute value of the finite ones; 0 if there is none."""
+    place: tuple[int, ...]
+    """Row and token of the first value that is not finite, else of the largest one; for parameters the index."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the term as JSON values."""
+        return self._asdict() | {"place": list(self.place)}
+
+
+class Diagnosis(NamedTuple):
+    """Findings of a replay."""
+
+    kept: StoppedBatch
+    """The batch that stopped the run."""
+    terms: tuple[Term, ...]
+    """All terms, in the order of computation."""
+    update_norm: float
+    """Norm of the update."""
+    bound: float
+    """Largest norm that the guard accepts."""
+    texts: Callable[[int, int | None], dict[str, str]]
+    """(row, token or None) -> prompt, response and token as text."""
+
+    @property
+    def cause(self) -> Term | None:
+        """The first term that is not finite; else the largest leaf of an update that is too large; else None."""
+        unsound = next((term for term in self.terms if term.unsound), None)
+        if unsound is not None or self.update_norm <= self.bound:
+            return unsound
+        return max((term for term in self.terms if term.name.startswith("update ")), key=lambda term: term.largest)
+
+
+def measure_term(
+    name: str, kind: str, values: Shaped[np.ndarray, "..."], used: Shaped[np.ndarray, "..."] | None = None
+) -> Term:
+    """Measure a term.
+
+    Args:
+        name: name of the term.
+        kind: what the values belong to.
+        values: the values.
+        used: mask of the values that count; None: all.
+
+    Example:
+        >>> term = measure_term("ratio", TOKENS, np.array([[1.0, np.inf], [2.0, -3.0]]))
+        >>> term.unsound, term.largest, term.place
+        (1, 3.0, (0, 1))
+    """
+    values = np.asarray(values, np.float64)
+    counts = np.ones(values.shape, bool) if used is None else np.asarray(used, bool)
+    bad = ~np.isfinite(values) & counts
+    sizes = np.where(counts & ~bad, np.abs(values), -1.0)
+    first = np.argmax(bad) if bad.any() else np.argmax(sizes) if sizes.size else 0
+    place = tuple(int(i) for i in np.unravel_index(first, values.shape)) if values.size else ()
+    return Term(name, kind, int(counts.sum()), int(bad.sum()), float(max(sizes.max(initial=0.0), 0.0)), place)
+
+
+def diagnose(target: Path, seams: Seams = BUILT_IN, *, trust: bool = False) -> Diagnosis:
+    """Replay the batch that stopped a run, with the policy parameters that it was trained with.
+
+    All its updates were skipped, so the policy and its optimizer are those of the checkpoint. The other inputs of the batch are
+    in its file: the reference's and the teacher's scores, the critic's values, earlier rewards and the progress of the run. Only
+    the critic may have learned from this batch: `value now` and `value_loss` refer to the critic after it.
+
+    Args:
+        target: folder of the run, or the batch in it.
+        seams: the parts that were passed to `train`; rewards, engines and environments are not needed.
+        trust: whether an algorithm or a step reward that the run's config.json names as code may be executed.
+
+    Raises:
+        InputError: there is no batch, the run has continued since, or a part is missing.
+    """
+    file = target / NAME if target.is_dir() else target
+    kept = read_batch(file)
+    folder = RunFolder.open(file.parent)
+    config, needed = saved_settings(folder.config)
+    refuse_missing(set(needed) - {"reward", "engine", "environment"} - set(seams.names()))
+    config = replace(config, devices=fit_devices(config.devices))
+    check_trusted(folder.path, [name for name in code_of_training(config) if name not in code_of(config)], trust=trust)
+    if {"reward", "environment"} & set(needed) or code_of(config):
+        parts = kept.scored_rollout.groups.rollout.reward_parts
+        config, seams = without_judge(config, seams, rewards=1 if parts is None else len(parts))
+    setup = make_setup(config, seams, INSTALLERS)
+    setup = setup._replace(algorithm=with_reward_weights(setup.algorithm, kept.weights))
+    last = folder.checkpoints / checkpoints.LAST
+    number, _ = checkpoints.newest_whole(last)
+    if number != kept.checkpoint:
+        raise InputError(
+            f"The batch belongs to checkpoint {kept.checkpoint} in {str(last)!r}, and the newest one is {number}: the run has "
+            "continued since. Only the batch of the last stop can be replayed."
+        )
+    checkpoint = checkpoints.restore(last, partial(state_like, setup)).checkpoint
+    setup = revised(setup, checkpoint)
+    return replay(setup, checkpoint.state, kept)
+
+
+NO_JUDGE: Mapping[str, Any] = MappingProxyType(
+    {"weights": None, "combine": "sum", "environment": None, "environment_options": None}
+)
+"""Settings of rewards that do nothing where the rewards are known already."""
+
+
+def without_judge(config: TrainConfig, seams: Seams, *, rewards: int) -> tuple[TrainConfig, Seams]:
+    """Replace a user's reward or environment by rewards that abstain, because the batch already has its rewards.
+
+    Args:
+        config: the settings.
+        seams: the custom parts of the run.
+        rewards: number of rewards per response, which some algorithms read separately.
+    """
+    config = replace(config, reward=replace(config.reward, **NO_JUDGE))
+    return config, seams._replace(reward=[abstain] * rewards, environment=None)
+
+
+def replay(setup: Setup, state: TrainState, kept: StoppedBatch) -> Diagnosis:
+    """Recompute every term of a batch, without changing anything."""
+    groups, progress, past, _ = kept.scored_rollout
+    rollout, sequences = groups.rollout, sequences_of(groups)
+    minibatches: dict[str, int] = {"minibatches": setup.config.optimization.minibatches}
+    if setup.critic is not None:
+        minibatches["value_minibatches"] = value_schedule(setup.algorithm, setup.config).minibatches
+    prepare_batch = make_prepare(setup.algorithm, setup.options, **minibatches)
+    batch = prepare_batch(rollout, progress=progress, past=past, numbers=adjustments(setup.options, state))
+    terms = [*rollout_terms(rollout, groups.present), *batch_terms(batch), *loss_terms(setup, state, sequences, batch)]
+    if setup.critic is not None:
+        terms += value_terms(setup, state, sequences, batch)
+    leaves, update_norm, bound = update_terms(setup, state, sequences, batch, step=kept.step - 1)
+    return Diagnosis(kept, (*terms, *leaves), update_norm, bound, partial(words, setup, groups))
+
+
+def rollout_terms(rollout: Rollout[np.ndarray], present: Bool[np.ndarray, "P G"]) -> list[Term]:
+    """Measure the rewards and log-probabilities of a rollout, wherever there is a response."""
+    mask = rollout.mask.reshape(-1, rollout.mask.shape[-1])
+    judged = present if rollout.valid is None else present & rollout.valid
+    found = [measure_term("reward", RESPONSES, rollout.rewards.reshape(-1), judged.reshape(-1))]
+    for name, field in ROLLOUT_FIELDS.items():
+        values = getattr(rollout, name)
+        if values is not None and field == RolloutField("P G T", float):
+            found.append(measure_term(name, TOKENS, values.reshape(mask.shape), mask))
+    return found
+
+
+def batch_terms(batch: Batch[np.ndarray]) -> list[Term]:
+    """Measure advantages, weights and targets."""
+    names = ("advantage", "weights", "old_logp", "value_target")
+    found = {name: getattr(batch, name) for name in names}
+    return [measure_term(name, TOKENS, values, batch.mask) for name, values in found.items() if values is not None]
+
+
+def loss_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> list[Term]:
+    """Measure the policy's scores, and every part of the loss at each token."""
+    compare = lambda both, packed: setup.compare(both[0], both[1], packed)  # noqa: E731
+    score = on_sequences(compare, setup.mesh, scored_rows(setup))
+    scores, further = score((scored(setup.base, state.params), setup.frozen), sequences)
+    distances = further.get("teacher_divergence")
+    placed: Batch[Array] = jax.tree.map(jnp.asarray, batch)
+    algorithm = adjusted(setup.algorithm, setup.options, state.options)
+    parts = token_terms(algorithm, jnp.asarray(scores.logp), jnp.asarray(scores.entropy), distances, placed)
+    return [measure_term(name, TOKENS, np.asarray(values), batch.mask) for name, values in parts.items()]
+
+
+def token_terms(
+    algorithm: Algorithm,
+    logp: Float[Array, "B T"],
+    entropy: Float[Array, "B T"],
+    distances: Shaped[Array | np.ndarray, "B T"] | None,
+    batch: Batch[Array],
+) -> Mapping[str, Float[Array, "B T"]]:
+    """Compute every part of the policy's loss at each token, in the order of computation."""
+    log_ratio = algorithm.log_ratio(logp, batch.old_logp, batch.mask)
+    inputs = term_inputs(logp, batch, entropy, None if distances is None else jnp.asarray(distances))
+    parts = {
+        "logp": logp,
+        "log_ratio": log_ratio,
+        "ratio": jnp.exp(log_ratio),
+        "surrogate": algorithm.surrogate(log_ratio, batch.advantage),
+        "kl": k3(inputs.policy_logp, inputs.logp),
+    }
+    return parts | {f"term {term.name}": term.per_token(inputs) for term in algorithm.terms}
+
+
+def value_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> list[Term]:
+    """Measure the critic's values and, if its head has one, the loss at each token."""
+    critic = required(setup.critic, "setup.critic")
+    values = make_values(critic, setup.mesh, scored_rows(setup))(required(state.critic, "state.critic").params, sequences)
+    algorithm_critic = required(setup.algorithm.critic, "algorithm.critic")
+    if critic.head.distribution is not None:
+        return [measure_term("value now", TOKENS, values, batch.mask)]
+    before, target = required(batch.old_values, "old_values"), required(batch.value_target, "value_target")
+    now, before, target, mask = (jnp.asarray(array) for array in (values, before, target, batch.mask))
+    per_token = np.asarray(algorithm_critic.loss(now, before, target, mask))
+    return [
+        measure_term("value now", TOKENS, values, batch.mask),
+        measure_term("value_loss", TOKENS, np.asarray(per_token), batch.mask),
+    ]
+
+
+def update_terms(
+    setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray], *, step: int
+) -> tuple[list[Term], float, float]:
+    """Measure gradient and update of each parameter, in the first mini-batch that the guard skips, else in the last one.
+
+    Args:
+        setup: setup of the run.
+        state: state with the parameters before the updates.
+        sequences: prompts and responses.
+        batch: inputs of the loss.
+        step: number of RL steps before these updates; the examples of the auxiliary loss depend on it.
+
+    Returns:
+        The terms, the norm of the update, and the largest norm that the guard accepts.
+    """
+    config = setup.config
+    gradient_of = jax.jit(make_gradient(setup.algorithm, setup.compare, setup.policy.copies, traced(setup.options)))
+    optimizer = optax.with_extra_args_support(setup.optimizer)
+    rows = setup.rows_at_once(config.minibatch_rows)
+    bound = LARGEST_UPDATE * max(float(optax.tree.norm(state.params)), 1.0)
+    terms: list[Term] = []
+    norm = 0.0
+    parts = mini_batches((sequences, batch), config.optimization.minibatches)
+    for number, (responses, part) in enumerate(each for each in parts if each[1].weights.any()):
+        layout = lay_out(responses, part.mask, rows=rows, devices=row_shards(setup.mesh))
+        data = {each.name: each.data(step, number) for each in setup.options if each.data is not None}
+        placed = put_layout(setup.mesh, layout, part)
+        gradient, metrics, measured = gradient_of(state, setup.frozen, *placed, data)
+        updates, _ = optimizer.update(gradient, state.opt_state, state.params, options=state.options)
+        norm = float(optax.tree.norm(updates))
+        losses = {"loss": metrics.loss, **measured}
+        terms = [measure_term(name, LEAVES, np.asarray(loss)) for name, loss in losses.items()]
+        terms += [*_leaves("gradient", gradient), *_leaves("update", updates)]
+        if any(term.unsound for term in terms) or not norm <= bound:
+            break
+    return terms, norm, bound
+
+
+def _leaves(what: str, tree: Any) -> list[Term]:
+    """Measure the leaves of a tree."""
+    leaves = jax.tree_util.tree_leaves_with_path(fetch(tree))
+    return [
+        measure_term(f"{what} of {'/'.join(path_names(path))}", LEAVES, np.asarray(leaf, np.float64))
+        for path, leaf in leaves
+    ]
+
+
+def words(setup: Setup, groups: Groups, row: int, token: int | None) -> dict[str, str]:
+    """Return prompt and response of a row, and one of its tokens, as text."""
+    size = groups.rollout.rewards.shape[1]
+    group, place = divmod(row, size)
+    decode = setup.tokenizer.decode
+    found = {
+        "prompt": decode(groups.prompt_tokens[group][groups.prompt_attention[group]].tolist()),
+        "response": decode(groups.tokens[group, place][groups.attention[group, place]].tolist()),
+        "group": str(group),
+        "place": str(place),
+    }
+    return found if token is None else found | {"token": decode([int(groups.tokens[group, place, token])])}

@@ -1,0 +1,262 @@
+"""Evaluate a model on problems whose answers can be checked: open it, sample answers, judge them, report."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.evaluation.answers import Sampled
+from rljax.evaluation.chosen import VERIFIER, VOTES, chosen_by
+from rljax.evaluation.kinds import chosen_columns
+from rljax.evaluation.report import Report, make_report
+from rljax.evaluation.sampled import Call, answer_all, sample_files, settings_of
+from rljax.evaluation.statistics import MOST_SAMPLES
+from rljax.files import atomic_write
+from rljax.models import Policy
+from rljax.programs.answer_settings import AnswerSettings, EvalSettings, with_changes
+from rljax.programs.prefix_values import value_named
+from rljax.programs.trained_policy import OpenPolicy, load
+from rljax.rewards.ballot import vote_for
+from rljax.rewards.calling import called_name
+from rljax.rollout import Engine, Environment
+from rljax.rollout.continuations import Value
+from rljax.rollout.worker import RolloutWorker
+
+AIME_PROBLEMS = 15
+"""Number of problems in an AIME, each worth one point."""
+DEFAULTS = EvalSettings()
+Watch = Callable[[Sequence[Call]], Iterable[Call]]
+"""Iterates over the engine calls, for example to show progress."""
+
+
+class OwnParts(NamedTuple):
+    """Parts of an evaluation that only Python can pass; None means the run's."""
+
+    problems: Sequence[Problem] | None = None
+    """Problems to answer."""
+    reward: str | Callable | Sequence[Callable | str] | None = None
+    """Reward that judges the answers."""
+    policy: Policy | None = None
+    """The policy that was passed to `train`."""
+    engine: Engine | None = None
+    """Engine that samples the answers."""
+    environment: Environment | str | None = None
+    """The environment that was passed to `train`, or the name of one."""
+
+
+BUILT_IN = OwnParts()
+"""No custom parts."""
+
+
+class Answered(NamedTuple):
+    """N judged answers to each of P problems, and how to report them."""
+
+    sampled: Sampled
+    """The answers."""
+    problems: Sequence[Problem]
+    """The P problems."""
+    dropped: int
+    """Number of problems that were dropped because their prompts are too long."""
+    judged_by: str
+    """Name of the reward or environment that judged them."""
+    at: Sequence[int]
+    """Numbers of answers k for pass@k, maj@k and best@k."""
+    columns: Sequence[str]
+    """Columns that the problems are grouped by."""
+    choosers: Sequence[str]
+    """Choosers of one answer from k."""
+
+
+def evaluate(
+    target: str | Path,
+    settings: EvalSettings = DEFAULTS,
+    *,
+    problems: Sequence[Problem] | None = None,
+    reward: str | Callable | Sequence[Callable | str] | None = None,
+    policy: Policy | None = None,
+    engine: Engine | None = None,
+    environment: Environment | str | None = None,
+    watch: Watch = iter,
+    **changes: Any,
+) -> Report:
+    """Answer problems and measure how many answers are right, with 95 % confidence intervals over problems.
+
+    Args:
+        target: folder of a run, Hugging Face folder, or hub id.
+        settings: which problems are answered, how, and what is reported.
+        problems: problems to answer, instead of `settings.dataset`.
+        reward: judges the answers, instead of the run's reward.
+        policy: the policy that was passed to `train`, if any.
+        engine: samples the answers, instead of the built-in engine.
+        environment: the environment that was passed to `train`, if any, instead of `settings.environment`.
+        watch: iterates over the engine calls, for example to show progress.
+        **changes: fields of `settings` by name: `rljax.evaluate(run, samples=4, temperature=0.6)`.
+
+    Returns:
+        The report: `report.headline()` is one line, `report.tables()` are tables for rich, `report.to_json()` is everything.
+
+    Raises:
+        InputError: the target cannot be opened, or an argument cannot be used.
+    """
+    settings = with_changes(settings, changes)
+    parts = OwnParts(problems, reward, policy, engine, environment)
+    answers = answer_problems(target, settings, parts, watch)
+    report = report_of(answers, right_above=settings.right_above)
+    if settings.out is not None:
+        save_summary(settings.out, report, right_above=settings.right_above)
+    return report
+
+
+def answer_problems(
+    target: str | Path, settings: EvalSettings, parts: OwnParts = BUILT_IN, watch: Watch = iter
+) -> Answered:
+    """Open a model, sample answers, and judge them.
+
+    Raises:
+        InputError: the target cannot be opened, or an argument cannot be used.
+    """
+    samples = check_samples(settings.samples)
+    reward = settings.reward if parts.reward is None else parts.reward
+    environment = settings.environment if parts.environment is None else parts.environment
+    opened = load(
+        target,
+        which=settings.checkpoint,
+        tokenizer=settings.tokenizer,
+        dataset=settings.dataset,
+        max_response_tokens=settings.max_response_tokens,
+        chat=settings.chat,
+        trust=settings.trust,
+        accept_changes=settings.accept_changes,
+        limit=settings.limit,
+        environment_options=settings.environment_options,
+        **parts._replace(reward=reward, environment=environment)._asdict(),
+    )
+    opened.check_judges()
+    options = {name: getattr(settings, name) for name in ("top_k", "top_p", "stop", "stop_ids")}
+    worker = opened.sampler(temperature=settings.sampling_temperature, **options)
+    columns = chosen_columns(worker.prompts.problems, settings.by)
+    named = opened.config.reward.environment or opened.config.reward.name
+    judged_by = judge_name(reward if parts.environment is None else parts.environment, named)
+    scores = scores_by(settings.choosers, opened, target, settings.checkpoint)
+    source = {name: getattr(settings, name) for name in ("checkpoint", "dataset", "limit")}
+    source |= {"target": str(target), "reward": judged_by}
+    sampling = {"seed": settings.seed, "batch": settings.batch, "out": settings.out, "watch": watch}
+    sampled = draw_answers(opened, worker, samples, source=source, scores=scores, **sampling)
+    prompts = worker.prompts
+    return Answered(sampled, prompts.problems, prompts.dropped, judged_by, settings.measured_k, columns, settings.choosers)
+
+
+def check_samples(samples: int) -> int:
+    """Refuse more answers to a problem than can be measured.
+
+    Raises:
+        InputError: there are more than `MOST_SAMPLES`.
+    """
+    if samples > MOST_SAMPLES:
+        raise InputError(f"--samples is {samples}; at most {MOST_SAMPLES} answers to a problem can be measured.")
+    return samples
+
+
+def open_sampler(
+    target: str | Path,
+    settings: AnswerSettings,
+    *,
+    temperature: float,
+    problems: Sequence[Problem] | None = None,
+    limit: int | None = None,
+) -> tuple[OpenPolicy, RolloutWorker]:
+    """Open a policy, and a worker that samples and judges its answers.
+
+    Args:
+        target: folder of a run, Hugging Face folder, or hub id.
+        settings: which problems, reward and checkpoint, and how tokens are sampled.
+        temperature: sampling temperature.
+        problems: problems to answer, instead of `settings.dataset`.
+        limit: largest number of problems; the first ones are used.
+
+    Raises:
+        InputError: the target cannot be opened, an argument cannot be used, or what judges its answers is missing.
+    """
+    opened = load(
+        target,
+        which=settings.checkpoint,
+        dataset=settings.dataset,
+        problems=problems,
+        limit=limit,
+        reward=settings.reward,
+        max_response_tokens=settings.max_response_tokens,
+        chat=settings.chat,
+        trust=settings.trust,
+        accept_changes=settings.accept_changes,
+    )
+    opened.check_judges()
+    return opened, opened.sampler(temperature=temperature, top_k=settings.top_k, top_p=settings.top_p)
+
+
+def judge_name(judge: Environment | Callable | str | Sequence[Callable | str] | None, in_settings: str) -> str:
+    """Name of the environment or rewards that judge the answers; names of several rewards are joined by commas.
+
+    Example:
+        >>> judge_name([len, "exact"], "math"), judge_name("gsm8k", "gsm8k")
+        ('builtins.len,exact', 'gsm8k')
+    """
+    if judge is None or isinstance(judge, str):
+        return in_settings
+    parts = judge if isinstance(judge, Sequence) else [judge]
+    return ",".join(part if isinstance(part, str) else called_name(part) for part in parts)
+
+
+def scores_by(
+    names: Sequence[str], opened: OpenPolicy, target: str | Path, checkpoint: Literal["best", "last"]
+) -> dict[str, Value]:
+    """Open the choosers that score an answer, by name; the verifier and the votes need no score."""
+    return {name: value_named(name, opened, target, which=checkpoint) for name in names if name not in (VERIFIER, VOTES)}
+
+
+def draw_answers(
+    opened: OpenPolicy,
+    worker: RolloutWorker,
+    samples: int,
+    *,
+    source: Mapping[str, Any],
+    scores: Mapping[str, Value],
+    **options: Any,
+) -> Sampled:
+    """Sample answers and judge them; a file of answers is continued only with the same settings.
+
+    Args:
+        opened: the policy.
+        worker: samples and judges answers.
+        samples: number of answers to each problem.
+        source: origin of policy and problems, and the name of the reward.
+        scores: choosers that score an answer.
+        **options: the other options of `answer_all`.
+    """
+    chosen_by = {"choose": [*scores]} if scores else {}
+    settings = {**source, **chosen_by, **settings_of(worker, opened.params, opened.mesh)}
+    vote = vote_for(source["reward"])
+    return answer_all(worker, opened.params, samples, vote=vote, settings=settings, values=scores, **options)
+
+
+def report_of(answers: Answered, *, right_above: float | None = None) -> Report:
+    """Measure answers.
+
+    Args:
+        answers: the answers.
+        right_above: an answer is right if its reward is above this; None: the verifier decides.
+    """
+    measured = {"at": answers.at, "columns": answers.columns, "right_above": right_above}
+    out_of = AIME_PROBLEMS if answers.judged_by == "aime" else None
+    report = make_report(answers.sampled, answers.problems, **measured, out_of=out_of)
+    chosen = chosen_by(answers.sampled, answers.choosers, at=answers.at, right_above=right_above)
+    return report._replace(dropped=answers.dropped, chosen=chosen)
+
+
+def save_summary(out: Path, report: Report, *, right_above: float | None) -> None:
+    """Write the report and the settings of the evaluation next to the answers."""
+    files = sample_files(out)
+    settings = json.loads(files.settings.read_text(encoding="utf-8"))
+    content = {"settings": settings, "right_above": right_above, "dropped": report.dropped, **report.to_json()}
+    atomic_write(files.summary, json.dumps(content, ensure_ascii=False, indent=2).encode() + b"\n")

@@ -1,0 +1,182 @@
+"""Write the model of a run as a folder that other programs can open, and upload it."""
+
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from jax.sharding import Mesh
+
+from rljax.errors import InputError
+from rljax.files import check_local
+from rljax.models import Policy
+from rljax.models.model_folder import MAX_SHARD_SIZE, byte_count
+from rljax.parallel import agree, make_mesh, on_first, together
+from rljax.parallel.memory import device_bytes
+from rljax.programs.trained_policy import Which, find_run, fit_devices, parameters_of
+from rljax.text import one_line
+from rljax.tracking.run_folder import RunFolder
+from rljax.training.config import TrainConfig
+from rljax.training.memory_plan import check_loaded
+from rljax.training.parts.adapter import check_alone, open_adapter, write_adapter
+from rljax.training.parts.model_folder import Companions, atomically, companions, save_model
+from rljax.training.parts.policy import make_policy
+from rljax.training.parts.seams import Seams, check_parts, refuse_missing, saved_settings
+from rljax.training.parts.tokenizer import make_tokenizer
+
+
+@runtime_checkable
+class Client(Protocol):
+    """The methods of `huggingface_hub.HfApi` that an upload needs."""
+
+    def whoami(self) -> Any:
+        """Return the owner of the token; raise if there is no token."""
+        ...
+
+    def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> Any:
+        """Create a repository."""
+        ...
+
+    def upload_folder(self, *, repo_id: str, folder_path: Path, commit_message: str) -> Any:
+        """Upload the files of a folder in one commit."""
+        ...
+
+
+def export(
+    target: str | Path,
+    folder: str | Path,
+    *,
+    which: Which = "best",
+    policy: Policy | None = None,
+    dtype: str | None = None,
+    max_shard_size: str = MAX_SHARD_SIZE,
+    adapter: bool = False,
+    push: str | None = None,
+    private: bool = False,
+    client: Client | None = None,
+) -> Path:
+    """Write a run's model to a folder that `AutoTokenizer`, `AutoModelForCausalLM` and `rljax.load` can open.
+
+    The folder contains config.json, safetensors, generation_config.json, and the run's tokenizer with its chat template. The
+    weights pass through the host one tensor at a time. A model that was trained from a checkpoint keeps its config.json and
+    weight dtypes: bfloat16 stays bfloat16. A custom policy is written by its `save`, unless it has `contents`. If there are
+    several hosts, all processes call this together, and the first one writes.
+
+    Args:
+        target: folder of a run, or of one of its checkpoints (`RUN/checkpoints/last`).
+        folder: where to write; it must not exist yet, and appears when it is complete.
+        which: "best" or "last" checkpoint of a run.
+        policy: the policy that was passed to `train`, if any.
+        dtype: dtype of the weights: float32, bfloat16, float16 or float64; None: the checkpoint's, or float32.
+        max_shard_size: size limit of a weights file, such as "5GB".
+        adapter: write only the low-rank adapter, as a folder that `peft` opens on top of the base; otherwise the adapter is
+            merged into the exported model.
+        push: repository on the Hugging Face hub, OWNER/NAME, to which the folder is also uploaded.
+        private: whether a repository that does not exist yet is created as private.
+        client: uploads the folder, instead of `huggingface_hub.HfApi()`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: the folder exists, the target is not a run with checkpoints, the policy is missing or cannot be saved, a value
+            is unknown, there is no adapter or its base has changed, or the hub cannot be reached.
+    """
+    folder, limit = Path(folder), byte_count(max_shard_size)
+    agree("arguments of the export", repr((str(target), str(folder), which, dtype, limit, adapter, push)))
+    together(lambda: check_new(folder))
+    uploads: list[Client] = []
+    if push is not None:
+        on_first(lambda: uploads.append(check_push(push, client)))
+    config, run, place, policy, mesh, extra = together(lambda: model_of(target, which, policy))
+    if adapter:
+        check_alone(config, dtype)
+        factors = open_adapter(config, policy, mesh, run, place).params
+        atomically(folder, lambda part: write_adapter(part, config, factors, extra))
+    else:
+        params = parameters_of(config, policy, mesh, run, place)
+        atomically(folder, lambda part: save_model(part, policy, params, extra, dtype=dtype, max_shard_bytes=limit))
+    if push is not None:
+        on_first(lambda: push_folder(uploads[0], folder, push, private=private))
+    return folder
+
+
+def model_of(
+    target: str | Path, which: Which, policy: Policy | None
+) -> tuple[TrainConfig, RunFolder, str, Policy, Mesh, Companions]:
+    """Return settings, folder, checkpoint, policy and mesh of a run to export, and the files that accompany the weights."""
+    run, place = find_run(target, which)
+    if run is None:
+        raise InputError(f"{str(target)!r} is not the folder of a run with checkpoints; give one that `rljax train` made.")
+    folder = RunFolder.open(run)
+    config, needed = saved_settings(folder.config)
+    config = config.replace(attention="blockwise")  # the devices may differ from those of the run
+    check_parts(Seams(policy))
+    if policy is None:
+        refuse_missing([name for name in needed if name == "policy"])
+    devices = fit_devices(config.devices)
+    mesh = make_mesh(devices.replicas, devices.fsdp, devices.tensor)
+    tokenizer = make_tokenizer(config)
+    if policy is None:
+        policy = make_policy(config.model, tokenizer, mesh)
+    check_loaded(config, policy, mesh, device_bytes(mesh))
+    return config, folder, place, policy, mesh, companions(config, tokenizer)
+
+
+def check_new(folder: Path) -> None:
+    """Refuse a folder that exists, or that is not on this machine."""
+    check_local(folder, "folder")
+    if folder.exists():
+        raise InputError(f"{str(folder)!r} already exists; choose another folder.")
+
+
+def check_push(repository: str, client: Client | None = None) -> Client:
+    """Check whether an upload can work, before any model is read.
+
+    Args:
+        repository: OWNER/NAME.
+        client: replaces `huggingface_hub.HfApi()`.
+
+    Returns:
+        The client.
+
+    Raises:
+        InputError: the name is not OWNER/NAME, huggingface-hub is not installed, there is no token, or the hub refuses it.
+    """
+    parts = repository.split("/")
+    if len(parts) != 2 or not all(parts):
+        raise InputError(
+            f"the repository {repository!r} must be OWNER/NAME, where the owner is you or one of your organizations."
+        )
+    if client is None:
+        try:
+            from huggingface_hub import HfApi, get_token  # noqa: PLC0415  only a push needs it
+        except ImportError as error:
+            raise InputError("--push needs the package huggingface-hub; run `pip install huggingface-hub`.") from error
+        if get_token() is None:
+            raise InputError(
+                f"there is no token for the Hugging Face hub, so nothing can be pushed to {repository!r}; run `hf auth login`, or "
+                "set HF_TOKEN to a token with write access."
+            )
+        client = HfApi()
+    try:
+        client.whoami()
+    except Exception as error:  # from the network, or from the hub
+        raise InputError(
+            f"the Hugging Face hub does not accept the token ({one_line(error)}); check it and the network."
+        ) from error
+    return client
+
+
+def push_folder(client: Client, folder: Path, repository: str, *, private: bool) -> None:
+    """Upload a model's folder; create the repository if it does not exist yet.
+
+    Raises:
+        InputError: the hub refuses; the folder is kept.
+    """
+    try:
+        client.create_repo(repository, private=private, exist_ok=True)
+        client.upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload model from rljax")
+    except Exception as error:  # from the network, or from the hub
+        raise InputError(
+            f"{str(folder)!r} could not be pushed to {repository!r} ({one_line(error)}); the folder is complete, so push it again "
+            f"with `hf upload {repository} {folder}`."
+        ) from error

@@ -1,0 +1,263 @@
+"""Log of the consumed part of a feedback queue, as rows of a file in the run folder, and the next batch after it.
+
+A row of `feedback.jsonl` is a line of the queue: its place, and its reward or why it was rejected. The rows alone determine what
+was read, the earlier rewards and the ids of the lines.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rljax.data.fault import BadRowError, Fault
+from rljax.data.feedback import Feedback, Line, Place, new_lines
+from rljax.data.images import PATTERNS
+from rljax.data.problem import Problem
+from rljax.data.prompts import prompt_tokens
+from rljax.data.tokenizer import Tokenizer
+from rljax.errors import InputError
+from rljax.tracking.rows import lines_of, parse_row
+from rljax.training.config import TrainConfig
+from rljax.training.parts.problems import check_images
+
+Row = Mapping[str, Any]
+_PLACE = {"queue": str, "file": str, "line": int, "end": int, "digest": str}
+
+
+class Example(NamedTuple):
+    """A line that can be learned from."""
+
+    place: Place
+    """Where the line ended."""
+    id: str | None
+    """Id of the line."""
+    prompt: list[int]
+    """Token ids of the prompt."""
+    tokens: list[int]
+    """Token ids of the response, with the end token if the model wrote one."""
+    reward: float
+    """Reward of the response."""
+    logp: tuple[float, ...] | None
+    """Log-probability of each token under the sampling policy, in nats, if the line has it."""
+
+    def row(self, step: int) -> Row:
+        """Make its row in the log of a batch."""
+        named = {} if self.id is None else {"id": self.id}
+        return {"step": step, **self.place._asdict(), **named, "reward": self.reward}
+
+
+class BadLine(NamedTuple):
+    """A line that cannot be learned from."""
+
+    place: Place
+    """Where the line ended."""
+    text: str
+    """Text of the line."""
+    fault: Fault
+    """What is wrong with it."""
+
+    def row(self, step: int) -> Row:
+        """Make its row in the log of a batch."""
+        return {"step": step, **self.place._asdict(), "reason": str(self.fault), "text": self.text}
+
+
+class Log(NamedTuple):
+    """The consumed lines of a queue, in order."""
+
+    rows: tuple[Row, ...] = ()
+    """Rows of the consumed lines."""
+
+    def places(self) -> dict[str, list[Place]]:
+        """Return the places of the lines in each queue."""
+        found: dict[str, list[Place]] = {}
+        for row in self.rows:
+            found.setdefault(row["queue"], []).append(_place(row))
+        return found
+
+    def named(self) -> dict[str, Place]:
+        """Return the place of each line that has an id."""
+        return {row["id"]: _place(row) for row in self.rows if "id" in row}
+
+    def rewards(self, newest: int) -> list[float]:
+        """Return the newest rewards, oldest first."""
+        return [row["reward"] for row in self.rows if "reward" in row][-newest:]
+
+    def rejected(self) -> list[Row]:
+        """Return the rows of rejected lines."""
+        return [row for row in self.rows if "reason" in row]
+
+
+class NewLines(NamedTuple):
+    """New lines of a queue, up to a full batch of usable ones."""
+
+    lines: list[Example | BadLine]
+    """The lines in order; the last one of a full batch is usable."""
+    notes: list[str]
+    """Remarks about the files for the user."""
+
+    @property
+    def examples(self) -> list[Example]:
+        """Lines that can be learned from."""
+        return [line for line in self.lines if isinstance(line, Example)]
+
+    @property
+    def rejected(self) -> list[BadLine]:
+        """Lines that cannot be learned from."""
+        return [line for line in self.lines if isinstance(line, BadLine)]
+
+
+def _place(row: Row) -> Place:
+    return Place(*(row[name] for name in Place._fields))
+
+
+def read_log(file: Path) -> Log:
+    """Read the log of a run; empty if there is no file.
+
+    Raises:
+        InputError: a row cannot be read; names the file and the line.
+    """
+    if not file.is_file():
+        return Log()
+    *lines, _ = lines_of(file)
+    return Log(tuple(parse_row(line, file, number, _check_row) for number, line in enumerate(lines, 1)))
+
+
+def _check_row(row: dict[str, Any]) -> str | None:
+    if all(type(row.get(name)) is kind for name, kind in _PLACE.items()) and ("reward" in row) != ("reason" in row):
+        return None
+    return f"must have {', '.join(_PLACE)}, and a reward or a reason"
+
+
+def as_lines(rows: Iterable[Row]) -> bytes:
+    """Format rows as JSON lines."""
+    return b"".join(f"{json.dumps(row, ensure_ascii=False)}\n".encode(errors="backslashreplace") for row in rows)
+
+
+def gather(
+    source: Path,
+    log: Log,
+    config: TrainConfig,
+    tokenizer: Tokenizer,
+    count: int,
+    bad: Mapping[Place, BadRowError] | None = None,
+) -> NewLines:
+    """Read the next lines of a queue, until there are `count` usable ones or no more lines.
+
+    Args:
+        source: a file or a folder.
+        log: the consumed lines.
+        config: settings of the run.
+        tokenizer: tokenizer of the run.
+        count: size of a batch.
+        bad: other lines known to be unusable.
+    """
+    bad = {} if bad is None else bad
+    lines: list[Example | BadLine] = []
+    notes, named, good = [], log.named(), 0
+    encode = partial(example_of, config=config, tokenizer=tokenizer)
+    for line in new_lines(source, log.places()):
+        if isinstance(line, str):
+            notes.append(line)
+            continue
+        try:
+            if line.place in bad:
+                raise bad[line.place]
+            example = encode(line, named=named)
+        except BadRowError as error:
+            fault = error.at(line.place.file, f"line {line.place.line}")
+            lines.append(BadLine(line.place, line.text, fault))
+            continue
+        lines.append(example)
+        named |= {} if example.id is None else {example.id: example.place}
+        good += 1
+        if good == count:
+            break
+    return NewLines(lines, notes)
+
+
+def example_of(line: Line, *, named: Mapping[str, Place], config: TrainConfig, tokenizer: Tokenizer) -> Example:
+    """Encode a line.
+
+    The end token is appended to a response given as text, unless the line is marked as truncated, or it ends with a stop string
+    of the run, or it already has the maximum number of tokens.
+
+    Raises:
+        BadRowError: the line cannot be used, its id repeats an earlier one, or its tokens do not fit.
+    """
+    found = line.content
+    if isinstance(found, BadRowError):
+        raise found
+    if found.id is not None and found.id in named:
+        before = named[found.id]
+        raise BadRowError(
+            f"the id {found.id!r} is already used in {before.file}, line {before.line}",
+            "give each line a unique id",
+            column="id",
+        )
+    prompt, tokens = _prompt(found, config, tokenizer), _response(found, config, tokenizer)
+    if found.logp is not None and len(found.logp) != len(tokens):
+        raise BadRowError(
+            f"logp has {len(found.logp)} numbers, but the response has {len(tokens)} tokens with its end token",
+            "give one for each token; pass token ids as response if its text is tokenized differently",
+            column="logp",
+        )
+    return Example(line.place, found.id, prompt, tokens, found.reward, found.logp)
+
+
+def _prompt(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> list[int]:
+    if found.messages is not None and not config.model.chat:
+        raise BadRowError("the prompt is a chat, but the run does not use chats", "write it as text", column="prompt")
+    problem = Problem(found.prompt, "", columns=found.columns, messages=found.messages)
+    try:
+        check_images(config.model, [problem])
+        tokens = prompt_tokens(problem, tokenizer, chat=config.model.chat)
+    except InputError as error:
+        raise BadRowError(f"the prompt cannot be read ({error})", "correct it", column="prompt") from error
+    most = config.data.max_prompt_tokens
+    if not 0 < len(tokens) <= most:
+        raise BadRowError(
+            f"the prompt has {len(tokens)} tokens, and the run takes 1 to {most}", "shorten it", column="prompt"
+        )
+    return tokens
+
+
+def _response(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> list[int]:
+    most, size = config.sampling.max_response_tokens, tokenizer.vocab_size
+    if isinstance(found.response, tuple):
+        tokens = list(found.response)
+        wrong = next((token for token in tokens if not 0 <= token < size), None)
+        if wrong is not None:
+            raise BadRowError(f"there is no token {wrong}; ids are 0 to {size - 1}", "correct it", column="response")
+    else:
+        try:
+            tokens = tokenizer.encode(found.response)
+        except InputError as error:
+            raise BadRowError(f"the response has no tokens ({error})", "correct it", column="response") from error
+        stopped = found.response.endswith(tuple(config.sampling.stop))
+        tokens = [*tokens, tokenizer.eos_token_id] if found.finished and not stopped and len(tokens) != most else tokens
+    if not 0 < len(tokens) <= most:
+        raise BadRowError(
+            f"the response has {len(tokens)} tokens, and the run takes 1 to {most}", "leave it out", column="response"
+        )
+    if config.model.images is not None and not set(tokenizer.encode(PATTERNS)).isdisjoint(tokens):
+        raise BadRowError(
+            "the response has a patch of an image, which the model reads and never writes",
+            "leave it out",
+            column="response",
+        )
+    return tokens
+
+
+def line_numbers(examples: Sequence[Example]) -> str:
+    """Describe files and line numbers of a batch in words.
+
+    Example:
+        >>> place = Place("q.jsonl", "q.jsonl", 3, 90, "0")
+        >>> line_numbers([Example(place, None, [1], [2], 1.0, None), Example(place._replace(line=9), None, [1], [2], 1.0, None)])
+        'q.jsonl, lines 3 to 9'
+    """
+    spans: dict[str, list[int]] = {}
+    for example in examples:
+        spans.setdefault(example.place.file, []).append(example.place.line)
+    return "; ".join(f"{file}, lines {min(lines)} to {max(lines)}" for file, lines in spans.items())

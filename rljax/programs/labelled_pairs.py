@@ -1,0 +1,124 @@
+"""Preference pairs from a policy's own responses: a verifier judges them, and each wrong one is paired with a right one."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from rljax.data.chat import chat_columns
+from rljax.data.problem import Problem, reward_columns
+from rljax.errors import InputError
+from rljax.files import atomic_write
+from rljax.programs.answer_settings import PairSettings, with_changes
+from rljax.programs.evaluation import open_sampler
+from rljax.programs.trained_policy import OpenPolicy, find_run
+from rljax.rewards.protocol import judge
+from rljax.rollout import RolloutWorker
+from rljax.rollout.groups import right_and_known
+from rljax.settings.checks import check_new_file
+from rljax.training.parts.problems import training_problems
+
+DEFAULTS = PairSettings()
+
+
+class Labelled(NamedTuple):
+    """Counts of what was sampled and written."""
+
+    pairs: int
+    """Number of pairs."""
+    right: float
+    """Share of right responses, among those whose correctness is known."""
+    demonstrated: int
+    """Number of prompts without a right response whose demonstration is used instead."""
+    without: int
+    """Number of prompts without a pair: all responses are right, or none is right and there is no right demonstration."""
+
+
+def label_responses(target: str | Path, out: str | Path, settings: PairSettings = DEFAULTS, **changes: Any) -> Labelled:
+    """Sample responses of a policy, have them judged, and write preference pairs for `rljax reward-model` and `rljax preference`.
+
+    Each distinct wrong response is rejected in one pair. Right responses to the prompt are chosen in turn; if there is none, the
+    demonstration of the problem is chosen, provided that it is right.
+
+    Args:
+        target: folder of a run or of its checkpoint, model folder or hub id.
+        out: JSONL file to write; it must not exist yet, but its folder must.
+        settings: which problems, and how many responses.
+        **changes: fields of `settings` by name.
+
+    Raises:
+        InputError: a part cannot be opened or nothing is judged, a number is out of range, the file exists or its folder does
+            not, or there is no pair.
+    """
+    settings, out = with_changes(settings, changes), Path(out)
+    check_new_file(out)
+    run, _ = find_run(target, settings.checkpoint)
+    problems = training_problems(run, target) if settings.dataset is None else None
+    opened, worker = open_sampler(target, settings, temperature=settings.temperature, problems=problems)
+    rows, counts = _label(opened, worker, settings)
+    if not rows:
+        known = "all are right" if counts.right == 1 else f"{counts.right:.0%} are right"
+        raise InputError(
+            f"no prompt has both a right and a wrong response ({known}); sample more --samples, or give other problems or another "
+            "--reward."
+        )
+    atomic_write(out, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
+    return counts
+
+
+def _label(opened: OpenPolicy, worker: RolloutWorker, settings: PairSettings) -> tuple[list[dict[str, Any]], Labelled]:
+    """Make the rows of the pairs, and the counts."""
+    problems, seed = worker.prompts.problems, settings.seed
+    chosen = np.random.default_rng(seed).permutation(len(problems))[: settings.prompts].tolist()
+    groups = worker.generate(opened.params, chosen, settings.samples, jax.random.key(seed))
+    right, known = right_and_known(groups.rollout)
+    rows: list[dict[str, Any]] = []
+    demonstrated = without = 0
+    for place, problem in enumerate(problems[index] for index in chosen):
+        texts = [worker.text(*row) for row in zip(groups.tokens[place], groups.attention[place], strict=True)]
+        good = [text for text, picks in zip(texts, right[place] & known[place], strict=True) if picks]
+        bad = [text for text, picks in zip(texts, ~right[place] & known[place], strict=True) if picks]
+        worked = problem.demonstration
+        if bad and not good and worked and is_right(worker, problem, worked):
+            good, demonstrated = [worked], demonstrated + 1
+        pairs = pairs_of(good, bad)
+        without += not pairs
+        rows += [row_of(problem, *pair) for pair in pairs]
+    share = float(right.sum() / known.sum()) if known.any() else 0.0
+    return rows, Labelled(len(rows), share, demonstrated, without)
+
+
+def is_right(worker: RolloutWorker, problem: Problem, response: str) -> bool:
+    """True if the worker's reward judges a response as right."""
+    scores = judge(worker.judge.reward, [problem.prompt], [response], reward_columns([problem]))
+    return bool(scores.valid[0] and (scores.total if scores.correct is None else scores.correct)[0] > 0)
+
+
+def pairs_of(right: Sequence[str], wrong: Sequence[str]) -> list[tuple[str, str]]:
+    """Pair each wrong response with a right one; duplicates count once, and empty responses are ignored.
+
+    Example:
+        >>> pairs_of(["a", "b", "a"], ["x", "y", "", "x", "z"])
+        [('a', 'x'), ('b', 'y'), ('a', 'z')]
+        >>> pairs_of([], ["x"])
+        []
+    """
+    chosen, rejected = (list(dict.fromkeys(filter(None, texts))) for texts in (right, wrong))
+    return [(chosen[place % len(chosen)], text) for place, text in enumerate(rejected)] if chosen else []
+
+
+def row_of(problem: Problem, chosen: str, rejected: str) -> dict[str, Any]:
+    """Make a pair in TRL's format: texts, or messages if the prompt is a chat.
+
+    Example:
+        >>> row_of(Problem("1+1=", "2"), "2", "3")
+        {'prompt': '1+1=', 'chosen': '2', 'rejected': '3'}
+    """
+    if problem.messages is None:
+        return {"prompt": problem.prompt, "chosen": chosen, "rejected": rejected}
+    replies = [[{"role": "assistant", "content": text}] for text in (chosen, rejected)]
+    pair = {"prompt": [dict(message) for message in problem.messages], "chosen": replies[0], "rejected": replies[1]}
+    return pair | chat_columns(problem.columns)

@@ -1,0 +1,535 @@
+"""Common parts of all training on preference pairs: data, order, schedule, the loop with its evaluations, and the folder."""
+
+import hashlib
+import math
+import secrets
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+from jaxtyping import PyTree
+
+from rljax.data.fault import describe
+from rljax.data.history import no_history
+from rljax.data.preferences import Preference, read_preferences, split_pairs
+from rljax.data.prompts import PromptStream
+from rljax.data.tokenizer import Tokenizer, load_tokenizer
+from rljax.errors import InputError
+from rljax.evaluation.statistics import wilson_interval
+from rljax.models import Params
+from rljax.parallel import check_rows, like_placed, put_rows
+from rljax.preference.config import PairConfig
+from rljax.preference.metrics import PairUpdateMetrics
+from rljax.preference.note import NOTES, folder_tokenizer
+from rljax.preference.pair_update import EncodedPairs, PairState, encode_pairs
+from rljax.settings.shared_groups import NetworkConfig
+from rljax.tracking.compiling import watch_compilation
+from rljax.tracking.display import Display, ScreenStream, make_display
+from rljax.tracking.display_text import IN_ORDER
+from rljax.tracking.rows import Row, read_metrics
+from rljax.tracking.run_folder import RunFolder, default_run_path
+from rljax.tracking.trackers import JsonlTracker, Trackers
+from rljax.training.checkpoints.checkpoint import LAST, Checkpoint
+from rljax.training.checkpoints.manifest import Retention, fault_of
+from rljax.training.config import MICROBATCH_TOKENS, ModelConfig
+from rljax.training.guard import is_sound, skip_count, where_sound
+from rljax.training.metrics import present
+from rljax.training.objective.optimizer import adamw, cosine_schedule
+from rljax.training.phase import (
+    Harness,
+    Phase,
+    Step,
+    StepOutcome,
+    hold,
+    open_harness,
+    reopen,
+    run_phase,
+)
+from rljax.training.state import RL, TrainState, create
+
+METRICS = "metrics.jsonl"
+SETTINGS, CHECKPOINTS = "settings.json", "checkpoints"
+FINGERPRINTS = "fingerprints"
+"""Entry of settings.json with the hashes of the training's inputs."""
+FREE = ("quiet", "eval_every", "checkpoint_every", "microbatch_pairs", "remat", "replicas", "fsdp", "tensor")
+"""Settings that may change when training is resumed."""
+Settings = TypeVar("Settings", bound=PairConfig)
+
+Split = tuple[Sequence[Preference], Sequence[Preference]]
+"""Pairs to train on, and held-out ones."""
+
+
+class PairData(NamedTuple):
+    """Pairs within the token limit, as tokens."""
+
+    train: EncodedPairs
+    """Pairs to train on."""
+    heldout: EncodedPairs
+    """Pairs to evaluate on."""
+    warnings: list[str]
+    """Descriptions of the data that was dropped."""
+
+
+Update = Callable[[TrainState], tuple[TrainState, dict[str, float]]]
+"""State -> the next state and the metrics of the update; the arrays of the old state are donated."""
+
+
+class PairTraining(NamedTuple):
+    """One kind of training on pairs, as functions."""
+
+    phase: str
+    """Name of the phase in metrics.jsonl."""
+    command: str
+    """Training command, as typed after `rljax`."""
+    call: str | None
+    """Python call that continues interrupted training, if the pairs were passed in Python; the folder is filled in."""
+    header: list[str]
+    """Description of the training, for the display."""
+    warnings: list[str]
+    """Descriptions of the data that was dropped."""
+    fingerprints: dict[str, str]
+    """Name of an input of the training -> its hash; resumed training must read the same inputs."""
+    steps: int
+    """Number of updates."""
+    heldout_pairs: int
+    """Number of held-out pairs."""
+    make_update: Callable[[TrainState], Update]
+    """Builds the update from the state at which training begins or continues."""
+    judge: Callable[[Params], dict[str, float]]
+    """Parameters -> metrics of the held-out pairs, including accuracy and loss."""
+    save: Callable[[Params, Path], None]
+    """(parameters, folder) -> None; writes the model."""
+    outcome: Callable[[dict[str, float], dict[str, float], Path], list[str]]
+    """(metrics before, metrics after, folder) -> the last lines of the display."""
+    commands: Callable[[str], list[str]]
+    """Folder, quoted for a shell -> commands that use the model."""
+
+
+class PairOutcome(NamedTuple):
+    """The outcome of training on pairs."""
+
+    folder: Path
+    """Folder of the model."""
+    before: dict[str, float]
+    """Metrics of the held-out pairs before training."""
+    after: dict[str, float]
+    """The same metrics after training."""
+    params: Params
+    """Parameters of the model."""
+
+
+def make_pairs(config: PairConfig) -> tuple[list[Preference], list[Preference], list[str]]:
+    """Read the pairs to train on and the held-out ones, which share no prompt, and describe the rows that were dropped."""
+    options = {
+        "prompt_column": config.prompt_column,
+        "chosen_column": config.chosen_column,
+        "rejected_column": config.rejected_column,
+        "on_error": config.on_error,
+    }
+    if config.dataset is None:
+        raise InputError("name the pairs to train on: a file, a folder or a hub id; or --resume FOLDER.")
+    loaded = read_preferences(config.dataset, **options)
+    warnings = [describe(loaded.faults)] if loaded.faults else []
+    if config.heldout_dataset is None:
+        return *split_pairs(loaded.preferences, config.heldout_pairs, seed=config.seed), warnings
+    separate = read_preferences(config.heldout_dataset, split="test", **options)
+    heldout = separate.preferences[: config.heldout_pairs]
+    heldout_prompts = {pair.prompt for pair in heldout if pair.prompt}
+    train = [pair for pair in loaded.preferences if pair.prompt not in heldout_prompts]
+    if not train:
+        raise InputError(
+            f"Every prompt of {config.dataset!r} is also in {config.heldout_dataset!r}; nothing is left to train on."
+        )
+    return train, heldout, warnings + ([describe(separate.faults)] if separate.faults else [])
+
+
+def encode_split(
+    config: PairConfig, tokenizer: Tokenizer, *, chat: bool, pairs: Split, warnings: Sequence[str]
+) -> PairData:
+    """Encode pairs as tokens, and describe how many are too long.
+
+    Raises:
+        InputError: no pair is within the token limit, or the tokenizer cannot encode a text.
+    """
+    train, heldout = (encode_pairs(part, tokenizer, max_tokens=config.max_tokens, chat=chat) for part in pairs)
+    dropped = [
+        f"{part.dropped} {name}pairs have a side of more than {config.max_tokens} tokens."
+        for name, part in (("", train), ("held-out ", heldout))
+        if part.dropped
+    ]
+    return PairData(train, heldout, [*warnings, *dropped])
+
+
+def check_sizes(config: PairConfig, mesh: Mesh) -> None:
+    """Refuse numbers of pairs that cannot be divided among the devices.
+
+    Raises:
+        InputError: names the setting.
+    """
+    check_rows(mesh, batch=config.batch)
+    if config.microbatch_pairs is not None:
+        check_rows(mesh, microbatch_pairs=config.microbatch_pairs)
+
+
+def make_tokenizer(config: PairConfig, folder: Path | None) -> Tokenizer:
+    """Load the tokenizer from the settings, else from the model's folder; bytes without a model."""
+    if config.tokenizer is not None:
+        return load_tokenizer(config.tokenizer)
+    return load_tokenizer("bytes") if folder is None else folder_tokenizer(folder)
+
+
+def model_config(config: PairConfig) -> ModelConfig:
+    """Extract the settings of the model."""
+    shared = {field.name: getattr(config, field.name) for field in fields(NetworkConfig)}
+    return ModelConfig(path=config.model, **shared)
+
+
+def microbatch_of(config: PairConfig, devices: int, length: int) -> int:
+    """Number of pairs whose activations are in memory at once: a divisor of the batch that the devices can share."""
+    if config.microbatch_pairs is not None:
+        return config.microbatch_pairs
+    shared = [n for n in range(devices, config.batch + 1, devices) if config.batch % n == 0]
+    return max((n for n in shared if 2 * n * length <= MICROBATCH_TOKENS), default=min(shared))
+
+
+def steps_of(config: PairConfig, count: int) -> int:
+    """Number of updates for training on `count` pairs."""
+    return -(-count * config.epochs // config.batch) if config.steps is None else config.steps
+
+
+def make_optimizer(config: PairConfig, steps: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """Make the optimizer and its learning-rate schedule."""
+    schedule = cosine_schedule(config.learning_rate, config.learning_rate_warmup, steps)
+    optimizer = adamw(
+        schedule,
+        b1=config.adam_b1,
+        b2=config.adam_b2,
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
+    )
+    return optimizer, schedule
+
+
+def first_state(config: PairConfig, params: Params, steps: int) -> TrainState:
+    """Make the initial training state, not yet placed."""
+    return create(params, make_optimizer(config, steps)[0], config.seed, with_reference=False)
+
+
+def pair_state(state: TrainState) -> PairState:
+    """Extract the part of the state that an update reads and changes."""
+    return PairState(state.params, state.opt_state)
+
+
+def make_update(
+    config: PairConfig,
+    mesh: Mesh,
+    step: Callable[[PairState, PyTree], tuple[PairState, PairUpdateMetrics]],
+    pad_rows: Callable[[list[int]], PyTree],
+    *,
+    pairs: int,
+    steps: int,
+) -> Update:
+    """Build an update on the next batch of pairs.
+
+    Args:
+        config: the settings.
+        mesh: the devices.
+        step: computes one update.
+        pad_rows: indices of a batch's pairs -> inputs of `step`, `[micro-batches, rows, ...]`.
+        pairs: number of pairs.
+        steps: total number of updates.
+    """
+    schedule, step = make_optimizer(config, steps)[1], with_guard(step)
+    order = PromptStream(range(pairs), seed=config.seed)
+
+    def update(state: TrainState) -> tuple[TrainState, dict[str, float]]:
+        start, done = time.monotonic(), int(state.step)
+        part = pad_rows(order.indices(done * config.batch, config.batch))
+        after, measured = step(pair_state(state), put_rows(mesh, part, leading=1))
+        state = state._replace(params=after.params, opt_state=after.opt_state, step=state.step + 1)
+        rate = {"learning_rate": float(np.asarray(schedule(done)))}
+        return state, present(measured) | rate | {"seconds": time.monotonic() - start}
+
+    return update
+
+
+def with_guard(
+    step: Callable[[PairState, PyTree], tuple[PairState, PairUpdateMetrics]],
+) -> Callable[[PairState, PyTree], tuple[PairState, PairUpdateMetrics]]:
+    """Compile an update that keeps the old state if it is not finite or far too large, and counts that as `skipped_updates`."""
+
+    @partial(jax.jit, donate_argnums=0)
+    def guarded_step(state: PairState, part: PyTree) -> tuple[PairState, PairUpdateMetrics]:
+        after, metrics = step(state, part)
+        updates = jax.tree.map(jnp.subtract, after.params, state.params)
+        sound = is_sound(metrics.pairs.loss, metrics.grad_norm, updates, state.params)
+        return where_sound(sound, after, state), metrics._replace(skipped_updates=skip_count(sound))
+
+    return guarded_step
+
+
+@contextmanager
+def open_display(config: PairConfig) -> Generator[Display]:
+    """Make the display for training, which first shows that the model and the pairs are being loaded."""
+    with make_display(config.quiet, ScreenStream(sys.stdout)) as display, watch_compilation(display.compiling):
+        display.measuring(IN_ORDER)
+        display.activity("loading the model and the pairs")
+        yield display
+
+
+def train_on_pairs(
+    config: PairConfig, training: PairTraining, owned: list[TrainState], display: Display, existing: "PairFolder | None"
+) -> PairOutcome:
+    """Train, evaluate and write the model, in its own folder.
+
+    Args:
+        config: the settings.
+        training: the kind of training.
+        owned: list with the initial state, which is popped so that nothing else keeps its arrays alive.
+        display: shows progress.
+        existing: folder of the training to continue; None: begin a new one.
+
+    Raises:
+        InputError: the folder already contains a model or a run, or cannot be created; or too many updates in a row were skipped,
+            in which case the folder contains the model before them.
+        Interrupted: a signal stopped the training; it is saved up to its last update.
+    """
+    with ExitStack() as stack:
+        folder = make_folder(config, training.fingerprints) if existing is None else existing
+        hold(folder, stack)
+        checkpoint, losses = Checkpoint(owned.pop(), no_history(1)), []
+        if existing is not None:
+            like = like_placed(checkpoint.state)
+            del checkpoint
+            checkpoint, losses = reopen(folder, lambda phase: like)
+        checkpoints = [checkpoint]
+        del checkpoint
+        run = open_harness(
+            stack,
+            folder,
+            display,
+            lambda disk: Trackers([JsonlTracker(folder)], disk.attempt),
+            keep={LAST: Retention()},
+            resume=resume_command(training, folder),
+        )
+        run.display.header([*training.header, f"Folder: {folder.path}"])
+        for warning in (*training.warnings, *losses):
+            run.display.warning(warning)
+        run_phase(run, checkpoints, pair_phase(config, training, run))
+        params = checkpoints.pop().state.params
+        return finish(training, run, params)
+
+
+def resume_command(training: PairTraining, folder: RunFolder) -> str:
+    """Return the command or Python call that continues interrupted training."""
+    if training.call is not None:
+        return training.call.format(repr(str(folder.path)))
+    return f"rljax {training.command} --resume {shlex.quote(str(folder.path))}"
+
+
+def pair_phase(config: PairConfig, training: PairTraining, run: Harness) -> Phase:
+    """Make the phase of training on pairs, including its evaluations."""
+
+    def evaluate_at(checkpoint: Checkpoint, step: int) -> Checkpoint:
+        run.display.activity("judging held-out pairs", compiles=True)
+        metrics, count = training.judge(checkpoint.state.params), training.heldout_pairs
+        low, high = wilson_interval(round(metrics["accuracy"] * count), count)
+        run.record("eval", step, metrics)
+        detail = f" of {count} (95 % interval {low:.1%} to {high:.1%}), loss {metrics['loss']:.4f}"
+        run.display.evaluated(step, metrics, detail=detail)
+        return checkpoint
+
+    def enter(checkpoint: Checkpoint) -> Checkpoint:
+        if int(checkpoint.state.phase) == RL:
+            return checkpoint
+        return checkpoint._replace(state=checkpoint.state._replace(phase=jnp.int32(RL)))
+
+    def make_step(checkpoint: Checkpoint) -> Step:
+        update = training.make_update(checkpoint.state)
+
+        def step(checkpoint: Checkpoint) -> StepOutcome:
+            run.display.activity("learning", compiles=True)
+            state, metrics = update(checkpoint.state)
+            return StepOutcome(checkpoint._replace(state=state), metrics, metrics["skipped_updates"])
+
+        return step
+
+    def evaluate(outcome: StepOutcome) -> tuple[Checkpoint, bool]:
+        done = int(outcome.checkpoint.state.step)
+        if done == training.steps or (config.eval_every and done % config.eval_every == 0):
+            evaluate_at(outcome.checkpoint, done)
+        return outcome.checkpoint, False
+
+    def give_up(skipped: int, outcome: StepOutcome) -> str:
+        training.save(outcome.checkpoint.state.params, run.folder.path)
+        remove_checkpoints(run.folder)
+        return unsound_pairs_text(skipped, run.folder.path)
+
+    return Phase(
+        name=training.phase,
+        steps=training.steps,
+        done=lambda state: int(state.step),
+        make_step=make_step,
+        give_up=give_up,
+        is_due=lambda done: done == training.steps or done % config.checkpoint_every == 0,
+        enter=enter,
+        evaluate_start=lambda checkpoint: evaluate_at(checkpoint, 0),
+        evaluate=evaluate,
+    )
+
+
+def finish(training: PairTraining, run: Harness, params: Params) -> PairOutcome:
+    """Write the model, show the outcome, and remove the checkpoints, which are only needed during training."""
+    folder = run.folder.path
+    run.saver.wait()
+    rows = [row for row in read_metrics(run.folder.metrics) if row["phase"] == "eval"]
+    before, after = (_metrics_of(rows[place]) for place in (0, -1))
+    run.disk.attempt_together("the model", lambda: training.save(params, folder))
+    remove_checkpoints(run.folder)
+    run.display.finish(training.outcome(before, after, folder))
+    run.display.commands("What to type next:", training.commands(shlex.quote(str(folder))))
+    return PairOutcome(folder, before, after, params)
+
+
+def _metrics_of(row: Row) -> dict[str, float]:
+    return {name: math.nan if value is None else value for name, value in row.items() if name not in ("phase", "step")}
+
+
+def unsound_pairs_text(count: int, folder: Path) -> str:
+    """Explain why training on pairs stopped after too many skipped updates, and what to do."""
+    return (
+        f"Loss or gradient was not finite, or the update far too large, in {count} updates in a row, so nothing was learned from "
+        f"them. The model before them is in {folder}: start again from it or the initial model with a lower --learning-rate."
+    )
+
+
+def sizes_line(config: PairConfig, data: PairData, *, steps: int, microbatch: int, devices: int) -> str:
+    """Describe the amount of data and of training."""
+    return (
+        f"{len(data.train.margin):,} training pairs, {len(data.heldout.margin):,} held out; {steps} updates of "
+        f"{config.batch} pairs, {microbatch} at a time on {devices} device{'s' * (devices > 1)}"
+    )
+
+
+class PairFolder(RunFolder):
+    """The folder of training on pairs, which becomes the model's folder: the settings are in settings.json."""
+
+    @property
+    def config_file(self) -> Path:
+        """`settings.json`; `config.json` is the model's."""
+        return self.path / SETTINGS
+
+    @property
+    def was_begun_in_vain(self) -> bool:
+        """True if the training was killed before its first save.
+
+        Raises:
+            InputError: another process trains in the folder, and may not have saved anything yet.
+        """
+        if self.is_held:
+            raise InputError(f"another process is training in {self.path}; wait until it ends, or stop it.")
+        is_ended = (self.path / "config.json").exists()
+        return not (is_ended or self.has_saved or fault_of(self.checkpoints / LAST / "0") is None)
+
+
+def remove_checkpoints(folder: RunFolder) -> None:
+    """Remove the checkpoints of a training that has ended, all at once: a process that is killed leaves none half removed."""
+    part = folder.path / f".unfinished-{secrets.token_hex(4)}"
+    folder.checkpoints.rename(part)
+    shutil.rmtree(part)
+
+
+def make_folder(config: PairConfig, fingerprints: Mapping[str, str]) -> PairFolder:
+    """Create the folder of the model, and write the settings into it.
+
+    Raises:
+        InputError: the folder already contains a model or a run, or cannot be created.
+    """
+    path = default_run_path(config.name, datetime.now()) if config.output is None else Path(config.output).expanduser()
+    if (path / SETTINGS).is_file() and (earlier := PairFolder.open(path)).was_begun_in_vain:
+        earlier.discard(rows=True)
+    existing = [name for name in ("config.json", METRICS, SETTINGS, CHECKPOINTS, *NOTES) if (path / name).exists()]
+    if existing:
+        raise InputError(f"{str(path)!r} already holds {', '.join(existing)}; choose another folder with --output.")
+    settings = config.to_json() | {FINGERPRINTS: dict(fingerprints)}
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        PairFolder(path.absolute(), {}).write_config(settings)
+    except OSError as error:
+        raise InputError(f"The folder {str(path)!r} cannot be made ({error}); choose another with --output.") from error
+    return PairFolder(path.absolute(), settings)
+
+
+def settings_to_run(
+    kind: type[Settings], config: Settings | None, resume: str | Path | None
+) -> tuple[Settings, PairFolder | None]:
+    """Return the settings, and the folder of the training to continue, or None for a new one.
+
+    Args:
+        kind: class of the settings.
+        config: the settings. With `resume`, settings that differ from their defaults must equal the saved ones, except those in
+            `FREE`.
+        resume: folder of an interrupted training; one that was killed before its first save begins again.
+
+    Raises:
+        InputError: neither is passed, the folder contains no training in progress, or a setting must not change.
+    """
+    if resume is None:
+        if config is None:
+            raise InputError("a training on pairs needs settings, or resume=FOLDER; pass at least one of them.")
+        return config, None
+    path = Path(resume).expanduser()
+    if not (path / SETTINGS).is_file():
+        raise InputError(f"{str(path)!r} contains no training on pairs (there is no {SETTINGS} in it); omit --resume.")
+    folder = PairFolder.open(path)
+    begins = folder.was_begun_in_vain
+    if not (begins or folder.checkpoints.is_dir()):
+        raise InputError(f"The training in {str(path)!r} has no checkpoint: it has ended, or an older rljax made it.")
+    names = [field.name for field in fields(kind)]
+    saved, passed = dict(folder.config), kind() if config is None else config
+    saved.pop(FINGERPRINTS, None)
+    if unknown := sorted(set(saved) - set(names)):
+        raise InputError(
+            f"{folder.config_file} has the setting {unknown[0]}, which no {kind.__name__} has; restore the file."
+        )
+    settings, default = kind(**saved), kind()
+    changed = [name for name in names if getattr(passed, name) not in (getattr(default, name), getattr(settings, name))]
+    if fixed := [name for name in changed if name not in FREE]:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)
+        raise InputError(f"A resumed training cannot change {flags}; leave it out. {', '.join(FREE)} may change.")
+    settings = replace(settings, **{name: getattr(passed, name) for name in changed})
+    return (replace(settings, output=str(folder.path)), None) if begins else (settings, folder)
+
+
+def check_fingerprints(folder: PairFolder, fingerprints: Mapping[str, str]) -> None:
+    """Refuse to continue training with different inputs.
+
+    Raises:
+        InputError: the message names what has changed.
+    """
+    saved = folder.config.get(FINGERPRINTS, {})
+    changed = [name for name, value in fingerprints.items() if saved.get(name) != value]
+    if changed:
+        raise InputError(
+            f"{' and '.join(changed).capitalize()} of the training in {str(folder.path)!r} have changed since it began, so it "
+            "cannot continue: restore them, or start a new training."
+        )
+
+
+def fingerprint_of(data: PairData) -> str:
+    """Compute a hash of the pairs as tokens, in their order."""
+    parts = [[part.chosen, part.rejected, part.margin.tolist(), part.prompt_lengths] for part in (data.train, data.heldout)]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -1,0 +1,174 @@
+"""Memory and work of a run on each device, from shapes alone: no weight is read, and nothing is computed.
+
+The programs are compiled ahead of time for devices that need not exist; see `rljax.programs.compiled_updates`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from rljax.errors import InputError
+from rljax.models import TransformerConfig, count_parameters, transformer_policy
+from rljax.models.huggingface import locate, read_config
+from rljax.parallel import make_mesh
+from rljax.programs.compiled_sampling import bytes_sent_sampling, bytes_sent_scoring
+from rljax.programs.compiled_updates import Measured, extrapolate, mask_bytes, measure_updates, shape_setup
+from rljax.programs.roofline import Held, Work, cache_bytes, most_cache_bytes, step_work
+from rljax.training.config import TrainConfig
+from rljax.training.memory_plan import (
+    bytes_on_a_device,
+    parameter_shapes,
+    planned_algorithm,
+    sampled_bytes,
+    state_shapes,
+)
+from rljax.training.parts.policy import make_shape
+from rljax.training.parts.tokenizer import make_tokenizer
+
+
+class Plan(NamedTuple):
+    """Bytes per device, and the work of each phase of a step."""
+
+    parameters: int
+    """The policy, and the frozen model under an adapter."""
+    optimizer: int
+    """Moments of the policy's optimizer."""
+    reference: int
+    """The reference policy, if the state contains one."""
+    critic: int
+    """The critic and the moments of its optimizer."""
+    sampler: int
+    """Weights that the engine reads, and a merged copy of an adapter's model, while responses are sampled."""
+    cache: int
+    """Keys and values of the rows decoded at once, of prompts that wait for rows, and of the copies in a long decode."""
+    temporaries: int
+    """Temporaries of a policy update: activations, gradients, logits."""
+    critic_temporaries: int
+    """Temporaries of a critic update."""
+    phases: Mapping[str, Work]
+    """Work of each phase of an RL step in which every response has full length: sample, score, update, critic."""
+    options: int = 0
+    """Arrays of optional parts: a Fisher anchor, older parameters for a delayed sampler."""
+    rows: int = 0
+    """Number of rows decoded at once, on all devices together."""
+    mask: int = 0
+    """The mask of cuDNN's attention and its gradient, in a policy or critic update."""
+    host: int = 0
+    """On CPUs, whose arrays are in the memory of the process: its modules and compiled programs."""
+
+    @property
+    def state(self) -> int:
+        """Bytes that are always in memory."""
+        return self.parameters + self.optimizer + self.reference + self.critic + self.options
+
+    @property
+    def peak(self) -> int:
+        """Largest total: the state plus either the temporaries of an update or everything that sampling needs."""
+        updates = max(self.temporaries, self.critic_temporaries) + self.mask
+        return self.host + self.state + max(updates, self.sampler + self.cache)
+
+
+PROCESS_BYTES, LAYER_BYTES = 650_000_000, 19_000_000
+"""Resident bytes of a process with its modules and programs, and of the programs for each layer of the model."""
+
+
+def make_plan(
+    config: TrainConfig,
+    shape: TransformerConfig,
+    mesh: Mesh,
+    prompt_length: int,
+    *,
+    room: int | None = None,
+    on_cpu: bool = False,
+) -> Plan:
+    """Determine what a run needs.
+
+    Args:
+        config: settings of the run.
+        shape: shape of its model.
+        mesh: the devices, which may be simulated.
+        prompt_length: number of tokens in the longest prompt.
+        room: bytes per device that the run may use, which determine the rows of the cache; None if unknown.
+        on_cpu: whether the devices are CPUs, which share the memory of the process.
+
+    Raises:
+        InputError: the settings cannot work on this mesh, or cannot be planned.
+    """
+    algorithm, config = planned_algorithm(config)
+    policy = transformer_policy(shape, eos=0, mesh=mesh)
+    options = shape_setup(config, algorithm, mesh, policy).options
+    state, base = state_shapes(config, algorithm, policy, mesh, options=options)
+    params = parameter_shapes(policy, mesh)
+    itemsize = jnp.dtype(shape.compute_dtype).itemsize
+    weights = count_parameters(params) * itemsize // mesh.shape["tensor"]
+    sizes = {
+        name: bytes_on_a_device(getattr(state, name)) for name in ("params", "opt_state", "reference", "critic", "options")
+    }
+    held = sum(sizes.values()) + (0 if base is None else bytes_on_a_device(base.params))
+    host = (PROCESS_BYTES + LAYER_BYTES * shape.layers) // mesh.size if on_cpu else 0
+    left = None if room is None else room - held - host
+    sampled = sampled_bytes(config, policy, mesh, prompt_length, left=left, platform="cpu" if on_cpu else "accelerator")
+    # A layer with a window needs no more memory than others, so layers of both kinds are measured the same way.
+    alike = replace(shape, window=None, full_layers=()) if shape.full_layers else shape
+    found = extrapolate(
+        lambda layers: measure(config, replace(alike, layers=layers), mesh, prompt_length, sampled.rows), shape.layers
+    )
+    cache = cache_bytes(config, shape, mesh, prompt_length, sampled.rows)
+    read = Held(weights, sizes["params"] + sizes["opt_state"], sizes["critic"], cache, sampled.rows)
+    phases = step_work(config, shape, algorithm, mesh, prompt_length, read)
+    messages = {
+        "sample": found.sample_sent,
+        "score": found.score_sent,
+        "update": found.sent,
+        "critic": found.critic_sent,
+    }
+    return Plan(
+        parameters=sizes["params"] + (0 if base is None else bytes_on_a_device(base.params)),
+        optimizer=sizes["opt_state"],
+        reference=sizes["reference"],
+        critic=sizes["critic"],
+        sampler=sampled.weights,
+        cache=most_cache_bytes(config, shape, mesh, prompt_length, sampled.rows),
+        temporaries=found.temporaries,
+        critic_temporaries=found.critic_temporaries,
+        phases={name: work._replace(sent=float(messages[name])) for name, work in phases.items()},
+        options=sizes["options"],
+        rows=sampled.rows,
+        mask=mask_bytes(config, mesh, prompt_length),
+        host=host,
+    )
+
+
+def measure(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, rows: int) -> Measured:
+    """Compile the programs of a step for a model of this shape, with `rows` decoded at once, and read what they need."""
+    return measure_updates(config, shape, mesh, prompt_length)._replace(
+        sample_sent=bytes_sent_sampling(config, shape, mesh, prompt_length, rows),
+        score_sent=bytes_sent_scoring(config, shape, mesh, prompt_length),
+    )
+
+
+def plan_of(config: TrainConfig, count: int, prompt_length: int, *, room: int | None = None, on_cpu: bool = False) -> Plan:
+    """Determine what a run needs on `count` devices with `room` bytes each; only config.json of its model is read.
+
+    Raises:
+        InputError: this process has fewer devices, the model cannot be found, or the settings cannot work on this mesh.
+    """
+    model, devices = config.model, jax.devices()
+    if len(devices) < count:
+        raise InputError(
+            f"this process has {len(devices)} devices and the plan is for {count}; plan in a separate process, where "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={count} is set before the first computation."
+        )
+    axes = config.devices
+    mesh = make_mesh(axes.replicas, axes.fsdp, axes.tensor, devices=devices[:count])
+    if model.path is None:
+        shape = make_shape(model, make_tokenizer(config).vocab_size)
+    else:
+        shape = read_config(locate(model.path, ["config.json"]), compute_dtype=model.dtype, remat=model.remat)
+    # The simulated devices are CPUs, which have no fused kernel.
+    attention = "dense" if model.attention == "dense" else "blockwise"
+    return make_plan(config, replace(shape, attention=attention), mesh, prompt_length, room=room, on_cpu=on_cpu)

@@ -1,0 +1,312 @@
+"""Direct training of a language model on preference pairs: DPO and its relatives."""
+
+import inspect
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from rljax.data.tokenizer import Tokenizer
+from rljax.errors import InputError
+from rljax.models import Params, Policy, count_parameters
+from rljax.models.huggingface import load_tensor, locate
+from rljax.models.value_model import HEAD
+from rljax.parallel import make_mesh, policy_shardings, put, row_shards
+from rljax.parallel.memory import check_fits, device_bytes
+from rljax.preference.config import PreferenceConfig
+from rljax.preference.direct_losses import BY_NAME, DirectLoss, check_loss
+from rljax.preference.direct_update import (
+    DirectBatch,
+    DirectPairs,
+    Logps,
+    direct_pairs,
+    in_micro_batches,
+    judge_direct,
+    make_direct_step,
+    make_logps,
+    mismatched_pairs,
+)
+from rljax.preference.note import MODEL_NOTE, check_named, save_tokenizer
+from rljax.preference.pair_update import EncodedPairs
+from rljax.programs.pair_training import (
+    PairData,
+    PairTraining,
+    Split,
+    Update,
+    check_fingerprints,
+    check_sizes,
+    encode_split,
+    fingerprint_of,
+    first_state,
+    make_optimizer,
+    make_pairs,
+    make_tokenizer,
+    make_update,
+    microbatch_of,
+    model_config,
+    open_display,
+    pair_state,
+    settings_to_run,
+    sizes_line,
+    steps_of,
+    train_on_pairs,
+)
+from rljax.records import required
+from rljax.text import nearest_first
+from rljax.training.checkpoints.checkpoint import content_hash
+from rljax.training.parts.model_folder import Companions, save_model
+from rljax.training.parts.policy import make_policy
+from rljax.training.parts.tokenizer import all_ends
+from rljax.training.state import TrainState
+from rljax.training.worker import check_vocabulary
+
+
+class Part(NamedTuple):
+    """The training pairs or the held-out pairs, with log-probabilities under the reference if the loss reads them."""
+
+    pairs: DirectPairs
+    """The pairs."""
+    mismatched: DirectPairs | None
+    """The same prompts with responses to other prompts, for losses with a reference point."""
+
+
+class PreferenceSetup(NamedTuple):
+    """Everything that training uses; nothing here changes during training."""
+
+    config: PreferenceConfig
+    """The settings."""
+    mesh: Mesh
+    """The devices."""
+    loss: DirectLoss
+    """The loss with its hyper-parameters."""
+    policy: Policy
+    """The language model."""
+    tokenizer: Tokenizer
+    """Tokenizer of prompts and responses."""
+    data: PairData
+    """The pairs as tokens."""
+    train: Part
+    """Pairs to train on."""
+    heldout: Part
+    """Pairs to evaluate on."""
+    logps: Logps
+    """Log-probabilities of responses without gradient."""
+    microbatch: int
+    """Number of pairs whose activations are in memory at once."""
+    steps: int
+    """Number of optimizer updates."""
+    fingerprints: dict[str, str]
+    """Name of an input of the training -> its hash."""
+
+
+class PreferenceResult(NamedTuple):
+    """The outcome of training on preference pairs."""
+
+    folder: Path
+    """Folder of the model."""
+    before: dict[str, float]
+    """Means over the held-out pairs before training: loss, accuracy, margin, chosen_logp, rejected_logp."""
+    after: dict[str, float]
+    """The same means after training."""
+    params: Params
+    """Parameters of the model."""
+
+
+def make_loss(config: PreferenceConfig) -> DirectLoss:
+    """Look up a loss and set its hyper-parameters.
+
+    Raises:
+        InputError: an unknown name or option, or a value that the loss refuses.
+    """
+    name, options = config.loss, config.loss_options
+    if name not in BY_NAME:
+        advice = f"choose one of {', '.join(BY_NAME)}."
+        raise InputError(f"The loss {name!r} is unknown{nearest_first(name, BY_NAME, advice)}")
+    known = sorted(inspect.signature(BY_NAME[name]).parameters)
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        advice = nearest_first(unknown[0], known, f"it has {', '.join(known)}.")
+        raise InputError(f"{name} has no option {', '.join(map(repr, unknown))}{advice}")
+    loss = BY_NAME[name](**options)
+    try:
+        check_loss(loss)
+    except ValueError as error:
+        raise InputError(f"The options {options} do not fit {name}: {error}.") from error
+    return loss
+
+
+def make_language_model(config: PreferenceConfig, mesh: Mesh) -> tuple[Policy, Tokenizer]:
+    """Make the policy of a folder or hub id, or of a small transformer, with its tokenizer.
+
+    Raises:
+        InputError: the folder is a reward model, the tokenizer does not fit the model, or there is too little memory.
+    """
+    folder = None if config.model is None else locate(config.model)
+    if folder is not None and load_tensor(folder, HEAD) is not None:
+        raise InputError(f"The model in {str(folder)!r} is a reward model or a critic; give a language model.")
+    tokenizer = make_tokenizer(config, folder)
+    check_named(tokenizer)
+    policy = make_policy(model_config(config), tokenizer, mesh)
+    check_fits(count_parameters(required(policy.shapes, "policy.shapes")()), device_bytes(mesh))
+    check_vocabulary(policy, tokenizer)
+    return policy, tokenizer
+
+
+def make_preference_setup(config: PreferenceConfig, preferences: Split | None = None) -> tuple[PreferenceSetup, TrainState]:
+    """Build everything that training uses, and its initial state on the mesh. The reference is the model of that state.
+
+    Args:
+        config: the settings.
+        preferences: pairs to train on and held-out ones, instead of `config.dataset`.
+
+    Raises:
+        InputError: settings or data are invalid; the message explains what to change.
+    """
+    loss = make_loss(config)
+    mesh = make_mesh(config.replicas, config.fsdp, config.tensor)
+    check_sizes(config, mesh)
+    train, heldout, warnings = make_pairs(config) if preferences is None else (*preferences, [])
+    policy, tokenizer = make_language_model(config, mesh)
+    data = encode_split(config, tokenizer, chat=config.chat, pairs=(train, heldout), warnings=warnings)
+    train_pairs, heldout_pairs = (direct_pairs(part, tokenizer.pad_token_id) for part in (data.train, data.heldout))
+    microbatch = microbatch_of(config, row_shards(mesh), max(map(_row_length, (train_pairs, heldout_pairs))))
+    params = policy.init(jax.random.key(config.seed))
+    steps = steps_of(config, len(data.train.margin))
+    state = first_state(config, params, steps)
+    state = put(state, policy_shardings(mesh, state, params, policy.partition))
+    fingerprints = {"the pairs": fingerprint_of(data)}
+    if loss.reference and config.model is not None:
+        fingerprints["the weights of the first model"] = content_hash(state.params)
+    logps = make_logps(policy, mesh, microbatch)
+
+    def referenced(pairs: DirectPairs) -> DirectPairs:
+        return pairs._replace(ref_logp=logps(state.params, pairs)) if loss.reference else pairs
+
+    def part(encoded: EncodedPairs, pairs: DirectPairs) -> Part:
+        if not loss.reference_point:
+            return Part(referenced(pairs), None)
+        return Part(referenced(pairs), referenced(mismatched_pairs(encoded, data.train, tokenizer.pad_token_id)))
+
+    parts = part(data.train, train_pairs), part(data.heldout, heldout_pairs)
+    if data.train.margin.any():
+        warning = f"The pairs have margins, which {config.loss} does not read."
+        data = data._replace(warnings=[*data.warnings, warning])
+    setup = PreferenceSetup(
+        config=config,
+        mesh=mesh,
+        loss=loss,
+        policy=policy,
+        tokenizer=tokenizer,
+        data=data,
+        train=parts[0],
+        heldout=parts[1],
+        logps=logps,
+        microbatch=microbatch,
+        steps=steps,
+        fingerprints=fingerprints,
+    )
+    return setup, state
+
+
+def _row_length(pairs: DirectPairs) -> int:
+    """Number of slots in a row for the model."""
+    return pairs.sequences.prompt_tokens.shape[-1] + pairs.sequences.tokens.shape[-1]
+
+
+def update_of(setup: PreferenceSetup, state: TrainState) -> Update:
+    """Build the update on the next batch of pairs; `state` is an example."""
+    optimizer, pair = make_optimizer(setup.config, setup.steps)[0], pair_state(state)
+    places = policy_shardings(setup.mesh, pair, pair.params, setup.policy.partition)
+    step = make_direct_step(setup.policy, setup.loss, optimizer, places, setup.mesh)
+    pairs, mismatched = setup.train
+
+    def pad_rows(rows: list[int]) -> DirectBatch:
+        other = None if mismatched is None else in_micro_batches(mismatched.take(rows), setup.microbatch)
+        return DirectBatch(in_micro_batches(pairs.take(rows), setup.microbatch), other)
+
+    count = len(setup.data.train.margin)
+    return make_update(setup.config, setup.mesh, step, pad_rows, pairs=count, steps=setup.steps)
+
+
+def train_preference(
+    config: PreferenceConfig | None = None, *, preferences: Split | None = None, resume: str | Path | None = None
+) -> PreferenceResult:
+    """Train a language model directly on preference pairs, and write it as a model folder.
+
+    Args:
+        config: all settings. Omit it on resume.
+        preferences: pairs to train on and held-out ones, instead of `config.dataset`.
+        resume: folder of an interrupted training to continue, with its optimizer, its order and its reference.
+
+    Returns:
+        The folder, means over the held-out pairs before and after, and the parameters.
+
+    Raises:
+        InputError: the settings or the data are invalid; nothing was overwritten.
+        Interrupted: a signal stopped the training; it can be resumed.
+    """
+    config, existing = settings_to_run(PreferenceConfig, config, resume)
+    with open_display(config) as display:
+        setup, state = make_preference_setup(config, preferences)
+        if existing is not None:
+            check_fingerprints(existing, setup.fingerprints)
+        training = PairTraining(
+            phase="preference",
+            command="preference",
+            call=None if preferences is None else "train_preference(preferences=preferences, resume={})",
+            header=header(setup, state.params),
+            warnings=setup.data.warnings,
+            fingerprints=setup.fingerprints,
+            steps=setup.steps,
+            heldout_pairs=len(setup.data.heldout.margin),
+            make_update=partial(update_of, setup),
+            judge=lambda params: judge_direct(setup.loss, setup.logps, params, *setup.heldout),
+            save=partial(_save, setup),
+            outcome=describe_outcome,
+            commands=commands,
+        )
+        owned = [state]
+        del state
+        return PreferenceResult(*train_on_pairs(config, training, owned, display, existing))
+
+
+def header(setup: PreferenceSetup, params: Params) -> list[str]:
+    """Describe the training in a few lines."""
+    config, sizes = setup.config, {"steps": setup.steps, "microbatch": setup.microbatch}
+    lines = [
+        f"{config.loss} from {'random weights' if config.model is None else config.model}, "
+        f"{count_parameters(params):,} parameters",
+        sizes_line(config, setup.data, **sizes, devices=setup.mesh.size),
+    ]
+    first = "The reference is the model before training, to which every implicit reward is 0: no pair is in order yet."
+    return [*lines, first] if setup.loss.reference else lines
+
+
+def describe_outcome(before: dict[str, float], after: dict[str, float], folder: Path) -> list[str]:
+    """Describe the outcome in a few lines."""
+    return [
+        f"Held-out pairs in the right order: {before['accuracy']:.1%} before, {after['accuracy']:.1%} after; "
+        f"margin {before['margin']:.3f} before, {after['margin']:.3f} after.",
+        f"Held-out log-probabilities: preferred {before['chosen_logp']:.2f} before, {after['chosen_logp']:.2f} after; others "
+        f"{before['rejected_logp']:.2f} before, {after['rejected_logp']:.2f} after.",
+        f"Model: {folder}",
+    ]
+
+
+def commands(folder: str) -> list[str]:
+    """Commands that use the model."""
+    return [
+        f"rljax sample {folder} --prompt ...",
+        f"rljax eval {folder} --dataset ...",
+        f"rljax train --model {folder} --dataset ...",
+    ]
+
+
+def _save(setup: PreferenceSetup, params: Params, folder: Path) -> None:
+    source = None if setup.config.model is None else locate(setup.config.model)
+    ends = all_ends(replace(model_config(setup.config), tokenizer=setup.config.tokenizer), setup.tokenizer)
+    save_model(folder, setup.policy, params, Companions(setup.tokenizer, source, sampling=None, ends=ends))
+    save_tokenizer(folder, MODEL_NOTE, setup.tokenizer, chat=setup.config.chat)

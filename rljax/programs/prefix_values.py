@@ -1,0 +1,166 @@
+"""Sources of values for response prefixes: the critic of a run, or a reward model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Float
+
+from rljax.data.problem import Problem
+from rljax.data.prompts import left_pad, right_pad
+from rljax.errors import InputError
+from rljax.importing import check_trusted, is_own
+from rljax.models import Policy
+from rljax.models.policy import Params
+from rljax.parallel import policy_shardings, put, row_shards, shardings, with_places
+from rljax.preference.note import PREFIX
+from rljax.preference.reward_model import load_reward_model, make_score, padded_length, sequence_tokens
+from rljax.programs.trained_policy import OpenPolicy, find_run
+from rljax.rollout import Sequences
+from rljax.rollout.continuations import Prefix, Value
+from rljax.tracking.run_folder import RunFolder
+from rljax.training.checkpoints.checkpoint import restore_params
+from rljax.training.config import TrainConfig
+from rljax.training.objective.algorithm import add_correction, make_algorithm
+from rljax.training.objective.critic import Critic, make_critic
+from rljax.training.parts.seams import refuse_missing, saved_settings
+from rljax.training.value_update import make_values
+
+CRITIC = "critic"
+"""Name of the value from the run's critic; `model:FOLDER` is the value from a reward model."""
+ROWS = 32
+"""Number of prefixes that are read at once."""
+
+
+def value_named(name: str, opened: OpenPolicy, target: str | Path, *, which: str = "best") -> Value:
+    """Look up a value function: `critic` is the critic of the run, `model:FOLDER` a reward model.
+
+    Args:
+        name: one of the two.
+        opened: the policy of the run.
+        target: folder of the run, or of its checkpoint.
+        which: checkpoint of the run.
+
+    Raises:
+        InputError: the name is neither, the run has no critic, or the folder contains no reward model.
+    """
+    if name.startswith(PREFIX):
+        return reward_model_value(name.removeprefix(PREFIX), opened.mesh, chat=opened.config.model.chat)
+    if name != CRITIC:
+        raise InputError(f"There is no value {name!r}; choose {CRITIC!r}, or {PREFIX + 'FOLDER'!r} for a reward model.")
+    return critic_value(opened, target, which=which)
+
+
+def critic_value(opened: OpenPolicy, target: str | Path, *, which: str = "best") -> Value:
+    """Make a function that returns the critic's value of the state after a prefix, in units of the reward.
+
+    For a complete response it is the value before the end token, the last state that the critic has seen in training.
+
+    Args:
+        opened: the policy of the run.
+        target: folder of the run, or of its checkpoint.
+        which: checkpoint of the run.
+
+    Raises:
+        InputError: the target is not a run, or its algorithm has no critic or was passed to `train`.
+    """
+    path, place = find_run(target, which)
+    if path is None:
+        raise InputError(f"{str(target)!r} is not the folder of a run, so it has no critic; give {PREFIX}FOLDER instead.")
+    run = RunFolder.open(path)
+    config, needed = saved_settings(run.config)
+    refuse_missing([name for name in needed if name == "algorithm"])
+    check_trusted(run.path, [name for name in (config.algorithm.name,) if is_own(name)], trust=opened.trust)
+    critic = _critic_of(config, opened)
+    params = _critic_params(critic, opened.policy, opened.params, opened.mesh, run.checkpoints / place)
+    compiled = make_values(critic, opened.mesh, -(-ROWS // row_shards(opened.mesh)) * row_shards(opened.mesh))
+    end = opened.worker.sampling.eos_ids[0]
+
+    def value(prefixes: Sequence[Prefix]) -> Float[np.ndarray, "N"]:
+        found = np.zeros(len(prefixes), np.float32)
+        ends = np.array([len(prefix.tokens) for prefix in prefixes], int)
+        lengths = np.array([padded_length(length + 1) for length in ends.tolist()], int)
+        for length in np.unique(lengths):
+            places = np.flatnonzero(lengths == length)
+            values = compiled(params, _rows_with_end([prefixes[row] for row in places.tolist()], int(length), end))
+            found[places] = values[np.arange(len(places)), ends[places]]
+        return found
+
+    return value
+
+
+def _critic_of(config: TrainConfig, opened: OpenPolicy) -> Critic:
+    """Make the critic of these settings.
+
+    Raises:
+        InputError: the algorithm has no critic.
+    """
+    tokenizer = opened.tokenizer
+    ends = {"bos": tokenizer.bos_token_id, "eos": tokenizer.eos_token_id}
+    critic = make_critic(add_correction(make_algorithm(config), config), config, opened.policy, opened.mesh, **ends)
+    if critic is None:
+        raise InputError(
+            f"The algorithm of the run, {config.algorithm.name}, has no critic; give {PREFIX}FOLDER for a reward model, or a run "
+            "of ppo, vc_ppo, vapo or open_reasoner_zero."
+        )
+    return critic
+
+
+def _critic_params(critic: Critic, policy: Policy, policy_params: Params, mesh: Mesh, folder: Path) -> Params:
+    """Restore the critic's parameters from a checkpoint onto the devices."""
+    shapes = jax.eval_shape(critic.function.init, jax.random.key(0), policy_params)
+    places = policy_shardings(mesh, shapes, policy_params, policy.partition)
+    return restore_params(folder, with_places(shapes, places), within=("critic", "params"))
+
+
+def _rows_with_end(prefixes: Sequence[Prefix], length: int, end: int) -> Sequences:
+    """Make rows of prefixes, each followed by the end token, because the critic returns the value before every token."""
+    prompts = left_pad([prefix.prompt for prefix in prefixes], padded_length(max(len(p.prompt) for p in prefixes)), 0)
+    tokens, attention = right_pad([[*prefix.tokens, end] for prefix in prefixes], length, 0)
+    logp = np.zeros(tokens.shape, np.float32)
+    for row, prefix in enumerate(prefixes):
+        logp[row, : len(prefix.logp)] = prefix.logp
+    return Sequences(*prompts, tokens, attention, logp)
+
+
+def reward_model_value(folder: str, mesh: Mesh, *, chat: bool) -> Value:
+    """Make a function that returns a reward model's score of a prefix: its output at the last token, or the end token if ended.
+
+    A prefix that its tokenizer cannot encode has no value.
+
+    Args:
+        folder: folder of the reward model, or a hub id.
+        mesh: the devices.
+        chat: for a folder without a note, whether prompts go through the chat template.
+
+    Raises:
+        InputError: as `load_reward_model`.
+    """
+    trained = load_reward_model(folder, chat=chat)
+    params = put(trained.params, shardings(mesh, trained.params))
+    score = make_score(trained.model, mesh, rows=ROWS)
+
+    def tokens_of(problem: Problem, text: str, *, ended: bool) -> list[int] | None:
+        try:
+            tokens = sequence_tokens(
+                problem.prompt,
+                text,
+                trained.tokenizer,
+                chat=trained.chat,
+                messages=problem.messages,
+                columns=problem.columns,
+            )
+        except InputError:  # text outside its alphabet: documented as a prefix without a value
+            return None
+        return tokens if ended else tokens[:-1]
+
+    def value(prefixes: Sequence[Prefix]) -> Float[np.ndarray, "N"]:
+        rows = [tokens_of(prefix.problem, prefix.text, ended=prefix.ended) for prefix in prefixes]
+        found = np.full(len(rows), np.nan, np.float32)
+        places = [place for place, row in enumerate(rows) if row is not None]
+        found[places] = score(params, [row for row in rows if row is not None])
+        return found
+
+    return value

@@ -1,0 +1,209 @@
+"""Reward-model training: the Bradley-Terry loss on the scores of pairs of responses."""
+
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from rljax.data.tokenizer import Tokenizer
+from rljax.errors import InputError
+from rljax.models import Model, Params, count_parameters, init_params
+from rljax.models.huggingface import load_params, load_tensor, locate
+from rljax.models.value_model import HEAD, ValueModel, init_value_params, value_model
+from rljax.parallel import make_mesh, micro_batches, row_shards, shardings
+from rljax.preference.config import RewardModelConfig
+from rljax.preference.pair_update import Pairs, judge_pairs, make_pair_step
+from rljax.preference.reward_model import RewardModel, load_reward_model, make_score, save_reward_model
+from rljax.programs.pair_training import (
+    PairData,
+    PairTraining,
+    Split,
+    Update,
+    check_fingerprints,
+    check_sizes,
+    encode_split,
+    fingerprint_of,
+    first_state,
+    make_optimizer,
+    make_pairs,
+    make_tokenizer,
+    make_update,
+    microbatch_of,
+    model_config,
+    open_display,
+    pair_state,
+    settings_to_run,
+    sizes_line,
+    steps_of,
+    train_on_pairs,
+)
+from rljax.training.parts.policy import make_shape
+from rljax.training.state import TrainState
+
+
+class RewardSetup(NamedTuple):
+    """Everything that reward-model training uses; nothing here changes during training."""
+
+    config: RewardModelConfig
+    """The settings."""
+    mesh: Mesh
+    """The devices."""
+    model: ValueModel
+    """The model that scores responses."""
+    tokenizer: Tokenizer
+    """Tokenizer of prompts and responses."""
+    chat: bool
+    """Whether prompts are formatted with the tokenizer's chat template."""
+    data: PairData
+    """The pairs to train on and the held-out pairs."""
+    microbatch: int
+    """Number of pairs whose activations are in memory at once."""
+    steps: int
+    """Number of optimizer updates."""
+
+
+class RewardModelResult(NamedTuple):
+    """The outcome of reward-model training."""
+
+    folder: Path
+    """Folder of the reward model."""
+    accuracy_before: float
+    """Share of the held-out pairs whose preferred response has the higher score, before training."""
+    accuracy_after: float
+    """The same share after training."""
+    params: Params
+    """Parameters of the reward model."""
+
+
+def make_reward_model(config: RewardModelConfig) -> RewardModel:
+    """Load a reward model, put a new head on a language model, or initialize a small transformer."""
+    folder = None if config.model is None else locate(config.model)
+    tokenizer = make_tokenizer(config, folder)
+    if folder is not None and load_tensor(folder, HEAD) is not None:
+        return load_reward_model(folder, tokenizer=tokenizer, chat=config.chat, dtype=config.dtype, remat=config.remat)
+    shape = make_shape(model_config(config), tokenizer.vocab_size)
+    if tokenizer.vocab_size > shape.vocab_size:
+        raise InputError(
+            f"The tokenizer has {tokenizer.vocab_size} tokens and the model {config.model!r} only {shape.vocab_size}; "
+            "give the tokenizer that belongs to the model."
+        )
+    key = jax.random.key(config.seed)
+    trunk = init_params(shape, key) if folder is None else load_params(folder, shape)
+    model = value_model(Model(shape), 1)
+    return RewardModel(model, init_value_params(model, jax.random.fold_in(key, 1), trunk), tokenizer, config.chat)
+
+
+def make_reward_setup(config: RewardModelConfig, preferences: Split | None = None) -> tuple[RewardSetup, TrainState]:
+    """Build everything that training uses, and its initial state on the mesh.
+
+    Args:
+        config: the settings.
+        preferences: pairs to train on and held-out ones, instead of `config.dataset`.
+
+    Raises:
+        InputError: settings or data are invalid; the message explains what to change.
+    """
+    mesh = make_mesh(config.replicas, config.fsdp, config.tensor)
+    check_sizes(config, mesh)
+    train, heldout, warnings = make_pairs(config) if preferences is None else (*preferences, [])
+    start = make_reward_model(config)
+    data = encode_split(config, start.tokenizer, chat=start.chat, pairs=(train, heldout), warnings=warnings)
+    length = max(map(len, data.train.chosen + data.train.rejected))
+    setup = RewardSetup(
+        config=config,
+        mesh=mesh,
+        model=start.model,
+        tokenizer=start.tokenizer,
+        chat=start.chat,
+        data=data,
+        microbatch=microbatch_of(config, row_shards(mesh), length),
+        steps=steps_of(config, len(data.train.margin)),
+    )
+    state = first_state(config, start.params, setup.steps)
+    return setup, jax.device_put(state, shardings(mesh, state))
+
+
+def update_of(setup: RewardSetup, state: TrainState) -> Update:
+    """Build the update on the next batch of pairs; `state` is an example."""
+    optimizer = make_optimizer(setup.config, setup.steps)[0]
+    step = make_pair_step(setup.model, optimizer, pair_state(state), setup.mesh)
+    pairs = setup.data.train.padded(setup.tokenizer.pad_token_id)
+
+    def pad_rows(rows: list[int]) -> Pairs:
+        return micro_batches(Pairs(*(array[rows] for array in pairs)), setup.microbatch)
+
+    return make_update(setup.config, setup.mesh, step, pad_rows, pairs=len(pairs.margin), steps=setup.steps)
+
+
+def train_reward_model(
+    config: RewardModelConfig | None = None, *, preferences: Split | None = None, resume: str | Path | None = None
+) -> RewardModelResult:
+    """Train a reward model on preference pairs, and write it as a folder that rewards and critics start from.
+
+    Args:
+        config: all settings. Omit it on resume.
+        preferences: pairs to train on and held-out ones, instead of `config.dataset`.
+        resume: folder of an interrupted training to continue, with its optimizer and its order.
+
+    Returns:
+        The folder, the accuracy on held-out pairs before and after, and the parameters.
+
+    Raises:
+        InputError: the settings or the data are invalid; nothing was overwritten.
+        Interrupted: a signal stopped the training; it can be resumed.
+    """
+    config, existing = settings_to_run(RewardModelConfig, config, resume)
+    with open_display(config) as display:
+        setup, state = make_reward_setup(config, preferences)
+        score, fingerprints = make_score(setup.model, setup.mesh), {"the pairs": fingerprint_of(setup.data)}
+        if existing is not None:
+            check_fingerprints(existing, fingerprints)
+        training = PairTraining(
+            phase="reward_model",
+            command="reward-model",
+            call=None if preferences is None else "train_reward_model(preferences=preferences, resume={})",
+            header=header(setup, state.params),
+            warnings=setup.data.warnings,
+            fingerprints=fingerprints,
+            steps=setup.steps,
+            heldout_pairs=len(setup.data.heldout.margin),
+            make_update=partial(update_of, setup),
+            judge=lambda params: judge_pairs(score, params, setup.data.heldout),
+            save=partial(_save, setup),
+            outcome=describe_outcome,
+            commands=commands,
+        )
+        owned = [state]
+        del state
+        outcome = train_on_pairs(config, training, owned, display, existing)
+        return RewardModelResult(outcome.folder, outcome.before["accuracy"], outcome.after["accuracy"], outcome.params)
+
+
+def header(setup: RewardSetup, params: Params) -> list[str]:
+    """Describe what is about to be trained."""
+    config, sizes = setup.config, {"steps": setup.steps, "microbatch": setup.microbatch}
+    return [
+        f"Reward model from {'random weights' if config.model is None else config.model}, "
+        f"{count_parameters(params):,} parameters",
+        sizes_line(config, setup.data, **sizes, devices=setup.mesh.size),
+    ]
+
+
+def describe_outcome(before: dict[str, float], after: dict[str, float], folder: Path) -> list[str]:
+    """Describe the outcome in a few lines."""
+    return [
+        f"Held-out pairs in the right order: {before['accuracy']:.1%} before, {after['accuracy']:.1%} after.",
+        f"Held-out scores: mean {after['score']:.3f}, deviation {after['score_deviation']:.3f}.",
+        f"Reward model: {folder}",
+    ]
+
+
+def commands(folder: str) -> list[str]:
+    """Commands that use the reward model, as a reward and as a critic."""
+    return [f"rljax train --reward model:{folder} ...", f"rljax train --algorithm vapo --critic {folder} ..."]
+
+
+def _save(setup: RewardSetup, params: Params, folder: Path) -> None:
+    save_reward_model(folder, RewardModel(setup.model, jax.device_get(params), setup.tokenizer, setup.chat))

@@ -1,0 +1,219 @@
+"""Operations, memory traffic and communication of a step, and the minimum time that a device needs for them."""
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from rljax.algorithms import Algorithm
+from rljax.errors import InputError
+from rljax.models import TransformerConfig
+from rljax.parallel import row_shards
+from rljax.rollout.sizes import block_parts
+from rljax.rollout.slots import Caches, peak_bytes
+from rljax.text import nearest_first
+from rljax.training.config import TrainConfig
+from rljax.training.memory_plan import rows_at_once
+from rljax.training.value_update import value_schedule
+
+
+class Device(NamedTuple):
+    """Peak figures of one device."""
+
+    flops: float
+    """Operations of dense bfloat16 products per second."""
+    bandwidth: float
+    """Bytes read from or written to its memory per second."""
+    link: float
+    """Bytes sent to its neighbors per second: half of the figure for both directions."""
+    memory: int
+    """Memory size in bytes."""
+
+
+DEVICES: Mapping[str, Device] = MappingProxyType(
+    {
+        "a100": Device(312e12, 2.039e12, 300e9, 80 * 10**9),
+        "h100": Device(989e12, 3.35e12, 450e9, 80 * 10**9),
+        "h200": Device(989e12, 4.8e12, 450e9, 141 * 10**9),
+        "b200": Device(2250e12, 8.0e12, 900e9, 180 * 10**9),
+        "v5e": Device(197e12, 0.819e12, 200e9, 16 * 10**9),
+        "v5p": Device(459e12, 2.765e12, 600e9, 95 * 10**9),
+        "v6e": Device(918e12, 1.638e12, 400e9, 32 * 10**9),
+    }
+)
+"""Manufacturers' figures: NVIDIA's data sheets for the SXM boards, without sparsity, and the pages v5e, v5p and v6e under
+docs.cloud.google.com/tpu/docs."""
+
+
+def device_of(name: str) -> Device:
+    """Return the peak figures of a kind of device.
+
+    Raises:
+        InputError: the name is unknown.
+    """
+    if name not in DEVICES:
+        advice = f"choose one of {', '.join(DEVICES)}, cpu."
+        raise InputError(f"--device {name!r} is unknown{nearest_first(name, DEVICES, advice)}")
+    return DEVICES[name]
+
+
+class Work(NamedTuple):
+    """Operations, memory traffic and communication of one phase of a step."""
+
+    flops: float
+    """Floating-point operations of all devices together; a product counts as two."""
+    moved: float = 0.0
+    """Minimum bytes of weights, optimizer state and cache that each device reads or writes, without activations."""
+    sent: float = 0.0
+    """Bytes that each device sends to other devices."""
+
+    def seconds(self, device: Device, count: int, *, speed: float = 1.0) -> float:
+        """Minimum time: the longest of computing, moving and sending, as if each were perfect and all overlapped.
+
+        Args:
+            device: peak figures.
+            count: number of devices.
+            speed: share of the peak that products of this precision can reach; 1 for bfloat16.
+
+        Example:
+            >>> Work(2e15, 1e12, 1e9).seconds(Device(1e15, 1e12, 1e11, 10**9), 1)
+            2.0
+        """
+        return max(self.flops / (count * speed * device.flops), self.moved / device.bandwidth, self.sent / device.link)
+
+
+def speed_of(dtype: str) -> float:
+    """Fraction of the bfloat16 peak: float32 products use TF32 or several bfloat16 products, at half the speed or less."""
+    return 0.5 if jnp.dtype(dtype).itemsize == 4 else 1.0
+
+
+def matrix_sizes(shape: TransformerConfig) -> int:
+    """Number of weights in the matrices of one layer."""
+    attention = 2 * shape.width * shape.head_dim * (shape.heads + shape.kv_heads)
+    return attention + 3 * shape.width * shape.hidden
+
+
+def forward_flops(shape: TransformerConfig, tokens: float, slots: float, *, scored: float) -> float:
+    """Count the operations of the forward pass.
+
+    Args:
+        shape: shape of the transformer.
+        tokens: number of all tokens, including prompts.
+        slots: number of slots that each token attends to; in a layer with a window, at most the window.
+        scored: number of tokens whose logits are computed.
+    """
+    seen = sum(slots if window is None else min(slots, window) for window in shape.windows)
+    layers = shape.layers * matrix_sizes(shape) + 2 * shape.heads * shape.head_dim * seen
+    return 2.0 * (tokens * layers + scored * shape.width * shape.vocab_size)
+
+
+def update_flops(shape: TransformerConfig, tokens: float, slots: float, *, scored: float) -> float:
+    """Count the operations of both passes. `remat` computes layers, or only their attention, twice; logits are always recomputed.
+
+    Args:
+        shape: shape of the transformer.
+        tokens: number of all tokens, including prompts.
+        slots: number of slots that each token attends to; in a layer with a window, at most the window.
+        scored: number of tokens whose logits are computed.
+    """
+    layers = forward_flops(shape, tokens, slots, scored=0)
+    head = forward_flops(shape, 0, slots, scored=scored)
+    products = 2.0 * tokens * shape.layers * matrix_sizes(shape)
+    again = {"none": 0.0, "full": layers, "dots": 0.0, "dots_no_batch": layers - products}[shape.remat]
+    return 3 * layers + again + 4 * head
+
+
+class Held(NamedTuple):
+    """Bytes on each device that a step reads or writes."""
+
+    weights: int
+    """The policy's weights in the precision of the products."""
+    trained: int
+    """What the policy's optimizer changes: trained parameters and moments."""
+    critic: int
+    """The critic and the moments of its optimizer."""
+    cache: int
+    """Keys and values of all slots of the rows decoded at once."""
+    rows: int
+    """Number of rows decoded at once, on all devices together."""
+
+
+def step_work(
+    config: TrainConfig, shape: TransformerConfig, algorithm: Algorithm, mesh: Mesh, prompt_length: int, held: Held
+) -> dict[str, Work]:
+    """Compute the work of each phase of an RL step in which every prompt and every response has its full length.
+
+    Communication between devices is counted by the compiler instead.
+
+    Args:
+        config: the settings.
+        shape: shape of the model.
+        algorithm: the algorithm.
+        mesh: the devices.
+        prompt_length: number of tokens in a prompt.
+        held: bytes on each device, and rows.
+    """
+    sampling, generated = config.sampling, config.sampling.max_response_tokens
+    count, slots = sampling.prompts * sampling.group_size, prompt_length + generated
+    rounds = math.ceil(count / held.rows)
+    read = forward_flops(shape, sampling.prompts * prompt_length, prompt_length, scored=sampling.prompts)
+    written = forward_flops(shape, count * generated, prompt_length + generated / 2, scored=count * generated)
+    seen = held.cache * (prompt_length + generated / 2) / slots
+    work = {"sample": Work(read + written, rounds * generated * (held.weights + seen))}
+    forward = forward_flops(shape, count * slots, slots, scored=count * generated)
+    passes = score_passes(algorithm)
+    values = 0.0 if algorithm.critic is None else forward_flops(shape, count * slots, slots, scored=0)
+    if passes or values:
+        work["score"] = Work(passes * forward + values, (passes + (values > 0)) * held.weights)
+    updates, repeats = config.optimization.minibatches, config.optimization.passes
+    read = 3 if shape.remat == "full" else 2
+
+    def parts(minibatches: int) -> int:
+        responses = count // minibatches
+        return minibatches * math.ceil(responses / rows_at_once(config, mesh, prompt_length, responses))
+
+    examples = updates * config.warm_start.batch if config.optimization.auxiliary else 0
+    rows, reads = count + examples, parts(updates) + (updates if examples else 0)
+    flops = update_flops(shape, rows * slots, slots, scored=rows * generated)
+    moved = reads * read * held.weights + 2 * updates * held.trained
+    work["update"] = Work(repeats * flops, repeats * moved)
+    if algorithm.critic is not None:
+        schedule = value_schedule(algorithm, config)
+        repeats *= schedule.passes
+        flops = update_flops(shape, count * slots, slots, scored=0)
+        moved = parts(schedule.minibatches) * read * held.weights + 2 * schedule.minibatches * held.critic
+        work["critic"] = Work(repeats * flops, repeats * moved)
+    return work
+
+
+def score_passes(algorithm: Algorithm) -> int:
+    """Number of times that the policy or its reference scores a rollout before the updates."""
+    return sum(algorithm.needs(name) for name in ("ref_logp", "behaviour_entropy", "square_sum"))
+
+
+def cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, rows: int) -> int:
+    """Count the bytes of keys and values on each device.
+
+    Args:
+        config: the settings.
+        shape: shape of the model.
+        mesh: the devices.
+        prompt_length: number of tokens in a prompt.
+        rows: number of rows decoded at once, on all devices together.
+    """
+    heads, slots = shape.kv_heads // mesh.shape["tensor"], prompt_length + config.sampling.max_response_tokens
+    each = rows // row_shards(mesh)
+    return 2 * shape.layers * each * slots * heads * shape.head_dim * jnp.dtype(shape.compute_dtype).itemsize
+
+
+def most_cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, rows: int) -> int:
+    """Peak bytes of caches on a device, including prompts and copies; see `cache_bytes` and `peak_bytes`."""
+    sampling, devices = config.sampling, row_shards(mesh)
+    count, budget = sampling.prompts * sampling.group_size, sampling.max_response_tokens
+    full = cache_bytes(config, shape, mesh, prompt_length, rows)
+    prompts = math.prod(block_parts(rows, count, sampling.prompts, prompt_length, devices))
+    read = full * prompts * prompt_length // (rows * (prompt_length + budget))
+    return peak_bytes(Caches(full, read, rows, prompt_length, budget, devices))

@@ -1,0 +1,91 @@
+"""`rljax.train`: the training core with the built-in options."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import optax
+
+from rljax.algorithms import Algorithm
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.models import Policy
+from rljax.options import INSTALLERS
+from rljax.rollout import Engine, Environment
+from rljax.tracking.trackers import Tracker
+from rljax.training.config import TrainConfig
+from rljax.training.lifecycle.start import Consent
+from rljax.training.loop import Result, run_training
+from rljax.training.parts.seams import ROWS, Seams
+
+
+def train(
+    config: TrainConfig | None = None,
+    reward: Callable | Sequence[Callable | str] | None = None,
+    *,
+    dataset: str | Path | Iterable[Mapping[str, object]] | None = None,
+    policy: Policy | None = None,
+    engine: Engine | None = None,
+    environment: Environment | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    algorithm: Algorithm | None = None,
+    problems: tuple[Sequence[Problem], Sequence[Problem]] | None = None,
+    trackers: Sequence[Tracker] = (),
+    resume: str | Path | None = None,
+    trust: bool = False,
+    accept_changes: bool = False,
+) -> Result:
+    """Train a language model with reinforcement learning.
+
+    If there are several hosts (after `jax.distributed.initialize()`), every process makes the same call. All hosts must be able
+    to reach the run folder, and the returned parameters are sharded over the devices of all hosts. Compiled programs are cached
+    for the next process only if JAX is configured to do so: `rljax.use_compilation_cache()` does that, as the commands do.
+
+    Args:
+        config: all settings. Omit it on resume, when the settings are read from the run's config.json.
+        reward: `f(prompts, completions, **columns) -> list[float | None]`, instead of `config.reward`. The columns are the
+            dataset's, with one entry per completion; a function receives the columns that it names, or all of them if it takes
+            `**kwargs`. Several rewards are summed with the weights `config.reward.weights`.
+        dataset: rows (dicts, or a `datasets.Dataset`), or the name of a file, folder or hub id; instead of `config.data.dataset`.
+        policy: your own model, instead of `config.model`; see `rljax.models.Policy`.
+        engine: samples the responses, instead of the built-in engine; see `rljax.rollout.Engine`.
+        environment: responds to the policy turn by turn, instead of a reward; see `rljax.rollout.Environment`.
+        optimizer: any Optax transformation for the policy in RL, instead of AdamW. Warm start and critic still use AdamW.
+        algorithm: your own algorithm, instead of `config.algorithm`.
+        problems: training and held-out problems, instead of the dataset or the generated task.
+        trackers: trackers to use in addition to JSON lines and TensorBoard; see `rljax.tracking.trackers.Tracker`.
+        resume: folder of a run to continue. Every argument except the configuration must be passed again. If a configuration is
+            passed, the settings in which it differs from the run's are changed; see `rljax.training.lifecycle.resume`. "auto"
+            continues the run in the folder that the configuration names, or begins it if there is none.
+        trust: whether to execute code that only the config.json of a resumed run names (its reward, step reward or algorithm);
+            not needed with a configuration.
+        accept_changes: whether to continue a run although its rows, rewards, environment, chat template or tokenizer have changed
+            since its last start, which is otherwise refused. `starts.jsonl` of the run records the change.
+
+    Returns:
+        The run folder, held-out accuracy before and after RL, and the parameters.
+
+    Raises:
+        InputError: the configuration, the data, the reward or another argument is invalid; nothing was overwritten.
+        Interrupted: Ctrl-C or SIGTERM; the run can be resumed. It is saved up to its last step, or up to its last checkpoint if
+            it was stopped while waiting for disk space.
+    """
+    config, rows = with_dataset(config, dataset)
+    seams = Seams(policy, engine, environment, reward, optimizer, algorithm, problems, rows)
+    consent = Consent(trust=trust, changes=accept_changes)
+    return run_training(config, seams, installers=INSTALLERS, trackers=trackers, resume=resume, consent=consent)
+
+
+def with_dataset(
+    config: TrainConfig | None, dataset: str | Path | Iterable[Mapping[str, object]] | None
+) -> tuple[TrainConfig | None, Iterable[Mapping[str, object]] | None]:
+    """Put the name of the dataset into the settings; return them with the rows, if rows were passed.
+
+    Raises:
+        InputError: a dataset name is passed for a run that is resumed without a configuration.
+    """
+    is_name = isinstance(dataset, str | Path)
+    if dataset is None or (config is None and not is_name):
+        return config, dataset
+    if config is None:
+        raise InputError(f"The run has the name of its dataset in config.json; leave dataset={str(dataset)!r} out.")
+    return config.replace(dataset=str(dataset) if is_name else ROWS, task=None), None if is_name else dataset

@@ -1,0 +1,422 @@
+"""Open a trained policy from a run folder or a Hugging Face model."""
+
+import math
+import sys
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from rljax.data.dataset import load_problems
+from rljax.data.problem import Problem
+from rljax.data.prompts import EncodedPrompts
+from rljax.data.tokenizer import Tokenizer, check_no_special_token, has_chat_template
+from rljax.errors import InputError
+from rljax.models import Params, Policy
+from rljax.parallel import is_first, make_mesh, policy_shardings, put, with_places
+from rljax.parallel.memory import device_bytes
+from rljax.records import required
+from rljax.rollout import Engine, Environment, Response, RolloutWorker
+from rljax.rollout.environment import ENVIRONMENTS, environment_of, prompts_for
+from rljax.settings.checks import check_stop
+from rljax.tracking.run_folder import CONFIG, RunFolder
+from rljax.tracking.starts import ENVIRONMENT, check_inputs, digest_of_name, exam_inputs, text_inputs
+from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.config import DevicesConfig, TrainConfig
+from rljax.training.memory_plan import check_loaded
+from rljax.training.parts.adapter import first_adapter, make_base, merge_adapter, open_adapter, with_stored_adapter
+from rljax.training.parts.policy import chosen_policy
+from rljax.training.parts.problems import Problems, make_problems
+from rljax.training.parts.reward import code_of, digest_of_reward
+from rljax.training.parts.seams import Seams, check_parts, refuse_missing, saved_settings
+from rljax.training.parts.tokenizer import check_stop_ids, configured, make_tokenizer, with_chat
+from rljax.training.setup import encode_problems
+from rljax.training.worker import make_worker
+
+JUDGING = ("environment", "reward")
+"""Arguments of `train` that judge responses."""
+Which = Literal["best", "last"]
+
+
+class OpenPolicy(NamedTuple):
+    """A trained policy with everything needed to sample and judge answers."""
+
+    config: TrainConfig
+    """Settings of the run."""
+    policy: Policy
+    """The model."""
+    params: Params
+    """Parameters of the model, on the devices."""
+    tokenizer: Tokenizer
+    """Tokenizer of prompts and responses."""
+    worker: RolloutWorker
+    """Worker that answers the problems greedily and judges the answers."""
+    mesh: Mesh
+    """The devices."""
+    missing: tuple[str, ...] = ()
+    """Arguments of `train` that judged the run's responses and were not passed again; if any, answers cannot be judged."""
+    untrusted: tuple[str, ...] = ()
+    """Rewards of the run that are untrusted code; if any, answers cannot be judged."""
+    skipped: str | None = None
+    """The run's environment, if it is untrusted code: a prompt then gets one turn."""
+    trust: bool = False
+    """Whether other code that the run's config.json names may be executed."""
+
+    def check_judges(self) -> None:
+        """Refuse a policy whose answers cannot be judged.
+
+        Raises:
+            InputError: the reward or environment was not passed again, or is untrusted code.
+        """
+        refuse_missing(self.missing)
+        if self.untrusted:
+            _refuse_code(self.untrusted, [])
+
+    def sampler(
+        self,
+        *,
+        temperature: float,
+        top_k: int | None,
+        top_p: float | None,
+        stop: Sequence[str] | None = None,
+        stop_ids: Sequence[int] = (),
+    ) -> RolloutWorker:
+        """Make a worker that samples answers with these settings instead of greedily; `stop=None` uses the run's stop strings.
+        `stop_ids` end an answer in addition to the run's end tokens.
+
+        Raises:
+            InputError: a value is out of range, a stop string contains a special token, or a stop id is not a token id.
+        """
+        if temperature < 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
+            raise InputError(
+                f"temperature={temperature}, top_k={top_k}, top_p={top_p} cannot be used for sampling: the temperature must not be "
+                "negative, top_k must be at least 1 and top_p above 0 and at most 1."
+            )
+        stop = self.worker.sampling.stop if stop is None else stop
+        check_stop(stop)
+        check_no_special_token(self.tokenizer, stop)
+        check_stop_ids(stop_ids, self.tokenizer)
+        ends = tuple(dict.fromkeys([*self.worker.sampling.eos_ids, *stop_ids]))
+        return self.worker.drawn_with(temperature=temperature, top_k=top_k, top_p=top_p, stop=tuple(stop), eos_ids=ends)
+
+    def sample(
+        self,
+        prompts: Sequence[str],
+        *,
+        count: int = 1,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        stop: Sequence[str] | None = None,
+        stop_ids: Sequence[int] = (),
+        seed: int = 0,
+    ) -> list[list[str]]:
+        """Sample continuations of prompts.
+
+        Args:
+            prompts: texts of the prompts.
+            count: number of continuations of each prompt.
+            temperature: sampling temperature; 0 always takes the most likely token.
+            top_k: sample only from the k most likely tokens.
+            top_p: sample from the smallest set of most likely tokens with this share of the probability.
+            stop: texts that end a continuation and are included in it; by default those of the run.
+            stop_ids: ids of tokens that end a continuation, in addition to those of the model and of the run.
+            seed: random seed of the sampling.
+
+        Returns:
+            `count` texts for each prompt.
+
+        Raises:
+            InputError: a value is out of range, or a prompt is too long or has no token.
+        """
+        problems = [Problem(prompt, "") for prompt in prompts]
+        found = encode_problems(self.config, problems, self.tokenizer)
+        if found.dropped:
+            limit = self.config.data.max_prompt_tokens
+            raise InputError(f"{found.dropped} prompts are longer than max_prompt_tokens={limit}.")
+        worker = self.sampler(temperature=temperature, top_k=top_k, top_p=top_p, stop=stop, stop_ids=stop_ids)
+        responses = _sample_continuations(replace(worker, prompts=found), self.params, count, seed)
+        if worker.environment is not None:
+            return [[self.tokenizer.decode(response.tokens) for response in row] for row in responses]
+        return [[worker.judge.completion(response) for response in row] for row in responses]
+
+    def sample_ids(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        count: int = 1,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        stop: Sequence[str] | None = None,
+        stop_ids: Sequence[int] = (),
+        seed: int = 0,
+    ) -> list[list[list[int]]]:
+        """Sample continuations of token ids, which are used unchanged: no token is added before them.
+
+        Args:
+            prompts: token ids of the prompts.
+            count: number of continuations of each prompt.
+            temperature: sampling temperature; 0 always takes the most likely token.
+            top_k: sample only from the k most likely tokens.
+            top_p: sample from the smallest set of most likely tokens with this share of the probability.
+            stop: texts that end a continuation and are included in it; by default those of the run.
+            stop_ids: ids of tokens that end a continuation, in addition to those of the model and of the run.
+            seed: random seed of the sampling.
+
+        Returns:
+            The token ids of `count` continuations of each prompt; the last token of a finished continuation is the end token, or
+            the token that completes a stop string.
+
+        Raises:
+            InputError: a value is out of range, a prompt is empty, or an id is not in the model's vocabulary.
+        """
+        size = self.policy.vocab_size
+        for tokens in prompts:
+            wrong = next((token for token in tokens if not 0 <= token < size), None)
+            if wrong is not None:
+                raise InputError(f"the token id {wrong} is not in the model's vocabulary; its ids are 0 to {size - 1}.")
+            if not tokens:
+                raise InputError("a prompt has no token ids; give at least one.")
+        rows = tuple(list(map(int, tokens)) for tokens in prompts)
+        found = EncodedPrompts(tuple(Problem("", "") for _ in rows), rows, dropped=0)
+        worker = self.sampler(temperature=temperature, top_k=top_k, top_p=top_p, stop=stop, stop_ids=stop_ids)
+        responses = _sample_continuations(replace(worker, prompts=found), self.params, count, seed)
+        return [[response.tokens.tolist() for response in row] for row in responses]
+
+
+def _sample_continuations(worker: RolloutWorker, params: Params, count: int, seed: int) -> list[list[Response]]:
+    """Sample `count` responses to each of the worker's prompts; an environment, if there is one, answers their turns."""
+    if count < 1:
+        raise InputError(f"count is {count}; it must be at least 1.")
+    places = np.arange(len(worker.prompts.tokens)).repeat(count).tolist()
+    key = jax.random.key(seed)
+    responses = worker.answer(params, places, key) if worker.environment is None else worker.play(params, places, key)
+    return [responses[begin : begin + count] for begin in range(0, len(responses), count)]
+
+
+def is_run(target: str | Path) -> bool:
+    """True if `target` is the folder of a run rather than a model."""
+    return (Path(target) / "checkpoints").is_dir()
+
+
+def find_run(target: str | Path, which: str) -> tuple[Path | None, str]:
+    """Return run and checkpoint that a folder denotes: `RUN`, `RUN/checkpoints/last` or `RUN/checkpoints/step-N`; else None."""
+    path = Path(target)
+    if is_run(path):
+        return path, which
+    is_own = path.parent.name == "checkpoints" and (path.parent.parent / CONFIG).exists() and not (path / CONFIG).exists()
+    if is_own and (path.name in get_args(Which) or path.name.startswith("step-")):
+        return path.parent.parent, path.name
+    return None, which
+
+
+def fit_devices(devices: DevicesConfig) -> DevicesConfig:
+    """Reduce the mesh of a run to one that these devices can form and that also divides the run's rows."""
+    fsdp = math.gcd(devices.fsdp, jax.device_count())
+    tensor = math.gcd(devices.tensor, jax.device_count() // fsdp)
+    replicas = None if devices.replicas is None else math.gcd(devices.replicas, jax.device_count() // (fsdp * tensor))
+    return DevicesConfig(replicas, fsdp, tensor)
+
+
+def load(
+    target: str | Path,
+    *,
+    which: Which = "best",
+    tokenizer: str | None = None,
+    dataset: str | None = None,
+    problems: Sequence[Problem] | None = None,
+    limit: int | None = None,
+    max_response_tokens: int | None = None,
+    chat: bool | None = None,
+    reward: str | Callable | Sequence[Callable | str] | None = None,
+    policy: Policy | None = None,
+    engine: Engine | None = None,
+    environment: Environment | str | None = None,
+    environment_options: str | None = None,
+    trust: bool = False,
+    accept_changes: bool = False,
+) -> OpenPolicy:
+    """Open the policy of a run, or a Hugging Face model.
+
+    Args:
+        target: folder of a run or of its checkpoint (`RUN/checkpoints/last`), model folder or hub id.
+        which: "best" or "last" checkpoint of a run.
+        tokenizer: tokenizer of a model folder; a run has its own.
+        dataset: file or hub id of the problems to work on; a run's held-out problems by default.
+        problems: problems to work on, instead of `dataset`.
+        limit: largest number of these problems; the first ones are used.
+        max_response_tokens: token budget of a response, instead of the run's.
+        chat: whether prompts are formatted with the tokenizer's chat template. By default as in the run; for a model, if its
+            tokenizer has a template and the problems are conversations.
+        reward: judges the answers, instead of the run's reward; several are summed with the run's weights.
+        policy: the policy that was passed to `train`, if any.
+        engine: samples the answers, instead of the built-in engine.
+        environment: the environment that was passed to `train`, if any; or the name of one, instead of the run's.
+        environment_options: arguments of the class that this name stands for, as a JSON object.
+        trust: whether a reward or an environment that the run's config.json names as `file.py:NAME` or `module:NAME` may be
+            executed.
+        accept_changes: whether to open a run although its held-out rows, reward, chat template or tokenizer have changed since
+            its last start.
+
+    Returns:
+        The policy. Its answers can be sampled, but not judged, if a reward or an environment was passed to `train` and neither is
+        passed here, or if its reward is untrusted code.
+
+    Raises:
+        InputError: the target, its checkpoint or an argument cannot be used, or an argument is missing.
+    """
+    path, place = find_run(target, which)
+    run = None if path is None else RunFolder.open(path)
+    config, needed = (
+        (with_stored_adapter(TrainConfig.flat(model=str(target))), ()) if run is None else saved_settings(run.config)
+    )
+    has_named = isinstance(environment, str)
+    named = {"environment": environment, "environment_options": environment_options} if has_named else {}
+    config = _overridden(config, reward, tokenizer=tokenizer, max_response_tokens=max_response_tokens, **named)
+    environment = None if isinstance(environment, str) else environment
+    config = replace(
+        config.replace(attention="blockwise"), devices=fit_devices(config.devices)
+    )  # for the devices of this process
+    if problems is None and dataset is not None:
+        problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)
+    is_replaced = environment is not None or has_named
+    untrusted = () if run is None or trust or is_replaced else code_of(config)
+    if reward is not None:  # what is passed is trusted; the run's environment is not
+        untrusted = tuple(name for name in untrusted if name == config.reward.environment)
+    skipped = config.reward.environment if config.reward.environment in untrusted else None
+    if untrusted or environment is not None:  # what is passed replaces what the settings name
+        config = config.replace(environment=None, environment_options=None)
+    environment = environment_of(config, environment)
+    seams = Seams(policy, engine, environment, None if isinstance(reward, str) else reward)
+    check_parts(seams)
+    passed = {"policy": policy, "engine": engine, "environment": environment, "reward": reward}
+    passed |= {"problems": problems, "dataset": problems}
+    absent = {name for name, part in passed.items() if part is None and name in needed}
+    missing = _missing_judges(absent, has_judge=environment is not None or reward is not None)
+    if missing:
+        seams = seams._replace(reward=partial(_refuse_to_judge, missing))
+    if untrusted:
+        seams = seams._replace(reward=partial(_refuse_code, untrusted))
+    problems = None if problems is None else problems[:limit]
+    split = make_problems(config) if problems is None else Problems(problems, problems)
+    vocabulary = make_tokenizer(config)
+    config = with_chat(config, is_used=applies_chat(config, vocabulary, split.heldout, is_run=run is not None, chat=chat))
+    vocabulary = configured(vocabulary, config.model)
+    split = prompts_for(split, environment, vocabulary)
+    opened = _open(config, seams, split, vocabulary, run, place)
+    if run is not None:
+        is_own = environment is None and not (untrusted or missing or reward is not None)
+        judge = digest_of_reward(config, None) if is_own else None
+        read = exam_inputs(opened.worker.prompts.problems if problems is None else None, judge)
+        if config.reward.environment and not has_named:
+            read |= {ENVIRONMENT: digest_of_name(config.reward.environment, ENVIRONMENTS)}
+        read |= {} if tokenizer is not None else text_inputs(vocabulary, chat=config.model.chat)
+        check_inputs(run, read, accepts=accept_changes)
+    worker = opened.worker if limit is None else opened.worker.first(limit)
+    return opened._replace(worker=worker, missing=missing, untrusted=untrusted, skipped=skipped, trust=trust)
+
+
+def applies_chat(
+    config: TrainConfig, tokenizer: Tokenizer, problems: Sequence[Problem], *, is_run: bool, chat: bool | None
+) -> bool:
+    """Decide whether prompts are formatted with the chat template, and print a note to stderr if a template is not used.
+
+    Args:
+        config: settings of the run, or of a model.
+        tokenizer: tokenizer of the model.
+        problems: the problems to work on.
+        is_run: whether the settings belong to a run, which was trained with or without its template.
+        chat: the caller's choice; None: the other arguments decide.
+    """
+    if chat is not None or config.model.chat:
+        return config.model.chat if chat is None else chat
+    talks, has_template = any(problem.messages is not None for problem in problems), has_chat_template(tokenizer)
+    if has_template and talks and not is_run:
+        return True
+    if has_template and (talks or not is_run) and is_first():
+        kind = "conversations" if talks else "plain text"
+        print(
+            f"note: the tokenizer has a chat template, but the prompts, which are {kind}, are not formatted with it; --chat "
+            "applies it.",
+            file=sys.stderr,
+        )
+    return False
+
+
+def _overridden(
+    config: TrainConfig, reward: str | Callable | Sequence[Callable | str] | None, **others: str | int | None
+) -> TrainConfig:
+    """Replace saved settings; None leaves a setting unchanged."""
+    if isinstance(reward, str) or callable(reward):
+        config = config.replace(reward_weights=None, reward_combine="sum")  # both belong to the run's rewards
+    overrides = others | {"reward": reward if isinstance(reward, str) else None}
+    return config.replace(**{name: value for name, value in overrides.items() if value is not None})
+
+
+def _missing_judges(absent: Collection[str], *, has_judge: bool) -> tuple[str, ...]:
+    """Return the judging parts that were passed to `train` and are not passed here.
+
+    Raises:
+        InputError: other parts were passed to `train` and are not passed here.
+    """
+    refuse_missing([name for name in absent if name not in JUDGING])
+    return () if has_judge else tuple(sorted(name for name in absent if name in JUDGING))
+
+
+def _refuse_to_judge(missing: Sequence[str], completions: Sequence[str]) -> list[float]:
+    """Raise when called: stands in for a reward that was not passed again."""
+    del completions
+    refuse_missing(missing)
+    return []
+
+
+def _refuse_code(names: Sequence[str], completions: Sequence[str]) -> list[float]:
+    """Raise when called: stands in for a reward that is untrusted code."""
+    del completions
+    raise InputError(
+        f"the run is judged by {' and '.join(names)}, which is code that its config.json names; read it, then add --trust "
+        "(trust=True) to execute it, or give --reward."
+    )
+
+
+def _open(
+    config: TrainConfig, seams: Seams, problems: Problems, tokenizer: Tokenizer, run: RunFolder | None, which: str
+) -> OpenPolicy:
+    """Combine model, problems and parameters."""
+    mesh = make_mesh(config.devices.replicas, config.devices.fsdp, config.devices.tensor)
+    policy = chosen_policy(config, seams, tokenizer, mesh)
+    prompts = encode_problems(config, problems.heldout, tokenizer)
+    longest = max(map(len, prompts.tokens))
+    prompt_length = longest if seams.engine is None else None
+    left = check_loaded(
+        config, policy, mesh, device_bytes(mesh), prompt_length=prompt_length, environment=seams.environment
+    )
+    left = left if jax.process_count() == 1 else None  # without agreement, all hosts must still decode the same rows
+    worker = make_worker(config, seams, mesh, policy, tokenizer, prompts, longest, problems, left=left).greedy()
+    return OpenPolicy(config, policy, parameters_of(config, policy, mesh, run, which), tokenizer, worker, mesh)
+
+
+def parameters_of(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder | None, which: str) -> Params:
+    """Load the policy's parameters onto the mesh: the initial ones, or a run's checkpoint, with any adapter merged in."""
+    if run is not None and config.adapter.rank is not None:
+        opened = open_adapter(config, policy, mesh, run, which)
+        return merge_adapter(opened.base, opened.params, config, mesh=mesh, policy=policy)
+    if run is None and config.adapter.rank is not None:
+        base = required(make_base(config, policy, mesh, is_own=False), "lora_rank")
+        factors = first_adapter(config, base)
+        factors = put(factors, policy_shardings(mesh, factors, factors, policy.partition))
+        return merge_adapter(base, factors, config, mesh=mesh, policy=policy)
+    key = jax.random.key(config.run.seed)
+    params = policy.init(key) if run is None or policy.shapes is None else policy.shapes()
+    places = policy_shardings(mesh, params, params, policy.partition)
+    if run is None:
+        return put(params, places)
+    like = with_places(params, places)
+    del params
+    return checkpoints.restore_params(run.checkpoints / which, like)

@@ -1,0 +1,291 @@
+"""Successive halving: all candidates train for a few steps, the best of them continue, and only the last ones make all steps.
+
+A rung continues the runs of the previous one, as `--resume` does, so no step is repeated. The trials are written to a file after
+each run, and a tuning that was stopped continues where it was.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+from filelock import FileLock, Timeout
+
+from rljax.errors import InputError
+from rljax.files import atomic_write, settings_hash
+from rljax.text import one_line
+from rljax.training.config import TrainConfig
+from rljax.training.lifecycle.resume import FREE, schedules
+from rljax.training.objective.algorithm import make_algorithm, resolved_settings
+
+FILE = "tuning.json"
+"""Name of the results file."""
+LOCK = ".tuning.lock"
+"""Name of the lock file that keeps other processes out of the folder."""
+ATTEMPTS = 2
+"""Number of times that a trial is begun or continued before it counts as failed, because an error may be temporary."""
+
+
+class Rung(NamedTuple):
+    """A stage of the tuning."""
+
+    steps: int
+    """Number of RL steps of a candidate at the end of the rung."""
+    candidates: int
+    """Number of candidates that train in the rung."""
+
+
+class Trial(NamedTuple):
+    """A candidate's run with one seed, at the end of a rung."""
+
+    rung: int
+    """Index of the rung, from 0."""
+    candidate: str
+    """Settings of the candidate, in words."""
+    seed: int
+    """Random seed of the run."""
+    steps: int
+    """Number of RL steps made."""
+    before: float | None
+    """Held-out accuracy before RL, from 0 to 1; None (as for the next field) if the run failed."""
+    accuracy: float | None
+    """Held-out accuracy at the end of the rung."""
+    seconds: float
+    """Duration of the rung in seconds."""
+    error: str = ""
+    """Why the run failed; empty if it did not."""
+
+
+Train = Callable[[TrainConfig], tuple[float, float]]
+"""Begins or resumes the run in the folder that the settings name; returns held-out accuracy before RL and at its end."""
+
+
+def rungs_of(candidates: int, steps: int, cut: int) -> tuple[Rung, ...]:
+    """Compute the rungs of successive halving.
+
+    ::
+
+        rung i of 0 ... r:    ⌊n / cut^i⌋ candidates, ⌊steps / cut^(r-i)⌋ steps        r = ⌊log_cut n⌋
+
+    Args:
+        candidates: n, at least 2.
+        steps: RL steps of a candidate that survives to the end.
+        cut: one out of this many candidates continues.
+
+    Raises:
+        InputError: there is one candidate, `cut` is below 2, or the first rung has no step.
+
+    Example:
+        >>> [tuple(rung) for rung in rungs_of(6, 140, 2)]
+        [(35, 6), (70, 3), (140, 1)]
+
+    Source:
+        Successive halving, arXiv:1502.07943, Section 3, with a final rung for the remaining candidates.
+    """
+    if candidates < 2:
+        raise InputError(
+            "there is one candidate, so nothing can be compared; give a setting several values, such as "
+            "--try learning_rate=1e-4,2e-4."
+        )
+    if cut < 2:
+        raise InputError(f"cut is {cut}; it must be at least 2.")
+    last, left = 0, candidates
+    while left >= cut:
+        last, left = last + 1, left // cut
+    rungs = tuple(Rung(steps // cut ** (last - i), candidates // cut**i) for i in range(last + 1))
+    if rungs[0].steps < 1:
+        raise InputError(
+            f"{steps} RL steps are too few to compare {candidates} candidates in {len(rungs)} rungs: the first would have no step. "
+            f"Set --steps to at least {cut**last}, or try fewer values."
+        )
+    return rungs
+
+
+def check_candidates(configs: Mapping[str, TrainConfig]) -> None:
+    """Refuse settings that do not allow a run to be extended.
+
+    Raises:
+        InputError: the message names the first candidate whose steps follow a schedule over all steps.
+    """
+    for name, config in configs.items():
+        reasons = schedules(config, make_algorithm(config))
+        if reasons:
+            raise InputError(
+                f"{name} cannot be tuned: its steps follow a schedule over all steps ({', '.join(reasons)}), so a run cannot be "
+                "extended from rung to rung. Omit it."
+            )
+
+
+def scores(trials: Sequence[Trial], rung: int) -> dict[str, float]:
+    """Mean held-out accuracy of each candidate of a rung over its seeds; minus infinity if a seed failed."""
+    mine = [trial for trial in trials if trial.rung == rung]
+    found: dict[str, list[float]] = {}
+    for trial in mine:
+        found.setdefault(trial.candidate, []).append(-math.inf if trial.accuracy is None else trial.accuracy)
+    return {name: mean(values) for name, values in found.items()}
+
+
+def best(score: Mapping[str, float], count: int) -> list[str]:
+    """Return the candidates with the highest scores in their original order; the first of equals, and none that failed.
+
+    Example:
+        >>> best({"a": 0.5, "b": 0.75, "c": 0.75, "d": float("-inf")}, 2)
+        ['b', 'c']
+    """
+    sound = [name for name in score if score[name] > -math.inf]
+    chosen = sorted(sound, key=lambda name: -score[name])[:count]
+    return [name for name in score if name in chosen]
+
+
+def tune(
+    configs: Mapping[str, TrainConfig],
+    *,
+    seeds: Sequence[int],
+    rungs: Sequence[Rung],
+    folder: Path,
+    train: Train,
+    tell: Callable[[Trial], None],
+    drop_failed: bool = False,
+) -> list[Trial]:
+    """Run the trials that the folder does not have yet.
+
+    Args:
+        configs: description of a candidate -> its settings.
+        seeds: random seeds; every candidate trains with each of them.
+        rungs: rungs from `rungs_of`.
+        folder: folder of results and runs.
+        train: begins or resumes a run.
+        tell: called with each completed trial.
+        drop_failed: whether to drop a candidate whose run fails. Otherwise the tuning stops, and retries it next time.
+
+    Returns:
+        All trials, beginning with those of earlier calls.
+
+    Raises:
+        InputError: the folder has the results of another tuning, another process tunes in it, or candidates failed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise InputError(f"another process is tuning in {folder}; wait until it ends, or choose another --out.") from error
+    try:
+        for part in folder.glob(".unfinished-*"):  # what a killed process was writing
+            part.unlink()
+        return _tune(configs, seeds, rungs, folder, train, tell, drop_failed=drop_failed)
+    finally:
+        (folder / LOCK).unlink(missing_ok=True)
+        lock.release()
+
+
+def _tune(
+    configs: Mapping[str, TrainConfig],
+    seeds: Sequence[int],
+    rungs: Sequence[Rung],
+    folder: Path,
+    train: Train,
+    tell: Callable[[Trial], None],
+    *,
+    drop_failed: bool,
+) -> list[Trial]:
+    plan = plan_of(configs, seeds, rungs)
+    trials = read_trials(folder, plan)
+    left = list(configs)
+    for number, rung in enumerate(rungs):
+        for name in left:
+            for seed in seeds:
+                if any(trial[:3] == (number, name, seed) for trial in trials):
+                    continue
+                place = folder / "runs" / f"{list(configs).index(name)}-{seed}"
+                trial = _trial(number, name, configs[name].replace(seed=seed, run=str(place), steps=rung.steps), train)
+                trials.append(trial)
+                write_trials(folder, plan, trials)
+                tell(trial)
+        score = scores(trials, number)
+        if not best(score, 1):
+            reason = next(trial.error for trial in trials if trial.error)
+            forget(folder, plan, [trial for trial in trials if trial.rung < number])
+            raise InputError(f"every candidate failed, the first one with: {reason}")
+        failed = [trial for trial in trials if trial.rung == number and trial.error]
+        if failed and not drop_failed:
+            forget(folder, plan, [trial for trial in trials if trial not in failed])
+            reasons = "; ".join(f"{trial.candidate} (seed {trial.seed}): {trial.error}" for trial in failed)
+            raise InputError(
+                f"{len(failed)} runs failed, and an error is not a result: {reasons}. The other results are kept. The same command "
+                "retries these runs; --drop-failed drops their candidates."
+            )
+        if number + 1 < len(rungs):
+            left = best(score, rungs[number + 1].candidates)
+    return trials
+
+
+def _trial(rung: int, name: str, config: TrainConfig, train: Train) -> Trial:
+    """Train to the end of a rung. A run that fails is continued; if it fails `ATTEMPTS` times, the reason is recorded."""
+    start, seed, steps, reason = time.monotonic(), config.run.seed, config.optimization.steps, ""
+    for _ in range(ATTEMPTS):
+        try:
+            before, accuracy = train(config.replace(models="none"))
+        except InputError as error:
+            reason = one_line(error)
+        else:
+            return Trial(rung, name, seed, steps, before, accuracy, round(time.monotonic() - start, 1))
+    return Trial(rung, name, seed, steps, None, None, round(time.monotonic() - start, 1), reason)
+
+
+def plan_of(configs: Mapping[str, TrainConfig], seeds: Sequence[int], rungs: Sequence[Rung]) -> dict[str, Any]:
+    """Identity of a plan that results belong to: candidates, seeds, rungs, and a hash of all settings that affect results."""
+    unused = {*FREE, "run", "seed", "name"}
+    settings = [
+        {name: value for name, value in resolved_settings(config).items() if name not in unused}
+        for config in configs.values()
+    ]
+    return {
+        "candidates": list(configs),
+        "seeds": list(seeds),
+        "rungs": [list(rung) for rung in rungs],
+        "settings": settings_hash(*settings),
+    }
+
+
+def read_trials(folder: Path, plan: Mapping[str, Any]) -> list[Trial]:
+    """Read the trials of a folder; empty if it has no results.
+
+    Raises:
+        InputError: they belong to another plan.
+    """
+    file = folder / FILE
+    if not file.is_file():
+        return []
+    found = json.loads(file.read_text(encoding="utf-8"))
+    other = [name for name in plan if found[name] != plan[name]]
+    if other:
+        raise InputError(
+            f"{file} has results of a tuning run with different {', '.join(other)}; choose another --out, or remove that folder."
+        )
+    return [Trial(**row) for row in found["trials"]]
+
+
+def write_trials(folder: Path, plan: Mapping[str, Any], trials: Sequence[Trial]) -> None:
+    """Write the trials, one per line."""
+    folder.mkdir(parents=True, exist_ok=True)
+    head = "".join(f' "{name}": {json.dumps(value)},\n' for name, value in plan.items())
+    rows = ",\n".join(f"  {json.dumps(trial._asdict())}" for trial in trials)
+    atomic_write(folder / FILE, f'{{\n{head} "trials": [\n{rows}\n ]\n}}\n'.encode())
+
+
+def forget(folder: Path, plan: Mapping[str, Any], earlier: Sequence[Trial]) -> None:
+    """Keep only the trials of earlier rungs, so that the command can be corrected and repeated; without any, delete the file."""
+    if earlier:
+        write_trials(folder, plan, earlier)
+    else:
+        (folder / FILE).unlink()
+
+
+def winner(trials: Sequence[Trial]) -> str:
+    """Return the candidate with the highest score in the last rung."""
+    last = max(trial.rung for trial in trials)
+    return best(scores(trials, last), 1)[0]

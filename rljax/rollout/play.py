@@ -1,0 +1,321 @@
+"""Playing episodes: the engine samples the policy's turns, the environment answers them, and both become one response each.
+
+Token ids are never decoded and encoded again, so what is scored is exactly what was sampled.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, chdir, nullcontext
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float32
+
+from rljax.data.problem import Problem
+from rljax.data.tokenizer import Tokenizer, completion_text
+from rljax.errors import InputError
+from rljax.models import Params
+from rljax.parallel import agree
+from rljax.rewards.calling import called_name, check_failures, place_of, read_answer
+from rljax.rewards.failure import Failed
+from rljax.rollout.dialogue import begin_dialogue
+from rljax.rollout.environment import Environment, Manner, Message, check_environment, check_step, copied, manner_of
+from rljax.rollout.judging import Verdicts
+from rljax.rollout.request import Dialogue, Engine, Request, Response, check_responses
+from rljax.rollout.steps import Overdue, Raised, StepRunner
+from rljax.text import one_line
+
+
+class _Episode(NamedTuple):
+    """An episode so far."""
+
+    request: Request
+    """Request of the first turn."""
+    problem: Problem
+    """What it is about."""
+    state: Any
+    """The environment's state of the episode."""
+    pieces: tuple[Response, ...] = ()
+    """Turns of the policy, and the observations between them."""
+    turns: int = 0
+    """Number of turns of the policy."""
+    reward: float | None = None
+    """Sum of the turns' rewards; None while there is none."""
+    correct: bool | None = None
+    """Last statement of the environment about its success."""
+    parts: Mapping[str, float] = MappingProxyType({})
+    """Sum of each part of the reward."""
+    metrics: Mapping[str, float] = MappingProxyType({})
+    """Sum of each metric."""
+    failure: Failed | None = None
+    """Failure of the environment, if there was one."""
+    done: bool = False
+    """Whether the episode has ended."""
+
+    @property
+    def length(self) -> int:
+        """Tokens after the prompt."""
+        return sum(len(piece.tokens) for piece in self.pieces)
+
+    @property
+    def room(self) -> int:
+        """Tokens left in its budget."""
+        return self.request.sampling.max_tokens - self.length
+
+
+class Table(NamedTuple):
+    """What episodes are played with."""
+
+    environment: Environment
+    """Answers the policy's turns."""
+    tokenizer: Tokenizer
+    """Decodes turns and encodes observations."""
+    manner: Manner
+    """How the environment is called."""
+    runner: StepRunner
+    """Calls it."""
+
+
+def play(
+    engine: Engine,
+    environment: Environment,
+    params: Params,
+    requests: Sequence[Request],
+    problems: Sequence[Problem],
+    tokenizer: Tokenizer,
+    *,
+    max_failure_share: float,
+    seconds: float | None = None,
+    judging: Callable[[], AbstractContextManager] = nullcontext,
+) -> tuple[list[Response], Verdicts]:
+    """Play an episode for each request.
+
+    Args:
+        engine: samples the policy's turns.
+        environment: answers them.
+        params: parameters of the policy.
+        requests: the first turns; their token budget is that of the whole episode, observations included.
+        problems: one for each request.
+        tokenizer: decodes turns and encodes observations.
+        max_failure_share: largest share of the episodes in which the environment may fail.
+        seconds: time limit of a call of the environment; None: its own.
+        judging: its context is entered while the environment is waited for.
+
+    Returns:
+        The responses, one for each episode, and their verdicts.
+
+    Raises:
+        InputError: the engine or the environment breaks its contract, or the environment failed too often.
+    """
+    check_environment(environment)
+    manner = manner_of(environment)
+    manner = manner if seconds is None else manner._replace(seconds=seconds)
+    with StepRunner(seconds=manner.seconds, most=manner.at_once) as runner:
+        table = Table(environment, tokenizer, manner, runner)
+        with judging():
+            episodes = _begun(table, requests, problems)
+        _play_turns(table, engine, params, episodes, judging)
+    agree("observations of the environment", repr([[piece.tokens.tolist() for piece in e.pieces] for e in episodes]))
+    answer = read_answer(
+        [episode.reward if episode.failure is None else episode.failure for episode in episodes],
+        called_name(environment),
+        len(episodes),
+    )
+    check_failures(answer, called_name(environment), max_failure_share, what="environment")
+    verdicts = Verdicts(
+        answer.values.astype(np.float32),
+        answer.valid,
+        answer.failed,
+        _sums([episode.parts for episode in episodes]),
+        correct=_correct(episodes),
+        metrics=_sums([episode.metrics for episode in episodes]),
+    )
+    return [_response(episode) for episode in episodes], verdicts
+
+
+def _play_turns(
+    table: Table,
+    engine: Engine,
+    params: Params,
+    episodes: list[_Episode],
+    judging: Callable[[], AbstractContextManager],
+) -> None:
+    """Play the turns of episodes until all are done; the list is updated.
+
+    The order does not depend on time: the steps of the turns that have ended together are waited for at once, or, if the
+    environment `waits`, after the engine has sampled once more.
+    """
+    turns = {place: _next_turn(episode) for place, episode in enumerate(episodes)}
+    dialogue = begin_dialogue(engine, params, turns)
+    running: deque[tuple[list[int], Any]] = deque()
+    while turns or running:
+        if turns:
+            responses = _ended(dialogue, turns)
+            for place, response in responses.items():
+                del turns[place]
+                episodes[place] = _with_turn(episodes[place], response)
+            acting = [place for place in responses if episodes[place].failure is None]
+            with chdir("."):
+                running.append((list(responses), table.runner.start([_call(table, episodes[place]) for place in acting])))
+        while running and (not turns or len(running) > table.manner.waits):
+            places, batch = running.popleft()
+            with judging(), chdir("."):
+                outcomes = iter(batch.wait())
+            for place in places:
+                episode = episodes[place]
+                has_acted = episode.failure is None
+                episodes[place] = _advanced(table, episode, next(outcomes)) if has_acted else episode._replace(done=True)
+            added = {place: _next_turn(episodes[place]) for place in places if not episodes[place].done}
+            dialogue.add(added)
+            turns |= added
+
+
+def _sums(episodes: Sequence[Mapping[str, float]]) -> dict[str, Float32[np.ndarray, "N"]] | None:
+    """Numbers by name, NaN where an episode has none; None if no episode has any."""
+    names = dict.fromkeys(name for numbers in episodes for name in numbers)
+    columns = {name: [numbers.get(name, np.nan) for numbers in episodes] for name in names}
+    return {name: np.array(values, np.float32) for name, values in columns.items()} or None
+
+
+def _correct(episodes: Sequence[_Episode]) -> Float32[np.ndarray, "N"] | None:
+    """Statements of the environment about its episodes, as in `Verdicts.correct`; None if there is none.
+
+    An episode that was cut off before the environment stated anything is not correct.
+    """
+    if all(episode.correct is None for episode in episodes):
+        return None
+    stated = [
+        False if episode.correct is None and episode.pieces[-1].truncated else episode.correct for episode in episodes
+    ]
+    return np.array([np.nan if correct is None else float(correct) for correct in stated], np.float32)
+
+
+def _begun(table: Table, requests: Sequence[Request], problems: Sequence[Problem]) -> list[_Episode]:
+    """Begin episodes. One that the environment cannot begin has failed and ends after its first turn."""
+    with chdir("."):
+        states = table.runner.start([partial(table.environment.reset, copied(problem)) for problem in problems]).wait()
+    episodes = []
+    for request, problem, state in zip(requests, problems, states, strict=True):
+        failure = _failure(state)
+        episodes.append(_Episode(request, problem, None if failure else state, metrics={"overflow": 0.0}, failure=failure))
+    return episodes
+
+
+def _failure(outcome: object) -> Failed | None:
+    """What went wrong in a call of the environment; None if it returned.
+
+    Raises:
+        InputError: the environment raised it, to tell the user what to change.
+    """
+    if isinstance(outcome, Overdue):
+        return Failed("timed_out", f"it took longer than {outcome.seconds:g} s")
+    if not isinstance(outcome, Raised):
+        return None
+    if isinstance(outcome.error, InputError | KeyboardInterrupt):
+        raise outcome.error
+    return Failed("raised", f"{one_line(outcome.error)}{place_of(outcome.error)}")
+
+
+def _next_turn(episode: _Episode) -> Request:
+    """Request of the next turn."""
+    request, turn = episode.request, episode.turns
+    context = request.prompt_tokens + tuple(int(token) for piece in episode.pieces for token in piece.tokens)
+    seed = request.seed ^ (turn * 0x9E3779B97F4A7C15 % 2**64)
+    return request._replace(prompt_tokens=context, sampling=request.sampling._replace(max_tokens=episode.room), seed=seed)
+
+
+def _ended(dialogue: Dialogue, turns: Mapping[int, Request]) -> Mapping[int, Response]:
+    """Responses to some turns."""
+    responses = dialogue.draw()
+    if not responses or not responses.keys() <= turns.keys():
+        raise InputError(
+            f"engine.dialogue: draw must return responses to some of the turns of episodes {sorted(turns)}; got some to "
+            f"{sorted(responses)}."
+        )
+    check_responses([turns[place] for place in responses], list(responses.values()))
+    return responses
+
+
+def _with_turn(episode: _Episode, turn: Response) -> _Episode:
+    """The episode with one more turn of the policy."""
+    return episode._replace(pieces=(*episode.pieces, turn), turns=episode.turns + 1)
+
+
+def _call(table: Table, episode: _Episode) -> Callable[[], Any]:
+    """The environment's step after the last turn of an episode."""
+    return partial(table.environment.step, episode.state, _action(table, episode))
+
+
+def _advanced(table: Table, episode: _Episode, outcome: object) -> _Episode:
+    """The episode after the environment's answer to its last turn."""
+    failure = _failure(outcome)
+    if failure is not None:
+        return episode._replace(failure=failure, done=True)
+    check_step(table.environment, outcome)
+    step: Any = outcome
+    rewards = [reward for reward in (episode.reward, step.reward) if reward is not None]
+    episode = episode._replace(
+        state=step.state,
+        reward=sum(rewards) if rewards else None,
+        correct=episode.correct if step.correct is None else bool(step.correct),
+        parts=_added(episode.parts, step.parts),
+        metrics=_added(episode.metrics, step.metrics),
+    )
+    turn = episode.pieces[-1]
+    if step.done or turn.truncated:
+        return episode._replace(done=True)
+    if episode.turns == table.environment.max_turns:
+        return _cut_off(episode, "turns")
+    observation = _observation(table, episode, step.observation)
+    if len(observation) >= episode.room:
+        return _cut_off(episode, "length")._replace(metrics=_added(episode.metrics, {"overflow": 1.0}))
+    return episode._replace(pieces=(*episode.pieces, _observed(turn, observation))) if observation else episode
+
+
+def _cut_off(episode: _Episode, reason: Any) -> _Episode:
+    """The episode, ended before its end."""
+    return episode._replace(pieces=(*episode.pieces[:-1], episode.pieces[-1]._replace(finish=reason)), done=True)
+
+
+def _added(before: Mapping[str, float], more: Mapping[str, float] | None) -> Mapping[str, float]:
+    return before if more is None else {**before, **{name: before.get(name, 0.0) + float(more[name]) for name in more}}
+
+
+def _action(table: Table, episode: _Episode) -> str:
+    """Text of the last turn; the prompt may hold the beginning of the first one."""
+    sampled = episode.pieces[-1].tokens[episode.pieces[-1].mask].tolist()
+    if table.manner.tools:
+        from rljax.data.tool_calls import read_turn  # noqa: PLC0415  most runs have no tools
+
+        return read_turn(table.tokenizer, sampled, is_first=episode.turns == 1)
+    return completion_text(table.tokenizer, sampled) if episode.turns == 1 else table.tokenizer.decode(sampled)
+
+
+def _observation(table: Table, episode: _Episode, observation: str | Sequence[Message]) -> Sequence[int]:
+    """Token ids of an observation."""
+    if isinstance(observation, str):
+        return table.tokenizer.encode(observation)
+    from rljax.data.turns import write_messages  # noqa: PLC0415  most runs have no messages between turns
+
+    return write_messages(table.tokenizer, episode.problem, _action(table, episode), observation)
+
+
+def _observed(turn: Response, observation: Sequence[int]) -> Response:
+    """Tokens of an observation: the policy sees them, but did not draw them."""
+    nothing = np.zeros(len(observation), np.float32)
+    return turn._replace(
+        tokens=np.asarray(observation, np.int32),
+        mask=np.zeros(len(observation), bool),
+        behaviour_logp=nothing,
+        policy_logp=nothing,
+        kept=None if turn.kept is None else np.full((len(observation), turn.kept.shape[-1]), -1, np.int32),
+    )
+
+
+def _response(episode: _Episode) -> Response:
+    """A whole episode as one response."""
+    arrays = [piece.token_arrays for piece in episode.pieces]
+    joined = {name: np.concatenate([one[name] for one in arrays]) for name in arrays[0]}
+    return episode.pieces[-1]._replace(turns=episode.turns, **joined)

@@ -1,0 +1,236 @@
+"""Calls of an environment that run at once: functions on threads, coroutines on one event loop, each within a time limit.
+
+A call that exceeds its limit is given up: it is interrupted as soon as it runs Python again, and nobody waits for it.
+"""
+
+import asyncio
+import ctypes
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from inspect import isawaitable, iscoroutinefunction
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from rljax.errors import InputError
+
+MOST_STUCK = 64
+"""Calls that may be stuck outside of Python before the run stops."""
+PATIENCE = 5.0
+"""Seconds in which an event loop must react, and threads that were interrupted may end."""
+
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The outcome of a call that raised."""
+
+    error: BaseException
+    """What it raised."""
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """The outcome of a call that exceeded its time limit."""
+
+    seconds: float
+    """The limit."""
+
+
+class Batch:
+    """Calls that were started together.
+
+    Args:
+        runner: starts them.
+        calls: functions without arguments; the result of a coroutine function, or any other awaitable result, is awaited.
+    """
+
+    def __init__(self, runner: "StepRunner", calls: Sequence[Call]):
+        self.runner, self.count = runner, len(calls)
+        self.waiting = deque(enumerate(calls))
+        self.ended: SimpleQueue[tuple[int, Any]] = SimpleQueue()
+        self.outcomes: dict[int, Any] = {}
+        self.running: dict[int, tuple[float, threading.Thread | Future]] = {}
+        self._fill()
+
+    def wait(self) -> list[Any]:
+        """Outcomes in the order of the calls: a value, `Raised` or `Overdue`; after each time limit at the latest.
+
+        Raises:
+            InputError: a call raised it, or too many calls are stuck.
+        """
+        while len(self.outcomes) < self.count:
+            self._fill()
+            try:
+                place, outcome = self.ended.get(timeout=self._left())
+            except Empty:
+                self._give_up()
+                continue
+            if place not in self.running:  # it was given up before
+                continue
+            if isawaitable(outcome):
+                self.running[place] = (self.running[place][0], self._awaited(place, outcome))
+                continue
+            del self.running[place]
+            self.outcomes[place] = outcome
+        return [self.outcomes[place] for place in range(self.count)]
+
+    def _fill(self) -> None:
+        """Start calls while few enough run."""
+        while self.waiting and len(self.running) < self.runner.most:
+            place, call = self.waiting.popleft()
+            self.running[place] = (time.monotonic(), self._begun(place, call))
+
+    def _begun(self, place: int, call: Call) -> threading.Thread | Future:
+        if iscoroutinefunction(call):
+            return self._awaited(place, call())
+        thread = threading.Thread(target=self._run, args=(place, call), daemon=True, name="environment step")
+        thread.start()
+        return thread
+
+    def _run(self, place: int, call: Call) -> None:
+        try:
+            outcome = call()
+        except BaseException as error:  # an environment is user code and may raise anything
+            outcome = Raised(error)
+        self.ended.put((place, outcome))
+
+    def _awaited(self, place: int, awaitable: Any) -> Future:
+        def end(future: Future) -> None:
+            try:
+                outcome = future.result()
+            except CancelledError as error:
+                outcome = Raised(error)
+            self.ended.put((place, outcome))
+
+        future = asyncio.run_coroutine_threadsafe(_outcome_of(awaitable), self.runner.loop())
+        future.add_done_callback(end)
+        return future
+
+    def _left(self) -> float | None:
+        """Seconds until the first call that runs is overdue."""
+        limit = self.runner.seconds
+        return (
+            None if limit is None else max(0.0, min(began for began, _ in self.running.values()) + limit - time.monotonic())
+        )
+
+    def _give_up(self) -> None:
+        """Give up the calls that are overdue."""
+        limit = self.runner.seconds or 0.0
+        now = time.monotonic()
+        for place, (began, work) in list(self.running.items()):
+            if began + limit <= now:
+                del self.running[place]
+                self.outcomes[place] = Overdue(limit)
+                self.runner.give_up(work)
+
+
+async def _outcome_of(awaitable: Any) -> Any:
+    try:
+        return await awaitable
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # SystemExit would end the event loop
+        return Raised(error)
+
+
+class StepRunner:
+    """Runs calls at once; a context manager, whose end ends its threads.
+
+    Args:
+        seconds: time limit of each call; None: none.
+        most: calls that run at once.
+    """
+
+    def __init__(self, *, seconds: float | None, most: int):
+        self.seconds, self.most = seconds, most
+        self._loop: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
+        self._stuck: list[threading.Thread] = []
+
+    def __enter__(self) -> "StepRunner":
+        """Return the runner."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the event loop and the threads that can be ended."""
+        self._end_loop()
+        limit = time.monotonic() + PATIENCE
+        for thread in self._stuck:
+            thread.join(max(0.0, limit - time.monotonic()))
+
+    def start(self, calls: Sequence[Call]) -> Batch:
+        """Start calls; `wait` of the result returns their outcomes."""
+        return Batch(self, calls)
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop, which runs on a thread of its own."""
+        if self._loop is None:
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=_serve, args=(loop,), daemon=True, name="environment loop")
+            thread.start()
+            self._loop = loop, thread
+        return self._loop[0]
+
+    def give_up(self, work: threading.Thread | Future) -> None:
+        """Interrupt a call that is overdue.
+
+        Raises:
+            InputError: too many calls do not react.
+        """
+        if isinstance(work, Future):
+            work.cancel()
+            if not self._reacts():
+                self._end_loop()
+        else:
+            _interrupt(work)
+            self._stuck.append(work)
+        self._stuck = [thread for thread in self._stuck if thread.is_alive()]
+        if len(self._stuck) > MOST_STUCK:
+            raise InputError(
+                f"environment: {len(self._stuck)} steps are still running after their time limit of {self.seconds:g} s, blocked "
+                "outside of Python, where nothing can end them; give what they wait for a time limit of its own."
+            )
+
+    def _reacts(self) -> bool:
+        """Whether the event loop is not blocked by a coroutine that does not await."""
+        reacted = threading.Event()
+        self.loop().call_soon_threadsafe(reacted.set)
+        return reacted.wait(PATIENCE)
+
+    def _end_loop(self) -> None:
+        """Cancel what runs on the event loop, and end its thread."""
+        if self._loop is None:
+            return
+        (loop, thread), self._loop = self._loop, None
+        ended = asyncio.run_coroutine_threadsafe(_cancel_all(), loop)
+        ended.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))  # this thread may call it
+        thread.join(PATIENCE)
+        if thread.is_alive():
+            _interrupt(thread)
+            self._stuck.append(thread)
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=PATIENCE)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+def _interrupt(thread: threading.Thread) -> None:
+    """Raise SystemExit in a thread, as soon as it runs Python."""
+    if thread.is_alive() and thread.ident is not None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))

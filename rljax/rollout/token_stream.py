@@ -1,0 +1,51 @@
+"""Stream one response while it is sampled, a few tokens at a time, for example to a terminal."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rljax.data.prompts import left_pad
+from rljax.models import Params
+from rljax.parallel import fetch, put_rows, row_shards
+from rljax.rollout.engine import Decoding, DecodingEngine
+from rljax.rollout.request import Request
+from rljax.rollout.sampling import decode, decode_weights, empty_rows, read_prompts
+from rljax.rollout.sizes import compiled_rows, padded_length, rooms
+
+
+def stream_tokens(engine: DecodingEngine, params: Params, request: Request, *, every: int = 4) -> Iterator[list[int]]:
+    """Sample the same response as `engine.generate`, and yield its new tokens after every few decoding steps.
+
+    It uses the programs for decoding one row, so a second response with the same sizes compiles nothing.
+
+    Args:
+        engine: samples the response.
+        params: parameters of the policy.
+        request: prompt, sampling settings and seed. Its stop strings are ignored; end tokens end the response.
+        every: number of decoding steps per yielded list. The first list has one token more, which is sampled with the prompt.
+
+    Yields:
+        Lists of token ids; the very last id may be an end token.
+    """
+    params, mesh = decode_weights(engine.decoder, params), engine.mesh
+    budget, can_grow = request.sampling.max_tokens, engine.decoder.grow is not None
+    sampling, length = request.sampling._replace(stop=()), padded_length([request], engine.prompt_length)
+    rows, room = compiled_rows(1, row_shards(mesh)), rooms(budget, length)[0] if can_grow else budget
+    empty = empty_rows(
+        engine.decoder, params, rows=rows, length=length, budget=budget, room=room, kept=sampling.kept, mesh=mesh
+    )
+    placed = put_rows(mesh, left_pad([request.prompt_tokens] * rows, length, pad_id=0))
+    prompts = [read_prompts(engine.decoder, params, *placed, budget=0 if can_grow else budget)]
+    decoding = Decoding(empty, np.full(rows, -1), room)
+    decoding = engine.begin_rows(decoding, prompts, [request], np.array([0]), [(0, 0)], sampling)
+    shown, ended = 0, False
+    while not ended:
+        decoding = engine.grow(decoding, budget)
+        most = every if decoding.room == budget else min(every, decoding.room - decoding.written)
+        held, count = decode(engine.decoder, params, decoding.rows, np.int32(rows), np.int32(most), sampling=sampling)
+        decoding = decoding._replace(rows=held, written=decoding.written + int(fetch(count)))
+        del held  # a second name would keep a cache that has been copied
+        over, samples = fetch((decoding.rows.ended, decoding.rows.samples))
+        ended, count = bool(over[0]), int(samples.count[0])
+        yield samples.tokens[0, shown:count].tolist()
+        shown = count

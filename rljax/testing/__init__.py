@@ -1,0 +1,24 @@
+"""Layer 5: test your own mathematics against the papers: checks, small rollouts, oracles in NumPy float64, and invariants.
+
+from rljax.testing import check_loss
+
+def test_my_loss():
+    check_loss(my_loss, like="dapo")
+"""
+
+from rljax.lazy import lazy_names
+
+SOURCES = {
+    "Convention": "rljax.testing.conventions",
+    "Example": "rljax.testing.example",
+    "LIKE": "rljax.testing.conventions",
+    "Report": "rljax.testing.checks",
+    "check_algorithm": "rljax.testing.records",
+    "check_gae": "rljax.testing.checks",
+    "check_loss": "rljax.testing.checks",
+    "conform": "rljax.testing.checks",
+    "conform_gae": "rljax.testing.checks",
+}
+"""Name -> the module that it is imported from, on first use."""
+
+__getattr__, __dir__ = lazy_names(__name__, SOURCES)

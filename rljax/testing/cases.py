@@ -1,0 +1,179 @@
+"""Small rollouts, each of which lets one slot of an algorithm decide the result; ordered so that the first difference names it."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rljax.testing.example import Example
+
+TOKENS = 3
+"""T: at most this many tokens in a response of a small case."""
+GARBAGE = -9.0
+"""Log-probability outside the mask. It is finite, so that implementations which multiply by the mask count as correct."""
+
+
+class Case(NamedTuple):
+    """One example and what it tests."""
+
+    slot: str
+    """The slot that decides the result."""
+    example: Example
+    """The rollout."""
+
+
+class GAECase(NamedTuple):
+    """One call of GAE and what it tests."""
+
+    slot: str
+    """The part of the recursion that decides the result."""
+    rewards: np.ndarray
+    """`[R, T]`."""
+    values: np.ndarray
+    """`[R, T]`."""
+    mask: np.ndarray
+    """`[R, T]`, bool."""
+    gamma: float
+    """Discount."""
+    lambda_: float
+    """Decay."""
+    bootstrap: np.ndarray
+    """Value after the last token of each row, `[R]`."""
+
+
+def example_of(
+    rewards: list[list[float]],
+    lengths: list[list[int]],
+    *,
+    near: float = 0.0,
+    far: bool = False,
+    ref: float = 0.0,
+    seed: int = 0,
+) -> Example:
+    """Build an example.
+
+    Args:
+        rewards: of each response, `[P, G]`.
+        lengths: tokens of each response, `[P, G]`.
+        near: log-ratios lie within this distance of 0.
+        far: log-ratios lie far outside every clip, on both sides.
+        ref: how far log-probabilities lie from the reference's.
+        seed: of the numbers.
+    """
+    rng = np.random.default_rng(seed)
+    mask = np.arange(TOKENS) < np.array(lengths)[..., None]
+    old = np.round(-0.2 - rng.random(mask.shape), 2)
+    moved = np.round(rng.uniform(-near, near, mask.shape), 3)
+    if far:
+        moved = np.where(rng.random(mask.shape) < 0.5, -1.0, 1.0) * np.round(rng.uniform(0.3, 2.0, mask.shape), 2)
+    logp = old + moved
+    away = np.round(rng.uniform(0.2, 1.0, mask.shape), 2) * np.where(rng.random(mask.shape) < 0.5, -1, 1)
+
+    def inside(x: np.ndarray, garbage: float) -> np.ndarray:
+        return np.where(mask, x, garbage)
+
+    return Example(
+        mask=mask,
+        logp=inside(logp, GARBAGE),
+        old_logp=inside(old, GARBAGE + 1),
+        ref_logp=inside(logp + ref * away, GARBAGE + 2),
+        rewards=np.array(rewards, float),
+    )
+
+
+def loss_cases() -> list[Case]:
+    """Cases of a policy loss, at most 2 prompts x 2 responses x 3 tokens."""
+    one, two = [[1.0, 0.0]], [[1.0, 0.0], [0.25, 1.0]]
+    equal, ragged = [[1, 1], [1, 1]], [[3, 1], [2, 3]]
+    cases = [Case("advantage", example_of(one, [[1, 1]]))]
+    for rewards in ([[0.5, -0.75]], [[1e-4, 0.0]], [[3.0, 1.0]], [[0.0, 2.0]]):
+        cases.append(Case("advantage", example_of(rewards, [[1, 1]])))
+    cases += [Case("advantage", example_of(rewards, equal)) for rewards in (two, [[5.0, 4.0], [0.0, 1e-3]])]
+    cases += [Case("weights", example_of(one, [lengths])) for lengths in ([3, 3], [2, 1], [1, 3])]
+    cases += [Case("weights", example_of(rewards, ragged)) for rewards in (two, [[0.0, 1.0], [2.0, -1.0]])]
+    cases += [Case("ratio", example_of(one, [[1, 1]], near=0.15, seed=seed)) for seed in range(3)]
+    cases += [Case("ratio", example_of(two, ragged, near=0.15, seed=seed)) for seed in range(3)]
+    for step in (
+        0.23,
+        -0.23,
+        0.26,
+        -0.21,
+        0.19,
+        -0.19,
+        0.5,
+        -0.5,
+    ):  # on both sides of 0.8, 1.2 and 1.28, and of their logarithms
+        small = example_of(one, [[1, 1]])
+        at = np.where(small.mask, small.old_logp + step, GARBAGE)
+        cases.append(Case("clip", Example(small.mask, at, small.old_logp, at, small.rewards)))
+    cases += [Case("clip", example_of(one, [[1, 1]], far=True, seed=seed)) for seed in range(4)]
+    cases += [Case("clip", example_of(two, ragged, far=True, seed=seed)) for seed in range(4)]
+    cases += [Case("KL", example_of(one, [[1, 1]], ref=1.0, seed=seed)) for seed in range(3)]
+    cases += [Case("KL", example_of(two, ragged, near=0.1, ref=1.0, seed=seed)) for seed in range(3)]
+    cases.append(Case("groups", example_of([[1.0, 1.0], [1.0, 0.0]], equal)))
+    cases += [
+        Case("groups", example_of([[0.0, 0.0], [1.0, 0.0]], ragged, near=0.1, ref=1.0, seed=seed)) for seed in range(2)
+    ]
+    cases.append(Case("groups", example_of([[0.0, 0.0]], [[2, 1]], near=0.1, ref=1.0)))
+    cases += [Case("overlong", example_of([[1.0, 0.0]], [lengths])) for lengths in ([1, 2], [2, 3], [3, 1], [3, 3])]
+    return cases
+
+
+def larger_case() -> Case:
+    """Four responses to each of two prompts, in which means and medians, for example, differ."""
+    rewards = [[1.0, 0.0, 0.0, 0.5], [0.0, 1.0, -2.0, 1.0]]
+    return Case("advantage", example_of(rewards, [[3, 1, 2, 3], [2, 2, 3, 1]], near=0.15, ref=0.5))
+
+
+def gae_cases() -> list[GAECase]:
+    """Cases of GAE, at most 2 rows x 3 tokens."""
+    rng = np.random.default_rng(0)
+    full, none = np.ones((1, 3), bool), np.zeros(1)
+    two, ragged = np.ones((2, 3), bool), np.array([[True, True, False], [True, True, True]])
+
+    def case(
+        slot: str, mask: np.ndarray, gamma: float, lambda_: float, *, bootstrap: bool = False, values: bool = True
+    ) -> GAECase:
+        rewards, critic = (np.where(mask, np.round(rng.normal(size=mask.shape), 2), 7.0) for _ in range(2))
+        after = np.round(rng.normal(size=len(mask)), 2) if bootstrap else np.zeros(len(mask))
+        return GAECase(slot, rewards, critic if values else np.where(mask, 0.0, 7.0), mask, gamma, lambda_, after)
+
+    only = GAECase("reward", np.array([[0.0, 0.0, 1.0]]), np.zeros((1, 3)), full, 1.0, 1.0, none)
+    return [
+        only,
+        *(case("TD error", mask, 1.0, 0.0) for mask in (full, two)),
+        *(case("discount", mask, 0.5, 0.0) for mask in (full, two)),
+        *(case("decay", mask, 1.0, lambda_) for mask in (full, two) for lambda_ in (0.5, 1.0)),
+        *(case("discount and decay", two, gamma, lambda_) for gamma, lambda_ in ((0.5, 0.5), (0.9, 0.95))),
+        *(case("end of a row", ragged, 0.9, lambda_) for lambda_ in (0.0, 0.5, 1.0)),
+        *(case("bootstrap", mask, 0.9, lambda_, bootstrap=True) for mask in (full, ragged) for lambda_ in (0.0, 0.8)),
+    ]
+
+
+def full_example(seed: int = 3) -> Example:
+    """An example with every field: 3 prompts x 4 responses x at most 6 tokens, of which one group is right throughout."""
+    rng = np.random.default_rng(seed)
+    mask = np.arange(6) < np.array([[6, 2, 4, 1], [3, 5, 6, 2], [4, 1, 3, 6]])[..., None]
+
+    def numbers() -> np.ndarray:
+        return rng.normal(size=mask.shape)
+
+    old = -np.abs(numbers()) - 0.2
+    return Example(
+        mask=mask,
+        logp=old + 0.4 * numbers(),
+        old_logp=old,
+        ref_logp=old + 0.3 * numbers(),
+        rewards=np.array([[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]]),
+        sampled_logp=old + 0.2 * numbers(),
+        values=numbers(),
+        new_values=numbers(),
+        entropy=np.abs(numbers()),
+        behaviour_entropy=np.abs(numbers()),
+        teacher_logp=old + 0.5 * numbers(),
+        teacher_divergence=rng.random(mask.shape),
+        square_sum=rng.uniform(0.1, 1.0, mask.shape),
+        greedy_rewards=np.array([1.0, 0.0, 0.5]),
+        form=np.array([[0.0, 0.5, 0.25, 1.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.5]]),
+        step_rewards=numbers(),
+        step_end=mask & (rng.random(mask.shape) < 0.5),
+    )

@@ -1,0 +1,430 @@
+"""Test a function against the papers: `check_loss` and `check_gae` raise at the first difference, and `conform` reports it.
+
+A function is called by the names of its parameters, with float64 arrays of NumPy, JAX or PyTorch.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from rljax.errors import InputError
+from rljax.importing import import_optional
+from rljax.testing.cases import Case, GAECase, gae_cases, larger_case, loss_cases
+from rljax.testing.conventions import (
+    ALTERNATIVES,
+    LIKE,
+    MOST_CHANGES,
+    NUMBERS,
+    SLOTS,
+    Convention,
+    difference,
+    loss_and_gradient,
+    neighbours,
+)
+from rljax.testing.example import Example
+from rljax.testing.invariants import Evaluate, broken_invariant
+
+Arrays = Literal["numpy", "jax", "torch"]
+Result = tuple[float, np.ndarray]
+"""A loss and its gradient by `logp`."""
+INPUTS = ("logp", "old_logp", "ref_logp", "rewards", "mask")
+"""Arrays that a loss may ask for: rewards `[P, G]`, the others `[P, G, T]`."""
+RELATIVE, ABSOLUTE = 1e-5, 1e-7
+
+
+class Report(NamedTuple):
+    """What a function computes."""
+
+    equals: Convention | None
+    """The convention that it equals in every case; None: no known one."""
+    slot: str | None
+    """The slot in which it differs from what was asked for; None: it does not."""
+    text: str
+    """A sentence, and the smallest counterexample if there is one."""
+
+
+def evaluator(function: Callable[..., Any], *, arrays: Arrays, options: dict[str, Any]) -> Evaluate:
+    """Turn a loss into a function from a rollout to the loss and its gradient by `logp`.
+
+    The gradient is automatic for JAX, which compiles the loss, and for PyTorch; for NumPy it is by central differences.
+    """
+    compiled = None
+
+    def evaluate(example: Example) -> Result:
+        nonlocal compiled
+        offered = {name: getattr(example, name) for name in INPUTS}
+        inputs = _accepted(function, {**offered, **options}, known=(*INPUTS, *asdict(Convention())))
+        if "logp" not in inputs:
+            raise InputError(
+                "The loss has no parameter 'logp', the log-probabilities that it is differentiated by; name it so."
+            )
+        if arrays == "numpy":
+            return _numpy_gradient(function, inputs)
+        if arrays == "torch":
+            return _torch_gradient(function, inputs)
+        constants = {name: x for name, x in inputs.items() if not isinstance(x, np.ndarray)}
+        compiled = _compiled(function, constants) if compiled is None else compiled
+        return _jax_gradient(compiled, {name: x for name, x in inputs.items() if name not in constants})
+
+    return evaluate
+
+
+def _accepted(
+    function: Callable[..., Any], offered: dict[str, Any], *, known: tuple[str, ...], constants: bool = False
+) -> dict[str, Any]:
+    """The arrays that a function asks for by name, and the constants: those without a default, or all of them."""
+    taken: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in offered and (constants or isinstance(offered[name], np.ndarray) or parameter.default is parameter.empty):
+            taken[name] = offered[name]
+        elif parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_KEYWORD,
+            parameter.VAR_POSITIONAL,
+        ):
+            raise InputError(f"The function's parameter {name!r} is not known; it can have {', '.join(known)}.")
+    return taken
+
+
+def _scalar(value: Any) -> float:
+    value = value[0] if isinstance(value, tuple) else value
+    return float(value)
+
+
+def _numpy_gradient(function: Callable[..., Any], inputs: dict[str, Any], step: float = 1e-6) -> Result:
+    logp, mask = inputs["logp"], inputs["mask"] if "mask" in inputs else np.ones(inputs["logp"].shape, bool)
+    gradient = np.zeros(logp.shape)
+    with np.errstate(all="ignore"):
+        for index in zip(*np.nonzero(mask), strict=True):
+            around = []
+            for sign in (1, -1):
+                moved = logp.copy()
+                moved[index] += sign * step
+                around.append(_scalar(function(**{**inputs, "logp": moved})))
+            gradient[index] = (around[0] - around[1]) / (2 * step)
+        return _scalar(function(**inputs)), gradient
+
+
+def _compiled(function: Callable[..., Any], constants: dict[str, Any]) -> Callable[..., Any]:
+    import jax  # noqa: PLC0415  functions of NumPy do not need it
+
+    def scalar(logp: Any, others: dict[str, Any]) -> Any:
+        value = function(logp=logp, **others, **constants)
+        return value[0] if isinstance(value, tuple) else value
+
+    return jax.jit(jax.value_and_grad(scalar))
+
+
+def _jax_gradient(compiled: Callable[..., Any], inputs: dict[str, Any]) -> Result:
+    import jax  # noqa: PLC0415
+
+    with jax.enable_x64(True):
+        arrays = {name: jax.numpy.asarray(x) for name, x in inputs.items()}
+        value, gradient = compiled(arrays.pop("logp"), arrays)
+        return float(value), np.asarray(gradient, np.float64)
+
+
+def _torch_gradient(function: Callable[..., Any], inputs: dict[str, Any]) -> Result:
+    torch = import_optional("torch", "torch")
+
+    arrays = {name: torch.tensor(x) if isinstance(x, np.ndarray) else x for name, x in inputs.items()}
+    logp = arrays["logp"].requires_grad_(True)
+    value = function(**arrays)
+    value = value[0] if isinstance(value, tuple) else value
+    (gradient,) = torch.autograd.grad(value, logp, allow_unused=True) if value.requires_grad else (None,)
+    return float(value.detach()), np.zeros(logp.shape) if gradient is None else gradient.numpy()
+
+
+def expected_loss(example: Example, convention: Convention) -> Result:
+    """Loss and gradient of a convention, for a rollout that may have gaps."""
+    value, gradient = loss_and_gradient(example.compact(), convention)
+    return value, example.spread(gradient)
+
+
+def _near(ours: Any, theirs: Any, rtol: float) -> bool:
+    return bool(np.allclose(ours, theirs, rtol=rtol, atol=rtol / 100, equal_nan=False))
+
+
+def _same_gradient(found: Result, expected: Result, rtol: float) -> bool:
+    scale = max(float(np.abs(expected[1]).max()), ABSOLUTE)
+    return _near(np.asarray(found[1]) / scale, expected[1] / scale, rtol)
+
+
+def _close(found: Result, expected: Result, convention: Convention, rtol: float) -> bool:
+    """Whether loss and gradient are a convention's; where its surrogate has no value of its own, the gradient alone."""
+    has_value = convention.surrogate == "clipped"
+    return (not has_value or _near(found[0], expected[0], rtol)) and _same_gradient(found, expected, rtol)
+
+
+def convention_of(like: str, options: dict[str, Any]) -> Convention:
+    """The convention of an algorithm, with some of its fields replaced.
+
+    Raises:
+        InputError: the algorithm, a field or its value is not known.
+    """
+    if like not in LIKE:
+        raise InputError(f"like is {like!r}; choose one of {', '.join(LIKE)}.")
+    unknown = [name for name in options if name not in asdict(Convention())]
+    if unknown:
+        raise InputError(f"{unknown[0]!r} is not an option; choose from {', '.join(asdict(Convention()))}.")
+    for name, value in options.items():
+        if name in ALTERNATIVES and name not in NUMBERS and value not in ALTERNATIVES[name]:
+            raise InputError(f"{name} is {value!r}; choose one of {', '.join(map(str, ALTERNATIVES[name]))}.")
+    return replace(LIKE[like], **options)
+
+
+def conform(
+    function: Callable[..., Any], *, like: str, arrays: Arrays = "jax", rtol: float = RELATIVE, **options: Any
+) -> Report:
+    """Compare a loss with an algorithm, and find the convention that it equals.
+
+    Args:
+        function: a loss of some of `logp`, `old_logp`, `ref_logp`, `rewards`, `mask`; returns a number to be minimized, or a tuple
+            that begins with it. Parameters without default may also be fields of `Convention`, such as `low`.
+        like: one of `LIKE`.
+        arrays: the library whose arrays the function takes.
+        rtol: largest relative difference that counts as none; 1e-4 for a function that computes in float32.
+        options: fields of `Convention` that differ from the algorithm's.
+
+    Returns:
+        The report.
+
+    Raises:
+        InputError: an argument is not known.
+    """
+    base = convention_of(like, options)
+    evaluate = evaluator(function, arrays=arrays, options=asdict(base))
+    cases = _every_case()
+    found = [evaluate(case.example) for case in cases]
+    right = [_close(result, _expected(base, at), base, rtol) for at, result in enumerate(found)]
+    if all(right):
+        broken = broken_invariant(evaluate, larger_case().example, rtol=rtol / 10)
+        if broken is None:
+            return Report(base, None, f"equals {described(like, base)}\n  {base.in_words()}")
+        return Report(None, broken.name, f"differs from {like} in: {broken.name}. {broken.text}")
+    first = right.index(False)
+    shown = counterexample(cases[first], found[first], _expected(base, first))
+    convention = _convention_of(found, base, first, rtol)
+    if convention is not None:
+        broken = broken_invariant(evaluate, larger_case().example, rtol=rtol / 10)
+        shown += "" if broken is None else f"\n  It also depends on: {broken.name}. {broken.text}"
+        slot = next(slot for slot, names in SLOTS.items() if set(names) & set(difference(convention, base)))
+        equal = f"It equals {described(like, convention)}\n  {convention.in_words()}"
+        return Report(convention, slot, f"differs from {like} in: {slot}. {equal}\n{shown}")
+    slot, why = _unexplained(found, base, cases[first].slot, rtol)
+    unknown = f"It differs from every convention that has at most {MOST_CHANGES} other choices"
+    return Report(
+        None,
+        slot,
+        f"differs from {like} in: {slot}. {unknown}{why}\n{shown}",
+    )
+
+
+@lru_cache(maxsize=1)
+def _every_case() -> tuple[Case, ...]:
+    return (*loss_cases(), larger_case())
+
+
+@lru_cache(maxsize=64)
+def _compact(at: int) -> Example:
+    return _every_case()[at].example.compact()
+
+
+@lru_cache(maxsize=2**15)
+def _expected(convention: Convention, at: int) -> Result:
+    """Loss and gradient of a convention in the case of this index."""
+    value, gradient = loss_and_gradient(_compact(at), convention)
+    return value, _every_case()[at].example.spread(gradient)
+
+
+@lru_cache(maxsize=32)
+def _gradients(base: Convention, at: int) -> np.ndarray:
+    """Gradients of all neighbors of a convention in one case, `[N, ...]`."""
+    return np.stack([_expected(convention, at)[1] for convention in neighbours(base)])
+
+
+def _convention_of(found: list[Result], base: Convention, first: int, rtol: float) -> Convention | None:
+    """The nearest convention that fits every case; `first` is a case that the base does not fit."""
+    gradients = _gradients(base, first)
+    away = np.abs(found[first][1] - gradients)
+    fits = (away <= 2 * rtol * np.abs(gradients).max((1, 2, 3), keepdims=True) + ABSOLUTE).all((1, 2, 3))
+    for index in np.flatnonzero(fits):
+        convention = neighbours(base)[index]
+        if all(_close(result, _expected(convention, at), convention, rtol) for at, result in enumerate(found)):
+            return convention
+    return None
+
+
+def _unexplained(found: list[Result], base: Convention, slot: str, rtol: float) -> tuple[str, str]:
+    """The slot in which a function differs that no convention explains, and the end of the sentence that says so."""
+    pairs = [(ours, _expected(base, at)) for at, ours in enumerate(found)]
+    if all(_same_gradient(*pair, rtol) for pair in pairs):
+        return "value", ". Its gradient is right in every case; its value alone differs."
+    if base.surrogate == "clipped" and all(_near(ours[0], right[0], rtol) for ours, right in pairs):
+        return "gradient", ". Its value is right in every case: a stop_gradient is missing, or one is too many."
+    return slot, "."
+
+
+def described(like: str, convention: Convention) -> str:
+    """An algorithm's name, and the fields in which a convention differs from its paper's."""
+    changed = difference(convention, LIKE[like])
+    return like + (f" with {', '.join(f'{name}={value}' for name, value in changed.items())}" if changed else "")
+
+
+def counterexample(case: Case, found: Result, expected: Result) -> str:
+    """The few numbers that matter, token by token."""
+    example = case.example
+    lines = [f"  {example.prompts} prompts x {example.group} responses, lengths {example.lengths.tolist()}"]
+    lines += [f"  rewards {example.rewards.tolist()}", f"  loss: expected {expected[0]:.6g}, found {found[0]:.6g}"]
+    wrong = np.abs(np.asarray(found[1]) - expected[1]) > ABSOLUTE + RELATIVE * np.abs(expected[1])
+    wrong |= ~np.isfinite(found[1])
+    for p, i, t in np.argwhere(wrong)[:4]:
+        ratio = np.exp(example.logp[p, i, t] - example.old_logp[p, i, t]) if example.mask[p, i, t] else np.nan
+        numbers = f"expected {expected[1][p, i, t]:.6g}, found {found[1][p, i, t]:.6g}"
+        lines.append(f"  gradient by logp[{p}, {i}, {t}] (ratio {ratio:.4g}): {numbers}")
+    return "\n".join(lines)
+
+
+def check_loss(function: Callable[..., Any], *, like: str, arrays: Arrays = "jax", **options: Any) -> None:
+    """Assert that a loss is an algorithm's, in value and gradient; see `conform` for the arguments.
+
+    Raises:
+        AssertionError: it is not; the message names the slot and shows one small counterexample.
+        InputError: an argument is not known.
+
+    Example:
+        >>> import numpy as np
+        >>> def loss(logp, old_logp, rewards, mask):
+        ...     advantage = rewards - rewards.mean(-1, keepdims=True)
+        ...     ratio = np.exp(np.where(mask, logp - old_logp, 0.0))
+        ...     surrogate = np.minimum(ratio * advantage[..., None], np.clip(ratio, 0.8, 1.2) * advantage[..., None])
+        ...     return -(surrogate * mask).sum(-1).mean() / 3
+        >>> check_loss(loss, like="dr_grpo", arrays="numpy")
+    """
+    report = conform(function, like=like, arrays=arrays, **options)  # rtol is one of the options
+    if report.slot is not None:
+        raise AssertionError(report.text)
+
+
+def expected_gae(case: GAECase) -> np.ndarray:
+    """Eq. 16 of GAE (arXiv:1506.02438), from the last token to the first."""
+    out = np.zeros(case.mask.shape)
+    for row, is_token in enumerate(case.mask):
+        advantage, following = 0.0, float(case.bootstrap[row])
+        for t in reversed(np.flatnonzero(is_token)):
+            error = case.rewards[row, t] + case.gamma * following - case.values[row, t]
+            advantage = error + case.gamma * case.lambda_ * advantage
+            out[row, t], following = advantage, float(case.values[row, t])
+    return out
+
+
+class GAEConvention(NamedTuple):
+    """How GAE's advantages are given out."""
+
+    ddof: Literal[0, 1] | None = None
+    """Normalized over the tokens of the batch, by a deviation of these degrees of freedom; None: unchanged, as in the paper."""
+
+    def of(self, advantage: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """The advantages in this convention."""
+        if self.ddof is None:
+            return advantage
+        tokens = advantage[mask]
+        deviation = np.sqrt(((tokens - tokens.mean()) ** 2).sum() / (len(tokens) - self.ddof))
+        return (advantage - tokens.mean()) / (deviation + 1e-8)
+
+    def in_words(self) -> str:
+        """The convention in words."""
+        return "GAE" if self.ddof is None else f"GAE, normalized over the tokens of the batch (ddof {self.ddof})"
+
+
+def conform_gae(
+    function: Callable[..., Any], *, arrays: Arrays = "jax", rtol: float = RELATIVE
+) -> tuple[GAEConvention | None, str]:
+    """Compare a function with GAE (arXiv:1506.02438), plain or normalized over the tokens; see `check_gae`.
+
+    Returns:
+        The convention that it equals, or None; and a sentence, with the smallest counterexample if it is not plain GAE.
+    """
+    cases = [
+        case for case in gae_cases() if not case.bootstrap.any() or "bootstrap" in inspect.signature(function).parameters
+    ]
+    found = [_call(function, _gae_inputs(function, case), arrays) for case in cases]
+    different: dict[GAEConvention, str] = {}
+    for convention in (GAEConvention(), GAEConvention(0), GAEConvention(1)):
+        wrong = (_gae_difference(case, result, convention, rtol) for case, result in zip(cases, found, strict=True))
+        first = next((text for text in wrong if text is not None), None)
+        if first is None:
+            if convention == GAEConvention():
+                return convention, "equals GAE"
+            _, *numbers = different[GAEConvention()].splitlines()
+            return convention, "\n".join(
+                [f"differs from GAE in: normalization. It equals {convention.in_words()}", *numbers]
+            )
+        different[convention] = first
+    return None, different[GAEConvention()]
+
+
+def check_gae(function: Callable[..., Any], *, arrays: Arrays = "jax") -> None:
+    """Assert that a function is GAE.
+
+    Args:
+        function: of `rewards`, `values` and `mask` `[R, T]`, of `gamma`, of `lambda_` or `lam`, and of `bootstrap` `[R]` if it has
+            that. It returns the advantages `[R, T]`, or a tuple of these and of the returns, of which the mask's slots count.
+        arrays: the library whose arrays the function takes.
+
+    Raises:
+        AssertionError: it is not; the message names the part of the recursion and shows one small counterexample.
+        InputError: the function has a parameter that is not known.
+    """
+    convention, text = conform_gae(function, arrays=arrays)
+    if convention != GAEConvention():
+        raise AssertionError(text)
+
+
+def _gae_inputs(function: Callable[..., Any], case: GAECase) -> dict[str, Any]:
+    offered = {name: getattr(case, name) for name in ("rewards", "values", "mask", "gamma", "lambda_", "bootstrap")}
+    offered["lam"] = case.lambda_
+    return _accepted(function, offered, known=tuple(offered), constants=True)
+
+
+def _gae_difference(case: GAECase, found: Any, convention: GAEConvention, rtol: float) -> str | None:
+    advantage = expected_gae(case)
+    ours, returns = found if isinstance(found, tuple) else (found, None)
+    # the eps of a normalization occurs in several places: under the root, next to it, and in some libraries in the mean
+    tolerance = (rtol, rtol / 100) if convention.ddof is None else (1e-4, 1e-4)
+    text = _rows_differ(case, "advantage", ours, convention.of(advantage, case.mask), *tolerance)
+    if text is not None or returns is None:
+        return text
+    return _rows_differ(case, "return", returns, advantage + case.values, rtol, rtol / 100)
+
+
+def _call(function: Callable[..., Any], inputs: dict[str, Any], arrays: Arrays) -> Any:
+    if arrays == "torch":
+        torch = import_optional("torch", "torch")
+        return function(**{name: torch.tensor(x) if isinstance(x, np.ndarray) else x for name, x in inputs.items()})
+    if arrays == "numpy":
+        with np.errstate(all="ignore"):
+            return function(**inputs)
+    import jax  # noqa: PLC0415
+
+    with jax.enable_x64(True):
+        return function(**{name: jax.numpy.asarray(x) if isinstance(x, np.ndarray) else x for name, x in inputs.items()})
+
+
+def _rows_differ(case: GAECase, name: str, found: Any, expected: np.ndarray, rtol: float, atol: float) -> str | None:
+    found = np.asarray(found, float)
+    if found.shape != expected.shape:
+        return f"differs from GAE: the {name} must have shape {list(expected.shape)}, got {list(found.shape)}"
+    wrong = case.mask & ~np.isclose(found, expected, rtol=rtol, atol=atol)
+    for row, t in np.argwhere(wrong)[:1]:
+        lines = [
+            f"differs from GAE in: {case.slot}",
+            f"  gamma {case.gamma}, lambda {case.lambda_}, mask {case.mask[row].tolist()}",
+            f"  rewards {case.rewards[row].tolist()}, values {case.values[row].tolist()}, bootstrap {case.bootstrap[row]}",
+            f"  {name} at token {t}: expected {expected[row, t]:.6g}, found {found[row, t]:.6g}",
+        ]
+        return "\n".join(lines)
+    return None

@@ -1,0 +1,262 @@
+"""The conventions in which implementations of GRPO and of its relatives differ, and their loss as loops in NumPy float64."""
+
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from itertools import combinations, product
+from math import exp, log, sqrt
+from typing import Literal
+
+import numpy as np
+
+from rljax.testing.example import Example
+
+
+@dataclass(frozen=True)
+class Convention:
+    """One way to compute a policy loss from the rewards of groups; implementations differ in each of its fields."""
+
+    center: Literal["mean", "leave_one_out"] = "mean"
+    """What is subtracted from a reward: the mean of the group, or that of the group's other responses."""
+    ddof: Literal[0, 1] | None = 1
+    """Degrees of freedom of the standard deviation; None: nothing is divided by it."""
+    eps: float = 1e-6
+    """Number added to the standard deviation."""
+    deviation: Literal["group", "batch"] = "group"
+    """The rewards of which the standard deviation is taken: the group's, or all of the batch."""
+    kept: Literal["all", "mixed"] = "all"
+    """The groups that are trained on: all, or those whose rewards differ."""
+    mean: Literal["batch", "prompt", "sequence", "sequence_sum", "constant"] = "sequence"
+    """How tokens are averaged: over all tokens; over those of a prompt, then over prompts; over those of a response, then over
+    responses; as a sum over a response, then over responses; or as that sum over `max_length`, then over responses."""
+    ratio: Literal["token", "sequence", "response"] = "token"
+    """The probability ratio: of each token; the geometric mean of those of the response, as in GSPO; or their product."""
+    surrogate: Literal["clipped", "cispo", "reinforce"] = "clipped"
+    """The objective of a token: the clipped ratio times the advantage; log-probability times advantage, weighed by the clipped
+    ratio without its gradient; or log-probability times advantage. Of the last two the gradient alone is compared."""
+    clip: Literal["ratio", "log_ratio", "none"] = "ratio"
+    """What is held: the ratio within [1 - low, 1 + high], or the log-ratio within [-low, high]."""
+    low: float = 0.2
+    """How far the ratio may fall."""
+    high: float = 0.2
+    """How far the ratio may rise."""
+    dual_clip: float | None = None
+    """Largest ratio that counts for a negative advantage; None: any."""
+    kl: Literal["none", "k1", "k2", "k3", "k3+"] = "none"
+    """Estimator of the divergence from the reference policy; `k3+` has the value of k3 and the gradient of k2."""
+    beta: float = 0.04
+    """Weight of that divergence."""
+    kl_place: Literal["loss", "reward"] = "loss"
+    """Whether the divergence is a term of the loss, or is subtracted from a response's reward, summed over its tokens."""
+    cache: int = 0
+    """Tokens before `max_length` over which the overlong punishment grows to -1; 0: there is none."""
+    max_length: int = 3
+    """Longest response, for the overlong punishment and the constant mean."""
+
+    def in_words(self) -> str:
+        """The convention in a sentence."""
+        advantage = {"mean": "reward minus the group's mean", "leave_one_out": "reward minus the mean of the others"}[
+            self.center
+        ]
+        if self.ddof is not None:
+            advantage += f", over the {self.deviation}'s standard deviation (ddof {self.ddof}, eps {self.eps:g})"
+        tokens = {
+            "batch": "mean over the tokens of the batch",
+            "prompt": "mean over the tokens of a prompt, then over prompts",
+            "sequence": "mean over the tokens of a sequence, then over sequences",
+            "sequence_sum": "sum over the tokens of a sequence, then mean over sequences",
+            "constant": f"sum over the tokens of a sequence over {self.max_length}, then mean over sequences",
+        }[self.mean]
+        bounds = {
+            "ratio": f"ratio within [{1 - self.low:g}, {1 + self.high:g}]",
+            "log_ratio": f"log-ratio within [{-self.low:g}, {self.high:g}]",
+            "none": "no clip",
+        }[self.clip]
+        parts = [advantage, tokens, "REINFORCE" if self.surrogate == "reinforce" else f"{self.ratio} {bounds}"]
+        parts += ["the ratio is a weight without gradient"] * (self.surrogate == "cispo")
+        parts += [] if self.dual_clip is None else [f"dual clip at {self.dual_clip:g}"]
+        parts.append("no KL" if self.kl == "none" else f"{self.kl} in the {self.kl_place}, beta {self.beta:g}")
+        parts += ["groups of one outcome dropped"] * (self.kept == "mixed")
+        parts += [f"overlong punishment over the last {self.cache} of {self.max_length} tokens"] * bool(self.cache)
+        return "; ".join(parts)
+
+
+LIKE = {
+    "grpo": Convention(kl="k3"),
+    "dapo": Convention(kept="mixed", mean="batch", high=0.28),
+    "dr_grpo": Convention(ddof=None, mean="constant"),
+    "gspo": Convention(ratio="sequence", low=3e-4, high=4e-4),
+    "cispo": Convention(surrogate="cispo", mean="batch", low=1.0, high=0.28),
+    "lite_ppo": Convention(deviation="batch", mean="batch"),
+    "rloo": Convention(center="leave_one_out", ddof=None, surrogate="reinforce", clip="none", mean="sequence_sum"),
+}
+"""Name of an algorithm -> the convention of its paper. If the paper leaves one open, it is this library's."""
+SLOTS = {
+    "advantage": ("center", "ddof", "eps", "deviation"),
+    "groups": ("kept",),
+    "weights": ("mean",),
+    "ratio": ("ratio", "surrogate"),
+    "clip": ("clip", "low", "high", "dual_clip"),
+    "KL": ("kl", "beta", "kl_place"),
+    "overlong": ("cache", "max_length"),
+}
+"""Slot of an algorithm -> the fields that decide it."""
+ALTERNATIVES = {
+    "center": ("mean", "leave_one_out"),
+    "ddof": (0, 1, None),
+    "eps": (0.0, 1e-9, 1e-8, 1e-6, 1e-5, 1e-4),
+    "deviation": ("group", "batch"),
+    "kept": ("all", "mixed"),
+    "mean": ("batch", "prompt", "sequence", "sequence_sum", "constant"),
+    "ratio": ("token", "sequence", "response"),
+    "surrogate": ("clipped", "cispo", "reinforce"),
+    "clip": ("ratio", "log_ratio", "none"),
+    "low": (0.2, 3e-4, 1.0),
+    "high": (0.2, 0.28, 4e-4),
+    "dual_clip": (None, 3.0),
+    "kl": ("none", "k1", "k2", "k3", "k3+"),
+    "kl_place": ("loss", "reward"),
+}
+"""Field -> its values that exist in the wild."""
+NUMBERS = ("eps", "low", "high", "dual_clip")
+"""Fields that may also have other values."""
+MOST_CHANGES = 3
+"""Fields in which a convention may differ from a paper's and is still looked for."""
+
+
+def _in_force(convention: Convention) -> Convention:
+    """The convention with every field that has no effect at its default."""
+    idle: dict[str, object] = {}
+    default = Convention()
+    if convention.ddof is None:
+        idle |= {"eps": default.eps, "deviation": default.deviation}
+    if convention.surrogate == "reinforce":
+        idle |= {"clip": "none", "ratio": default.ratio}
+    if convention.surrogate != "clipped":
+        idle["dual_clip"] = None
+    if convention.clip == "none" or convention.surrogate == "reinforce":
+        idle |= {"low": default.low, "high": default.high}
+    if convention.kl == "none":
+        idle |= {"beta": default.beta, "kl_place": default.kl_place}
+    return replace(convention, **idle)  # pyright: ignore[reportArgumentType]
+
+
+@lru_cache(maxsize=16)
+def neighbours(base: Convention, changes: int = MOST_CHANGES) -> tuple[Convention, ...]:
+    """Conventions that differ from a base in at most so many fields, the nearest ones first."""
+    found = {_in_force(base): base}
+    for count in range(1, changes + 1):
+        for names in combinations(ALTERNATIVES, count):
+            values = [[value for value in ALTERNATIVES[name] if value != getattr(base, name)] for name in names]
+            for chosen in product(*values):
+                convention = replace(base, **dict(zip(names, chosen, strict=True)))
+                found.setdefault(_in_force(convention), convention)
+    return tuple(found.values())
+
+
+def difference(one: Convention, base: Convention) -> dict[str, object]:
+    """The fields of one convention that a base has otherwise."""
+    names = [field.name for field in fields(one)]
+    return {name: getattr(one, name) for name in names if getattr(one, name) != getattr(base, name)}
+
+
+def _kl(kind: str, log_ratio: float) -> tuple[float, float]:
+    """An estimate of KL(π, reference) from log π - log reference, and its derivative by log π."""
+    if kind == "k1":
+        return log_ratio, 1.0
+    if kind == "k2":
+        return log_ratio**2 / 2, log_ratio
+    value = exp(-log_ratio) - 1 + log_ratio
+    return value, (log_ratio if kind == "k3+" else 1 - exp(-log_ratio))
+
+
+def _advantages(example: Example, convention: Convention) -> np.ndarray:
+    advantage = np.zeros((example.prompts, example.group))
+    every = [[_reward(example, convention, p, i) for i in range(example.group)] for p in range(example.prompts)]
+    for p, rewards in enumerate(every):
+        mean, size = sum(rewards) / len(rewards), len(rewards)
+        for i, reward in enumerate(rewards):
+            baseline = mean if convention.center == "mean" else (size * mean - reward) / (size - 1)
+            advantage[p, i] = reward - baseline
+        if max(rewards) == min(rewards):
+            advantage[p] = 0.0
+        elif convention.ddof is not None:
+            of = rewards if convention.deviation == "group" else [reward for group in every for reward in group]
+            advantage[p] /= _deviation(of, convention.ddof) + convention.eps
+    return advantage
+
+
+def _deviation(rewards: list[float], ddof: int) -> float:
+    mean = sum(rewards) / len(rewards)
+    return sqrt(sum((reward - mean) ** 2 for reward in rewards) / (len(rewards) - ddof))
+
+
+def _reward(example: Example, convention: Convention, p: int, i: int) -> float:
+    reward, length, longest = float(example.rewards[p, i]), int(example.lengths[p, i]), convention.max_length
+    if convention.cache and length > longest - convention.cache:
+        reward += max(-1.0, (longest - convention.cache - length) / convention.cache)
+    if convention.kl != "none" and convention.kl_place == "reward":
+        away = example.old_logp[p, i] - example.ref_logp[p, i]
+        reward -= convention.beta * sum(_kl(convention.kl, float(away[t]))[0] for t in range(length))
+    return reward
+
+
+def _weights(example: Example, convention: Convention) -> np.ndarray:
+    """Weight of each response's tokens."""
+    rows = example.rows if convention.kept == "all" else example.mixed
+    lengths, weights = example.lengths, np.zeros((example.prompts, example.group))
+    total, prompts = sum(int(lengths[row]) for row in rows), {p for p, _ in rows}
+    for p, i in rows:
+        if convention.mean == "batch":
+            weights[p, i] = 1 / max(total, 1)
+        elif convention.mean == "prompt":
+            weights[p, i] = 1 / max(sum(int(lengths[row]) for row in rows if row[0] == p), 1) / len(prompts)
+        elif convention.mean == "sequence":
+            weights[p, i] = 1 / max(int(lengths[p, i]), 1) / len(rows)
+        elif convention.mean == "sequence_sum":
+            weights[p, i] = 1 / len(rows)
+        else:
+            weights[p, i] = 1 / convention.max_length / len(rows)
+    return weights
+
+
+def _bounds(convention: Convention) -> tuple[float, float]:
+    """Bounds of the log-ratio."""
+    if convention.clip == "none":
+        return -np.inf, np.inf
+    if convention.clip == "log_ratio":
+        return -convention.low, convention.high
+    return log(1 - convention.low) if convention.low < 1 else -np.inf, log(1 + convention.high)
+
+
+def _surrogate(convention: Convention, log_ratio: float, advantage: float) -> tuple[float, float]:
+    """The surrogate, and its derivative by the log-probability; a surrogate whose value means nothing has the value 0."""
+    if convention.surrogate == "reinforce":
+        return 0.0, advantage
+    low, high = _bounds(convention)
+    if convention.surrogate == "cispo":
+        return 0.0, exp(min(max(log_ratio, low), high)) * advantage
+    if advantage < 0 and convention.dual_clip is not None:
+        high = log(convention.dual_clip)
+    held = max(log_ratio, low) if advantage < 0 else log_ratio
+    held = min(held, high) if advantage > 0 or convention.dual_clip is not None else held
+    return exp(held) * advantage, exp(held) * advantage if held == log_ratio else 0.0
+
+
+def loss_and_gradient(example: Example, convention: Convention) -> tuple[float, np.ndarray]:
+    """The loss, to be minimized, and its gradient by `logp`; the rollout is compact (`Example.compact`)."""
+    advantage, weights = _advantages(example, convention), _weights(example, convention)
+    total, gradient = 0.0, np.zeros(example.mask.shape)
+    for p, i in example.rows:
+        length = int(example.lengths[p, i])
+        log_ratios = example.logp[p, i, :length] - example.old_logp[p, i, :length]
+        shared = float(log_ratios.sum()) / (length if convention.ratio == "sequence" else 1)
+        for t in range(length):
+            log_ratio = float(log_ratios[t]) if convention.ratio == "token" else shared
+            value, slope = _surrogate(convention, log_ratio, advantage[p, i])
+            slope *= length if convention.ratio == "response" else 1
+            if convention.kl != "none" and convention.kl_place == "loss":
+                penalty, its_slope = _kl(convention.kl, float(example.logp[p, i, t] - example.ref_logp[p, i, t]))
+                value, slope = value - convention.beta * penalty, slope - convention.beta * its_slope
+            total -= weights[p, i] * value
+            gradient[p, i, t] = -weights[p, i] * slope
+    return total, gradient

@@ -1,0 +1,116 @@
+"""Test an algorithm's record, `rljax.algorithms.Algorithm`."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array
+
+from rljax.algorithms import Algorithm, Batch, Rollout, loss, prepare
+from rljax.parallel import put_rows
+from rljax.testing.cases import full_example
+from rljax.testing.checks import check_loss
+from rljax.testing.example import Example
+from rljax.testing.invariants import INVARIANTS, broken_invariant, micro_batches, responses_without_reward
+
+
+def rollout_of(example: Example) -> Rollout[np.ndarray]:
+    """The rollout of an example, with every field that the example has."""
+    parts = None if example.form is None else {"answer": example.rewards, "form": example.form}
+    same = ("mask", "rewards", "ref_logp", "values", "step_rewards", "step_end", "behaviour_entropy", "teacher_logp")
+    marks = ("square_sum", "greedy_rewards", "valid", "truncated")
+    fields = {name: getattr(example, name) for name in (*same, *marks)}
+    sampled = example.old_logp if example.sampled_logp is None else example.sampled_logp
+    return Rollout(behaviour_logp=sampled, policy_logp=example.old_logp, reward_parts=parts, **fields)
+
+
+def prepared(algorithm: Algorithm, example: Example) -> Batch[Array]:
+    """The batch of an example, at a quarter of the training."""
+    return jax.jit(partial(prepare, algorithm, progress=0.25))(rollout_of(example))
+
+
+def _rows(x: np.ndarray | None) -> Array | None:
+    return None if x is None else jnp.asarray(x.reshape(-1, x.shape[-1]))
+
+
+def _loss_and_gradient(algorithm: Algorithm, batch: Batch[Array], *outputs: Array | None) -> tuple[Array, Array]:
+    @jax.jit
+    def both(logp: Array, entropy: Array | None, divergence: Array | None, batch: Batch[Array]) -> tuple[Array, Array]:
+        def total(logp: Array) -> Array:
+            return loss(algorithm, logp, batch, entropy=entropy, teacher_divergence=divergence)[0]
+
+        return jax.value_and_grad(total)(logp)
+
+    return both(*outputs, batch)
+
+
+def evaluate_record(algorithm: Algorithm, example: Example) -> tuple[float, np.ndarray]:
+    """An algorithm's loss of an example in float64, and its gradient by `logp`."""
+    with jax.enable_x64(True):
+        outputs = (_rows(x) for x in (example.logp, example.entropy, example.teacher_divergence))
+        value, gradient = _loss_and_gradient(algorithm, prepared(algorithm, example), *outputs)
+        return float(value), np.asarray(gradient).reshape(example.mask.shape)
+
+
+def check_algorithm(algorithm: Algorithm, *, like: str | None = None, mesh: Mesh | None = None, **options: Any) -> None:
+    """Assert that an algorithm keeps every invariant, and, if asked, that it equals a paper's.
+
+    The invariants: order of prompts and responses, padding, numbers outside the mask, gaps between tokens, responses
+    without reward, micro-batches, single precision, and the device mesh.
+
+    Args:
+        algorithm: the record of functions.
+        like: the algorithm that it must equal, one of `rljax.testing.LIKE`; None: any.
+        mesh: devices that share the rows; None leaves the mesh out.
+        options: fields of `Convention` that differ from that algorithm's.
+
+    Raises:
+        AssertionError: it does not; the message names what was changed, or the slot that differs.
+
+    Example:
+        >>> from rljax.algorithms import BY_NAME
+        >>> check_algorithm(BY_NAME["dr_grpo"](max_length=3), like="dr_grpo")
+    """
+    if like is not None:
+        check_loss(as_function(algorithm), like=like, **options)
+    example = full_example()
+    invariants = (*INVARIANTS, responses_without_reward)
+    broken = broken_invariant(lambda changed: evaluate_record(algorithm, changed), example, invariants=invariants)
+    if broken is not None:
+        raise AssertionError(f"The loss depends on: {broken.name}. {broken.text}")
+    with jax.enable_x64(True):
+        batch = prepared(algorithm, example)
+        outputs = tuple(_rows(x) for x in (example.logp, example.entropy, example.teacher_divergence))
+        expected = _loss_and_gradient(algorithm, batch, *outputs)
+        parts = [
+            _loss_and_gradient(algorithm, *jax.tree.map(lambda x, rows=rows: x[rows], (batch, *outputs)))
+            for rows in micro_batches(len(batch.mask), 3)
+        ]
+        _same("micro-batches", (sum(value for value, _ in parts), jnp.concatenate([slope for _, slope in parts])), expected)
+        if mesh is not None:
+            _same("the device mesh", _loss_and_gradient(algorithm, *put_rows(mesh, (batch, *outputs))), expected)
+    single = jax.tree.map(
+        lambda x: np.asarray(x, np.float32) if np.asarray(x).dtype == np.float64 else x, (batch, *outputs)
+    )
+    _same("single precision", _loss_and_gradient(algorithm, *jax.tree.map(jnp.asarray, single)), expected, rtol=1e-4)
+
+
+def as_function(algorithm: Algorithm) -> Callable[..., Array]:
+    """An algorithm as a loss that `check_loss` takes."""
+
+    def whole_loss(logp: Array, old_logp: Array, ref_logp: Array, rewards: Array, mask: Array) -> Array:
+        rollout = Rollout(mask=mask, behaviour_logp=old_logp, rewards=rewards, ref_logp=ref_logp)
+        return loss(algorithm, logp.reshape(-1, logp.shape[-1]), prepare(algorithm, rollout))[0]
+
+    return whole_loss
+
+
+def _same(what: str, found: tuple[Any, Any], expected: tuple[Array, Array], rtol: float = 1e-8) -> None:
+    for name, ours, theirs in zip(("loss", "gradient"), found, expected, strict=True):
+        away, scale = float(np.abs(np.asarray(ours) - np.asarray(theirs)).max()), float(np.abs(np.asarray(theirs)).max())
+        if not away <= rtol * max(scale, 1.0):
+            raise AssertionError(f"The loss depends on: {what}. The {name} moved by up to {away:.6g}.")

@@ -1,0 +1,376 @@
+"""Settings of the warm start, optimizer, adapter, critic, dataset, run folder and sampling, one record for each."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import tyro
+
+from rljax.errors import InputError
+from rljax.files import check_local
+from rljax.settings.checks import (
+    check_at_least,
+    check_at_most_a_year,
+    check_positive,
+    check_positive_share,
+    check_sampling_mask,
+    check_stop,
+)
+from rljax.settings.options import Options
+from rljax.settings.shared_groups import AdamConfig
+from rljax.settings.sizes import byte_count
+
+
+@dataclass(frozen=True)
+class WarmStartConfig:
+    """The supervised warm start on the problems' demonstrations."""
+
+    steps: Annotated[int, tyro.conf.arg(name="warm-start-steps")] = 0
+    """Maximum number of warm-start steps; 0 skips the warm start."""
+    batch: Annotated[int, tyro.conf.arg(name="warm-start-batch")] = 64
+    """Demonstrations per step."""
+    learning_rate: Annotated[float, tyro.conf.arg(name="warm-start-learning-rate")] = 2e-3
+    """Peak learning rate of the warm start."""
+    optimizer: Annotated[Literal["adamw", "muon"], tyro.conf.arg(name="warm-start-optimizer")] = "adamw"
+    """Optimizer of the warm start: 'muon' orthogonalizes the updates of the layers' matrices. The decay of
+    their momentum is 0.95; --adam-b1 and --adam-b2 apply to the other parameters."""
+    accuracy: Annotated[float | None, tyro.conf.arg(name="warm-start-accuracy")] = None
+    """End the warm start as soon as held-out greedy accuracy reaches this value, from 0 to 1."""
+    eval_every: Annotated[int, tyro.conf.arg(name="warm-start-eval-every")] = 20
+    """Number of warm-start steps between evaluations of this accuracy."""
+    keep: Annotated[bool, tyro.conf.arg(name="keep-warm-start")] = False
+    """Cache the finished warm start next to the compiled programs, and reuse it in later runs that would compute the same one: with
+    the same settings of model, task, data and warm start, seed, sources, packages and machine. It applies only to generated tasks,
+    and changes nothing with --warm-start-accuracy, --model, --lora-rank, --anchor, a tokenizer folder, your own parts in Python, or
+    several hosts, or if compiled programs are not cached in a local folder (`rljax --version` names it; in Python it is
+    jax_compilation_cache_dir)."""
+
+    def __post_init__(self):
+        """Refuse values that cannot work."""
+        check_at_least(0, self, ["steps"])
+        check_at_least(1, self, ["batch", "eval_every"])
+        check_positive(self, ["learning_rate"])
+        check_positive_share(self, ["accuracy"])
+        if self.optimizer not in ("adamw", "muon"):
+            raise InputError(f"warm_start_optimizer is {self.optimizer!r}; choose adamw or muon.")
+
+
+@dataclass(frozen=True)
+class OptimizationConfig(AdamConfig):
+    """RL steps and the policy's optimizer."""
+
+    steps: int = 100
+    """Number of RL steps; one step is one rollout."""
+    minibatches: int = 1
+    """Number of mini-batches per rollout; each pass makes one optimizer update per mini-batch."""
+    passes: int = 1
+    """Number of passes over a rollout, also for the critic. In each pass after the first, the policy's mini-batches are in a new
+    random order."""
+    kl_limit: float | None = None
+    """Stop updating the policy on a rollout once its mean KL divergence from the sampling policy, over the updates so far, exceeds
+    this, in nats per token (the metric `kl`, measured before each update). By default all updates are made."""
+    microbatch_rows: int | None = None
+    """Maximum number of rows whose activations are held at once; a row has one or several responses. By default as many as fit in
+    16,384 tokens."""
+    learning_rate: float = 1e-6
+    """Peak learning rate of RL."""
+    learning_rate_warmup: int = 10
+    """Number of updates over which the learning rate rises linearly. In the warm start and in value pretraining it is limited to a
+    tenth of their updates, or to 10 if that is more; if the learning rate falls to 0 in RL, to half of its updates."""
+    schedule: Literal["constant", "linear", "cosine", "quarter_cosine"] = "constant"
+    """The policy's learning rate in RL after the warm-up: 'constant', or falling to 0 over the run: linearly ('linear'), along half
+    a cosine wave ('cosine', the usual one) or along a quarter ('quarter_cosine'). Updates that are left out count as well."""
+    moments_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the first moment of all optimizers: bfloat16 saves two bytes per parameter."""
+    second_moment: Literal["full", "factored"] = "full"
+    """Second moment of all optimizers: 'factored' keeps only means over the rows and the columns of large matrices, as Adafactor
+    does, and saves nearly four bytes per parameter; it then decays as 1 - t^-0.8, and --adam-b2 does not apply."""
+    auxiliary: float = 0.0
+    """Weight of a self-supervised loss that is added to the RL loss in each policy update: the mean negative log-likelihood of
+    demonstrations, or of the prompts themselves if not every problem has a demonstration. An update takes --warm-start-batch of
+    them in one batch, which --microbatch-rows does not split. By default 0, which leaves it out."""
+    remedy: Literal["off", "auto", "controller"] = "off"
+    """What to do when a run goes wrong: 'auto' lets some alarms change a setting between two steps, such as the learning rate to
+    a third; the run reports it, writes it to remedies.jsonl, and repeats it when it is resumed. 'controller' scales every update,
+    the clip range of an algorithm that clips on both sides, and an entropy bonus slightly at each step, depending on how far the
+    last updates moved the policy; it starts with updates of a hundredth of their size, and needs at least two updates per rollout,
+    from --minibatches or --passes."""
+    freeze: tuple[str, ...] = ()
+    """Patterns of the policy's parameters that are not trained, in the warm start and in RL, made of adjacent parts of their paths,
+    such as embedding, layers/[0-3] or *_norm; frozen parameters have no moments."""
+
+    def __post_init__(self):
+        """Refuse values that cannot work."""
+        choices = {
+            "moments_dtype": ("float32", "bfloat16"),
+            "second_moment": ("full", "factored"),
+            "remedy": ("off", "auto", "controller"),
+            "schedule": ("constant", "linear", "cosine", "quarter_cosine"),
+        }
+        for name, values in choices.items():
+            if getattr(self, name) not in values:
+                raise InputError(f"{name} is {getattr(self, name)!r}; choose {' or '.join(values)}.")
+        super().__post_init__()
+        check_at_least(0, self, ["steps", "learning_rate_warmup", "auxiliary"])
+        check_at_least(1, self, ["minibatches", "passes", "microbatch_rows"])
+        check_positive(self, ["learning_rate", "kl_limit"])
+        if self.kl_limit is not None and self.minibatches * self.passes == 1:
+            raise InputError(
+                f"kl_limit={self.kl_limit} ends the updates on a rollout early, but a rollout has only one; raise passes or "
+                "minibatches, or leave it out."
+            )
+
+
+@dataclass(frozen=True)
+class AdapterConfig:
+    """The low-rank adapter (LoRA): the model stays unchanged, and the factors of a change α/r A B of its matrices are trained."""
+
+    rank: Annotated[int | None, tyro.conf.arg(name="lora-rank")] = None
+    """Rank r of the change to each matrix; without it, the full model is trained. An adapter needs about ten times the learning
+    rate of the full model."""
+    alpha: Annotated[float, tyro.conf.arg(name="lora-alpha")] = 32.0
+    """Scale α of the adapter: the product of the factors is multiplied by α/r."""
+    targets: Annotated[tuple[str, ...], tyro.conf.arg(name="lora-targets")] = ("attention", "feed_forward")
+    """Patterns of the matrices to adapt, made of adjacent parts of their paths, such as query, attention/* or layers/[0-3]; by
+    default all matrices of all layers."""
+    start: Annotated[str | None, tyro.conf.arg(name="lora-start")] = None
+    """Folder of an adapter, in the format of peft, to continue from. `--model` with the folder of an adapter sets it, and takes
+    the rank, α, the targets and the model from there."""
+    quantize: Literal["int8", "nf4"] | None = None
+    """Store the matrices of the model under the adapter in 8 or 4 bits, plus half a bit per weight for the scales of blocks of 64
+    weights (QLoRA); by default they are float32."""
+
+    def __post_init__(self):
+        """Refuse values that cannot work."""
+        check_at_least(1, self, ["rank"])
+        check_positive(self, ["alpha"])
+        if self.quantize is not None and self.rank is None:
+            raise InputError(
+                f"quantize={self.quantize!r} rounds the model under an adapter, but there is no adapter, and rounded weights "
+                "cannot be trained. Set lora_rank, or leave quantize out."
+            )
+        if not self.targets:
+            raise InputError("lora_targets is empty; name at least one matrix, such as query.")
+
+
+@dataclass(frozen=True)
+class CriticConfig:
+    """The critic, for the algorithms that have one."""
+
+    start: Annotated[str | None, tyro.conf.arg(name="critic")] = None
+    """Initial parameters of the critic: 'policy' (a copy of the policy, the default), 'fresh' (random weights), or the folder of a
+    run, a critic or a reward model."""
+    head: Annotated[str | None, tyro.conf.arg(name="critic-head")] = None
+    """Last layer of the critic: 'scalar' (the default of the algorithms), 'mixture', 'two_hot', 'c51' (the same
+    head, because C51's projection of a full return is the two-hot) or 'hl_gauss'."""
+    head_options: Annotated[Options, tyro.conf.arg(name="critic-head-options")] = field(default_factory=dict)
+    """Options of the critic's head, e.g. `--critic-head two_hot --critic-head-options low=-1 high=2 bins=31`."""
+    frozen_trunk: Annotated[bool, tyro.conf.arg(name="critic-frozen-trunk")] = False
+    """Train only the critic's head; its trunk keeps the initial parameters."""
+    surprisal: Annotated[bool, tyro.conf.arg(name="critic-surprisal")] = False
+    """Give the critic the policy's log-probability of each response token as an extra input, which the papers' critics do not
+    have. A critic from a folder must have been trained with the same setting."""
+    learning_rate: Annotated[float | None, tyro.conf.arg(name="critic-learning-rate")] = None
+    """Peak learning rate of the critic; by default the policy's learning rate times the algorithm's ratio."""
+    pretraining_steps: Annotated[int | None, tyro.conf.arg(name="value-pretraining-steps")] = None
+    """Maximum number of value pretraining steps: before RL, only the critic is trained, on one rollout of the fixed policy per
+    step. By default the algorithm's number."""
+    pretraining_learning_rate: Annotated[float | None, tyro.conf.arg(name="value-pretraining-learning-rate")] = None
+    """Peak learning rate of value pretraining, by default the critic's. The rate falls to a tenth of the peak by the end."""
+    pretraining_passes: Annotated[int, tyro.conf.arg(name="value-pretraining-passes")] = 1
+    """Number of passes over each rollout in value pretraining."""
+    pretraining_explained_variance: Annotated[float | None, tyro.conf.arg(name="value-pretraining-explained-variance")] = (
+        None
+    )
+    """End value pretraining once the explained variance on new rollouts reaches this value."""
+    pretraining_loss: Annotated[float | None, tyro.conf.arg(name="value-pretraining-loss")] = None
+    """End value pretraining once half the mean squared error on the outcomes of new rollouts is at most this value. If both
+    thresholds are set, both must be reached."""
+    mix_pretrained_value: bool = False
+    """Blend the values of the pretrained critic into the critic's current values, with a weight that falls during RL."""
+
+    def __post_init__(self):
+        """Refuse values that cannot work."""
+        check_at_least(0, self, ["pretraining_steps"])
+        check_at_least(1, self, ["pretraining_passes"])
+        check_positive(self, ["learning_rate", "pretraining_learning_rate", "pretraining_loss"])
+        share = self.pretraining_explained_variance
+        if share is not None and not share < 1:
+            raise InputError(
+                f"value_pretraining_explained_variance is {share}; it must be below 1, the value of a perfect critic."
+            )
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The dataset and the selection of prompts."""
+
+    dataset: str | None = None
+    """JSONL / JSON / Parquet file, folder or hub id with prompts and answers; without one, problems are generated."""
+    heldout_dataset: str | None = None
+    """File or hub id of the problems to evaluate on; by default, a part of the dataset is held out."""
+    heldout_problems: int = 256
+    """Number of problems to evaluate on."""
+    on_error: Literal["fatal", "drop", "keep"] = "fatal"
+    """What to do with a bad row: stop the run, drop the row, or keep it if its prompt can be used."""
+    prompt_column: str | None = None
+    """Column with the prompt; by default prompt, question or problem."""
+    answer_column: str | None = None
+    """Column with the answer; by default answer, solution, ground_truth or target."""
+    demonstration_column: str | None = None
+    """Column with a demonstration for the warm start; by default demonstration, if the dataset has it."""
+    max_prompt_tokens: int = 256
+    """Maximum length of a prompt; longer prompts are dropped, and their number is shown."""
+    difficulty_window: tuple[float, float] | None = None
+    """Skip prompts whose pass rate so far is outside this interval, e.g. `--difficulty-window 0.1 0.9`."""
+    difficulty_window_end: tuple[float, float] | None = None
+    """Move the difficulty window linearly to this interval over the run, as a curriculum."""
+    length_weights: tuple[float, ...] | None = None
+    """Sample prompts by length: weights of the five bins between the 25th, 50th, 75th and 95th percentiles of the demonstration's
+    length (of the prompt's length, unless every problem has a demonstration), e.g. `--length-weights 1 1 1 1 1`."""
+    history_decay: float = 0.5
+    """Factor by which a prompt's earlier counts are multiplied each time the prompt is sampled again."""
+
+    def __post_init__(self):
+        """Refuse values that cannot work."""
+        check_at_least(1, self, ["heldout_problems", "max_prompt_tokens"])
+        check_positive_share(self, ["history_decay"])
+        for name in ("difficulty_window", "difficulty_window_end"):
+            window = getattr(self, name)
+            if window is not None and not 0 <= window[0] <= window[1] <= 1:
+                raise InputError(f"{name} is {window}; give two pass rates in order, between 0 and 1.")
+        if self.difficulty_window is None and self.difficulty_window_end is not None:
+            raise InputError(
+                "difficulty_window_end is set and difficulty_window is not; set the window at the start of the run too."
+            )
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The run folder, checkpoints and output."""
+
+    folder: Annotated[str | None, tyro.conf.arg(name="run")] = None
+    """Folder of the run; by default runs/NAME-DATE-TIME."""
+    name: str = "rljax"
+    """Name of the run, for its folder and trackers."""
+    seed: int = 0
+    """Random seed for everything: parameters, problems, their order, and sampling."""
+    eval_every: int = 20
+    """Number of RL steps between held-out evaluations; 0 evaluates only before and after RL."""
+    checkpoint_every: int = 50
+    """Number of RL steps between checkpoints; the last step always writes one."""
+    max_to_keep: int = 2
+    """Number of most recent checkpoints to keep; older ones are deleted."""
+    max_best_to_keep: int = 2
+    """Number of best checkpoints to keep."""
+    best_metric: str | None = None
+    """Metric of the held-out evaluations whose highest value makes the best checkpoint: accuracy, reward, reward_PART, ...; by
+    default the accuracy if rewards or the environment report what is correct, else the mean reward. Ties are broken by the mean
+    reward, and then in favor of the newer checkpoint."""
+    keep_period: int | None = None
+    """Also keep the checkpoints of RL steps that are multiples of this, as checkpoints/step-N in the run folder."""
+    models: Literal["both", "best", "last", "none"] = "both"
+    """Models to write when the run ends, as RUN/best and RUN/last: folders that AutoModelForCausalLM opens."""
+    sample_every: int = 20
+    """Number of RL steps between shown samples; 0 shows none."""
+    shown_samples: int = 3
+    """Number of samples shown each time."""
+    grace: float | None = None
+    """Seconds after SIGTERM until an RL step that is still sampling or judging is abandoned and the steps before it are saved; by
+    default, and with several hosts, the step in progress is finished."""
+    wandb: bool = False
+    """Also log to Weights & Biases (needs the package wandb)."""
+    quiet: bool = False
+    """Print a few plain lines instead of the live display."""
+
+    def __post_init__(self):
+        """Refuse values that cannot work."""
+        if self.folder is not None:
+            check_local(self.folder, "run")
+        check_at_least(0, self, ["seed", "eval_every", "sample_every", "shown_samples", "grace"])
+        check_at_most_a_year(self, ["grace"])
+        check_at_least(1, self, ["checkpoint_every", "max_to_keep", "max_best_to_keep", "keep_period"])
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """Rollouts: how many responses are sampled, and how their tokens are sampled."""
+
+    prompts: int = 32
+    """Number of prompts (groups) to train on per rollout."""
+    group_size: int = 8
+    """Number of responses per prompt."""
+    max_response_tokens: int = 256
+    """Maximum number of tokens in a response, including EOS."""
+    temperature: float = 1.0
+    """Temperature of sampling, and of the log-probabilities that are trained on."""
+    top_k: int | None = None
+    """Sample from the k most likely tokens only."""
+    top_p: float | None = None
+    """Sample from the smallest set of most likely tokens with at least this total probability."""
+    sampling_mask: int | None = None
+    """With --top-k or --top-p: record the tokens that they kept, at most this many (e.g. 512), and normalize over them in the
+    learner and the reference (DeepSeek-V3.2), so that --correction and --off-policy-delta do not mistake truncation for drift."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a response, as EOS does, such as `--stop "</answer>"`. A response ends with the token that completes such a
+    text, which stays in it: the reward reads it, and its tokens are trained on. Texts are found inside tokens and across them. A
+    special token, such as `<|im_end|>`, is not text: pass its id as `stop_ids`."""
+    stop_ids: tuple[int, ...] = ()
+    """Ids of further tokens that end a response and stay in it: `--stop-ids 7 13`. The tokenizer's end token always ends a
+    response, and so do all tokens that the model's generation_config.json, or else its config.json, names as `eos_token_id`."""
+    decode_slots: int | None = None
+    """Maximum number of responses decoded at once; the others wait until some have ended. The key/value cache has as many rows. By
+    default as many as fit into --cache-memory; on CPUs, if that is not set, at most 256."""
+    cache_memory: str | None = None
+    """Memory of the key/value cache on each device, such as 8GB: as many rows are decoded at once as fit into it when every prompt
+    and every response has its full length. By default, what state and weights leave free of nine tenths of the device's memory (on
+    several hosts, of the smallest one), or 256 rows if the memory is unknown."""
+    oversample: float = 1.5
+    """Dynamic sampling: number of prompts sampled at a time, as a multiple of `prompts`."""
+    max_tries: int = 4
+    """Dynamic sampling: maximum number of sampling rounds for one rollout, before it trains on fewer groups."""
+    token_budget: int | None = None
+    """Upper bound on the expected number of response tokens in a rollout of `prompts` groups. Each prompt gets as many responses
+    as fit its share, given the length of its responses so far: from 2, if they are long, to `group_size`, if they are short."""
+    remembered_rewards: int = 0
+    """Temporal groups: number of earlier rewards of a prompt that its new responses are also compared with."""
+    delay: Annotated[int, tyro.conf.arg(name="sampler-delay")] = 0
+    """Sample the responses of a step with the parameters of this many RL steps ago, as the sampler of an asynchronous trainer does;
+    the first steps sample with the initial ones. This keeps one copy of the trained parameters per step of delay. The ratio is
+    relative to the policy that sampled. With a --correction it is relative to the policy before the updates, which rescores the
+    responses, and the correction weights tokens by how far the two differ. Evaluations use the newest parameters."""
+
+    def __post_init__(self):
+        """Refuse values that cannot work."""
+        check_at_least(
+            1,
+            self,
+            [
+                "prompts",
+                "group_size",
+                "max_response_tokens",
+                "decode_slots",
+                "max_tries",
+                "oversample",
+                "top_k",
+                "sampling_mask",
+            ],
+        )
+        check_at_least(0, self, ["remembered_rewards", "delay"])
+        check_positive(self, ["temperature"])
+        check_positive_share(self, ["top_p"])
+        check_sampling_mask(self.sampling_mask, self.top_k, self.top_p)
+        check_stop(self.stop)
+        if self.cache_memory is not None:
+            byte_count(self.cache_memory)
+        least = 2 * self.prompts * self.max_response_tokens
+        if self.token_budget is not None and (self.token_budget < least or self.group_size < 2):
+            raise InputError(
+                f"token_budget={self.token_budget} with group_size={self.group_size} cannot hold the smallest groups, 2 responses "
+                f"of max_response_tokens={self.max_response_tokens} to each of prompts={self.prompts}; give at least {least} and "
+                "a group_size of 2 or more."
+            )
+
+    @property
+    def sampled_prompts(self) -> int:
+        """Number of prompts sampled at a time when groups may be dropped."""
+        return round(self.prompts * self.oversample)

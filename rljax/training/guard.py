@@ -1,0 +1,102 @@
+"""Skip unsafe updates: if an update is not finite or far too large, keep the old state, and count and report the skip."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, PyTree
+
+from rljax.errors import InputError
+from rljax.rollout import Groups
+
+MOST_SKIPPED = 5
+"""Number of consecutive training steps without a sound update after which a run stops."""
+
+LARGEST_UPDATE = 100.0
+"""Largest allowed norm of an update, as a multiple of max(‖params‖, 1)."""
+
+
+def is_sound(
+    loss: Float[Array, ""], grad_norm: Float[Array, ""], updates: PyTree[Array], params: PyTree[Array]
+) -> Bool[Array, ""]:
+    """Return True if an update is safe: loss and gradient are finite, and the update is not far larger than the parameters.
+
+    ::
+
+        |u| <= 100 max(|θ|, 1)
+
+    Args:
+        loss: the loss.
+        grad_norm: norm of the gradient.
+        updates: u, what the optimizer adds to the parameters.
+        params: θ, the parameters before the update.
+
+    Example:
+        >>> params, loss, norm = jnp.ones(3), jnp.float32(0.5), jnp.float32(2.0)
+        >>> bool(is_sound(loss, norm, params * 10, params)), bool(is_sound(loss, norm, params * 1000, params))
+        (True, False)
+    """
+    bound = LARGEST_UPDATE * jnp.maximum(optax.tree.norm(params), 1.0)
+    return jnp.isfinite(loss) & jnp.isfinite(grad_norm) & (optax.tree.norm(updates) <= bound)
+
+
+def where_sound(sound: Bool[Array, ""], updated: PyTree[Array], before: PyTree[Array]) -> PyTree[Array]:
+    """Return the updated arrays if the update is sound, else the arrays before it."""
+    return jax.tree.map(lambda new, old: jnp.where(sound, new, old), updated, before)
+
+
+def skip_count(sound: Bool[Array, ""]) -> Float[Array, ""]:
+    """Return 1 for an update that was skipped, 0 for one that was made."""
+    return 1 - sound.astype(jnp.float32)
+
+
+def skipped_in_a_row(count: int, share: Float[Array, ""] | float | None) -> int:
+    """Return the number of consecutive training steps without a sound update; a step without updates leaves it unchanged.
+
+    Args:
+        count: the number before this step.
+        share: fraction of this step's updates that were skipped; None if it had no updates.
+
+    Example:
+        >>> skipped_in_a_row(2, 1.0), skipped_in_a_row(2, 0.75), skipped_in_a_row(2, None)
+        (3, 0, 2)
+    """
+    if share is None:
+        return count
+    return count + 1 if float(share) == 1 else 0
+
+
+def unsound_text(count: int, learning_rate: str, run: str) -> str:
+    """Explain why a run without sound updates stops, and what to do.
+
+    Args:
+        count: number of consecutive training steps without a sound update.
+        learning_rate: the flag that sets their learning rate.
+        run: folder of the run, quoted for a shell.
+    """
+    return (
+        f"Loss or gradient was not finite, or the update far too large, in {count} training steps in a row, so nothing was learned "
+        f"from them. The parameters before them are saved: `rljax export {run} model --checkpoint last` writes them as a model, "
+        f"and `rljax train --model model` with a lower {learning_rate} continues from it. Infinite numbers from your own reward or "
+        "algorithm have the same effect."
+    )
+
+
+def check_drawn(groups: Groups) -> None:
+    """Refuse responses whose log-probabilities are not finite, which means that the policy's parameters are broken.
+
+    Raises:
+        InputError: the message reports the fraction of such tokens.
+    """
+    rollout = groups.rollout
+    sampled = rollout.mask & groups.present[..., None]
+    logp = rollout.behaviour_logp if rollout.policy_logp is None else rollout.policy_logp
+    if not sampled.any():
+        return
+    broken = float((~np.isfinite(logp[sampled])).mean())
+    if broken:
+        raise InputError(
+            f"The policy's log-probabilities are not finite for {broken:.0%} of the tokens that it sampled: its parameters are "
+            "infinite, NaN or far too large. Start a new run with a lower --learning-rate (--warm-start-learning-rate if this is "
+            "before RL); `rljax export RUN model` writes the best checkpoint as a model to start from."
+        )

@@ -1,0 +1,476 @@
+"""Estimate a run's memory per device from shapes alone: the training state, the key/value cache, and settings that would fit.
+
+A run that cannot fit is refused before any weight is read or initialized.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+from jaxtyping import PyTree
+
+from rljax.algorithms import Algorithm
+from rljax.errors import InputError
+from rljax.models import Params, Policy, count_parameters
+from rljax.models.adapters import Base, init_adapter
+from rljax.parallel import make_mesh, policy_shardings, replicated, row_shards, with_places
+from rljax.records import required
+from rljax.rollout.environment import Environment
+from rljax.rollout.sizes import compiled_rows
+from rljax.rollout.slots import FittingSlots, peak_bytes, turn_bytes
+from rljax.settings.sizes import byte_count
+from rljax.training.config import MICROBATCH_TOKENS, TrainConfig
+from rljax.training.objective.algorithm import add_correction, keeps_reference, make_algorithm, settings_for
+from rljax.training.objective.optimizer import critic_optimizer, policy_optimizer
+from rljax.training.option import Option, first_arrays
+from rljax.training.parts.adapter import base_shapes
+from rljax.training.state import CriticState, TrainState, create
+
+Shapes = PyTree[jax.ShapeDtypeStruct]
+
+
+def bytes_on_a_device(shapes: Shapes) -> int:
+    """Return the bytes of one device's part of arrays with shardings."""
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+
+
+def parameter_shapes(policy: Policy, mesh: Mesh) -> Shapes:
+    """Return the shapes and shardings of all parameters of a policy."""
+    shapes = required(policy.shapes, "policy.shapes")()
+    return with_places(shapes, policy_shardings(mesh, shapes, shapes, policy.partition))
+
+
+def planned_algorithm(config: TrainConfig) -> tuple[Algorithm, TrainConfig]:
+    """Return the algorithm of the settings, and the settings adapted to it.
+
+    Raises:
+        InputError: the run has a teacher whose full distributions are read, a calculator, or images; these cannot be planned.
+    """
+    algorithm = add_correction(make_algorithm(config), config)
+    if algorithm.teacher_divergence is not None:
+        raise InputError(
+            f"rljax plan cannot measure {config.algorithm.name}, whose update also reads a teacher; plan "
+            "on_policy_distillation, and add 4 bytes per parameter of the teacher."
+        )
+    if config.model.calculator is not None:
+        raise InputError(
+            f"rljax plan cannot measure calculator={config.model.calculator}, with which all logits of a micro-batch exist at "
+            "once; leave it out, and add 4 bytes for each scored token of a micro-batch times the size of the vocabulary."
+        )
+    if config.model.images is not None:
+        raise InputError(
+            f"rljax plan cannot measure images={config.model.images}, with which patches have a projection instead of rows of the "
+            "embedding table; leave it out: the plan then counts 256 rows of the table too many."
+        )
+    return algorithm, settings_for(config, algorithm)
+
+
+def state_shapes(
+    config: TrainConfig,
+    algorithm: Algorithm,
+    policy: Policy,
+    mesh: Mesh,
+    *,
+    optimizer: optax.GradientTransformation | None = None,
+    options: Sequence[Option] = (),
+) -> tuple[TrainState, Base | None]:
+    """Return the shapes and shardings of the state in RL, and of the model under an adapter.
+
+    Args:
+        config: the settings.
+        algorithm: the algorithm, as a record of functions.
+        policy: the model.
+        mesh: the devices.
+        optimizer: the policy's optimizer; None means the built-in one.
+        options: the optional parts, whose arrays are in the state.
+    """
+    params: Shapes = required(policy.shapes, "policy.shapes")()
+    trained, base = params, None
+    if config.adapter.rank is not None:
+        init = partial(init_adapter, rank=config.adapter.rank, targets=config.adapter.targets)
+        trained = jax.eval_shape(lambda: init(jax.random.key(0), params))
+        below = base_shapes(config, policy, mesh)
+        places = policy_shardings(mesh, below, below, policy.partition)
+        scale = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated(mesh))
+        base = Base(with_places(below, places), scale)  # pyright: ignore[reportArgumentType]  shapes stand for arrays
+
+    def critic(params: Params) -> CriticState | None:
+        if algorithm.critic is None:
+            return None
+        function = required(policy.value_function, "policy.value_function")(
+            algorithm.critic.head.size, config.critic.surprisal
+        )
+        own = function.init(jax.random.key(0), params)
+        learned = {"head": own["head"]} if config.critic.frozen_trunk else own
+        pretrained = None if algorithm.critic.blend is None else own
+        return CriticState(own, critic_optimizer(config, algorithm).init(learned), pretrained)
+
+    def first(trained: Params, params: Params) -> TrainState:
+        return create(
+            trained,
+            policy_optimizer(config) if optimizer is None else optimizer,
+            0,
+            with_reference=keeps_reference(config, algorithm),
+            critic=critic(params),
+            options=first_arrays(options, trained, from_start=True) | first_arrays(options, trained, from_start=False),
+        )
+
+    state = jax.eval_shape(first, trained, params)
+    return with_places(state, policy_shardings(mesh, state, trained, policy.partition, besides=params)), base
+
+
+def state_bytes(state: TrainState, base: Base | None) -> int:
+    """Return the bytes that each device holds all the time: the state, and the model under an adapter."""
+    return bytes_on_a_device(state) + (0 if base is None else bytes_on_a_device(base.params))
+
+
+class WayOut(NamedTuple):
+    """Changes to the settings of a run that does not fit."""
+
+    flags: list[str]
+    """The flags to type."""
+    needed: int
+    """Bytes that the run then needs on each device."""
+    fits: bool
+    """Whether the run then fits."""
+
+
+Change = tuple[str, dict[str, object]]
+"""The flags to type, and the settings that they set."""
+
+
+def changes_to_try(config: TrainConfig, count: int) -> list[Change]:
+    """Return changes that make a run smaller, cheapest first; each is kept when the next is tried.
+
+    Args:
+        config: the settings.
+        count: number of devices.
+
+    Example:
+        >>> [flag for flag, _ in changes_to_try(TrainConfig.flat(model="m", remat="full"), 4)]
+        ['--fsdp 4', '--microbatch-rows 4', '--dtype bfloat16', '--lora-rank 16', '--quantize nf4']
+    """
+    fsdp, tensor = config.devices.fsdp, config.devices.tensor
+    changes: list[Change] = []
+    if fsdp * tensor < count:
+        copies = "" if config.devices.replicas in (None, 1) else " --replicas 1"
+        changes.append((f"--fsdp {count // tensor}{copies}", {"fsdp": count // tensor, "replicas": 1}))
+    fewest = count // tensor
+    if config.optimization.microbatch_rows != fewest:
+        changes.append((f"--microbatch-rows {fewest}", {"microbatch_rows": fewest}))
+    if config.model.remat != "full":
+        changes.append(("--remat full", {"remat": "full"}))
+    if config.model.dtype == "float32":
+        changes.append(("--dtype bfloat16", {"dtype": "bfloat16"}))
+    can_adapt = not config.optimization.freeze and config.algorithm.anchor is None and config.model.images is None
+    if config.adapter.rank is None and can_adapt:
+        changes.append(("--lora-rank 16", {"lora_rank": 16}))
+    if config.adapter.quantize is None and (config.adapter.rank is not None or can_adapt):
+        rank = 16 if config.adapter.rank is None else config.adapter.rank
+        changes.append(("--quantize nf4", {"lora_rank": rank, "quantize": "nf4"}))
+    return changes
+
+
+def way_out(config: TrainConfig, changes: list[Change], measure: Callable[[TrainConfig], int], room: int) -> WayOut:
+    """Try changes one after the other until the run fits.
+
+    Args:
+        config: the settings.
+        changes: changes to try; each is kept when the next is tried, and those that cannot work with this model are skipped.
+        measure: settings -> bytes on each device.
+        room: bytes available on each device.
+
+    Example:
+        >>> changes = [("--fsdp 2", {"fsdp": 2}), ("--fsdp 4", {"fsdp": 4})]
+        >>> way_out(TrainConfig(), changes, lambda config: 80 // config.devices.fsdp, 30)
+        WayOut(flags=['--fsdp 2', '--fsdp 4'], needed=20, fits=True)
+    """
+    flags, needed = [], 0
+    for flag, settings in changes:
+        changed = config.replace(**settings)
+        try:
+            needed = measure(changed)
+        except InputError:  # such as a mesh that does not divide the model
+            continue
+        config = changed
+        flags.append(flag)
+        if needed <= room:
+            return WayOut(flags, needed, True)
+    return WayOut(flags, needed, False)
+
+
+USABLE = 0.9
+"""Fraction of a device's memory that a plan may fill; the rest is for programs and fragmentation."""
+USUAL_SLOTS = 256
+"""Most rows if a device's memory is unknown, and on CPUs, which share their memory with everything else."""
+LOGITS = 4
+"""Number of float32 arrays over the vocabulary that exist while a token is sampled: the logits, the logits divided by the
+temperature, the logits truncated to the likeliest tokens, and the log-probabilities."""
+
+
+def decode_slots(
+    config: TrainConfig, policy: Policy, mesh: Mesh, *, left: int | None, platform: str | None = None
+) -> int | FittingSlots:
+    """Return the most rows that the built-in engine decodes at once.
+
+    Args:
+        config: the settings.
+        policy: the model; it has a decoder.
+        mesh: the devices.
+        left: bytes per device not used by state and weights; None if unknown.
+        platform: platform of the devices, such as "cpu"; None takes the platform of the mesh.
+    """
+    sampling, decoder = config.sampling, required(policy.decoder, "policy.decoder")
+    if sampling.cache_memory is not None:
+        return FittingSlots(decoder, mesh, byte_count(sampling.cache_memory), sampling.decode_slots)
+    is_bounded = left is None or (mesh.devices.flat[0].platform if platform is None else platform) == "cpu"
+    most = USUAL_SLOTS if is_bounded and sampling.decode_slots is None else sampling.decode_slots
+    if left is None:
+        return required(most, "decode_slots")
+    masks = 4 * sampling.max_response_tokens * (sampling.sampling_mask or 0)
+    beside = masks + 4 * LOGITS * policy.vocab_size // mesh.shape["tensor"]
+    return FittingSlots(decoder, mesh, left, most, beside, refuses=False)
+
+
+def sampler_bytes(config: TrainConfig, params: Shapes, mesh: Mesh) -> int:
+    """Return the bytes per device of the engine's weights: a merged copy of an adapter's model, and the prepared weights.
+
+    Args:
+        config: the settings.
+        params: shapes and shardings of all parameters.
+        mesh: the devices.
+    """
+    itemsize = jnp.dtype(config.model.dtype).itemsize
+    weights = count_parameters(params) * itemsize // mesh.shape["tensor"]
+    merged, is_gathered = bytes_on_a_device(params), mesh.shape["fsdp"] == 1
+    if config.adapter.rank is None:
+        return 0 if is_gathered and itemsize == 4 else weights
+    if config.adapter.quantize is None:
+        return merged + (0 if is_gathered and itemsize == 4 else weights)
+    return merged * itemsize // 4 + (0 if is_gathered else weights)
+
+
+class Sampled(NamedTuple):
+    """Memory and rows used while responses are sampled, in addition to the state."""
+
+    weights: int
+    """Bytes per device of the weights that the engine reads."""
+    rows: int
+    """Most rows that are decoded at once, on all devices together."""
+    cache: int
+    """Bytes per device of the rows' caches."""
+
+
+def sampled_bytes(
+    config: TrainConfig,
+    policy: Policy,
+    mesh: Mesh,
+    prompt_length: int,
+    *,
+    left: int | None,
+    platform: str | None = None,
+    environment: Environment | None = None,
+) -> Sampled:
+    """Return the memory and rows of the built-in engine if every prompt and every response has its full length.
+
+    Args:
+        config: the settings.
+        policy: the model; it has `decoder` and `shapes`.
+        mesh: the devices.
+        prompt_length: length of the prompts in tokens.
+        left: bytes per device not used by the state; None if unknown; 0 for the fewest rows.
+        platform: platform of the devices, such as "cpu"; None takes the platform of the mesh.
+        environment: answers the policy turn by turn; None if responses have one turn.
+
+    Raises:
+        InputError: `cache_memory` is too small for one row on each device.
+    """
+    sampling, shapes = config.sampling, parameter_shapes(policy, mesh)
+    budget, requests = sampling.max_response_tokens, sampling.prompts * sampling.group_size
+    decoder, weights = required(policy.decoder, "policy.decoder"), sampler_bytes(config, shapes, mesh)
+    ready = jax.eval_shape(decoder.weights, shapes)
+    slots = decode_slots(config, policy, mesh, left=None if left is None else left - weights, platform=platform)
+    peak = peak_bytes if environment is None or decoder.turns is None else turn_bytes
+    wanted = (ready, requests, sampling.prompts, prompt_length, budget)
+    rows = min(slots, requests) if isinstance(slots, int) else replace(slots, peak=peak)(*wanted)
+    cache = FittingSlots(decoder, mesh, 0, peak=peak).cache(rows, *wanted)
+    return Sampled(weights, compiled_rows(rows, row_shards(mesh)), cache)
+
+
+class Needs(NamedTuple):
+    """Memory needs per device, in bytes, that are known without compiling anything."""
+
+    held: int
+    """Bytes that are held all the time: the state in training, otherwise the parameters."""
+    weights: int = 0
+    """Bytes of the weights that the engine reads."""
+    cache: int = 0
+    """Bytes of the keys and values of the fewest rows that the settings allow."""
+
+    @property
+    def total(self) -> int:
+        """The sum of these needs."""
+        return self.held + self.weights + self.cache
+
+    def refusal(self, what: str, mesh: Mesh, room: int, note: str = "") -> str:
+        """Say how many bytes are needed, and how many are available.
+
+        Args:
+            what: name of what is held all the time, such as "training state".
+            mesh: the devices.
+            room: bytes available on each device.
+            note: a note about what is held.
+        """
+        where = "the device" if mesh.size == 1 else f"each of {mesh.size} devices"
+        sampling = (
+            f", sampling takes {self.weights / 1e9:,.2f} GB more for weights and {self.cache / 1e9:,.2f} GB for keys and values"
+            if self.weights + self.cache
+            else ""
+        )
+        return (
+            f"The {what} takes {self.held / 1e9:,.2f} GB on {where}{note}{sampling}, and there is room for {room / 1e9:,.2f} GB: "
+            "it does not fit."
+        )
+
+
+def check_room(
+    config: TrainConfig,
+    algorithm: Algorithm,
+    policy: Policy,
+    mesh: Mesh,
+    available: int | None,
+    *,
+    prompt_length: int | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    environment: Environment | None = None,
+    options: Sequence[Option] = (),
+) -> int | None:
+    """Refuse a run whose state, sampler weights and smallest possible cache do not fit into memory.
+
+    Args:
+        config: the settings.
+        algorithm: the algorithm, as a record of functions.
+        policy: the model; a policy without `shapes` is not checked.
+        mesh: the devices.
+        available: bytes of all devices together; None if unknown.
+        prompt_length: length of the longest prompt in tokens; None if the built-in engine is not used.
+        optimizer: the policy's optimizer; None means the built-in one.
+        environment: answers the policy turn by turn; None if responses have one turn.
+        options: the optional parts, whose arrays are in the state.
+
+    Returns:
+        Bytes per device for the cache of the built-in engine; None if unknown.
+
+    Raises:
+        InputError: the run does not fit; the message names changes with which it would.
+    """
+    delay = config.sampling.delay
+
+    def needs_of(config: TrainConfig, mesh: Mesh) -> Needs:
+        held = state_bytes(*state_shapes(config, algorithm, policy, mesh, optimizer=optimizer, options=options))
+        return _needs(config, policy, mesh, prompt_length, environment, held)
+
+    def measure(config: TrainConfig) -> int:
+        axes = config.devices
+        return needs_of(config, make_mesh(axes.replicas, axes.fsdp, axes.tensor)).total
+
+    if policy.shapes is None:
+        return None
+    needs = needs_of(config, mesh)
+    if available is None:
+        return None
+    room = available // mesh.size
+    left = room - needs.held - needs.weights
+    if needs.cache <= left:
+        return _left(needs, room)
+    changes: list[Change] = [(f"--cache-memory {left}B", {"cache_memory": f"{left}B"})] if left > 0 else []
+    for flag, settings in changes_to_try(config, mesh.size):
+        changes += [(flag, settings)] if {"fsdp", "lora_rank", "quantize"} & set(settings) else []
+    old = f" (with old parameters of {delay} steps, for sampler_delay={delay})" if delay else ""
+    raise InputError(
+        f"{needs.refusal('training state', mesh, room, old)} {_advice(way_out(config, changes, measure, room))} `rljax plan` with "
+        "the same flags shows what else a run needs."
+    )
+
+
+def _advice(out: WayOut) -> str:
+    """Say with which changes a run fits."""
+    named = " ".join(out.flags)
+    last = f" with {named}: {out.needed / 1e9:,.2f} GB" if out.flags else ""
+    return f"With {named} it would: {out.needed / 1e9:,.2f} GB." if out.fits else f"Nor does it{last}. Use more devices."
+
+
+def check_loaded(
+    config: TrainConfig,
+    policy: Policy,
+    mesh: Mesh,
+    available: int | None,
+    *,
+    prompt_length: int | None = None,
+    environment: Environment | None = None,
+) -> int | None:
+    """Refuse a model whose parameters, together with the memory for sampling from it, do not fit.
+
+    Args:
+        config: the settings of its run.
+        policy: the model; a policy without `shapes` is not checked.
+        mesh: the devices.
+        available: bytes of all devices together; None if unknown.
+        prompt_length: length of the longest prompt in tokens; None if the built-in engine is not used.
+        environment: answers the policy turn by turn; None if responses have one turn.
+
+    Returns:
+        Bytes per device for the cache of the built-in engine; None if unknown.
+
+    Raises:
+        InputError: the model does not fit; the message reports the bytes.
+    """
+    if policy.shapes is None:
+        return None
+    held = bytes_on_a_device(parameter_shapes(policy, mesh))
+    if config.adapter.rank is not None:
+        base = base_shapes(config, policy, mesh)
+        held += bytes_on_a_device(with_places(base, policy_shardings(mesh, base, base, policy.partition)))
+    needs = _needs(config.replace(lora_rank=None, quantize=None), policy, mesh, prompt_length, environment, held)
+    if available is None:
+        return None
+    room = available // mesh.size
+    if needs.total > room:
+        raise InputError(
+            f"{needs.refusal('model', mesh, room)} It needs devices with more memory, or several devices and a run whose "
+            "parameters are sharded over them (--fsdp, --tensor)."
+        )
+    return _left(needs, room)
+
+
+def _needs(
+    config: TrainConfig, policy: Policy, mesh: Mesh, prompt_length: int | None, environment: Environment | None, held: int
+) -> Needs:
+    if prompt_length is None or policy.decoder is None:
+        return Needs(held)
+    sampled = sampled_bytes(config, policy, mesh, prompt_length, left=0, environment=environment)
+    return Needs(held, sampled.weights, sampled.cache)
+
+
+def _left(needs: Needs, room: int) -> int:
+    """Return the bytes per device that a cache may take."""
+    return int(USABLE * room) - needs.held - needs.weights
+
+
+def rows_at_once(config: TrainConfig, mesh: Mesh, prompt_length: int, responses: int) -> int:
+    """Return the rows per micro-batch for an update on this many responses: a multiple of the number of devices.
+
+    Responses share rows, so there are fewer rows than responses, and empty micro-batches cost nothing. Small micro-batches
+    therefore need less padding: they have a 32nd of the responses, or 1,024 tokens if that is more.
+    """
+    slots, devices = prompt_length + config.sampling.max_response_tokens, row_shards(mesh)
+    chosen = config.optimization.microbatch_rows
+    most = MICROBATCH_TOKENS // slots if chosen is None else chosen
+    small = max(-(-responses // 32), -(-1024 // slots))
+    return max(min(most, small) // devices, 1) * devices

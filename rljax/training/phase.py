@@ -1,0 +1,358 @@
+"""One loop for every phase of training: it logs, guards, evaluates, saves, stops, and resumes from a checkpoint.
+
+A phase is a record of functions: a step from one checkpoint to the next, and functions that are called at its beginning, after its
+steps and at its end. Warm start, value pretraining, reinforcement learning and training on pairs are such records.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+
+from rljax.errors import InputError
+from rljax.parallel import any_host, is_first, on_first, together
+from rljax.tracking.alarms import Event
+from rljax.tracking.display import Display
+from rljax.tracking.log_file import LoggedDisplay
+from rljax.tracking.phase_times import Stopwatch
+from rljax.tracking.run_folder import Mark, RunFolder
+from rljax.tracking.trackers import Trackers
+from rljax.training.checkpoints.checkpoint import (
+    BEST,
+    LAST,
+    Checkpoint,
+    Restored,
+    abandoned_in,
+    damaged_in,
+    restore,
+    set_aside,
+)
+from rljax.training.checkpoints.manifest import Retention
+from rljax.training.checkpoints.saver import DiskWriter, Saver
+from rljax.training.guard import MOST_SKIPPED, skipped_in_a_row
+from rljax.training.interrupt import Interrupted, StopRequest
+from rljax.training.metrics import Numbers
+from rljax.training.state import TrainState
+
+
+@dataclass(frozen=True)
+class Harness:
+    """Files, screen, trackers, signals and checkpoint writer of a run. Nothing here changes during the run."""
+
+    folder: RunFolder
+    """Files of the run."""
+    display: Display
+    """Shows progress on the screen."""
+    trackers: Trackers
+    """Trackers that log metrics and samples."""
+    stop: StopRequest
+    """Tells whether a signal has asked the run to stop."""
+    disk: DiskWriter
+    """Repeats writes that meet a full disk."""
+    saver: Saver
+    """Writes the checkpoints in the background."""
+    stopwatch: Stopwatch
+    """Measures the parts of the steps."""
+    resume: str
+    """Command, or call, that continues the run after a stop."""
+
+    def save(self, which: str, checkpoint: Checkpoint) -> None:
+        """Begin to write a checkpoint as `which`, "last" or "best"; its arrays may be donated afterwards."""
+        self.display.activity("saving")
+        marks: dict[str, Mark] = {}
+        with self.stopwatch.phase("save"):
+            self.write("the metrics", lambda: marks.update(self.folder.marks()))
+            self.saver.save(which, checkpoint, marks)
+
+    def write(self, what: str, work: Callable[[], object]) -> None:
+        """Have the first process write something, once there is room for it; all processes call it.
+
+        Args:
+            what: its name in messages, such as "the metrics".
+            work: writes it; if it fails, it must leave nothing behind.
+        """
+        on_first(lambda: self.disk.attempt(what, work))
+
+    def log(self, phase: str, step: int, metrics: Numbers) -> None:
+        """Log and show the metrics of a training step; all processes call it."""
+        self.record(phase, step, metrics)
+        self.display.update(step, metrics)
+
+    def record(self, phase: str, step: int, metrics: Numbers) -> None:
+        """Log metrics; all processes call it, because the first one, which has the trackers, may be stopped while it waits."""
+        on_first(lambda: self.trackers.log(phase, step, metrics))
+
+    def report(self, events: Sequence[Event]) -> None:
+        """Report alarms that were raised or cleared on the screen, in the log and in `alarms.jsonl`; all processes call it.
+
+        Args:
+            events: the alarms found by the first process; events from other processes are not written.
+        """
+        for event in events:
+            say = self.display.warning if event.what == "raised" else self.display.message
+            say(event.text())
+        rows = [event.to_json() for event in events]
+        on_first(lambda: self.disk.attempt("the alarms", lambda: self.folder.add_alarms(rows)) if rows else None)
+
+    def stop_if_asked(self, checkpoint: Checkpoint) -> None:
+        """If a signal has asked the run to stop, save, show how to resume, and raise.
+
+        Raises:
+            Interrupted: after the save.
+        """
+        if any_host(self.stop.requested):
+            self.save(LAST, checkpoint)
+            self.saver.wait()
+            self.say_stopped("Stopped. Everything up to the last finished step is saved.")
+            raise Interrupted
+
+    def say_stopped(self, text: str) -> None:
+        """Show that the run was stopped, and how to continue it."""
+        self.display.finish([text])
+        self.display.commands("To continue:", [self.resume])
+
+
+def open_harness(
+    stack: ExitStack,
+    folder: RunFolder,
+    screen: Display,
+    make_trackers: Callable[[DiskWriter], Trackers],
+    *,
+    keep: Mapping[str, Retention],
+    resume: str,
+    terminating: Callable[[], None] = lambda: None,
+) -> Harness:
+    """Open the log, install the signal handlers, and start the checkpoint writer; the stack closes them.
+
+    Args:
+        stack: closes everything that is opened.
+        folder: files of the run, which this process has locked.
+        screen: shows progress.
+        make_trackers: makes the trackers from the file writer.
+        keep: which checkpoints are kept, by kind.
+        resume: command, or call, that continues the run.
+        terminating: called at a SIGTERM.
+    """
+    logged = LoggedDisplay(screen, folder.log) if is_first() else nullcontext(screen)  # other hosts write no log
+    display = together(lambda: stack.enter_context(logged))
+    stop = stack.enter_context(StopRequest(display.stopping, terminating))
+    disk = DiskWriter(str(folder.path), display.warning, lambda: stop.requested, resume)
+    trackers = together(lambda: make_trackers(disk))
+    stack.callback(trackers.close)
+    stopwatch = Stopwatch()
+    waiting = partial(stopwatch.phase, "wait")
+    saver = stack.enter_context(Saver(folder.checkpoints, keep, disk, display.warning, waiting))
+    return Harness(folder, display, trackers, stop, disk, saver, stopwatch, resume)
+
+
+def hold(folder: RunFolder, stack: ExitStack) -> bool:
+    """Lock the folder until the run ends, and remove files that a killed process left half-written.
+
+    The first host does this for all hosts.
+
+    Returns:
+        Whether the process that had the lock before was killed or crashed; known to the first host only.
+
+    Raises:
+        InputError: another process trains in the folder.
+    """
+    found: list[bool] = []
+    on_first(lambda: found.append(stack.enter_context(folder.alone())))
+    on_first(folder.remove_unfinished)
+    return any(found)
+
+
+def reopen(
+    folder: RunFolder, like: Callable[[int], TrainState], check: Callable[[Restored], object] = lambda restored: None
+) -> tuple[Checkpoint, list[str]]:
+    """Read the newest complete checkpoint of a run, and cut the run's files back to where they ended when it was saved.
+
+    Args:
+        folder: files of the run, which this process has locked.
+        like: phase of the run -> shapes and shardings of its state.
+        check: may refuse the restored checkpoint before any file changes.
+
+    Returns:
+        The checkpoint, and messages about what was lost since then; the messages are known to the first host only.
+
+    Raises:
+        InputError: no checkpoint is complete, or the checkpoint or the files do not belong to this run.
+    """
+    losses: list[str] = []
+    restored = restore(folder.checkpoints / LAST, like)
+    check(restored)
+    on_first(lambda: losses.extend(folder.rewind(restored.marks)))
+    best, best_step = folder.checkpoints / BEST, restored.checkpoint.notes.best_step
+    on_first(lambda: losses.extend(set_aside([*restored.damaged, *damaged_in(best)])))
+    on_first(lambda: losses.extend(set_aside(abandoned_in(best, best_step))))
+    return restored.checkpoint, losses
+
+
+class StepOutcome(NamedTuple):
+    """The outcome of a step of a phase."""
+
+    checkpoint: Checkpoint
+    """The checkpoint after the step."""
+    metrics: dict[str, float]
+    """Metrics of the step."""
+    skipped: float | None
+    """Fraction of the step's updates that were skipped; None if it had no updates."""
+    details: Any = None
+    """Further results for the phase's own functions."""
+
+
+Step = Callable[[Checkpoint], StepOutcome | None]
+"""Checkpoint -> outcome of the next step; the checkpoint's arrays are donated. None means that there is nothing left to do, or that
+the run was asked to stop while the step waited for data; the checkpoint is then unchanged."""
+
+
+def unchanged(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the checkpoint unchanged."""
+    return checkpoint
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase of training, as functions."""
+
+    name: str
+    """Name of the phase in metrics.jsonl and on the screen."""
+    steps: int | None
+    """Largest number of steps. If 0, the phase is entered and left at once. If None, it continues until a step finds nothing to do,
+    and the phase itself shows its steps."""
+    done: Callable[[TrainState], int]
+    """State -> number of steps of the phase that are done."""
+    make_step: Callable[[Checkpoint], Step]
+    """Builds the step, from the checkpoint at which the phase begins or resumes."""
+    give_up: Callable[[int, StepOutcome], str]
+    """(consecutive steps without a sound update, outcome of the last one) -> why the run stops, and what to do."""
+    is_due: Callable[[int], bool]
+    """Steps done -> whether a checkpoint is due."""
+    enter: Callable[[Checkpoint], Checkpoint] = unchanged
+    """Turns a checkpoint from before the phase into one at its beginning; returns a checkpoint within the phase unchanged."""
+    evaluate_start: Callable[[Checkpoint], Checkpoint] = unchanged
+    """Evaluates the policy at the beginning of the phase, after the phase was entered."""
+    saves_start: bool = True
+    """Whether a checkpoint is saved at the beginning, after the phase was entered."""
+    follow: Callable[[StepOutcome], Checkpoint] = lambda outcome: outcome.checkpoint
+    """Reacts to the metrics of a step, before its updates are checked."""
+    evaluate: Callable[[StepOutcome], tuple[Checkpoint, bool]] = lambda outcome: (outcome.checkpoint, False)
+    """Shows samples and evaluates, if that is due; returns the checkpoint, and whether the phase has reached its goal."""
+    leave: Callable[[Checkpoint], object] = unchanged
+    """Called at the end of the phase, for example to write a file."""
+
+
+def run_phase(run: Harness, owned: list[Checkpoint], phase: Phase) -> None:
+    """Run the remaining steps of a phase.
+
+    When a phase reaches its goal, no checkpoint is saved: a resumed run repeats the last step and ends at the same place.
+
+    Args:
+        run: files, screen, trackers and signals of the run.
+        owned: the checkpoint to continue from. It is removed from the list, so that nobody else holds its arrays, and the
+            checkpoint at the end of the phase is appended.
+        phase: the phase.
+
+    Raises:
+        InputError: too many consecutive steps made no sound update; the state before them is saved.
+        Interrupted: a signal asked the run to stop; the last finished step is saved.
+    """
+    checkpoint = _begin(run, owned, phase)
+    if phase.steps != 0:
+        step, done, skipped = phase.make_step(checkpoint), phase.done(checkpoint.state), 0
+        checkpoint, has_reached = _evaluate_again(run, checkpoint, phase)
+        if phase.steps is not None:
+            run.display.phase(phase.name, phase.steps, done=done)
+        log, saved = run.record if phase.steps is None else run.log, done
+        while (phase.steps is None or done < phase.steps) and not has_reached:
+            with saved_on_error(run, checkpoint, done - saved):
+                outcome = step(checkpoint)
+            if outcome is None:
+                run.stop_if_asked(checkpoint)
+                break
+            done = phase.done(outcome.checkpoint.state)
+            log(phase.name, done, outcome.metrics)
+            outcome = outcome._replace(checkpoint=phase.follow(outcome))
+            skipped = skipped_in_a_row(skipped, outcome.skipped)
+            if skipped >= MOST_SKIPPED:
+                run.save(LAST, outcome.checkpoint)
+                run.saver.wait()
+                raise InputError(phase.give_up(skipped, outcome))
+            with saved_on_error(run, _awaiting(outcome.checkpoint), done - saved):
+                checkpoint, has_reached = phase.evaluate(outcome)
+            del outcome  # its rollout need not stay while the next one is sampled
+            if not has_reached and (phase.is_due(done) or run.saver.has_failed):
+                run.save(LAST, checkpoint)
+                saved = done
+            if not has_reached:
+                run.stop_if_asked(checkpoint)
+        phase.leave(checkpoint)
+    owned.append(checkpoint)
+
+
+def _awaiting(checkpoint: Checkpoint) -> Checkpoint:
+    """Mark a checkpoint after a step whose evaluation has not been made yet."""
+    return checkpoint._replace(notes=checkpoint.notes._replace(awaits_evaluation=True))
+
+
+def _evaluate_again(run: Harness, checkpoint: Checkpoint, phase: Phase) -> tuple[Checkpoint, bool]:
+    """Repeat the evaluation that failed before the run was resumed, if one did."""
+    if not checkpoint.notes.awaits_evaluation:
+        return checkpoint, False
+    evaluated, has_reached = phase.evaluate(
+        StepOutcome(checkpoint._replace(notes=checkpoint.notes._replace(awaits_evaluation=False)), {}, None)
+    )
+    if not has_reached:
+        run.save(LAST, evaluated)
+    return evaluated, has_reached
+
+
+@contextmanager
+def saved_on_error(run: Harness, checkpoint: Checkpoint, unsaved: int) -> Generator[None]:
+    """If a step or its evaluation fails, save the steps before it, and report what is lost and how to continue.
+
+    A step that fails while it samples or judges has not changed the state. A step that fails within an update may have donated its
+    arrays; then only the last checkpoint is left. Several hosts save nothing either, because only one of them may have failed.
+
+    Args:
+        run: files, screen, trackers and signals of the run.
+        checkpoint: the checkpoint to save.
+        unsaved: number of steps since the last checkpoint.
+    """
+    try:
+        yield
+    except Interrupted:
+        raise
+    except Exception as error:
+        if jax.process_count() == 1 and not any(leaf.is_deleted() for leaf in jax.tree.leaves(checkpoint.state)):
+            if unsaved or checkpoint.notes.awaits_evaluation:
+                run.save(LAST, checkpoint)
+            run.saver.wait()
+            unsaved = 0
+        if not run.folder.has_progress:
+            raise  # nothing has been computed yet, and the folder of a new run is removed
+        steps = "The last step is" if unsaved == 1 else f"The last {unsaved} steps are"
+        lost = f"{steps} not saved and will be made again" if unsaved else "No step is lost"
+        text = f"{lost}. To continue: {run.resume}"
+        if isinstance(error, InputError):
+            raise InputError(f"{error} {text}") from error
+        run.display.warning(f"The run failed. {text}")
+        raise
+
+
+def _begin(run: Harness, owned: list[Checkpoint], phase: Phase) -> Checkpoint:
+    """Take the checkpoint out of the list, and enter the phase if the checkpoint is from before it."""
+    before = owned.pop()
+    checkpoint = phase.enter(before)
+    is_new = checkpoint is not before
+    del before
+    if is_new:
+        with saved_on_error(run, checkpoint, 0):
+            checkpoint = phase.evaluate_start(checkpoint)
+        if phase.saves_start:
+            run.save(LAST, checkpoint)
+        run.stop_if_asked(checkpoint)
+    return checkpoint

@@ -1,0 +1,391 @@
+"""The data of an RL step: choose prompts, sample until enough groups are kept, score the rollout, prepare the batch.
+
+One table names each score and builds the function that computes it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from rljax.algorithms import Algorithm, Batch, Past, Rollout, prepare
+from rljax.algorithms.algorithm import ROLLOUT_FIELDS, outcomes
+from rljax.data.history import Choice, History, Window, choose, curriculum, mean_lengths, record
+from rljax.data.length_batches import group_sizes
+from rljax.data.prompts import PromptStream
+from rljax.errors import InputError
+from rljax.evaluation.kinds import kind_numbers
+from rljax.models import Packed, Params, Scores
+from rljax.models.adapters import scored
+from rljax.models.over_vocabulary import over_vocabulary, square_sum
+from rljax.models.packed import batched
+from rljax.models.token_scores import default_chunk
+from rljax.ops.divergence import k3
+from rljax.ops.value import explained_variance
+from rljax.parallel import fetch, put
+from rljax.records import required
+from rljax.rollout import Collected, Groups, Sequences, collect, pad, sequences_of
+from rljax.rollout.groups import right_and_known
+from rljax.sharing import shared
+from rljax.training.config import TrainConfig
+from rljax.training.option import Option, Traced, adjusted, traced
+from rljax.training.scoring import make_score, make_scores, on_sequences
+from rljax.training.setup import Setup
+from rljax.training.state import TrainState, sampling_key
+from rljax.training.value_update import make_values
+
+ChoosePrompts = Callable[[History, int, int, int], Choice]
+"""(history, RL steps done, position in the prompt stream, count) -> the prompts to sample next."""
+
+
+def make_choice(config: TrainConfig, stream: PromptStream) -> ChoosePrompts:
+    """Build the function that chooses prompts in the stream's order, within the difficulty window if there is one."""
+    data, steps = config.data, max(config.optimization.steps, 1)
+    if data.difficulty_window is None:
+        return lambda history, step, position, count: Choice(
+            np.asarray(stream.indices(position, count)), position + count, 0
+        )
+    begin = Window(*data.difficulty_window)
+    end = begin if data.difficulty_window_end is None else Window(*data.difficulty_window_end)
+
+    def within_window(history: History, step: int, position: int, count: int) -> Choice:
+        window = curriculum(begin, end, step=step, steps=steps)
+        return choose(history, stream, position, count, window=window, seed=config.run.seed)
+
+    return within_window
+
+
+def sizes_of(config: TrainConfig, history: History, prompt_ids: Int[np.ndarray, "P"]) -> Int[np.ndarray, "P"] | None:
+    """Return the number of responses to each prompt under the token budget; None without a budget, when all numbers are equal.
+
+    The expected length of a response to a new prompt is the mean over all responses so far, or the maximum if there are none yet.
+    """
+    sampling = config.sampling
+    if sampling.token_budget is None:
+        return None
+    attempts = history.attempts.sum()
+    unknown = float(history.tokens.sum() / attempts) if attempts else float(sampling.max_response_tokens)
+    lengths = mean_lengths(history, unknown)[prompt_ids]
+    share = sampling.token_budget // sampling.prompts
+    return group_sizes(lengths, budget=share * len(prompt_ids), most=sampling.group_size)
+
+
+def sampler_of(setup: Setup, state: TrainState) -> tuple[Params, int]:
+    """Return the trained parameters that sample the next rollout (the state's, unless an option has others), and their RL steps."""
+    for option in setup.options:
+        if option.sampler is not None:
+            return option.sampler(state)
+    return state.params, int(state.step)
+
+
+def next_rollout(
+    setup: Setup, state: TrainState, history: History, carried: Groups | None, choose_prompts: ChoosePrompts
+) -> tuple[TrainState, History, Collected]:
+    """Sample until enough groups are kept, and advance the state past the prompts and keys that were used.
+
+    Args:
+        setup: samples, judges, and decides which groups to keep.
+        state: contains the position in the prompt stream and the number of sampling calls.
+        history: how often each prompt was solved so far.
+        carried: surplus groups of the previous rollout.
+        choose_prompts: chooses the next prompts.
+
+    Returns:
+        The new state, the history with the sampled responses added, and the groups.
+
+    Raises:
+        InputError: the carried groups were judged by another kind of reward.
+    """
+    config, keep_group, worker = setup.config, setup.algorithm.keep_group, setup.train
+    states = worker.environment is not None  # an environment may or may not report correctness
+    if carried is not None and not states and (carried.rollout.correct is not None) != worker.verifies:
+        raise InputError(
+            "When the run was saved, a verifier among the rewards decided what is correct, and now none does, or the "
+            "reverse; resume with the same rewards, marked with rljax.rewards.verifier or not, as before."
+        )
+    sampling = config.sampling
+    count = sampling.prompts if keep_group is None else sampling.sampled_prompts
+    trained, version = sampler_of(setup, state)
+    params = setup.whole(trained)
+
+    def sample(place: tuple[TrainState, History]) -> tuple[tuple[TrainState, History], Groups]:
+        state, history = place
+        choice = choose_prompts(history, int(state.step), int(state.position), count)
+        prompt_ids, sizes = choice.problems, sizes_of(config, history, choice.problems)
+        key = sampling_key(state)
+        groups = worker.generate(params, prompt_ids.tolist(), sampling.group_size, key, sizes=sizes, version=version)
+        position = put(np.asarray(choice.position, np.int32), state.position.sharding)
+        (right, known), lengths = right_and_known(groups.rollout), groups.attention.sum(-1)
+        passed, decay = right.astype(np.float32), config.data.history_decay
+        history = record(history, groups.prompt_ids, passed, lengths, valid=known, decay=decay)
+        return (state._replace(draws=state.draws + 1, position=position), history), groups
+
+    (state, history), collected = collect(
+        sample,
+        (state, history),
+        None if keep_group is None else partial(groups_to_keep, keep_group),
+        wanted=sampling.prompts,
+        carried=carried,
+        max_tries=sampling.max_tries,
+    )
+    return state, history, collected
+
+
+def groups_to_keep(keep_group: Callable[..., Bool[Array, "P"]], groups: Groups) -> Bool[np.ndarray, "P"]:
+    """Return the mask of the groups that an algorithm's `keep_group` keeps."""
+    rollout = for_algorithm(groups)
+    validity = {} if rollout.valid is None else {"valid": jnp.asarray(rollout.valid)}
+    return np.asarray(keep_group(jnp.asarray(outcomes(rollout)), **validity))
+
+
+def for_algorithm(groups: Groups) -> Rollout[np.ndarray]:
+    """Return the rollout as algorithms see it: `valid` is None if all responses have a reward, and a single reward is one part."""
+    rollout = groups.rollout
+    if rollout.reward_parts is None:
+        rollout = rollout._replace(reward_parts={"reward": rollout.rewards})
+    return rollout._replace(valid=None) if required(rollout.valid, "rollout.valid").all() else rollout
+
+
+@shared
+def _prepare_program(algorithm: Algorithm, options: tuple[Traced, ...], **minibatches: int) -> Any:
+    def prepared(rollout: Rollout[Array], progress: Array | None, past: Past | None, numbers: dict) -> Batch[Array]:
+        return prepare(adjusted(algorithm, options, numbers), rollout, progress=progress, past=past, **minibatches)
+
+    return jax.jit(prepared)
+
+
+def make_prepare(
+    algorithm: Algorithm, options: Sequence[Option] = (), **minibatches: int
+) -> Callable[..., Batch[np.ndarray]]:
+    """Compile `(rollout, progress=None, past=None, numbers={}) -> Batch` of host arrays.
+
+    Args:
+        algorithm: prepares the batch.
+        options: options with changing coefficients; `numbers` has their arrays, see `rljax.training.option.adjustments`.
+        **minibatches: as in `rljax.algorithms.prepare`.
+    """
+    program = _prepare_program(
+        algorithm, traced([option for option in options if option.adjust is not None]), **minibatches
+    )
+
+    def prepare_batch(
+        rollout: Rollout[np.ndarray],
+        *,
+        progress: float | None = None,
+        past: Past | None = None,
+        numbers: Mapping[str, PyTree] = MappingProxyType({}),
+    ) -> Batch[np.ndarray]:
+        done = None if progress is None else np.float32(progress)
+        return jax.device_get(program(rollout, done, past, dict(numbers)))
+
+    return prepare_batch
+
+
+class ScoredRollout(NamedTuple):
+    """Inputs of the updates on one rollout, besides the training state."""
+
+    groups: Groups
+    """The groups, padded to the number of prompts; `groups.rollout` has the scores and the values before the updates."""
+    progress: float
+    """Fraction of the RL steps that were done before."""
+    past: Past | None
+    """Earlier rewards of the prompts, excluding this rollout; None if the state keeps none."""
+    sampler_gap: float | None = None
+    """Divergence of the learner from a sampler with older parameters, in nats per token, if the learner has rescored the tokens;
+    otherwise None, and the first update measures it."""
+
+
+@runtime_checkable
+class RolloutScorer(Protocol):
+    """Score a rollout before its updates."""
+
+    def __call__(self, state: TrainState, groups: Groups, sampler: Params | None = None) -> ScoredRollout:
+        """Return the inputs of the updates on a rollout; the state is unchanged.
+
+        Args:
+            state: the state before the updates.
+            groups: the groups of the rollout.
+            sampler: trained parameters that sampled the rollout, if they are older than the state's; None if the state's did.
+        """
+        ...
+
+
+def make_rollout_scorer(setup: Setup) -> RolloutScorer:
+    """Build the function that scores a rollout, computes its values, and looks up the earlier rewards of its prompts.
+
+    If older parameters sampled the rollout, their log-probabilities remain the denominator of the ratio, unless the algorithm has a
+    correction: then `policy_logp` is computed with the state's parameters, and the correction weights the tokens by the difference.
+    """
+    scores = {name: make(setup) for name, make in SCORES.items() if setup.algorithm.needs(name)}
+    rescore = None if setup.algorithm.correction is None else make_rescore(setup)
+
+    def score_rollout(state: TrainState, groups: Groups, sampler: Params | None = None) -> ScoredRollout:
+        groups, gap = pad(groups, setup.config.sampling.prompts), None
+        if sampler is not None and rescore is not None:
+            groups, gap = rescore(state, groups)
+        rollout, behaviour = for_algorithm(groups), state.params if sampler is None else sampler
+        policy = behaviour if rescore is None else state.params
+        inputs = ScoreInputs(state, groups._replace(rollout=rollout), sequences_of(groups), behaviour, policy)
+        found = {name: np.asarray(score(inputs)) for name, score in scores.items()}
+        shapes = {name: ROLLOUT_FIELDS[name].shape(rollout.mask.shape) for name in found}
+        rollout = rollout._replace(**{name: array.reshape(shapes[name]) for name, array in found.items()})
+        memory = state.options.get("reward_history")
+        past = None if memory is None else Past(fetch(memory), groups.prompt_ids)
+        return ScoredRollout(groups._replace(rollout=rollout), progress(setup, state), past, gap)
+
+    return score_rollout
+
+
+def make_rescore(setup: Setup) -> Callable[[TrainState, Groups], tuple[Groups, float | None]]:
+    """Build the function that replaces `policy_logp` with the log-probabilities under the state's parameters.
+
+    Returns:
+        `(state, groups) -> (groups, divergence of these parameters from the sampler's in nats per token, or None without tokens)`.
+    """
+    scores = make_policy_scores(setup)
+
+    def rescore(state: TrainState, groups: Groups) -> tuple[Groups, float | None]:
+        rollout, mask = groups.rollout, groups.rollout.mask
+        drawn = required(rollout.policy_logp, "rollout.policy_logp")
+        logp = scores(scored(setup.base, state.params), sequences_of(groups)).logp.reshape(mask.shape)
+        logp = np.where(mask, logp, np.float32(0))
+        gap = float(np.asarray(k3(jnp.asarray(drawn), jnp.asarray(logp)))[mask].mean()) if mask.any() else None
+        return groups._replace(rollout=rollout._replace(policy_logp=logp)), gap
+
+    return rescore
+
+
+def progress(setup: Setup, state: TrainState) -> float:
+    """Return the fraction of RL steps that are done; 0 in a run of value pretraining only."""
+    return int(state.step) / max(1, setup.config.optimization.steps)
+
+
+def scored_rows(setup: Setup) -> int:
+    """Return the number of rows that are scored at once when a full rollout is scored."""
+    sampling = setup.config.sampling
+    return setup.rows_at_once(sampling.prompts * sampling.group_size)
+
+
+class ScoreInputs(NamedTuple):
+    """Inputs of the scores of a rollout."""
+
+    state: TrainState
+    """The training state before the updates."""
+    groups: Groups
+    """The groups of the rollout, padded."""
+    sequences: Sequences
+    """The prompts and responses of the groups, in rows."""
+    sampler: Params
+    """Trained parameters that sampled the rollout."""
+    policy: Params
+    """Trained parameters that `policy_logp` belongs to: the state's if the algorithm has a correction, else the sampler's."""
+
+
+Score = Callable[[ScoreInputs], Array | np.ndarray]
+"""Inputs -> a field of the rollout, flat or in the field's shape."""
+
+
+def make_ref_logp(setup: Setup) -> Score:
+    """Build the function that scores a rollout with the reference policy."""
+    scores = make_policy_scores(setup)
+    return lambda inputs: scores(scored(setup.base, inputs.state.reference), inputs.sequences).logp
+
+
+def make_behaviour_entropy(setup: Setup) -> Score:
+    """Build the function that computes the entropy of the policy that sampled the rollout."""
+    scores = make_policy_scores(setup)
+    return lambda inputs: scores(scored(setup.base, inputs.sampler), inputs.sequences).entropy
+
+
+def make_teacher_logp(setup: Setup) -> Score:
+    """Build the function that scores a rollout with the teacher."""
+    policy, params = required(setup.teacher, "setup.teacher")
+    score = make_score(policy, setup.config.sampling.temperature)
+    scores = make_scores(score, setup.mesh, scored_rows(setup))
+    return lambda inputs: scores(params, inputs.sequences).logp
+
+
+def make_square_sum(setup: Setup) -> Score:
+    """Build the function that computes Σ_v π(v)² of the policy at each token, in chunks of tokens."""
+    features, chunk = required(setup.policy.features, "setup.policy.features"), setup.config.model.score_chunk
+    chunk = default_chunk(setup.policy.vocab_size) if chunk is None else chunk
+    numbers = {"temperature": setup.config.sampling.temperature, "chunk": chunk, "mesh": setup.mesh}
+
+    def square_sums(params: Params, packed: Packed) -> Float[Array, "B T"]:
+        return batched(over_vocabulary(square_sum, features(params, packed), **numbers), packed)
+
+    sums = on_sequences(square_sums, setup.mesh, scored_rows(setup))
+    return lambda inputs: sums(scored(setup.base, inputs.policy), inputs.sequences)
+
+
+def make_kinds(setup: Setup) -> Score:
+    """Build the function that looks up the kind of each problem; the kind of a group without responses does not matter."""
+    kinds = required(kind_numbers(setup.train.prompts.problems), "kinds of the problems")
+    return lambda inputs: kinds[inputs.groups.prompt_ids]
+
+
+def make_value_scores(setup: Setup) -> Score:
+    """Build the function that computes the critic's values."""
+    values = make_rollout_values(setup, setup.algorithm)
+    return lambda inputs: values(inputs.state, inputs.groups.rollout, inputs.sequences)
+
+
+SCORES: Mapping[str, Callable[[Setup], Score]] = MappingProxyType(
+    {
+        "ref_logp": make_ref_logp,
+        "behaviour_entropy": make_behaviour_entropy,
+        "teacher_logp": make_teacher_logp,
+        "square_sum": make_square_sum,
+        "kinds": make_kinds,
+        "values": make_value_scores,
+    }
+)
+"""Field of a rollout -> builder of the function that computes it; it is called only if the algorithm needs the field."""
+
+
+def make_policy_scores(setup: Setup) -> Callable[[Params, Sequences], Scores]:
+    """Build the function that computes log-probabilities and entropies of rollouts under given parameters of the policy."""
+    return make_scores(make_score(setup.policy, setup.config.sampling.temperature), setup.mesh, scored_rows(setup))
+
+
+def make_rollout_values(
+    setup: Setup, algorithm: Algorithm
+) -> Callable[[TrainState, Rollout[np.ndarray], Sequences], Float[np.ndarray, "P G T"]]:
+    """Build the function that computes a rollout's values, blended with the pretrained critic's if the algorithm does so."""
+    values_of = make_values(required(setup.critic, "setup.critic"), setup.mesh, scored_rows(setup))
+    blend = required(algorithm.critic, "algorithm.critic").blend
+
+    def values(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Float[np.ndarray, "P G T"]:
+        return values_of(required(state.critic, "state.critic").params, sequences).reshape(rollout.mask.shape)
+
+    if blend is None:
+        return values
+    program = _blend_program(blend)
+
+    def blended_values(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Float[np.ndarray, "P G T"]:
+        now = values(state, rollout, sequences)
+        before = values_of(required(state.critic, "state.critic").pretrained, sequences).reshape(rollout.mask.shape)
+        done = np.float32(progress(setup, state))
+        return np.asarray(program(before, now, rollout.rewards, rollout.mask, done))
+
+    return blended_values
+
+
+@shared
+def _blend_program(blend: Callable) -> Any:
+    def blended(before: Array, now: Array, rewards: Array, mask: Array, done: Array) -> Array:
+        return blend(before, now, done, outcome_explained(now, rewards, mask))
+
+    return jax.jit(blended)
+
+
+def outcome_explained(
+    values: Float[Array, "P G T"], rewards: Float[Array, "P G"], mask: Bool[Array, "P G T"]
+) -> Float[Array, ""]:
+    """Return the fraction of the outcome reward's variance that the values explain, over all response tokens."""
+    return explained_variance(values, jnp.broadcast_to(rewards[..., None], values.shape), mask)

@@ -1,0 +1,151 @@
+"""Score response tokens under a policy: with a function to differentiate, or compiled for all sequences of a rollout."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, PyTree
+
+from rljax.errors import InputError
+from rljax.models import Packed, Params, Policy, Scores
+from rljax.models.copies import Copies
+from rljax.parallel import fetch, put_rows, row_shards
+from rljax.rollout import Sequences, lay_out, pack
+from rljax.sharing import shared
+from rljax.text import one_line
+
+Score = Callable[[Params, Packed], Scores]
+"""(parameters, packed rows) -> scores of the response tokens."""
+
+Copy = Callable[[Params], Copies | None]
+"""Parameters -> copies in the precision of the matrix products; see `Policy.copies`."""
+
+Output = TypeVar("Output")
+
+Compare = Callable[[Params, Any, Packed], tuple[Scores, dict[str, Array]]]
+"""(parameters, frozen arrays, packed rows) -> (scores of the response tokens, further inputs of the loss)."""
+
+
+def make_score(policy: Policy, temperature: float) -> Score:
+    """Build the function that scores the response tokens of a batch at the sampling temperature.
+
+    Returns:
+        `(params, packed) -> scores`.
+
+    Raises:
+        InputError: when called, if the scores do not have the batch's shape.
+    """
+    return _score(policy.score, "policy.score", temperature)
+
+
+def make_supervised_score(policy: Policy, temperature: float) -> Score:
+    """Build the function that scores demonstrations and examples, as `make_score` does for responses.
+
+    Returns:
+        `(params, packed) -> scores`, computed by `policy.supervised_score` if the policy has this function.
+
+    Raises:
+        InputError: when called, if the scores do not have the batch's shape.
+    """
+    if policy.supervised_score is None:
+        return make_score(policy, temperature)
+    return _score(policy.supervised_score, "policy.supervised_score", temperature)
+
+
+@shared
+def _score(score_at: Callable[[Params, Packed, float], Scores], name: str, temperature: float) -> Score:
+    def score(params: Params, packed: Packed) -> Scores:
+        scores = score_at(params, packed, temperature)
+        expected = packed.place.shape
+        found = [getattr(part, "shape", type(part).__name__) for part in scores]
+        if not isinstance(scores, Scores) or found != [expected, expected]:
+            raise InputError(
+                f"{name}: rljax.models.Scores(logp, entropy) of the batch's shape [B, T] = {list(expected)} are needed; got "
+                f"{type(scores).__name__} of the shapes {', '.join(map(str, found))}."
+            )
+        return scores
+
+    return score
+
+
+def check_policy(
+    policy: Policy, params: Params | PyTree[jax.ShapeDtypeStruct], *, rows: int, prompt_length: int, response_length: int
+) -> None:
+    """Refuse a policy that cannot score responses of these lengths; its functions are only traced, not run.
+
+    Raises:
+        InputError: its scores have the wrong shape, or `score` cannot be traced or differentiated.
+    """
+    prompts, responses = np.ones((rows, prompt_length), np.int32), np.ones((rows, response_length), np.int32)
+    logp = np.zeros(responses.shape, np.float32)
+    packed = pack(Sequences(prompts, prompts.astype(bool), responses, responses.astype(bool), logp))
+    scores = {"policy.score": make_score(policy, 1.0)}
+    if policy.supervised_score is not None:
+        scores["policy.supervised_score"] = make_supervised_score(policy, 1.0)
+    for name, score in scores.items():
+        try:
+            jax.eval_shape(_logp_gradient(score), params, packed)
+        except InputError:
+            raise
+        except Exception as error:  # a policy is user code, and may raise anything
+            raise InputError(
+                f"{name}: a function of parameters, packed rows and a temperature is needed that JAX can trace and differentiate; "
+                f"got {one_line(error):.200}"
+            ) from error
+
+
+@shared
+def _logp_gradient(score: Score) -> Callable[[Params, Packed], Params]:
+    return jax.grad(lambda params, packed: score(params, packed).logp.sum())
+
+
+@shared
+def scores_alone(score: Score) -> Compare:
+    """Build a `Compare` that adds no inputs to the loss."""
+
+    def compare(params: Params, frozen: Any, packed: Packed) -> tuple[Scores, dict[str, Array]]:
+        del frozen
+        return score(params, packed), {}
+
+    return compare
+
+
+@shared
+def compile_shared(function: Callable) -> Any:
+    """Compile a function once, and share the program among all callers."""
+    return jax.jit(function)
+
+
+def on_sequences(
+    function: Callable[[Params, Packed], Output], mesh: Mesh, rows: int
+) -> Callable[[Params, Sequences], Output]:
+    """Compile a function of packed rows, which is then called on all sequences, `rows` rows at a time, without gradients.
+
+    Returns:
+        `(params, sequences) -> output`: host arrays `[B, T, ...]`, 0 for sequences without a response token.
+    """
+    program = compile_shared(function)
+
+    def call(params: Params, sequences: Sequences) -> Output:
+        layout = lay_out(sequences, sequences.attention, rows=rows, devices=row_shards(mesh))
+        used = [i for i, part in enumerate(layout.responses) if i == 0 or (part >= 0).any()]
+        parts = [jax.tree.map(lambda array, i=i: array[i], layout.packed) for i in used]
+        outputs = fetch([program(params, put_rows(mesh, part)) for part in parts])
+        responses = np.concatenate([layout.responses[i] for i in used])
+
+        def in_order(*arrays: np.ndarray) -> np.ndarray:
+            joined = np.concatenate(arrays)
+            ordered = np.zeros((len(sequences.tokens), *joined.shape[1:]), joined.dtype)
+            ordered[responses[responses >= 0]] = joined[responses >= 0]
+            return ordered
+
+        return jax.tree.map(in_order, *outputs)
+
+    return call
+
+
+def make_scores(score: Score, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Scores]:
+    """Compile `(params, sequences) -> Scores [B, T]` without gradients, `rows` rows at a time; the scores are host arrays."""
+    return on_sequences(score, mesh, rows)

@@ -1,0 +1,162 @@
+"""Value pretraining: the policy is fixed, and the critic learns to predict the outcomes of its responses.
+
+Each step samples a new rollout with one response per prompt, measures the critic on it, and only then updates the critic. The
+explained variance and the loss, which are shown and can end the phase, thus come from responses that the critic has not learned
+from. Targets are Monte Carlo returns (VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1).
+"""
+
+import time
+from dataclasses import replace
+from functools import partial
+
+from rljax.algorithms import Algorithm
+from rljax.ops.weights import token_mean
+from rljax.parallel import any_host
+from rljax.records import required
+from rljax.rollout import sequences_of
+from rljax.sharing import shared
+from rljax.training.checkpoints.checkpoint import Checkpoint
+from rljax.training.config import CriticConfig, TrainConfig
+from rljax.training.critic_learner import make_critic_updates, measured_credit
+from rljax.training.guard import check_drawn
+from rljax.training.learner import Learn
+from rljax.training.lifecycle.initial_state import rl_state
+from rljax.training.metrics import CreditMetrics, LearnMetrics, present
+from rljax.training.objective.algorithm import one_response_a_prompt
+from rljax.training.objective.critic import critic_folder
+from rljax.training.objective.optimizer import pretraining_optimizer
+from rljax.training.parts.model_folder import companions, save_model
+from rljax.training.phase import Phase, Step, StepOutcome
+from rljax.training.run import Run, evaluate_and_keep_best, stop_reason
+from rljax.training.scored_rollout import ScoredRollout, make_choice, make_prepare, make_rollout_scorer, next_rollout
+from rljax.training.setup import Setup
+from rljax.training.state import WARM_START, TrainState
+from rljax.training.value_update import value_schedule
+
+
+def pretraining_steps(algorithm: Algorithm, config: TrainConfig) -> int:
+    """Return the maximum number of steps: the configured one, else the algorithm's; 0 without a critic."""
+    if algorithm.critic is None:
+        return 0
+    steps = config.critic.pretraining_steps
+    return algorithm.critic.pretraining_steps if steps is None else steps
+
+
+@shared
+def monte_carlo(algorithm: Algorithm) -> Algorithm:
+    """Reduce an algorithm to its critic, with the Monte Carlo returns of all responses as targets."""
+    critic = required(algorithm.critic, "algorithm.critic")
+    return Algorithm(
+        advantage=None,
+        log_ratio=algorithm.log_ratio,
+        surrogate=algorithm.surrogate,
+        weights=token_mean,
+        shape_reward=algorithm.shape_reward,
+        critic=critic._replace(target=partial(critic.target, lambda_=1.0), blend=None),
+    )
+
+
+def good_enough(credit: CreditMetrics, config: CriticConfig) -> bool:
+    """Return True if every threshold that was set is met, and at least one was set."""
+    min_variance, max_loss = config.pretraining_explained_variance, config.pretraining_loss
+    met = [] if min_variance is None else [float(credit.explained_variance) >= min_variance]
+    met += [] if max_loss is None else [float(credit.outcome_loss) <= max_loss]
+    return bool(met) and all(met)
+
+
+def pretraining_config(config: TrainConfig) -> TrainConfig:
+    """Return the phase's settings: one response per prompt, because a critic learns more from many prompts than many responses."""
+    config = one_response_a_prompt(config)
+    return replace(config, data=replace(config.data, difficulty_window=None, difficulty_window_end=None))
+
+
+def value_pretraining(run: Run) -> Phase:
+    """Return the phase that trains the critic on the fixed policy, up to a step limit or thresholds, and saves it at the end."""
+    steps, config = pretraining_steps(run.setup.algorithm, run.config), run.config
+
+    def evaluate(outcome: StepOutcome) -> tuple[Checkpoint, bool]:
+        return outcome.checkpoint, any_host(good_enough(outcome.details, config.critic))
+
+    return Phase(
+        name="value",
+        steps=steps,
+        done=lambda state: int(state.value_step),
+        make_step=partial(make_step, run, steps),
+        give_up=lambda skipped, outcome: stop_reason(run, "--critic-learning-rate", skipped),
+        is_due=lambda done: done % config.run.checkpoint_every == 0,
+        enter=partial(enter_value_pretraining, run.setup),
+        evaluate_start=partial(evaluate_start, run, steps),
+        saves_start=steps > 0,  # with 0 steps, the save at the beginning of RL follows immediately
+        evaluate=evaluate,
+        leave=lambda checkpoint: save_critic(run, checkpoint.state),
+    )
+
+
+def enter_value_pretraining(setup: Setup, checkpoint: Checkpoint) -> Checkpoint:
+    """Turn the checkpoint at the end of the warm start into one with the state of the later phases."""
+    if int(checkpoint.state.phase) != WARM_START:
+        return checkpoint
+    return checkpoint._replace(state=rl_state(setup, checkpoint.state))
+
+
+def evaluate_start(run: Run, steps: int, checkpoint: Checkpoint) -> Checkpoint:
+    """Evaluate the policy before RL, and warn if the critic begins RL untrained."""
+    checkpoint = evaluate_and_keep_best(run, checkpoint, 0)
+    if steps == 0 and run.setup.critic is not None and not run.setup.critic.loaded:
+        run.display.warning(
+            "The critic has not been trained: value pretraining has 0 steps. Its first advantages mean little."
+        )
+    return checkpoint
+
+
+def make_step(run: Run, steps: int, checkpoint: Checkpoint) -> Step:
+    """Build the step: sample a rollout, measure the critic on it, and then update the critic."""
+    setup = run.setup._replace(
+        config=pretraining_config(run.config), algorithm=monte_carlo(run.setup.algorithm), options=()
+    )
+    choose_prompts = make_choice(setup.config, setup.order)
+    score_rollout, learn = make_rollout_scorer(setup), make_value_learner(setup, checkpoint.state, steps)
+
+    def step(checkpoint: Checkpoint) -> StepOutcome:
+        start = time.monotonic()
+        run.display.activity("sampling", compiles=True)
+        state, history, collected = next_rollout(setup, checkpoint.state, checkpoint.history, None, choose_prompts)
+        check_drawn(collected.sampled)
+        run.display.activity("learning", compiles=True)
+        state, measured = learn(state, score_rollout(state, collected.groups))
+        metrics = present(measured) | {"seconds": time.monotonic() - start}
+        skipped = None if measured.critic is None else float(measured.critic.skipped_value_updates)
+        after = checkpoint._replace(state=state, history=history)
+        return StepOutcome(after, metrics, skipped, required(measured.credit, "metrics.credit"))
+
+    return step
+
+
+def make_value_learner(setup: Setup, state: TrainState, steps: int) -> Learn:
+    """Build the function that measures the critic on a scored rollout and then updates it; it is called at most `steps` times."""
+    config, algorithm = setup.config, setup.algorithm
+    schedule = value_schedule(algorithm, config)
+    minibatches = config.optimization.minibatches
+    prepare_batch = make_prepare(algorithm, minibatches=minibatches, value_minibatches=schedule.minibatches)
+    passes = config.critic.pretraining_passes
+    optimizer = pretraining_optimizer(config, algorithm, steps * passes * schedule.minibatches * schedule.passes)
+    update_critic = make_critic_updates(setup, optimizer, schedule, state, passes=passes)
+
+    def learn(state: TrainState, scored_rollout: ScoredRollout) -> tuple[TrainState, LearnMetrics]:
+        rollout, sequences = scored_rollout.groups.rollout, sequences_of(scored_rollout.groups)
+        batch = prepare_batch(rollout)
+        credit = measured_credit(algorithm, rollout, batch)
+        state, critic = update_critic(state, sequences, batch)
+        return state._replace(value_step=state.value_step + 1), LearnMetrics(credit, critic)
+
+    return learn
+
+
+def save_critic(run: Run, state: TrainState) -> None:
+    """Write the critic as a model folder; another run can start from it with `--critic RUN`."""
+    critic, folder = required(run.setup.critic, "setup.critic"), critic_folder(run.folder.path)
+    params = required(state.critic, "state.critic").params
+    whole = "float32" if critic.function.contents is not None else None  # for training to continue from it
+    beside = companions(run.config, run.setup.tokenizer)
+    run.disk.attempt_together("the critic", lambda: save_model(folder, critic.function, params, beside, dtype=whole))
+    run.display.message(f"The pretrained critic is in {folder}.")

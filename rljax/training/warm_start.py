@@ -1,0 +1,257 @@
+"""The warm start: supervised training on demonstrations. Its result may be cached between runs, next to the compiled programs.
+
+The result depends on the settings that a warm start reads, the sources, the packages and the machine. The name of the cached file
+is a hash of all of these, so the file contains bit for bit what the run would compute. A result is cached only if nothing else can
+matter: the model starts from random weights, the problems are generated, and no part was passed by the caller.
+"""
+
+import hashlib
+import io
+import json
+import math
+import time
+import zipfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import rljax
+from rljax.data.prompts import PromptStream
+from rljax.errors import InputError
+from rljax.evaluation.greedy import evaluate
+from rljax.files import atomic_write
+from rljax.models import Params
+from rljax.parallel import numerical_setup, put_rows
+from rljax.records import required
+from rljax.rollout import demonstrated, pack
+from rljax.tracking.rows import Row, read_metrics
+from rljax.tracking.starts import devices, versions
+from rljax.training.checkpoints.checkpoint import Checkpoint
+from rljax.training.config import TrainConfig
+from rljax.training.lifecycle.initial_state import place_state
+from rljax.training.metrics import present
+from rljax.training.objective.optimizer import learning_rate_of, warm_start_optimizer
+from rljax.training.phase import Phase, Step, StepOutcome
+from rljax.training.run import Run, stop_reason
+from rljax.training.update import make_supervised_step
+
+
+def warm_start_phase(run: Run) -> Phase:
+    """Return the phase that trains on demonstrations up to a step limit, or until held-out accuracy reaches a threshold."""
+    settings, every = run.config.warm_start, run.config.run.checkpoint_every
+    return Phase(
+        name="warm_start",
+        steps=settings.steps,
+        done=lambda state: int(state.warm_step),
+        make_step=partial(make_step, run),
+        give_up=lambda skipped, outcome: stop_reason(run, "--warm-start-learning-rate", skipped),
+        is_due=lambda done: done % every == 0,
+        saves_start=False,
+        evaluate=partial(evaluate_accuracy, run),
+    )
+
+
+def make_step(run: Run, checkpoint: Checkpoint) -> Step:
+    """Build the step."""
+    config, setup = run.config, run.setup
+    settings, demonstrations = config.warm_start, required(setup.demonstrations, "setup.demonstrations")
+    if demonstrations.dropped:
+        run.display.warning(f"{demonstrations.dropped} demonstrations are longer than their limit and were left out.")
+    sequences = demonstrated(demonstrations)
+    order = PromptStream(range(len(sequences.tokens)), seed=config.run.seed)
+    update = make_supervised_step(setup, warm_start_optimizer(config), checkpoint.state)
+
+    def step(checkpoint: Checkpoint) -> StepOutcome:
+        run.display.activity("learning from demonstrations", compiles=True)
+        start, done = time.monotonic(), int(checkpoint.state.warm_step)
+        rows = order.indices(done * settings.batch, settings.batch)
+        part = jax.tree.map(lambda array: array[rows], sequences)
+        state, measured = update(checkpoint.state, *put_rows(setup.mesh, (pack(part), part.learned)))
+        metrics = present(measured)
+        metrics["learning_rate"] = required(learning_rate_of(state.opt_state), "opt_state.learning_rate")
+        metrics["seconds"] = time.monotonic() - start
+        return StepOutcome(checkpoint._replace(state=state), metrics, metrics["skipped_updates"])
+
+    return step
+
+
+def evaluate_accuracy(run: Run, outcome: StepOutcome) -> tuple[Checkpoint, bool]:
+    """Answer the held-out problems at intervals, and compare the accuracy with the threshold, if there is one."""
+    settings, state, setup = run.config.warm_start, outcome.checkpoint.state, run.setup
+    done = int(state.warm_step)
+    if settings.accuracy is None or done % settings.eval_every:
+        return outcome.checkpoint, False
+    run.display.activity("answering held-out problems", compiles=True)
+    start = time.monotonic()
+    accuracy = evaluate(setup.heldout, setup.whole(state.params)).metrics()["accuracy"]
+    run.record("eval", 0, {"accuracy": accuracy, "seconds": time.monotonic() - start})
+    run.display.evaluated(done, {"accuracy": accuracy})
+    return outcome.checkpoint, accuracy >= settings.accuracy
+
+
+CACHE_FOLDER, CACHE_ENABLED = "jax_compilation_cache_dir", "jax_enable_compilation_cache"
+"""JAX's settings for the cache of compiled programs: its folder, and whether it is used."""
+GROUPS_READ = ("model", "task", "data", "warm_start", "optimization", "devices")
+"""Groups of settings that a warm start reads; `settings_read` adds a few others."""
+SETTINGS_UNREAD = MappingProxyType(
+    {
+        "data": (
+            *("on_error", "prompt_column", "answer_column", "demonstration_column"),
+            *("difficulty_window", "difficulty_window_end", "history_decay", "length_weights"),
+        ),
+        "warm_start": ("eval_every", "keep"),
+        "optimization": (
+            *("steps", "minibatches", "passes", "kl_limit", "microbatch_rows", "learning_rate", "schedule", "remedy"),
+            "auxiliary",
+        ),
+        "devices": ("host_timeout",),
+    }
+)
+"""Settings of these groups that a cached warm start does not read (see `place_of`). New settings count as read."""
+
+
+class CachedWarmStart(NamedTuple):
+    """The result of a warm start."""
+
+    params: Params
+    """Parameters of the policy."""
+    rows: list[Row]
+    """The warm start's rows of `metrics.jsonl`."""
+
+
+def settings_read(config: TrainConfig) -> dict:
+    """Return the settings that a warm start depends on, as JSON."""
+    groups = config.to_json()
+    for group, names in SETTINGS_UNREAD.items():
+        for name in names:
+            del groups[group][name]
+    sampling = {name: groups["sampling"][name] for name in ("max_response_tokens", "temperature")}
+    return {name: groups[name] for name in GROUPS_READ} | {"sampling": sampling, "seed": config.run.seed}
+
+
+def key_of(config: TrainConfig) -> str:
+    """Return a hash of everything that a warm start depends on."""
+    package = Path(rljax.__file__).parent
+    sources = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        sources.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes())
+    read = [settings_read(config), sources.hexdigest(), versions(), devices(), numerical_setup()]
+    return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
+
+
+def local_programs() -> Path | None:
+    """Return the local folder of the compiled programs; None if they are cached elsewhere, or not at all."""
+    folder = getattr(jax.config, CACHE_FOLDER)
+    is_local = folder and "://" not in folder and getattr(jax.config, CACHE_ENABLED)
+    return Path(folder) if is_local else None
+
+
+def place_of(run: Run, checkpoint: Checkpoint) -> Path | None:
+    """Return the cache file of this run's warm start; None if it is not cached."""
+    config, folder = run.config, local_programs()
+    is_generated = (
+        config.model.path is None and config.generated_task is not None and not run.folder.config.get("seams", ())
+    )
+    is_fixed = config.warm_start.accuracy is None and config.model.tokenizer in (None, "characters", "bytes")
+    is_alone = jax.process_count() == 1 and config.adapter.rank is None and config.algorithm.anchor is None
+    is_possible = config.warm_start.keep and is_generated and is_fixed and is_alone
+    if folder is None or not is_possible or int(checkpoint.state.warm_step):
+        return None
+    return folder / f"warm-start-{key_of(config)[:32]}.npz"
+
+
+def write_cache(place: Path, outcome: CachedWarmStart) -> None:
+    """Write a warm start atomically.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    file = io.BytesIO()
+    rows = np.frombuffer(json.dumps(outcome.rows).encode(), np.uint8)
+    np.savez(file, rows, *jax.tree.leaves(jax.device_get(outcome.params)))
+    atomic_write(place, file.getvalue())
+
+
+def read_cache(place: Path, like: Params) -> CachedWarmStart:
+    """Read a warm start whose parameters have the shapes of `like`.
+
+    Raises:
+        ValueError: the file is not such a warm start.
+        OSError: it cannot be read.
+    """
+    leaves, structure = jax.tree.flatten(like)
+    try:
+        with np.load(io.BytesIO(place.read_bytes()), allow_pickle=False) as file:
+            rows, *arrays = (file[name] for name in file.files)
+            rows = json.loads(rows.tobytes())
+    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+        raise ValueError(f"it is damaged: {error}") from error
+    if [(a.shape, a.dtype) for a in arrays] != [(leaf.shape, leaf.dtype) for leaf in leaves]:
+        raise ValueError("its parameters have other shapes")
+    return CachedWarmStart(jax.tree.unflatten(structure, [jnp.asarray(array) for array in arrays]), rows)
+
+
+def rows_of_warm_start(metrics: Path, steps: int) -> list[Row]:
+    """Return the rows of `metrics.jsonl` from a warm start of this many steps.
+
+    Raises:
+        InputError: the file cannot be read, or does not have one row per step.
+    """
+    rows = [row for row in read_metrics(metrics) if row["phase"] == "warm_start"]
+    if len(rows) != steps:
+        raise InputError(f"{metrics} has {len(rows)} rows for {steps} steps of the warm start.")
+    return rows
+
+
+def cached_warm_start(run: Run, checkpoint: Checkpoint) -> Phase:
+    """Return the warm start of a run, which takes the result of an earlier one from the cache, or caches its own."""
+    phase, place = warm_start_phase(run), place_of(run, checkpoint)
+    if place is None:
+        return phase
+    return replace(phase, enter=partial(take_kept, run, place), leave=partial(keep, run, place))
+
+
+def take_kept(run: Run, place: Path, checkpoint: Checkpoint) -> Checkpoint:
+    """Return the checkpoint after the cached warm start, or the same checkpoint without one. A damaged file is removed."""
+    if not place.is_file():
+        return checkpoint
+    try:
+        earlier = read_cache(place, checkpoint.state.params)
+    except (OSError, ValueError) as error:
+        run.display.warning(f"{place} has no warm start that can be used ({error}); it is made again.")
+        place.unlink(missing_ok=True)
+        return checkpoint
+    return after_cached(run, checkpoint, earlier)
+
+
+def keep(run: Run, place: Path, checkpoint: Checkpoint) -> None:
+    """Cache the result of a warm start for later runs, unless it is cached already."""
+    if place.is_file():
+        return
+    try:
+        rows = rows_of_warm_start(run.folder.metrics, int(checkpoint.state.warm_step))
+        write_cache(place, CachedWarmStart(checkpoint.state.params, rows))
+    except (OSError, InputError) as error:
+        run.display.warning(f"The warm start could not be kept for later runs: {error}")
+
+
+def after_cached(run: Run, checkpoint: Checkpoint, earlier: CachedWarmStart) -> Checkpoint:
+    """Return the checkpoint after an earlier run's warm start, whose rows are logged unchanged."""
+    for row in earlier.rows:
+        numbers = {
+            name: math.nan if value is None else value for name, value in row.items() if name not in ("phase", "step")
+        }
+        run.record("warm_start", row["step"], numbers)
+    run.display.message(
+        f"warm start: {len(earlier.rows)} steps, taken from an earlier run with the same settings, seed, sources, packages and "
+        "machine. --no-keep-warm-start makes them again."
+    )
+    state = checkpoint.state._replace(params=earlier.params, warm_step=jnp.int32(len(earlier.rows)))
+    return checkpoint._replace(state=place_state(run.setup, state))

@@ -1,0 +1,113 @@
+"""An environment of a file: trained, resumed, evaluated and sampled by commands alone."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from small_cli import printed, refused
+
+from rljax.cli import main
+from rljax.tracking.rows import read_metrics
+
+GAME = '''
+from rljax import Step
+
+
+class Letters:
+    """Two turns; a letter of each is paid for."""
+
+    max_turns = 2
+
+    def __init__(self, letter="a"):
+        self.letter = letter
+
+    def reset(self, problem):
+        return 0
+
+    async def step(self, state, completion):
+        share = completion.count(self.letter) / max(len(completion), 1)
+        return Step(
+            state + 1,
+            [{"role": "user", "content": "again"}],
+            reward=share,
+            done=state == 1,
+            correct=share > 0,
+            parts={"letters": share},
+            metrics={"letters": completion.count(self.letter)},
+        )
+'''
+SMALL = (
+    *("--width", "16", "--layers", "1", "--heads", "2", "--prompts", "2", "--group-size", "2", "--heldout-problems", "2"),
+    *(
+        "--max-response-tokens",
+        "24",
+        "--eval-every",
+        "0",
+        "--warm-start-steps",
+        "0",
+        "--tokenizer",
+        "characters:abeginrt\n",
+    ),
+    *("--algorithm", "grpo", "--sample-every", "1", "--quiet", "--stop", "b"),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("agents")
+    (folder / "game.py").write_text(GAME)
+    rows = [json.dumps({"prompt": f"a{'be' * place}", "answer": "a"}) for place in range(1, 30)]
+    (folder / "rows.jsonl").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+def train(folder, run, *more):
+    game = f"{folder}/game.py:Letters"
+    return ("train", "--dataset", f"{folder}/rows.jsonl", "--environment", game, "--run", f"{folder}/{run}", *SMALL, *more)
+
+
+def numbers(folder, run):
+    """Metrics of the RL steps, without times."""
+    rows = [row for row in read_metrics(folder / run / "metrics.jsonl") if row["phase"] == "rl"]
+    return [
+        {name: value for name, value in row.items() if "second" not in name and name != "share_judging"} for row in rows
+    ]
+
+
+def test_a_file_trains_resumes_evaluates_and_samples(folder, capsys):
+    printed(capsys, *train(folder, "whole", "--steps", "4"))
+    rows = numbers(folder, "whole")
+    assert rows[0]["turns"] > 1
+    assert {"reward_letters", "episode_letters", "episode_overflow"} <= set(rows[0])
+    np.testing.assert_allclose(rows[0]["reward_letters"], rows[0]["reward"], rtol=1e-6)
+    printed(capsys, *train(folder, "half", "--steps", "2"))
+    resume = ("train", "--resume", f"{folder}/half", "--steps", "4")
+    refused(capsys, r"executes .*game\.py:Letters, which is code that its config.json names; read it, then add", *resume)
+    printed(capsys, *resume, "--trust")
+    assert numbers(folder, "half") == rows, "bit for bit"
+    run = f"{folder}/whole"
+    refused(capsys, r"is judged by .*game\.py:Letters", "eval", run)
+    assert "accuracy" in printed(capsys, "eval", run, "--trust")
+    assert "accuracy" in printed(capsys, "eval", run, "--environment", f"{folder}/game.py:Letters")
+    text = printed(capsys, "sample", run, "--trust", "--prompt", "ab", "--temperature", "1")
+    assert text.startswith("ab")
+    assert main(["sample", run, "--prompt", "ab"]) == 0
+    assert re.search(r"environment .*game\.py:Letters is code .* a prompt gets one turn", capsys.readouterr().err)
+    refused(capsys, r"is judged by .*game\.py:Letters", "eval", run, "--reward", "exact")
+    (folder / "game.py").write_text(GAME + "\n# another one\n")
+    refused(capsys, "The environment of the run .* have changed", *resume, "--trust")
+    (folder / "game.py").write_text(GAME)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--reward", "math"], "environment=.* gives the rewards, so reward='math' cannot apply as well"),
+        (["--environment-options", '{"leter": "b"}'], "cannot be made with the arguments .*leter"),
+        (["--environment", "gessing"], "there is no environment 'gessing'.* guessing"),
+    ],
+)
+def test_what_cannot_work_is_one_paragraph_and_writes_nothing(folder, capsys, flags, message):
+    refused(capsys, message, *train(folder, "refused", *flags))
+    assert not (folder / "refused").exists()

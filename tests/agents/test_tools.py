@@ -1,0 +1,226 @@
+"""Environments with tools, and the worlds: every call is answered, and every wrong one is counted and told to the model."""
+
+import asyncio
+
+import pytest
+
+from rljax.agents import Calculator, GuessingGame, Maze, ToolEnvironment
+from rljax.agents.tools import MOST_CHARACTERS, calculate
+from rljax.agents.worlds import MOVES
+from rljax.data.problem import Problem
+from rljax.data.tool_calls import parse_turn
+from rljax.errors import InputError
+from rljax.rollout.environment import check_step, make_environment
+
+PROBLEM = Problem("What is 2 * 3?", "6")
+
+
+def multiply(a: int, b: int) -> int:
+    """Multiply two numbers.
+
+    Args:
+        a: the first one.
+        b: the second one.
+    """
+    return a * b
+
+
+def fail(text: str) -> str:
+    """Fail.
+
+    Args:
+        text: the reason.
+    """
+    raise SystemError(text)
+
+
+def repeat(text: str) -> dict:
+    """Return a long result.
+
+    Args:
+        text: what is repeated.
+    """
+    return {"text": text * MOST_CHARACTERS}
+
+
+class Tools(ToolEnvironment):
+    tools = (multiply, fail, repeat)
+
+
+def call(name, **arguments):
+    written = ", ".join(f'"{key}": {value!r}'.replace("'", '"') for key, value in arguments.items())
+    return f'<tool_call>{{"name": "{name}", "arguments": {{{written}}}}}</tool_call>'
+
+
+def answered(text, environment=None):
+    environment = environment or Tools()
+    step = environment.step(environment.reset(PROBLEM), parse_turn(text))
+    check_step(environment, step)
+    return step
+
+
+def test_a_call_is_answered_and_the_final_answer_is_judged():
+    environment = Tools()
+    step = answered(call("multiply", a=2, b=3), environment)
+    assert step.observation == [{"role": "tool", "name": "multiply", "tool_call_id": "call00000", "content": "6"}]
+    assert (step.done, step.reward, step.correct) == (False, 0.0, None)
+    assert step.metrics == {"tool_calls": 1, "tool_errors": 0, "malformed_calls": 0}
+    for text, right in (("So it is #6", True), ("So it is #7", False), ("no idea", False)):
+        final = environment.step(step.state, parse_turn(text))
+        assert (final.done, final.reward, final.correct) == (True, float(right), right)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (call("divide", a=1), "Error: there is no tool 'divide'; the tools are multiply, fail, repeat."),
+        (call("multiply", a=1), "Error: multiply: the argument 'b' is missing."),
+        (call("multiply", a=1, b=2, c=3), "Error: multiply: there is no argument 'c'; the arguments are a, b."),
+        (call("fail", text="down"), "Error: fail: SystemError: down."),
+    ],
+)
+def test_a_call_that_fails_is_an_error_message_and_counted(text, message):
+    step = answered(text)
+    assert [reply["content"] for reply in step.observation] == [message]
+    assert step.metrics == {"tool_calls": 1, "tool_errors": 1, "malformed_calls": 0}
+    assert not step.done
+
+
+def test_a_malformed_call_is_an_error_message_and_counted():
+    (reply,) = answered('<tool_call>{"name": </tool_call>').observation
+    assert reply["role"] == "user"
+    assert reply["content"].startswith("Error: the tool call ")
+    step = answered(call("multiply", a=2, b=3) + "<tool_call>[3]</tool_call>")
+    assert [reply["role"] for reply in step.observation] == ["tool", "tool"]
+    assert step.metrics == {"tool_calls": 1, "tool_errors": 0, "malformed_calls": 1}
+
+
+def test_a_long_result_is_cut_at_a_stated_place():
+    (reply,) = answered(call("repeat", text="ab")).observation
+    assert len(reply["content"]) == MOST_CHARACTERS + len("… (cut)")
+    assert reply["content"].endswith("… (cut)")
+
+
+def test_the_last_turn_is_judged_even_if_it_calls_a_tool():
+    step = answered(call("multiply", a=2, b=3), Tools(max_turns=1))
+    assert (step.done, step.reward, step.metrics["tool_calls"]) == (True, 0.0, 1)
+
+
+async def wait(text: str) -> str:
+    """Wait.
+
+    Args:
+        text: what is returned.
+    """
+    await asyncio.sleep(0)
+    return text
+
+
+def hide(text: str) -> str:
+    """Wait, which the signature does not show.
+
+    Args:
+        text: what is returned.
+    """
+    return wait(text)
+
+
+def test_a_tool_may_be_a_coroutine_function_and_says_so():
+    environment = type("Waiting", (ToolEnvironment,), {"tools": (wait,)})()
+    step = asyncio.run(environment.step(environment.reset(PROBLEM), parse_turn(call("wait", text="later"))))
+    assert step.observation[0]["content"] == "later"
+
+
+def without_docstring(a: int) -> int:
+    return a
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [
+        ((), r"^environment\.tools: Other has no tools"),
+        ((multiply, multiply), r"^environment\.tools: two tools of Other have the same name"),
+        ((without_docstring,), "the tool 'without_docstring' has no JSON schema .* a line in the section `Args:`"),
+    ],
+)
+def test_tools_that_cannot_be_offered_are_refused(tools, message):
+    with pytest.raises(InputError, match=message):
+        type("Other", (ToolEnvironment,), {"tools": tools})()
+
+
+@pytest.mark.parametrize(("text", "value"), [("2 + 3 * 4", 14), ("-(2 ** 10) / 4", -256.0), ("7 // 2 % 2", 1)])
+def test_the_calculator_calculates(text, value):
+    assert calculate(text) == value
+    step = answered(call("calculate", expression=text), Calculator())
+    assert step.observation[0]["content"] == str(value)
+
+
+@pytest.mark.parametrize(
+    "text", ["2 **", "__import__('os')", "9 ** 9 ** 9", "1 / 0", "1" * 2000, "a + 1", "10.0 ** 400", "True"]
+)
+def test_the_calculator_refuses_all_else(text):
+    (reply,) = answered(
+        f'<tool_call>{{"name": "calculate", "arguments": {{"expression": "{text}"}}}}</tool_call>', Calculator()
+    ).observation
+    assert reply["content"].startswith("Error: calculate: ")
+
+
+def test_the_guessing_game_is_won_by_halving():
+    game, problem, low, high = GuessingGame(), Problem("", "37"), 1, 100
+    assert "from 1 to 100" in game.first_messages(problem)[0]["content"]
+    state = game.reset(problem)
+    for _ in range(game.max_turns):
+        step = game.step(state, f"Perhaps {(low + high) // 2}?")
+        if step.done:
+            break
+        state = step.state
+        bounds = {"higher": ((low + high) // 2 + 1, high), "lower": (low, (low + high) // 2 - 1)}
+        low, high = bounds[step.observation[0]["content"]]
+    assert (step.correct, step.reward) == (True, 1.0)
+    assert game.step(game.reset(problem), "no").metrics == {"no_guess": 1.0}
+    with pytest.raises(InputError, match="a number from 1 to 100; got '137'"):
+        game.reset(Problem("", "137"))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_maze_has_a_way_out_and_says_where_its_walls_are(seed):
+    maze = Maze(size=4, max_turns=200)
+    state, opposite = (
+        maze.reset(Problem("", str(seed))),
+        {"north": "south", "south": "north", "west": "east", "east": "west"},
+    )
+    seen, path = {state.place}, []
+    while True:
+        here = state.place
+        fresh = [move for move in state.exits[here] if (here[0] + MOVES[move][0], here[1] + MOVES[move][1]) not in seen]
+        move = fresh[0] if fresh else opposite[path.pop()]
+        step = maze.step(state, f"I go {move}.")
+        if step.done:
+            break
+        path += [move] * bool(fresh)
+        state = step.state
+        seen.add(state.place)
+    assert (step.correct, step.reward) == (True, 1.0)
+    blocked = next(move for move in MOVES if move not in maze.reset(Problem("", "1")).exits[0, 0])
+    step = maze.step(maze.reset(Problem("", "1")), blocked)
+    assert step.observation[0]["content"].startswith("There is a wall. You can go ")
+    assert step.state.place == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("guesing", None, "there is no environment 'guesing'.* guessing"),
+        ("guessing", "[1]", r"environment_options is '\[1\]'; a JSON object is expected"),
+        ("guessing", "{", "environment_options is '{'; a JSON object is expected"),
+        ("guessing", '{"largst": 3}', "the environment 'guessing' cannot be made with the arguments .*largst"),
+        ("guessing", '{"largest": 0}', "largest must be a whole number of at least 1; got 0"),
+        ("calculator", '{"reward": "mth"}', "there is no reward 'mth'"),
+        ("math:sqrt", "{}", "the environment 'math:sqrt' cannot be made"),
+        ("absent.py:Game", None, "the file 'absent.py' does not exist"),
+    ],
+)
+def test_a_name_or_options_that_lead_nowhere_are_refused(name, options, message):
+    with pytest.raises(InputError, match=message) as caught:
+        make_environment(name, options)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,101 @@
+"""`rljax chat`: turns go through the template, replies are those of the model, and what cannot be done is refused."""
+
+import io
+import json
+
+import jax
+import pytest
+import transformers
+from small_cli import printed, refused
+from small_runs import SMALL
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from rljax.cli.chat import Chat
+from rljax.data.problem import Problem
+from rljax.models import init_params
+from rljax.models.huggingface import save_pretrained
+from rljax.programs.conversation import stream_reply
+from rljax.programs.trained_policy import load
+from rljax.training.parts.policy import make_shape
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+)
+SPECIALS = ["<pad>", "<end>", "<s>", "<u>", "<a>"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model with random weights, whose tokenizer knows bytes and has a template."""
+    path = tmp_path_factory.mktemp("models") / "chatty"
+    vocabulary = [*SPECIALS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    inner = Tokenizer(models.BPE({token: place for place, token in enumerate(vocabulary)}, []))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.decoder = decoders.ByteLevel()
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, additional_special_tokens=SPECIALS, eos_token="<end>", pad_token="<pad>"
+    )
+    fast.chat_template = TEMPLATE
+    shape = make_shape(SMALL.model, len(vocabulary))
+    params = jax.tree.map(lambda leaf: 3 * leaf, init_params(shape, jax.random.key(0)))
+    save_pretrained(path, shape, params, bos=None, eos=1)
+    fast.save_pretrained(path)
+    return path
+
+
+def typed(monkeypatch, *lines):
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+
+
+def replies(folder, *conversations, seed=0, budget=12):
+    """What the model answers to conversations, greedily."""
+    opened = load(folder, problems=[Problem("", "")], max_response_tokens=budget, chat=True)
+    worker = opened.sampler(temperature=0.0, top_k=None, top_p=None)
+    return ["".join(stream_reply(opened, worker, messages, seed=seed)) for messages in conversations]
+
+
+def test_every_turn_sees_those_before_it(folder, monkeypatch, capsys):
+    typed(monkeypatch, "hello", "", "and now", "/reset", "hello", "/exit", "never read")
+    output = printed(capsys, "chat", str(folder), "--temperature", "0", "--max-response-tokens", "12")
+    (first,) = replies(folder, [{"role": "user", "content": "hello"}])
+    turns = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": first}]
+    (second,) = replies(folder, [*turns, {"role": "user", "content": "and now"}])
+    assert first != second
+    assert output == f"{first}\n{second}\n{first}\n"
+
+
+def test_a_reply_is_what_sample_says(folder, monkeypatch, capsys):
+    (reply,) = replies(folder, [{"role": "user", "content": "hello"}])
+    arguments = ("--prompt", "hello", "--chat", "--max-response-tokens", "12")
+    assert printed(capsys, "sample", str(folder), *arguments) == f"hello\n{reply}\n"
+
+
+def test_the_system_message_comes_first(folder, monkeypatch, capsys):
+    typed(monkeypatch, "hello")
+    arguments = ("--system", "be brief", "--temperature", "0", "--max-response-tokens", "12")
+    output = printed(capsys, "chat", str(folder), *arguments)
+    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
+    assert output == f"{replies(folder, messages)[0]}\n"
+
+
+def test_a_conversation_beyond_the_context_is_refused(folder, tmp_path, monkeypatch, capsys):
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    raw = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 32}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    typed(monkeypatch, "x" * 18)  # the template adds three tokens
+    assert printed(capsys, "chat", str(tmp_path), "--max-response-tokens", "11")
+    typed(monkeypatch, "x" * 19)
+    refused(capsys, "up to 33 tokens, and the model has 32 positions", "chat", str(tmp_path), "--max-response-tokens", "11")
+
+
+def test_a_model_without_a_template_is_refused(folder, tmp_path, monkeypatch, capsys):
+    typed(monkeypatch, "hello")
+    for file in folder.iterdir():
+        if file.name != "chat_template.jinja":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    refused(capsys, "no chat template", "chat", str(tmp_path))
+
+
+def test_its_settings_have_their_words():
+    assert Chat("model").temperature == 0.7

@@ -1,0 +1,66 @@
+"""Limits of the process, and streams that are closed or know ASCII alone: a paragraph, and never a traceback."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from small_runs import SMALL
+
+from rljax.errors import InputError
+from rljax.files import limit_reached
+from rljax.machine import allow_open_files
+
+FLAGS = (
+    "--task sums --layers 1 --width 16 --heads 2 --kv-heads 1 --hidden 32 --steps 1 --warm-start-steps 1 --train-problems 8"
+)
+
+
+def typed(line, folder, **environment):
+    """What a shell runs: its exit code, and all that it shows.
+
+    Python before 3.14 keeps bytecode that a limit on the size of files has cut, and every later process fails on it: the command
+    writes none.
+    """
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1"}
+    words = ["bash", "-c", line.replace("rljax", f"{sys.executable} -m rljax", 1)]
+    ended = subprocess.run(words, check=False, cwd=folder, env=os.environ | environment, capture_output=True, text=True)
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"), [("ulimit -f 20", "ulimit -f unlimited"), ("ulimit -n 24", "may open 24 files only")]
+)
+def test_a_limit_is_answered_by_what_to_type(limit, message, tmp_path):
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
+    code, text = typed(f"{limit}; rljax train {FLAGS} --heldout-problems 2 --run run --quiet", tmp_path, **cache)
+    assert (code, "Traceback" in text) == (2, False), text
+    assert message in text.splitlines()[-1]
+
+
+@pytest.mark.parametrize("line", ["rljax explain >&-", "rljax algorithms 2>&- >&-", "rljax errata >/dev/full"])
+def test_a_closed_or_full_stream_is_no_traceback(line, tmp_path):
+    code, text = typed(line, tmp_path)
+    assert code in (0, 2)
+    assert "Traceback" not in text
+
+
+def test_a_report_on_a_terminal_of_ascii(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(json.dumps(SMALL.to_json() | {"seams": []}))
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"phase": "rl", "step": 1, "loss": 1.5, "seconds": 0.1}\n')
+    code, text = typed("rljax doctor run", tmp_path, PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
+    assert code in (0, 2)
+    assert "Traceback" not in text
+
+
+def test_limits_are_found_in_the_text_of_tensorstore():
+    text = "RESOURCE_EXHAUSTED: Too many open files [os_error_code='24']"
+    assert "ulimit -n" in limit_reached(ValueError(text))
+    assert limit_reached(ValueError("os_error_code='2'")) is None
+
+
+def test_a_process_that_may_open_few_files_is_refused():
+    with pytest.raises(InputError, match=r"may open \d+ files only; raise the limit, such as with `ulimit -n 4096`"):
+        allow_open_files(least=2**40)

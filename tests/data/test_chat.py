@@ -1,0 +1,277 @@
+"""Chats: nothing of them is lost between a row and its tokens, and turns begin and end as the template writes them."""
+
+import importlib.util
+import json
+import time
+from pathlib import Path
+
+import pytest
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from rljax.data import chat
+from rljax.data.cells import chat_of
+from rljax.data.chat import ChatFormat
+from rljax.data.dataset import load_problems, read_problems
+from rljax.data.feedback import feedback_of
+from rljax.data.preferences import PreferenceColumns, read_preference
+from rljax.data.problem import Problem
+from rljax.data.prompts import lost_in_chats, prompt_tokens, response_tokens, right_pad_demonstrations
+from rljax.data.tokenizer import ByteTokenizer, HuggingFaceTokenizer, completion_text
+from rljax.errors import InputError
+from rljax.programs.labelled_pairs import row_of
+
+TEMPLATE = """\
+{%- if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}
+{%- if strftime_now is defined %}[{{ strftime_now("%d %b %Y") }}]{% endif %}
+{%- if mood is defined %}({{ mood }}){% endif %}
+{%- for m in messages %}<|im_start|>{{ m.role }}{{ ' ' + m.name if m.name }}
+{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}
+{%- for call in m.tool_calls or [] %}<call>{{ call | tojson }}{% endfor %}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+OPENS = TEMPLATE.replace("<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n<think>\n{% endif %}")
+SPECIALS = ("<pad>", "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<bos>", "<|begin_of_text|>")
+SPECIALS += ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<start_of_turn>", "<end_of_turn>", "<|end|>")
+SPECIALS += ("<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>")
+CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
+ASKED = {"role": "user", "content": "2+2?"}
+CALLED = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+RETURNED = {"role": "tool", "name": "add", "content": "four"}
+ANSWERED = {"role": "assistant", "content": "It is 4."}
+
+
+def tokenizer(template=TEMPLATE, *, keeps_special=False, **settings):
+    """One of bytes and special tokens, whose end token is not the one of its template: the layout of Qwen2.5's base models."""
+    vocabulary = dict.fromkeys([*SPECIALS, *sorted(pre_tokenizers.ByteLevel.alphabet())])
+    inner = Tokenizer(models.BPE({token: place for place, token in enumerate(vocabulary)}, []))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.decoder = decoders.ByteLevel()
+    names = {"eos_token": "<|endoftext|>", "pad_token": "<pad>", "bos_token": "<bos>"}
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, additional_special_tokens=list(SPECIALS), **names)
+    fast.chat_template = template
+    return HuggingFaceTokenizer(fast, "model", chat=ChatFormat(is_used=True, **settings), keeps_special=keeps_special)
+
+
+def text_of(ids, made):
+    return made.inner.decode(ids)
+
+
+def own(problem, made):
+    """The response as text, what is learned between brackets."""
+    ids, mask = response_tokens(problem, made, chat=True)
+    assert len(ids) == len(mask)
+    marks = [*mask, False]
+    opened = [("[" if mask[i] and (not i or not mask[i - 1]) else "") for i in range(len(ids))]
+    return "".join(
+        opened[i] + made.inner.decode([token]) + ("]" if mask[i] and not marks[i + 1] else "")
+        for i, token in enumerate(ids)
+    )
+
+
+@pytest.fixture
+def rows(tmp_path):
+    def write(*entries):
+        file = tmp_path / "rows.jsonl"
+        file.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+        return read_problems(file).problems
+
+    return write
+
+
+def test_calls_names_reasoning_and_tools_reach_the_template(rows):
+    messages = [ASKED, {**CALLED, "content": None, "name": None}, RETURNED, {**ANSWERED, "reasoning_content": "two twos"}]
+    (problem,) = rows({"messages": messages, "tools": TOOLS, "answer": "4"})
+    made = tokenizer(date="2026-01-31")
+    text = text_of(prompt_tokens(problem, made, chat=True), made)
+    expected = made.inner.apply_chat_template(
+        [ASKED, CALLED, RETURNED], tools=TOOLS, tokenize=False, add_generation_prompt=True
+    )
+    assert text == expected.replace(f"[{time.strftime('%d %b %Y')}]", "[31 Jan 2026]")
+    assert "tool add\nfour" in text
+    assert '<call>{"type": "function"' in text
+    assert text.startswith("<tools>[{")
+    assert own(problem, made) == "[<think>two twos</think>It is 4.<|im_end|>]"
+    assert problem.prompt == '2+2?\n[{"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}]\nfour'
+
+
+def test_a_completion_of_several_turns_keeps_its_roles_and_learns_the_assistants(rows):
+    (problem,) = rows({"prompt": [ASKED], "completion": [CALLED, RETURNED, ANSWERED], "tools": TOOLS})
+    made = tokenizer(date="2026-01-31")
+    call = json.dumps(CALL)
+    assert own(problem, made) == (
+        f"[<call>{call}<|im_end|>]\n<|im_start|>tool add\nfour<|im_end|>\n<|im_start|>assistant\n[It is 4.<|im_end|>]"
+    )
+    assert problem.answer == "It is 4."
+    whole = made.render([ASKED, CALLED, RETURNED, ANSWERED], opens=False, tools=TOOLS)
+    ids = prompt_tokens(problem, made, chat=True) + response_tokens(problem, made, chat=True)[0]
+    assert text_of(ids, made) + "\n" == whole
+    arrays = right_pad_demonstrations([problem], made, 400, 400, chat=True)
+    assert 0 < arrays.response_mask.sum() < arrays.response_attention.sum()
+    with pytest.raises(InputError, match=r"roles: assistant, tool, assistant\).*turn chat on \(--chat\)"):
+        right_pad_demonstrations([problem], made, 400, 400)
+    with pytest.raises(InputError, match="begins or ends with a message of the role 'tool'"):
+        rows({"prompt": [ASKED], "completion": [CALLED, RETURNED]})
+
+
+@pytest.mark.parametrize("end", ["", "<|im_end|>", "<|im_end|>\n", "<|im_end|><|im_end|>"])
+def test_a_demonstration_ends_once_as_the_template_ends_a_turn(end):
+    made = tokenizer()
+    assert own(Problem("1+1?", "2", f"2{end}"), made) == "[2<|im_end|>]"
+    assert made.turn_end == made.inner.convert_tokens_to_ids("<|im_end|>") != made.eos_token_id
+    plain = Problem("1+1?", "2", "2<|endoftext|>")
+    assert text_of(response_tokens(plain, made)[0], made) == "2<|endoftext|>"
+
+
+def test_the_day_is_fixed():
+    pinned = tokenizer(date="2026-01-31")
+    assert "[31 Jan 2026]" in pinned.render([ASKED], opens=True)
+    assert f"[{time.strftime('%d %b %Y')}]" in tokenizer().render([ASKED], opens=True)
+    with pytest.raises(InputError, match="the day cannot be fixed"):
+        tokenizer("{{ strftime_now(messages[0].content) }}", date="2026-01-31").render([ASKED], opens=True)
+    with pytest.raises(InputError, match="chat_date is '31 Jan'"):
+        ChatFormat(date="31 Jan")
+
+
+def test_options_of_the_run_and_of_the_row():
+    made = tokenizer(options={"mood": "kind"})
+    assert "(kind)" in made.render([ASKED], opens=True)
+    row = Problem("1+1?", "2", columns={"chat_template_kwargs": '{"mood": "stern"}'})
+    assert "(stern)" in text_of(prompt_tokens(row, made, chat=True), made)
+    with pytest.raises(InputError, match="'tools', which the data or rljax decide"):
+        ChatFormat(options={"tools": []})
+    for wrong in ("[", "[]x", [1], {"a": 1}):
+        with pytest.raises(InputError, match="column 'tools' has"):
+            prompt_tokens(Problem("1", "2", columns={"tools": wrong}), made, chat=True)
+
+
+def test_a_prefill_and_an_opened_thought_are_part_of_the_answer():
+    made = tokenizer(OPENS, prefill="First", keeps_special=True)
+    ids = prompt_tokens(Problem("1+1?", "2"), made, chat=True)
+    assert text_of(ids, made).endswith("<|im_start|>assistant\n<think>\nFirst")
+    sampled = made.encode(" so</think>2<|im_end|>")
+    assert completion_text(made, sampled) == "<think>\nFirst so</think>2"
+    assert own(Problem("1+1?", "2", "<think>\nFirst so</think>2"), made) == "[ so</think>2<|im_end|>]"
+    assert own(Problem("1+1?", "2", "2"), tokenizer(prefill="It is ")) == "[2<|im_end|>]"
+    assert own(Problem("1+1?", "2", "It is 2"), tokenizer(prefill="It is ")) == "[2<|im_end|>]"
+
+
+def test_special_tokens_stay_in_answers_only_if_asked():
+    ids = tokenizer().encode("<think>a</think>4<|im_end|><|endoftext|><pad>")
+    assert tokenizer().decode(ids) == "a4"
+    assert tokenizer(keeps_special=True).decode(ids) == "<think>a</think>4"
+    assert "<think>" in tokenizer().special_texts
+    assert "<think>" not in tokenizer(keeps_special=True).special_texts >= {"<|endoftext|>", "<|im_end|>"}
+
+
+def test_a_template_without_an_end_is_named(monkeypatch):
+    loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% for k in range(99999) %}{% endfor %}{% endfor %}{% endfor %}"
+    monkeypatch.setattr(chat, "RENDER_SECONDS", 0.5)
+    start = time.monotonic()
+    with pytest.raises(InputError, match=r"chat template of 'model' did not end within 0\.5 seconds"):
+        prompt_tokens(Problem("1", "1"), tokenizer(loop), chat=True)
+    assert time.monotonic() - start < 20
+
+
+def test_what_is_lost_is_said():
+    conversation = Problem("x", "4", None, {"tools": TOOLS}, ({"role": "system", "content": "s"}, ASKED, CALLED, RETURNED))
+    (note,) = lost_in_chats([conversation] * 2, ByteTokenizer(), chat=False)
+    assert note.startswith("2 prompts are chats (roles: assistant, system, tool, user) and chat is off")
+    assert lost_in_chats([conversation], tokenizer(), chat=True) == []
+    poor = tokenizer("{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}")
+    (note,) = lost_in_chats([conversation], poor, chat=True)
+    assert "writes nothing of name, tool_calls, tools in" in note
+    beside = [Problem("x", "4", None, {"system": "s"}), Problem("x", "4", None, {"documents": ["d"], "system": ""})]
+    expected = ["the prompts leave out the columns system, documents; write them into the messages"]
+    assert lost_in_chats(beside, tokenizer(), chat=True) == lost_in_chats(beside, ByteTokenizer(), chat=False) == expected
+
+
+def test_pairs_keep_tools_and_refuse_what_a_text_cannot_hold():
+    columns = PreferenceColumns("prompt", "chosen", "rejected")
+    row = {"prompt": [ASKED], "chosen": [ANSWERED], "rejected": [{**ANSWERED, "content": "5"}], "tools": TOOLS}
+    assert read_preference(row, columns).columns == {"tools": TOOLS}
+    with pytest.raises(Exception, match="this message has 'tool_calls'"):
+        read_preference({**row, "chosen": [{**CALLED, "content": "4"}]}, columns)
+
+
+def test_feedback_and_labelled_pairs_keep_tools():
+    line = {"prompt": [ASKED], "response": "4", "reward": 1, "tools": TOOLS, "other": 1}
+    assert feedback_of(line).columns == {"tools": TOOLS}
+    pair = row_of(Problem("2+2?", "4", columns={"tools": TOOLS, "level": 1}, messages=(ASKED,)), "4", "5")
+    assert set(pair) == {"prompt", "chosen", "rejected", "tools"}
+
+
+def test_parts_of_a_message():
+    parts = [{"type": "text", "text": "2+"}, {"type": "text", "text": "2?"}]
+    assert chat_of([{"role": "user", "content": parts}], "prompt") == (ASKED,)
+    with pytest.raises(Exception, match=r"part of a chat message must be .* not \{'type': 'image'"):
+        chat_of([{"role": "user", "content": [{"type": "image", "text": ""}]}], "prompt")
+
+
+@pytest.mark.parametrize(
+    "name", ["tools.jsonl", "messages_tool_content_null.jsonl", "reasoning_content.jsonl", "chat.jsonl"]
+)
+def test_the_cases_are_read(name, shared_data):
+    file = shared_data.parent / "cases" / name
+    if not file.is_file():
+        pytest.skip("the file of the case is absent")
+    made = tokenizer()
+    for problem in load_problems(file):
+        entries = {key for message in (*problem.messages, *(problem.turns or ())) for key in message}
+        assert entries or name == "chat.jsonl"
+        assert lost_in_chats([problem], made, chat=True) == []
+
+
+TEMPLATES = Path((importlib.util.find_spec("trl") or importlib.util.find_spec("pytest")).origin).parent / "chat_templates"
+FAMILIES = (
+    "llama3",
+    "llama3_1",
+    "llama3_2",
+    "qwen2_5",
+    "qwen3",
+    "qwen3_instruct_2507",
+    "deepseek_r1_distill",
+    "gemma3",
+    "phi3",
+)
+CHATS = {
+    "plain": ([{"role": "system", "content": "Be brief."}, ASKED], None),
+    "tools": ([ASKED], TOOLS),
+    "calls": ([ASKED, CALLED, RETURNED], TOOLS),
+    "reasoning": ([ASKED, {**ANSWERED, "reasoning_content": "two twos"}, ASKED], None),
+}
+
+
+@pytest.mark.skipif(not TEMPLATES.is_dir(), reason="the templates of the families come with TRL: pip install trl")
+@pytest.mark.parametrize("conversation", CHATS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_templates_of_the_families_are_rendered_as_by_transformers(family, conversation):
+    made = tokenizer((TEMPLATES / f"{family}.jinja").read_text())
+    messages, tools = CHATS[conversation]
+    columns = {"tools": tools} if tools else {}
+    try:
+        expected = made.inner.apply_chat_template(messages, tools=tools, add_generation_prompt=True)["input_ids"]
+    except Exception:
+        with pytest.raises(InputError, match="rejects messages with the roles"):
+            made.apply_chat_template(chat_of(messages, "prompt"), **columns)
+        return
+    assert made.apply_chat_template(chat_of(messages, "prompt"), **columns) == expected
+
+
+@pytest.mark.skipif(not TEMPLATES.is_dir(), reason="the templates of the families come with TRL: pip install trl")
+@pytest.mark.parametrize("family", ["llama3", "qwen2_5", "qwen3", "qwen3_instruct_2507", "phi3"])
+def test_what_is_learned_is_what_the_training_templates_mark(family):
+    turns = (ANSWERED,) if family in ("llama3", "phi3") else (CALLED, RETURNED, ANSWERED)
+    problem = Problem("2+2?", "4", "x", {"tools": TOOLS} if len(turns) > 1 else {}, None, turns)
+    made = tokenizer((TEMPLATES / f"{family}.jinja").read_text())
+    marked = tokenizer((TEMPLATES / f"{family}_training.jinja").read_text()).inner.apply_chat_template(
+        [ASKED, *turns], tools=problem.columns.get("tools"), return_assistant_tokens_mask=True, return_dict=True
+    )
+    theirs = [token for token, is_own in zip(marked["input_ids"], marked["assistant_masks"], strict=True) if is_own]
+    ids, mask = response_tokens(problem, made, chat=True)
+    ours = [token for token, is_own in zip(ids, mask, strict=True) if is_own]
+    # Their templates are patched: they always write an empty thought, and begin what is learned at the line break before it.
+    plain = [text_of(tokens, made).replace("\n", "").replace("<think></think>", "") for tokens in (ours, theirs)]
+    assert plain[0] == plain[1].removesuffix("<|endoftext|>")

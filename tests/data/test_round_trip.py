@@ -1,0 +1,171 @@
+"""A thousand rows of each recognised format, through a table as `datasets` writes them: nothing is lost without a word."""
+
+import json
+from collections.abc import Mapping
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from rljax.data.cells import without_nulls
+from rljax.data.dataset import read_problems
+from rljax.data.preferences import read_preferences
+
+ROWS = 1_000
+CALL = {"type": "function", "function": {"name": "add", "arguments": {"left": 2, "right": 3}}}
+TOOL = {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}
+
+
+def question(n):
+    return [{"role": "system", "content": f"s{n}"}, {"role": "user", "content": f"u{n}?"}]
+
+
+def answered(n):
+    """With and without a tool call, so that a table fills what is missing with nulls."""
+    last = {"role": "assistant", "content": f"a{n}", "reasoning_content": f"r{n}"}
+    if n % 2:
+        return [last]
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "name": "add", "content": f"t{n}"},
+        last,
+    ]
+
+
+def choices(n):
+    return {"label": ["A", "B"], "text": [f"yes{n}", f"no{n}"]}
+
+
+FORMATS = {
+    "plain": lambda n: {"prompt": f"p{n}", "answer": f"x{n}", "level": n, "tags": [f"g{n}"]},
+    "verl": lambda n: {
+        "prompt": question(n),
+        "reward_model": {"style": "rule", "ground_truth": f"x{n}"},
+        "data_source": "d",
+        "extra_info": {"index": n, "split": None if n % 3 else "train"},
+    },
+    "HumanEval": lambda n: {
+        "task_id": f"HumanEval/{n}",
+        "prompt": f"def f{n}(x):\n",
+        "canonical_solution": f"    return {n}\n",
+        "test": f"def check(c):\n    assert c(0) == {n}\n",
+        "entry_point": f"f{n}",
+    },
+    "MBPP": lambda n: {
+        "task_id": n,
+        "text": f"Write f{n}.",
+        "code": f"def f{n}(): return {n}",
+        "test_list": [f"assert f{n}() == {n}"],
+        "test_setup_code": f"import m{n}",
+        "challenge_test_list": [f"assert f{n}() < {n + 1}"],
+    },
+    "code with tests": lambda n: {"prompt": f"p{n}", "stdin": [f"{n}\n"], "stdout": [f"{n}{n}\n"], "time_limit": n / 2},
+    "CodeContests": lambda n: {
+        "name": f"c{n}",
+        "description": f"Print {n}.",
+        **{
+            f"{kind}_tests": {"input": [f"{kind}{n}"], "output": [f"o{kind}{n}"]}
+            for kind in ("public", "private", "generated")
+        },
+        "solutions": {"language": [2, 3], "solution": [f"cpp{n}", f"print({n})"]},
+        "incorrect_solutions": {"language": [3], "solution": [f"wrong{n}"]},
+        "cf_rating": n,
+    },
+    "AIME": lambda n: {"ID": f"2024-I-{n}", "Problem": f"q{n}", "Solution": f"w{n}", "Answer": n},
+    "CommonsenseQA": lambda n: {
+        "id": f"i{n}",
+        "question": f"q{n}",
+        "question_concept": f"k{n}",
+        "choices": choices(n),
+        "answerKey": "AB"[n % 2],
+    },
+    "StrategyQA": lambda n: {
+        "qid": f"i{n}",
+        "question": f"q{n}",
+        "answer": n % 2 == 0,
+        "facts": [f"f{n}"],
+        "term": f"t{n}",
+    },
+    "GSM8K": lambda n: {"question": f"q{n}", "answer": f"Thus {n}.\n#### {n}", "source": f"s{n}"},
+    "MATH": lambda n: {
+        "problem": f"q{n}",
+        "solution": f"Thus $\\boxed{{{n}}}$.",
+        "level": f"Level {n}",
+        "type": f"t{n}",
+    },
+    "TRL messages": lambda n: {"messages": [*question(n), *answered(n)], "tools": [TOOL], "source": f"z{n}"},
+    "TRL completion": lambda n: {"prompt": question(n), "completion": answered(n), "tools": [TOOL], "score": n / 4},
+}
+LOST = {
+    "CodeContests": {"cpp", "wrong", "2"},
+    "CommonsenseQA": {"A", "B"},
+    "StrategyQA": {"True", "False"},
+}
+"""Beginnings of values that a format leaves out or rewrites: other solutions, labels that become letters or words."""
+
+
+def leaves(value):
+    if isinstance(value, Mapping):
+        return {leaf for held in value.values() for leaf in leaves(held)}
+    if isinstance(value, list | tuple):
+        return {leaf for held in value for leaf in leaves(held)}
+    return set() if value is None else {str(value)}
+
+
+def written(rows, file):
+    """A table, which fills missing entries with null, as Parquet or as JSON lines."""
+    table = pyarrow.Table.from_pylist(rows)
+    if file.suffix == ".parquet":
+        parquet.write_table(table, file)
+    else:
+        file.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    return file
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_nothing_of_a_row_is_lost(tmp_path, name, suffix):
+    rows = [FORMATS[name](n) for n in range(ROWS)]
+    loaded = read_problems(written(rows, tmp_path / f"rows{suffix}"))
+    assert loaded.format == name
+    assert len(loaded.problems) == ROWS
+    assert not loaded.faults
+    for row, problem in zip(rows, loaded.problems, strict=True):
+        text = "\n".join([problem.prompt, problem.answer, problem.demonstration or ""])
+        kept = leaves([problem.columns, problem.messages, problem.turns, problem.answer])
+        lost = {leaf for leaf in leaves(row) if leaf not in kept and leaf not in text}
+        assert {leaf for leaf in lost if not leaf.startswith(tuple(LOST.get(name, ("\0",))))} == set()
+        assert bool(lost) <= (name in LOST)
+
+
+@pytest.mark.parametrize("name", ["TRL messages", "TRL completion"])
+def test_messages_are_those_of_the_row_without_the_nulls_of_the_table(tmp_path, name):
+    rows = [FORMATS[name](n) for n in range(20)]
+    for row, problem in zip(rows, read_problems(written(rows, tmp_path / "rows.parquet")).problems, strict=True):
+        chat = row["messages"] if "messages" in row else [*row["prompt"], *row["completion"]]
+        theirs = [without_nulls(message) for message in chat]
+        ours = [dict(message) for message in (*problem.messages, *problem.turns)]
+        assert ours == [{"content": "", **message} for message in theirs]
+
+
+PAIRS = {
+    "texts": lambda n: {"prompt": f"p{n}", "chosen": f"c{n}", "rejected": f"x{n}", "margin": n / 2},
+    "chats": lambda n: {
+        "prompt": question(n),
+        "chosen": [{"role": "assistant", "content": f"c{n}"}],
+        "rejected": [{"role": "assistant", "content": f"x{n}"}],
+        "tools": [TOOL],
+    },
+    "implicit": lambda n: {
+        side: [*question(n), {"role": "assistant", "content": f"{side}{n}"}] for side in ("chosen", "rejected")
+    },
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_nothing_of_a_pair_is_lost(tmp_path, name):
+    rows = [PAIRS[name](n) for n in range(ROWS)]
+    pairs = read_preferences(written(rows, tmp_path / "rows.parquet")).preferences
+    for row, pair in zip(rows, pairs, strict=True):
+        kept = leaves([pair.prompt, pair.chosen, pair.rejected, pair.messages, pair.margin, dict(pair.columns)])
+        assert leaves(row) <= kept | {"user", "assistant", "system"}

@@ -1,0 +1,104 @@
+"""The references on one page: short, equal on one device and on eight, and the same bit for bit after a restart."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.algorithms import Rollout, loss, prepare, value_loss, vapo
+
+FOLDER = Path(__file__).resolve().parents[2] / "experiments"
+PAGES = ("dapo", "vapo")
+STEPS = {"warm_steps": 2, "rl_steps": 2}
+
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
+
+def path_of(name):
+    return FOLDER / f"{name}_on_a_page.py"
+
+
+def loaded(name):
+    spec = importlib.util.spec_from_file_location(f"{name}_page", path_of(name))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module", params=PAGES)
+def page(request):
+    """The page with a smaller batch, and a reward that divides the groups before anything is learned."""
+    module = loaded(request.param)
+    module.P, module.G, module.WARM_ROWS, module.VALUE_STEPS = 4, 4, 8, 0
+    module.is_right = lambda problem, response: bool(response.sum() % 2)
+    return module
+
+
+@pytest.fixture(scope="module")
+def on_one_device(page):
+    return page.train(jax.devices()[:1], **STEPS)
+
+
+def assert_equal(ours, theirs):
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(ours), jax.device_get(theirs))
+
+
+def test_a_page_is_short_and_has_no_part_of_the_trainer():
+    for name, lines in (("dapo", 200), ("vapo", 240)):
+        text = path_of(name).read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= lines
+        assert not re.search(r"import rljax\b|rljax\.(training|cli|programs|options|preference)\b.*import", text)
+
+
+def test_eight_devices_have_the_losses_of_one(page, on_one_device):
+    state, losses = page.train(jax.devices(), **STEPS)
+    assert len(losses) == sum(STEPS.values())
+    assert all(np.abs(values).max() > 1e-4 for values in losses), "nothing was learned from"
+    jax.tree.map(lambda ours, one: np.testing.assert_allclose(ours, one, rtol=1e-3, atol=1e-5), losses, on_one_device[1])
+    policy = state.params.get("policy", state.params)
+    matrix = policy["layers"][0]["feed_forward"]["gate"]
+    assert matrix.sharding.shard_shape(matrix.shape) == (matrix.shape[0] // 2, matrix.shape[1] // 2)
+
+
+def test_a_continued_run_is_the_uninterrupted_one_bit_for_bit(page, on_one_device, tmp_path):
+    devices, folder = jax.devices()[:1], tmp_path / "run"
+    _, first = page.train(devices, warm_steps=2, rl_steps=1, folder=folder)
+    state, then = page.train(devices, **STEPS, folder=folder)
+    assert first + then == on_one_device[1]
+    assert_equal(state, on_one_device[0])
+
+
+def test_a_run_saved_on_one_device_continues_on_eight(page, on_one_device, tmp_path):
+    page.train(jax.devices()[:1], warm_steps=2, rl_steps=1, folder=tmp_path / "run")
+    _, then = page.train(jax.devices(), **STEPS, folder=tmp_path / "run")
+    np.testing.assert_allclose(then[-1], on_one_device[1][-1], rtol=1e-3, atol=1e-5)
+
+
+def test_the_losses_of_vapo_on_a_page_are_those_of_its_record():
+    page = loaded("vapo")
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, page.T + 1, 4)
+    rows = np.zeros((4, page.L + page.T), np.int32)
+    for row, length in enumerate(lengths):
+        rows[row, page.L - 4 : page.L + length] = rng.integers(2, 20, 4 + length)
+    model = page.Model(page.SHAPE)
+    trunk, policy = (page.init_params(page.SHAPE, jax.random.key(seed)) for seed in (0, 1))
+    readout = jnp.array(rng.normal(size=page.SHAPE.width), jnp.float32)
+    params = {"policy": policy, "critic": {"trunk": trunk, "readout": readout}}
+    rewards = np.array([1, 0, 0, 1], np.float32)
+    rows = jnp.asarray(rows)
+    seen = page.experience(model, params, rows, jnp.asarray(rewards))
+    moved = jax.tree.map(lambda x: x * 1.02, params)
+    logp, values = page.token_logp(model, moved, rows), page.token_values(model, moved, rows)
+
+    algorithm = vapo(alpha=page.ALPHA)
+    grouped = {name: x.reshape(2, 2, -1) for name, x in (("mask", seen.mask), ("behaviour_logp", seen.old_logp))}
+    old_values = page.token_values(model, params, rows).reshape(2, 2, -1)
+    batch = prepare(algorithm, Rollout(rewards=jnp.asarray(rewards).reshape(2, 2), values=old_values, **grouped))
+    expected = loss(algorithm, logp, batch)[0] + value_loss(algorithm, values, batch)[0]
+    np.testing.assert_allclose(page.vapo_loss(model, moved, rows, seen), expected, rtol=1e-5)
+    np.testing.assert_allclose(batch.advantage, np.where(seen.mask, seen.advantage, 0), rtol=1e-5, atol=1e-6)

@@ -1,0 +1,139 @@
+"""The selector: its regression against a solver by hand, and what it may not see of the task that it chooses for."""
+
+import json
+
+import numpy as np
+import pytest
+import selector
+from selector import choice, cross_fitted_best, leave_out, ridge, standardized
+
+from lab.claims import find_page
+from lab.rows import rows_of
+from lab.tasks import facts_of, scores_in_results, with_algorithm, world_hash
+
+
+def test_ridge_solves_its_least_squares_problem():
+    random = np.random.default_rng(0)
+    facts, gains, penalty = random.normal(size=(12, 3)), random.normal(size=(12, 4)), 0.7
+    rows = np.concatenate([np.c_[facts, np.ones(12)], np.sqrt(penalty) * np.eye(4)[:3]])
+    expected = np.linalg.lstsq(rows, np.concatenate([gains, np.zeros((3, 4))]), rcond=None)[0]
+    np.testing.assert_allclose(ridge(facts, gains, penalty=penalty), expected, atol=1e-10)
+
+
+def test_facts_that_never_differ_count_for_nothing():
+    facts = np.array([[1.0, 5.0], [3.0, 5.0]])
+    np.testing.assert_allclose(standardized(facts, facts), [[-1.0, 0.0], [1.0, 0.0]])
+    model = ridge(np.zeros((2, 2)), np.array([[1.0, 0.0], [0.0, 0.5]]), penalty=0.0)
+    np.testing.assert_allclose(model, [[0.0, 0.0], [0.0, 0.0], [0.5, 0.25]])
+
+
+def alone(count):
+    """Nothing but a task itself is left out for it."""
+    return np.eye(count, dtype=bool)
+
+
+def test_a_choice_does_not_see_the_tasks_that_are_left_out_for_it():
+    random = np.random.default_rng(1)
+    facts, scores, pairs = random.normal(size=(10, 2)), random.uniform(size=(10, 3, 4)), np.arange(10) // 2
+    related = pairs[:, None] == pairs
+    found = leave_out(facts, scores, related, fixed=0, penalty=1.0)
+    for pair in range(5):
+        changed = scores.copy()
+        changed[pairs == pair] = changed[pairs == pair, ::-1] * 7
+        again = leave_out(facts, changed, related, fixed=0, penalty=1.0)
+        np.testing.assert_array_equal(again.chosen[pairs == pair], found.chosen[pairs == pair])
+    seen = leave_out(facts, changed, alone(10), fixed=0, penalty=1.0)
+    assert (seen.chosen[pairs == 4] != found.chosen[pairs == 4]).any()
+
+
+def test_no_choice_sees_the_seed_that_scores_it():
+    random = np.random.default_rng(5)
+    facts, scores = random.normal(size=(9, 2)), random.uniform(size=(9, 3, 4))
+    found, changed = leave_out(facts, scores, alone(9), fixed=0, penalty=1.0), scores.copy()
+    changed[..., 2] = random.uniform(size=(9, 3)) * 100
+    again = leave_out(facts, changed, alone(9), fixed=0, penalty=1.0)
+    np.testing.assert_array_equal(again.chosen[:, 2], found.chosen[:, 2])
+
+
+def test_a_regret_is_against_the_best_algorithm_of_the_other_seeds():
+    random = np.random.default_rng(6)
+    facts, scores = random.normal(size=(5, 2)), random.uniform(size=(5, 3, 4))
+    found = leave_out(facts, scores, alone(5), fixed=1, penalty=1.0)
+    for n in range(5):
+        by_seed = {"selector": [], "best_on_others": [], "fixed": []}
+        for seed in range(4):
+            others = [other for other in range(4) if other != seed]
+            best = max(range(3), key=lambda a: sum(scores[n, a, other] for other in others))
+            usual = max(range(3), key=lambda a: sum(scores[m, a, other] for m in range(5) if m != n for other in others))
+            choices = {"selector": found.chosen[n, seed], "best_on_others": usual, "fixed": 1}
+            for name, chosen in choices.items():
+                by_seed[name].append(scores[n, best, seed] - scores[n, chosen, seed])
+            assert found.usual[n, seed] == usual
+        for name, regrets in by_seed.items():
+            assert getattr(found, name)[n] == pytest.approx(np.mean(regrets))
+
+
+def test_hard_tasks_do_not_outweigh_easy_ones():
+    """A constant of a task, the same for all its algorithms, changes no choice."""
+    random = np.random.default_rng(2)
+    facts, scores = random.normal(size=(9, 2)), random.uniform(size=(9, 3))
+    task = np.array([0.3, -0.1])
+    assert choice(facts, scores, task, penalty=1.0) == choice(facts, scores + 10 * facts[:, :1], task, penalty=1.0)
+
+
+def test_it_learns_a_rule_that_facts_decide():
+    facts = np.random.default_rng(3).normal(size=(20, 2))
+    scores = np.stack([facts[:, 0], -facts[:, 0], np.full(20, 0.0)], 1)[:, :, None].repeat(3, -1)
+    found = leave_out(facts, scores, alone(20), fixed=2, penalty=0.1)
+    assert found.selector.mean() < 0.05 < found.fixed.mean()
+    assert found.selector.mean() < found.best_on_others.mean()
+
+
+def test_a_task_without_others_and_one_that_sees_itself_are_refused():
+    facts, scores = np.zeros((3, 1)), np.zeros((3, 2, 2))
+    with pytest.raises(ValueError, match="two or more other tasks, got 1"):
+        leave_out(facts, scores, np.array([[1, 0, 0], [0, 1, 1], [0, 0, 1]], bool), fixed=0, penalty=1.0)
+    with pytest.raises(ValueError, match="each task must be related to itself"):
+        leave_out(facts, scores, np.zeros((3, 3), bool), fixed=0, penalty=1.0)
+
+
+def test_the_best_of_equal_algorithms_is_no_better_than_they_are():
+    """The highest of six means is half a standard deviation of a score above their level; the cross-fitted one is at the level."""
+    scores = np.random.default_rng(4).normal(size=(4000, 6, 4))
+    assert scores.mean(-1).max(1).mean() > 0.5
+    assert abs(cross_fitted_best(scores).mean()) < 0.05
+    assert cross_fitted_best(scores + 9 * np.eye(6)[2][:, None]).mean() == pytest.approx(9, abs=0.05)
+    with pytest.raises(ValueError, match="two or more seeds, got 1"):
+        cross_fitted_best(scores[..., :1])
+
+
+@pytest.fixture(scope="module")
+def experiment():
+    """The experiment, as it is imported."""
+    return selector
+
+
+def test_the_committed_scores_are_of_the_present_claims_and_their_page_is_made_from_them(experiment):
+    rows = json.loads(experiment.OUT.read_text(encoding="utf-8"))
+    assert rows_of(experiment.OUT, experiment.settings_of) == rows
+    pages, results, found = experiment.read_claims()
+    assert {(row["claim"], row["arm"]) for row in rows} == {(task.page.name, task.arm) for task in found.tasks}
+    tables = f"{experiment.sources_text(found, rows)}\n{experiment.report(rows)}"
+    assert experiment.OUT.with_suffix(".md").read_text(encoding="utf-8").endswith(tables)
+    for row in rows:
+        task = next(task for task in found.tasks if (task.page.name, task.arm) == (row["claim"], row["arm"]))
+        committed = scores_in_results(task, experiment.ALGORITHMS[row["algorithm"]], pages, results)
+        assert (row["from"], row["scores"] if row["from"] else []) == (committed or ("", []))
+        assert (row["claims"], row["world"]) == (task.claims, world_hash(task.setting.world))
+    for name in ("staleness_gepo", "masked_weights", "prompt_mean"):  # a delay, a sampler, steps of one length and a judge
+        row = next(row for row in rows if row["claim"] == name)
+        task = next(task for task in found.tasks if (task.page.name, task.arm) == (name, row["arm"]))
+        assert facts_of(task.setting, task.seeds) == pytest.approx(row["facts"], rel=0.02)
+
+
+def test_a_further_arm_of_a_claim_is_measured_as_its_own_arms_are(experiment):
+    """An arm that the claim has: measured again, as if it were missing."""
+    row = next(row for row in json.loads(experiment.OUT.read_text(encoding="utf-8")) if row["from"] == "sapo: sapo")
+    page = find_page(row["claim"])
+    changed = with_algorithm(page.claim.arms[row["arm"]], experiment.ALGORITHMS["sapo"])
+    np.testing.assert_allclose(page.claim.measure(changed, [0, 1])["area"], row["scores"][:2], rtol=2e-3)

@@ -1,0 +1,210 @@
+"""Command lines that get past the parser: each is made of flags and values that exist, in one process, and does its real work.
+
+    python tests/fuzz/working.py --count 10000 --seed 0 --result tests/fuzz/working.json
+
+Nothing is replaced: settings are printed, runs are compared, plotted and reported, rows are checked, models are exported and
+sampled from, and small runs are trained. The result counts the exit codes of each command and lists every fault. It is written as
+it goes, and the same command goes on where one was stopped.
+"""
+
+import argparse
+import json
+import os
+import random
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from fuzz.harness import answer, show
+from small_runs import SMALL
+from smallest import SMALLEST
+
+import rljax
+from rljax.algorithms import BY_NAME
+from rljax.tracking.glossary import GLOSSARY
+
+LONGEST = 120.0
+"""Seconds of one command on a machine that does other work, too."""
+WORDS = (
+    "gae",
+    "clip",
+    "entropy",
+    "kl",
+    "advantage",
+    "reward",
+    "group",
+    "2402.03300",
+    "ratio",
+    "baseline",
+    "é",
+    "",
+    "x" * 300,
+)
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "algorithm": ("grpo", "dapo", "rloo", "gspo", "ppo", "vapo", "nope"),
+    "learning-rate": ("1e-3", "1e-6", "0", "nan", "-1"),
+    "prompts": ("1", "2", "8", "0"),
+    "group-size": ("1", "2", "4", "-2"),
+    "steps": ("0", "1", "7"),
+    "minibatches": ("1", "2", "3"),
+    "max-response-tokens": ("1", "12", "99"),
+    "temperature": ("1", "0.7", "0", "inf"),
+    "top-p": ("1", "0.9", "0"),
+    "layers": ("1", "2", "0"),
+    "dtype": ("float32", "bfloat16", "int8"),
+    "remat": ("none", "full", "half"),
+    "reward": ("exact", "math", "exact,math", "nope"),
+    "seed": ("0", "7", "-1"),
+    "lora-rank": ("2", "0"),
+    "schedule": ("constant", "cosine", "linear"),
+}
+SIZES = (*SMALLEST, "--replicas", "1", "--quiet")
+TRAINED = ("--train-problems", "8", "--heldout-problems", "2", "--warm-start-steps", "1", "--max-response-tokens", "12")
+
+
+def settings_of(draw: random.Random, most: int = 4) -> list[str]:
+    """A few settings, most of them with a value that can work."""
+    words = []
+    for name in draw.sample(sorted(SETTINGS), draw.randint(0, most)):
+        values = SETTINGS[name]
+        words += [f"--{name}", values[0] if draw.random() < 0.8 else draw.choice(values)]
+    return words
+
+
+def rows_of(draw: random.Random, place: Path) -> str:
+    """A file of rows, a few of them with a fault."""
+    rows: list[Any] = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(draw.randint(1, 9))]
+    if draw.random() < 0.3:
+        rows.insert(draw.randint(0, len(rows)), draw.choice([{"prompt": 1}, {}, {"prompt": "é", "answer": None}, []]))
+    file = place / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+def makers(good: Path) -> dict[str, tuple[int, Callable[[random.Random, Path], list[str]]]]:
+    """Command -> how often it is drawn, and how its words are made."""
+    runs = [str(good / "run"), str(good / "other")]
+
+    def run(draw: random.Random) -> str:
+        return draw.choice([*runs, *runs, *runs, str(good / "nowhere")])
+
+    def one(draw: random.Random, names: tuple[str, ...]) -> list[str]:
+        return draw.sample(names, draw.randint(0, 2))
+
+    def number(draw: random.Random) -> str:
+        return str(draw.choice([1, 2, 3, 0, -1]))
+
+    algorithms, metrics = tuple(BY_NAME), tuple(entry.name for entry in GLOSSARY)
+    return {
+        "config": (30, lambda d, p: ["config", *settings_of(d), *(["--json"] if d.random() < 0.5 else ["--changed"])]),
+        "explain": (10, lambda d, p: ["explain", *one(d, (*metrics, "nope"))]),
+        "equations": (10, lambda d, p: ["equations", *one(d, WORDS), *(["--json"] if d.random() < 0.3 else [])]),
+        "algorithms": (10, lambda d, p: ["algorithms", *one(d, (*algorithms, "nope"))]),
+        "errata": (3, lambda d, p: ["errata", *(["--json"] if d.random() < 0.5 else [])]),
+        "recommend": (
+            10,
+            lambda d, p: [
+                "recommend",
+                "--group",
+                number(d),
+                "--updates",
+                number(d),
+                *(["--critic"] if d.random() < 0.5 else []),
+            ],
+        ),
+        "runs": (6, lambda d, p: ["runs", d.choice([str(good), str(p), str(good / "nowhere")])]),
+        "compare": (6, lambda d, p: ["compare", run(d), run(d)]),
+        "doctor": (4, lambda d, p: ["doctor", run(d), "--out", str(p / "report.html")]),
+        "plot": (1, lambda d, p: ["plot", run(d), "--out", str(p / d.choice(["plot.svg", "plot.png", "plot.nope"]))]),
+        "preprocess": (
+            12,
+            lambda d, p: ["preprocess", rows_of(d, p), str(p / "clean.jsonl"), "--on-error", d.choice(["fatal", "drop"])],
+        ),
+        "export": (
+            2,
+            lambda d, p: ["export", run(d), str(p / "model"), *(["--dtype", "bfloat16"] if d.random() < 0.3 else [])],
+        ),
+        "average": (1, lambda d, p: ["average", run(d), run(d), str(p / "mean")]),
+        "sample": (2, lambda d, p: ["sample", run(d), "--prompt", d.choice(["3+4=", "", "é"]), "--count", number(d)]),
+        "eval": (1, lambda d, p: ["eval", run(d), "--limit", number(d)]),
+        "train": (
+            1,
+            lambda d, p: ["train", *SIZES, *TRAINED, "--run", str(p / "run"), "--steps", "1", *settings_of(d, 2)],
+        ),
+    }
+
+
+def make_good(folder: Path) -> None:
+    """Two runs that were trained for a step."""
+    for seed, name in enumerate(("run", "other")):
+        sizes = {
+            "train_problems": 8,
+            "heldout_problems": 2,
+            "steps": 1,
+            "prompts": 2,
+            "group_size": 2,
+            "warm_start_steps": 1,
+        }
+        config = SMALL.replace(run=str(folder / name), seed=seed, algorithm="grpo", algorithm_options={}, **sizes)
+        rljax.train(config.replace(reward="exact"))
+
+
+def write(file: Path, rows: dict[str, dict[str, int]], faults: list[str], typed: str, seconds: float) -> None:
+    """Write the counts."""
+    worked = sum(row.get("exit 0", 0) for row in rows.values())
+    lines = sum(sum(row.values()) for row in rows.values())
+    about = {
+        "date": str(date.today()),
+        "command": typed,
+        "command_lines": lines,
+        "worked": worked,
+        "share": round(worked / max(lines, 1), 3),
+        "longest_seconds": round(seconds, 2),
+    }
+    file.write_text(json.dumps(about | {"commands": rows, "faults": faults}, indent=1) + "\n")
+
+
+def main() -> int:
+    """Run the command lines; the exit code is 1 if there was a fault."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--result", type=lambda name: Path(name).resolve(), required=True)
+    options = parser.parse_args()
+    before = json.loads(options.result.read_text()) if options.result.exists() else {}
+    rows, faults = before.get("commands", {}), before.get("faults", [])
+    seconds, typed = before.get("longest_seconds", 0.0), shlex.join(["python", "tests/fuzz/working.py", *sys.argv[1:]])
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "case"
+        make_good(Path(folder))
+        table = makers(Path(folder))
+        weights = [weight for weight, _ in table.values()]
+        for number in range(before.get("command_lines", 0), options.count):
+            draw = random.Random(f"{options.seed}-{number}")
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+            os.chdir(place)
+            name = draw.choices(list(table), weights)[0]
+            found = answer(table[name][1](draw, place), limit=LONGEST)
+            os.chdir(folder)
+            counts = rows.setdefault(name, {})
+            counts[f"exit {found.code}"] = counts.get(f"exit {found.code}", 0) + 1
+            seconds = max(seconds, found.seconds)
+            if found.fault:
+                faults.append(show(found))
+                print(show(found), flush=True)
+            if number % 25 == 0 or number + 1 == options.count:
+                write(options.result, rows, faults, typed, seconds)
+    return int(bool(faults))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

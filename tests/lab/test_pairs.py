@@ -1,0 +1,79 @@
+"""Direct preference losses on a table: pairs, scores, and training."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lab.pairs import PairSetting, draw_pairs, measure_pairs, score_pairs
+from lab.worlds import codes, leaning, stopping
+from rljax.ops.direct_preference import dpo_loss
+
+WORLD = stopping(contexts=2, horizon=3)
+
+
+def shorter(key, one, other):
+    """The shorter response; the other between equals."""
+    del key
+    return one.length < other.length
+
+
+def dpo(pairs):
+    """DPO of strength 1."""
+    return dpo_loss(pairs.chosen, pairs.rejected, pairs.ref_chosen, pairs.ref_rejected, beta=1.0)
+
+
+SETTING = PairSetting(WORLD, leaning(WORLD, lean=-1.0), dpo, shorter, pairs=40, steps=40, points=2)
+
+
+def test_the_preferred_response_of_a_pair_comes_first():
+    chosen, rejected = draw_pairs(SETTING, leaning(WORLD)(jax.random.key(0)), jax.random.key(1))
+    assert chosen.tokens.shape == (40, WORLD.horizon)
+    assert bool((chosen.length <= rejected.length).all())
+    assert bool((chosen.length < rejected.length).any())
+    np.testing.assert_array_equal(chosen.states[:, 0], np.tile(WORLD.start, 20))
+    for responses in (chosen, rejected):  # every part of a response went the same way
+        state = np.asarray(responses.states[:, 0])
+        for place in range(WORLD.horizon):
+            alive = np.asarray(responses.mask[:, place])
+            assert (alive == ~WORLD.ends[state]).all()
+            state = np.where(alive, WORLD.next_state[state, np.asarray(responses.tokens[:, place])], state)
+        np.testing.assert_array_equal(responses.reward, WORLD.reward[state])
+
+
+def test_scores_are_sums_over_the_tokens():
+    policy, reference = (leaning(WORLD)(jax.random.key(seed)) for seed in (2, 3))
+    pairs = draw_pairs(SETTING, reference, jax.random.key(4))
+    found = score_pairs(WORLD, policy, reference, pairs)
+    for number, logits, responses in (
+        (found.chosen, policy, pairs[0]),
+        (found.rejected, policy, pairs[1]),
+        (found.ref_chosen, reference, pairs[0]),
+        (found.ref_rejected, reference, pairs[1]),
+    ):
+        logp = np.asarray(jax.nn.log_softmax(logits))[WORLD.row]
+        for row in range(5):
+            steps = zip(responses.states[row], responses.tokens[row], responses.mask[row], strict=True)
+            assert float(number[row]) == pytest.approx(sum(logp[s, t] for s, t, counts in steps if counts), rel=1e-5)
+    same = score_pairs(WORLD, reference, reference, pairs)
+    np.testing.assert_array_equal(same.lead, jnp.zeros(40))
+    assert same.chosen_length.tolist() == pairs[0].length.tolist()
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_training_on_pairs_does_what_they_prefer():
+    numbers = measure_pairs(SETTING, [0, 1])
+    assert (numbers["length"] < numbers["first_length"] - 0.2).all()
+    assert (numbers["lead"] > 0.5).all()
+    np.testing.assert_allclose(numbers["lead"], numbers["chosen"] - numbers["rejected"], rtol=1e-4)
+    assert (numbers["lowest_rejected"] <= numbers["rejected"]).all()
+    assert numbers["curve"].shape == (2, 3)
+    np.testing.assert_allclose(numbers["curve"][:, 0], numbers["first_success"], rtol=1e-6)
+    np.testing.assert_allclose(numbers["curve"][:, -1], numbers["success"], rtol=1e-6)
+
+
+def test_steps_that_the_points_do_not_divide_are_refused():
+    world = codes(contexts=1, length=1, tokens=2)
+    setting = PairSetting(world, leaning(world), dpo, shorter, steps=7, points=2)
+    with pytest.raises(ValueError, match="multiple of points, got 7 and 2"):
+        measure_pairs(setting, [0])

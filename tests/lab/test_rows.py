@@ -1,0 +1,113 @@
+"""Rows of an experiment: every run adds a line, and a row that JSON cannot hold harms no earlier one."""
+
+import json
+import platform
+from datetime import UTC, datetime
+
+import jax
+import numpy as np
+import pytest
+
+from lab.rows import (
+    add_missing_rows,
+    made_on,
+    points_text,
+    rows_of,
+    share_text,
+    write_page,
+    write_rows,
+)
+from rljax.files import settings_hash
+
+ROWS = [{"seed": 0, "curve": [0.5, 1.0]}, {"seed": 1, "name": "é\n"}]
+
+
+def test_a_further_run_is_a_further_line(tmp_path):
+    file = tmp_path / "rows.json"
+    write_rows(file, ROWS[:1])
+    before = file.read_text(encoding="utf-8").splitlines()
+    write_rows(file, ROWS)
+    after = file.read_text(encoding="utf-8").splitlines()
+    assert json.loads("\n".join(after)) == ROWS
+    assert len(after) == len(before) + 1
+    assert after[1] == before[1] + ","
+
+
+def test_a_row_that_json_cannot_hold_leaves_the_file_as_it_was(tmp_path):
+    file = tmp_path / "rows.json"
+    write_rows(file, ROWS)
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        write_rows(file, [*ROWS, {"seed": object()}])
+    assert json.loads(file.read_text(encoding="utf-8")) == ROWS
+
+
+def test_rows_of_other_settings_are_not_read(tmp_path):
+    file, present = tmp_path / "rows.json", settings_hash({"steps": 40}, (8, 4))
+    assert rows_of(file, lambda row: present) == []
+    rows = [{"arm": "a", "settings": present}, {"arm": "a", "settings": settings_hash({"steps": 41}, (8, 4))}]
+    write_rows(file, rows)
+    assert rows_of(file, lambda row: present if row["arm"] == "a" else "other") == rows[:1]
+    assert rows_of(file, lambda row: "other") == []
+
+
+def test_a_hash_is_of_whole_settings_in_any_order_and_one_that_is_new_and_off_changes_nothing():
+    settings = {"steps": 40, "delay": 0, "operands": (2, 3)}
+    off = {"remedy": None, "chat": False, "stop": (), "options": {}}
+    assert settings_hash(off | dict(reversed(settings.items()))) == settings_hash(settings)
+    others = [settings | {"chat": True}, settings | {"delay": None}, settings | {"steps": 0}, settings | {"stop": ("a",)}]
+    assert len({settings_hash(each) for each in (settings, *others)}) == 5
+
+
+def test_a_page_says_when_and_with_what_it_was_made(tmp_path):
+    write_page(tmp_path / "rows.json", "python rows.py", "shares of ten.", "| a |\n")
+    assert (tmp_path / "rows.md").read_text(
+        encoding="utf-8"
+    ) == f"`python rows.py` ({made_on()}): shares of ten.\n\n| a |\n"
+    parts = made_on().split(", ")
+    assert abs((datetime.now(UTC).date() - datetime.fromisoformat(parts[0]).date()).days) <= 1
+    assert parts[1].endswith(" cores")
+    assert parts[2:] == [platform.machine(), f"Python {platform.python_version()}", f"JAX {jax.__version__}"]
+
+
+def test_only_missing_rows_are_made_and_each_is_in_the_file_at_once(tmp_path):
+    file, made = tmp_path / "rows.json", []
+
+    def make(seed, arm):
+        if (seed, arm) == (1, "b"):
+            raise KeyboardInterrupt
+        made.append((seed, arm))
+        return {"curve": [seed, 1]}
+
+    def settings(row):
+        return settings_hash({"steps": 40}, row["arm"])
+
+    wanted = [{"seed": seed, "arm": arm} for seed in (0, 1) for arm in "ab"]
+    with pytest.raises(KeyboardInterrupt):
+        add_missing_rows(file, wanted, make, settings=settings)
+    assert json.loads(file.read_text(encoding="utf-8")) == [
+        {"seed": seed, "arm": arm, "settings": settings({"arm": arm}), "curve": [seed, 1]}
+        for seed, arm in ((0, "a"), (0, "b"), (1, "a"))
+    ]
+    rows = add_missing_rows(file, wanted, lambda seed, arm: {"curve": []}, settings=settings)
+    assert made == [(0, "a"), (0, "b"), (1, "a")]
+    assert rows == json.loads(file.read_text(encoding="utf-8"))
+    assert rows[3] == {"seed": 1, "arm": "b", "settings": settings({"arm": "b"}), "curve": []}
+
+
+def test_rows_of_other_settings_are_made_again(tmp_path):
+    file = tmp_path / "rows.json"
+    add_missing_rows(file, [{"seed": 0}, {"seed": 1}], lambda seed: {"curve": [0.5]}, settings=lambda row: "40 steps")
+    rows = add_missing_rows(file, [{"seed": 0}], lambda seed: {"curve": [1.0]}, settings=lambda row: "41 steps")
+    assert rows == json.loads(file.read_text(encoding="utf-8")) == [{"seed": 0, "settings": "41 steps", "curve": [1.0]}]
+
+
+def test_texts_of_means_have_the_t_interval_of_five_seeds_and_none_of_four():
+    shares = [0.11, 0.52, 0.33, 0.74, 0.25]
+    error = 2.776445 * np.std(shares, ddof=1) / np.sqrt(5)
+    low, high = (100 * (np.mean(shares) + sign * error) for sign in (-1, 1))
+    assert share_text(dict(enumerate(shares))) == f"39.0 % ({low:.1f} to {high:.1f})"
+    assert share_text(dict(enumerate(shares[:4]))) == "42.5 %"
+    assert share_text({}) == "-"
+    moved = {seed: share - 0.1 * (seed % 2) for seed, share in enumerate(shares)}
+    assert points_text(moved, {**dict(enumerate(shares)), 9: 1.0}) == "-4.0 (-10.8 to +2.8)"
+    assert points_text({0: 0.5}, {1: 0.5}) == "-"

@@ -1,0 +1,190 @@
+"""Tasks of the claims: which arms share one, which facts it has, and which scores there are already."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from lab.claims import find_page
+from lab.judges import fallible
+from lab.results import read_results
+from lab.tabular import Setting, unit_steps
+from lab.tasks import (
+    facts_of,
+    fingerprint,
+    scores_in_results,
+    setting_of,
+    share_of_errors,
+    sources,
+    with_algorithm,
+)
+from lab.worlds import codes, leaning
+from rljax.algorithms import dapo, grpo, rloo
+from rljax.errors import InputError
+
+WORLD = codes(contexts=3, length=2, tokens=4)
+
+
+def run(**settings):
+    """A setting with functions of its own."""
+    return Setting(**({"world": WORLD, "initial": leaning(WORLD, spread=0.7), "algorithm": rloo()} | settings))
+
+
+def rough(key, logp):
+    """Log-probabilities in steps of 1 nat."""
+    del key
+    return jnp.round(logp)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        {"initial": leaning(WORLD, spread=0.7)},
+        {"algorithm": grpo()},
+        {"learning_rate": 1.0},
+        {"points": 5},
+        {"judge": lambda key, rewards: rewards},
+        {"optimizer": optax.scale_by_adam(b1=0.9)},
+    ],
+    ids=lambda one: next(iter(one)),
+)
+def test_arms_that_differ_in_nothing_of_the_task_share_it(same):
+    assert fingerprint(run(**same)) == fingerprint(run())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"world": codes(contexts=3, length=2, tokens=4, right_tokens=2)},
+        {"initial": leaning(WORLD, spread=0.8)},
+        {"prompts": 4},
+        {"group": 4},
+        {"steps": 100},
+        {"optimizer": unit_steps()},
+        {"optimizer": optax.scale_by_adam(b1=0.8)},
+        {"minibatches": 2},
+        {"passes": 2},
+        {"delay": 1},
+        {"sampler": rough},
+        {"judge": fallible(0.05)},
+    ],
+    ids=lambda one: next(iter(one)),
+)
+def test_arms_that_differ_in_the_task_do_not_share_it(other):
+    assert fingerprint(run(**other)) != fingerprint(run())
+
+
+def test_a_setting_is_found_in_every_form_of_an_arm_without_what_belongs_to_its_algorithm():
+    own = run(tries=4, past=8, value_steps=50, first_value=0.5, delay=3)
+    for arm in (own, [own, run()], (own, run()), (own, (0.1, 0.3))):
+        found = setting_of(arm)
+        assert (found.tries, found.past, found.value_steps, found.first_value, found.delay) == (1, 0, 0, 0.0, 3)
+    assert setting_of(0.5) is None
+    assert setting_of((0.5, 0.1)) is None
+
+
+def test_another_algorithm_leaves_the_rest_of_an_arm_as_it_is():
+    algorithm = dapo()
+    for arm in (run(delay=3), [run(delay=3), run()]):
+        changed = with_algorithm(arm, algorithm)
+        assert changed.algorithm is algorithm
+        assert changed.delay == 3
+    setting, rates = with_algorithm((run(), (0.1, 0.3)), algorithm)
+    assert setting.algorithm is algorithm
+    assert rates == (0.1, 0.3)
+    with pytest.raises(ValueError, match="must have a Setting, got float"):
+        with_algorithm(0.5, algorithm)
+
+
+def test_errors_are_counted_whatever_the_scale_of_the_rewards():
+    assert share_of_errors(lambda key, rewards: 100 - 7 * rewards) == 1.0
+    assert share_of_errors(lambda key, rewards: 0 * rewards) == 0.5
+    assert share_of_errors(fallible(0.2)) == pytest.approx(0.2, abs=0.005)
+    only_right = share_of_errors(lambda key, rewards: rewards * jax.random.bernoulli(key, 0.6, rewards.shape))
+    assert only_right == pytest.approx(0.2, abs=0.005)  # 0.4 of the right ones are equal to wrong ones
+
+
+def test_facts_are_those_of_the_setting_and_of_its_first_policies():
+    setting = run(group=4, prompts=6, minibatches=2, passes=3, delay=5, steps=70, judge=fallible(0.1), sampler=rough)
+    found = facts_of(setting._replace(optimizer=unit_steps()), [3, 4])
+    p, distances = [], []
+    for seed in (3, 4):
+        table = np.asarray(setting.initial(jax.random.split(jax.random.key(seed), 3)[0]), np.float64)
+        logp = table - np.log(np.exp(table).sum(1, keepdims=True))
+        right = np.exp(logp)[:, 0]  # of two rows a context, token 0 is right
+        p += [right[0] * right[1], right[2] * right[3], right[4] * right[5]]
+        engine = np.exp(np.round(logp))
+        engine /= engine.sum(1, keepdims=True)
+        distances += [max(0, one - other) for one, other in zip(np.exp(logp).ravel(), engine.ravel(), strict=True)]
+    mixed = np.mean([1 - one**4 - (1 - one) ** 4 for one in p])
+    counted = {
+        "contexts": 3,
+        "prompts": 6,
+        "group": 4,
+        "steps": 70,
+        "updates": 6,
+        "delay": 5,
+        "length": 2,
+        "equal_steps": 0.01,
+    }
+    measured = {"right": np.mean(p), "mixed": mixed, "mismatch": sum(distances) / 12, "errors": 0.1}
+    assert found == pytest.approx(counted | measured, rel=0.02)
+    assert facts_of(run(), [3])["equal_steps"] == pytest.approx(1.0, rel=0.01)
+
+
+NAMES = (
+    "cispo",
+    "clip_pairs",
+    "dynamic_sampling",
+    "k3_gradient",
+    "pkpo_pass_at_k",
+    "reliability_quality",
+    "rloo_ppo",
+    "sapo",
+)
+
+
+@pytest.fixture(scope="module")
+def claims():
+    """Some claims, with their results."""
+    pages = {name: find_page(name) for name in NAMES}
+    return pages, {name: read_results(page) for name, page in pages.items()}
+
+
+def test_claims_have_one_task_where_their_arms_differ_in_the_algorithm_alone(claims):
+    pages, results = claims
+    found = sources([*pages.values()], results)
+    assert found.without_setting == ["k3_gradient"]
+    assert found.without_number == ["pkpo_pass_at_k"]
+    assert found.own_rewards == ["reliability_quality"]
+    assert [(task.page.name, task.arm) for task in found.tasks] == [
+        ("cispo", "dapo's clip"),
+        ("dynamic_sampling", "without"),
+        ("dynamic_sampling", "without, equal responses"),
+        ("rloo_ppo", "ppo"),
+    ]
+    assert found.tasks[0].claims == ["cispo", "clip_pairs", "sapo"]
+    assert found.tasks[0].seeds == [*range(16)]
+
+
+def test_scores_are_taken_from_a_claim_only_where_an_arm_is_the_algorithm_as_it_is(claims):
+    pages, results = claims
+    first, second, _, last = sources([*pages.values()], results).tasks
+    origin, scores = scores_in_results(first, grpo(beta=0.0), pages, results)
+    assert origin == "sapo: grpo"
+    assert scores == [results["sapo"].runs["grpo"][str(seed)]["area"] for seed in range(16)]
+    assert scores_in_results(first, grpo(beta=0.1), pages, results) is None
+    assert (
+        scores_in_results(first._replace(setting=first.setting._replace(learning_rate=0.1)), grpo(beta=0.0), pages, results)
+        is None
+    )
+    assert scores_in_results(second, dapo(), pages, results) is None  # that arm samples dynamically
+    assert scores_in_results(last, rloo(), pages, results) is None  # that arm has two candidates
+
+
+def test_a_claim_without_results_is_refused(claims):
+    pages, results = claims
+    empty = results["sapo"]._replace(runs={"grpo": {}, "sapo": {}})
+    with pytest.raises(InputError, match="The claim sapo has no results of its present settings"):
+        sources([pages["sapo"]], {"sapo": empty})

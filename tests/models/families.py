@@ -1,0 +1,72 @@
+"""Folders of each family with random weights, as small as can be."""
+
+import json
+
+import numpy as np
+from safetensors.numpy import save_file
+from transformers import AutoConfig
+
+from rljax.models.checkpoint_tensors import entries, get_at
+from rljax.models.huggingface import read_config
+from rljax.models.language_model import abstract_params
+
+TINY = {
+    **{"vocab_size": 20, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 4},
+    **{"num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 64, "pad_token_id": None},
+    **{"bos_token_id": None, "eos_token_id": 1},
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 500.0}
+CASES = {
+    "llama-mlp_bias": {"model_type": "llama", "mlp_bias": True, "attention_bias": True},
+    "llama-linear": {"model_type": "llama", "rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0}},
+    "llama-yarn": {"model_type": "llama", "rope_parameters": YARN},
+    "llama-yarn-set": {
+        "model_type": "llama",
+        "rope_parameters": YARN | {"beta_fast": 4.0, "beta_slow": 0.5, "attention_factor": 1.3, "truncate": False},
+    },
+    "gemma3_text": {
+        "model_type": "gemma3_text",
+        "sliding_window": 3,
+        "sliding_window_pattern": 2,
+        "query_pre_attn_scalar": 9,
+    },
+    "gemma3_text-far": {
+        "model_type": "gemma3_text",
+        "sliding_window": 3,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5_000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        },
+    },
+    "olmo2": {"model_type": "olmo2"},
+    "olmo3": {
+        "model_type": "olmo3",
+        "sliding_window": 3,
+        "rope_parameters": {"full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}},
+    },
+    "smollm3": {"model_type": "smollm3"},
+    "granite": {
+        **{"model_type": "granite", "embedding_multiplier": 3.0, "attention_multiplier": 0.3},
+        **{"residual_multiplier": 0.4, "logits_scaling": 2.5},
+    },
+}
+"""Name -> entries of config.json that are not those of every folder."""
+TOKENS = np.array([[3, 5, 7, 11, 13, 17, 19, 2, 4, 6], [2, 2, 9, 8, 15, 3, 12, 18, 0, 10]])
+
+
+def write_folder(folder, name):
+    """Write config.json, as `transformers` writes it, and weights that depend on nothing but their names and shapes."""
+    case = dict(CASES[name])
+    family = case.pop("model_type")
+    folder.mkdir(parents=True)
+    raw = AutoConfig.for_model(family, **(TINY | case)).to_dict() | {"dtype": "float32"}
+    (folder / "config.json").write_text(json.dumps(raw))
+    config = read_config(folder)
+    shapes, tensors = abstract_params(config), {}
+    for entry in entries(config):
+        random = np.random.default_rng(list(entry.name.encode()))
+        array = 0.4 * random.normal(size=get_at(shapes, entry.path).shape)
+        tensors[entry.name] = np.ascontiguousarray(entry.write(array), np.float32)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder

@@ -1,0 +1,98 @@
+"""Families of models: the logits and gradients of `transformers`, cached decoding, export, meshes, and what cannot be written."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from models.families import CASES, TOKENS, write_folder
+from safetensors.numpy import load_file
+
+from rljax.errors import InputError
+from rljax.models import Model
+from rljax.models.checkpoint_tensors import entries, get_at
+from rljax.models.families import FAMILIES, NEAREST
+from rljax.models.huggingface import load_params, model_contents, read_config, save_pretrained
+from rljax.models.language_model import advance_decode, begin_decode, logits
+from rljax.models.model_folder import write_model
+from rljax.parallel import make_mesh
+
+COMMITTED = json.loads(Path(__file__).with_name("family_logits.json").read_text())["logits"]
+PLACES = jnp.broadcast_to(jnp.arange(TOKENS.shape[1]), TOKENS.shape)
+
+
+@pytest.fixture(scope="module", params=CASES)
+def loaded(request, tmp_path_factory):
+    folder = write_folder(tmp_path_factory.mktemp("family") / request.param, request.param)
+    config = read_config(folder)
+    return request.param, folder, config, load_params(folder, config)
+
+
+def whole(config, params, mesh=None):
+    return logits(Model(config, mesh), params, jnp.array(TOKENS), PLACES, jnp.ones_like(PLACES))
+
+
+def test_logits_are_those_that_transformers_computed(loaded):
+    name, _, config, params = loaded
+    np.testing.assert_allclose(whole(config, params)[:, ::3], COMMITTED[name], rtol=1e-4, atol=2e-5)
+
+
+def test_logits_and_gradients_are_those_of_transformers(loaded):
+    torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install torch")
+    from transformers import AutoModelForCausalLM
+
+    _, folder, config, params = loaded
+    theirs, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    torch.log_softmax(theirs(torch.tensor(TOKENS)).logits, -1)[..., 5].sum().backward()
+    named = dict(theirs.named_parameters())
+    ours = jax.grad(lambda p: jax.nn.log_softmax(whole(config, p))[..., 5].sum())(params)
+    for entry in entries(config):
+        expected, found = named[entry.name].grad.numpy(), entry.write(np.asarray(get_at(ours, entry.path)))
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(found / scale, expected / scale, atol=2e-5, err_msg=entry.name)
+
+
+def test_cached_decoding_is_the_whole_forward(loaded):
+    _, _, config, params = loaded
+    model, tokens, expected = Model(config), jnp.array(TOKENS), whole(config, params)
+    out, state = begin_decode(model, params, tokens[:, :4], jnp.ones((2, 4), bool), 6)
+    np.testing.assert_allclose(out, expected[:, 3], atol=1e-4)
+    for slot in range(4, 10):
+        out, state = advance_decode(model, params, tokens[:, slot], state)
+        np.testing.assert_allclose(out, expected[:, slot], atol=1e-4)
+
+
+def test_an_exported_model_is_the_one_that_was_read(loaded, tmp_path):
+    _, folder, config, params = loaded
+    write_model(tmp_path / "out", model_contents(config, params, bos=None, eos=1, source=folder))
+    assert read_config(tmp_path / "out") == config
+    before, after = (load_file(place / "model.safetensors") for place in (folder, tmp_path / "out"))
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        np.testing.assert_array_equal(after[name], tensor)
+
+
+def test_a_mesh_computes_the_same(loaded):
+    _, _, config, params = loaded
+    mesh = make_mesh(1, 2, 2)
+    np.testing.assert_allclose(jax.jit(lambda p: whole(config, p, mesh))(params), whole(config, params), atol=1e-4)
+
+
+def test_what_llama_and_its_kin_lack_is_not_written_without_a_source(loaded, tmp_path):
+    name, _, config, params = loaded
+    if name == "llama-mlp_bias":
+        save_pretrained(tmp_path / "own", config, params, bos=None, eos=1)
+        assert read_config(tmp_path / "own") == config
+        return
+    with pytest.raises(InputError, match=r"This model would be written as a \w+ model, which cannot have \w+="):
+        save_pretrained(tmp_path / "own", config, params, bos=None, eos=1)
+
+
+def test_every_family_has_a_case_and_no_neighbour_is_supported():
+    assert {case["model_type"] for case in CASES.values()} | {"mistral", "qwen2", "qwen3"} == set(FAMILIES)
+    assert not set(NEAREST) & set(FAMILIES)
+    assert {near for near, _ in NEAREST.values()} <= set(FAMILIES)

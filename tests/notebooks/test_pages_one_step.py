@@ -1,0 +1,38 @@
+"""The page that lists the files of one DAPO step: they are there, as long as it says, and none of them is an option."""
+
+import re
+from pathlib import Path
+
+import rljax
+
+PACKAGE = Path(rljax.__file__).parent
+PAGE = (PACKAGE.parent / "notebooks" / "one_dapo_step.md").read_text(encoding="utf-8")
+LISTED = [(name, int(lines)) for name, lines in re.findall(r"^\| \d+ \| `rljax/(\S+)` \| (\d+) \|", PAGE, re.MULTILINE)]
+
+
+def lines_of(name):
+    return len((PACKAGE / name).read_text(encoding="utf-8").splitlines())
+
+
+def test_its_files_are_as_long_as_it_says():
+    """Within a tenth, or 20 lines, so that a small change of a file does not have to touch the page."""
+    wrong = {name: lines_of(name) for name, lines in LISTED if abs(lines_of(name) - lines) > max(20, lines / 10)}
+    assert not wrong
+
+
+def test_its_sums_are_those_of_its_table():
+    count, lines = re.search(r"these (\d+) files in this order; .*\s+have about ([\d,]+) lines", PAGE).groups()
+    assert int(count) == len(LISTED)
+    assert int(lines.replace(",", "")) == round(sum(lines for _, lines in LISTED), -2)
+
+
+def test_the_functions_it_names_are_in_their_files():
+    for name, text in re.findall(r"^\| \d+ \| `rljax/(\S+)` \| \d+ \| (.*) \|$", PAGE, re.MULTILINE):
+        source = (PACKAGE / name).read_text(encoding="utf-8")
+        assert not [word for word in re.findall(r"`(\w+)`", text) if not re.search(rf"(?:def|class) {word}\b", source)], (
+            name
+        )
+
+
+def test_no_option_is_on_the_way():
+    assert not [name for name, _ in LISTED if name.startswith("options/")]

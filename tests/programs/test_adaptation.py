@@ -1,0 +1,401 @@
+"""`rljax adapt`: what is learned from a queue of feedback, and that no line is learned twice or lost."""
+
+import json
+import shutil
+import signal
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_cli import printed, refused
+from whole_runs import TINY, distances, rows
+
+import rljax
+from rljax.algorithms import Rollout, loss, prepare
+from rljax.cli import main
+from rljax.data.feedback import Place
+from rljax.errors import InputError
+from rljax.programs import adaptation_run
+from rljax.programs.adaptation import clipped_feedback, make_tools, relative_rewards, rollout_of, wrong_logp
+from rljax.programs.adaptation_config import AdaptationConfig
+from rljax.programs.adaptation_folder import Heldout, adapted_settings, begin_adaptation, best_of, better, served_setup
+from rljax.programs.adaptation_run import adapt
+from rljax.programs.feedback_log import Example
+from rljax.programs.trained_policy import load
+from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.interrupt import Interrupted
+from rljax.training.lifecycle.initial_state import first_params, place_state
+
+REWARD = """
+def short(completions):
+    return [float(len(completion) < 6) for completion in completions]
+"""
+BATCH = 24
+
+
+def is_short(text):
+    """What the feedback rewards."""
+    return float(len(text) < 6)
+
+
+def lines_of(opened, prompts, *, count, seed, judge=is_short):
+    """Feedback on responses of a model."""
+    texts = opened.sample(prompts, count=count, temperature=1.0, seed=seed)
+    pairs = [(prompt, text) for prompt, row in zip(prompts, texts, strict=True) for text in row]
+    order = np.random.default_rng(seed).permutation(len(pairs)).tolist()
+    return [
+        json.dumps({"id": f"{seed}-{i}", "prompt": pairs[i][0], "response": pairs[i][1], "reward": judge(pairs[i][1])})
+        + "\n"
+        for i in order
+    ]
+
+
+def short_share(folder, prompts):
+    """Share of short ones among new responses of a model."""
+    texts = load(folder, which="last").sample(prompts, count=8, temperature=1.0, seed=99)
+    return float(np.mean([is_short(text) for row in texts for text in row]))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A run without RL, feedback on its responses, and prompts."""
+    place = tmp_path_factory.mktemp("served")
+    (place / "mine.py").write_text(REWARD)
+    sizes = {"digits": 2, "max_prompt_tokens": 8, "max_response_tokens": 14, "heldout_problems": 24}
+    sizes |= {"algorithm_options": {"max_length": 14, "cache": 2}, "warm_start_optimizer": "adamw"}
+    sizes |= {"warm_start_eval_every": 50, "checkpoint_every": 50}
+    config = TINY.replace(run=str(place / "run"), steps=0, reward=f"{place / 'mine.py'}:short", **sizes)
+    rljax.train(config)
+    opened = load(place / "run", which="last")
+    prompts = [problem.prompt for problem in opened.worker.prompts.problems]
+    return SimpleNamespace(
+        run=place / "run", prompts=prompts, lines=lines_of(opened, prompts, count=4, seed=1), opened=opened
+    )
+
+
+def config_of(run, folder, /, **settings):
+    """Settings that learn fast."""
+    options = {"batch": BATCH, "learning_rate": 2e-2, "max_kl": None, "passes": 4, "clip": 1.0, "once": True}
+    return AdaptationConfig(str(run.run), folder / "queue.jsonl", folder / "adapted", **{**options, **settings})
+
+
+SETTINGS_AS_FLAGS = (
+    *("--batch", str(BATCH), "--learning-rate", "2e-2", "--max-kl", "None", "--passes", "4", "--clip", "1.0"),
+)
+"""The same, so that the command has the programs of the other adaptations."""
+
+
+def written(served, folder, lines=None):
+    """The queue in a folder."""
+    queue = folder / "queue.jsonl"
+    queue.write_text("".join(served.lines if lines is None else lines))
+    return queue
+
+
+@pytest.fixture(scope="module")
+def whole(served, tmp_path_factory):
+    """An adaptation to all lines that was never stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    written(served, folder)
+    lines = []
+    adapt(config_of(served, folder), lines.append)
+    return SimpleNamespace(run=folder / "adapted", lines=lines)
+
+
+def log(run, name="feedback.jsonl"):
+    """Rows of a file of a run."""
+    return [json.loads(line) for line in (run / name).read_text().splitlines()]
+
+
+def test_what_is_rewarded_becomes_more_frequent(served, whole):
+    before, after = short_share(served.run, served.prompts), short_share(whole.run, served.prompts)
+    assert after > before + 0.1
+    assert [row["outcome"] for row in log(whole.run, "updates.jsonl")] == ["kept"] * 5
+
+
+def test_the_result_is_a_run_that_other_commands_open(whole, served, tmp_path, capsys):
+    refused(capsys, "then add --trust", "eval", str(whole.run))  # the reward is a file that the run names
+    assert "accuracy" in printed(capsys, "eval", str(whole.run), "--trust")
+    assert printed(capsys, "sample", str(whole.run), "--prompt", served.prompts[0]).startswith(served.prompts[0])
+    printed(capsys, "export", str(whole.run), str(tmp_path / "model"))
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+    refused(capsys, "started with algorithm passed to train", "train", "--resume", str(whole.run), "--steps", "3")
+
+
+def test_the_log_names_every_line_once(served, whole):
+    found = log(whole.run)
+    assert [row["line"] for row in found] == list(range(1, 4 * BATCH + 1))
+    assert [row["step"] for row in found] == np.repeat(range(1, 5), BATCH).tolist()
+    assert [row["reward"] for row in found] == [json.loads(line)["reward"] for line in served.lines[: 4 * BATCH]]
+    assert f"queue.jsonl, lines 1 to {BATCH}): mean reward" in "".join(whole.lines)
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def test_a_killed_adaptation_goes_on_as_if_it_had_not_been(served, whole, tmp_path, monkeypatch):
+    """Killed before its second save, after the third one of the next start, and before the third one of the next."""
+    written(served, tmp_path)
+    config, real = config_of(served, tmp_path), checkpoints.save
+    for kill, late in ((2, False), (3, True), (3, False)):
+        calls = []
+
+        def save(*arguments, kill=kill, late=late, calls=calls):
+            calls.append(None)
+            if len(calls) == kill and not late:
+                raise Killed
+            real(*arguments)
+            if len(calls) == kill:
+                raise Killed
+
+        monkeypatch.setattr(checkpoints, "save", save)
+        with pytest.raises(Killed):
+            adapt(config, lambda line: None)
+    monkeypatch.setattr(checkpoints, "save", real)
+    adapt(config, lambda line: None)
+    assert max(distances(load(whole.run, which="last").params, load(tmp_path / "adapted", which="last").params)) == 0
+    assert rows(tmp_path / "adapted") == rows(whole.run)
+    for name in ("feedback.jsonl", "updates.jsonl"):
+        ours, theirs = ([{**row, "file": None} for row in log(run, name)] for run in (tmp_path / "adapted", whole.run))
+        assert ours == theirs
+
+
+def test_a_stopped_adaptation_says_so_and_goes_on_as_if_it_had_not_been(served, whole, tmp_path):
+    """Once after a batch, and once while it waits for lines."""
+    written(served, tmp_path)
+    lines = []
+
+    def stop_after(beginning):
+        def say(line):
+            lines.append(line)
+            if line.startswith(beginning):
+                signal.raise_signal(signal.SIGTERM)
+
+        return say
+
+    for beginning in ("Batch 2 ", "Batch 4 "):
+        with pytest.raises(Interrupted):
+            adapt(config_of(served, tmp_path, once=False), stop_after(beginning))
+    assert lines.count("Stopping after this batch.") == 2
+    assert "  the same command again" in lines
+    assert "Continuing after batch 2, with 48 lines of the queue used up." in lines
+    adapt(config_of(served, tmp_path), lines.append)
+    assert max(distances(load(whole.run, which="last").params, load(tmp_path / "adapted", which="last").params)) == 0
+    assert rows(tmp_path / "adapted") == rows(whole.run)
+    assert "Batch 4 " in (tmp_path / "adapted" / "log.txt").read_text()
+
+
+def test_an_adaptation_that_was_killed_before_its_first_save_begins_anew(served, tmp_path, monkeypatch):
+    written(served, tmp_path, [])
+    config = config_of(served, tmp_path, heldout=0)
+
+    def save(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "save", save)
+        with pytest.raises(Killed):
+            adapt(config, lambda line: None)
+    assert adapt(config, lambda line: None) == tmp_path / "adapted"
+
+
+def test_lines_wait_for_a_whole_batch_and_bad_ones_are_put_aside(served, tmp_path, capsys):
+    few = served.lines[: BATCH - 1]
+    long = json.dumps({"prompt": "1" * 30, "response": "2", "thumbs": True}) + "\n"
+    queue = written(served, tmp_path, [few[0], "{\n", few[0], long, *few[1:], '{"prompt'])
+    words = ["adapt", str(served.run), "--feedback", str(queue), "--run", str(tmp_path / "adapted"), "--heldout", "0"]
+    words += ["--once", *SETTINGS_AS_FLAGS]
+    text = printed(capsys, *words)
+    assert f"rejected: {queue}, line 2: the line is not JSON" in text
+    assert f"rejected: {queue}, line 3, column 'id': the id '1-" in text
+    assert f"is already used in {queue}, line 1" in text
+    assert f"{queue}, line 4, column 'prompt': the prompt has" in text
+    assert f"{BATCH - 1} lines are too few for a batch of {BATCH}; they wait" in text
+    assert f"The last line of {queue} has no line end" in text
+    rejects = log(tmp_path / "adapted", "rejects.jsonl")
+    assert [row["line"] for row in rejects] == [2, 3, 4]
+    assert rejects[0]["text"] == "{"
+    assert not (tmp_path / "adapted" / "feedback.jsonl").exists()
+    with queue.open("a") as file:
+        wrong = {"prompt": served.prompts[0], "response": [4, 5], "logp": [-0.1, -60.0], "reward": 1}
+        file.write('": 1}\n' + json.dumps(wrong) + "\n" + served.lines[BATCH])
+    text = printed(capsys, *words)
+    assert "Continuing after batch 0" in text
+    assert f"Lines learned from: {BATCH}, rejected: 5." in text
+    assert f"{queue}, line {BATCH + 4}, column 'logp': logp is -60 for token 2 of the response" in text
+    found = log(tmp_path / "adapted")
+    assert [row["line"] for row in found] == list(range(1, BATCH + 6))
+    assert [row["line"] for row in log(tmp_path / "adapted", "rejects.jsonl")] == [2, 3, 4, BATCH + 3, BATCH + 4]
+    assert main(words) == 0
+    assert log(tmp_path / "adapted") == found, "no line is learned twice"
+
+
+def test_the_guard_keeps_the_earlier_model(served, tmp_path, monkeypatch):
+    """Accuracies are put in the place of those of the model: of the served one, and after each of three batches."""
+    written(served, tmp_path, served.lines[: 3 * BATCH])
+    shares, found = [0.5, 0.75, 0.25, 0.7], []
+
+    def evaluation(tools, state):
+        share = shares[len(found)]
+        found.append(jax.device_get(state.params))
+        metrics = {"accuracy": share, "reward": share, "judged": 24, "answers": 24}
+        return Heldout((np.arange(24) < 24 * share).astype(float), metrics)
+
+    monkeypatch.setattr(adaptation_run, "evaluate_heldout", evaluation)
+    lines = []
+    adapt(config_of(served, tmp_path, guard=True), lines.append)
+    updates = log(tmp_path / "adapted", "updates.jsonl")
+    assert [row["outcome"] for row in updates] == ["kept", "kept", "worse", "kept"]
+    assert any("the accuracy is lower, so the earlier model is kept" in line for line in lines)
+    assert [row["step"] for row in rows(tmp_path / "adapted") if row["phase"] == "eval"] == [0, 1, 3]
+    best, last = (load(tmp_path / "adapted", which=which).params for which in ("best", "last"))
+    assert max(distances(best, found[1])) == 0
+    assert max(distances(last, found[3])) == 0
+    assert [row["step"] for row in log(tmp_path / "adapted")] == np.repeat([1, 2, 3], BATCH).tolist(), (
+        "a rejected batch is used up too"
+    )
+
+
+def test_updates_beyond_the_limit_are_undone_and_end_the_command(served, tmp_path):
+    written(served, tmp_path, [*served.lines, *(line.replace('"id": "1-', '"id": "2-') for line in served.lines)])
+    with pytest.raises(InputError, match="beyond --max-kl 1e-09 and was undone in 5 batches in a row"):
+        adapt(config_of(served, tmp_path, max_kl=1e-9, heldout=4), lambda line: None)
+    found = [(row["outcome"], row["updates"]) for row in log(tmp_path / "adapted", "updates.jsonl")]
+    assert found == [("kept", 0), *[("too far", 0)] * 5]
+    assert max(distances(load(served.run, which="best").params, load(tmp_path / "adapted", which="last").params)) == 0
+    assert rows(tmp_path / "adapted")[-1]["kl_to_reference"] > 1e-9
+    assert len(log(tmp_path / "adapted")) == 5 * BATCH, "their lines are used up"
+
+
+def test_the_policy_that_drew_a_response(served, tmp_path):
+    """The served checkpoint, or the newest one, or whatever the line says."""
+    setup, _ = served_setup(config_of(served, tmp_path), None)
+    state = place_state(setup, begin_adaptation(setup, first_params(setup)))
+    state = state._replace(params=jax.tree.map(lambda leaf: leaf * 1.1, state.params))
+    place = Place("q", "q", 1, 1, "")
+    logp = (-0.5, -0.25, -1.0)
+    examples = [Example(place, None, [2, 3], [4, 5, 1], 1.0, None), Example(place, None, [2], [4, 5, 1], 0.0, logp)]
+    found = {}
+    for which in ("first", "newest"):
+        tools = make_tools(config_of(served, tmp_path, served=which), setup, state)
+        found[which] = rollout_of(tools, state, examples, [])
+    for rollout in found.values():
+        np.testing.assert_array_equal(rollout.behaviour_logp[1, 0, :3], np.float32(logp))
+        assert rollout.mask.sum() == 6
+    first, newest = found["first"], found["newest"]
+    np.testing.assert_array_equal(first.behaviour_logp[0], first.ref_logp[0])
+    np.testing.assert_array_equal(first.ref_logp, newest.ref_logp)
+    assert np.abs(newest.behaviour_logp[0, 0, :3] - newest.ref_logp[0, 0, :3]).min() > 1e-4
+    np.testing.assert_allclose(first.rewards[:, 0], [2.0, -2.0])
+
+
+def test_a_logp_far_from_that_of_the_served_model_is_wrong(served, tmp_path):
+    setup, _ = served_setup(config_of(served, tmp_path), None)
+    state = place_state(setup, begin_adaptation(setup, first_params(setup)))
+    tools = make_tools(config_of(served, tmp_path), setup, state)
+    places = [Place("q", "q", line, 1, "") for line in range(3)]
+    without = [Example(place, None, [2, 3], [4, 5, 1], 1.0, None) for place in places]
+    assert wrong_logp(tools, state, without) == {}
+    drew = rollout_of(tools, state, without, []).behaviour_logp[0, 0, :3]
+    near, far = drew - 15, drew - np.array([0, 25, 0])
+    found = wrong_logp(
+        tools, state, [without[0], without[1]._replace(logp=tuple(near)), without[2]._replace(logp=tuple(far))]
+    )
+    assert list(found) == [places[2]]
+    assert "for token 2 of the response" in str(found[places[2]])
+
+
+def test_the_settings_of_the_served_run_that_do_not_apply(served, tmp_path):
+    before = served.opened.config
+    before = replace(before, sampling=replace(before.sampling, delay=1, remembered_rewards=2))
+    sampling = adapted_settings(before, config_of(served, tmp_path)).sampling
+    assert (sampling.delay, sampling.remembered_rewards, sampling.oversample) == (0, 0, 1.0)
+    assert sampling.max_response_tokens == before.sampling.max_response_tokens
+
+
+def test_a_folder_that_another_command_left_is_not_touched(served, tmp_path):
+    """The folder of a run that was killed before its first save, and files of a run without config.json."""
+    written(served, tmp_path)
+    place = tmp_path / "adapted"
+    place.mkdir()
+    for name, message in (
+        ("config.json", "holds a run that is not an adaptation"),
+        ("metrics.jsonl", "already holds a run"),
+    ):
+        (place / name).write_text("{}")
+        with pytest.raises(InputError, match=message):
+            adapt(config_of(served, tmp_path), lambda line: None)
+        assert [file.name for file in place.iterdir()] == [name]
+        (place / name).unlink()
+
+
+def test_a_reward_is_compared_with_the_mean_of_the_others():
+    batch, earlier = np.array([1.0, 0.0, 3.0]), np.array([2.0, 2.0])
+    everyone = [*batch, *earlier]
+    mean = sum(everyone) / 5
+    scale = (sum((reward - mean) ** 2 for reward in everyone) / 5) ** 0.5
+    expected = [(reward - (sum(everyone) - reward) / 4) / scale for reward in batch]
+    np.testing.assert_allclose(relative_rewards(batch, earlier), expected)
+    np.testing.assert_allclose(relative_rewards(5 * batch + 1, 5 * earlier + 1), expected)
+    np.testing.assert_array_equal(relative_rewards(np.ones(3), np.ones(2)), np.zeros(3))
+
+
+def test_the_loss_is_that_of_clipped_policy_gradient_with_a_weighted_penalty():
+    generator = np.random.default_rng(0)
+    old, ref, logp = (-generator.uniform(0.1, 2.0, (4, 1, 3)).astype(np.float32) for _ in range(3))
+    advantage = np.float32([[1.0], [-1.0], [2.0], [-0.5]])
+    mask = np.array([[[1, 1, 1]], [[1, 1, 0]], [[1, 0, 0]], [[1, 1, 1]]], bool)
+    algorithm = clipped_feedback(0.2, 0.1)
+    batch = prepare(algorithm, Rollout(mask, old, advantage, ref_logp=ref))
+    total = 0.0
+    for b in range(4):
+        for t in range(3):
+            if mask[b, 0, t]:
+                ratio, a = np.exp(logp[b, 0, t] - old[b, 0, t]), advantage[b, 0]
+                term = min(ratio * a, np.clip(ratio, 0.8, 1.2) * a)
+                term = max(term, 3 * a) if a < 0 else term
+                total -= term / mask.sum()
+                further = ref[b, 0, t] - logp[b, 0, t]
+                total += 0.1 * ratio * (np.exp(further) - 1 - further) / mask.sum()
+    np.testing.assert_allclose(loss(algorithm, jnp.asarray(logp[:, 0]), batch)[0], total, rtol=1e-5)
+
+
+def test_the_best_evaluation_is_that_of_a_model_that_was_kept(tmp_path):
+    file = tmp_path / "updates.jsonl"
+    assert best_of(file) is None
+    found = [("kept", "0100"), ("worse", "1111"), ("kept", "-110"), ("kept", "0110")]
+    file.write_text("".join(json.dumps({"outcome": outcome, "right": right}) + "\n" for outcome, right in found))
+    np.testing.assert_array_equal(best_of(file), [np.nan, 1, 1, 0])
+    np.testing.assert_array_equal(better(np.ones(3), np.zeros(2)), np.zeros(2))
+    file.write_text('{"outcome": "kept", "right": "2"}\n')
+    with pytest.raises(InputError, match=r"updates\.jsonl line 1 must have"):
+        best_of(file)
+
+
+def test_what_cannot_be_adapted_is_refused(served, whole, tmp_path, capsys):
+    queue = written(served, tmp_path)
+    words = ["--feedback", str(queue), "--run", str(tmp_path / "adapted"), "--once"]
+    refused(capsys, "is not the folder of a run", "adapt", str(tmp_path), *words)
+    shutil.copytree(served.run, tmp_path / "own")
+    config = tmp_path / "own" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"seams": ["reward"]}))
+    refused(capsys, "The run was started with reward passed to train", "adapt", str(tmp_path / "own"), *words)
+    for flags, message in (
+        (["--batch", "1"], "batch is 1; it must be"),
+        (["--guard", "--heldout", "0"], "--guard compares held-out"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main(["adapt", str(served.run), *words, *flags])
+        assert message in " ".join(capsys.readouterr().err.split())
+    missing = ["--feedback", str(tmp_path / "none.jsonl"), "--once"]
+    refused(capsys, "there is no file or folder '.*none.jsonl' with feedback", "adapt", str(served.run), *missing)
+    refused(capsys, "holds a run that is not an adaptation", "adapt", str(served.run), *words[:2], "--run", str(served.run))
+    copy = tmp_path / "other"
+    shutil.copytree(whole.run, copy)
+    other = ["--checkpoint", "last", "--run", str(copy)]
+    refused(capsys, "holds the adaptation of checkpoint 'best' of", "adapt", str(served.run), *words[:2], *other)
+    assert not (tmp_path / "adapted").exists()

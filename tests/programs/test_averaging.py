@@ -1,0 +1,125 @@
+"""Federated averaging: the mean against NumPy, the folder that others open, and runs that do not belong together."""
+
+import jax
+import numpy as np
+import pytest
+from reopened import first_state
+from small_cli import printed, refused
+from small_runs import SMALL, even_length
+
+import rljax
+from rljax.data.history import no_history
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.programs.averaging import average, check_weights, start_of
+from rljax.programs.trained_policy import load
+from rljax.tracking.run_folder import RunFolder
+from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.config import TrainConfig
+from rljax.training.lifecycle.initial_state import first_params
+from rljax.training.setup import make_setup
+
+TINY = SMALL.replace(train_problems=24, heldout_problems=6)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two runs that have left the same weights in different directions, their parameters, and further runs that began elsewhere."""
+    place = tmp_path_factory.mktemp("runs")
+    _, state = first_state(TINY)
+    params = {}
+    for name, shift in (("a", 0.125), ("b", -0.5)):
+        folder = RunFolder.create(place / name, TINY.replace(fsdp=2).to_json() | {"seams": []})
+        moved = state._replace(params=jax.tree.map(lambda leaf, shift=shift: leaf * (1 + shift), state.params))
+        checkpoints.save(folder.checkpoints / "best", checkpoints.Checkpoint(moved, no_history(24)), {})
+        params[name] = jax.device_get(moved.params)
+    for name, settings in (("seed", {"seed": 1}), ("wide", {"width": 32}), ("bytes", {"tokenizer": "bytes"})):
+        RunFolder.create(place / name, TINY.replace(**settings).to_json() | {"seams": []}).checkpoints.mkdir()
+    return place, params
+
+
+def opened(folder):
+    return jax.device_get(load(folder, problems=[Problem("1+1=", "2")]).params)
+
+
+def test_the_mean_of_equal_models_is_the_model(runs, tmp_path):
+    place, params = runs
+    folder = average([place / "b", place / "b", place / "b"], tmp_path / "same", weights=[1, 3, 0.1])
+    jax.tree.map(np.testing.assert_array_equal, opened(folder), params["b"])
+
+
+def test_the_mean_is_weighted_and_training_begins_with_it(runs, tmp_path, capsys):
+    place, params = runs
+    folder = tmp_path / "mean"
+    words = ["average", str(place / "a"), f"{place / 'b'}/checkpoints/best", str(folder), "--weights", "3", "1"]
+    assert printed(capsys, *words) == f"Model: {folder}\n"
+    expected = jax.tree.map(lambda one, other: (3 * one + other) / 4, params["a"], params["b"])
+    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-5, atol=1e-7), opened(folder), expected)
+    begun = jax.device_get(first_params(make_setup(TINY.replace(model=str(folder)))))
+    jax.tree.map(np.testing.assert_array_equal, begun, opened(folder))
+    names = {file.name for file in folder.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "generation_config.json"} <= names, (
+        "what transformers reads"
+    )
+    refused(capsys, "already exists; choose another folder", *words)
+
+
+def test_the_mean_of_two_trained_runs_is_evaluated(tmp_path, capsys):
+    """Two runs that learned from different problems: what the command writes is their mean, and `rljax eval` answers with it."""
+    config = TINY.replace(warm_start_steps=3, warm_start_batch=8, steps=0, sample_every=0)
+    trained = []
+    for operator in "+-":
+        settings = {"operators": operator, "run": str(tmp_path / operator)}
+        result = rljax.train(config.replace(**settings), even_length)
+        trained.append(jax.device_get(result.params))
+    one, other = map(jax.tree.leaves, trained)
+    assert all((np.abs(a - b) > 0).any() for a, b in zip(one, other, strict=True) if a.ndim > 1), "each has learned its own"
+    folder = tmp_path / "mean"
+    runs = [str(tmp_path / operator) for operator in "+-"]
+    capsys.readouterr()
+    words = ["average", *runs, str(folder), "--checkpoint", "last", "--weights", "3", "1"]
+    assert printed(capsys, *words) == f"Model: {folder}\n"
+    expected = jax.tree.map(lambda a, b: (3 * a + b) / 4, *trained)
+    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-5, atol=1e-7), opened(folder), expected)
+    problems = tmp_path / "problems.jsonl"
+    problems.write_text('{"prompt": "1+2=", "answer": "3"}\n{"prompt": "7-4=", "answer": "3"}\n')
+    out = tmp_path / "answers.jsonl"
+    words = ["eval", str(folder), "--dataset", str(problems), "--max-response-tokens", "12", "--reward", "exact"]
+    assert "of 2 problems" in printed(capsys, *words, "--out", str(out))
+    assert len(out.read_text().splitlines()) >= 2
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ("seed", "'.*a' began with seed=0 and '.*seed' with seed=1; the mean of two models is a model only if"),
+        ("wide", "began with width=16 and '.*wide' with width=32"),
+        ("bytes", "began with tokenizer='characters' and '.*bytes' with tokenizer='bytes'"),
+        ("nowhere", "nowhere' is not the folder of a run"),
+    ],
+)
+def test_runs_that_began_elsewhere_are_refused(runs, tmp_path, other, message):
+    place, _ = runs
+    with pytest.raises(InputError, match=message):
+        average([place / "a", place / other], tmp_path / "mean")
+    assert not (tmp_path / "mean").exists()
+
+
+def test_numbers_that_are_no_weights_are_refused(capsys):
+    for runs, weights, message in (
+        (["a"], None, "nothing to average in 1 run; give two"),
+        ([], None, "nothing to average in 0 runs; give two"),
+        (["a", "b"], [1.0], "weights has 1 numbers for 2 runs"),
+        (["a", "b"], [1.0, 0.0], "weights has 0.0; each must be"),
+        (["a", "b"], [float("nan"), 1.0], "weights has nan"),
+    ):
+        with pytest.raises(InputError, match=message):
+            check_weights(runs, weights)
+    refused(capsys, "give the folders of two runs or more", "average")
+
+
+def test_the_same_model_by_another_path_is_the_same_start(runs):
+    place, _ = runs
+    (place / "model").mkdir(exist_ok=True)
+    one, other = (TrainConfig.flat(model=f"{place}/{path}") for path in ("model", "a/../model"))
+    assert start_of(one) == start_of(other.replace(seed=5))

@@ -1,0 +1,57 @@
+"""Runs that vote: the most frequent answer of all, and what each of them loses against it."""
+
+import numpy as np
+import pytest
+
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.evaluation.answers import Sampled
+from rljax.programs.combined_evaluation import check_same, vote_of
+from rljax.programs.evaluation import Answered
+
+TRUE = "7"
+
+
+def answers_of(*answers):
+    """One answer of a run to each problem; all problems have the same true answer."""
+    right = np.array([[float(answer == TRUE)] for answer in answers])
+    return Sampled(right, np.ones(right.shape, int), right < 0, [[answer] for answer in answers])
+
+
+def test_three_runs_that_err_in_different_places_are_right_together():
+    runs = [answers_of("7", "7", "1", "5"), answers_of("7", "2", "7", "6"), answers_of("3", "7", "7", "7")]
+    found = vote_of(("a", "b", "c"), runs)
+    assert [alone.value for alone in found.alone] == [0.5, 0.5, 0.75]
+    assert found.vote.value == pytest.approx((1 + 1 + 1 + 1 / 3) / 4), "three different answers win with equal probability"
+    assert found.gains[0].value == pytest.approx(found.vote.value - 0.5)
+    assert found.lines()[-1].startswith("vote of 3 runs: 83.3%")
+    assert [row["run"] for row in found.to_json()["runs"]] == ["a", "b", "c"]
+
+
+def test_runs_that_err_alike_win_nothing():
+    runs = [answers_of("7", "1", "1"), answers_of("7", "1", "1"), answers_of("7", "7", "1")]
+    found = vote_of(("a", "b", "c"), runs)
+    assert found.vote.value == pytest.approx(1 / 3)
+    assert found.gains[2].value == pytest.approx(-1 / 3)
+
+
+def test_runs_that_judge_or_leave_out_otherwise_do_not_vote_together():
+    first = Answered(answers_of("7", "1"), [Problem("3+4=", TRUE)] * 2, 0, "exact", [1], [], [])
+    check_same("b", first, first)
+    with pytest.raises(InputError, match="'b' reads and judges answers by the reward 'math', and the first run by 'exact'"):
+        check_same("b", first._replace(judged_by="math"), first)
+    with pytest.raises(InputError, match="'b' takes only 1 of the 2 problems"):
+        check_same("b", first._replace(problems=first.problems[:1]), first)
+
+
+def test_a_problem_with_an_unknown_verdict_counts_for_nobody():
+    first, second = answers_of("7", "7", "1"), answers_of("7", "7", "1")
+    first.rewards[0] = np.nan
+    found = vote_of(("a", "b"), [first, second])
+    assert [alone.problems for alone in found.alone] == [2, 2] == [found.vote.problems, found.gains[1].problems]
+    assert [alone.value for alone in found.alone] == [0.5, 0.5] == [found.vote.value, found.alone[0].value]
+
+
+def test_what_the_vote_loses_is_not_called_better():
+    runs = [answers_of("7", "7", "1"), answers_of("1", "1", "1"), answers_of("1", "1", "1")]
+    assert "; vote minus a: -66.7 points (" in vote_of(("a", "b", "c"), runs).lines()[0]

@@ -1,0 +1,241 @@
+"""What the main programs cost at the widths of real models, as the compiler counts it: operations, bytes and programs.
+
+Nothing is run at these widths, and no weight exists. The bounds hold for every machine, because nothing is timed.
+"""
+
+import itertools
+from dataclasses import replace
+from functools import partial
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_runs import SMALL, even_length
+
+import rljax
+from rljax.models import TransformerConfig, transformer_policy
+from rljax.models.adapters import Base, init_adapter, scored, whole
+from rljax.models.token_scores import default_chunk, token_scores
+from rljax.parallel import make_mesh
+from rljax.programs.compiled_updates import for_measuring
+from rljax.rollout import Request, Sampling, Sequences, pack
+from rljax.rollout.engine import blocks_of
+from rljax.rollout.sampling import empty_rows, fill_rows, read_prompts
+from rljax.tracking.compiling import watch_compilation
+from rljax.training.memory_plan import bytes_on_a_device, planned_algorithm, state_shapes
+
+QWEN = TransformerConfig(
+    vocab_size=151_936, width=1024, layers=28, heads=16, kv_heads=8, head_dim=128, hidden=3072, qk_norm=True
+)
+"""Qwen3-0.6B."""
+LLAMA = TransformerConfig(
+    vocab_size=128_256, width=4096, layers=32, heads=32, kv_heads=8, head_dim=128, hidden=14_336, tied_head=False
+)
+"""Llama-3.1-8B."""
+GB = 10**9
+KEY = jax.eval_shape(lambda: jax.random.key(0))
+"""Shape of a random key."""
+MIXING = 2 * QWEN.width * QWEN.head_dim * (QWEN.heads + QWEN.kv_heads) + 3 * QWEN.width * QWEN.hidden
+"""Weights of a layer's matrices."""
+
+
+def shape(*sizes, dtype=jnp.float32):
+    return jax.ShapeDtypeStruct(sizes, dtype)
+
+
+def compiled(function, *shapes):
+    """A program that is measured, and not run."""
+    return jax.jit(function).lower(*shapes).compile(compiler_options=for_measuring(make_mesh(1, 1)))
+
+
+def temporaries(program):
+    return program.memory_analysis().temp_size_in_bytes
+
+
+def operations(program):
+    return program.cost_analysis()["flops"]
+
+
+@pytest.fixture(scope="module")
+def log_probs():
+    """Gradient of the log-probabilities, in the hidden states and in the head, by the number of chunks."""
+
+    def total(hidden, head, tokens):
+        return token_scores(hidden, head, tokens, chunk=default_chunk(QWEN.vocab_size))[0].sum()
+
+    def gradient(chunks):
+        tokens = chunks * default_chunk(QWEN.vocab_size)
+        head = shape(QWEN.vocab_size, QWEN.width)
+        return compiled(jax.grad(total, (0, 1)), shape(1, tokens, QWEN.width), head, shape(1, tokens, dtype=jnp.int32))
+
+    return {chunks: gradient(chunks) for chunks in (8, 16)}
+
+
+def test_log_probs_of_2104_tokens_take_at_most_1_2_gb_whatever_the_number_of_chunks(log_probs):
+    hidden = 8 * default_chunk(QWEN.vocab_size) * QWEN.width * 4
+    assert temporaries(log_probs[8]) <= 1.2 * GB
+    assert temporaries(log_probs[16]) - temporaries(log_probs[8]) <= 3 * hidden, "rows of tokens, no logits"
+
+
+def test_log_probs_compute_the_logits_twice(log_probs):
+    """The compiler counts a loop's body once: a chunk forward, again backward, and two products of the gradient."""
+    once = 2 * default_chunk(QWEN.vocab_size) * QWEN.vocab_size * QWEN.width
+    assert operations(log_probs[8]) == operations(log_probs[16]), "the same loop over more chunks"
+    assert 4 * once <= operations(log_probs[8]) <= 4.2 * once
+
+
+def test_reading_the_prompts_of_512_responses_takes_at_most_half_a_gb():
+    """Prompts of 1,024 tokens, 16 responses each; one layer."""
+    prompts = [tuple(np.random.default_rng(place).integers(0, 9, 1024).tolist()) for place in range(32)]
+    requests = [Request(prompts[place // 16], 0, place // 16, Sampling(128, (0,)), 0) for place in range(512)]
+    rows = next(blocks_of(requests, 256, 1024, 1)).rows
+    policy = transformer_policy(replace(QWEN, layers=1), eos=0)
+    params, attention = jax.eval_shape(policy.init, jax.random.key(0)), shape(rows, 1024, dtype=jnp.bool_)
+    lowered = read_prompts.lower(policy.decoder, params, shape(rows, 1024, dtype=jnp.int32), attention, budget=128)
+    program = lowered.compile(compiler_options=for_measuring(make_mesh(1, 1)))
+    assert temporaries(program) <= 0.5 * GB
+    once = 2 * rows * (1024 * MIXING + QWEN.vocab_size * QWEN.width)
+    assert operations(program) <= 1.1 * once, "only the last token of a prompt has logits"
+
+
+def test_reading_a_long_prompt_takes_no_more_memory_than_its_cache_and_a_chunk():
+    """Prompts of 8,192 and 32,768 tokens, with room for 1,024 more."""
+    policy = transformer_policy(replace(QWEN, vocab_size=64, width=256, heads=4, kv_heads=2, hidden=512, layers=2), eos=0)
+    params = jax.eval_shape(policy.init, jax.random.key(0))
+
+    def measured(length):
+        prompt = shape(1, length, dtype=jnp.int32), shape(1, length, dtype=jnp.bool_)
+        lowered = read_prompts.lower(policy.decoder, params, *prompt, budget=1024)
+        program = lowered.compile(compiler_options=for_measuring(make_mesh(1, 1)))
+        state = jax.eval_shape(partial(read_prompts, policy.decoder, budget=1024), params, *prompt).state
+        return temporaries(program), sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+
+    (short, small_cache), (long, large_cache) = measured(8192), measured(32_768)
+    assert long - short <= 1.1 * (large_cache - small_cache), "the cache, and a few numbers of each token"
+    assert short - small_cache <= 0.2 * GB
+
+
+def test_prompts_that_were_read_in_four_parts_rewrite_the_rows_once():
+    policy = transformer_policy(replace(QWEN, vocab_size=64, width=64, head_dim=16, hidden=64, layers=1), eos=0)
+    params, length, budget = jax.eval_shape(policy.init, jax.random.key(0)), 256, 128
+    rows = jax.eval_shape(
+        lambda params: empty_rows(policy.decoder, params, rows=64, length=length, budget=budget, room=budget), params
+    )
+    prompts, attention = shape(2, length, dtype=jnp.int32), shape(2, length, dtype=jnp.bool_)
+    part = jax.eval_shape(partial(read_prompts, policy.decoder, budget=0), params, prompts, attention)
+
+    def moved(parts):
+        source = shape(64, dtype=jnp.int32)
+        lowered = fill_rows.lower(policy.decoder, rows, [part] * parts, source, rows.draws, sampling=Sampling(budget, (0,)))
+        return lowered.compile(compiler_options=for_measuring(make_mesh(1, 1))).cost_analysis()["bytes accessed"]
+
+    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows.state))
+    assert moved(1) >= 2 * held, "the count would notice a second time"
+    assert moved(4) - moved(1) <= 0.2 * held
+
+
+def test_the_more_a_layer_computes_again_the_less_it_leaves():
+    """Temporaries of a gradient for each further layer of 256 features, over 4 rows of 256 tokens."""
+    config = replace(QWEN, vocab_size=64, width=256, heads=4, kv_heads=2, head_dim=64, hidden=512)
+    one = np.ones((4, 128), np.int32)
+    rows = jax.tree.map(
+        lambda array: shape(*array.shape, dtype=array.dtype),
+        pack(Sequences(one, one > 0, one, one > 0, one.astype(np.float32))),
+    )
+
+    def measured(layers, remat):
+        policy = transformer_policy(replace(config, layers=layers, remat=remat), eos=0)
+        loss = jax.grad(lambda params, rows: policy.score(params, rows, 1.0).logp.sum())
+        return temporaries(compiled(loss, jax.eval_shape(policy.init, KEY), rows))
+
+    left = [measured(4, remat) - measured(2, remat) for remat in ("none", "dots", "dots_no_batch", "full")]
+    assert min(more / less for more, less in itertools.pairwise(left)) > 1.2, left
+
+
+def test_a_row_of_8704_tokens_is_held_a_layer_at_a_time():
+    """Gradient with remat. A further layer leaves its input behind, so that all 28 need less than 4 GB."""
+    prompt, drawn = np.ones((1, 512), np.int32), np.ones((1, 8192), np.int32)
+    rows = pack(Sequences(prompt, prompt > 0, drawn, drawn > 0, drawn.astype(np.float32)))
+    packed = jax.tree.map(lambda array: shape(*array.shape, dtype=array.dtype), rows)
+
+    def measured(layers, *, remat):
+        policy = transformer_policy(replace(QWEN, layers=layers, remat=remat), eos=0)
+        params = jax.eval_shape(policy.init, jax.random.key(0))
+        return temporaries(
+            compiled(jax.grad(lambda params, rows: policy.score(params, rows, 1.0).logp.sum()), params, packed)
+        )
+
+    two, three = (measured(layers, remat="full") for layers in (2, 3))
+    assert two <= 2.1 * GB, "the logits of a chunk, the head's gradient, and the pass of one layer"
+    row = 4 * QWEN.width * 8704
+    assert three - two <= 2 * row, "its input, and what the compiler adds"
+    assert two + (QWEN.layers - 2) * (three - two) <= 4 * GB
+
+
+def test_the_gradient_of_an_adapter_takes_half_the_memory_of_the_merged_form():
+    """Two layers of Qwen3-0.6B, 128 tokens. Merged, each matrix would be copied, and have a gradient of its own."""
+    config = replace(QWEN, vocab_size=64, layers=2)
+    policy = transformer_policy(config, eos=0)
+    params = jax.eval_shape(policy.init, jax.random.key(0))
+    adapter = jax.eval_shape(partial(init_adapter, params=params, rank=8, targets=("attention", "feed_forward")), KEY)
+    one = np.ones((1, 64), np.int32)
+    rows = jax.tree.map(
+        lambda array: shape(*array.shape, dtype=array.dtype),
+        pack(Sequences(one, one > 0, one, one > 0, one.astype(np.float32))),
+    )
+
+    def measured(form):
+        def total(adapter, params, rows):
+            return policy.score(form(Base(params, jnp.float32(2.0)), adapter), rows, 1.0).logp.sum()
+
+        return temporaries(compiled(jax.grad(total), adapter, params, rows))
+
+    matrices = 2 * MIXING * 4
+    beside, merged = measured(scored), measured(whole)
+    assert merged >= matrices, "the count would notice a copy"
+    assert merged - beside >= 0.55 * matrices
+    assert beside <= 0.6 * merged, "what is left is the compiler's own transposes, for matrix products on a CPU"
+
+
+def test_8b_parameters_on_8_devices_take_at_most_24_gb_of_each():
+    """Parameters, Adam's moments and the reference, all in float32."""
+    config = SMALL.replace(dataset="rows.jsonl", algorithm="grpo", algorithm_options={"beta": 0.1}, replicas=1, fsdp=8)
+    algorithm, config = planned_algorithm(config)
+    mesh = make_mesh(1, 8)
+    state, _ = state_shapes(config, algorithm, transformer_policy(LLAMA, eos=0, mesh=mesh), mesh)
+    parts = {name: bytes_on_a_device(getattr(state, name)) for name in ("params", "opt_state", "reference")}
+    count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    assert count == 8_030_261_248
+    assert sum(parts.values()) <= 24 * GB
+    chex.assert_trees_all_close(parts, {"params": count / 2, "opt_state": count, "reference": count / 2}, rtol=1e-3)
+
+
+class Counter:
+    """Keeps how many programs were compiled when a step was logged."""
+
+    def __init__(self):
+        self.programs, self.at = [], {}
+
+    def log(self, phase, step, metrics):
+        if phase == "rl":
+            self.at[step] = len(self.programs)
+
+    def samples(self, step, rows):
+        pass
+
+    def close(self):
+        pass
+
+
+def test_a_run_compiles_nothing_after_its_second_step(tmp_path):
+    """Lengths and rewards differ from step to step; the programs are those of the first steps."""
+    config = SMALL.replace(run=str(tmp_path / "run"), algorithm="grpo", algorithm_options={}, prompts=4, group_size=4)
+    config = config.replace(train_problems=40, heldout_problems=4, warm_start_steps=0, steps=5, microbatch_rows=8)
+    config = config.replace(temperature=0.97)  # as in no other test, whose programs this run would share
+    counter = Counter()
+    with watch_compilation(lambda name: counter.programs.append(name) if name is not None else None):
+        rljax.train(config, even_length, trackers=[counter])
+    assert counter.at[1] > 0, "the count would notice a program"
+    assert counter.programs[counter.at[2] :] == []

@@ -1,0 +1,122 @@
+"""Messages and memory of a plan's sampling against a real engine's, and against counts by hand."""
+
+from dataclasses import replace
+
+import jax
+import pytest
+from small_runs import SMALL, live_caches
+
+from rljax.models import TransformerConfig, abstract_params, init_params, transformer_policy
+from rljax.parallel import make_mesh, policy_shardings, put
+from rljax.programs.compiled_sampling import bytes_sent_sampling, bytes_sent_scoring
+from rljax.programs.compiled_updates import layout_of, sent_bytes
+from rljax.programs.roofline import cache_bytes, most_cache_bytes
+from rljax.rollout import DecodingEngine, Request, Sampling, sizes
+from rljax.rollout import engine as engine_module
+from rljax.rollout import sampling as sampling_module
+from rljax.training.memory_plan import bytes_on_a_device, parameter_shapes
+
+SHAPE = TransformerConfig(vocab_size=16, width=16, layers=2, heads=4, kv_heads=2, head_dim=8, hidden=32)
+PROMPTS, GROUP, START, BUDGET, SLOTS = 4, 4, 5, 6, 8
+CONFIG = SMALL.replace(
+    dataset="rows.jsonl",
+    algorithm="grpo",
+    algorithm_options={"beta": 0.1},
+    prompts=PROMPTS,
+    group_size=GROUP,
+    max_response_tokens=BUDGET,
+    top_p=0.9,
+)
+NEVER = -1
+"""An end token that is not drawn: all responses have their full length."""
+
+
+def run(mesh, monkeypatch):
+    """Draw the responses of a step; return the bytes that each device sends, and those of the caches that it holds at once."""
+    before, total, held = live_caches(), [], []
+
+    def counted(module, name):
+        program = getattr(module, name)
+
+        def call(*args, **keywords):
+            each = sent_bytes(program.lower(*args, **keywords).compile())
+            result = program(*args, **keywords)
+            total.append((int(result[1]) if name == "decode" else 1) * each)
+            held.append(live_caches() - before)
+            return result
+
+        call.trace = program.trace
+        return call
+
+    def grown(decoder, rows, *, more):
+        larger = grow_rows(decoder, rows, more=more)
+        held.append(live_caches() - before)
+        return larger
+
+    grow_rows = engine_module.grow_rows
+    monkeypatch.setattr(engine_module, "grow_rows", grown)
+    monkeypatch.setattr(sampling_module, "weights_program", counted(sampling_module, "weights_program"))
+    for name in ("read_prompts", "fill_rows", "decode"):
+        monkeypatch.setattr(engine_module, name, counted(engine_module, name))
+    policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
+    params = init_params(SHAPE, jax.random.key(0))
+    params = put(params, policy_shardings(mesh, params, params, policy.partition))
+    sampling = Sampling(BUDGET, (NEVER,), temperature=CONFIG.sampling.temperature, top_p=0.9)
+    requests = [
+        Request((2 + prompt,) * START, prompt, prompt, sampling, place)
+        for prompt in range(PROMPTS)
+        for place in range(GROUP)
+    ]
+    responses = DecodingEngine(policy.decoder, mesh, START, SLOTS).generate(params, requests)
+    assert {len(response.tokens) for response in responses} == {BUDGET}
+    return sum(total), max(held)
+
+
+def test_an_engine_sends_what_is_planned_and_holds_the_cache_that_is_planned(monkeypatch):
+    mesh = make_mesh(2, 2, 2)
+    real, held = run(mesh, monkeypatch)
+    assert bytes_sent_sampling(CONFIG, SHAPE, mesh, START, SLOTS) == pytest.approx(real, rel=1e-6)
+    assert real > 0
+    assert held == most_cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS) > cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS)
+
+
+def test_a_cache_that_grows_is_held_beside_its_copy_as_planned(monkeypatch):
+    """From room for 2 tokens to 4 and 6, while prompts wait."""
+    monkeypatch.setattr(sizes, "LONG_BUDGET", BUDGET)
+    mesh = make_mesh(1, 1)
+    _, held = run(mesh, monkeypatch)
+    assert held == most_cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS) > cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS)
+
+
+def test_a_layer_over_two_tensor_devices_adds_up_two_results_for_every_token():
+    """Those of the attention and of the feed-forward layer, of each prompt once and of 16 responses, but for their last tokens."""
+    mesh = make_mesh(1, 1, 2)
+    one, two = (bytes_sent_sampling(CONFIG, replace(SHAPE, layers=layers), mesh, START, SLOTS) for layers in (1, 2))
+    tokens = PROMPTS * START + PROMPTS * GROUP * (BUDGET - 1)
+    assert two - one == pytest.approx(2 * tokens * 4 * SHAPE.width, rel=0.05)
+
+
+def test_every_micro_batch_that_is_scored_gathers_the_parameters():
+    """GRPO with a penalty scores under its reference, and PPO with one under its critic too."""
+    mesh = make_mesh(1, 8)
+    policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
+    parts = len(layout_of(CONFIG, mesh, START, PROMPTS * GROUP).responses)
+    others = 7 * bytes_on_a_device(parameter_shapes(policy, mesh))
+    vectors = 4 * sum(leaf.size for leaf in jax.tree.leaves(abstract_params(SHAPE)) if leaf.ndim == 1)
+    grpo, ppo = (bytes_sent_scoring(config, SHAPE, mesh, START) for config in (CONFIG, CONFIG.replace(algorithm="ppo")))
+    for messages in (grpo, ppo - grpo):
+        assert parts * (others - vectors) <= messages <= 1.2 * parts * others
+
+
+def test_one_device_sends_nothing():
+    assert bytes_sent_sampling(CONFIG, SHAPE, make_mesh(1, 1), START, SLOTS) == 0
+    assert bytes_sent_scoring(CONFIG, SHAPE, make_mesh(1, 1), START) == 0
+
+
+def test_weights_that_are_ready_are_not_copied():
+    """A program would copy each of them: a copy of the model for as long as responses are sampled."""
+    for mesh in (make_mesh(1, 1), make_mesh(8, 1)):
+        params = init_params(SHAPE, jax.random.key(0))
+        params = put(params, policy_shardings(mesh, params, params, transformer_policy(SHAPE, eos=0, mesh=mesh).partition))
+        ready = sampling_module.decode_weights(transformer_policy(SHAPE, eos=0, mesh=mesh).decoder, params)
+        assert all(ours is theirs for ours, theirs in zip(jax.tree.leaves(ready), jax.tree.leaves(params), strict=True))

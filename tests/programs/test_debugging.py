@@ -1,0 +1,292 @@
+"""The batch of a stopped run: it is kept, read back, replayed, and the first term that is not sound is named with its place."""
+
+import json
+import re
+from functools import partial
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from bigram import BIGRAM
+from reopened import rl_state
+from safetensors.numpy import save_file
+from small_cli import printed, refused
+from small_runs import SMALL, even_length
+
+import rljax
+from rljax.algorithms import BY_NAME, Rollout, prepare
+from rljax.errors import InputError
+from rljax.options import INSTALLERS
+from rljax.options.controller import clip_range
+from rljax.programs import debugging
+from rljax.programs.debugging import (
+    RESPONSES,
+    TOKENS,
+    Diagnosis,
+    Term,
+    batch_terms,
+    diagnose,
+    measure_term,
+    replay,
+    rollout_terms,
+    token_terms,
+    without_judge,
+)
+from rljax.rewards.protocol import combine
+from rljax.tracking.alarms import watch_rows
+from rljax.tracking.rows import read_metrics
+from rljax.tracking.run_folder import RunFolder
+from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.guard import MOST_SKIPPED
+from rljax.training.learner import make_learner
+from rljax.training.lifecycle.initial_state import first_params, initial_state, state_like
+from rljax.training.objective.algorithm import reward_names, reward_weights
+from rljax.training.parts.seams import Seams, saved_settings
+from rljax.training.run import NAME, StoppedBatch, flatten, nest, read_batch, write_batch
+from rljax.training.scored_rollout import make_rollout_scorer
+from rljax.training.setup import make_setup
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """A run whose learning rate no parameter survives, and what it said at its end."""
+    path = tmp_path_factory.mktemp("stopped") / "run"
+    config = SMALL.replace(
+        run=str(path),
+        algorithm="grpo",
+        learning_rate=1e20,
+        steps=9,
+        prompts=2,
+        group_size=8,
+        heldout_problems=4,
+        train_problems=8,
+        remembered_rewards=99,
+        algorithm_options={"beta": 0.01},
+    )
+    with pytest.raises(InputError, match="rljax debug") as error:
+        rljax.train(config, reward=even_length)
+    return path, str(error.value)
+
+
+def test_the_command_in_the_message_names_the_update(stopped, capsys):
+    path, message = stopped
+    command = re.search(r"`rljax (debug [^`]+)`", message).group(1).split()
+    text = printed(capsys, *command)
+    assert max(map(len, text.splitlines())) <= 80
+    words = " ".join(text.split())
+    assert f"Step {MOST_SKIPPED}, 16 responses" in words
+    assert "Cause: update of " in words
+    assert "lower the learning rate" in words
+    assert "0 of 16 " in words
+    found = json.loads(printed(capsys, "debug", str(path / NAME), "--json"))
+    assert found["cause"]["name"].startswith("update of ")
+    assert {"reward", "advantage", "ratio", "surrogate", "kl", "loss"} <= {term["name"] for term in found["terms"]}
+    assert all(term["unsound"] == 0 for term in found["terms"] if not term["name"].startswith("update"))
+
+
+def test_an_alarm_of_the_run_is_said_once_and_is_that_of_its_rows(stopped):
+    path, _ = stopped
+    _, events = watch_rows(read_metrics(path / "metrics.jsonl"))
+    written = [json.loads(line) for line in (path / "alarms.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert written == [event.to_json() for event in events]
+    assert "truncated" in {row["alarm"] for row in written}, "random weights rarely end a response"
+    log = (path / "log.txt").read_text(encoding="utf-8")
+    assert all(log.count(event.text()) == 1 for event in events)
+
+
+def test_a_reward_that_is_infinite_is_named_with_its_response(stopped):
+    path, _ = stopped
+    kept = read_batch(path / NAME)
+    groups = kept.scored_rollout.groups
+    rewards = groups.rollout.rewards.copy()
+    rewards[1, 2] = np.inf
+    groups = groups._replace(rollout=groups.rollout._replace(rewards=rewards))
+    found = poisoned(path, kept._replace(scored_rollout=kept.scored_rollout._replace(groups=groups)))
+    assert (found.cause.name, found.cause.place, found.cause.unsound) == ("reward", (10,), 1)
+    broken = {term.name for term in found.terms if term.unsound}
+    assert {"reward", "advantage", "surrogate", "loss"} <= broken
+    assert not {"logp", "ratio", "kl"} & broken
+    assert found.texts(10, None)["group"] == "1"
+    assert "=" in found.texts(10, 0)["prompt"]
+
+
+def poisoned(run, kept):
+    """The diagnosis of a run with another batch in its folder."""
+    saved = (run / NAME).read_bytes()
+    try:
+        return diagnose(write_batch(RunFolder.open(run), kept))
+    finally:
+        (run / NAME).write_bytes(saved)
+
+
+def test_what_is_no_batch_is_refused(stopped, tmp_path, capsys):
+    path, _ = stopped
+    refused(capsys, "There is no batch .*it is written when a run stops", "debug", str(tmp_path))
+    (tmp_path / NAME).write_bytes(b"nothing of the kind")
+    refused(capsys, "cannot be read as the batch of a stopped run", "debug", str(tmp_path))
+    save_file({"a": np.ones(2)}, tmp_path / NAME)
+    refused(capsys, "its format is None", "debug", str(tmp_path))
+    kept = read_batch(path / NAME)
+    with pytest.raises(InputError, match=r"belongs to checkpoint 99 .*continued since"):
+        poisoned(path, kept._replace(checkpoint=99))
+
+
+def test_the_batch_is_that_of_the_last_step_and_not_of_the_next(stopped):
+    path, _ = stopped
+    kept = read_batch(path / NAME)
+    assert (kept.step, kept.scored_rollout.progress) == (MOST_SKIPPED, pytest.approx((MOST_SKIPPED - 1) / 9))
+    past, rollout = kept.scored_rollout.past, kept.scored_rollout.groups.rollout
+    state = last_state(path)
+    ids = kept.scored_rollout.groups.prompt_ids
+    assert (np.asarray(state.options["reward_history"].size)[ids] > past.memory.size[ids]).all(), (
+        "the state already has this batch"
+    )
+    assert rollout.ref_logp is not None
+    assert kept.weights is None
+
+
+def last_state(path):
+    """The training state that a run saved at its end."""
+    config, _ = saved_settings(RunFolder.open(path).config)
+    setup = make_setup(config, Seams(reward=even_length), INSTALLERS)
+    return checkpoints.restore(path / "checkpoints" / "last", partial(state_like, setup)).checkpoint.state
+
+
+def scored_rollout_of(config, **reward):
+    """A setup of a bigram model, its state before RL, and what its first step learns from."""
+    setup = make_setup(config, Seams(policy=BIGRAM, **reward), INSTALLERS)
+    state = initial_state(setup, first_params(setup))
+    state = rl_state(setup, state)
+    groups = setup.train.generate(state.params, range(2), 4, jax.random.key(0))
+    rewards = np.tile(np.array([1, 0], np.float32), (2, 2))
+    groups = groups._replace(rollout=groups.rollout._replace(rewards=rewards))
+    return setup, state, make_rollout_scorer(setup)(state, groups)
+
+
+TINY = SMALL.replace(prompts=2, group_size=4, minibatches=1, heldout_problems=4, train_problems=8, steps=4)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_values_are_those_before_the_critic_learned_from_the_batch(tmp_path):
+    setup, state, scored_rollout = scored_rollout_of(
+        TINY.replace(algorithm="ppo", group_size=4, critic_learning_rate=0.1), reward=even_length
+    )
+    state, _ = make_learner(setup, state)(state, scored_rollout)
+    folder = RunFolder.create(tmp_path / "run", {})
+    terms = {
+        term.name: term
+        for term in replay(setup, state, read_batch(write_batch(folder, StoppedBatch(scored_rollout, 1, 0, None)))).terms
+    }
+    values = np.abs(scored_rollout.groups.rollout.values[scored_rollout.groups.rollout.mask])
+    assert terms["values"].largest == pytest.approx(values.max())
+    assert terms["value now"].largest != pytest.approx(values.max()), "the critic has learned from it"
+
+
+@pytest.mark.usefixtures("untyped")
+def test_the_auxiliary_loss_is_a_part_of_the_replayed_update():
+    config = TINY.replace(auxiliary=0.5, warm_start_batch=4)
+    setup, state, scored_rollout = scored_rollout_of(config, reward=even_length, optimizer=optax.sgd(1.0))
+    state, scored_rollout = state._replace(step=jnp.int32(2)), scored_rollout._replace(progress=0.5)
+    found = replay(setup, state, StoppedBatch(scored_rollout, 3, 0, None))
+    terms = {term.name: term for term in found.terms}
+    _, metrics = make_learner(setup, state)(state, scored_rollout)
+    assert terms["auxiliary_loss"].largest == pytest.approx(float(metrics.policy.options["auxiliary_loss"]), rel=1e-5)
+    assert found.update_norm == pytest.approx(float(metrics.policy.grad_norm), rel=1e-4)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_the_loss_is_that_under_the_control_of_the_state(monkeypatch):
+    seen = []
+    monkeypatch.setattr(debugging, "token_terms", lambda algorithm, *arrays: seen.append(algorithm) or {})
+    setup, state, scored_rollout = scored_rollout_of(TINY.replace(remedy="controller", minibatches=2), reward=even_length)
+    control = state.options["controller"]._replace(clip_scale=jnp.float32(0.5))
+    replay(setup, state._replace(options=state.options | {"controller": control}), StoppedBatch(scored_rollout, 1, 0, None))
+    assert clip_range(seen[0].surrogate)["low"] == pytest.approx(0.5 * clip_range(setup.algorithm.surrogate)["low"])
+
+
+@pytest.mark.parametrize("how", ["sum", "min"])
+def test_a_run_with_several_rewards_of_its_own_is_set_up_without_them(how):
+    config = TINY.replace(reward_combine=how, reward_weights=(1.0, 0.5), **{"with": ("advantage=reliability_quality",)})
+    setup = make_setup(*without_judge(config, Seams(), rewards=2))
+    assert len(reward_names(setup.train)) == 2
+
+
+@pytest.mark.parametrize("needed", ["reward", "environment"])
+def test_a_run_with_a_judge_of_its_own_is_replayed_without_it(stopped, needed):
+    """Two rewards with weights, or an environment: neither is needed, and no built-in reward takes their place."""
+    path, _ = stopped
+    file = path / "config.json"
+    before = file.read_text()
+    config = json.loads(before)
+    config["seams"] = [needed]
+    config["reward"] |= {"weights": [1.0, -0.5], "combine": "min"} if needed == "reward" else {"weights": None}
+    config["reward"]["name"] = "no_such_reward"
+    try:
+        file.write_text(json.dumps(config))
+        assert diagnose(path).cause.name.startswith("update of ")
+    finally:
+        file.write_text(before)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_weights_of_several_rewards_are_those_of_the_run(stopped, tmp_path):
+    judge = SimpleNamespace(reward=combine([even_length, silent], [1.0, -0.3]))
+    weights = reward_weights(BY_NAME["gdpo"](), SimpleNamespace(environment=None, judge=judge))
+    assert weights == {"even_length": 1.0, "silent": -0.3}
+    assert reward_weights(BY_NAME["grpo"](), SimpleNamespace(environment=None, judge=judge)) is None
+    kept = read_batch(stopped[0] / NAME)._replace(weights=weights)
+    assert read_batch(write_batch(RunFolder.create(tmp_path / "run", {}), kept)).weights == weights
+
+
+def silent(completions):
+    return [None] * len(completions)
+
+
+def test_names_survive_the_file():
+    tree = {"a": {"with/slash": np.ones(2), 'quote"': np.zeros(1)}, "b\\": np.ones(3)}
+    assert list(nest(flatten(tree))["a"]) == ["with/slash", 'quote"']
+    assert list(nest(flatten(tree))) == ["a", "b\\"]
+
+
+def test_a_term_counts_only_what_is_used():
+    values = np.array([[np.nan, 2.0, -5.0], [np.inf, np.nan, 1.0]])
+    used = np.array([[False, True, True], [True, True, False]])
+    assert measure_term("x", TOKENS, values, used) == Term("x", TOKENS, 4, 2, 5.0, (1, 0))
+    assert measure_term("x", TOKENS, np.abs(values), used & np.isfinite(values)) == Term("x", TOKENS, 2, 0, 5.0, (0, 2))
+    assert measure_term("x", TOKENS, np.zeros((2, 0))) == Term("x", TOKENS, 0, 0, 0.0, ())
+
+
+LOGP = -np.ones((1, 2, 3), np.float32)
+ROLLOUT = Rollout(mask=np.ones((1, 2, 3), bool), behaviour_logp=LOGP, rewards=np.array([[1.0, 0.0]], np.float32))
+
+
+def test_a_log_probability_that_is_not_a_number_is_named_with_its_token():
+    logp = LOGP.copy()
+    logp[0, 1, 2] = np.nan
+    reward, behaviour = rollout_terms(ROLLOUT._replace(behaviour_logp=logp), np.ones((1, 2), bool))
+    assert reward == Term("reward", RESPONSES, 2, 0, 1.0, (0,))
+    assert (behaviour.name, behaviour.unsound, behaviour.place) == ("behaviour_logp", 1, (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("slots", "name"),
+    [
+        ({"surrogate": lambda log_ratio, advantage: jnp.log(advantage - 9.0) + log_ratio}, "surrogate"),
+        ({"log_ratio": lambda logp, old, mask: (logp - old) / 0.0}, "log_ratio"),
+    ],
+)
+def test_the_slot_of_an_algorithm_that_breaks_is_named(slots, name):
+    algorithm = BY_NAME["rloo"]()._replace(**slots)
+    batch = prepare(algorithm, ROLLOUT)
+    logp = jnp.asarray(LOGP.reshape(2, 3)) - 0.1
+    parts = token_terms(algorithm, logp, jnp.ones((2, 3)), None, batch)
+    terms = [
+        *batch_terms(jax.device_get(batch)),
+        *(measure_term(part, TOKENS, np.asarray(values)) for part, values in parts.items()),
+    ]
+    found = Diagnosis(StoppedBatch(None, 1, 1, None), tuple(terms), 1.0, 100.0, lambda row, token: {})
+    assert found.cause.name == name
+    assert found.cause.unsound == 6

@@ -1,0 +1,75 @@
+"""`rljax pairs`: right and wrong responses of a run's policy, as `rljax reward-model` reads them."""
+
+import json
+
+import pytest
+from small_cli import printed, refused
+
+from rljax.data.preferences import read_preferences
+from rljax.data.problem import Problem
+from rljax.programs.labelled_pairs import row_of
+from rljax.programs.trained_policy import load
+from rljax.training.parts.problems import make_problems
+
+REWARDS = """
+def even(completions):
+    return [float(len(completion) % 2 == 0) for completion in completions]
+
+def everything(completions):
+    return [1.0 for completion in completions]
+"""
+
+
+@pytest.fixture(scope="module")
+def rewards(tmp_path_factory):
+    file = tmp_path_factory.mktemp("rewards") / "mine.py"
+    file.write_text(REWARDS)
+    return file
+
+
+def test_each_wrong_response_stands_beside_a_right_one(finished, rewards, tmp_path, capsys):
+    out = tmp_path / "pairs.jsonl"
+    options = ["--reward", f"{rewards}:even", "--prompts", "8", "--samples", "6"]
+    text = printed(capsys, "pairs", str(finished.run), str(out), *options)
+    pairs = read_preferences(out).preferences
+    assert f"Pairs: {len(pairs)} in {out}" in text
+    assert len(pairs) >= 8
+    assert all(len(pair.chosen) % 2 == 0 and len(pair.rejected) % 2 for pair in pairs)
+    assert len({(pair.prompt, pair.rejected) for pair in pairs}) == len(pairs), "equal responses count once"
+    assert 4 <= len({pair.prompt for pair in pairs}) <= 8
+    trained = {problem.prompt for problem in make_problems(load(finished.run, reward="exact").config).train}
+    assert {pair.prompt for pair in pairs} <= trained
+    refused(capsys, "pairs.jsonl' already exists", "pairs", str(finished.run), str(out), *options)
+
+
+def test_where_no_response_is_right_the_demonstration_is_chosen(finished, tmp_path, capsys):
+    out = tmp_path / "pairs.jsonl"
+    options = ["--reward", "exact", "--prompts", "4", "--samples", "2", "--temperature", "3"]
+    text = printed(capsys, "pairs", str(finished.run), str(out), *options)
+    assert "Responses that are right: 0.0%." in text
+    assert "whose demonstration is chosen: 4." in text
+    demonstrations = {p.prompt: p.demonstration for p in make_problems(load(finished.run, reward="exact").config).train}
+    pairs = read_preferences(out).preferences
+    assert len({pair.prompt for pair in pairs}) == 4
+    assert all(pair.chosen == demonstrations[pair.prompt] != pair.rejected for pair in pairs)
+
+
+def test_a_pair_of_a_chat_is_read_back(tmp_path):
+    out = tmp_path / "pairs.jsonl"
+    chat = ({"role": "system", "content": "Add."}, {"role": "user", "content": "1+1"})
+    out.write_text(json.dumps(row_of(Problem("Add.\n1+1", "2", messages=chat), "2", "3")))
+    (pair,) = read_preferences(out).preferences
+    assert (pair.chosen, pair.rejected, pair.messages) == ("2", "3", chat)
+
+
+def test_what_cannot_be_labelled_is_refused(finished, rewards, tmp_path, capsys):
+    words = ["pairs", str(finished.run), str(tmp_path / "pairs.jsonl")]
+    small = ["--prompts", "2", "--samples", "2"]
+    same = [*words, *small, "--reward", f"{rewards}:everything"]
+    refused(capsys, "no prompt has both a right and a wrong response \\(all are right\\)", *same)
+    refused(capsys, "The run was started with reward passed to train", *words, *small)
+    refused(capsys, "samples is 0; it must be at least 1", *words, "--samples", "0")
+    refused(capsys, "--seed is -1; it must be 0 or more", *words, "--seed", "-1")
+    refused(capsys, "above 0", *words, "--temperature", "0")
+    refused(capsys, "there is no folder", "pairs", str(finished.run), str(tmp_path / "none" / "pairs.jsonl"))
+    refused(capsys, "is not the folder of a run, so its problems are unknown", "pairs", "nowhere", str(tmp_path / "new"))

@@ -1,0 +1,457 @@
+"""What a plan says against what a run holds, and against what the compiler counts."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+
+import jax
+import optax
+import pytest
+from reopened import first_state, rl_state
+from small_cli import refused
+from small_runs import SMALL, even_length
+
+from rljax.cli import main, parse
+from rljax.cli.plan import pretend_devices
+from rljax.errors import InputError
+from rljax.models import TransformerConfig, abstract_params, count_parameters, transformer_policy
+from rljax.parallel import make_mesh
+from rljax.programs import compiled_updates, plan
+from rljax.programs.compiled_updates import (
+    Measured,
+    critic_program,
+    data_shapes,
+    extrapolate,
+    for_memory,
+    measure_updates,
+    policy_update,
+    temporaries,
+)
+from rljax.programs.plan import Plan, make_plan, plan_of
+from rljax.programs.roofline import (
+    DEVICES,
+    Held,
+    Work,
+    forward_flops,
+    matrix_sizes,
+    most_cache_bytes,
+    speed_of,
+    step_work,
+    update_flops,
+)
+from rljax.training import setup
+from rljax.training.config import TrainConfig
+from rljax.training.memory_plan import (
+    USABLE,
+    bytes_on_a_device,
+    changes_to_try,
+    check_loaded,
+    check_room,
+    parameter_shapes,
+    planned_algorithm,
+    sampled_bytes,
+    state_bytes,
+    state_shapes,
+)
+from rljax.training.objective.optimizer import policy_optimizer
+from rljax.training.parts.policy import make_shape
+from rljax.training.parts.seams import BUILT_IN
+from rljax.training.parts.tokenizer import make_tokenizer
+from rljax.training.setup import planned_setup
+from rljax.training.state import places
+from rljax.training.update import policy_program
+
+SHAPE = TransformerConfig(vocab_size=512, width=64, layers=4, heads=4, kv_heads=4, head_dim=16, hidden=128)
+CONFIG = SMALL.replace(
+    dataset="rows.jsonl",
+    algorithm="grpo",
+    algorithm_options={"beta": 0.1},
+    width=32,
+    kv_heads=2,
+    max_response_tokens=12,
+    prompts=4,
+    group_size=4,
+    minibatches=2,
+)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"algorithm": "ppo", "algorithm_options": {}},
+        {"lora_rank": 2},
+        {"lora_rank": 2, "quantize": "nf4", "width": 128, "hidden": 128},
+        {"freeze": ("embedding",)},
+        {"algorithm": "t1", "lora_rank": 2},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())) or "grpo",
+)
+def test_the_bytes_of_the_state_are_those_of_a_run(changes):
+    """Of device 0 of eight, in RL."""
+    settings = CONFIG.replace(replicas=2, fsdp=2, tensor=2, **({"algorithm_options": {}} | changes))
+    real = settings.replace(task="sums", dataset=None, train_problems=16, heldout_problems=4)
+    setup, state = first_state(real, reward=even_length)
+    state = rl_state(setup, state)
+    algorithm, settings = planned_algorithm(settings)
+    shape = make_shape(settings.model, setup.tokenizer.vocab_size)
+    planned, base = state_shapes(settings, algorithm, transformer_policy(shape, eos=0, mesh=setup.mesh), setup.mesh)
+
+    def held(tree):
+        first = setup.mesh.devices.flat[0]
+        shards = [shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
+        return sum(shard.data.nbytes for shard in shards if shard.device == first)
+
+    for name in ("params", "opt_state", "reference", "critic"):
+        assert bytes_on_a_device(getattr(planned, name)) == held(getattr(state, name)), name
+    assert (base is None) == (setup.base is None)
+    if base is not None:
+        assert bytes_on_a_device(base.params) == held(setup.base.params)
+
+
+def test_what_a_deep_model_takes_follows_from_shallow_ones():
+    mesh = make_mesh(1, 2)
+    direct = measure_updates(CONFIG, SHAPE, mesh, 20)
+    guess = extrapolate(lambda layers: measure_updates(CONFIG, replace(SHAPE, layers=layers), mesh, 20), SHAPE.layers)
+    assert guess.temporaries == pytest.approx(direct.temporaries, rel=0.1)
+    assert guess.sent == pytest.approx(direct.sent, rel=0.02)
+    assert direct.temporaries > 4 * SHAPE.vocab_size * SHAPE.width
+    params = state_shapes(CONFIG, planned_algorithm(CONFIG)[0], transformer_policy(SHAPE, eos=0, mesh=mesh), mesh)[0].params
+    whole = sum(4 * leaf.size for leaf in jax.tree.leaves(params))
+    assert direct.sent >= CONFIG.optimization.minibatches * whole, (
+        "half of each matrix is gathered, half of its gradient sent"
+    )
+
+
+def test_layers_with_a_window_are_planned_as_those_without_one(monkeypatch):
+    shapes = []
+
+    def measure(_config, shape, *_):
+        shapes.append(shape)
+        return Measured(temporaries=shape.layers, sent=0)
+
+    monkeypatch.setattr(plan, "measure_updates", measure)
+    mixed = make_plan(CONFIG, replace(SHAPE, window=8, full_layers=(3,)), make_mesh(1, 1), 20)
+    assert mixed.temporaries == SHAPE.layers
+    make_plan(CONFIG, replace(SHAPE, window=8), make_mesh(1, 1), 20)
+    assert {shape.windows for shape in shapes} == {(None,) * 2, (None,) * 3, (8,) * 2, (8,) * 3}
+
+
+def test_cheap_code_has_the_temporaries_of_the_code_that_runs():
+    mesh, shape = make_mesh(1, 1), replace(SHAPE, layers=1)
+    cheap = policy_update(CONFIG, shape, mesh, 20)
+    algorithm, config = planned_algorithm(CONFIG)
+    policy = transformer_policy(shape, eos=0, mesh=mesh)
+    state, base = state_shapes(config, algorithm, policy, mesh)
+    layout, batch = data_shapes(config, algorithm, mesh, 20, minibatches=2)
+    setup = planned_setup(config, algorithm, mesh, policy, policy_optimizer(config))
+    frozen = {} if base is None else {"base": base}
+    step = policy_program(setup, places(state))
+    usual = step.lower(state, frozen, layout, batch, {}).compile(compiler_options=for_memory(mesh))
+    assert temporaries(cheap) == temporaries(usual)
+
+
+def test_the_operations_are_about_those_that_the_compiler_counts():
+    """One micro-batch and one chunk of logits, so that no loop hides how often its body runs."""
+    config, mesh = CONFIG.replace(minibatches=1, microbatch_rows=16), make_mesh(1, 1)
+    counted = policy_update(config, SHAPE, mesh, 20).cost_analysis()["flops"]
+    layout, _ = data_shapes(config, planned_algorithm(config)[0], mesh, 20, minibatches=1)
+    _, rows, slots = layout.packed.tokens.shape
+    scored = rows * layout.packed.scored.shape[-1]
+    assert (len(layout.packed.tokens), slots) == (1, 32)
+    assert update_flops(SHAPE, rows * slots, slots, scored=scored) == pytest.approx(counted, rel=0.15)
+
+
+def test_the_update_of_a_critic_is_compiled_and_counted():
+    config = CONFIG.replace(algorithm="ppo", algorithm_options={}, microbatch_rows=16, minibatches=1)
+    shape, mesh = replace(SHAPE, layers=1), make_mesh(1, 1)
+    program = critic_program(config, shape, mesh, 20)
+    assert update_flops(shape, 16 * 32, 32, scored=0) == pytest.approx(program.cost_analysis()["flops"], rel=0.15)
+    weights = 4 * matrix_sizes(shape)
+    assert temporaries(program) > weights, "the gradient of its matrices"
+    algorithm, config = planned_algorithm(config)
+    phases = step_work(config, shape, algorithm, mesh, 20, Held(weights, weights, weights, 1, 16))
+    assert set(phases) == {"sample", "score", "update", "critic"}
+    assert phases["critic"].flops == phases["score"].flops * 3, "forward, and twice as much backward"
+    assert Plan(1, 2, 3, 4, 5, 6, 7, critic_temporaries=20, phases=phases, mask=3).peak == 10 + 20 + 3
+
+
+@pytest.mark.parametrize("part", ["advantage=hierarchical", "advantage=reliability_quality", "advantage=length_quality"])
+def test_every_kind_of_advantage_is_planned(part):
+    algorithm, config = planned_algorithm(CONFIG.replace(algorithm_options={}, **{"with": (part,)}))
+    _, batch = data_shapes(config, algorithm, make_mesh(1, 1), 20, minibatches=2)
+    assert batch.advantage.shape == (2 * 4, 12)
+
+
+def test_the_work_of_a_step_is_that_of_a_hand_count():
+    """16 responses in two rounds of decoding, 20 + 12 tokens each; no reference, no remat."""
+    config = CONFIG.replace(algorithm_options={"beta": 0.0}, microbatch_rows=4)
+    algorithm, config = planned_algorithm(config)
+    shape = replace(SHAPE, layers=1)
+    work = step_work(config, shape, algorithm, make_mesh(1, 1), 20, Held(1000, 300, 0, 3200, rows=8))
+    layer = 4 * 64 * 64 + 3 * 64 * 128
+    assert forward_flops(shape, 1, 10, scored=1) == 2 * (layer + 2 * 64 * 10 + 64 * 512)
+    windows = replace(shape, layers=2, window=4, full_layers=(0,))
+    assert forward_flops(windows, 1, 10, scored=0) == 2 * (2 * layer + 2 * 64 * (10 + 4))
+    assert set(work) == {"sample", "update"}
+    assert work["update"].flops == 16 * (32 * 3 * 2 * (layer + 2 * 64 * 32) + 12 * 4 * 2 * 64 * 512)
+    read = 4 * (20 * 2 * (layer + 2 * 64 * 20) + 2 * 64 * 512)
+    assert work["sample"].flops == read + 16 * 12 * 2 * (layer + 2 * 64 * 26 + 64 * 512)
+    assert work["sample"].moved == 2 * 12 * (1000 + 3200 * 26 / 32), "rounds, tokens, weights and the cache on average"
+    assert work["update"].moved == 4 * 2 * 1000 + 2 * 2 * 300, "micro-batches, both ways; updates, both ways"
+    for remat, matrices, mixing in (("full", 4, 4), ("dots_no_batch", 3, 4), ("dots", 3, 3)):
+        update = step_work(config, replace(shape, remat=remat), algorithm, make_mesh(1, 1), 20, Held(1, 0, 0, 0, 16))[
+            "update"
+        ]
+        assert update.flops == 16 * (32 * 2 * (matrices * layer + mixing * 2 * 64 * 32) + 12 * 4 * 2 * 64 * 512), remat
+
+
+def test_the_examples_of_the_auxiliary_loss_are_planned():
+    """Eight examples of 20 + 12 tokens in each of two updates: as many as there are responses."""
+    with_examples = CONFIG.replace(algorithm_options={"beta": 0.0}, auxiliary=0.5, warm_start_batch=8, microbatch_rows=8)
+    shape, mesh = replace(SHAPE, layers=1), make_mesh(1, 1)
+    plain, both = (
+        step_work(config, shape, algorithm, mesh, 20, Held(1000, 0, 0, 3200, 16))["update"]
+        for algorithm, config in (planned_algorithm(with_examples.replace(auxiliary=0.0)), planned_algorithm(with_examples))
+    )
+    assert (both.flops, both.moved) == (2 * plain.flops, 2 * plain.moved)
+    counted = policy_update(with_examples, shape, mesh, 20).cost_analysis()["flops"]
+    assert both.flops / 2 == pytest.approx(counted, rel=0.15)
+    with pytest.raises(InputError, match="warm_start_batch"):
+        policy_update(with_examples.replace(warm_start_batch=3), shape, make_mesh(1, 2), 20)
+
+
+def test_updates_of_several_passes_are_all_counted(monkeypatch):
+    """The critic has 24 updates on 4 prompts: passes of its own, too."""
+    once = CONFIG.replace(algorithm="open_reasoner_zero", algorithm_options={})
+    thrice, shape, mesh = once.replace(passes=3), replace(SHAPE, layers=1), make_mesh(1, 2)
+    one, three = (
+        step_work(config, shape, algorithm, mesh, 20, Held(1000, 300, 200, 3200, 16))
+        for algorithm, config in map(planned_algorithm, (once, thrice))
+    )
+    assert {name for name in one if three[name] != one[name]} == {"update", "critic"}
+    for name in ("update", "critic"):
+        assert (three[name].flops, three[name].moved) == (3 * one[name].flops, 3 * one[name].moved)
+    for name, value in {"policy_update": 0, "critic_program": 0, "temporaries": 5, "sent_bytes": 7}.items():
+        monkeypatch.setattr(compiled_updates, name, lambda *_, value=value: value)  # compiling is tested elsewhere
+    assert measure_updates(once, shape, mesh, 20) == Measured(5, 2 * 7, 5, 24 * 7)
+    assert measure_updates(thrice, shape, mesh, 20) == Measured(5, 6 * 7, 5, 72 * 7)
+
+
+def test_the_least_time_is_that_of_the_scarcest():
+    device = DEVICES["h100"]
+    assert Work(989e12 * 8).seconds(device, 4) == pytest.approx(2.0)
+    assert Work(989e12 * 8).seconds(device, 4, speed=speed_of("float32")) == pytest.approx(4.0)
+    assert Work(0.0, 3.35e12 * 3).seconds(device, 4) == pytest.approx(3.0)
+    assert Work(989e12, 3.35e12, 450e9 * 5).seconds(device, 1) == pytest.approx(5.0)
+
+
+def test_a_state_without_room_is_refused_with_changes_that_would_fit():
+    config = CONFIG.replace(width=64)
+    algorithm, config = planned_algorithm(config)
+    mesh = make_mesh(8, 1)
+    policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
+    needed = state_bytes(*state_shapes(config, algorithm, policy, mesh))
+    for available in (None, 8 * needed):
+        check_room(config, algorithm, policy, mesh, available)
+    with pytest.raises(InputError, match=r"takes 0\.00 GB on each of 8 devices, and .* With --fsdp 8 it would"):
+        check_room(config, algorithm, policy, mesh, 8 * (needed - 1))
+    with pytest.raises(InputError, match=r"Nor does it with --fsdp 8 --lora-rank 16: .* Use more devices"):
+        check_room(config, algorithm, policy, mesh, 8)
+
+
+def test_the_sampler_needs_room_too():
+    """Its weights are whole on each of eight devices that share the state, and its cache has a row and a prompt on each."""
+    algorithm, config = planned_algorithm(CONFIG.replace(fsdp=8))
+    mesh = make_mesh(1, 8)
+    policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
+    state, sampled = (
+        state_bytes(*state_shapes(config, algorithm, policy, mesh)),
+        sampled_bytes(config, policy, mesh, 20, left=0),
+    )
+    assert sampled.weights == 4 * count_parameters(policy.shapes())
+    assert (sampled.rows, sampled.cache // 2**14) == (8, 2 * 4 * (32 + 20) * 64 * 4 // 2**14)
+    needed = state + sampled.weights + sampled.cache
+    check = partial(check_room, config, algorithm, policy, mesh)
+    assert check(8 * needed, prompt_length=20) == int(USABLE * needed) - state - sampled.weights
+    assert check(8 * state) == int(USABLE * state) - state, "an engine of one's own"
+    assert check(None, prompt_length=20) is None
+    with pytest.raises(InputError, match=r", sampling takes .* GB more for weights and .* GB for keys and values, "):
+        check(8 * (needed - 1), prompt_length=20)
+    with pytest.raises(InputError, match=rf"With --cache-memory {sampled.cache}B it would"):
+        check_room(config.replace(cache_memory="1GB"), algorithm, policy, mesh, 8 * needed, prompt_length=20)
+    assert check_room(
+        config.replace(cache_memory=f"{sampled.cache}B"), algorithm, policy, mesh, 8 * needed, prompt_length=20
+    )
+
+
+def test_a_model_that_is_opened_needs_room_for_its_parameters_and_a_row():
+    adapted = CONFIG.replace(lora_rank=2)
+    mesh = make_mesh(8, 1)
+    policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
+    params, cache = 4 * count_parameters(policy.shapes()), sampled_bytes(CONFIG, policy, mesh, 20, left=0).cache
+    for config, length, needed in ((CONFIG, None, params), (CONFIG, 20, params + cache), (adapted, 20, 2 * params + cache)):
+        assert check_loaded(config, policy, mesh, 8 * needed, prompt_length=length) is not None
+        with pytest.raises(
+            InputError, match=r"The model takes .* GB on each of 8 devices.* It needs devices with more memory"
+        ):
+            check_loaded(config, policy, mesh, 8 * (needed - 1), prompt_length=length)
+
+
+def test_the_room_is_that_of_the_optimizer_that_is_passed():
+    algorithm, config = planned_algorithm(CONFIG)
+    mesh = make_mesh(1, 1)
+    policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
+    adam, plain = (
+        state_bytes(*state_shapes(config, algorithm, policy, mesh, optimizer=each)) for each in (None, optax.sgd(1.0))
+    )
+    parameters = bytes_on_a_device(parameter_shapes(policy, mesh))
+    assert adam - plain == pytest.approx(2 * parameters, rel=1e-3)
+    check_room(config, algorithm, policy, mesh, plain, optimizer=optax.sgd(1.0))
+    with pytest.raises(InputError, match="it does not fit"):
+        check_room(config, algorithm, policy, mesh, plain)
+    several = optax.chain(*[optax.scale_by_adam()] * 8)  # with more moments than any built-in optimiser
+    with pytest.raises(InputError, match="it does not fit"):
+        check_room(config, algorithm, policy, mesh, 10 * parameters, optimizer=several)
+
+
+def test_no_adapter_is_proposed_where_it_cannot_be():
+    for settings in ({"anchor": 1.0}, {"freeze": ("embedding",)}, {"lora_rank": 2}):
+        assert "--lora-rank 16" not in dict(changes_to_try(TrainConfig.flat(**settings), 1))
+    assert "--lora-rank 16" in dict(changes_to_try(TrainConfig(), 1))
+    assert dict(changes_to_try(TrainConfig.flat(lora_rank=2), 1))["--quantize nf4"]["lora_rank"] == 2
+    assert "--quantize nf4" not in dict(changes_to_try(TrainConfig.flat(lora_rank=2, quantize="int8"), 1))
+
+
+@pytest.mark.parametrize("replicas", [None, 1, 2])
+def test_the_mesh_that_is_proposed_can_be_typed_behind_the_flags_of_the_run(replicas):
+    config = TrainConfig.flat(replicas=replicas, fsdp=2, tensor=2)
+    flags, settings = changes_to_try(config, 8)[0]
+    words = flags.split()
+    typed = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+    axes = config.replace(**{name.removeprefix("--"): size for name, size in typed.items()}).devices
+    mesh, wanted = make_mesh(axes.replicas, axes.fsdp, axes.tensor), config.replace(**settings).devices
+    assert mesh.shape == make_mesh(wanted.replicas, wanted.fsdp, wanted.tensor).shape == {"data": 1, "fsdp": 4, "tensor": 2}
+
+
+def test_an_adapter_and_a_cut_model_need_less():
+    one, eight = (make_plan(CONFIG, replace(SHAPE, layers=1), make_mesh(1, n), 20) for n in (1, 8))
+    adapted = make_plan(CONFIG.replace(lora_rank=2), replace(SHAPE, layers=1), make_mesh(1, 1), 20)
+    assert eight.state < one.state / 7
+    assert adapted.optimizer < one.optimizer / 4
+    assert (adapted.reference, one.reference) == (0, one.parameters)
+    assert one.peak == one.state + max(one.temporaries, one.sampler + one.cache)
+    slots = 16 * 32 + 4 * 20
+    assert one.cache == 2 * 1 * slots * 64 * 4, "keys and values, layers, slots of rows and of prompts, features, bytes"
+
+
+@pytest.mark.parametrize(
+    ("rows", "budget", "slots"),
+    [
+        (16, 100, 16 * 120 + 4 * 20),
+        (8, 130, 8 * (150 + 20 + 66) + 2 * 20),
+        (16, 130, (16 + 12) * 150),
+        (16, 256, (16 + 12) * 276),
+    ],
+)
+def test_a_long_decode_copies_its_cache(rows, budget, slots):
+    """From 128 tokens on: into twice the room while prompts wait; and 16 rows and more into the largest of the smaller batches."""
+    config = CONFIG.replace(max_response_tokens=budget)
+    found = most_cache_bytes(config, replace(SHAPE, layers=1), make_mesh(1, 1), 20, rows)
+    assert found == 2 * 1 * slots * 64 * 4
+
+
+def test_a_run_without_room_is_refused_before_a_weight_is_drawn(monkeypatch):
+    """Room for the parameters, and not for the moments beside them."""
+    real = CONFIG.replace(task="sums", dataset=None, train_problems=16, heldout_problems=4, algorithm_options={"beta": 0.0})
+    shape = make_shape(real.model, make_tokenizer(real).vocab_size)
+    room = 5 * count_parameters(abstract_params(shape))
+    monkeypatch.setattr(setup, "agreed_device_bytes", lambda mesh: room)
+    for reader in ("make_base", "make_critic"):
+        monkeypatch.setattr(setup, reader, lambda *arguments, **keywords: pytest.fail("a weight may be read"))
+    with pytest.raises(InputError, match=r"The training state takes .* on the device, .*: it does not fit\."):
+        setup.make_setup(real, BUILT_IN._replace(reward=even_length))
+
+
+def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
+    assert jax.device_count() == 8, "found before a plan pretends others"
+    for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
+        monkeypatch.setenv(name, os.environ[name])
+    monkeypatch.setattr(
+        plan, "measure_updates", lambda *arguments: Measured(10_000, 2_000_000_000)
+    )  # compiling is tested above
+    flags = ["plan", "--algorithm", "grpo", "--prompts", "4", "--group-size", "4", "--max-response-tokens", "12"]
+    flags += ["--layers", "2", "--width", "64", "--kv-heads", "2", "--prompt-length", "20"]
+    assert main([*flags, "--device-memory", "1GB"]) == 0
+    text = capsys.readouterr().out
+    assert "grpo, 4 x 4 responses of at most 12 tokens; GB on 1 device\n" in text
+    assert text.endswith("It fits 1GB.\n")
+    assert "  optimizer" in text
+    assert re.search(r"^  rows decoded at once +16$", text, re.MULTILINE)
+    assert re.search(r"^  in one step +operations +GB moved +GB sent$", text, re.MULTILINE)
+    assert re.search(r"^  update +\d\.\d\de\+\d\d +\d\.\d +2\.0$", text, re.MULTILINE)
+    assert main([*flags, "--device", "h100"]) == 0
+    text = capsys.readouterr().out
+    assert "GB sent   seconds at least on h100\n" in text
+    assert text.endswith("It fits 80GB.\n")
+    assert main([*flags, "--device", "cpu"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^  process and programs +0\.688$", text, re.MULTILINE)
+    assert main([*flags, "--device-memory", "1KB"]) == 1
+    text = capsys.readouterr().out
+    assert "It does not fit 1KB" in text
+    assert "Nor does it with --microbatch-rows 1 --remat full --dtype bfloat16 --lora-rank 16 --quantize nf4: " in text
+    assert main([*flags, "--cache-memory", "100KB"]) == 0
+    assert re.search(r"^  rows decoded at once +5$", capsys.readouterr().out, re.MULTILINE)
+    refused(capsys, "--device 'abacus' is unknown; choose one of a100, h100", *flags, "--device", "abacus")
+    assert main([*flags, "--attention", "cudnn", "--max-response-tokens", "980"]) == 0
+    mask = 4 * 1000**2 * 2  # two rows of 1,000 slots
+    assert re.search(rf"^  in an update: cuDNN's mask +{mask / 1e9:.3f}$", capsys.readouterr().out, re.MULTILINE)
+    refused(capsys, "--device-count is 0", *flags, "--device-count", "0")
+    refused(capsys, "cut over 8 devices .*; plan with --device-count 8", *flags, "--fsdp", "4", "--tensor", "2")
+    refused(capsys, r"this process has 8 devices and the plan is for 99; .*device_count=99", *flags, "--device-count", "99")
+
+
+RESIDENT = """
+import sys
+from pathlib import Path
+from rljax.cli import main
+code = main(sys.argv[1:])
+lines = Path("/proc/self/status").read_text().splitlines()
+print(next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM")))
+sys.exit(code)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
+def test_the_memory_of_a_run_on_a_cpu_is_that_of_its_plan(tmp_path):
+    """Both a state that exists twice, as while it is saved, and a gradient that is held twice, would be seen."""
+    flags = ["--layers", "1", "--width", "1024", "--heads", "8", "--kv-heads", "8", "--hidden", "4096", "--replicas", "1"]
+    flags += ["--algorithm", "grpo", "--prompts", "4", "--group-size", "4", "--max-response-tokens", "12", "--steps", "1"]
+    flags += ["--warm-start-steps", "0", "--train-problems", "16", "--heldout-problems", "4", "--models", "none", "--quiet"]
+    words = [sys.executable, "-c", RESIDENT, "train", *flags, "--run", str(tmp_path / "run")]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    ended = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+    config = parse(["train", *flags]).config
+    planned = plan_of(config, 1, config.data.max_prompt_tokens, on_cpu=True)
+    assert planned.host > 0
+    assert 1 / 1.2 < int(ended.stdout.split()[-1]) / planned.peak < 1.2
+
+
+def test_devices_are_pretended_before_jax_looks():
+    environment = {"XLA_FLAGS": "--other"}
+    pretend_devices(environment, 16)
+    assert environment == {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--other --xla_force_host_platform_device_count=16"}
+
+
+def test_an_update_beside_a_calculator_is_not_planned():
+    with pytest.raises(InputError, match=r"cannot measure calculator=0\.5, with which all logits of a micro-batch"):
+        plan_of(CONFIG.replace(calculator=0.5), 1, 20)
+
+
+def test_an_update_beside_a_teacher_is_not_planned():
+    with pytest.raises(InputError, match="cannot measure gkd, whose update also reads a teacher"):
+        plan_of(CONFIG.replace(algorithm="gkd", algorithm_options={}), 1, 20)

@@ -1,0 +1,237 @@
+"""Training on pairs directly: every loss learns an order, again the same with the same seed, and writes a model that opens."""
+
+import json
+import math
+import shutil
+import signal
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from digit_pairs import even_pairs
+
+from rljax.data.problem import Problem
+from rljax.data.tokenizer import CharacterTokenizer
+from rljax.errors import InputError
+from rljax.models import TransformerConfig
+from rljax.models.value_model import Model, init_value_params, save_value_model, value_model
+from rljax.preference.config import PreferenceConfig
+from rljax.preference.direct_losses import BY_NAME
+from rljax.programs import preference
+from rljax.programs.preference import make_preference_setup, train_preference, update_of
+from rljax.programs.trained_policy import load
+from rljax.tracking.trackers import JsonlTracker
+from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.interrupt import Interrupted
+
+SHAPE = {"layers": 1, "width": 32, "heads": 2, "kv_heads": 2, "hidden": 64}
+CONFIG = PreferenceConfig(
+    dataset="-",
+    tokenizer="characters",
+    **SHAPE,
+    steps=30,
+    batch=16,
+    learning_rate=1e-2,
+    learning_rate_warmup=4,
+    eval_every=0,
+    replicas=1,
+    quiet=True,
+)
+DATA = even_pairs(256, 0), even_pairs(64, 1)
+
+
+def rows_of(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Each loss's result, trained once."""
+    results = {}
+
+    def result(name):
+        if name not in results:
+            folder = tmp_path_factory.mktemp("models") / name
+            results[name] = train_preference(replace(CONFIG, loss=name, output=str(folder)), preferences=DATA)
+        return results[name]
+
+    return result
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_loss_learns_which_response_is_preferred(trained, name):
+    result = trained(name)
+    assert result.after["accuracy"] >= 0.9
+    assert result.after["margin"] > max(0.0, result.before["margin"])
+    assert result.after["loss"] < result.before["loss"]
+    rows = rows_of(result.folder)
+    assert [row["phase"] for row in rows] == ["eval", *["preference"] * 30, "eval"]
+    assert rows[-1] == {"phase": "eval", "step": 30} | result.after
+    numbers = {
+        "loss",
+        "accuracy",
+        "margin",
+        "chosen_logp",
+        "rejected_logp",
+        "grad_norm",
+        "skipped_updates",
+        "learning_rate",
+    }
+    assert set(rows[1]) - {"reference_point"} == {"phase", "step"} | numbers
+    assert ("reference_point" in rows[1]) == (name == "kto")
+    if BY_NAME[name]().reference:
+        assert result.before["margin"] == 0.0, "the reference is the model before training"
+
+
+def test_the_first_losses_are_those_of_the_reference(trained):
+    first = {name: rows_of(trained(name).folder)[1]["loss"] for name in ("dpo", "cdpo", "ipo", "kto")}
+    expected = {"dpo": math.log(2), "cdpo": math.log(2), "ipo": 25.0, "kto": 0.5}
+    assert first == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["dpo", "kto"])
+def test_the_same_seed_gives_the_same_numbers(trained, name, tmp_path):
+    once = trained(name)
+    again = train_preference(replace(CONFIG, loss=name, output=str(tmp_path / "again")), preferences=DATA)
+    assert rows_of(once.folder) == rows_of(again.folder)
+    jax.tree.map(np.testing.assert_array_equal, once.params, again.params)
+
+
+def test_the_folder_opens_as_the_model_that_was_trained_and_is_trained_on(trained):
+    result = trained("orpo")
+    opened = load(result.folder, problems=[Problem("12=", "")], max_response_tokens=6)
+    ((text,),) = opened.sample(["12="])
+    assert set(text) <= set("02468"), "it was taught to answer with even digits"
+    setup, state = make_preference_setup(replace(CONFIG, tokenizer=None, model=str(result.folder), loss="simpo"), DATA)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.params), jax.device_get(result.params))
+    assert setup.tokenizer.vocab_size == CharacterTokenizer().vocab_size
+
+
+def test_options_reach_the_loss():
+    config = replace(CONFIG, loss="ipo", loss_options={"tau": 0.5}, steps=1)
+    setup, state = make_preference_setup(config, DATA)
+    _, numbers = update_of(setup, state)(state)
+    assert numbers["loss"] == pytest.approx(1.0, rel=1e-5)
+
+
+def test_margins_of_the_pairs_are_not_passed_over_in_silence():
+    train = [replace(pair, margin=1.0) for pair in DATA[0][:32]]
+    setup, _ = make_preference_setup(CONFIG, (train, DATA[1]))
+    assert setup.data.warnings == ["The pairs have margins, which dpo does not read."]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss": "dop"}, "The loss 'dop' is unknown; did you mean 'dpo'. Choose one of dpo, cdpo, ipo"),
+        ({"loss": "orpo", "loss_options": {"beta": 1.0}}, "orpo has no option 'beta'; it has coefficient"),
+        ({"loss_options": {"beta": -1.0}}, r"The options .* do not fit dpo: beta must be positive"),
+        ({"max_tokens": 4}, r"every pair has a side of more than max_tokens=4 tokens, the shortest pair needs \d"),
+        ({"replicas": 8, "batch": 12}, "batch is 12 rows, which 8 devices cannot share"),
+    ],
+)
+def test_settings_that_cannot_work(changes, message):
+    with pytest.raises(InputError, match=message):
+        make_preference_setup(replace(CONFIG, **changes), DATA)
+
+
+def test_a_model_larger_than_the_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(preference, "device_bytes", lambda mesh: 1000)
+    with pytest.raises(
+        InputError, match=r"The model has [\d,]+ parameters, which take .*Use a smaller model, or more devices"
+    ):
+        make_preference_setup(CONFIG, DATA)
+
+
+def test_a_reward_model_is_no_language_model(tmp_path):
+    vocab = CharacterTokenizer().vocab_size
+    shape = TransformerConfig(vocab_size=vocab, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
+    model = value_model(Model(shape), 1)
+    save_value_model(tmp_path, model, init_value_params(model, jax.random.key(0)), bos=None, eos=1)
+    with pytest.raises(InputError, match="is a reward model or a critic; give a language model"):
+        make_preference_setup(replace(CONFIG, model=str(tmp_path)), DATA)
+
+
+def test_a_model_never_holds_broken_parameters(tmp_path):
+    """Updates that are not sound are skipped, and the training stops after a few with the model before them."""
+    config = replace(CONFIG, learning_rate=1e30, learning_rate_warmup=0, output=str(tmp_path / "model"))
+    with pytest.raises(
+        InputError, match=r"far too large, in 5 updates in a row, .* start again from it .* lower --learning-rate"
+    ):
+        train_preference(config, preferences=DATA)
+    assert [row["skipped_updates"] for row in rows_of(tmp_path / "model") if row["phase"] != "eval"] == [1.0] * 5
+    params = load(tmp_path / "model").params
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(params)))
+
+
+def interrupted_after(row, monkeypatch):
+    """A Ctrl-C once this row of metrics is written."""
+    log = JsonlTracker.log
+
+    def log_and_stop(self, phase, step, metrics):
+        log(self, phase, step, metrics)
+        if (phase, step) == row:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(JsonlTracker, "log", log_and_stop)
+
+
+@pytest.mark.parametrize("name", ["dpo", "kto"])
+def test_an_interrupted_training_continues_exactly(trained, name, tmp_path, monkeypatch, capsys):
+    whole, folder = trained(name), tmp_path / "stopped"
+    with monkeypatch.context() as patched:
+        interrupted_after(("preference", 13), patched)
+        with pytest.raises(Interrupted):
+            train_preference(replace(CONFIG, loss=name, output=str(folder)), preferences=DATA)
+    assert capsys.readouterr().out.endswith(f"\n  train_preference(preferences=preferences, resume={str(folder)!r})\n")
+    assert [row["phase"] for row in rows_of(folder)] == ["eval", *["preference"] * 13]
+    assert not (folder / "config.json").exists(), "a model is written at the end alone"
+    with pytest.raises(InputError, match=r"cannot change --learning-rate; leave it out. quiet, "):
+        train_preference(replace(CONFIG, learning_rate=0.5), preferences=DATA, resume=folder)
+    with pytest.raises(InputError, match=r"The pairs of the training in .* have changed since it began"):
+        train_preference(preferences=(DATA[0][:-1], DATA[1]), resume=folder)
+    again = train_preference(preferences=DATA, resume=folder)
+    assert rows_of(folder) == rows_of(whole.folder)
+    assert (again.before, again.after) == (whole.before, whole.after)
+    jax.tree.map(np.testing.assert_array_equal, again.params, whole.params)
+    assert {path.name for path in folder.iterdir()} == {path.name for path in whole.folder.iterdir()}
+    with pytest.raises(InputError, match="it has ended, or an older rljax made it"):
+        train_preference(preferences=DATA, resume=folder)
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("resumes", [True, False], ids=["resume", "the same command"])
+def test_a_training_that_was_killed_before_its_first_save_begins_again(trained, resumes, tmp_path, monkeypatch):
+    whole, config = trained("dpo"), replace(CONFIG, loss="dpo", output=str(tmp_path / "killed"))
+
+    def killed(*arguments):
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "save", killed)
+        with pytest.raises(Killed):
+            train_preference(config, preferences=DATA)
+    assert not list((tmp_path / "killed").glob("checkpoints/last/*"))
+    start = {"resume": tmp_path / "killed"} if resumes else {"config": config}
+    again = train_preference(**start, preferences=DATA)
+    assert again.after == whole.after
+    assert rows_of(tmp_path / "killed") == rows_of(whole.folder)
+
+
+def test_the_reference_of_a_resumed_training_is_the_first_model(trained, tmp_path, monkeypatch):
+    first, folder = tmp_path / "first", tmp_path / "stopped"
+    shutil.copytree(trained("orpo").folder, first)
+    config = replace(CONFIG, tokenizer=None, model=str(first), output=str(folder), steps=4)
+    with monkeypatch.context() as patched:
+        interrupted_after(("preference", 2), patched)
+        with pytest.raises(Interrupted):
+            train_preference(config, preferences=DATA)
+    for file in ("model.safetensors", "config.json"):
+        shutil.copy(trained("simpo").folder / file, first / file)
+    with pytest.raises(InputError, match=r"The weights of the first model of the training in .* have changed"):
+        train_preference(preferences=DATA, resume=folder)

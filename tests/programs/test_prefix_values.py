@@ -1,0 +1,53 @@
+"""What a reward model says of whole responses and of their beginnings; the critic's values are in tests/test_cli_inference.py."""
+
+import jax
+import numpy as np
+import pytest
+
+from rljax.data.problem import Problem
+from rljax.data.tokenizer import CharacterTokenizer
+from rljax.errors import InputError
+from rljax.models import Model, TransformerConfig
+from rljax.models.value_model import init_value_params, value_model
+from rljax.parallel import make_mesh
+from rljax.preference.reward_model import RewardModel, reward_of_model, save_reward_model, sequence_tokens
+from rljax.programs.prefix_values import critic_value, reward_model_value
+from rljax.rollout.continuations import Prefix
+
+TOKENIZER = CharacterTokenizer()
+SHAPE = TransformerConfig(vocab_size=TOKENIZER.vocab_size, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
+MODEL = value_model(Model(SHAPE), 1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Folder of a reward model with random weights."""
+    path = tmp_path_factory.mktemp("models") / "random"
+    save_reward_model(path, RewardModel(MODEL, init_value_params(MODEL, jax.random.key(0)), TOKENIZER, chat=False))
+    return path
+
+
+def prefix_of(text, *, ended):
+    return Prefix(Problem("1+1=", "2"), (), (), text, (), ended)
+
+
+def test_a_whole_response_has_the_reward_of_the_model_and_a_beginning_lacks_the_end_token(folder):
+    mesh = make_mesh(1, 1)
+    value, reward = reward_model_value(str(folder), mesh, chat=False), reward_of_model(folder, mesh)
+    texts = ["1+1=2;#2", "#3", "1"]
+    whole = value([prefix_of(text, ended=True) for text in texts])
+    np.testing.assert_allclose(whole, reward(["1+1="] * 3, texts), atol=1e-6)
+    begun = value([prefix_of(text, ended=False) for text in texts])
+    assert np.abs(begun - whole).min() > 1e-4
+    assert sequence_tokens("1+1=", "#3", TOKENIZER, chat=False)[-1] == TOKENIZER.eos_token_id
+
+
+def test_a_text_outside_the_alphabet_has_no_value(folder):
+    value = reward_model_value(str(folder), make_mesh(1, 1), chat=False)
+    assert np.isnan(value([prefix_of("two", ended=True), prefix_of("#2", ended=True)])).tolist() == [True, False]
+
+
+@pytest.mark.usefixtures("untyped")
+def test_a_model_folder_has_no_critic(folder):
+    with pytest.raises(InputError, match="is not the folder of a run, so it has no critic; give model:FOLDER instead"):
+        critic_value(None, folder)

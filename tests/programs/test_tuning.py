@@ -1,0 +1,259 @@
+"""`rljax tune`: rungs, who goes on, what a second call repeats, and what is refused. A training is a formula."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from small_cli import printed, refused
+from small_runs import SMALL
+
+import rljax.cli.tune
+import rljax.programs.train
+from rljax.cli.tune import tuning_text, values_of, without_own, words_of
+from rljax.errors import InputError
+from rljax.programs.tuning import FILE, Rung, Trial, rungs_of, scores, tune, winner
+from rljax.training.config import TrainConfig
+from rljax.training.interrupt import Interrupted
+
+RATES = {f"learning_rate={rate:g}": SMALL.replace(learning_rate=rate) for rate in (0.1, 0.2, 0.3, 0.4)}
+RUNGS = rungs_of(4, 8, 2)
+
+
+@pytest.mark.parametrize(
+    ("count", "steps", "cut", "expected"),
+    [
+        (2, 10, 2, [(5, 2), (10, 1)]),
+        (6, 140, 2, [(35, 6), (70, 3), (140, 1)]),
+        (6, 140, 3, [(46, 6), (140, 2)]),
+        (9, 9, 3, [(1, 9), (3, 3), (9, 1)]),
+        (2, 3, 3, [(3, 2)]),
+    ],
+)
+def test_rungs(count, steps, cut, expected):
+    rungs = rungs_of(count, steps, cut)
+    assert [tuple(rung) for rung in rungs] == expected
+    assert rungs[-1].steps == steps
+
+
+@pytest.mark.parametrize(
+    ("count", "steps", "cut", "message"),
+    [(1, 8, 2, "one candidate"), (4, 3, 2, "at least 4"), (4, 8, 1, "cut is 1")],
+)
+def test_what_cannot_be_halved_is_refused(count, steps, cut, message):
+    with pytest.raises(InputError, match=message):
+        rungs_of(count, steps, cut)
+
+
+class Trainer:
+    """A training whose accuracy is a formula of rate, seed and steps; it remembers its calls, and can stop or fail."""
+
+    def __init__(self, *, stop=None, fail=()):
+        self.calls, self.stop, self.fail = [], stop, fail
+
+    def __call__(self, config):
+        if len(self.calls) == self.stop:
+            raise Interrupted
+        rate, seed, steps = config.optimization.learning_rate, config.run.seed, config.optimization.steps
+        self.calls.append((rate, seed, steps, config.run.folder))
+        if rate in self.fail:
+            raise InputError("the updates are not finite")
+        return 0.1, min(rate + 0.01 * steps - 0.02 * seed, 1.0)
+
+
+def tuned(trainer, folder, *, configs=RATES, seeds=(0,), rungs=RUNGS, **options):
+    return tune(configs, seeds=seeds, rungs=rungs, folder=folder, train=trainer, tell=lambda trial: None, **options)
+
+
+def test_the_best_half_goes_on_in_its_own_runs(tmp_path):
+    trainer = Trainer()
+    trials = tuned(trainer, tmp_path)
+    assert [(rate, steps) for rate, _, steps, _ in trainer.calls] == [
+        *[(rate, 2) for rate in (0.1, 0.2, 0.3, 0.4)],
+        *[(0.3, 4), (0.4, 4), (0.4, 8)],
+    ]
+    folders = {rate: {folder for other, _, _, folder in trainer.calls if other == rate} for rate, *_ in trainer.calls}
+    assert all(len(mine) == 1 for mine in folders.values())
+    assert len(set.union(*folders.values())) == 4
+    assert winner(trials) == "learning_rate=0.4"
+    assert scores(trials, 1) == {"learning_rate=0.3": pytest.approx(0.34), "learning_rate=0.4": pytest.approx(0.44)}
+
+
+def test_a_candidate_is_judged_by_the_mean_over_all_seeds(tmp_path):
+    trainer = Trainer()
+    trials = tuned(trainer, tmp_path, seeds=(3, 4))
+    assert [seed for _, seed, *_ in trainer.calls] == [3, 4] * 7
+    assert scores(trials, 0)["learning_rate=0.1"] == pytest.approx(0.12 - 0.07)
+
+
+@pytest.mark.parametrize("stop", [0, 1, 3, 4, 6])
+def test_a_stopped_tuning_goes_on_and_repeats_nothing(tmp_path, stop):
+    whole = Trainer()
+    expected = tuned(whole, tmp_path / "whole")
+    first, second = Trainer(stop=stop), Trainer()
+    with pytest.raises(Interrupted):
+        tuned(first, tmp_path / "stopped")
+    trials = tuned(second, tmp_path / "stopped")
+    assert [trial._replace(seconds=0.0) for trial in trials] == [trial._replace(seconds=0.0) for trial in expected]
+    assert [call[:3] for call in first.calls + second.calls] == [call[:3] for call in whole.calls]
+
+
+def test_an_error_is_no_result_and_the_same_command_tries_again(tmp_path):
+    with pytest.raises(
+        InputError, match=r"1 runs failed, and an error is not a result: learning_rate=0\.4 \(seed 0\): .*--drop-failed"
+    ):
+        tuned(Trainer(fail=(0.4,)), tmp_path)
+    again = Trainer()
+    assert winner(tuned(again, tmp_path)) == "learning_rate=0.4"
+    assert [(rate, steps) for rate, _, steps, _ in again.calls] == [(0.4, 2), (0.3, 4), (0.4, 4), (0.4, 8)]
+
+
+def test_a_run_that_fails_is_out_on_request_and_the_others_go_on(tmp_path):
+    trials = tuned(Trainer(fail=(0.4,)), tmp_path, drop_failed=True)
+    assert winner(trials) == "learning_rate=0.3"
+    (failed,) = (trial for trial in trials if trial.error)
+    assert (failed.candidate, failed.accuracy) == ("learning_rate=0.4", None)
+    text = tuning_text(trials, RUNGS, winner(trials), width=80)
+    assert "     failed           learning_rate=0.4\n" in text
+    assert "      32.0%  goes on  learning_rate=0.3\n" in text
+    assert "      38.0%  wins     learning_rate=0.3" in text
+    assert "16 RL steps in " in text
+
+
+def test_an_error_that_passes_does_not_cost_a_candidate_its_place(tmp_path):
+    steady, failed = Trainer(), []
+
+    def train(config):
+        if config.optimization.learning_rate == 0.4 and not failed:
+            failed.append(config)
+            raise InputError("the judge is down for a moment")
+        return steady(config)
+
+    trials = tuned(train, tmp_path / "flaky")
+    assert failed
+    expected = tuned(Trainer(), tmp_path / "steady")
+    assert [trial._replace(seconds=0.0) for trial in trials] == [trial._replace(seconds=0.0) for trial in expected]
+
+
+def test_two_processes_do_not_tune_in_one_folder(tmp_path):
+    def train(config):
+        with pytest.raises(
+            InputError, match=r"another process is tuning in .*; wait until it ends, or choose another --out"
+        ):
+            tuned(Trainer(), tmp_path)
+        return 0.1, config.optimization.learning_rate
+
+    assert winner(tuned(train, tmp_path)) == "learning_rate=0.4"
+    assert not list(tmp_path.glob(".tuning*"))
+
+
+def test_if_all_fail_the_reason_is_said(tmp_path):
+    with pytest.raises(InputError, match="every candidate failed, the first one with: InputError: the updates are not"):
+        tuned(Trainer(fail=(0.1, 0.2, 0.3, 0.4)), tmp_path)
+    assert winner(tuned(Trainer(), tmp_path)) == "learning_rate=0.4"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seeds": (0, 1)}, "different seeds"),
+        ({"rungs": (Rung(4, 4), Rung(8, 1))}, "different rungs"),
+        ({"configs": {name: config.replace(prompts=16) for name, config in RATES.items()}}, "different settings"),
+        ({"configs": dict(list(RATES.items())[:3])}, "different candidates"),
+    ],
+)
+def test_results_of_another_tuning_are_not_mixed(tmp_path, change, message):
+    tuned(Trainer(), tmp_path)
+    with pytest.raises(InputError, match=message):
+        tuned(Trainer(), tmp_path, **change)
+
+
+def test_settings_that_change_no_number_may_change(tmp_path):
+    tuned(Trainer(), tmp_path)
+    again = Trainer()
+    tuned(again, tmp_path, configs={name: config.replace(eval_every=1) for name, config in RATES.items()})
+    assert not again.calls
+
+
+def test_settings_and_values():
+    config = TrainConfig()
+    assert values_of(["learning-rate=1,2", "with=advantage=rank;weights=length_reweighted,alpha=0.5"], config) == {
+        "learning_rate": ("1", "2"),
+        "with": ("advantage=rank", "weights=length_reweighted,alpha=0.5"),
+    }
+    assert without_own(["--out", "x", "--steps=3", "--try=a=1,2", "--seeds", "2", "--json", "--chat"]) == [
+        "--steps=3",
+        "--chat",
+    ]
+    assert words_of(["chat"], ["False"]) == ["--no-chat"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--try", "learning_rat=1,2"],
+            r"no setting 'learning_rat' to try; did you mean 'learning_rate' or .*\? `rljax train --help-all` lists all settings\.",
+        ),
+        (
+            ["--try", "nonsense=3"],
+            r"no setting 'nonsense' to try; the nearest are '\w+', '\w+', '\w+'\. `rljax train --help-all`",
+        ),
+        (["--try", "temp=1,2"], "the nearest are 'temperature', "),
+        (["--try", "learning_rate"], "has no values"),
+        (["--try", "learning_rate=1,1"], "each of its values once"),
+        (["--try", "learning_rate=1e-4"], "one candidate"),
+        ([], "one candidate"),
+        (["--try", "steps=1,2"], "all candidates have the same steps"),
+        (["--try", "schedule=constant,cosine"], "schedule=cosine cannot be tuned"),
+        (["--try", "learning_rate=1,2", "--learning-rate", "3"], "both tried and set"),
+        (["--try", "learning_rate=1,2", "--run", "x"], "--out"),
+        (["--try", "learning_rate=1,2", "--steps", "1"], "at least 2"),
+        (["--try", "learning_rate=1,2", "--seeds", "0"], "seeds is 0"),
+    ],
+)
+def test_bad_input_is_answered(capsys, tmp_path, words, message):
+    refused(capsys, message, "tune", "--out", str(tmp_path / "out"), *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_with_its_table_picture_and_winner(capsys, tmp_path, monkeypatch):
+    trainer = Trainer()
+    monkeypatch.setattr(rljax.cli.tune, "train_candidate", trainer)
+    words = [
+        "tune",
+        "--try",
+        "learning_rate=0.1,0.2",
+        "--try",
+        "algorithm=grpo,dapo",
+        "--steps",
+        "8",
+        "--warm-start-steps",
+        "3",
+    ]
+    text = printed(capsys, *words, "--out", str(tmp_path))
+    assert "Rung 3: held-out accuracy after 8 RL steps\n      28.0%  wins     learning_rate=0.2 algorithm=grpo" in text
+    assert "    rljax train --steps 8 --warm-start-steps 3 --learning-rate 0.2 --algorithm grpo" in text
+    assert (tmp_path / "tuning.png").stat().st_size > 10_000
+    row = json.loads((tmp_path / FILE).read_text())
+    assert row["winner"] == "learning_rate=0.2 algorithm=grpo"
+    assert len([Trial(**trial) for trial in row["trials"]]) == len(trainer.calls) == 7
+    assert json.loads(printed(capsys, *words, "--out", str(tmp_path), "--json")) == row
+    assert len(trainer.calls) == 7
+
+
+def test_a_rung_goes_on_with_the_runs_of_the_one_before(monkeypatch):
+    calls = []
+
+    def train(config, *, resume):
+        calls.append((config, resume))
+        return SimpleNamespace(accuracy_before=0.25, accuracy_after=0.5)
+
+    monkeypatch.setattr(rljax.programs.train, "train", train)
+    assert rljax.cli.tune.train_candidate(SMALL) == (0.25, 0.5)
+    assert calls == [(SMALL, "auto")]
+
+
+def test_what_a_killed_tuning_was_writing_is_removed(tmp_path):
+    (tmp_path / ".unfinished-0").write_text("{")
+    tuned(Trainer(), tmp_path)
+    assert not list(tmp_path.glob(".unfinished-*"))

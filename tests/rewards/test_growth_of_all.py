@@ -1,0 +1,219 @@
+"""Every regular expression and every function of `rljax.rewards` that reads a text: none takes more than linear time.
+
+Nothing is picked: the modules are searched for patterns and for functions. What reads an answer only up to `LONGEST_ALGEBRA`
+characters is bounded at that length instead.
+"""
+
+import ast
+import contextlib
+import importlib
+import inspect
+import itertools
+import pkgutil
+import random
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import rljax.rewards
+from rljax.rewards.effort import LONGEST_ALGEBRA
+
+# They read answers that `settled` and `equivalent` have found to be short enough.
+SHORT = frozenset({"notation", "quantity", "units", "shape", "equivalence", "algebra", "effort"})
+# They run in worker processes, where each call has a time limit; their patterns are bounded all the same.
+WORKERS = ("rljax.rewards.algebra:", "rljax.rewards.equivalence:")
+# They read data, settings and code of this library, and nothing that a model wrote.
+NO_READERS = ("sandbox", "constitution", "pattern", "pool", "reasoning_gym", "calling")
+MODULES = [
+    f"rljax.rewards.{found.name}"
+    for found in pkgutil.iter_modules(rljax.rewards.__path__)
+    if not found.name.startswith(NO_READERS)
+]
+SEARCHES = ("search", "match", "fullmatch", "findall", "finditer", "sub", "split")
+PIECES = [
+    *(
+        "a",
+        "1",
+        " ",
+        "\n",
+        "\t",
+        "(",
+        ")",
+        "{",
+        "}",
+        "[",
+        "]",
+        "\\",
+        "$",
+        "#",
+        "`",
+        "*",
+        "_",
+        "^",
+        ".",
+        ",",
+        "=",
+        "+",
+        "-",
+        "/",
+        "|",
+    ),
+    *(
+        "answer is",
+        "therefore ",
+        "not ",
+        "the ",
+        "\\text{",
+        "\\boxed{",
+        "\\frac{",
+        "\\text{a}",
+        "<answer>",
+        "</answer>",
+        "1,111",
+    ),
+    *(
+        "from __future__ import ",
+        "def f",
+        "confidence: ",
+        "1+1=2;",
+        "A)",
+        "(A)",
+        "yes",
+        "or ",
+        "°",
+        "%",
+        "\\$",
+        "e1",
+        "\\sqrt",
+        "\\frac",
+        "1/",
+        "x=",
+        "I",
+    ),
+]
+
+
+def trees():
+    for name in MODULES:
+        module = importlib.import_module(name)
+        yield module, ast.parse(Path(module.__file__).read_text())
+
+
+def texts_in(node):
+    """The pattern of a call such as `re.sub(PATTERN, ...)`, if it is written there."""
+    return node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+
+
+def uses():
+    """Every pattern with a method by which its module applies it."""
+    found = {}
+    for module, tree in trees():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr=method)) if method in SEARCHES:
+                    pattern = re.compile(texts_in(node)) if texts_in(node) else None
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in SEARCHES:
+                    pattern = getattr(module, name, None)
+                case _:
+                    continue
+            if isinstance(pattern, re.Pattern):
+                short = module.__name__.rpartition(".")[2] in SHORT
+                found[f"{module.__name__}:{node.lineno}:{method}"] = (pattern, method, short)
+    return found
+
+
+def readers():
+    """Every function that can be called with one text."""
+    found = {}
+    for module, _ in trees():
+        for name, function in inspect.getmembers(module, inspect.isroutine):
+            if getattr(function, "__module__", None) != module.__name__:
+                continue
+            needed = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+            if [p.annotation for p in needed] == [str] and not f"{module.__name__}:{name}".startswith(WORKERS):
+                short = module.__name__.rpartition(".")[2] in SHORT
+                found[f"{module.__name__}:{name}"] = (inspect.unwrap(function), short)
+    return found
+
+
+def fillings(seed, words):
+    """Texts of one repeated piece, or of two or three, between others. `words` are those of the pattern in question."""
+    rng = random.Random(seed)
+    begins = ["", " ".join(words), *words]
+    for unit in [*PIECES, *words, *("".join(rng.sample([*PIECES, *words], rng.randint(2, 3))) for _ in range(40))]:
+        for begin, end in itertools.product({*begins, rng.choice(PIECES)}, ("x", rng.choice(PIECES))):
+            yield lambda length, b=begin, u=unit, e=end: b + u * (length // len(u)) + e
+
+
+def seconds(read, text):
+    started = time.process_time()
+    read(text)
+    return time.process_time() - started
+
+
+def quickest(read, text):
+    return min(seconds(read, text) for _ in range(3))
+
+
+def check(read, seed, short, words=()):
+    for filled in fillings(seed, words):
+        if short:
+            text = filled(LONGEST_ALGEBRA)
+            assert seconds(read, text) < 0.1 or quickest(read, text) < 0.1, text[:80]
+        elif seconds(read, filled(16_000)) > 0.02:
+            times = [quickest(read, filled(length)) for length in (4_000, 16_000)]
+            assert times[1] <= 8 * times[0] + 0.02, filled(60)
+
+
+@pytest.mark.parametrize("name", uses())
+def test_every_pattern_is_linear(name):
+    pattern, method, short = uses()[name]
+    applied = getattr(pattern, method)
+    read = {
+        "sub": lambda text: applied("", text),
+        "finditer": lambda text: sum(1 for _ in applied(text)),
+    }.get(method, applied)
+    check(read, name, short, sorted(set(re.findall(r"[a-zA-Z_]{3,}", pattern.pattern)), key=pattern.pattern.find)[:5])
+
+
+@pytest.mark.parametrize("name", readers())
+def test_every_reader_is_linear(name):
+    function, short = readers()[name]
+
+    def read(text):
+        try:
+            function(text)
+        except ValueError:  # some refuse what is not of their form
+            return
+
+    check(read, name, short)
+
+
+@pytest.mark.parametrize("name", readers())
+def test_no_reader_goes_deep(name):
+    """A response cannot use up the stack: a trainer may call from far down, and the type checker adds frames of its own."""
+    function, _ = readers()[name]
+    limit = sys.getrecursionlimit()
+    texts = [filled(LONGEST_ALGEBRA - 100) for filled in fillings(name, [])]
+    texts[::2] = [text + ")" * text.count("(") + "}" * text.count("{") for text in texts[::2]]
+    sys.setrecursionlimit(len(inspect.stack()) + 400)
+    try:
+        for text in texts:
+            with contextlib.suppress(ValueError):  # some refuse what is not of their form
+                function(text)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def test_nothing_is_left_out():
+    """All modules that compile a pattern are searched, or known to read nothing that a model wrote."""
+    compiling = {
+        path.stem for path in Path(rljax.rewards.__file__).parent.glob("*.py") if "import re\n" in path.read_text()
+    }
+    known = {name.rpartition(".")[2] for name in MODULES} | set(NO_READERS)
+    assert compiling <= known
+    assert len(uses()) > 100
+    assert len(readers()) > 40

@@ -1,0 +1,127 @@
+"""A judge that is down for a moment is called again; one that stays down, or has a mistake, ends the run with its steps saved."""
+
+import json
+
+import pytest
+from small_runs import SMALL, even_length, is_time
+
+import rljax
+from rljax.errors import InputError
+from rljax.rewards.calling import FailedJudgeError
+from rljax.rollout import Step
+from rljax.rollout import judging as module
+from rljax.rollout.judging import Patience
+from rljax.training import loop
+
+TINY = SMALL.replace(
+    **{"train_problems": 40, "heldout_problems": 4, "warm_start_steps": 0, "steps": 4, "prompts": 2, "group_size": 2},
+    **{"eval_every": 2, "checkpoint_every": 3, "algorithm": "grpo", "algorithm_options": {}},
+)
+
+
+def failing(times, error=FailedJudgeError):
+    calls = []
+
+    def call():
+        calls.append(None)
+        if len(calls) <= times:
+            raise error("the judge is down.")
+        return len(calls)
+
+    call.calls = calls
+    return call
+
+
+def test_it_is_called_again_and_the_last_failure_is_final(monkeypatch):
+    messages = []
+    patient = Patience((0.0, 0.0), messages.append)
+    assert patient.retry(failing(2)) == 3
+    assert messages == ["the judge is down. Retrying in 0 s."] * 2
+    with pytest.raises(FailedJudgeError):
+        patient.retry(failing(3))
+    other = failing(1, InputError)
+    with pytest.raises(InputError):
+        patient.retry(other)
+    assert len(other.calls) == 1, "an input to correct is not repeated"
+
+
+def test_a_mistake_is_repeated_once_and_a_stop_is_obeyed():
+    def mistaken():
+        calls.append(None)
+        raise FailedJudgeError("it has a mistake.") from KeyError("choices")
+
+    calls = []
+    with pytest.raises(FailedJudgeError):
+        Patience((0.0,) * 5, lambda text: None).retry(mistaken)
+    assert len(calls) == 2
+    calls.clear()
+    with pytest.raises(FailedJudgeError):
+        Patience((60.0,) * 5, lambda text: None, lambda: bool(calls)).retry(mistaken)
+    assert len(calls) == 1
+
+
+def rows(folder):
+    parsed = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if not is_time(name)} for row in parsed]
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(loop, "WAITS", (0.0, 0.0))
+
+
+class Judge:
+    """A reward that cannot be reached from its n-th call on, so many times."""
+
+    def __init__(self, first, times):
+        self.calls, self.down = 0, range(first, first + times)
+
+    def __call__(self, completions):
+        self.calls += 1
+        if self.calls in self.down:
+            raise ConnectionError("the judge is down")
+        return even_length(completions)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("first", [3, 4])  # a step, and an evaluation
+def test_a_reward_that_is_down_for_a_moment_changes_nothing_and_one_that_stays_down_loses_nothing(tmp_path, first):
+    config = TINY.replace(run=str(tmp_path / "good"))
+    rljax.train(config, Judge(0, 0))
+    rljax.train(config.replace(run=str(tmp_path / "moment")), Judge(first, 2))
+    assert rows(tmp_path / "moment") == rows(tmp_path / "good")
+    with pytest.raises(InputError, match=r"the judge is down.*No step is lost\. To continue: rljax\.train\(resume="):
+        rljax.train(config.replace(run=str(tmp_path / "down")), Judge(first, 99))
+    rljax.train(resume=tmp_path / "down", reward=Judge(0, 0))
+    assert rows(tmp_path / "down") == rows(tmp_path / "good")
+
+
+class Echo:
+    """An environment of one turn whose server is down at first."""
+
+    max_turns = 1
+    down = 2
+
+    def reset(self, problem):
+        if Echo.down:
+            Echo.down -= 1
+            raise ConnectionError("the server is down")
+        return problem
+
+    def step(self, state, action):
+        return Step(state, "", reward=float(len(action) % 2 == 0), done=True)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_environment_that_is_down_for_a_moment_begins_its_episodes_again(tmp_path):
+    config = TINY.replace(run=str(tmp_path / "run"), steps=1, heldout_problems=1, max_failure_share=0)
+    rljax.train(config, environment=Echo())
+    assert Echo.down == 0
+    assert (
+        "The environment" in (tmp_path / "run/log.txt").read_text()
+        or "Retrying in 0 s." in (tmp_path / "run/log.txt").read_text()
+    )
+
+
+def test_the_waits_of_a_run_add_up_to_half_a_minute():
+    assert sum(module.WAITS) == 31

@@ -1,0 +1,210 @@
+"""Calls of environments that run at once, and episodes whose environment fails in every way."""
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from rljax.data.problem import Problem
+from rljax.data.tokenizer import load_tokenizer
+from rljax.errors import InputError
+from rljax.rewards.failure import Failures
+from rljax.rollout import Request, Response, Sampling, Step
+from rljax.rollout import steps as steps_module
+from rljax.rollout.play import play
+from rljax.rollout.steps import Overdue, Raised, StepRunner
+
+TOKENIZER = load_tokenizer("characters:0123456789")
+KINDS = dict(
+    zip(("raised", "timed_out"), (1 + Failures._fields.index(kind) for kind in ("raised", "timed_out")), strict=True)
+)
+
+
+def all_end():
+    """Whether all threads of environments end; a slow machine may take a while."""
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith("environment")]
+    for thread in ours:
+        thread.join(20)
+    return not any(thread.is_alive() for thread in ours)
+
+
+def forever():
+    while True:
+        time.sleep(0.1)
+
+
+def fail():
+    raise SystemExit(3)
+
+
+async def awaited(value):
+    await asyncio.sleep(0.001)
+    return value
+
+
+async def never():
+    await asyncio.Event().wait()
+
+
+async def block():
+    forever()
+
+
+def outcomes_of(calls, *, seconds, most=8):
+    with StepRunner(seconds=seconds, most=most) as runner:
+        return runner.start(calls).wait()
+
+
+def test_outcomes_are_in_the_order_of_the_calls():
+    calls = [lambda place=place: place for place in range(50)]
+    assert outcomes_of(calls, seconds=None, most=3) == list(range(50))
+    assert outcomes_of([], seconds=None) == []
+    assert all_end()
+
+
+def test_calls_run_at_once():
+    """Each waits for all others."""
+    barrier = threading.Barrier(8)
+    assert len(outcomes_of([barrier.wait] * 8, seconds=60.0)) == 8
+
+
+def test_every_kind_of_failure_has_its_outcome_and_leaves_no_thread():
+    calls = [lambda: 1, fail, forever, lambda: awaited(2), never, fail]
+    one, raised, overdue, two, cancelled, again = outcomes_of(calls, seconds=5.0)
+    assert (one, two) == (1, 2)
+    assert isinstance(raised, Raised)
+    assert isinstance(raised.error, SystemExit)
+    assert isinstance(again, Raised)
+    assert overdue == cancelled == Overdue(5.0)
+    assert all_end()
+
+
+def test_a_coroutine_that_blocks_the_event_loop_is_given_up(monkeypatch):
+    monkeypatch.setattr(steps_module, "PATIENCE", 0.5)
+    with StepRunner(seconds=5.0, most=8) as runner:
+        assert runner.start([block]).wait() == [Overdue(5.0)]
+        assert runner.start([lambda: awaited(3)]).wait() == [3], "on a new loop"
+    assert all_end()
+
+
+def test_too_many_stuck_calls_stop_the_run(monkeypatch):
+    monkeypatch.setattr(steps_module, "MOST_STUCK", 2)
+    ended = threading.Event()
+
+    def stuck():
+        while not ended.is_set():
+            with contextlib.suppress(SystemExit):  # as code in C, which no exception reaches
+                time.sleep(0.01)
+
+    with pytest.raises(InputError, match=r"3 steps are still running after their time limit of 0\.2 s"):
+        outcomes_of([stuck] * 3, seconds=0.2)
+    ended.set()
+
+
+class Digits:
+    """Says a digit in each turn."""
+
+    def generate(self, params, requests):
+        return [self.say(request) for request in requests]
+
+    def say(self, request):
+        tokens = np.array([*TOKENIZER.encode(str(request.seed % 10)), TOKENIZER.eos_token_id], np.int32)
+        logp = np.full(len(tokens), -0.5, np.float32)
+        return Response(request.prompt_id, request.group, tokens, np.ones(len(tokens), bool), logp, logp, "stop")
+
+
+class Chaos:
+    """Three turns; the plan of an episode says in which of them what fails."""
+
+    max_turns, step_seconds, at_once = 3, 10.0, 100
+
+    def reset(self, problem):
+        problem.columns["plan"].append("mutated")
+        turn, kind = problem.columns["plan"][:2]
+        if (turn, kind) == (0, "raised"):
+            raise OSError("down")
+        return 1, turn, kind
+
+    def step(self, state, completion):
+        now, turn, kind = state
+        if now == turn:
+            if kind == "raised":
+                raise ValueError(completion)
+            if kind == "timed_out":
+                forever()
+        return Step((now + 1, turn, kind), "0", reward=1.0, done=now == 3, metrics={"digits": 1})
+
+
+class AsyncChaos(Chaos):
+    """The same, awaited."""
+
+    async def step(self, state, completion):
+        if state[0] == state[1] and state[2] == "timed_out":
+            await asyncio.Event().wait()
+        return super().step(state, completion)
+
+
+@pytest.mark.parametrize("environment", [Chaos(), AsyncChaos()], ids=["threads", "coroutines"])
+def test_a_thousand_episodes_count_every_failure_once_and_leave_no_thread(environment):
+    generator = random.Random(0)
+    plans = [
+        (generator.randrange(0, 9), "raised") for _ in range(940)
+    ]  # as a turn: 0 is the beginning, beyond 3 nothing fails
+    plans = generator.sample([*plans, *[(2, "timed_out")] * 60], 1000)
+    problems = [Problem("1", "", columns={"plan": list(plan)}) for plan in plans]
+    requests = [Request((3,), place, place, Sampling(40, (1,)), place) for place in range(1000)]
+    responses, verdicts = play(Digits(), environment, {}, requests, problems, TOKENIZER, max_failure_share=1.0)
+    expected = [KINDS[kind] if turn <= 3 else 0 for turn, kind in plans]
+    assert verdicts.failed.tolist() == expected
+    assert set(expected) == {0, *KINDS.values()}
+    assert verdicts.valid.tolist() == [not failed for failed in expected], "a failure is not a wrong answer"
+    assert verdicts.rewards.tolist() == [0.0 if failed else 3.0 for failed in expected]
+    assert verdicts.metrics["digits"][np.array(expected) == 0].tolist() == [3.0] * expected.count(0)
+    turns = [min(max(turn, 1), 3) if failed else 3 for (turn, _), failed in zip(plans, expected, strict=True)]
+    assert [response.turns for response in responses] == turns
+    assert [list(problem.columns["plan"]) for problem in problems] == [list(plan) for plan in plans], "it changes a copy"
+    assert all_end()
+
+
+class Slow(Chaos):
+    """Its steps wait for something."""
+
+    waits = True
+
+
+@pytest.mark.parametrize("count", [1, 7])
+def test_steps_that_wait_change_no_episode(count):
+    problems = [Problem("1", "", columns={"plan": [9, ""]}) for _ in range(count)]
+    requests = [Request((3,), place, place, Sampling(40, (1,)), place) for place in range(count)]
+    (plain, _), (late, _) = (
+        play(Digits(), one, {}, requests, problems, TOKENIZER, max_failure_share=0.0) for one in (Chaos(), Slow())
+    )
+    assert [response.tokens.tolist() for response in plain] == [response.tokens.tolist() for response in late]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"step_seconds": 0}, r"^environment\.step_seconds: .* must set a positive number of seconds; got 0"),
+        ({"at_once": 0}, r"^environment\.at_once: .* must set a whole number of at least 1; got 0"),
+        ({"waits": 1}, r"^environment\.waits: .* must set True or False; got 1"),
+        ({"tools": "search"}, r"^environment\.tools: .* must set a list of functions or JSON schemas; got 'search'"),
+    ],
+)
+def test_an_attribute_of_another_type_is_refused(attributes, message):
+    with pytest.raises(InputError, match=message):
+        play(Digits(), type("Other", (Chaos,), attributes)(), {}, [], [], TOKENIZER, max_failure_share=0.0)
+
+
+@pytest.mark.parametrize("field", ["parts", "metrics"])
+@pytest.mark.parametrize("numbers", [[1.0], {"a": "1"}, {"a": float("nan")}, {1: 1.0}])
+def test_parts_and_metrics_must_be_finite_numbers(field, numbers):
+    environment = type("Other", (Chaos,), {"step": lambda self, state, completion: Step(None, **{field: numbers})})()
+    request = Request((3,), 0, 0, Sampling(8, (1,)), 0)
+    problem = Problem("1", "", columns={"plan": [9, ""]})
+    with pytest.raises(InputError, match=rf"^environment\.step: {field} in .* must be finite numbers by name"):
+        play(Digits(), environment, {}, [request], [problem], TOKENIZER, max_failure_share=0.0)

@@ -1,0 +1,382 @@
+"""Stop commands at random and type them again: what they leave in the end is what a command leaves that was never stopped.
+
+    python tests/soak/commands.py long --stops 150 --minutes 60 --result tests/soak/commands.json
+    python tests/soak/commands.py every --result tests/soak/commands.json
+
+`long` stops the commands that save as they go: training with an environment, on pairs, tuning, adapting. `every` kills each command
+once in its first second and once later. A result that exists already is added to; its seeds are not run again.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from digit_pairs import even_pairs
+from small_runs import SMALL
+from smallest import SMALLEST
+from soak.run import CHILD, LIMIT, WORK, arrays, rows
+
+from rljax.training.checkpoints.checkpoint import newest_whole
+
+WORLD = WORK / "world"
+"""Holds what the commands read."""
+SIZES = (*SMALLEST, "--replicas", "1", "--quiet")
+PAIRS = ("--tokenizer", "characters", "--batch", "4", "--steps", "30", "--max-tokens", "16", "--learning-rate", "1e-2")
+SAVING = ("--checkpoint-every", "2", "--eval-every", "5")
+REWARD = "def even_length(completions):\n    return [float(len(text) % 2 == 0) for text in completions]\n"
+TIMES = re.compile(
+    r'"(\w*seconds|tokens_per_second|judge|date|time)": [^,}\n]+|\d+\.\d+ s\b|\(\d+ s\)|in \d+\.\d+ minutes|\d+ ms'
+)
+SKIPPED = ("log.txt", "starts.jsonl", ".lock", ".tuning.lock", "tuning.png", "curves.png", "wandb.id")
+"""Files with times, and pictures of files that are compared."""
+
+
+class Command(NamedTuple):
+    """A command that is stopped."""
+
+    begin: Callable[[Path], list[str]]
+    """Output -> the words that are typed first."""
+    again: Callable[[Path], list[str]] | None = None
+    """Output -> the words that are typed after a stop; None: the same again."""
+    ended: str = "\0"
+    """What a command says with the exit code 2 that had ended before it was stopped."""
+
+
+def training(folder: Path, *words: str) -> list[str]:
+    """Words of a tiny training."""
+    return [
+        "train",
+        "--config",
+        str(WORLD / "tiny.json"),
+        "--reward",
+        f"{WORLD / 'mine.py'}:even_length",
+        "--run",
+        str(folder),
+        *words,
+    ]
+
+
+def on_pairs(command: str) -> Command:
+    """A training on pairs, which is continued by `--resume`."""
+
+    def begin(folder: Path) -> list[str]:
+        return [command, str(WORLD / "pairs.jsonl"), *SIZES, *PAIRS, *SAVING, "--output", str(folder)]
+
+    def again(folder: Path) -> list[str]:
+        return [command, "--resume", str(folder), "--quiet"] if (folder / "settings.json").exists() else begin(folder)
+
+    return Command(begin, again, "has no checkpoint: it has ended")
+
+
+def tuning(folder: Path) -> list[str]:
+    """Words of a tuning of two learning rates."""
+    words = training(folder)[1:-2]
+    return ["tune", *words, "--try", "learning_rate=1e-3,1e-2", "--steps", "6", "--out", str(folder)]
+
+
+def adapting(folder: Path) -> list[str]:
+    """Words of an adaptation to a queue."""
+    words = ("--feedback", str(WORLD / "queue.jsonl"), "--batch", "8", "--heldout", "6", "--max-kl", "None", "--once")
+    return ["adapt", str(WORLD / "run"), *words, "--run", str(folder)]
+
+
+LONG = {
+    "environment": Command(lambda folder: [str(CHILD), "environment", str(folder)]),
+    "preference": on_pairs("preference"),
+    "reward-model": on_pairs("reward-model"),
+    "tune": Command(tuning),
+    "adapt": Command(adapting),
+    "train": Command(lambda folder: training(folder, "--resume", "auto", "--trust")),
+}
+"""Commands that save as they go."""
+RUN, OTHER = str(WORLD / "run"), str(WORLD / "other")
+EVERY = {
+    "config": lambda out: ["config", "--steps", "3"],
+    "eval": lambda out: ["eval", RUN, "--trust"],
+    "sample": lambda out: ["sample", RUN, "--prompt", "3+4=", "--seed", "1"],
+    "search": lambda out: ["search", str(WORLD / "critic"), "--trust", "--limit", "2"],
+    "generate": lambda out: ["generate", RUN, str(out / "rows.jsonl"), "--trust", "--limit", "4"],
+    "runs": lambda out: ["runs", str(WORLD)],
+    "doctor": lambda out: ["doctor", RUN, "--out", str(out / "report.html")],
+    "compare": lambda out: ["compare", RUN, OTHER],
+    "debug": lambda out: ["debug", RUN],
+    "plot": lambda out: ["plot", RUN, "--out", str(out / "plot.svg")],
+    "explain": lambda out: ["explain", "kl"],
+    "export": lambda out: ["export", RUN, str(out / "model")],
+    "average": lambda out: ["average", RUN, OTHER, str(out / "mean")],
+    "plan": lambda out: ["plan", "--config", str(WORLD / "tiny.json"), "--reward", "exact"],
+    "pairs": lambda out: ["pairs", RUN, str(out / "pairs.jsonl"), "--trust", "--prompts", "8"],
+    "preprocess": lambda out: ["preprocess", str(WORLD / "rows.jsonl"), str(out / "clean.jsonl")],
+    "algorithms": lambda out: ["algorithms", "grpo"],
+    "equations": lambda out: ["equations", "gae"],
+    "claims": lambda out: ["claims"],
+    "conform": lambda out: ["conform", f"{WORLD / 'mine.py'}:gae", "--like", "gae"],
+    "recommend": lambda out: ["recommend"],
+    "errata": lambda out: ["errata"],
+    "completion": lambda out: ["completion", "bash"],
+    **{name: command.begin for name, command in LONG.items() if name != "environment"},
+}
+"""All commands: a folder for their output -> their words."""
+
+
+def started(words: list[str], output: Path) -> subprocess.Popen[str]:
+    """Start a command, whose words are written into a file."""
+    environment = os.environ | {
+        "JAX_COMPILATION_CACHE_DIR": str(WORK / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join(map(str, CHILD.parents[1:3])),
+    }
+    module = [] if words[0] == str(CHILD) else ["-m", "rljax"]
+    with output.open("w") as file:
+        return subprocess.Popen(
+            [sys.executable, *module, *words], env=environment, text=True, stdout=file, stderr=subprocess.STDOUT, cwd=WORLD
+        )
+
+
+def finished(words: list[str], output: Path) -> int:
+    """Exit code of a command that is not stopped."""
+    return started(words, output).wait(timeout=LIMIT)
+
+
+def make_world() -> None:
+    """Make what the commands read: two runs, one with a critic, pairs, a queue, rows and code."""
+    if (WORLD / "ready").exists():
+        return
+    shutil.rmtree(WORLD, ignore_errors=True)
+    WORLD.mkdir(parents=True)
+    changes = {
+        "train_problems": 40,
+        "heldout_problems": 6,
+        "warm_start_steps": 4,
+        "warm_start_batch": 8,
+        "warm_start_accuracy": 1.0,
+    }
+    changes |= {
+        "warm_start_eval_every": 2,
+        "steps": 12,
+        "prompts": 4,
+        "group_size": 4,
+        "minibatches": 2,
+        "microbatch_rows": 4,
+    }
+    changes |= {"learning_rate": 1e-2, "eval_every": 3, "checkpoint_every": 2, "sample_every": 2}
+    tiny = SMALL.replace(algorithm="grpo", algorithm_options={}, **changes)
+    (WORLD / "tiny.json").write_text(json.dumps(tiny.to_json()))
+    (WORLD / "mine.py").write_text(f"{REWARD}\nfrom rljax.ops.gae import gae\n")
+    pairs = ({"prompt": p.prompt, "chosen": p.chosen, "rejected": p.rejected} for p in even_pairs(80, 3))
+    (WORLD / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    (WORLD / "rows.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2=", "answer": "3"}\n')
+    draw = random.Random(0)
+    lines = ({"id": n, "prompt": "3+4=", "response": str(draw.randint(0, 99)), "reward": draw.random()} for n in range(100))
+    (WORLD / "queue.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    critic = ("--algorithm", "vapo", "--value-pretraining-steps", "2")
+    for name, words in (("run", ()), ("other", ("--seed", "1")), ("critic", critic)):
+        if finished(training(WORLD / name, *words), WORLD / "output.txt"):
+            raise RuntimeError((WORLD / "output.txt").read_text())
+    (WORLD / "ready").touch()
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """What a command has left in a folder, without times: rows, arrays of the newest checkpoints, and bytes of other files."""
+    found: dict[str, Any] = {}
+    for file in sorted(folder.rglob("*")):
+        name = file.relative_to(folder).as_posix()
+        parts = file.relative_to(folder).parts
+        if "checkpoints" in parts:
+            if file.parent.name == "checkpoints" and file.name in ("last", "best"):  # not those that were set aside
+                newest = arrays(file / str(newest_whole(file)[0]))
+                found |= {f"{name}/{path}": array.tobytes() for path, array in newest.items()}
+        elif file.is_file() and file.name not in SKIPPED and "tensorboard" not in parts:
+            if file.suffix == ".jsonl":
+                found[name] = rows(file)
+            elif file.suffix == ".safetensors":
+                found[name] = file.read_bytes()
+            else:
+                found[name] = TIMES.sub("", file.read_text(errors="replace")).replace(str(folder), "FOLDER")
+    return found
+
+
+def differing(ours: Path, theirs: Path) -> str:
+    """Names of what differs; empty if nothing does."""
+    one, other = contents(ours), contents(theirs)
+    return "; ".join(sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name)))[:1000]
+
+
+def untouched(name: str, begin: Callable[[Path], list[str]], kind: str) -> Path:
+    """Output of a command that was never stopped."""
+    folder = WORK / kind / name
+    if not (WORK / kind / f"{name}.done").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder if kind == "every" and name not in LONG else folder.parent).mkdir(parents=True, exist_ok=True)
+        output, begun = WORK / kind / f"{name}.txt", time.monotonic()
+        if finished(begin(folder), output):
+            raise RuntimeError(f"{name}: {output.read_text()[-3000:]}")
+        (WORK / kind / f"{name}.done").write_text(str(time.monotonic() - begun))
+    return folder
+
+
+def found_in(folder: Path, *patterns: str) -> set[Path]:
+    """What is in a folder, or in one of the runs in it. The process that writes into it may remove anything meanwhile."""
+    places = (folder, *folder.glob("runs/*"))
+    return {path for place in places for pattern in patterns for path in place.glob(pattern)}
+
+
+def is_writing(folder: Path) -> set[Path]:
+    """Folders and files that are being written."""
+    return found_in(folder, "checkpoints/*/*.orbax-checkpoint-tmp*", ".unfinished-*", "*/.unfinished-*")
+
+
+def was_in_a_write(folder: Path) -> bool:
+    """Whether a write was cut short: what it wrote is there, or a checkpoint has no manifest."""
+    saves = found_in(folder, "checkpoints/[lb]*/*")
+    return bool(is_writing(folder)) or any(not (path / "sha256.json").exists() for path in saves)
+
+
+def row_count(folder: Path) -> int:
+    """Rows of metrics in a folder."""
+    count = 0
+    for file in found_in(folder, "metrics.jsonl"):
+        with contextlib.suppress(FileNotFoundError):  # the run begins again
+            count += file.read_bytes().count(b"\n")
+    return count
+
+
+def moment(folder: Path, draw: random.Random) -> tuple[str, Callable[[], bool]]:
+    """A random moment, in words and as a question whether it has come."""
+    kind = draw.choices(["in a write", "after a row", "first second"], [0.5, 0.3, 0.2])[0]
+    if kind == "in a write":
+        skip, seen = draw.randint(0, 3), set()
+
+        def writing() -> bool:
+            seen.update(is_writing(folder))
+            return len(seen) > skip
+
+        return kind, writing
+    if kind == "first second":
+        end = time.monotonic() + draw.random()
+        return kind, lambda: time.monotonic() > end
+    wanted = row_count(folder) + draw.randint(1, 5)
+    return kind, lambda: row_count(folder) >= wanted
+
+
+def stopped(name: str, seed: int, most: int = 8) -> Iterator[dict[str, Any]]:
+    """Stop a long command several times, and compare in the end; a row for each stop."""
+    draw, folder, command = random.Random(seed), WORK / "stopped" / f"{name}-{seed}", LONG[name]
+    reference, output = untouched(name, command.begin, "whole"), WORK / "stopped" / f"{name}-{seed}.txt"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    stops: list[dict[str, Any]] = []
+    while True:
+        words = (command.again or command.begin)(folder)
+        process = started(words, output)
+        kind, has_come = moment(folder, draw)
+        sign = 9 if kind == "in a write" else draw.choice([9, 15])
+        while process.poll() is None and len(stops) < most and not has_come():
+            time.sleep(0.002)
+        if process.poll() is None and len(stops) < most:
+            process.send_signal(sign)
+            code = process.wait(timeout=LIMIT)
+            inside = sign == 9 and kind != "first second" and was_in_a_write(folder)
+            stops.append({"command": name, "seed": seed, "signal": sign, "moment": kind, "in_write": inside})
+            if code in (0, 130, -sign):
+                continue
+        code, text = process.wait(timeout=LIMIT), output.read_text()
+        fault = f"exit {code}: {text[-1500:]}" if code and command.ended not in text else differing(folder, reference)
+        yield from ({**stop, "identical": not fault, "fault": fault} for stop in stops)
+        if not fault:
+            shutil.rmtree(folder)
+        return
+
+
+def killed_twice(name: str, seed: int) -> Iterator[dict[str, Any]]:
+    """Kill a command in its first second and later, type it again, and compare its output and what it printed."""
+    begin, draw, folder = EVERY[name], random.Random(seed), WORK / "killed" / name
+    reference = untouched(name, begin, "every")
+    output, again = WORK / "killed" / f"{name}.txt", LONG[name].again if name in LONG else None
+    whole = float((WORK / "every" / f"{name}.done").read_text())
+    for kind, seconds in (("first second", draw.random()), ("later", draw.uniform(min(1.0, 0.5 * whole), whole))):
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder.parent if name in LONG else folder).mkdir(parents=True, exist_ok=True)
+        process = started(begin(folder), output)
+        time.sleep(seconds)
+        ended = process.poll() is not None
+        process.kill()
+        process.wait()
+        code = 0 if ended else finished((again or begin)(folder), output)
+        text, before = (
+            path.read_text().replace(str(place), "OUT")
+            for path, place in ((output, folder), (WORK / "every" / f"{name}.txt", reference))
+        )
+        same = name in LONG or TIMES.sub("", text) == TIMES.sub("", before)
+        if code and name in LONG and LONG[name].ended in text:
+            code = 0
+        fault = (
+            f"exit {code}: {text[-1500:]}"
+            if code
+            else differing(folder, reference) or ("" if same else f"prints: {text[:600]}")
+        )
+        yield {"command": name, "seed": seed, "moment": kind, "ended": ended, "identical": not fault, "fault": fault}
+
+
+def summary(result: dict[str, Any]) -> dict[str, Any]:
+    """Counts of the rows."""
+    long, every = result.get("long", []), result.get("every", [])
+    counts = {
+        "stops": len(long),
+        "identical": sum(row["identical"] for row in long),
+        "in_a_write": sum(row["in_write"] for row in long),
+        "in_the_first_second": sum(row["moment"] == "first second" for row in long),
+        "by_command": {name: sum(row["command"] == name for row in long) for name in LONG},
+        "every_command": len(every),
+        "every_command_identical": sum(row["identical"] for row in every),
+    }
+    return {"date": str(date.today()), "command": result.get("command", []), "summary": counts}
+
+
+def main() -> int:
+    """Run a part; the exit code is 1 if anything went wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["long", "every"])
+    parser.add_argument("--only", nargs="*", default=None)
+    parser.add_argument("--stops", type=int, default=150)
+    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--result", type=Path, required=True)
+    options = parser.parse_args()
+    result = json.loads(options.result.read_text()) if options.result.exists() else {}
+    typed = shlex.join(["python", "tests/soak/commands.py", *sys.argv[1:]])
+    result["command"] = [*dict.fromkeys([*result.get("command", []), typed])]
+    table, end = result.setdefault(options.part, []), time.monotonic() + 60 * options.minutes
+    names = options.only or list(LONG if options.part == "long" else EVERY)
+    make_world()
+    done = {(row["command"], row["seed"]) for row in table}
+    places = [(name, seed) for seed in range(1000 if options.part == "long" else 1) for name in names]
+    for name, seed in places:
+        if (options.part == "long" and len(table) >= options.stops) or time.monotonic() > end:
+            break
+        if (name, seed) in done:
+            continue
+        new = list((stopped if options.part == "long" else killed_twice)(name, seed))
+        table.extend(new)
+        print(json.dumps(new), flush=True)
+        ordered = summary(result) | {part: result[part] for part in ("long", "every") if part in result}
+        options.result.write_text(json.dumps(ordered, indent=1) + "\n")
+    return int(any(row["fault"] for row in table))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""What an import loads, and names that are imported on first use."""
+
+import subprocess
+import sys
+
+import pytest
+
+import rljax.algorithms.dapo
+from rljax import algorithms, rewards, tasks
+from rljax.algorithms.dapo import dapo
+from rljax.lazy import LazyTable
+
+COUNT = "import sys, {module}; print(sum(name.partition('.')[0] == 'rljax' for name in sys.modules))"
+MOST = {
+    "rljax": 3,
+    "rljax.algorithms": 4,
+    "rljax.rewards": 8,
+    "rljax.tasks": 10,
+    "rljax.training": 4,
+    "rljax.training.loop": 188,
+    "rljax.cli": 94,
+}
+"""Most modules of rljax that an import may load; these limits only fall."""
+
+
+@pytest.mark.parametrize(("module", "most"), MOST.items())
+def test_an_import_loads_few_modules(module, most):
+    found = subprocess.run([sys.executable, "-c", COUNT.format(module=module)], capture_output=True, text=True, check=True)
+    assert int(found.stdout) <= most
+
+
+@pytest.mark.parametrize("table", [algorithms.BY_NAME, rewards.BY_NAME, tasks.TASKS])
+def test_every_name_of_a_table_leads_to_its_object(table):
+    assert len(table) == len(list(table)) > 5
+    for name, value in table.items():
+        assert callable(value), name
+        module, _, attribute = table.sources[name].partition(":")
+        assert (value.__module__, value.__name__) == (module, attribute)
+
+
+def test_a_name_that_is_not_in_a_table_is_refused_without_an_import():
+    table = LazyTable({"gone": "no_such_module:name"})
+    assert "gone" in table
+    assert "other" not in table
+    with pytest.raises(KeyError, match="other"):
+        table["other"]
+    with pytest.raises(ModuleNotFoundError):
+        table["gone"]
+
+
+@pytest.mark.parametrize("first", ["rljax.algorithms", "rljax.algorithms.dapo", "rljax.algorithms.forking_tokens"])
+def test_an_algorithm_keeps_its_name_when_its_module_is_imported(first):
+    assert rljax.algorithms.dapo is dapo is algorithms.BY_NAME["dapo"]
+    program = f"import {first}, rljax.algorithms; print(callable(rljax.algorithms.dapo))"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout == "True\n"
+
+
+def test_names_of_algorithms_are_those_of_all():
+    assert set(algorithms.BY_NAME) < set(algorithms.__all__) <= set(dir(algorithms))
+    assert all(getattr(algorithms, name) is not None for name in algorithms.__all__)

@@ -1,0 +1,110 @@
+"""Shell lines of the README and of the pages: bash and zsh, as people set them up, read each one as it is printed.
+
+The cheap lines of the README also run.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_pages import PAGES, ROOT
+
+SHELLS = ("bash", "zsh")
+PROGRAMS = r"(?:\.venv/bin/)?(?:rljax|python3?|pip|pytest|source|hf|curl|git|tensorboard)(?=\s|$)"
+CHEAP = ("equations", "algorithms dapo", "train --help-all", "--version")
+PLACEHOLDER = "..."
+"""Stands for flags of the reader's; a line with it is not to be pasted."""
+
+
+def shell_lines(page: Path) -> list[str]:
+    """Lines of a page that a reader pastes into a shell, continued lines joined."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"(?:^ {4}\S.*\n(?: {4}.*\n)*)", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    joined = "".join(blocks).replace("\\\n", " ")
+    lines = [line.strip() for line in joined.splitlines() if re.match(rf"\s*(?:\w+=\S+ )*{PROGRAMS}", line)]
+    return lines + [line for line in re.findall(r"^\| `(\S+ [^`]+)` \|", text, re.MULTILINE) if re.match(PROGRAMS, line)]
+
+
+LINES = sorted({(page.name, line) for page in PAGES for line in shell_lines(page) if PLACEHOLDER not in line})
+
+
+def words_of(shell: str, line: str) -> list[list[str]]:
+    """Words of each command of a line, as a shell passes them on; the programs are replaced by one that writes its arguments."""
+    show = f"{sys.executable} -c 'import json, sys; print(json.dumps(sys.argv[1:]))'"
+    parts = re.split(r"\s(?:&&|\|)\s", re.sub(r"\s(?:2?>|<)\s*\S+", "", line))
+    script = "\n".join(f"{show} {part}" for part in parts)
+    options = {"bash": ["--norc"], "zsh": ["-f", "-o", "NO_INTERACTIVE_COMMENTS", "-o", "NOMATCH"]}[shell]
+    done = subprocess.run(
+        [shutil.which(shell) or shell, *options, "-c", script], capture_output=True, text=True, check=True, cwd="/"
+    )
+    assert not done.stderr, done.stderr
+    return [json.loads(row) for row in done.stdout.splitlines()]
+
+
+def unsafe(line: str) -> str | None:
+    """Reason for which an interactive shell reads a line in another way than it is meant; None if there is none."""
+    bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", line)
+    if re.search(r"(?:^|\s)#", bare):
+        return "zsh takes what follows a # for arguments"
+    if re.search(r"[?*\[\]]|(?:^|\s)[~=]\w", bare):
+        return "zsh looks for files of this name"
+    return "a ! recalls an earlier command" if "!" in re.sub(r"'[^']*'", "", line) else None
+
+
+@pytest.mark.parametrize(("page", "line"), LINES, ids=[f"{page}-{line[:40]}" for page, line in LINES])
+def test_a_line_means_the_same_in_every_shell(page, line):
+    assert unsafe(line) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["rljax equations what bounds the ratio?", "rljax eval runs/a  # accuracy", "pip install -e .[test]", 'echo "what!"'],
+)
+def test_lines_that_break_are_found(line):
+    assert unsafe(line) is not None
+
+
+def test_a_page_has_its_lines():
+    names = {page for page, _ in LINES}
+    assert {"README.md", "install.md", "first_run.md", "coming_from.md", "resuming.md"} <= names
+    assert len(LINES) > 60
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_shells_pass_the_same_words(shell):
+    """All lines in one process of the shell."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    lines = [line for _, line in LINES]
+    whole = " && ".join(line for line in lines)
+    words = words_of(shell, whole)
+    assert len(words) >= len(lines)
+    assert words == words_of("bash", whole)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_cheap_lines_of_the_readme_run(shell, tmp_path):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    commands = tmp_path / ".venv" / "bin"
+    commands.mkdir(parents=True)
+    (commands / "rljax").write_text(f'#!/bin/sh\nexec {sys.executable} -m rljax "$@"\n')
+    (commands / "rljax").chmod(0o755)
+    cheap = [line for line in shell_lines(ROOT / "README.md") if any(f"rljax {start}" in line for start in CHEAP)]
+    assert len(cheap) >= 2
+    done = subprocess.run(
+        [shutil.which(shell) or shell, "-c", " && ".join(cheap)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "bounded" in done.stdout
+    assert "keep_group" in done.stdout

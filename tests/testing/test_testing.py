@@ -1,0 +1,320 @@
+"""The conformance kit: it finds every planted fault with one small counterexample, and passes correct implementations."""
+
+import math
+import re
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from testing import correct, faults
+
+from rljax.algorithms import BY_NAME
+from rljax.cli import main
+from rljax.errors import InputError
+from rljax.ops.gae import gae
+from rljax.ops.surrogate import dual_clipped
+from rljax.parallel import make_mesh
+from rljax.testing import check_algorithm, check_gae, check_loss, conform, conform_gae
+from rljax.testing.cases import gae_cases, loss_cases
+from rljax.testing.conventions import LIKE, loss_and_gradient, neighbours
+from rljax.testing.records import as_function, rollout_of
+from rljax.testing.strategies import examples
+
+MOST_SECONDS = 60
+
+
+def compiled(source, library=np):
+    names = {"np": library, "math": math, "jax": jax}
+    exec(source, names)
+    return names.get("loss", names.get("gae"))
+
+
+def planted(source, old, new):
+    assert source.count(old) >= 1, f"{old!r} is not in the source"
+    return compiled(source.replace(old, new))
+
+
+def names(rows):
+    return [row[0] for row in rows]
+
+
+@pytest.mark.parametrize(("name", "old", "new"), faults.GRPO_FAULTS, ids=names(faults.GRPO_FAULTS))
+def test_a_fault_in_grpo_is_found(name, old, new):
+    found_in_a_loss(planted(correct.GRPO, old, new), "grpo", "median" in name)
+
+
+@pytest.mark.parametrize(("name", "old", "new"), faults.DAPO_FAULTS, ids=names(faults.DAPO_FAULTS))
+def test_a_fault_in_dapo_is_found(name, old, new):
+    found_in_a_loss(planted(correct.DAPO, old, new), "dapo", False)
+
+
+def found_in_a_loss(function, like, needs_three):
+    start = time.process_time()
+    with pytest.raises(AssertionError, match=f"differs from {like} in: ") as caught:
+        check_loss(function, like=like, arrays="numpy")
+    assert time.process_time() - start < MOST_SECONDS
+    text = str(caught.value)
+    prompts, group = map(int, re.search(r"(\d+) prompts x (\d+) responses", text).groups())
+    assert (prompts <= 2 and group <= 2) or needs_three, text
+    assert len(text.splitlines()) <= 12
+
+
+@pytest.mark.parametrize(("name", "old", "new"), faults.GAE_FAULTS, ids=names(faults.GAE_FAULTS))
+def test_a_fault_in_gae_is_found(name, old, new):
+    with pytest.raises(AssertionError, match="differs from GAE"):
+        check_gae(planted(correct.GAE, old, new), arrays="numpy")
+
+
+def test_small_cases_are_small():
+    assert all(case.example.mask.shape <= (2, 2, 3) and case.example.group == 2 for case in loss_cases())
+    assert all(case.mask.shape[0] <= 2 and case.mask.shape[1] == 3 for case in gae_cases())
+
+
+@pytest.mark.parametrize(
+    ("like", "source"), [("grpo", correct.GRPO), ("dapo", correct.DAPO), ("grpo", correct.LOOPS), ("dapo", correct.FLAT)]
+)
+def test_correct_losses_of_several_styles_pass(like, source):
+    check_loss(compiled(source), like=like, arrays="numpy")
+
+
+@pytest.mark.parametrize("source", [correct.GAE, correct.MATRIX])
+def test_correct_gae_of_several_styles_passes(source):
+    check_gae(compiled(source), arrays="numpy")
+
+
+def test_our_gae_passes():
+    check_gae(gae)
+
+
+def test_stop_gradients_are_seen_in_jax(standard_promotion):
+    with jax.numpy_rank_promotion("allow"):
+        check_loss(compiled(correct.STOPPED, jnp), like="grpo")
+        for old, new in (
+            ("(logp - sg(logp))", "(logp - logp)"),
+            ("sg(value)", "value"),
+            ("logp - old_logp", "logp - sg(logp)"),
+            ("(np.exp(away) - away - 1)", "sg(np.exp(away) - away - 1)"),
+        ):
+            assert old in correct.STOPPED
+            with pytest.raises(AssertionError, match="differs from grpo in: "):
+                check_loss(compiled(correct.STOPPED.replace(old, new), jnp), like="grpo")
+
+
+def test_a_convention_is_named():
+    report = conform(planted(correct.GRPO, "ddof=1", "ddof=0"), like="grpo", arrays="numpy")
+    assert report.slot == "advantage"
+    assert "It equals grpo with ddof=0" in report.text
+    text = correct.GRPO.replace("ddof=1", "ddof=0").replace(
+        "((per_token * mask).sum(axis=2) / lengths).mean()", "(per_token * mask).sum() / mask.sum()"
+    )
+    report = conform(compiled(text), like="grpo", arrays="numpy")
+    assert "It equals grpo with ddof=0, mean=batch" in report.text
+    text = conform(compiled(text), like="grpo", arrays="numpy", ddof=0, mean="batch").text
+    assert text.startswith("equals grpo with ddof=0, mean=batch\n")
+    assert (
+        "group's standard deviation (ddof 0, eps 1e-06); mean over the tokens of the batch; token ratio within [0.8, 1.2]"
+        in text
+    )
+
+
+def test_three_conventions_at_once_are_named():
+    text = correct.GRPO.replace("ddof=1", "ddof=0").replace(
+        "np.clip(ratio, 1 - 0.2, 1 + 0.2)", "np.exp(np.clip(np.log(ratio), -0.2, 0.2))"
+    )
+    text = text.replace("((per_token * mask).sum(axis=2) / lengths).mean()", "(per_token * mask).sum(axis=2).mean()")
+    report = conform(compiled(text), like="grpo", arrays="numpy")
+    assert "It equals grpo with ddof=0, mean=sequence_sum, clip=log_ratio" in report.text
+
+
+@pytest.mark.parametrize(("like", "options"), [("gspo", {}), ("cispo", {}), ("lite_ppo", {}), ("rloo", {"beta": 0.0})])
+def test_records_of_other_algorithms_are_of_their_conventions(like, options):
+    check_loss(as_function(BY_NAME[like](**options)), like=like)
+
+
+def test_a_dual_clip_is_an_option():
+    algorithm = BY_NAME["dapo"]()._replace(surrogate=partial(dual_clipped, low=0.2, high=0.28, cap=3.0))
+    check_loss(as_function(algorithm), like="dapo", dual_clip=3.0)
+    assert conform(as_function(algorithm), like="dapo").equals.dual_clip == 3.0
+
+
+@pytest.mark.parametrize(
+    ("slot", "old", "new"),
+    [
+        ("value", "surrogate = sg(value)", "surrogate = 1 + sg(value)"),
+        ("gradient", "sg(ratio) * advantage)", "0.5 * sg(ratio) * advantage)"),
+    ],
+)
+def test_a_difference_of_the_value_alone_and_of_the_gradient_alone_are_told_apart(slot, old, new, standard_promotion):
+    assert old in correct.STOPPED
+    new = correct.STOPPED.replace(old, new)
+    with jax.numpy_rank_promotion("allow"):
+        assert conform(compiled(new, jnp), like="grpo").slot == slot
+
+
+def test_normalized_advantages_are_named():
+    text = correct.GAE.replace("return out", "return (out - out[mask].mean()) / (out[mask].std(ddof=1) + 1e-8)")
+    convention, report = conform_gae(compiled(text), arrays="numpy")
+    assert convention.ddof == 1
+    assert "It equals GAE, normalized over the tokens of the batch (ddof 1)" in report
+
+
+def test_a_dependence_on_the_order_is_named():
+    def loss(logp, old_logp, rewards, mask):
+        return compiled(correct.DAPO)(logp, old_logp, rewards, mask) * (
+            1 if rewards.shape[1] == 2 or rewards[0, 0] == 1 else 2
+        )
+
+    assert conform(loss, like="dapo", arrays="numpy").slot == "order of the prompts"
+
+
+@pytest.mark.parametrize("like", LIKE)
+def test_our_records_conform(like):
+    algorithm = BY_NAME[like](**({"max_length": 3} if like == "dr_grpo" else {}))
+    check_algorithm(algorithm, like=like, mesh=make_mesh(2, 1, devices=jax.devices()[:2]))
+
+
+def test_a_record_that_breaks_an_invariant_is_named():
+    def first_response(mask):
+        return jnp.zeros(mask.shape).at[:, 0].set(1.0) / mask.size
+
+    with pytest.raises(AssertionError, match="order of the responses"):
+        check_algorithm(BY_NAME["grpo"]()._replace(weights=first_response))
+
+
+def test_a_record_that_counts_responses_without_reward_is_named():
+    def all_rewards(rewards, *, valid=None):
+        return rewards - rewards.mean(-1, keepdims=True)
+
+    with pytest.raises(AssertionError, match="responses without reward"):
+        check_algorithm(BY_NAME["dr_grpo"](max_length=3)._replace(advantage=all_rewards))
+
+
+@given(examples(marks=True))
+def test_marks_of_responses_become_those_of_a_rollout(example):
+    rollout = rollout_of(example)
+    np.testing.assert_array_equal(rollout.valid, example.valid)
+    np.testing.assert_array_equal(rollout.truncated, example.truncated)
+    assert example.valid.shape == example.truncated.shape == example.rewards.shape
+
+
+def test_the_overlong_punishment_is_an_option():
+    function = as_function(BY_NAME["dapo"](max_length=3, cache=2))
+    assert conform(function, like="dapo", max_length=3, cache=2).slot is None
+    assert conform(function, like="dapo").slot is not None
+
+
+@given(examples(gaps=False))
+def test_gradients_of_the_conventions_are_those_of_their_values(example):
+    lengths = example.mask.sum(-1, keepdims=True)
+    log_ratios = np.where(example.mask, example.logp - example.old_logp, 0.0)
+    ratios = np.exp(np.concatenate([log_ratios, log_ratios.sum(-1, keepdims=True) / lengths], -1))
+    edges = [0.8, 1.2, 1.28, np.exp(-0.2), np.exp(0.2), np.exp(0.28), 1 - 3e-4, 1 + 4e-4, 3.0]
+    near = np.abs(ratios[..., None] - np.array(edges)).min() < 1e-4
+    for convention in neighbours(LIKE["grpo"], changes=1):
+        value, gradient = loss_and_gradient(example, convention)
+        assert np.isfinite(value)
+        if (
+            near or convention.surrogate != "clipped" or convention.kl == "k3+"
+        ):  # these have a gradient that is not the value's
+            continue
+        moved = example.logp.copy()
+        moved[0, 0, 0] += 1e-6
+        other, _ = loss_and_gradient(replace(example, logp=moved), convention)
+        np.testing.assert_allclose((other - value) / 1e-6, gradient[0, 0, 0], rtol=1e-3, atol=1e-4)
+
+
+@given(examples())
+def test_a_compact_example_has_the_same_tokens(example):
+    compact = example.compact()
+    np.testing.assert_array_equal(compact.lengths, example.lengths)
+    np.testing.assert_array_equal(compact.logp[compact.mask], example.logp[example.mask])
+    np.testing.assert_array_equal(example.spread(compact.logp), np.where(example.mask, example.logp, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: check_loss(lambda logp: logp, like="pop"), "like is 'pop'; choose one of grpo"),
+        (lambda: check_loss(lambda logp: logp, like="grpo", dof=0), "'dof' is not an option"),
+        (lambda: check_loss(lambda x: x, like="grpo"), "parameter 'x' is not known"),
+        (lambda: check_loss(lambda rewards: rewards, like="grpo", arrays="numpy"), "no parameter 'logp'"),
+        (lambda: check_gae(lambda rewards, q: rewards), "parameter 'q' is not known"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        call()
+
+
+def test_the_package_needs_no_hypothesis():
+    code = """
+        import sys
+        sys.modules["hypothesis"] = None
+        import rljax.testing
+        from rljax.errors import InputError
+        try:
+            import rljax.testing.strategies
+        except InputError as refused:
+            print(refused)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    assert "pip install 'rljax-lm[testing]'" in done.stdout
+
+
+def written(folder, text):
+    (folder / "mine.py").write_text(f"import numpy as np\n{text}", encoding="utf-8")
+    return str(folder / "mine.py")
+
+
+def test_the_command_names_the_convention(tmp_path, capsys):
+    file = written(tmp_path, correct.GRPO.replace("ddof=1", "ddof=0"))
+    arguments = ["conform", f"{file}:loss", "--like", "grpo", "--arrays", "numpy"]
+    assert main(arguments) == 1
+    assert "It equals grpo with ddof=0" in capsys.readouterr().out
+    assert main([*arguments, "--convention", "ddof=0"]) == 0
+    assert capsys.readouterr().out.startswith("equals grpo with ddof=0\n")
+    assert main([*arguments, "--convention", "mean=tokens"]) == 2
+    assert "mean is 'tokens'; choose one of batch, prompt" in capsys.readouterr().err
+    assert main([*arguments, "--convention", "ddof"]) == 2
+
+
+def test_the_command_checks_gae(tmp_path, capsys):
+    right, wrong = (written(tmp_path / name, text) for name, text in rows_of(tmp_path))
+    assert main(["conform", f"{right}:gae", "--like", "gae", "--arrays", "numpy"]) == 0
+    assert main(["conform", f"{wrong}:gae", "--like", "gae", "--arrays", "numpy"]) == 1
+    assert "differs from GAE in: TD error" in capsys.readouterr().out
+
+
+def rows_of(folder):
+    texts = {"right": correct.GAE, "wrong": correct.GAE.replace("- values[:, t]", "")}
+    for name in texts:
+        (folder / name).mkdir()
+    return texts.items()
+
+
+def test_a_loss_of_torch_tensors_passes():
+    torch = pytest.importorskip("torch", reason="losses of PyTorch need it: pip install torch")
+
+    def loss(logp, old_logp, rewards, mask):
+        keep = rewards.amax(1) > rewards.amin(1)
+        advantage = ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-6))[..., None]
+        ratio = torch.exp(torch.where(mask, logp - old_logp, torch.zeros_like(logp)))
+        surrogate = torch.minimum(ratio * advantage, torch.clamp(ratio, 0.8, 1.28) * advantage)
+        counted = mask & keep[:, None, None]
+        return -(surrogate * counted).sum() / counted.sum().clamp(min=1)
+
+    check_loss(loss, like="dapo", arrays="torch")
+
+    def half_stopped(logp, old_logp, rewards, mask):
+        return loss((logp + logp.detach()) / 2, old_logp, rewards, mask)
+
+    with pytest.raises(AssertionError, match="differs from dapo in: gradient"):
+        check_loss(half_stopped, like="dapo", arrays="torch")

@@ -1,0 +1,169 @@
+"""A run is resumed, and evaluated, on what it was started with: rows, rewards, chat template, tokenizer, and trusted code."""
+
+import json
+import re
+
+import pytest
+from small_runs import SMALL, even_length, stopping_after
+
+import rljax
+from rljax.cli import main
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.programs.trained_policy import load
+from rljax.tracking.run_folder import RunFolder
+from rljax.tracking.starts import accepted_changes, digest_of_rows, recorded_inputs
+from rljax.training.config import TrainConfig
+from rljax.training.interrupt import Interrupted
+from rljax.training.lifecycle.start import settings_of
+from rljax.training.parts.reward import digest_of_reward
+from rljax.training.parts.seams import Seams
+
+TINY = SMALL.replace(
+    train_problems=40,
+    prompts=2,
+    group_size=2,
+    steps=2,
+    heldout_problems=2,
+    eval_every=0,
+    algorithm="grpo",
+    algorithm_options={},
+)
+REWARD = "def judge(completions):\n    return [float(len(completion) % 2 == 0) for completion in completions]\n"
+
+
+@pytest.fixture
+def stopped(tmp_path, monkeypatch):
+    """A run on a file of rows and a reward of its own, both named by relative paths, that was stopped after a step."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"prompt": f"{a}+{a + 1}=", "answer": str(2 * a + 1)} for a in range(1, 31)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "rw.py").write_text(f"import os, signal\n{REWARD}")
+    config = TINY.replace(run="run", dataset="rows.jsonl", task=None, reward="rw.py:judge", steps=1, tokenizer="bytes")
+    rljax.train(config.replace(max_prompt_tokens=8))
+    return tmp_path / "run"
+
+
+def edit(file, old, new):
+    file.write_text(file.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "name"),
+    [
+        ("rw.py", "== 0", "== 1", "reward"),
+        ("rows.jsonl", '"answer": "3"', '"answer": "4"', "rows"),
+    ],
+)
+def test_a_changed_input_is_refused_by_its_name_accepted_on_request_and_recorded(stopped, file, old, new, name, capsys):
+    words = ["train", "--resume", str(stopped), "--steps", "2", "--trust"]
+    before = (stopped / "starts.jsonl").read_text()
+    edit(stopped.parent / file, old, new)
+    assert main(words) == 2
+    message = capsys.readouterr().err
+    assert re.search(rf"The [a-z -]*{name} of the run .* have changed since it was last started.*--accept-changes", message)
+    assert (stopped / "starts.jsonl").read_text() == before
+    assert main([*words, "--accept-changes"]) == 0
+    changes = json.loads((stopped / "starts.jsonl").read_text().splitlines()[-1])["input_changes"]
+    assert all(name in change["name"] and change["before"] != change["after"] for change in changes)
+    assert len(changes) == 1
+    assert accepted_changes(RunFolder.open(stopped)) == [changes[0]["name"]]
+    assert main([*words[:-2], "3", "--trust"]) == 0  # the accepted input is the one to compare with from now on
+
+
+def test_an_evaluation_compares_the_same_inputs(stopped, capsys):
+    assert main(["eval", str(stopped), "--trust"]) == 0
+    edit(stopped.parent / "rw.py", "== 0", "== 1")
+    assert main(["eval", str(stopped), "--trust"]) == 2
+    assert "The reward of the run" in capsys.readouterr().err
+    assert main(["eval", str(stopped), "--trust", "--accept-changes"]) == 0
+    assert main(["eval", str(stopped), "--reward", "exact"]) == 0  # it does not read the changed one
+    assert main(["sample", str(stopped), "--prompt", "1+2="]) == 0
+
+
+def test_a_comparison_of_two_exams_says_that_it_is_one(stopped, capsys):
+    edit(stopped.parent / "rw.py", "== 0", "== 1")
+    config = TrainConfig.from_json(
+        {k: v for k, v in json.loads((stopped / "config.json").read_text()).items() if k != "seams"}
+    )
+    rljax.train(config.replace(steps=2, quiet=False), resume=stopped, accept_changes=True)
+    assert "The reward changed during the run, so held-out results before and after it are not comparable." in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def test_code_that_only_the_run_names_needs_trust(stopped, capsys):
+    assert main(["train", "--resume", str(stopped), "--steps", "2"]) == 2
+    assert "rw.py:judge, which is code that its config.json names" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"executes .*rw\.py:judge.*--trust"):
+        rljax.train(resume=stopped)
+    with pytest.raises(InputError, match="apply to a run that is resumed"):
+        rljax.train(TINY, even_length, trust=True)
+    config = stopped / "config.json"
+    before = config.read_text()
+    config.write_text(json.dumps(json.loads(before) | {"algorithm": {"name": "mine.py:algorithm"}}))
+    assert main(["train", "--resume", str(stopped), "--reward", "rw.py:judge", "--steps", "2"]) == 2
+    assert "mine.py:algorithm" in capsys.readouterr().err
+    config.write_text(before)
+    assert main(["train", "--resume", str(stopped), "--reward", "rw.py:judge", "--steps", "2"]) == 0
+    assert f"rljax train --resume {stopped} --trust" in (stopped / "log.txt").read_text().replace("\n    ", " ")
+
+
+def test_a_function_that_was_passed_is_compared_by_its_source(tmp_path):
+    config = TINY.replace(run=str(tmp_path / "run"), steps=2, warm_start_steps=0)
+    with pytest.raises(Interrupted):
+        rljax.train(config, stopping_after(3))
+    with pytest.raises(InputError, match="The reward of the run"):
+        rljax.train(resume=tmp_path / "run", reward=lambda completions: [0.0 for _ in completions])
+    rljax.train(resume=tmp_path / "run", reward=even_length)
+
+
+def test_every_part_of_a_row_counts_and_addresses_do_not():
+    one = Problem("a", "b", "c", {"level": 1}, ({"role": "user", "content": "a"},))
+    others = [
+        Problem("x", "b", "c", {"level": 1}, one.messages),
+        Problem("a", "b", "x", {"level": 1}, one.messages),
+        Problem("a", "b", "c", {"level": 2}, one.messages),
+        Problem("a", "b", "c", {"level": 1}),
+    ]
+    assert len({digest_of_rows([problem]) for problem in [one, *others]}) == 5
+    assert digest_of_rows([one, others[0]]) != digest_of_rows([others[0], one])
+    first, second = (digest_of_rows([Problem("a", "b", columns={"own": object()})]) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.usefixtures("untyped")
+def test_rewards_of_rljax_have_no_digest_and_files_behind_others_do(tmp_path):
+    (tmp_path / "rw.py").write_text(REWARD)
+    (tmp_path / "rules.yaml").write_text("rules: []")
+    assert digest_of_reward(TrainConfig.flat(reward="exact"), None) is None
+    own = [f"{tmp_path}/rw.py:judge", f"brier:{tmp_path}/rw.py:judge", f"constitution:{tmp_path}/rules.yaml"]
+    before = [digest_of_reward(TrainConfig.flat(reward=name), None) for name in own]
+    assert None not in before
+    for file in tmp_path.iterdir():
+        file.write_text(f"{file.read_text()}\n")
+    after = [digest_of_reward(TrainConfig.flat(reward=name), None) for name in own]
+    assert all(old != new for old, new in zip(before, after, strict=True))
+
+
+def test_a_run_of_an_earlier_version_is_continued(stopped):
+    rows = [json.loads(line) for line in (stopped / "starts.jsonl").read_text().splitlines()]
+    (stopped / "starts.jsonl").write_text("".join(json.dumps({"at": row["at"]}) + "\n" for row in rows))
+    assert recorded_inputs(RunFolder.open(stopped)) == {}
+    assert load(stopped, trust=True).untrusted == ()
+
+
+def test_a_run_of_an_earlier_version_keeps_the_lengths_of_its_algorithm(tmp_path):
+    """Lengths that were left out were the paper's, and follow the run's limit now."""
+    config = TINY.replace(run=str(tmp_path / "run"), algorithm="dapo", algorithm_options={}, steps=1, warm_start_steps=0)
+    rljax.train(config, even_length)
+    starts, seams = tmp_path / "run" / "starts.jsonl", Seams(reward=even_length)
+    assert settings_of(None, tmp_path / "run", seams)[0].algorithm.options == {}
+    row = json.loads(starts.read_text())
+    starts.write_text(json.dumps({name: value for name, value in row.items() if name != "inputs"}) + "\n")
+    for wanted in (None, config.replace(steps=2)):
+        resumed, _, changes = settings_of(wanted, tmp_path / "run", seams)
+        assert resumed.algorithm.options == {"max_length": 20_480, "cache": 4_096}
+        assert [change.name for change in changes] == ([] if wanted is None else ["steps"])
+    with pytest.raises(InputError, match="algorithm_options"):
+        settings_of(config.replace(algorithm_options={"max_length": 9}), tmp_path / "run", seams)

@@ -1,0 +1,74 @@
+"""The training state is on the devices once: in new and in resumed runs, in every phase after the first update."""
+
+import gc
+import math
+
+import jax
+import pytest
+from small_runs import SMALL, even_length
+
+import rljax
+from rljax.training.checkpoints.saver import Saver
+from rljax.training.lifecycle.initial_state import state_like
+from rljax.training.parts.seams import Seams
+from rljax.training.setup import make_setup
+from rljax.training.state import RL
+
+CONFIG = SMALL.replace(
+    **{"width": 64, "hidden": 256, "train_problems": 20, "heldout_problems": 4, "prompts": 2, "group_size": 2, "steps": 2},
+    **{"warm_start_steps": 1, "warm_start_batch": 8, "keep_warm_start": False, "max_tries": 1, "eval_every": 1},
+    sample_every=0,
+)
+RUNS = {
+    "no warm start": {"warm_start_steps": 0},
+    "a reference and old parameters": {"algorithm": "grpo", "sampler_delay": 1},
+    "a critic": {"algorithm": "vapo", "value_pretraining_steps": 2},
+    "an adapter": {"algorithm": "grpo", "lora_rank": 4},
+}
+
+
+def bytes_of(tree):
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def live_bytes():
+    """Bytes of all arrays on the devices; an array that shares the memory of another one counts once."""
+    parts = [shard.data for array in jax.live_arrays() for shard in array.addressable_shards]
+    return sum({part.unsafe_buffer_pointer(): part.nbytes for part in parts}.values())
+
+
+@pytest.fixture
+def finished_saves(monkeypatch):
+    """A loop that waits for each save, so that the copy of a save in progress is never counted."""
+    save = Saver.save
+
+    def save_and_wait(self, *arguments):
+        save(self, *arguments)
+        self.wait()
+
+    monkeypatch.setattr(Saver, "save", save_and_wait)
+
+
+@pytest.mark.usefixtures("finished_saves")
+@pytest.mark.parametrize("name", RUNS)
+def test_every_step_of_a_new_and_of_a_resumed_run_has_one_state(name, tmp_path):
+    config = CONFIG.replace(**RUNS[name], run=str(tmp_path / "run"))
+    setup = make_setup(config, Seams(reward=even_length))
+    merged = 0 if setup.base is None else bytes_of(setup.base.params)
+    state = bytes_of(state_like(setup, RL))
+    state += config.sampling.delay * bytes_of(state_like(setup, RL).params)
+    most = 2 * merged + 1.01 * state  # an adapter's base, and the copy that it is merged into for sampling
+    del setup
+    gc.collect()
+    before, seen = live_bytes(), []
+
+    def reward(completions):
+        seen.append(live_bytes() - before)
+        return even_length(completions)
+
+    rljax.train(config, reward)
+    gc.collect()
+    assert live_bytes() - before < 0.01 * state, "nothing stays when the run has ended"
+    assert len(seen) >= 4
+    rljax.train(config.replace(steps=4), reward, resume=tmp_path / "run")
+    assert max(seen) <= most, [round(found / state, 3) for found in seen]

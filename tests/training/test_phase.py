@@ -1,0 +1,221 @@
+"""The one loop: the order of what it does, its guard, its stops, and what it saves when a step fails."""
+
+import ast
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+from rljax.data.history import no_history
+from rljax.errors import InputError
+from rljax.training import phase as module
+from rljax.training.checkpoints.checkpoint import Checkpoint
+from rljax.training.guard import MOST_SKIPPED
+from rljax.training.interrupt import Interrupted
+from rljax.training.phase import Harness, Phase, StepOutcome, run_phase
+from rljax.training.state import create
+
+PACKAGE = Path(module.__file__).parents[1]
+
+
+@pytest.fixture
+def first():
+    return Checkpoint(create({"weight": jnp.ones(2)}, optax.sgd(0.1), 0, with_reference=False), no_history(1))
+
+
+@pytest.fixture
+def calls():
+    return []
+
+
+@pytest.fixture
+def run(calls, tmp_path):
+    """A harness that notes what it is asked to do."""
+    notes = SimpleNamespace(
+        update=lambda *arguments: None,
+        **{
+            name: lambda *arguments, name=name, **keywords: calls.append((name, *arguments))
+            for name in ("warning", "phase")
+        },
+        finish=lambda lines: calls.append(("finish", *lines)),
+        commands=lambda title, lines: calls.append(("commands", *lines)),
+        activity=lambda *arguments: None,
+    )
+    saver = SimpleNamespace(
+        save=lambda which, checkpoint, marks: calls.append(("save", int(checkpoint.state.step))),
+        wait=lambda: None,
+        has_failed=False,
+    )
+    return Harness(
+        folder=SimpleNamespace(marks=dict, has_progress=True),
+        display=notes,
+        trackers=SimpleNamespace(log=lambda phase, step, metrics: calls.append((phase, step))),
+        stop=SimpleNamespace(requested=False),
+        disk=SimpleNamespace(attempt=lambda what, work: work()),
+        saver=saver,
+        stopwatch=mock.MagicMock(),
+        resume="rljax train --resume RUN",
+    )
+
+
+def advance(checkpoint, *, skipped=0.0):
+    state = checkpoint.state._replace(step=checkpoint.state.step + 1)
+    return StepOutcome(checkpoint._replace(state=state), {"loss": 1.0}, skipped)
+
+
+def phase_of(step, **changes):
+    settings = {"name": "rl", "steps": 4, "done": lambda state: int(state.step), "make_step": lambda checkpoint: step}
+    settings |= {"give_up": lambda count, outcome: f"gave up after {count}", "is_due": lambda done: done == 2}
+    return Phase(**settings | changes)
+
+
+pytestmark = pytest.mark.usefixtures("untyped")
+
+
+def test_steps_are_logged_and_saved_and_the_checkpoint_has_one_owner(run, calls, first):
+    owned = [first]
+    left = []
+    run_phase(run, owned, phase_of(advance, leave=lambda checkpoint: left.append(int(checkpoint.state.step))))
+    assert calls == [("phase", "rl", 4), ("rl", 1), ("rl", 2), ("save", 2), ("rl", 3), ("rl", 4)]
+    assert [int(checkpoint.state.step) for checkpoint in owned] == left == [4]
+
+
+def test_a_phase_that_is_entered_is_evaluated_and_saved_and_one_without_steps_is_left_at_once(run, calls, first):
+    def enter(checkpoint):
+        return checkpoint._replace(state=checkpoint.state._replace(phase=jnp.int32(2)))
+
+    def evaluate(checkpoint):
+        calls.append("evaluated")
+        return checkpoint
+
+    owned = [first]
+    run_phase(
+        run, owned, phase_of(None, steps=0, enter=enter, evaluate_start=evaluate, leave=lambda _: calls.append("left"))
+    )
+    assert calls == ["evaluated", ("save", 0)]
+    assert int(owned[0].state.phase) == 2
+
+
+def test_steps_without_a_sound_update_end_the_run_saved(run, calls, first):
+    with pytest.raises(InputError, match=f"gave up after {MOST_SKIPPED}"):
+        run_phase(run, [first], phase_of(lambda checkpoint: advance(checkpoint, skipped=1.0), steps=99))
+    assert calls[-2:] == [("rl", MOST_SKIPPED), ("save", MOST_SKIPPED)]
+
+
+def test_a_stop_saves_and_says_how_to_continue_but_a_reached_aim_is_not_saved(run, calls, first):
+    def step(checkpoint):
+        run.stop.requested = int(checkpoint.state.step) == 2
+        return advance(checkpoint)
+
+    with pytest.raises(Interrupted):
+        run_phase(run, [first], phase_of(step))
+    assert calls[-3:] == [("save", 3), ("finish", mock.ANY), ("commands", "rljax train --resume RUN")]
+    calls.clear()
+    owned = [first]
+    run_phase(
+        run, owned, phase_of(step, evaluate=lambda outcome: (outcome.checkpoint, int(outcome.checkpoint.state.step) == 3))
+    )
+    assert calls[-1] == ("rl", 3), "a resumed run makes the last step again"
+    assert int(owned[0].state.step) == 3
+
+
+def test_a_phase_without_a_number_of_steps_ends_when_a_step_finds_nothing_to_do(run, calls, first):
+    """It is saved as it is left; a stop while the step waits says how to continue."""
+
+    def step(checkpoint):
+        return None if int(checkpoint.state.step) == 3 else advance(checkpoint)
+
+    owned = [first]
+    run_phase(run, owned, phase_of(step, steps=None, is_due=lambda done: True))
+    assert calls == [("rl", 1), ("save", 1), ("rl", 2), ("save", 2), ("rl", 3), ("save", 3)]
+    run.stop.requested = True
+    with pytest.raises(Interrupted):
+        run_phase(run, owned, phase_of(step, steps=None))
+    assert calls[-3:] == [("save", 3), ("finish", mock.ANY), ("commands", "rljax train --resume RUN")]
+
+
+def test_a_step_that_fails_leaves_the_steps_before_it_saved(run, calls, first):
+    def failing(error):
+        def step(checkpoint):
+            if int(checkpoint.state.step) == 3:
+                raise error
+            return advance(checkpoint)
+
+        return step
+
+    with pytest.raises(InputError, match=r"the judge is down. No step is lost. To continue: .* --resume RUN"):
+        run_phase(run, [first], phase_of(failing(InputError("the judge is down."))))
+    assert calls[-2:] == [("rl", 3), ("save", 3)]
+    calls.clear()
+    with pytest.raises(ZeroDivisionError):
+        run_phase(run, [first], phase_of(failing(ZeroDivisionError())))
+    assert calls[-2] == ("save", 3)
+    assert "The run failed. No step is lost." in calls[-1][1]
+
+
+def test_an_evaluation_that_fails_is_made_first_when_the_run_is_resumed(run, calls, first, monkeypatch):
+    kept, down = [], True
+    monkeypatch.setattr(run.saver, "save", lambda which, checkpoint, marks: kept.append(checkpoint))
+
+    def evaluate(outcome):
+        if down and int(outcome.checkpoint.state.step) == 3:
+            raise InputError("the judge is down.")
+        calls.append(("evaluated", int(outcome.checkpoint.state.step)))
+        return outcome.checkpoint, False
+
+    with pytest.raises(InputError, match=r"No step is lost\. To continue"):
+        run_phase(run, [first], phase_of(advance, evaluate=evaluate))
+    assert kept[-1].notes.awaits_evaluation
+    assert int(kept[-1].state.step) == 3
+    down = False
+    owned = [kept[-1]]
+    run_phase(run, owned, phase_of(advance, evaluate=evaluate))
+    assert [call for call in calls if call[0] == "evaluated"] == [("evaluated", step) for step in (1, 2, 3, 4)]
+    assert not owned[0].notes.awaits_evaluation
+
+
+def test_what_cannot_be_saved_is_said_and_a_run_without_progress_has_nothing_to_continue(run, calls, first):
+    def fail(checkpoint):
+        raise InputError("at once")
+
+    run.folder.has_progress = False
+    with pytest.raises(InputError, match=r"^at once$"):
+        run_phase(run, [first], phase_of(fail))
+    run.folder.has_progress = True
+
+    def use_up(checkpoint):
+        if int(checkpoint.state.step) == 1:
+            jax.tree.leaves(checkpoint.state.params)[0].delete()
+            raise InputError("within the update")
+        return advance(checkpoint)
+
+    with pytest.raises(
+        InputError, match=r"^within the update The last step is not saved and will be made again\. To continue: "
+    ):
+        run_phase(run, [first], phase_of(use_up))
+    assert not [call for call in calls if call[0] == "save"]
+
+
+def callers(name):
+    """Files of the package that call a function or method of this name."""
+    found = set()
+    for file in PACKAGE.rglob("*.py"):
+        calls = [node.func for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        if any(name in (getattr(call, "attr", None), getattr(call, "id", None)) for call in calls):
+            found.add(file.relative_to(PACKAGE).as_posix())
+    return found
+
+
+@pytest.mark.parametrize("name", ["skipped_in_a_row", "stop_if_asked", "Saver", "StopRequest"])
+def test_the_guard_the_stop_check_and_the_writer_of_checkpoints_have_one_caller(name):
+    assert callers(name) == {"training/phase.py"}
+
+
+def test_every_program_that_trains_runs_phases_and_writes_no_checkpoint_itself():
+    assert callers("run_phase") == {"training/loop.py", "programs/pair_training.py", "programs/adaptation_run.py"}
+    assert callers("begin_save") == {"training/checkpoints/checkpoint.py", "training/checkpoints/saver.py"}
+    assert callers("prune") == {"training/checkpoints/saver.py"}

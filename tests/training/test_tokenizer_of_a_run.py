@@ -1,0 +1,77 @@
+"""A run says which settings of its model's folder it does not apply: a sweep over the entries of `transformers`' own class."""
+
+import json
+
+import jax
+import pytest
+from small_runs import SMALL
+from transformers import GenerationConfig
+
+from rljax.data.tokenizer import CharacterTokenizer
+from rljax.data.tokenizer_files import save_tokenizer_files
+from rljax.errors import InputError
+from rljax.models.huggingface import save_pretrained
+from rljax.models.language_model import init_params
+from rljax.training.config import ModelConfig, TrainConfig
+from rljax.training.parts.policy import make_shape
+from rljax.training.parts.tokenizer import IGNORED, make_tokenizer, unused_generation_settings
+
+
+@pytest.fixture
+def folder(tmp_path):
+    shape = make_shape(SMALL.model, CharacterTokenizer().vocab_size)
+    save_pretrained(tmp_path, shape, init_params(shape, jax.random.key(0)), bos=None, eos=1)
+    save_tokenizer_files(CharacterTokenizer(), tmp_path)
+    return tmp_path
+
+
+def notes(folder, **settings):
+    config = TrainConfig.flat(model=str(folder), max_prompt_tokens=8, max_response_tokens=8, **settings)
+    return unused_generation_settings(config, make_tokenizer(config))
+
+
+def test_every_entry_of_generation_config_is_used_or_named(folder):
+    names = set(GenerationConfig().to_dict())
+    assert len(names) > 50
+    assert names >= IGNORED - {"trust_remote_code"}
+    for name in names:
+        (folder / "generation_config.json").write_text(json.dumps({name: 7}))
+        text = " ".join(notes(folder))
+        assert (f"{name}=7" in text) == (name not in IGNORED), name
+        (folder / "generation_config.json").write_text(json.dumps({name: None}))
+        assert notes(folder) == []
+
+
+def test_what_the_run_does_too_is_not_named(folder):
+    (folder / "generation_config.json").write_text(
+        json.dumps({"temperature": 0.7, "top_p": 0.8, "repetition_penalty": 1.0})
+    )
+    assert "temperature=0.7, top_p=0.8; the run" in notes(folder)[0]
+    assert notes(folder, temperature=0.7, top_p=0.8) == []
+
+
+def test_a_run_beyond_the_positions_of_its_model_is_named(folder):
+    raw = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 15}
+    (folder / "config.json").write_text(json.dumps(raw))
+    (text,) = notes(folder)
+    assert "= 16 is more than the 15 positions of the model" in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"chat_date": "2026-01-31"}, "chat_date is '2026-01-31', but chat is off; add --chat"),
+        ({"prefill": "It"}, "prefill is 'It', but chat is off"),
+        ({"chat": True, "chat_template_kwargs": "x"}, "chat_template_kwargs is 'x'; a JSON object"),
+        ({"chat": True, "chat_template_kwargs": "[1]"}, r"chat_template_kwargs is '\[1\]'; a JSON object"),
+        ({"chat": True, "chat_date": "today"}, "chat_date is 'today'; a day such as"),
+    ],
+)
+def test_settings_of_chats_that_cannot_work(settings, message):
+    with pytest.raises(InputError, match=message):
+        ModelConfig(**settings)
+
+
+def test_special_tokens_cannot_be_kept_where_there_are_none(folder):
+    with pytest.raises(InputError, match="keep_special_tokens: a CharacterTokenizer has no special tokens"):
+        make_tokenizer(TrainConfig.flat(model=str(folder), keep_special_tokens=True))

@@ -1,0 +1,152 @@
+"""A kept warm start is the one that the run would compute, and is taken in no other run."""
+
+import chex
+import jax
+import pytest
+from reopened import checkpoint_of
+from small_runs import even_length
+from whole_runs import TINY, rows
+
+import rljax
+from rljax.errors import InputError
+from rljax.tracking.rows import read_metrics
+from rljax.training import warm_start as module
+from rljax.training.warm_start import key_of, local_programs, read_cache, rows_of_warm_start
+
+SMALL = TINY.replace(
+    algorithm="grpo", algorithm_options={}, steps=1, warm_start_accuracy=None, warm_start_steps=3, keep_warm_start=True
+)
+TAKEN = "taken from an earlier run"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """An empty folder in place of that of the compiled programs."""
+    before, folder = jax.config.jax_compilation_cache_dir, tmp_path_factory.mktemp("kept")
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    yield folder
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+@pytest.fixture(scope="module")
+def first(folder, tmp_path_factory):
+    return rljax.train(SMALL.replace(run=str(tmp_path_factory.mktemp("runs") / "first")))
+
+
+def kept(folder):
+    return sorted(folder.glob("warm-start-*.npz"))
+
+
+def log(run):
+    return (run / "log.txt").read_text()
+
+
+def same_run(ours, theirs):
+    """The rows and the last states of two runs are equal bit for bit, but for times."""
+    chex.assert_trees_all_equal(*(checkpoint_of(SMALL, run).state for run in (ours, theirs)))
+    assert rows(ours) == rows(theirs)
+
+
+def test_the_second_run_takes_it_and_computes_the_same_numbers(folder, first, tmp_path):
+    assert len(kept(folder)) == 1
+    assert TAKEN not in log(first.run)
+    again = rljax.train(SMALL.replace(run=str(tmp_path / "again")))
+    assert TAKEN in log(again.run)
+    same_run(again.run, first.run)
+    seconds = [[row["seconds"] for row in read_metrics(run / "metrics.jsonl")[:3]] for run in (again.run, first.run)]
+    assert seconds[0] == seconds[1], "the rows of the warm start are those of the run that computed it"
+    longer = rljax.train(SMALL.replace(run=str(tmp_path / "again"), steps=2), resume=again.run)
+    assert rows(longer.run)[: len(rows(first.run))] == rows(first.run)
+
+
+def test_a_damaged_one_is_made_again(folder, first, tmp_path):
+    (place,) = kept(folder)
+    place.write_bytes(place.read_bytes()[:-100])
+    again = rljax.train(SMALL.replace(run=str(tmp_path / "again")))
+    assert "has no warm start that can be used (it is damaged" in log(again.run)
+    same_run(again.run, first.run)
+    assert len(read_cache(place, first.params).rows) == 3
+
+
+@pytest.mark.parametrize("changes", [{"keep_warm_start": False}, {"warm_start_accuracy": 0.9}, {"reward": even_length}])
+def test_others_are_neither_kept_nor_taken(folder, first, tmp_path, monkeypatch, changes):
+    monkeypatch.setattr(module, "read_cache", None)
+    before = kept(folder)
+    reward = changes.get("reward")
+    settings = {name: value for name, value in changes.items() if name != "reward"}
+    rljax.train(SMALL.replace(run=str(tmp_path / "run"), **settings), reward)
+    assert kept(folder) == before
+
+
+def test_what_a_warm_start_does_not_read_does_not_change_its_key():
+    unread = {
+        **{"learning_rate": 1.0, "steps": 9, "schedule": "cosine", "minibatches": 4, "remedy": "auto"},
+        **{"auxiliary": 0.5},
+        **{"microbatch_rows": 8, "host_timeout": 9.0, "lora_alpha": 1.0, "algorithm": "rloo", "prompts": 8},
+        **{"name": "other", "quiet": False, "keep_warm_start": False, "warm_start_eval_every": 1},
+        **{"difficulty_window": (0.1, 0.9), "difficulty_window_end": (0.5, 0.9), "history_decay": 0.1},
+        **{"length_weights": (1.0, 1.0, 1.0, 1.0, 1.0), "on_error": "drop", "prompt_column": "a"},
+        **{"answer_column": "b", "demonstration_column": "c"},
+    }
+    assert all(SMALL.to_flat()[name] != value for name, value in unread.items())
+    assert key_of(SMALL.replace(**unread)) == key_of(SMALL)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": 1},
+        {"width": 32},
+        {"operands": (2, 3)},
+        {"unfinished_share": 0.5},
+        {"warm_start_learning_rate": 1.0},
+        {"warm_start_steps": 9},
+        {"adam_b2": 0.5},
+        {"temperature": 0.5},
+        {"max_response_tokens": 9},
+        {"max_prompt_tokens": 9},
+        {"heldout_problems": 9},
+        {"freeze": ("embedding",)},
+    ],
+)
+def test_what_a_warm_start_reads_changes_its_key(changes):
+    assert key_of(SMALL.replace(**changes)) != key_of(SMALL)
+
+
+def test_sources_packages_and_machine_change_its_key(tmp_path, monkeypatch):
+    keys = {key_of(SMALL)}
+    monkeypatch.setattr(module, "versions", lambda: {"jax": "0"})
+    keys.add(key_of(SMALL))
+    for variable in ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE"):
+        monkeypatch.setenv(variable, "--of_the_compiler")
+        keys.add(key_of(SMALL))
+    is_disabled = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", not is_disabled)
+    try:
+        keys.add(key_of(SMALL))
+    finally:
+        jax.config.update("jax_disable_most_optimizations", is_disabled)
+    (tmp_path / "ops.py").write_text("1")
+    monkeypatch.setattr(rljax, "__file__", str(tmp_path / "__init__.py"))
+    keys.add(key_of(SMALL))
+    (tmp_path / "ops.py").write_text("2")
+    keys.add(key_of(SMALL))
+    assert len(keys) == 8
+
+
+@pytest.mark.parametrize("elsewhere", ["", "gs://bucket/programs"])
+def test_it_is_kept_in_a_local_folder_alone(folder, elsewhere):
+    assert local_programs() == folder
+    jax.config.update("jax_compilation_cache_dir", elsewhere)
+    try:
+        assert local_programs() is None
+    finally:
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+def test_rows_that_are_not_those_of_the_warm_start_are_refused(tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text('{"phase": "warm_start", "step": 1}\n{"phase": "rl", "step": 1}\n')
+    assert len(rows_of_warm_start(metrics, 1)) == 1
+    with pytest.raises(InputError, match="has 1 rows for 2 steps of the warm start"):
+        rows_of_warm_start(metrics, 2)
