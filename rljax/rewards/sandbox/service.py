@@ -104,7 +104,7 @@ class Service:
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_SERVER), tempfile.gettempdir()],
+                [sys.executable, "-I", "-S", "-B", str(_SERVER), tempfile.gettempdir()],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
