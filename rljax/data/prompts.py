@@ -53,7 +53,7 @@ class Demonstrations(NamedTuple):
 
 
 def encode_prompts(
-    problems: Sequence[Problem], tokenizer: Tokenizer, *, max_length: int, chat: bool = False
+    problems: Sequence[Problem], tokenizer: Tokenizer, *, max_length: int, chat: bool = False, name: str = "prompt"
 ) -> EncodedPrompts:
     """Tokenize the prompts of problems, and drop those that are too long.
 
@@ -63,6 +63,7 @@ def encode_prompts(
         max_length: the maximum number of tokens of a prompt.
         chat: format each prompt with the tokenizer's chat template, which adds the special tokens. A plain prompt becomes the
             user's turn.
+        name: what the prompts are called in an error message, for example "held-out prompt".
 
     Returns:
         The problems that fit, their tokens, and the number of dropped problems.
@@ -83,7 +84,7 @@ def encode_prompts(
     if not fitting:
         shortest = min(len(tokens) for _, tokens in rows)
         raise InputError(
-            f"every prompt is longer than the limit of {max_length} tokens, the shortest has {shortest}; raise the limit to "
+            f"every {name} is longer than the limit of {max_length} tokens, the shortest has {shortest}; raise the limit to "
             f"at least {shortest}."
         )
     return EncodedPrompts(

@@ -32,6 +32,10 @@ class FailedJudgeError(InputError):
     """A reward or an environment failed on too many responses. It may have been down for a moment."""
 
 
+class OutOfRangeError(FailedJudgeError):
+    """A reward or an environment answered, but with values that are no rewards; another call would not help."""
+
+
 class Answer(NamedTuple):
     """The answer of one reward for N completions."""
 
@@ -369,6 +373,7 @@ def check_failures(answer: Answer, function: str, max_failure_share: float | int
 
     Raises:
         FailedJudgeError: more completions failed.
+        OutOfRangeError: likewise, and each of them has a reward that is NaN, infinite or too large.
 
     Example:
         >>> answer = read_answer([1.0, Failed("raised", "KeyError: 'x'")], "mine", 2)
@@ -385,7 +390,8 @@ def check_failures(answer: Answer, function: str, max_failure_share: float | int
     allowed = max(max_failure_share * count, float(max_failure_share > 0 and count > 1))
     if failed > allowed:
         first = np.flatnonzero(has_failed(answer.failed))[0]
-        raise FailedJudgeError(
+        error = OutOfRangeError if answer.failures.out_of_range == failed else FailedJudgeError
+        raise error(
             f"the {what} {function} failed on {failed} of {count} completions ({answer.failures}), more than the "
             f"{max_failure_share:.0%} that may fail; the first: completion {first}: {answer.reason}. "
             f"Fix the function, or raise max_failure_share."

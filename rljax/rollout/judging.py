@@ -11,7 +11,7 @@ from rljax.data.problem import Problem, reward_columns
 from rljax.data.tokenizer import Tokenizer, completion_text
 from rljax.parallel import divide, of_first, together
 from rljax.rewards import protocol
-from rljax.rewards.calling import Answer, FailedJudgeError, Progress, joined
+from rljax.rewards.calling import Answer, FailedJudgeError, OutOfRangeError, Progress, joined
 from rljax.rewards.steps import Step, on_tokens, score_steps
 from rljax.rollout.request import Response
 
@@ -42,6 +42,7 @@ class Patience(NamedTuple):
 
         Raises:
             FailedJudgeError: every call failed; the last error is raised.
+            OutOfRangeError: a call returned values that are no rewards; it is not repeated.
 
         Example:
             >>> answers = iter([FailedJudgeError("down"), 3])
@@ -57,6 +58,8 @@ class Patience(NamedTuple):
         for number, wait in enumerate(self.waits):
             try:
                 return call()
+            except OutOfRangeError:
+                raise
             except FailedJudgeError as error:
                 is_mistake = number > 0 and isinstance(error.__cause__, MISTAKES)
                 if is_mistake or self.stopped():

@@ -308,8 +308,9 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
         lines.insert(3, f"critic from {start}: {trained:,} parameters that learn")
     dropped = train.dropped + heldout.dropped
     if dropped:
-        limit = config.data.max_prompt_tokens
-        lines.append(f"{dropped} prompts are longer than max_prompt_tokens={limit} and were left out")
+        lines.append(
+            f"{dropped} prompts are longer than max_prompt_tokens={config.data.max_prompt_tokens} and were left out"
+        )
     lines.extend(f"data: {reason}" for reason in setup.omissions)
     if setup.faults:
         lines.append(f"data: {describe_faults(setup.faults)}")

@@ -175,7 +175,8 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
     problems = problems_of_run(config, seams)
     if seams.environment is not None:
         problems = prompts_for(problems, seams.environment, tokenizer)
-    train, heldout = (encode_answerable(config, part, tokenizer) for part in (problems.train, problems.heldout))
+    train = encode_answerable(config, problems.train, tokenizer)
+    heldout = encode_answerable(config, problems.heldout, tokenizer, name="held-out prompt")
     prompt_length = max(map(len, train.tokens + heldout.tokens))
     frozen_policy = with_frozen(policy, frozen)
     built = policy_optimizer(config) if optimizer is None else optimizer
@@ -267,15 +268,19 @@ def planned_setup(
     return reduce(lambda setup, install: install(setup), installers, setup)
 
 
-def encode_problems(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> EncodedPrompts:
+def encode_problems(
+    config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer, name: str = "prompt"
+) -> EncodedPrompts:
     """Return the token ids of the prompts that are not too long, after checking that images in them are complete."""
     check_images(config.model, problems)
-    return encode_prompts(problems, tokenizer, max_length=config.data.max_prompt_tokens, chat=config.model.chat)
+    return encode_prompts(problems, tokenizer, max_length=config.data.max_prompt_tokens, chat=config.model.chat, name=name)
 
 
-def encode_answerable(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> EncodedPrompts:
+def encode_answerable(
+    config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer, name: str = "prompt"
+) -> EncodedPrompts:
     """Return the token ids of the prompts that are not too long, after checking that each prompt has at least one token."""
-    prompts = encode_problems(config, problems, tokenizer)
+    prompts = encode_problems(config, problems, tokenizer, name)
     for problem, tokens in zip(prompts.problems, prompts.tokens, strict=True):
         check_has_token(problem, tokens)
     return prompts

@@ -1,13 +1,15 @@
 """A judge that is down for a moment is called again; one that stays down, or has a mistake, ends the run with its steps saved."""
 
 import json
+import re
+import time
 
 import pytest
 from small_runs import SMALL, even_length, is_time
 
 import rljax
 from rljax.errors import InputError
-from rljax.rewards.calling import FailedJudgeError
+from rljax.rewards.calling import FailedJudgeError, OutOfRangeError
 from rljax.rollout import Step
 from rljax.rollout import judging as module
 from rljax.rollout.judging import Patience
@@ -58,6 +60,59 @@ def test_a_mistake_is_repeated_once_and_a_stop_is_obeyed():
     with pytest.raises(FailedJudgeError):
         Patience((60.0,) * 5, lambda text: None, lambda: bool(calls)).retry(mistaken)
     assert len(calls) == 1
+
+
+def test_a_value_out_of_range_is_final_at_once():
+    def too_large():
+        calls.append(None)
+        raise OutOfRangeError("it returned 3e+38.")
+
+    calls, warnings = [], []
+    with pytest.raises(OutOfRangeError):
+        Patience((60.0,) * 5, warnings.append).retry(too_large)
+    assert (len(calls), warnings) == (1, [])
+
+
+def too_large(completions):
+    return [3e38 for _ in completions]
+
+
+class TooLarge:
+    """An environment whose reward does not fit into 32-bit numbers."""
+
+    max_turns = 1
+
+    def reset(self, problem):
+        return problem
+
+    def step(self, state, action):
+        return Step(state, "", reward=3e38, done=True)
+
+
+@pytest.mark.parametrize("judge", [{"reward": too_large}, {"environment": TooLarge()}], ids=["reward", "environment"])
+def test_a_judge_out_of_range_is_named_without_a_wait(tmp_path, judge):
+    (kind,) = judge
+    start = time.monotonic()
+    with pytest.raises(
+        InputError, match=rf"the {kind} \S*[Tt]oo.?[Ll]arge failed on 4 of 4 .*returned 3e\+38, which is not"
+    ):
+        rljax.train(TINY.replace(run=str(tmp_path / "run")), **judge)
+    assert time.monotonic() - start < sum(module.WAITS)
+
+
+class Unreachable(TooLarge):
+    """An environment whose server is down."""
+
+    def step(self, state, action):
+        raise ConnectionError("the server is down")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_environment_that_fails_is_named_with_its_file_and_line(tmp_path):
+    line = Unreachable.step.__code__.co_firstlineno + 1
+    message = rf"the environment \S*Unreachable .*ConnectionError: the server is down at {re.escape(__file__)}:{line}\."
+    with pytest.raises(InputError, match=message):
+        rljax.train(TINY.replace(run=str(tmp_path / "run")), environment=Unreachable())
 
 
 def rows(folder):

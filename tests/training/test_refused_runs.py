@@ -6,6 +6,7 @@ import pytest
 from whole_runs import TINY
 
 import rljax
+from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.training.config import TrainConfig
 
@@ -77,3 +78,12 @@ def test_configuration_survives_json():
         TrainConfig.from_json({**TINY.to_json(), "colour": 1})
     with pytest.raises(InputError, match="unknown to this version of rljax: learning_rte"):
         TrainConfig.from_json({**TINY.to_json(), "optimization": {"learning_rte": 1.0}})
+
+
+def test_held_out_prompts_that_are_too_long_are_called_so(tmp_path):
+    problems = [Problem(f"{number}+1=", str(number + 1)) for number in range(1, 9)]
+    with pytest.raises(InputError, match="every held-out prompt is longer than the limit of 6 tokens, the shortest has 11"):
+        rljax.train(
+            TINY.replace(run=str(tmp_path / "run"), max_prompt_tokens=6, warm_start_steps=0, tokenizer="bytes", task=None),
+            problems=(problems, [Problem("123456789=", "1")]),
+        )
