@@ -42,7 +42,7 @@ HABITS = {
 LIMITS: dict[str, float] = {
     "rljax": 13.3,
     "rljax/agents": 1.0,
-    "rljax/algorithms": 24.6,
+    "rljax/algorithms": 1.0,
     "rljax/book": 10.8,
     "rljax/cli": 2.6,
     "rljax/data": 7.0,

@@ -1,4 +1,4 @@
-"""Rows of published ablation tables: each is an algorithm less one idea, and differs from it in one slot."""
+"""Rows of published ablation tables: each is an algorithm without one of its ideas, and differs from it in one slot."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -28,7 +28,7 @@ def _with(**slots: Any) -> Callable[[Algorithm], Algorithm]:
 
 
 def _coupled(algorithm: Algorithm) -> Algorithm:
-    """Give the policy the critic's λ, whatever the length."""
+    """Give the policy the critic's λ, independent of the length."""
     critic = _critic_of(algorithm)
     if not isinstance(critic.target, partial):
         raise ValueError(

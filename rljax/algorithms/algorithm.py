@@ -1,10 +1,10 @@
 """An algorithm is a record of functions, one slot for each idea in its paper.
 
-Two phases. `prepare` sees the whole rollout, carries no gradient and runs once: shaped rewards, kept groups, advantages,
+Two phases. `prepare` sees the entire rollout, carries no gradient and runs once: shaped rewards, kept groups, advantages,
 loss weights, value targets. `loss` and `value_loss` are row by row and linear in the weights, so micro-batches, padding,
 order and device mesh cannot change them.
 
-Axes: P prompts, G responses of a prompt, T tokens; B = P G rows when flat, the responses of a prompt side by side.
+Axes: P prompts, G responses of a prompt, T tokens; B = P G rows when flat, with the responses of a prompt next to each other.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ from rljax.ops.weights import token_mean
 from rljax.records import generic, required
 
 Data = TypeVar("Data", bound=Array | np.ndarray)
-"""Arrays of JAX where equations compute, of NumPy on the host."""
+"""JAX arrays inside equations, NumPy arrays on the host."""
 
 
 @generic
@@ -37,16 +37,16 @@ class Rollout(NamedTuple, Generic[Data]):
     behaviour_logp: Float[Data, "P G T"]
     """Log-probability under the distribution that was sampled from, nats."""
     rewards: Float[Data, "P G"]
-    """The outcome's reward, before any shaping."""
+    """The outcome reward, before any shaping."""
     policy_logp: Float[Data, "P G T"] | None = None
-    """Under the policy before the update, when it differs from `behaviour_logp` (top-k, top-p, another engine). Where the sampler
-    has older parameters and nothing corrects for that: under them, before truncation."""
+    """Under the policy before the update, when it differs from `behaviour_logp` (top-k, top-p, another engine). If the sampler
+    used older parameters and no correction is applied, this is under those parameters, before top-k or top-p."""
     ref_logp: Float[Data, "P G T"] | None = None
     """Under the reference policy; for algorithms that need it."""
     truncated: Bool[Data, "P G"] | None = None
     """The token budget ran out before end-of-sequence; for algorithms that need it."""
     valid: Bool[Data, "P G"] | None = None
-    """False where the reward had no opinion: such a response takes no part."""
+    """False where the reward abstained; such a response is left out."""
     values: Float[Data, "P G T"] | None = None
     """The critic's estimate before each token, in the reward's unit; for algorithms with a critic."""
     bootstrap: Float[Data, "P G"] | None = None
@@ -58,22 +58,22 @@ class Rollout(NamedTuple, Generic[Data]):
     behaviour_entropy: Float[Data, "P G T"] | None = None
     """Entropy of the policy that sampled, at each token, nats; for algorithms that explore where it is high."""
     teacher_logp: Float[Data, "P G T"] | None = None
-    """Under the teacher, another model that stays as it is; for distillation."""
+    """Under the teacher, a separate, frozen model; for distillation."""
     square_sum: Float[Data, "P G T"] | None = None
-    """Σ_v π(v)² of the policy before the update, at each token; for algorithms that weigh by how certain it was."""
+    """Σ_v π(v)² of the policy before the update, at each token; for algorithms that weigh tokens by the policy's certainty."""
     greedy_rewards: Float[Data, "P"] | None = None
-    """Reward of one more response to each prompt, decoded greedily and not trained on; for algorithms that compare with it."""
+    """Reward of one more response to each prompt, decoded greedily and not trained on; for algorithms that use it as a baseline."""
     reward_parts: dict[str, Float[Data, "P G"]] | None = None
-    """Each of several rewards by name, unweighted and before any shaping, NaN where it has no opinion; for algorithms that read
+    """Each of several rewards by name, unweighted and before any shaping, NaN where it abstains; for algorithms that read
     them one by one."""
     correct: Float[Data, "P G"] | None = None
-    """1 where a verifier finds the response correct, 0 where it does not, NaN where it has no opinion; None without a verifier."""
+    """1 where a verifier finds the response correct, 0 where it does not, NaN where it abstains; None without a verifier."""
     kinds: Int[Data, "P"] | None = None
-    """Kind of each problem, any number; for algorithms that compare the responses to all problems of a kind."""
+    """Kind of each problem, as any integer; for algorithms that compare the responses to all problems of a kind."""
 
 
 class RolloutField(NamedTuple):
-    """Shape and type of a field of `Rollout`; of `reward_parts`, those of each part."""
+    """Shape and type of a field of `Rollout`; for `reward_parts`, of each of its entries."""
 
     axes: str
     """Names of its axes: "P G T", "P G" or "P"."""
@@ -81,12 +81,12 @@ class RolloutField(NamedTuple):
     """Type of its numbers: bool, int or float."""
 
     def shape(self, mask_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the field beside a mask of shape `[P, G, T]`."""
+        """Shape of the field in a rollout whose mask has shape `[P, G, T]`."""
         return mask_shape[: len(self.axes.split())]
 
 
 def _field(annotation: Any) -> RolloutField | None:
-    """Read the axes and the type from an annotation of jaxtyping, which may be within others."""
+    """Read the axes and the type from an annotation of jaxtyping, which may be nested in others."""
     if hasattr(annotation, "dim_str"):
         return RolloutField(annotation.dim_str, {Bool: bool, Int: int, Float: float}[annotation.dtype])
     return next(filter(None, map(_field, get_args(annotation))), None)
@@ -95,16 +95,16 @@ def _field(annotation: Any) -> RolloutField | None:
 ROLLOUT_FIELDS: Mapping[str, RolloutField] = MappingProxyType(
     {name: required(_field(annotation), name) for name, annotation in Rollout.__annotations__.items()}
 )
-"""Every field of `Rollout`, as its annotation has it."""
+"""Every field of `Rollout`, read from its annotation."""
 READ_BY_SOME = (*Rollout._field_defaults, "entropy", "teacher_divergence", "progress")
 """What an algorithm may need: optional fields of `Rollout`, and arguments of `loss` and `prepare`."""
 
 
 def outcomes(rollout: Rollout[Data]) -> Float[Data, "P G"]:
-    """Outcome of each response to a prompt: 1 or 0 as a verifier decides, where it decides at all, else the unshaped reward.
+    """Outcome of each response: the verifier's 1 or 0 if it judges any response of the group, else the unshaped reward.
 
-    A reward of several parts may differ between wrong answers, such as one in the right format. In a group of which the verifier
-    judges some responses the others count as wrong.
+    A reward of several parts may differ between wrong answers, for example by their format. If the verifier judges only some of a
+    group's responses, the rest count as wrong.
 
     Example:
         >>> import numpy as np
@@ -122,7 +122,7 @@ def outcomes(rollout: Rollout[Data]) -> Float[Data, "P G"]:
 
 
 class Past(NamedTuple):
-    """Earlier rewards of the prompts of a rollout, which complete their groups."""
+    """Rewards from earlier rollouts for the prompts of this one, which complete their groups."""
 
     memory: RewardHistory
     """The last rewards of every prompt."""
@@ -131,14 +131,14 @@ class Past(NamedTuple):
 
 
 class TermInputs(NamedTuple):
-    """Numbers that a term may read of each token, 0 outside the mask; `logp` and `entropy` carry the gradient."""
+    """Per-token inputs that a loss term may read, 0 outside the mask; `logp` and `entropy` carry the gradient."""
 
     logp: Float[Array, "B T"]
     """Log-probability under the policy that is trained, nats."""
     entropy: Float[Array, "B T"] | None
-    """Entropy of the policy that is trained, nats; None where the loss was called without it."""
+    """Entropy of the policy that is trained, nats; None if the loss was called without it."""
     ref_logp: Float[Array, "B T"] | None
-    """Log-probability under the reference policy, nats; None where the rollout has none."""
+    """Log-probability under the reference policy, nats; None if the rollout has none."""
     policy_logp: Float[Array, "B T"]
     """Log-probability under the policy before the update, nats."""
     old_logp: Float[Array, "B T"]
@@ -146,37 +146,37 @@ class TermInputs(NamedTuple):
     behaviour_logp: Float[Array, "B T"]
     """Log-probability under the distribution that was sampled from, nats."""
     teacher_divergence: Float[Array, "B T"] | None = None
-    """Divergence from the teacher over the whole vocabulary, carries the gradient; None where the loss was called without it."""
+    """Divergence from the teacher over the full vocabulary, carries the gradient; None if the loss was called without it."""
 
 
 class Term(NamedTuple):
-    """A summand of the loss beside the surrogate: `coefficient * Σ weights * per_token`, to be minimised."""
+    """An extra loss term, added to the surrogate: `coefficient * Σ weights * per_token`, to be minimized."""
 
     name: str
     """Name of its metric."""
     coefficient: Number
-    """Its factor in the loss, of either sign."""
+    """Its coefficient in the loss, of either sign."""
     per_token: Callable[[TermInputs], Float[Array, "B T"]]
-    """Inputs -> the term at each token."""
+    """Inputs -> the value of the term at each token."""
     weights: Callable[[Rollout[Array]], Float[Array, "P G T"]] | None = None
-    """Rollout (its mask already that of the trained tokens) -> weights; None takes the surrogate's."""
+    """Rollout, with the mask of the trained tokens -> weights; None: the surrogate's weights."""
     needs: str = "logp"
-    """The field of `TermInputs` that it reads beside `logp`; "logp" when there is none."""
+    """The field of `TermInputs` that it reads in addition to `logp`; "logp" if there is none."""
     tokens: Callable[[Array, Array, Array], Bool[Array, "P G T"]] | None = None
-    """(advantage, policy_logp, mask) of the whole rollout -> tokens on which it stands, its weights 0 on the others; None: all."""
+    """(advantage, policy_logp, mask) of the entire rollout -> tokens to which the term applies; 0 weight elsewhere. None: all."""
 
 
 class Correction(NamedTuple):
-    """Weights of tokens that the sampler found more or less likely than the learner does."""
+    """Importance weights for tokens to which the sampler and the learner assign different probabilities."""
 
     weight: Callable[[Array, Array, Array], Float[Array, "P G T"]]
     """(policy_logp, behaviour_logp, mask) -> factor of each token's weight."""
     cut: Callable[[Array, Array, Array], Bool[Array, "P G T"]]
-    """(policy_logp, behaviour_logp, mask) -> tokens whose ratio lies outside the bounds: capped, or left out."""
+    """(policy_logp, behaviour_logp, mask) -> tokens whose ratio is outside the bounds, to be capped or left out."""
 
 
 class Credit(NamedTuple):
-    """A function from what a rollout has to the advantages, and the names of what it reads.
+    """A function that computes advantages from parts of a rollout, and the names of those parts.
 
     A name is a field of `Rollout`, or one of:
 
@@ -195,7 +195,7 @@ class Credit(NamedTuple):
 
 
 class Critic(NamedTuple):
-    """One slot for each idea about the value function.
+    """The critic of an algorithm, with one slot for each idea about the value function.
 
     `target` takes `(token rewards, values, mask)` and, when the rollout has one, `bootstrap=`.
     """
@@ -206,11 +206,11 @@ class Critic(NamedTuple):
     target: Callable[..., Float[Array, "P G T"]]
     """Rewards and values -> the critic's target. It takes `lambda_=` too: value pretraining asks for 1, the Monte-Carlo return."""
     loss: Callable[[Array, Array, Array, Array], Float[Array, "B T"]]
-    """(values, old values, target, mask) -> loss of each token, to be minimised."""
+    """(values, old values, target, mask) -> loss of each token, to be minimized."""
     weights: Callable[[Bool[Array, "P G T"]], Float[Array, "P G T"]] = token_mean
     """Mask -> weight of each token in the critic's loss."""
     head: ValueHead = scalar()
-    """Last layer of the critic: how many numbers it has for each token, and the value that they stand for."""
+    """Last layer of the critic: how many numbers it outputs per token, and how they become a value."""
     blend: Callable[[Array, Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(values of the critic as it was pretrained, values, share of the training that is done, explained variance) -> values
     for advantages and targets."""
@@ -225,7 +225,7 @@ class Critic(NamedTuple):
 
     @property
     def credit(self) -> Credit:
-        """The function in `advantage`, with the names of what it reads."""
+        """The function in `advantage`, as a `Credit` that names what it reads."""
         if isinstance(self.advantage, Credit):
             if self.policy_lambda is not None:
                 raise ValueError("critic.policy_lambda must be None: critic.advantage is a Credit, which gets no lambda_")
@@ -250,27 +250,27 @@ def _with_lambda(
 
 
 class Algorithm(NamedTuple):
-    """One slot for each idea; a variant is `algorithm._replace(slot=...)`.
+    """An algorithm, with one slot for each idea of its paper; `algorithm._replace(slot=...)` makes a variant.
 
-    Advantages come from `advantage`, or from the `critic`, or from both under `mix`. They come from none of them if the algorithm
-    learns from its `teacher_divergence` alone.
+    Advantages come from `advantage`, or from the `critic`, or from both under `mix`. An algorithm that learns
+    from its `teacher_divergence` alone has neither.
     """
 
     advantage: Credit | Callable[..., Float[Array, "P G"]] | None
     """Rewards of a prompt's responses (and `valid=`, when the rollout has it) -> their advantages; a `Credit` reads more or other
-    things of the rollout."""
+    parts of the rollout."""
     log_ratio: Callable[[Array, Array, Array], Float[Array, "B T"]]
     """(logp, old_logp, mask) -> log importance ratio of each token; `old_logp` is the log of its denominator."""
     surrogate: Callable[[Array, Array], Float[Array, "B T"]]
-    """(log_ratio, advantage) -> objective of each token, to be maximised."""
+    """(log_ratio, advantage) -> objective of each token, to be maximized."""
     weights: Callable[[Bool[Array, "P G T"]], Float[Array, "P G T"]]
     """Mask -> weight of each token in the loss."""
     outcome_reward: Callable[[Array, Array, Array], Float[Array, "P G"]] | None = None
     """(rewards, `outcomes`, response lengths in tokens) -> reward of each response, in place of the rollout's."""
     shape_reward: Callable[[Float[Array, "P G"]], Float[Array, "P G"]] | None = None
-    """Response lengths in tokens -> a summand of the reward."""
+    """Response lengths in tokens -> an amount that is added to the reward."""
     reward_kl: Callable[[Array, Array, Array, Array], Float[Array, "P G T"]] | None = None
-    """(token rewards, logp, ref_logp, mask) -> token rewards less a KL penalty."""
+    """(token rewards, logp, ref_logp, mask) -> token rewards minus a KL penalty."""
     keep_group: Callable[..., Bool[Array, "P"]] | None = None
     """`outcomes` (and `valid=`, when the rollout has it) -> the groups to train on (dynamic sampling replaces the others)."""
     filter_tokens: Callable[[Array, Array], Bool[Array, "P G T"]] | None = None
@@ -278,28 +278,28 @@ class Algorithm(NamedTuple):
     denominator: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(policy_logp, behaviour_logp, mask) -> `old_logp`, the log of the ratio's denominator; None takes policy_logp itself."""
     normalize: Callable[[Float[Array, "P G T"], Bool[Array, "P G T"]], Float[Array, "P G T"]] | None = None
-    """(advantage, mask) -> advantage, over the whole rollout."""
+    """(advantage, mask) -> advantage, over the entire rollout."""
     terms: tuple[Term, ...] = ()
-    """Summands of the loss beside the surrogate."""
+    """Extra loss terms, added to the surrogate."""
     critic: Critic | None = None
     """Credit from a value function."""
     teacher_divergence: Callable[[Array, Array], Float[Array, "..."]] | None = None
-    """(logits, teacher logits) `[..., V]`, at the sampling temperature -> divergence of each token over the whole vocabulary; a
-    term puts it into the loss. It sees some tokens at a time, so that all logits never exist at once."""
+    """(logits, teacher logits) `[..., V]`, at the sampling temperature -> divergence of each token over the full vocabulary; a
+    term adds it to the loss. It is called on chunks of tokens, so that the full logits are never in memory."""
     mix: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(critic's advantage, group's advantage, share of the training that is done) -> advantage."""
     keep_tokens: Callable[[Array, Array, Array], Bool[Array, "P G T"]] | None = None
-    """(advantage with its bonus and normalised, policy_logp, mask) -> tokens whose advantage counts; it is 0 on the others, which
-    have no gradient then."""
+    """(advantage with its bonus and normalized, policy_logp, mask) -> tokens that keep their advantage; it is 0 on the others,
+    which then have no gradient."""
     bonus: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(advantage, behaviour_entropy, mask) -> advantage with an exploration bonus, or 0 on tokens of low entropy."""
     scale: Callable[..., Float[Array, ""]] | None = None
-    """Unshaped rewards of an optimiser batch -> factor of its surrogate's weights."""
+    """Unshaped rewards of an optimizer batch -> factor of its surrogate's weights."""
     correction: Correction | None = None
-    """Factor of each weight, where the sampling engine computes other log-probabilities."""
+    """Importance weights that multiply the loss weights if the sampler's log-probabilities differ from the learner's."""
     surrogate_mask: Callable[[TermInputs, Array, Array], Bool[Array, "B T"]] | None = None
-    """(log-probabilities without gradient, advantage, mask) -> tokens whose surrogate counts; None: all. It sees whole rows, may
-    depend on the policy that is trained, and leaves weights and terms as they are."""
+    """(log-probabilities without gradient, advantage, mask) -> tokens whose surrogate counts; None: all. It sees
+    complete rows, may depend on the policy in training, and does not change the weights or the terms."""
     reference_rate: float = 0.0
     """Share of the policy's parameters that the reference takes after each rollout's updates (`ops.divergence.ema_update`)."""
     group_size: int | None = None
@@ -320,7 +320,7 @@ class Algorithm(NamedTuple):
         return any(credit.needs == ("rewards",) for credit in self.credits)
 
     def reads(self) -> dict[str, str]:
-        """Map what this algorithm reads, and not every algorithm does, to the slot that reads it.
+        """Map each optional input that this algorithm reads to the slot that reads it.
 
         The names are those of `READ_BY_SOME`.
 
@@ -357,7 +357,7 @@ class Algorithm(NamedTuple):
 
 @generic
 class Batch(NamedTuple, Generic[Data]):
-    """Inputs of the losses beside the networks' outputs: rows `[B, T]`, ready to be cut into micro-batches."""
+    """Inputs of the losses other than the networks' outputs: rows `[B, T]`, ready to be cut into micro-batches."""
 
     mask: Bool[Data, "B T"]
     """Trained tokens."""
@@ -372,15 +372,15 @@ class Batch(NamedTuple, Generic[Data]):
     behaviour_logp: Float[Data, "B T"]
     """Log-probability under the distribution that was sampled from, nats."""
     ref_logp: Float[Data, "B T"] | None
-    """Log-probability under the reference policy, nats; None where the rollout has none."""
+    """Log-probability under the reference policy, nats; None if the rollout has none."""
     term_weights: tuple[Float[Data, "B T"], ...]
     """Weights of each of the algorithm's terms."""
     token_share: Float[Data, "B T"]
-    """1 / (trained tokens of the optimiser batch) on its trained tokens: averages over the batch are sums with it."""
+    """1 / (trained tokens of the optimizer batch) on its trained tokens: averages over the batch are sums with it."""
     correction_cut: Bool[Data, "B T"] | None = None
     """Trained tokens that the correction capped or left out; None without a correction."""
     old_values: Float[Data, "B T"] | None = None
-    """The critic's values at sampling; None without a critic, as the two below."""
+    """The critic's values at sampling; None without a critic, like the next two fields."""
     value_target: Float[Data, "B T"] | None = None
     """The critic's targets, in the reward's unit."""
     value_weights: Float[Data, "B T"] | None = None

@@ -1,4 +1,4 @@
-"""CISPO: clipped importance-sampling-weight policy optimisation (arXiv:2506.13585)."""
+"""CISPO: clipped importance-sampling-weight policy optimization (arXiv:2506.13585)."""
 
 from functools import partial
 
@@ -24,7 +24,7 @@ def cispo(*, clip_low: float = 1.0, clip_high: float = 0.28, eps: float = 1e-6, 
 
     Deviations: Section 3.1 also takes dynamic sampling and the length penalty from DAPO; both are left out here, and are the
     slots `keep_group` (`has_mixed_outcomes`) and `shape_reward` (`soft_overlong_penalty`) of `dapo`. The token mean runs over
-    the whole optimiser batch. The value of the objective is relative to the sampling
+    the full optimizer batch. The value of the objective is relative to the sampling
     policy's (log ρ in place of log π); the gradient is the same.
     """
     return Algorithm(

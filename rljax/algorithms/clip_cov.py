@@ -1,4 +1,4 @@
-"""Clip-Cov and KL-Cov: the few tokens that make the entropy collapse are held back (arXiv:2505.22617)."""
+"""Clip-Cov and KL-Cov: they hold back the few tokens that make the entropy collapse (arXiv:2505.22617)."""
 
 from functools import partial
 
@@ -25,12 +25,12 @@ def clip_cov(
     eps: float = 1e-6,
     ddof: int = 1,
 ) -> Algorithm:
-    """Clip-Cov (arXiv:2505.22617): no gradient for a few tokens drawn among those of high covariance.
+    """Clip-Cov (arXiv:2505.22617): no gradient for a few tokens, chosen at random among those of high covariance.
 
     ::
 
         J = (1/Σ|o_i|) Σ_i Σ_t 1[it ∉ I] min(ρ_it A_i, clip(ρ_it, 1-ε, 1+ε) A_i)      A_i = (r_i - mean r) / std r
-        I: ⌊r Σ|o_i|⌋ tokens drawn among those with ω_low < Cov_it < ω_high
+        I: ⌊r Σ|o_i|⌋ random tokens among those with ω_low < Cov_it < ω_high
         Cov_it = (log π(o_it) - mean log π) (A_i - mean A)
 
     Args:
@@ -42,9 +42,9 @@ def clip_cov(
         ddof: of the standard deviation (unstated in the paper).
 
     Deviations: covariances and their means are those of the rollout before its updates, where the authors' code takes the policy
-    that is trained and the tokens of an update that the clip has not cut yet; at the first update they are equal. The draw is
-    made from the response's log-probabilities, so it needs no random key and does not depend on the order of the responses;
-    responses whose log-probabilities are all equal draw alike.
+    that is trained and the tokens of an update that the clip has not cut yet; at the first update they are equal. The random
+    choice is derived from the response's log-probabilities, so it needs no random key and does not depend on the order of the
+    responses; responses with identical log-probabilities get identical random numbers.
     """
     check_between(-jnp.inf, upper, lower=lower)
     check_between(0, 1, share=share)
@@ -60,15 +60,15 @@ def clip_cov(
 def _outside_choice(
     advantage: Float[Array, "P G T"], logp: Float[Array, "P G T"], mask: Array, *, share: float, lower: float, upper: float
 ) -> Bool[Array, "P G T"]:
-    """The tokens that Clip-Cov does not cut."""
+    """The tokens whose gradient Clip-Cov keeps."""
     covariance = token_covariance(logp, advantage, mask)
     return ~clip_cov_tokens(covariance, uniform_of(logp, mask), mask, share=share, lower=lower, upper=upper)
 
 
 def uniform_of(logp: Float[Array, "*rows T"], mask: Array) -> Float[Array, "*rows T"]:
-    """One number in [0, 1) for each token, 0 outside the mask.
+    """A pseudo-random number in [0, 1) for each token, 0 outside the mask.
 
-    The key of a draw is made of the token's place among the tokens of its response and of the bits of all their log-probabilities.
+    Its key is made from the token's position in its response and the bits of all log-probabilities of the response.
 
     Example:
         >>> draws = uniform_of(jnp.array([[-0.5, 0.0, 0.0], [0.0, -0.5, 0.0]]), jnp.ones((2, 3), bool))
@@ -104,8 +104,8 @@ def kl_cov(*, share: float = 2e-3, beta: float = 1.0, eps: float = 1e-6, ddof: i
 
     Deviations: the penalty is the |log ρ| of the authors' code, where the paper writes the KL divergence from the sampling policy.
     Covariances are those of the rollout before its updates, where the authors' code takes the policy that is trained and the
-    tokens of an update; at the first update they are equal. The penalty is 0 there, so it takes more than one update a rollout to
-    be felt.
+    tokens of an update; at the first update they are equal. The penalty is 0 there, so it only has an effect with more than one
+    update per rollout.
     """
     check_between(0, 1, share=share)
     check_nonnegative(beta=beta)

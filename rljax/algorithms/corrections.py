@@ -1,8 +1,8 @@
-"""Corrections for a sampler that is not the learner, by name, and DeepSeek-V3.2's off-policy mask.
+"""Corrections, by name, for a sampler that differs from the learner; and DeepSeek-V3.2's off-policy mask.
 
-A correction weighs tokens once a rollout, by the log-probabilities of the learner before its updates and of the sampler. These
-differ between engines, by truncation, and where the sampler has older parameters. The mask sees the policy that is trained and
-takes part in the loss.
+A correction weighs tokens once per rollout, by the log-probabilities of the learner before its updates and of the sampler. These
+differ if the engines differ, if sampling is truncated, or if the sampler has older parameters. The mask depends on the policy in
+training and is part of the loss.
 
 A token or a response that is left out has weight 0 and still counts in the normalizer of the loss: the others keep their weights.
 verl takes what its rejection sampling rejects out of the response mask, so its mean is over the rest alone, and its gradient is
@@ -35,7 +35,7 @@ LogRatio = Callable[[Array, Array, Array], Array]
 
 
 def _cut(log_ratio: LogRatio, *, high: float, low: float = 0.0) -> Callable[[Array, Array, Array], Array]:
-    """The tokens whose ratio lies outside the bounds."""
+    """The tokens whose ratio is outside the bounds."""
 
     def cut(policy_logp: Array, behaviour_logp: Array, mask: Array) -> Array:
         ratio = log_ratio(policy_logp, behaviour_logp, mask)
@@ -73,7 +73,7 @@ def sequence_masked(*, low: float = 0.0, high: float = 2.0) -> Correction:
 
 
 def geometric(*, low: float = 0.999, high: float = 1.001) -> Correction:
-    """Responses whose geometric mean ratio lies outside the bounds are left out; the others are not weighed."""
+    """Responses whose geometric mean ratio is outside the bounds are left out; the others are not weighed."""
     return Correction(partial(geometric_rejection, low=low, high=high), _cut(sequence_log_ratio, low=low, high=high))
 
 
@@ -87,7 +87,7 @@ BY_NAME: Mapping[str, Callable[..., Correction]] = MappingProxyType(
         "geometric": geometric,
     }
 )
-"""Name -> factory; its arguments are the bounds that the correction has."""
+"""Name -> factory; its arguments are the bounds of the correction."""
 
 
 def sampling_denominator(policy_logp: Array, behaviour_logp: Array, mask: Array) -> Float[Array, "P G T"]:
@@ -99,10 +99,10 @@ def sampling_denominator(policy_logp: Array, behaviour_logp: Array, mask: Array)
 def off_policy_mask(delta: float) -> Callable[[TermInputs, Array, Array], Array]:
     """DeepSeek-V3.2's off-policy sequence mask (arXiv:2512.02556, Section 3.1) against the policy that sampled.
 
-    The sampler's log-probability is the paper's π_old: so the mask sees the difference between engines as well as the updates.
+    The sampler's log-probability is the paper's π_old: so the mask reflects the difference between engines as well as the updates.
 
     Args:
-        delta: δ, nats a token, not negative.
+        delta: δ, nats per token, not negative.
     """
     check_nonnegative(delta=delta)
 

@@ -1,4 +1,4 @@
-"""DAPO: decoupled clip and dynamic sampling policy optimisation (arXiv:2503.14476), and its hybrid with GRPO."""
+"""DAPO: decoupled clip and dynamic sampling policy optimization (arXiv:2503.14476), and its hybrid with GRPO."""
 
 from functools import partial
 
@@ -23,7 +23,7 @@ def dapo(
     eps: float = 1e-6,
     ddof: int = 1,
 ) -> Algorithm:
-    """DAPO (arXiv:2503.14476, Eqs. 8-13).
+    """DAPO (arXiv:2503.14476, Eqs. 8-13): GRPO with a decoupled clip, dynamic sampling, a token mean and an overlong penalty.
 
     ::
 
@@ -34,14 +34,14 @@ def dapo(
         clip_low: ε_low = 0.2 (Section 4.1).
         clip_high: ε_high = 0.28 (Section 4.1).
         max_length: L_max = 20480 tokens, where the overlong punishment reaches -1.
-        cache: L_cache = 4096 tokens, the stretch before it over which the punishment grows.
+        cache: L_cache = 4096 tokens, the number of tokens before it over which the punishment grows.
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
 
-    Deviations: the token mean runs over the whole optimiser batch, as in the authors' code; the paper's Eq. 8 takes it over
+    Deviations: the token mean runs over the full optimizer batch, as in the authors' code; the paper's Eq. 8 takes it over
     the responses of one prompt (`rljax.ops.weights.token_mean_per_group`). Groups are kept by the rewards before the overlong
     punishment. Other settings of the paper: rewards +1 / -1, AdamW at 1e-6, 20 warm-up rollouts, 512 prompts of 16 responses,
-    16 updates a rollout.
+    16 updates per rollout.
     """
     return Algorithm(
         shape_reward=partial(soft_overlong_penalty, max_length=max_length, cache=cache),
@@ -73,12 +73,12 @@ def dapo_grpo(
     Args:
         clip_low: ε_low = 0.2, DAPO's paper (the document has 0.1).
         clip_high: ε_high = 0.28, DAPO's paper (the document has 0.3).
-        beta: β = 0.01 a nat of entropy; the document gives no number.
+        beta: β = 0.01 per nat of entropy; the document states no value.
         eps: added to the standard deviation.
         ddof: of the standard deviation.
 
-    Deviations: the document leaves the bonus undefined; `rljax.ops.unpublished.mixture.entropy_bonus` is our reading. It names
-    groups, the asymmetric clip and dynamic sampling besides: the weights are GRPO's, there is no KL and no overlong punishment.
+    Deviations: the document leaves the bonus undefined; `rljax.ops.unpublished.mixture.entropy_bonus` is our interpretation. The
+    document also names groups, the asymmetric clip and dynamic sampling; so the weights are GRPO's, without KL or overlong penalty.
     """
     return dapo(clip_low=clip_low, clip_high=clip_high, eps=eps, ddof=ddof)._replace(
         shape_reward=None, weights=sequence_mean, bonus=partial(_explore, beta=beta), group_size=None

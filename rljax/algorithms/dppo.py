@@ -1,4 +1,4 @@
-"""DPPO: divergence proximal policy optimisation (arXiv:2602.04879)."""
+"""DPPO: divergence proximal policy optimization (arXiv:2602.04879)."""
 
 from functools import partial
 
@@ -23,7 +23,7 @@ def _near_in_total_variation(
 
 
 def dppo(*, threshold: float = 0.15, cap: float = 5.0) -> Algorithm:
-    """DPPO with the binary total variation (arXiv:2602.04879): a token is left out by how far its probability moved, not its ratio.
+    """DPPO with the binary total variation (arXiv:2602.04879): tokens are masked by their change in probability, not their ratio.
 
     ::
 
@@ -34,9 +34,9 @@ def dppo(*, threshold: float = 0.15, cap: float = 5.0) -> Algorithm:
         threshold: δ = 0.15 of probability (Appendix C.1); most of the paper's runs have 0.2.
         cap: C = 5, the largest ratio that weighs a gradient; the paper has 5 or no cap, verl's default is 20.
 
-    μ is the policy that sampled, by its own numbers: the paper's Section 5.2 warns against a trust region around the policy as the
-    learner scores it again. So the ratio is over `behaviour_logp`, also of a sampler with older parameters or another engine. With
-    top-k or top-p that is the probability after truncation.
+    μ is the sampling policy, with the log-probabilities that it computed itself: the paper's Section 5.2 warns against a trust
+    region around the policy as the learner scores it again. So the ratio is over `behaviour_logp`, even for a sampler with older
+    parameters or another engine. With top-k or top-p that is the probability after truncation.
 
     Deviations: the mean is over all tokens of the optimizer batch. The value of the objective is relative to the sampling policy's
     (log ρ in place of log π); the gradient is the same. `rljax.ops.off_policy.binary_kl` is the other binary divergence; those over

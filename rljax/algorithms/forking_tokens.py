@@ -17,7 +17,7 @@ def forking_tokens(
     eps: float = 1e-6,
     ddof: int = 1,
 ) -> Algorithm:
-    """Policy gradient on forking tokens (arXiv:2506.01939): DAPO, trained on the fifth of the tokens with the highest entropy.
+    """Policy gradient on forking tokens (arXiv:2506.01939): DAPO, trained only on the 20 % of tokens with the highest entropy.
 
     ::
 

@@ -1,4 +1,4 @@
-"""GDPO: group reward-decoupled normalisation policy optimisation (arXiv:2601.05242)."""
+"""GDPO: group reward-decoupled normalization policy optimization (arXiv:2601.05242)."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -14,7 +14,7 @@ from rljax.ops.weights import sequence_mean
 
 
 def gdpo(*, clip: float = 0.2, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
-    """GDPO (arXiv:2601.05242): GRPO of several rewards, each a z-score of its own before they are added up.
+    """GDPO (arXiv:2601.05242): GRPO for several rewards, each normalized to a z-score before they are added up.
 
     ::
 
@@ -26,10 +26,10 @@ def gdpo(*, clip: float = 0.2, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
         eps: added to the standard deviations (1e-6 in verl, 1e-4 in TRL).
         ddof: of the standard deviations (unstated in the paper).
 
-    The weights w_n are those with which the rewards are summed, of either sign; 1 each where none are stated.
+    The weights w_n are the reward weights, of either sign; 1 each if none are set.
 
-    Deviations: the batch of the second normalisation is the rollout; around the advantages stands GRPO's objective without KL. A
-    reward that has no opinion on a response adds nothing to its sum, and is normalised over the responses that it judges.
+    Deviations: the batch of the second normalization is the rollout; the objective around the advantages is GRPO's, without KL. A
+    reward that abstains on a response adds nothing to its sum, and is normalized over the responses that it judges.
     """
     return Algorithm(
         advantage=Credit(partial(_decoupled, eps=eps, ddof=ddof), needs=("reward_parts",), optional=("valid",)),

@@ -1,4 +1,4 @@
-"""GEPO: group expectation policy optimisation (arXiv:2508.17850)."""
+"""GEPO: group expectation policy optimization (arXiv:2508.17850)."""
 
 from functools import partial
 
@@ -23,12 +23,12 @@ def gepo(*, clip: float = 0.2, sampler_kl: float = 0.005) -> Algorithm:
 
     Args:
         clip: ε = 0.2 (the authors' code; the paper defines the weight only).
-        sampler_kl: c, weight of the mean k3 to the sampler; 0 leaves it out. 0.005 in the recipes of the authors' code for
-            training at a delay; the argument's default there is 0.
+        sampler_kl: c, weight of the mean k3 to the sampler; 0 leaves it out. 0.005 in the authors' recipes for
+            delayed training; the default in their code is 0.
 
-    Deviations: p and q are length-normalised as in the authors' code; the paper's whole-response probabilities underflow
+    Deviations: p and q are length-normalized as in the authors' code; the paper's probabilities of complete responses underflow
     (`rljax.ops.ratio.group_expectation_log_ratio_unnormalized`). w is not 1 on-policy. Other settings of the paper: 8
-    responses a prompt, learning rate 1e-6, 3 % of warm-up.
+    responses per prompt, learning rate 1e-6, 3 % of warm-up.
     """
     return Algorithm(
         advantage=group_centered,

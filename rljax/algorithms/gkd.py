@@ -1,4 +1,4 @@
-"""GKD: generalised knowledge distillation, on the student's own responses (arXiv:2306.13649)."""
+"""GKD: generalized knowledge distillation, on the student's own responses (arXiv:2306.13649)."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ from rljax.ops.weights import sequence_mean
 
 
 def gkd(*, beta: float = 0.5) -> Algorithm:
-    """GKD (arXiv:2306.13649, with λ = 1): the student samples, and comes nearer to the teacher's whole distribution at each token.
+    """GKD (arXiv:2306.13649, with λ = 1): the student samples, and moves towards the teacher's full distribution at each token.
 
     ::
 
@@ -28,7 +28,7 @@ def gkd(*, beta: float = 0.5) -> Algorithm:
 
     Deviations: every response is the student's own, and each gets one update (λ = 1 of the paper's mix with a fixed data set). The
     task's reward is measured and not learned from; the paper's mix of both objectives (its Eq. 5) is left out. The teacher's logits
-    of each token are computed again for every update, a chunk of tokens at a time, so none is kept. No gradient flows through the
+    are recomputed for every update, a chunk of tokens at a time, and never stored. No gradient flows through the
     sampling, as in the paper.
     """
     check_between(0, 1, beta=beta)

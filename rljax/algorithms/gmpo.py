@@ -1,4 +1,4 @@
-"""GMPO: geometric-mean policy optimisation (arXiv:2507.20673)."""
+"""GMPO: geometric-mean policy optimization (arXiv:2507.20673)."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ from rljax.ops.weights import sequence_mean
 def geometric_mean(log_ratio: Float[Array, "B T"], advantage: Float[Array, "B T"], *, clip: float) -> Float[Array, "B T"]:
     """`rljax.ops.surrogate.gmpo` in the form of the slot `surrogate`."""
     # The slot has no mask, and needs none: `prepare` leaves the advantage 0 outside the trained tokens, and within them it
-    # is one number a response. Where that number is 0, so is the surrogate and its gradient, whatever the mask.
+    # is one number per response. Where that number is 0, so is the surrogate and its gradient, whatever the mask.
     return gmpo_surrogate(log_ratio, advantage, advantage != 0, clip=clip)
 
 

@@ -23,7 +23,7 @@ def gpg(*, norm: float = 1.0) -> Algorithm:
     ::
 
         J = α (1/Σ|o_i|) Σ_i Σ_t A_i log π(o_it)      A_i = (r_i - mean r) / F_norm
-        α = B / (B - M)      B groups in the optimiser batch, of which M are right throughout or wrong throughout
+        α = B / (B - M)      B groups in the optimizer batch, of which M are right throughout or wrong throughout
 
     Args:
         norm: F_norm = 1.

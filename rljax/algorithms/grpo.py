@@ -1,4 +1,4 @@
-"""GRPO: group relative policy optimisation (arXiv:2402.03300), with outcome and with process supervision."""
+"""GRPO: group relative policy optimization (arXiv:2402.03300), with outcome and with process supervision."""
 
 from functools import partial
 
@@ -23,8 +23,8 @@ def grpo(*, clip: float = 0.2, beta: float = 0.04, eps: float = 1e-6, ddof: int 
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
 
-    Deviations: none known. Other settings of the paper: learning rate 1e-6, 64 responses a prompt, at most 1024 tokens,
-    batches of 1024, one update a rollout.
+    Deviations: none known. Other settings of the paper: learning rate 1e-6, 64 responses per prompt, at most 1024 tokens,
+    batches of 1024, one update per rollout.
     """
     return Algorithm(
         advantage=partial(group_normalized, eps=eps, ddof=ddof),

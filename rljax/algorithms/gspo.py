@@ -1,4 +1,4 @@
-"""GSPO: group sequence policy optimisation (arXiv:2507.18071), and its token form."""
+"""GSPO: group sequence policy optimization (arXiv:2507.18071), and its token form."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from rljax.ops.weights import sequence_mean
 
 
 def gspo(*, clip_low: float = 3e-4, clip_high: float = 4e-4, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
-    """GSPO (arXiv:2507.18071, Eqs. 5-7): the ratio, and with it the clip, belongs to the whole response.
+    """GSPO (arXiv:2507.18071, Eqs. 5-7): the ratio, and with it the clip, belongs to the entire response.
 
     ::
 

@@ -19,7 +19,7 @@ def _check_rows(batch: Batch[Array], **arrays: Array | None) -> None:
 
 
 def _check_terms(algorithm: Algorithm, batch: Batch[Array]) -> None:
-    """Refuse a batch that another algorithm prepared, and terms that one name cannot tell apart."""
+    """Refuse a batch that another algorithm prepared, and terms that share a name."""
     if len(batch.term_weights) != len(algorithm.terms):
         raise ValueError(
             f"batch must have weights for the algorithm's {len(algorithm.terms)} terms, got {len(batch.term_weights)}: "
@@ -76,7 +76,7 @@ def loss(
     entropy: Float[Array, "B T"] | None = None,
     teacher_divergence: Float[Array, "B T"] | None = None,
 ) -> tuple[Float[Array, ""], LossMetrics]:
-    """Loss of some rows of a batch, to be minimised; losses and metrics of all its rows add up.
+    """Loss of some rows of a batch, to be minimized; losses and metrics of all its rows add up.
 
     ::
 
@@ -142,7 +142,7 @@ def loss(
 def value_loss(
     algorithm: Algorithm, values: Float[Array, "B T"], batch: Batch[Array], *, outputs: Float[Array, "B T N"] | None = None
 ) -> tuple[Float[Array, ""], ValueMetrics]:
-    """Critic's loss of some rows of a batch, to be minimised; losses and metrics of all its rows add up.
+    """Critic's loss of some rows of a batch, to be minimized; losses and metrics of all its rows add up.
 
     ::
 

@@ -1,4 +1,4 @@
-"""LUSPO: length-unbiased sequence policy optimisation (arXiv:2602.05261)."""
+"""LUSPO: length-unbiased sequence policy optimization (arXiv:2602.05261)."""
 
 from rljax.algorithms.algorithm import Algorithm
 from rljax.algorithms.gspo import gspo

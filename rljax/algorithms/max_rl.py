@@ -20,7 +20,7 @@ def max_rl(*, eps: float = 0.0) -> Algorithm:
         eps: added to the mean; 0 in the paper, 1e-6 in the authors' code.
 
     Deviations: a response is one action, as in the paper's estimator; the authors' code puts the same advantages into PPO's clip
-    with a mean over tokens. It is on-policy: take one update a rollout. Rewards must not be negative. The value of the objective
+    with a mean over tokens. It is on-policy: take one update per rollout. Rewards must not be negative. The value of the objective
     is relative to the sampling policy's (log ρ in place of log π); the gradient is the same.
     """
     return Algorithm(

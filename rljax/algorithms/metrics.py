@@ -14,15 +14,15 @@ class LossMetrics(NamedTuple):
     loss: Float[Array, ""]
     """The loss itself."""
     share: Float[Array, ""]
-    """Share of the optimiser batch's trained tokens: 1 once all its rows are added up, 0 for a batch without such a token."""
+    """Share of the optimizer batch's trained tokens: 1 once all its rows are added up, 0 for a batch without such a token."""
     clip_fraction: Float[Array, ""]
     """Share of tokens whose surrogate passes no gradient."""
     kl: Float[Array, ""]
-    """k3 estimate of KL(policy before the update ‖ policy), nats a token."""
+    """k3 estimate of KL(policy before the update ‖ policy), nats per token."""
     ratio: Float[Array, ""]
     """Mean importance ratio."""
     entropy: Float[Array, ""] | None
-    """Mean entropy, nats a token; None where the loss was called without entropies."""
+    """Mean entropy, nats per token; None if the loss was called without entropies."""
     terms: dict[str, Float[Array, ""]]
     """Weighted sum of each further term of the loss, before its coefficient, by the term's name."""
     surrogate_masked: Float[Array, ""] | None = None
@@ -35,7 +35,7 @@ class LossMetrics(NamedTuple):
     """Sum of the probabilities of the tokens of `clip_fraction_high` before the update, as a share of all tokens."""
 
     def numbers(self) -> dict[str, float]:
-        """Python floats by name, the terms beside the others; empty for a batch without a trained token.
+        """Python floats by name, including the terms; empty for a batch without a trained token.
 
         Example:
             >>> import jax.numpy as jnp
@@ -115,8 +115,8 @@ def explained_variance_of(metrics: ValueMetrics) -> Float[Array, ""]:
 
     target = variance(metrics.target_sum, metrics.target_square)
     residual = variance(metrics.error_sum, metrics.error_square)
-    # A difference of two sums: what is left of a constant target is a few roundings of its square. Each target is a sum with the
-    # critic's values, too, so equal outcomes leave roundings of these, even if the outcomes are 0.
+    # The variance is a difference of two sums, so a constant target leaves a few rounding errors of its square. Each target also
+    # contains the critic's values, so equal outcomes leave rounding errors of these, even if the outcomes are 0.
     eps = float(jnp.finfo(target.dtype).eps)
     rounding = 8 * eps * metrics.target_square + jnp.square(64 * eps) * (metrics.target_square + metrics.error_square)
     constant = target <= rounding / weight

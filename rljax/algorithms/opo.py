@@ -17,9 +17,9 @@ def opo() -> Algorithm:
     Args:
         no options.
 
-    Deviations: none known. It is on-policy: take one update a rollout. Other settings of the paper: 8 responses a prompt, neither
-    KL nor entropy bonus. The value of the objective is relative to the sampling policy's (log ρ in place of log π); the gradient is
-    the same.
+    Deviations: none known. It is on-policy: take one update per rollout. Other settings of the paper: 8 responses per prompt,
+    neither KL nor entropy bonus. The value of the objective is relative to the sampling policy's (log ρ in place of log π); the
+    gradient is the same.
     """
     return Algorithm(
         advantage=Credit(length_weighted_returns, needs=("token_rewards", "mask")),

@@ -13,7 +13,7 @@ READS = ("token_rewards", "policy_logp", "square_sum", "mask", "correction_weigh
 
 
 def otb() -> Algorithm:
-    """Optimal token baseline (arXiv:2602.07078): REINFORCE with a baseline of its own for each position of a group's responses.
+    """Optimal token baseline (arXiv:2602.07078): REINFORCE with a separate baseline for each position of a group's responses.
 
     ::
 
@@ -25,9 +25,9 @@ def otb() -> Algorithm:
     Args:
         no options.
 
-    Deviations: the logit-gradient proxy of the squared norm of a token's gradient is taken, as in verl. Where one response alone
-    reaches a position, its advantage there is 0; verl leaves it its return. Positions count response tokens, so observations
-    between them shift nothing. It is on-policy: take one update a rollout. The value of the objective is relative to the sampling
+    Deviations: the logit-gradient proxy of the squared norm of a token's gradient is taken, as in verl. If only one response
+    reaches a position, its advantage there is 0; in verl it keeps its return. Positions count response tokens, so observations
+    between them shift nothing. It is on-policy: take one update per rollout. The value of the objective is relative to the sampling
     policy's (log ρ in place of log π); the gradient is the same.
     """
     return Algorithm(

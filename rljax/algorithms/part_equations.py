@@ -1,4 +1,4 @@
-"""Equations of the parts, in the signatures of their slots."""
+"""Equations of the parts, adapted to the signatures of their slots."""
 
 from collections.abc import Mapping
 
@@ -21,7 +21,7 @@ from rljax.ops.weights import token_mean
 
 
 def less_by_length(rewards: Float[Array, "P G"], mask: Array, *, valid: Array | None = None) -> Float[Array, "P G"]:
-    """Reward less a mean in which short responses weigh more."""
+    """Reward minus a mean in which short responses weigh more."""
     weights = length_quality(mask.sum(-1))
     return weighted_centered(rewards, weights.astype(rewards.dtype), valid=valid)
 
@@ -29,7 +29,7 @@ def less_by_length(rewards: Float[Array, "P G"], mask: Array, *, valid: Array | 
 def less_by_confidence(
     rewards: Float[Array, "P G"], behaviour_logp: Array, mask: Array, *, valid: Array | None = None
 ) -> Float[Array, "P G"]:
-    """Reward less a mean in which responses weigh by the policy's confidence in them."""
+    """Reward minus a mean in which responses weigh by the policy's confidence in them."""
     weights = confidence_quality(behaviour_logp, mask)
     return weighted_centered(rewards, weights.astype(rewards.dtype), valid=valid)
 
@@ -37,10 +37,10 @@ def less_by_confidence(
 def less_by_reliability(
     rewards: Float[Array, "P G"], reward_parts: Mapping[str, Array], *, floor: Number, valid: Array | None = None
 ) -> Float[Array, "P G"]:
-    """Reward less a mean in which responses weigh by how far several rewards of them agree.
+    """Reward minus a mean in which responses weigh by how far several rewards of them agree.
 
-    The rewards are taken as raters on one scale, without their weights. A response on which fewer than two have an opinion weighs
-    nothing in the mean.
+    The rewards are treated as raters on one scale, without their weights. A response that fewer than two rewards judge has no
+    weight in the mean.
 
     Raises:
         ValueError: the rollout has fewer than two rewards of each response.
@@ -55,7 +55,7 @@ def less_by_reliability(
 def most_credited(advantage: Array, policy_logp: Array, mask: Array, *, share: Number) -> Bool[Array, "P G T"]:
     """Tokens whose choice changed the expected reward most, by the advantage of each."""
     del policy_logp  # the slot's second argument is for a choice by how likely tokens were
-    return high_entropy_tokens(jnp.abs(advantage), mask, share=share)  # the same choice, by another number
+    return high_entropy_tokens(jnp.abs(advantage), mask, share=share)  # the same selection, by the size of the advantage
 
 
 def right_or_wrong(rewards: Array, outcome: Array, lengths: Array) -> Float[Array, "P G"]:
@@ -65,7 +65,7 @@ def right_or_wrong(rewards: Array, outcome: Array, lengths: Array) -> Float[Arra
 
 
 def shaped_by_length(rewards: Array, outcome: Array, lengths: Array, **numbers: Number) -> Float[Array, "P G"]:
-    """Reward less a penalty for length."""
+    """Reward minus a penalty for length."""
     del outcome  # the slot's second argument is for rewards that depend on the verdict alone
     return length_shaped_reward(rewards, lengths, **numbers)
 
@@ -76,13 +76,13 @@ def tilted_token_mean(mask: Array, *, alpha: Number) -> Float[Array, "P G T"]:
 
 
 def in_variation(inputs: TermInputs, advantage: Array, mask: Array, *, threshold: Number) -> Bool[Array, "B T"]:
-    """Tokens that are within a total variation of the policy that sampled, or that move back."""
+    """Tokens within a total variation of the sampling policy, or moving back towards it."""
     divergence = binary_total_variation(inputs.logp, inputs.behaviour_logp)
     return in_trust_region(_moved(inputs, mask), advantage, divergence, threshold=threshold)
 
 
 def in_divergence(inputs: TermInputs, advantage: Array, mask: Array, *, threshold: Number) -> Bool[Array, "B T"]:
-    """Tokens that are within a divergence of the policy that sampled, or that move back."""
+    """Tokens within a divergence of the sampling policy, or moving back towards it."""
     divergence = binary_kl(inputs.logp, inputs.behaviour_logp)
     return in_trust_region(_moved(inputs, mask), advantage, divergence, threshold=threshold)
 
@@ -120,8 +120,8 @@ def falling_lambda(
 def relative_entropy(entropy: Array, mask: Array) -> Float[Array, "P G T"]:
     """Entropy of the policy before each token, as a share of the largest in the rollout: our reading of a state's complexity.
 
-    The document says that the complexity of a state is "syntactic/semantic", and no more. Where the policy is uncertain how to go
-    on, the state is hard for it; that, unlike syntax, is known of every state of every task.
+    The document only says that the complexity of a state is "syntactic/semantic". If the policy is uncertain how to continue, the
+    state is hard for it; unlike syntax, this is known for every state of every task.
     """
     inside = zero_outside(entropy, mask)
     return ratio_or_zero(inside, inside.max())

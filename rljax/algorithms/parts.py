@@ -1,4 +1,4 @@
-"""Parts for an algorithm: equations in place of its own, for one slot of the record each, and further terms of its loss."""
+"""Parts for an algorithm: equations that each replace one slot of its record, and additional loss terms."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ from rljax.ops.weights import overlong_filter, sequence_mean, token_mean, token_
 from rljax.text import nearest_first
 
 TERM = "term"
-"""The slot of parts that replace nothing: each is one more summand of the loss, in `Algorithm.terms`."""
+"""The slot of parts that replace nothing: each adds one loss term to `Algorithm.terms`."""
 
 
 class Part(NamedTuple):
@@ -47,7 +47,7 @@ class Part(NamedTuple):
     name: str
     """Its name, unique in the slot."""
     function: Callable[..., Any]
-    """What the slot calls; of a term, what makes it."""
+    """The function that the slot calls; for a term, the function that builds it."""
     numbers: Mapping[str, int | float]
     """Its hyper-parameters and their defaults, which are keywords of the function."""
     summary: str
@@ -57,7 +57,7 @@ class Part(NamedTuple):
 
     @property
     def word(self) -> str:
-        """The part as `--with` takes it, without numbers."""
+        """The part in the form of `--with`, without numbers."""
         return f"{self.slot}={self.name}"
 
     def value(self, **numbers: int | float) -> Credit | Callable[..., Any]:
@@ -87,13 +87,13 @@ PARTS: tuple[Part, ...] = (
         "outcome_reward",
         "length_shaped",
         shaped_by_length,
-        "Reward less a penalty for length that is lighter for good responses",
+        "Reward minus a penalty for length that is lighter for good responses",
         **{"target": 512.0, "threshold": 0.0, "alpha": 1.0, "beta": 1.0, "base": 0.05, "gamma": 2.0},
     ),
-    _part("advantage", "centered", group_centered, "Reward less the group's mean"),
+    _part("advantage", "centered", group_centered, "Reward minus the group's mean"),
     _part("advantage", "normalized", group_normalized, "Z-score within the group", eps=1e-6, ddof=1),
-    _part("advantage", "leave_one_out", leave_one_out, "Reward less the mean of the other responses"),
-    _part("advantage", "mean_normalized", mean_normalized, "Reward over the group's mean, less 1"),
+    _part("advantage", "leave_one_out", leave_one_out, "Reward minus the mean of the other responses"),
+    _part("advantage", "mean_normalized", mean_normalized, "Reward over the group's mean, minus 1"),
     _part("advantage", "rank", rank_based, "Rank within the group, robust to outliers"),
     _part("advantage", "batch_normalized", batch_normalized_rewards, "Z-score over all responses", eps=1e-8, ddof=0),
     _part("advantage", "pass_at_k_credit", pass_at_k_credit, "Share in the best of k, without a baseline (PKPO)", k=2),
@@ -101,40 +101,40 @@ PARTS: tuple[Part, ...] = (
         "advantage",
         "pass_at_k_leave_one_out",
         pass_at_k_leave_one_out,
-        "Share in the best of k, less that of the others (PKPO)",
+        "Share in the best of k, minus the share of the others (PKPO)",
         k=2,
     ),
     _part(
         "advantage",
         "length_quality",
         Credit(less_by_length, needs=("rewards", "mask"), optional=("valid",)),
-        "Reward less a mean in which short responses weigh more",
+        "Reward minus a mean in which short responses weigh more",
     ),
     _part(
         "advantage",
         "confidence_quality",
         Credit(less_by_confidence, needs=("rewards", "behaviour_logp", "mask"), optional=("valid",)),
-        "Reward less a mean in which responses weigh by the policy's confidence in them",
+        "Reward minus a mean in which responses weigh by the policy's confidence in them",
     ),
     _part(
         "advantage",
         "reliability_quality",
         Credit(less_by_reliability, needs=("rewards", "reward_parts"), optional=("valid",)),
-        "Reward less a mean in which responses weigh by how far several rewards of them agree",
+        "Reward minus a mean in which responses weigh by how far several rewards of them agree",
         floor=0.01,
     ),
     _part(
         "advantage",
         "hierarchical",
         Credit(hierarchical, needs=("rewards", "kinds"), optional=("valid",)),
-        "Reward less a mean over all problems of the same kind, mixed with the mean of the batch",
+        "Reward minus a mean over all problems of the same kind, mixed with the mean of the batch",
         local_weight=0.7,
     ),
     _part(
         "advantage",
         "plan_and_answer",
         Credit(plan_and_answer, needs=("step_rewards", "step_end")),
-        "The last step is the answer; the steps before it, the plan, get a credit of their own beside the answer's",
+        "The last step is the answer; the steps before it, the plan, get a separate credit, in addition to the answer's",
         plan_weight=1.0,
     ),
     _part("keep_group", "mixed_outcomes", has_mixed_outcomes, "Groups with right and wrong responses (DAPO)"),
@@ -142,7 +142,7 @@ PARTS: tuple[Part, ...] = (
         "keep_group",
         "difficulty_window",
         in_difficulty_window,
-        "Groups whose pass rate lies in a window (Bae et al.)",
+        "Groups whose pass rate is in a window (Bae et al.)",
         **{"low": 0.2, "high": 0.8},
     ),
     _part("filter_tokens", "overlong", overlong_filter, "No loss on responses that were cut off (DAPO)"),
@@ -210,7 +210,7 @@ PARTS: tuple[Part, ...] = (
         coefficient=0.1,
     ),
 )
-"""All parts. Numbers without a value in a paper or a document are ours: `rljax equations` has each equation's own text."""
+"""All parts. Defaults that no paper or document states are ours; `rljax equations` prints the documentation of each equation."""
 
 
 WITH_CREDIT = frozenset({"outcome_reward", "normalize", "log_ratio", "surrogate_mask"})
@@ -251,7 +251,7 @@ def read_part(word: str) -> tuple[Part, dict[str, int | float]]:
     """Read a part and its numbers from a word, `SLOT=PART` or `SLOT=PART,NUMBER=VALUE,...`.
 
     Raises:
-        ValueError: the word has another form, the part is unknown, or a number is infinite, no number or there twice.
+        ValueError: the word has another form, the part is unknown, or a number is infinite, NaN or present twice.
 
     Example:
         >>> part, numbers = read_part("keep_group=difficulty_window,low=0.3")
@@ -276,18 +276,18 @@ def read_part(word: str) -> tuple[Part, dict[str, int | float]]:
 
 
 def with_parts(algorithm: Algorithm, words: Sequence[str]) -> Algorithm:
-    """Give an algorithm parts in place of its own, and terms beside its own.
+    """Replace parts of an algorithm, and add terms to its loss.
 
     Args:
         algorithm: the record to change.
-        words: parts as `read_part` reads them, each for another slot, and terms, each another one.
+        words: parts as `read_part` reads them, each for a different slot, and terms, each a different one.
 
     Returns:
-        The record. A part from which credit comes takes the place of the credit that the record has.
+        The record. A part that is a source of credit replaces the record's own credit.
 
     Raises:
         ValueError: a part or a number is unknown, two parts are for one slot, the record has no place for a part or has such a
-            term already, or a part would compute nothing that has a meaning in it.
+            term already, or a part makes no sense in this algorithm.
 
     Example:
         >>> import jax.numpy as jnp
@@ -305,13 +305,13 @@ def with_parts(algorithm: Algorithm, words: Sequence[str]) -> Algorithm:
                 f"{parts_by_place[place].word} and {part.word} are two parts for one slot; leave one of them out"
             )
         parts_by_place[place] = part
-        algorithm = _placed(algorithm, part, part.value(**numbers))
+        algorithm = _place_part(algorithm, part, part.value(**numbers))
     check_fit(algorithm, {part.slot: part.word for part in parts_by_place.values()})
     return algorithm
 
 
-def _placed(algorithm: Algorithm, part: Part, value: Any) -> Algorithm:
-    """The record with a value in the part's slot."""
+def _place_part(algorithm: Algorithm, part: Part, value: Any) -> Algorithm:
+    """Put a value into the part's slot of the record."""
     inner = part.slot.partition(".")[2]
     if part.slot == TERM:
         return algorithm._replace(terms=(*algorithm.terms, *_new_terms(algorithm, part, value())))
@@ -321,7 +321,7 @@ def _placed(algorithm: Algorithm, part: Part, value: Any) -> Algorithm:
     if part.slot in WITH_CREDIT and not read:
         raise ValueError(f"the algorithm learns from no advantage, so {part.word} would change nothing")
     if part.slot == "outcome_reward" and read.isdisjoint({"rewards", "token_rewards"}):
-        raise ValueError(f"the algorithm's advantage does not read the whole reward, so {part.word} would change nothing")
+        raise ValueError(f"the algorithm's advantage does not read the summed reward, so {part.word} would change nothing")
     if part.slot == "advantage" and (algorithm.advantage is None or algorithm.needs("teacher_logp")):
         teacher = "the critic" if algorithm.critic is not None else "a teacher"
         raise ValueError(f"the algorithm learns from {teacher}, and has no place for {part.word}")

@@ -1,4 +1,4 @@
-"""Pairs of a part and an algorithm that compute something, but nothing with a meaning."""
+"""Rejects combinations of a part and an algorithm that would compute something meaningless."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -10,7 +10,7 @@ from rljax.ops.group import mean_normalized
 from rljax.ops.ratio import sequence_log_ratio
 
 OF_SINGLE_TOKENS = ("token_rewards", "step_rewards", "teacher_logp")
-"""What an advantage reads if it tells the tokens of a response apart."""
+"""Inputs of advantages that differ between the tokens of a response."""
 
 
 def check_fit(algorithm: Algorithm, words: Mapping[str, str]) -> None:
@@ -55,7 +55,7 @@ def _check_ratio(algorithm: Algorithm, slot: str, word: str) -> None:
         )
     if algorithm.surrogate_mask is not None and (whole or _equation(algorithm.surrogate) is geometric_mean):
         raise ValueError(
-            f"{word} would not leave tokens out: the ratio belongs to the whole response, so all its tokens learn from each of them"
+            f"{word} would not leave tokens out: the ratio is of the entire response, so all its tokens learn from each of them"
         )
     single = ["advantage"] if _tells_tokens_apart(algorithm) else []
     single += [name for name in ("bonus", "keep_tokens") if getattr(algorithm, name) is not None]

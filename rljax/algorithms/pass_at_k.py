@@ -10,7 +10,7 @@ from rljax.ops.weights import sequence_mean
 
 
 def pass_at_k(*, k: int = 2, clip: float = 0.2, eps: float = 1e-6) -> Algorithm:
-    """Pass@k training (arXiv:2508.10751): GRPO of subsets of k responses, whose reward is their best, all subsets at once.
+    """Pass@k training (arXiv:2508.10751): GRPO over all subsets of k responses, where a subset's reward is its best response's.
 
     ::
 
@@ -22,8 +22,8 @@ def pass_at_k(*, k: int = 2, clip: float = 0.2, eps: float = 1e-6) -> Algorithm:
         clip: ε = 0.2, PPO's.
         eps: added to the standard deviation; none in the paper, 1e-6 in the authors' code.
 
-    Deviations: the advantage is the paper's closed form; around it stands GRPO's objective without KL. A response is right when
-    its whole reward is above 0, also where a verifier is one of several rewards: give the others no weight.
+    Deviations: the advantage is the paper's closed form; the objective around it is GRPO's, without KL. A response is right if
+    its summed reward is above 0, even if a verifier is one of several rewards; give the others weight 0.
     """
     return Algorithm(
         advantage=partial(pass_at_k_normalized, k=k, eps=eps),

@@ -1,4 +1,4 @@
-"""Updates that a learning-rate schedule passes over."""
+"""Lets learning-rate schedules count updates that were skipped."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""PKPO: pass-at-k policy optimisation (arXiv:2505.15201)."""
+"""PKPO: pass-at-k policy optimization (arXiv:2505.15201)."""
 
 from functools import partial
 
@@ -20,10 +20,10 @@ def pkpo(*, k: int = 2) -> Algorithm:
         k: responses of which the best counts, from 2 to G; 2 fits every group, the paper compares 2, 4 and 8 and anneals it.
             For k = 1 there is `rloo`.
 
-    Deviations: the paper's training runs hand these rewards to PPO; here they are REINFORCE's, as in its estimator. The one of
-    least variance is taken; `rljax.ops.pass_at_k` has the paper's two others. It is on-policy: take one update a rollout. The value
-    of the objective is relative to the sampling policy's (log ρ in place of log π); the gradient is the same. The paper has 16
-    responses a prompt.
+    Deviations: the paper's training runs pass these rewards to PPO; here they enter REINFORCE, as in its estimator. Of the paper's
+    three estimators, this is the one of least variance; `rljax.ops.pass_at_k` has the paper's two others. It is on-policy: take
+    one update per rollout. The value of the objective is relative to the sampling policy's (log ρ in place of log π); the
+    gradient is the same. The paper has 16 responses per prompt.
     """
     return Algorithm(
         advantage=partial(pass_at_k_marginal, k=k),

@@ -1,4 +1,4 @@
-"""Credit for a plan and for the answer that it leads to, apart from each other."""
+"""Separate credit for a plan and for the answer that it leads to."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from rljax.ops.masked import masked_centered
 def plan_and_answer(
     step_rewards: Float[Array, "*P G T"], step_end: Mask, *, plan_weight: Number = 1.0
 ) -> Float[Array, "*P G T"]:
-    """Advantage in which the tokens of the plan have a credit of their own beside that of the answer.
+    """Advantage in which the tokens of the plan get a separate credit, in addition to the credit of the answer.
 
     The last step of a response is its answer, all earlier ones are its plan.
 
@@ -27,11 +27,11 @@ def plan_and_answer(
 
     Args:
         step_rewards: reward of a step, at the token where it ends, `[..., G, T]`; anything elsewhere.
-        step_end: where steps end, bool or 0/1, `[..., G, T]`. A response may have any number of steps, also none.
+        step_end: where steps end, bool or 0/1, `[..., G, T]`. A response may have any number of steps, including none.
         plan_weight: w, not negative.
 
     Returns:
-        `[..., G, T]`, in the rewards' unit, on all tokens of a response, also behind its last step. The mean of the answers is over
+        `[..., G, T]`, in the rewards' unit, on all tokens of a response, even after its last step. The mean of the answers is over
         the responses with a step, that of the plans over those with two or more; the others get no such credit, and neither
         do responses whose rewards are identical.
 

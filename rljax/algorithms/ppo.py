@@ -1,4 +1,4 @@
-"""PPO: proximal policy optimisation with a critic (arXiv:1707.06347)."""
+"""PPO: proximal policy optimization with a critic (arXiv:1707.06347)."""
 
 import math
 from functools import partial
@@ -22,7 +22,7 @@ def ppo(
     entropy: float = 0.0,
     dual_clip: float = math.inf,
 ) -> Algorithm:
-    """PPO with generalised advantage estimation (arXiv:1707.06347, Eq. 7; arXiv:1506.02438, Eq. 16).
+    """PPO with generalized advantage estimation (arXiv:1707.06347, Eq. 7; arXiv:1506.02438, Eq. 16).
 
     ::
 
@@ -32,14 +32,14 @@ def ppo(
 
     Args:
         clip: ε = 0.2 (Section 6.1).
-        gamma: γ = 1, as is usual where one reward ends a response; the paper's control tasks take 0.99.
+        gamma: γ = 1, as is usual if a response has one reward at its end; the paper's control tasks use 0.99.
         lambda_: λ = 0.95 (Table 3).
         value_clip: c = 0.2 in the reward's unit (OpenAI Baselines; the paper has no value clip). Infinity turns it off.
         beta: β of the KL penalty in the reward; 0 leaves it and the reference model out. arXiv:1909.08593 adapts it.
         entropy: coefficient of an entropy bonus; 0 leaves it out, as the paper does on control tasks (0.01 on Atari).
         dual_clip: c = 3 in arXiv:1912.09729, which bounds what a token with A < 0 can cost; infinity turns it off.
 
-    Deviations: the critic is a network of its own with its own loss, so the paper's c_1 has no place. Advantages are not
+    Deviations: the critic is a separate network with its own loss, so the paper's c_1 is not needed. Advantages are not
     whitened: neither paper asks for it.
     """
     return Algorithm(

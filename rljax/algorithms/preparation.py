@@ -1,4 +1,4 @@
-"""Preparation of a rollout, once, before it is cut up: all that needs whole groups or the whole batch."""
+"""Preparation of a rollout, once, before it is split: everything that needs complete groups or the entire batch."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -30,7 +30,7 @@ from rljax.records import required
 
 
 def _check_rollout(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.ndarray]) -> None:
-    """Refuse shapes that disagree, and the absence of what the algorithm reads."""
+    """Refuse shapes that disagree, and missing inputs that the algorithm reads."""
     if rollout.mask.ndim != 3:
         raise ValueError(f"mask must have the axes [P, G, T], got shape {list(rollout.mask.shape)}")
     for path, array in jax.tree.leaves_with_path(rollout):  # pyright: ignore[reportUnknownVariableType]  JAX leaves a path open
@@ -44,7 +44,7 @@ def _check_rollout(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.nd
 
 
 def _check_credit(algorithm: Algorithm, progress: Array | float | None, past: Past | None) -> None:
-    """Refuse a record without a source of credit, with two of them and no mix, and arguments that do not fit it."""
+    """Refuse a record without a source of credit, or with two sources but no mix, and arguments that do not fit the record."""
     sources = [name for name in ("advantage", "critic") if getattr(algorithm, name) is not None]
     alone = algorithm.teacher_divergence is not None and not sources
     if algorithm.mix is None and len(sources) != 1 and not alone:
@@ -65,20 +65,20 @@ def _check_minibatches(prompts: int, **counts: int) -> None:
             raise ValueError(f"{name} must divide the {prompts} prompts of the rollout, got {count}")
 
 
-def _taking_part(rollout: Rollout[Array] | Rollout[np.ndarray]) -> Rollout[Array]:
-    """Leave out every token of a response on which the reward had no opinion; host arrays become JAX's."""
+def _drop_abstentions(rollout: Rollout[Array] | Rollout[np.ndarray]) -> Rollout[Array]:
+    """Leave out every token of a response on which the reward abstained; host arrays become JAX's."""
     arrays: Rollout[Array] = jax.tree.map(jnp.asarray, rollout)
     mask = arrays.mask.astype(bool)
     return arrays._replace(mask=mask if arrays.valid is None else mask & arrays.valid.astype(bool)[..., None])
 
 
 def _present(**arrays: Array | None) -> dict[str, Array]:
-    """Keyword arguments without the absent ones: a slot need not accept what the rollout does not have."""
+    """The keyword arguments that are not None, so that a slot need not accept what the rollout does not have."""
     return {name: array for name, array in arrays.items() if array is not None}
 
 
 def _trained_tokens(algorithm: Algorithm, rollout: Rollout[Array]) -> Bool[Array, "P G T"]:
-    """The tokens of kept groups, less those of filtered responses."""
+    """The tokens of kept groups, without those of filtered responses."""
     mask = rollout.mask
     if algorithm.keep_group is not None:
         mask = mask & algorithm.keep_group(outcomes(rollout), **_present(valid=rollout.valid))[:, None, None]
@@ -90,7 +90,7 @@ def _trained_tokens(algorithm: Algorithm, rollout: Rollout[Array]) -> Bool[Array
 def _rewards(
     algorithm: Algorithm, rollout: Rollout[Array], policy_logp: Array
 ) -> tuple[Float[Array, "P G"], Float[Array, "P G T"]]:
-    """The reward of each response, and the same spread over its tokens: shaped by length, less the KL penalty."""
+    """The reward of each response, and the same spread over its tokens: shaped by length, minus the KL penalty."""
     rewards = rollout.rewards
     lengths = rollout.mask.sum(-1).astype(rewards.dtype)
     if algorithm.outcome_reward is not None:
@@ -108,7 +108,7 @@ def _rewards(
 
 @in_float32
 def response_rewards(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.ndarray]) -> Float[Array, "P G"]:
-    """Rewards by which the responses of a rollout are compared: shaped by length, less the KL penalty.
+    """Rewards by which the responses of a rollout are compared: shaped by length, minus the KL penalty.
 
     Args:
         algorithm: the record of functions; it shapes the rewards.
@@ -130,7 +130,7 @@ def response_rewards(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.
         [[1.0, 0.0]]
     """
     _check_rollout(algorithm, rollout)
-    rollout = _taking_part(rollout)
+    rollout = _drop_abstentions(rollout)
     return _rewards(algorithm, rollout, _policy_logp(rollout))[0]
 
 
@@ -178,7 +178,7 @@ def _evaluate(credit: Credit, inputs: Mapping[str, Any], past: Past | None) -> F
 def _advantage(
     algorithm: Algorithm, rollout: Rollout[Array], trained: Rollout[Array], credit: Array
 ) -> Float[Array, "P G T"]:
-    """Credit on the trained tokens, with its bonus, normalised; 0 on those that are not kept."""
+    """Credit on the trained tokens, with its bonus, normalized; 0 on those that are not kept."""
     advantage = zero_outside(credit, trained.mask)
     if algorithm.bonus is not None:
         advantage = algorithm.bonus(
@@ -186,7 +186,7 @@ def _advantage(
         )
     if algorithm.normalize is not None:
         advantage = algorithm.normalize(advantage, trained.mask)
-    if algorithm.keep_tokens is not None:  # last, or the normalisation would give the other tokens an advantage again
+    if algorithm.keep_tokens is not None:  # last, because normalization would make the other advantages nonzero again
         advantage = jnp.where(algorithm.keep_tokens(advantage, _policy_logp(trained), trained.mask), advantage, 0.0)
     return advantage
 
@@ -223,7 +223,7 @@ def _correction_weight(algorithm: Algorithm, policy_logp: Array, rollout: Rollou
 def _term_weights(
     algorithm: Algorithm, trained: Rollout[Array], advantage: Array, minibatches: int
 ) -> tuple[Float[Array, "P G T"], ...]:
-    """Weights of each of the algorithm's terms, 0 on the tokens on which it does not stand."""
+    """Weights of each of the algorithm's terms, 0 on the tokens to which the term does not apply."""
 
     def surrogate_weights(part: Rollout[Array]) -> Array:
         return algorithm.weights(part.mask)
@@ -263,12 +263,12 @@ def prepare(
     progress: Float[Array, ""] | float | None = None,
     past: Past | None = None,
 ) -> Batch[Array]:
-    """Compute once for a rollout all that needs whole groups or the whole batch.
+    """Compute, once per rollout, everything that needs complete groups or the entire batch.
 
     Args:
         algorithm: the record of functions.
         rollout: P prompts with G responses each.
-        minibatches: optimiser updates that the rollout is cut into; P must be a multiple. Each is P / minibatches prompts in
+        minibatches: optimizer updates that the rollout is cut into; P must be a multiple. Each is P / minibatches prompts in
             their order, with weights of its own.
         value_minibatches: the same for the critic's updates; None: as many as the policy's.
         progress: share of the training that is done, in [0, 1]; for algorithms that mix two advantages.
@@ -276,7 +276,7 @@ def prepare(
             compared, and G may then be 1. For algorithms that compare responses.
 
     Returns:
-        A `Batch` of B = P G rows; rows of one mini-batch stand together.
+        A `Batch` of B = P G rows; rows of one mini-batch are contiguous.
 
     Raises:
         ValueError: something the algorithm needs is missing, shapes disagree, P is no multiple of `minibatches` or
@@ -296,7 +296,7 @@ def prepare(
     prompts, group, length = rollout.mask.shape
     value_minibatches = minibatches if value_minibatches is None else value_minibatches
     _check_minibatches(prompts, minibatches=minibatches, value_minibatches=value_minibatches)
-    rollout = _taking_part(rollout)
+    rollout = _drop_abstentions(rollout)
     trained = rollout._replace(mask=_trained_tokens(algorithm, rollout))
     policy_logp = _policy_logp(rollout)
     progress = None if progress is None else jnp.asarray(progress, policy_logp.dtype)

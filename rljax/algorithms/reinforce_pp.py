@@ -1,4 +1,4 @@
-"""REINFORCE++: advantages normalised over the whole batch (arXiv:2501.03262), without and with a group's baseline."""
+"""REINFORCE++: advantages normalized over the entire batch (arXiv:2501.03262), without and with a group's baseline."""
 
 from functools import partial
 
@@ -28,7 +28,7 @@ def reinforce_pp(*, clip: float = 0.2, beta: float = 0.0, eps: float = 1e-8, ddo
         ddof: of the standard deviation (unstated in the paper).
 
     Deviations: Eq. 1 of version 9 prints a mean over the tokens of each response (`weights.sequence_mean`); here every token of
-    the optimiser batch counts the same.
+    the optimizer batch counts the same.
     """
     return Algorithm(
         advantage=Credit(monte_carlo_returns, needs=("token_rewards", "mask")),
@@ -41,7 +41,7 @@ def reinforce_pp(*, clip: float = 0.2, beta: float = 0.0, eps: float = 1e-8, ddo
 
 
 def reinforce_pp_baseline(*, clip: float = 0.2, beta: float = 0.0, eps: float = 1e-8, ddof: int = 0) -> Algorithm:
-    """REINFORCE++ with a baseline (arXiv:2501.03262): less the group's mean, over the batch's standard deviation.
+    """REINFORCE++ with a baseline (arXiv:2501.03262): reward minus the group's mean, over the batch's standard deviation.
 
     ::
 
@@ -55,7 +55,7 @@ def reinforce_pp_baseline(*, clip: float = 0.2, beta: float = 0.0, eps: float = 
         ddof: of the standard deviation (unstated in the paper).
 
     Deviations: Eq. 1 of version 9 prints a mean over the tokens of each response (`weights.sequence_mean`); here every token of
-    the optimiser batch counts the same. Each response enters mean and std once
+    the optimizer batch counts the same. Each response enters mean and std once
     for every token, as in `reinforce_pp`; `rljax.ops.batch.batch_normalized_rewards` counts it once.
     """
     return reinforce_pp(clip=clip, eps=eps, ddof=ddof)._replace(

@@ -18,10 +18,10 @@ def remax() -> Algorithm:
         no options.
 
     Deviations: no KL penalty, which the paper puts into the reward. With `_replace(reward_kl=...)` or `shape_reward` the penalty is
-    in the rewards of the sampled responses and not in that of the greedy one. The greedy response is sampled and judged beside the
-    others and not trained on; a prompt whose greedy response the reward cannot judge takes no part. It is on-policy: take one
-    update a rollout. The value of the objective is relative to the sampling policy's (log ρ in place of log π); the gradient is the
-    same.
+    in the rewards of the sampled responses but not in the greedy response's. The greedy response is generated and judged together
+    with the others but not trained on; a prompt whose greedy response the reward cannot judge is left out. It is on-policy: take
+    one update per rollout. The value of the objective is relative to the sampling policy's (log ρ in place of log π); the
+    gradient is the same.
     """
     return Algorithm(
         advantage=Credit(greedy_centered, needs=("rewards", "greedy_rewards")),

@@ -18,7 +18,7 @@ def rloo(*, beta: float = 0.0) -> Algorithm:
     Args:
         beta: β of the KL penalty in the reward; the paper tunes it for each task, with verifiable rewards it is left out.
 
-    Deviations: none known. It is on-policy: take one update a rollout. The value of the objective is relative to the sampling
+    Deviations: none known. It is on-policy: take one update per rollout. The value of the objective is relative to the sampling
     policy's (log ρ in place of log π); the gradient is the same.
     """
     return Algorithm(

@@ -1,4 +1,4 @@
-"""SAPO: soft adaptive policy optimisation (arXiv:2511.20347)."""
+"""SAPO: soft adaptive policy optimization (arXiv:2511.20347)."""
 
 from functools import partial
 
@@ -19,11 +19,11 @@ def sapo(*, tau_positive: float = 1.0, tau_negative: float = 1.05, eps: float = 
 
     Args:
         tau_positive: 1.0.
-        tau_negative: 1.05, larger: what a bad response pushes to other tokens is less stable.
+        tau_negative: 1.05, larger: probability that a bad response pushes to other tokens makes training less stable.
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
 
-    Deviations: none known; the gate is confirmed, the mean over tokens and responses is taken to be GRPO's.
+    Deviations: none known; the gate is confirmed; the mean over tokens and responses is assumed to be GRPO's.
     """
     return Algorithm(
         advantage=partial(group_normalized, eps=eps, ddof=ddof),

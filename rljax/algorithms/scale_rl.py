@@ -29,7 +29,7 @@ def scale_rl(*, cap: float = 5.0, eps: float = 1e-6, ddof: int = 1) -> Algorithm
     as in the paper, so it also corrects for a generator with older parameters or another engine.
 
     Deviations: the batch of the standard deviation is the rollout, groups of one outcome included when it holds some. Three parts
-    of the recipe are no part of a loss and are left to the run: a prompt whose pass rate has reached 0.9 is not drawn again
+    of the recipe are not part of a loss and are left to the run: a prompt whose pass rate has reached 0.9 is not sampled again
     (no-positive-resampling), groups of one outcome are dropped without a replacement, and an overlong thought is interrupted. The
     value of the objective is relative to the sampling policy's (log ρ in place of log π); the gradient is the same.
     """

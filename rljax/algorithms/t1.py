@@ -32,12 +32,13 @@ def t1(*, beta: float = 2e-4, entropy: float = 1e-3, reference_rate: float = 0.0
     Args:
         beta: β = 2e-4.
         entropy: c, weight of the token-entropy bonus; the paper's number was not found, 1e-3 is ours.
-        reference_rate: α of the moving reference, a rollout; the paper's number was not found, 0.01 is ours.
+        reference_rate: α of the moving reference, per rollout; the paper's number was not found, 0.01 is ours.
 
     Deviations: the paper's equations were not found. From descriptions of it: leave-one-out baseline, token-entropy bonus,
-    KL to a moving average with the batch's mean subtracted. Where the KL enters, its estimator (k1), the set of the mean and
-    the sum over tokens are our reading. Rewards of -1 for repetition, overlong and garbled responses belong to the reward.
-    Other settings of the paper: 32 prompts of 64 responses, learning rate 1.5e-6, sampling temperature above 1.
+    KL to a moving average with the batch's mean subtracted. Our reading: the place where the KL enters, its estimator (k1),
+    the set over which its mean is taken, and the sum over tokens. Rewards of -1 for repetition, overlong and garbled responses
+    belong to the reward. Other settings of the paper: 32 prompts of 64 responses, learning rate 1.5e-6, sampling temperature
+    above 1.
     """
     check_nonnegative(beta=beta)
     check_between(0, 1, reference_rate=reference_rate)

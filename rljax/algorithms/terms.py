@@ -13,12 +13,12 @@ from rljax.ops.regularise import positive_example_weights
 
 
 def _entropy(inputs: TermInputs) -> Array:
-    assert inputs.entropy is not None  # `needs` asks for it
+    assert inputs.entropy is not None  # guaranteed by `needs`
     return inputs.entropy
 
 
 def _teacher_divergence(inputs: TermInputs) -> Array:
-    assert inputs.teacher_divergence is not None  # `needs` asks for it
+    assert inputs.teacher_divergence is not None  # guaranteed by `needs`
     return inputs.teacher_divergence
 
 
@@ -27,7 +27,7 @@ def _negative_logp(inputs: TermInputs) -> Array:
 
 
 def _on_correct_tokens(rollout: Rollout[Array]) -> Array:
-    right = rollout.rewards if rollout.correct is None else rollout.correct  # NaN, where nobody knows, is not above 0
+    right = rollout.rewards if rollout.correct is None else rollout.correct  # NaN, which means unknown, is not above 0
     return positive_example_weights(right > 0, rollout.mask)
 
 
@@ -38,7 +38,7 @@ def kl_to_reference(beta: float, *, estimator: Callable[[Array, Array], Array] =
         return ()
 
     def per_token(inputs: TermInputs) -> Array:
-        assert inputs.ref_logp is not None  # `needs` asks for it
+        assert inputs.ref_logp is not None  # guaranteed by `needs`
         return estimator(inputs.logp, inputs.ref_logp)
 
     return (Term("reference_kl", beta, per_token, needs="ref_logp"),)
@@ -47,8 +47,8 @@ def kl_to_reference(beta: float, *, estimator: Callable[[Array, Array], Array] =
 def kl_to_sampler(coefficient: float) -> tuple[Term, ...]:
     """KL penalty in the loss to the policy that sampled, `c Σ w · k3(logp, policy_logp)`; no term at all when c is 0.
 
-    The policy before top-k or top-p cut it, where the rollout has its log-probabilities: with those of the cut distribution k3
-    would not be 0 for the sampler itself.
+    It uses the policy before top-k or top-p truncation, if the rollout has its log-probabilities: under the truncated distribution,
+    k3 would not be 0 for the sampler itself.
     """
     check_nonnegative(coefficient=coefficient)
     if not coefficient:
@@ -59,14 +59,14 @@ def kl_to_sampler(coefficient: float) -> tuple[Term, ...]:
 def importance_weighted_kl(beta: float) -> tuple[Term, ...]:
     """DeepSeek-V3.2's KL penalty in the loss (arXiv:2512.02556, Eq. 7), `β Σ w · ρ k3`; no term at all when beta is 0.
 
-    The denominator of ρ is the sampler's log-probability: the tokens are its draws, and for them alone is the estimate unbiased.
+    The denominator of ρ is the sampler's log-probability: it sampled the tokens, and only for its samples is the estimate unbiased.
     """
     check_nonnegative(beta=beta)
     if not beta:
         return ()
 
     def per_token(inputs: TermInputs) -> Array:
-        assert inputs.ref_logp is not None  # `needs` asks for it
+        assert inputs.ref_logp is not None  # guaranteed by `needs`
         return importance_weighted_k3(inputs.logp, inputs.behaviour_logp, inputs.ref_logp)
 
     return (Term("reference_kl", beta, per_token, needs="ref_logp"),)
@@ -143,8 +143,8 @@ def distance_from_teacher(coefficient: float) -> tuple[Term, ...]:
 def positive_examples(coefficient: float) -> tuple[Term, ...]:
     """Language-model loss on correct responses, `c · mean{-log π(o_it) : r_i > 0}`, with the same weight for all their tokens.
 
-    A response is correct when a verifier says so, or, without one, when its unshaped reward is above 0. No term at all when the
-    coefficient is 0.
+    A response is correct if a verifier accepts it or, without a verifier, if its unshaped reward is above 0. No term at all when
+    the coefficient is 0.
     """
     check_nonnegative(coefficient=coefficient)
     if not coefficient:

@@ -13,14 +13,14 @@ from rljax.ops.unpublished.mixture import multi_head_value
 
 
 class ValueHead(NamedTuple):
-    """Size of a critic's last layer, and how its numbers become a value."""
+    """Size of a critic's last layer, and how its outputs become a value."""
 
     size: int
     """How many numbers the layer has for each token."""
     value: Callable[[Float[Array, "B T N"]], Float[Array, "B T"]]
     """Numbers of each token -> its value, in the reward's unit."""
     distribution: Callable[[Float[Array, "B T"]], Float[Array, "B T N"]] | None = None
-    """Returns -> distributions. The numbers are logits, fitted to them by cross-entropy in place of `Critic.loss`."""
+    """Returns -> target distributions. The outputs are then logits, trained by cross-entropy in place of `Critic.loss`."""
     support: tuple[float, float] | None = None
     """Lowest and highest return that the head can express; None: any."""
 
@@ -88,8 +88,8 @@ def categorical_hl_gauss(*, low: float = -0.5, high: float = 1.5, bins: int = 21
     """A distribution over bins, fitted to a normal one around the return.
 
     Args:
-        low: centre of the lowest bin, in the reward's unit; leave some bins' room below the lowest return.
-        high: centre of the highest bin; leave some bins' room above the highest return.
+        low: center of the lowest bin, in the reward's unit; leave some bins' room below the lowest return.
+        high: center of the highest bin; leave some bins' room above the highest return.
         bins: number of bins, at least 2.
         sigma_ratio: standard deviation of the normal over a bin's width, positive.
 

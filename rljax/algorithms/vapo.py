@@ -26,7 +26,7 @@ def vapo(
     positive: float = 0.1,
     pretraining_steps: int = 50,
 ) -> Algorithm:
-    """VAPO (arXiv:2504.05118, Sections 4.1-4.3).
+    """VAPO (arXiv:2504.05118, Sections 4.1-4.3): PPO with a pretrained critic, a length-adaptive λ and a loss on correct responses.
 
     ::
 
@@ -43,8 +43,8 @@ def vapo(
         positive: μ = 0.1, weight of the positive-example loss (Section 5.1).
         pretraining_steps: 50 rollouts of value warm-up (Section 5.1).
 
-    Deviations: λ_i is clipped to [0, 1]; the paper's is negative below 1/α = 20 tokens. Token means run over the whole
-    optimiser batch. Other settings of the paper: actor 1e-6 and critic 2e-6 (`learning_rate_ratio`), 512 prompts of 16
+    Deviations: λ_i is clipped to [0, 1]; the paper's is negative below 1/α = 20 tokens. Token means run over the full
+    optimizer batch. Other settings of the paper: actor 1e-6 and critic 2e-6 (`learning_rate_ratio`), 512 prompts of 16
     responses, mini-batches of 512.
     """
     return Algorithm(
@@ -103,7 +103,7 @@ def vapo_grpo(
         eps: added to the group's standard deviation.
         ddof: of the group's standard deviation.
 
-    Deviations: the document defines the advantage alone; everything else is VAPO's here. t/T_total is `progress` of `prepare`.
+    Deviations: the document defines the advantage alone; everything else is VAPO's. t/T_total is `progress` of `prepare`.
     """
     base = vapo(
         clip_low=clip_low,

@@ -18,7 +18,7 @@ def vc_ppo(
     value_lambda: float = 1.0,
     pretraining_steps: int = 50,
 ) -> Algorithm:
-    """VC-PPO at second hand (arXiv:2503.01491): a critic that is pretrained, and a λ of its own for it.
+    """VC-PPO at second hand (arXiv:2503.01491): a pretrained critic, with its own λ.
 
     ::
 
@@ -30,7 +30,7 @@ def vc_ppo(
         gamma: γ = 1.
         policy_lambda: λ_policy = 0.95, decoupled; in the paper's sweep 0.99 did as well as the full method, 1 far worse.
         value_lambda: λ_value = 1: the target is the Monte-Carlo return, and unbiased.
-        pretraining_steps: rollouts of the fixed initial policy that the critic alone learns from. The paper goes on until
+        pretraining_steps: rollouts of the fixed initial policy that the critic alone learns from. The paper continues until
             value loss and explained variance settle; 50 is VAPO's number.
 
     Deviations: written from descriptions of the paper, by VAPO's authors among others. So the learning-rate ratio (VAPO's 2) and

@@ -1,4 +1,4 @@
-"""VESPO: variational sequence-level soft policy optimisation (arXiv:2602.10693)."""
+"""VESPO: variational sequence-level soft policy optimization (arXiv:2602.10693)."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ def vespo(
     eps: float = 1e-6,
     ddof: int = 1,
 ) -> Algorithm:
-    """VESPO (arXiv:2602.10693): REINFORCE under a soft weight of the whole response's ratio, not divided by its length.
+    """VESPO (arXiv:2602.10693): REINFORCE under a soft weight of the entire response's ratio, not divided by its length.
 
     ::
 
@@ -33,10 +33,10 @@ def vespo(
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
 
-    μ is the behavior policy by its own numbers (`behaviour_logp`; with top-k or top-p, after truncation), as in the paper's
-    pseudocode (Appendix I): a correction for the sampling engine is inside W, so φ damps it too.
+    μ is the behavior policy, with the log-probabilities it computed itself (`behaviour_logp`; with top-k or top-p, after
+    truncation), as in the paper's pseudocode (Appendix I): a correction for the sampling engine is inside W, so φ damps it too.
 
-    Deviations: the mean over the tokens of the optimiser batch is that of the authors' code. That code also clamps log W to ±20 and
+    Deviations: the mean over the tokens of the optimizer batch is that of the authors' code. That code also clamps log W to ±20 and
     each log ρ to ±20, which is left out: the weight fades by itself. The value of the objective is relative to the sampling
     policy's (log W in place of log π), and the reported ratio is W; the gradient is the same.
     """

@@ -195,7 +195,7 @@ def test_a_word_names_a_part_and_its_numbers():
         ("gkd", ["advantage=rank"], "learns from a teacher"),
         ("on_policy_distillation", ["advantage=rank"], "learns from a teacher, and has no place"),
         ("gkd", ["log_ratio=sequence"], "learns from no advantage, so log_ratio=sequence would change nothing"),
-        ("gdpo", ["outcome_reward=rule"], "advantage does not read the whole reward"),
+        ("gdpo", ["outcome_reward=rule"], "advantage does not read the summed reward"),
         (
             "dapo",
             ["term=entropy", "term=entropy,coefficient=1"],
@@ -224,10 +224,13 @@ def test_a_part_without_a_place_is_refused(name, words, message):
             ("gepo", [f"surrogate_mask={part}"], "denominator of the algorithm's")
             for part in ("binary_kl", "total_variation")
         ),
-        *((name, ["surrogate_mask=binary_kl"], "belongs to the whole response") for name in ("gspo", "luspo", "gmpo")),
+        *(
+            (name, ["surrogate_mask=binary_kl"], "the ratio is of the entire response")
+            for name in ("gspo", "luspo", "gmpo")
+        ),
         ("dppo", ["log_ratio=sequence"], "log_ratio=sequence would not leave tokens out"),
-        ("dapo", ["log_ratio=sequence", "surrogate_mask=binary_kl"], "belongs to the whole response"),
-        ("dapo", ["surrogate_mask=binary_kl", "log_ratio=sequence"], "belongs to the whole response"),
+        ("dapo", ["log_ratio=sequence", "surrogate_mask=binary_kl"], "the ratio is of the entire response"),
+        ("dapo", ["surrogate_mask=binary_kl", "log_ratio=sequence"], "the ratio is of the entire response"),
         ("ppo", ["log_ratio=sequence"], "what the algorithm's advantage says of single tokens is lost"),
         ("on_policy_distillation", ["log_ratio=sequence"], "what the algorithm's advantage says"),
         ("clip_cov", ["log_ratio=sequence"], "what the algorithm's keep_tokens says"),
