@@ -40,11 +40,12 @@ if TYPE_CHECKING:
     from rljax.models import Decoder, Packed, Policy, Scores, ValueFunction
     from rljax.programs.evaluation import evaluate
     from rljax.programs.export import export
+    from rljax.programs.settings_file import load_config
     from rljax.programs.train import train
     from rljax.programs.trained_policy import load
     from rljax.rollout import Engine, Environment, Request, Response, Step
     from rljax.tracking.trackers import Tracker
-    from rljax.training.config import TrainConfig, load_config
+    from rljax.training.config import TrainConfig
     from rljax.training.loop import Result
 
 if sys.version_info < (3, 11):  # noqa: UP036  a clone that is not installed has no other check
@@ -60,7 +61,8 @@ _SOURCES = {
     **dict.fromkeys(("Decoder", "Packed", "Policy", "Scores", "ValueFunction"), "rljax.models"),
     **dict.fromkeys(("Engine", "Environment", "Request", "Response", "Step"), "rljax.rollout"),
     "Tracker": "rljax.tracking.trackers",
-    **dict.fromkeys(("TrainConfig", "load_config"), "rljax.training.config"),
+    "TrainConfig": "rljax.training.config",
+    "load_config": "rljax.programs.settings_file",
     "evaluate": "rljax.programs.evaluation",
     "Result": "rljax.training.loop",
     "train": "rljax.programs.train",

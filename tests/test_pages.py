@@ -16,9 +16,9 @@ from rljax.algorithms import BY_NAME
 from rljax.cli import COMMANDS, parse
 from rljax.cli.tune import candidates_of
 from rljax.models.families import FAMILIES
+from rljax.programs.settings_file import load_config
 from rljax.programs.tuning import plan_of, rungs_of
 from rljax.tracking.glossary import GLOSSARY
-from rljax.training.config.start import load_config
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"

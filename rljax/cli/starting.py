@@ -9,8 +9,9 @@ import tyro
 
 from rljax.errors import InputError
 from rljax.importing import check_trusted
+from rljax.programs.settings_file import check_code
 from rljax.training.config import TrainConfig
-from rljax.training.config.start import SAMPLING_SLOT, Start, Words, read_settings, start
+from rljax.training.config.start import SAMPLING_SLOT, Start, Words, start
 
 
 @dataclass(frozen=True)
@@ -86,24 +87,9 @@ def start_from_flags(arguments: Sequence[str]) -> Start:
     is_trial = steps is not None and steps.isdecimal() and "--warm-start-steps" not in flags
     number = int(steps) if is_trial and steps is not None else None
     path = None if file is None else Path(file)
-    if path is not None and path.suffix in (".json", ".yaml", ".yml"):
-        check_code(path, flags)
+    if path is not None:
+        check_code(path, trust="--trust" in flags, replaced=[flag[2:].replace("-", "_") for flag in flags])
     return start(Words(file=path, steps=number, smoke="--smoke" in flags, **words))
-
-
-def check_code(path: Path, flags: Collection[str]) -> None:
-    """Refuse to execute code that only the config.json of a run names, which --config reads; a flag replaces what it names.
-
-    Raises:
-        InputError: the file cannot be read, or names code that is not trusted.
-    """
-    from rljax.training.parts.reward import code_of_training  # noqa: PLC0415  --help need not wait for JAX
-
-    contents = read_settings(path)
-    if contents.is_run or (path.parent / "starts.jsonl").exists():
-        parts = [name for name in ("reward", "step_reward", "algorithm") if f"--{name.replace('_', '-')}" not in flags]
-        named = {name: contents.settings[name].value for name in parts if name in contents.settings}
-        check_trusted(path.parent, code_of_training(TrainConfig.flat(**named)), trust="--trust" in flags)
 
 
 def start_from_run(folder: str, flags: Collection[str]) -> Start:

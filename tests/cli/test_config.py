@@ -6,7 +6,7 @@ import json
 import pytest
 from small_cli import printed, refused
 
-from rljax import load_config
+from rljax import InputError, load_config
 from rljax.cli import main, starting_config
 from rljax.cli.starting import Settings, start_from_flags
 from rljax.tasks import TASKS
@@ -193,5 +193,21 @@ def test_code_that_only_the_config_of_a_run_names_needs_trust(tmp_path, capsys):
     assert not (tmp_path / "executed").exists()
     assert main(["config", "--config", str(path), "--reward", "exact", "--algorithm", "grpo"]) == 0
     assert not (tmp_path / "executed").exists()
+    for settings in ({}, {"environment": f"{tmp_path / 'mine.py'}:World", "reward": None}):
+        path.write_text(json.dumps(config.replace(**settings).to_json() | {"seams": []}))
+        with pytest.raises(InputError, match=r"executes .*mine\.py:own.*trust=True"):
+            load_config(path)
+    refused(capsys, r"executes .*mine\.py:World.*--trust", "config", "--config", str(path), "--algorithm", "grpo")
+    assert not (tmp_path / "executed").exists()
+    (tmp_path / "starts.jsonl").touch()
+    path.write_text(json.dumps({"experiment": str(tmp_path / "mine.py")}))
+    with pytest.raises(InputError, match=r"executes .*mine\.py, which is code"):
+        load_config(path)
+    assert not (tmp_path / "executed").exists()
+    path.write_text(json.dumps(config.to_json() | {"seams": []}))
     refused(capsys, "it has judge", "config", "--config", str(path), "--trust")
+    assert (tmp_path / "executed").exists()
+    (tmp_path / "executed").rmdir()
+    with pytest.raises(InputError, match="it has judge"):
+        load_config(path, trust=True)
     assert (tmp_path / "executed").exists()

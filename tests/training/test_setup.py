@@ -12,9 +12,10 @@ from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
 from rljax.preference.reward_model import RewardModel, save_reward_model
+from rljax.programs.settings_file import load_config
 from rljax.programs.train import with_dataset
 from rljax.settings.flat import flat_names
-from rljax.training.config import TrainConfig, load_config
+from rljax.training.config import TrainConfig
 from rljax.training.config.train import GROUPS
 from rljax.training.lifecycle.initial_state import first_params
 from rljax.training.objective.algorithm import make_algorithm

@@ -12,7 +12,6 @@ from rljax.training.config.groups import (
     WarmStartConfig,
 )
 from rljax.training.config.model import DevicesConfig, ModelConfig
-from rljax.training.config.start import load_config
 from rljax.training.config.train import MICROBATCH_TOKENS, TrainConfig
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "SamplingConfig",
     "TrainConfig",
     "WarmStartConfig",
-    "load_config",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -316,24 +316,6 @@ class Start(NamedTuple):
         return self._replace(config=config, origins={**self.origins, **origins})
 
 
-def load_config(source: str | Path) -> TrainConfig:
-    """Read settings as `rljax train --config SOURCE` does.
-
-    Args:
-        source: a YAML or JSON settings file, the config.json of a run, a Python file that defines CONFIG, or the name of an
-            experiment that comes with rljax.
-
-    Raises:
-        InputError: there is no such file, or a setting cannot be used; the message names the file and the line.
-
-    Example:
-        >>> load_config("arithmetic_dapo").warm_start.steps
-        480
-    """
-    is_name = Path(source).suffix == "" and not Path(source).exists()
-    return start(Words(experiment=str(source)) if is_name else Words(file=Path(source))).config
-
-
 def start(words: Words) -> Start:
     """Find the settings that a run starts from.
 
