@@ -5,11 +5,13 @@ Comparisons run in processes of their own (see `rljax.rewards.pool`), because co
 The form of an answer counts before its value does, and here conventions decide:
 
 - **Lists** without brackets and sets are compared as values in any order, each as often as in the reference: the data that
-  people train on list roots in no fixed order. A list whose values have names, `x=1, y=2`, also fits without the names, in order.
+  people train on list roots in no fixed order. A list whose values have names, `x=1, y=2`, also fits without the names, in order:
+  `1,2` or `(1,2)`.
 - **Tuples and intervals** are compared in order and with their brackets. `(1,2)` is a point or an open interval, which the
   reference alone does not tell; it is neither `[1,2]` nor `1,2` nor `\{1,2\}`. An interval is the same as its inequality.
-- **Equations**: the reference `5` accepts `x=5`, and the reference `x=5` accepts `5`. Of a chain such as `3+4=7`, all sides that
-  are numbers must be right. Two equations are the same if they differ by a constant factor or have the same solutions.
+- **Equations**: the reference `5` accepts `x=5`, and the references `x=5` and `a/b=5` accept `5`. Of a chain such as `3+4=7`,
+  all sides that are numbers must be right. Two equations are the same if they differ by a constant factor or have the same
+  solutions.
 - **Units**: see `rljax.rewards.quantity.same_quantity`. **Bases**: a base that only the reference states may be missing.
 - **Words** are compared without regard to case and punctuation.
 """
@@ -145,6 +147,9 @@ def _matched(reference: list, answer: list, same: Callable) -> bool:
 
 def _same_lists(reference: list[str], answer: list[str]) -> bool:
     names = {stated[0] for stated in map(assignment, reference) if stated is not None}
+    around = brackets(answer[0]) if len(answer) == 1 and len(names) == len(reference) else None
+    if around is not None and around[0] + around[2] == "()":
+        answer = elements(around[1])
     if len(names) > 1 and not any(relation(text)[1] for text in answer):
         return len(reference) == len(answer) and all(map(_equal, reference, answer))
     return _matched(reference, answer, _equal)

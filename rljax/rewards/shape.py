@@ -27,6 +27,7 @@ _PART_OF_QUANTITY = re.compile(
     r"|\\(?:max|min|det|deg) ?[a-z](?![a-zA-Z])|[a-z]_\{\d+\}|\\[a-zA-Z]+"
 )
 _VALUE_OF_QUANTITY = re.compile(r"(?:[^a-zA-Z\\]|\\(?:frac|sqrt|pi|cdot|circ|text\{[^{}]*\}|%)(?![a-zA-Z]))+")
+_RATIO = re.compile(r"(\\frac\{)?([a-zA-Z](?:_\{\w+\})?)(?(1)\}\{|/)(?!\2(?!\w|_))([a-zA-Z](?:_\{\w+\})?)(?(1)\})")
 _REALS = (r"\mathbb{R}", "R")
 
 
@@ -159,9 +160,9 @@ def assignment(text: str) -> tuple[str, str] | None:
 
 
 def quantity(text: str) -> str | None:
-    r"""The value in an equation that states one of a measured quantity: of points, vectors, sets, roots or a function.
+    r"""The value in an equation that states one of a measured quantity: of points, vectors, sets, roots, a function or a ratio.
 
-    An equation of variables, such as `x+y=6`, may be the answer itself, and has none.
+    An equation of variables, such as `x+y=6`, may be the answer itself, and has none. The ratio of two variables has one.
 
     Returns:
         The right side: a number, or a set in braces; None for anything else.
@@ -169,9 +170,13 @@ def quantity(text: str) -> str | None:
     Example:
         >>> quantity(r"|\vec{a}|=6"), quantity(r"\frac{AB}{CD}=2"), quantity("x+y=6"), quantity(r"A\cup B=\{1,2\}")
         ('6', '2', None, '\\{1,2\\}')
+        >>> quantity("a/b=3/4"), quantity(r"\frac{m}{n}=2"), quantity("a/2=3"), quantity("a/b=c")
+        ('3/4', '2', None, None)
     """
     sides, signs = relation(text)
-    if signs != ["="] or not all(sides) or re.search("[a-z]", _PART_OF_QUANTITY.sub("", sides[0])):
+    if signs != ["="] or not all(sides):
+        return None
+    if not _RATIO.fullmatch(sides[0]) and re.search("[a-z]", _PART_OF_QUANTITY.sub("", sides[0])):
         return None
     around = brackets(sides[1])
     is_set = around is not None and around[0] == r"\{"
