@@ -3,44 +3,19 @@
 import io
 import json
 
-import jax
 import pytest
-import transformers
+from chat_models import save_chat_model
 from small_cli import printed, refused
-from small_runs import SMALL
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from rljax.cli.chat import Chat
 from rljax.data.problem import Problem
-from rljax.models import init_params
-from rljax.models.huggingface import save_pretrained
 from rljax.programs.conversation import stream_reply
 from rljax.programs.trained_policy import load
-from rljax.training.parts.policy import make_shape
-
-TEMPLATE = (
-    "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
-)
-SPECIALS = ["<pad>", "<end>", "<s>", "<u>", "<a>"]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model with random weights, whose tokenizer knows bytes and has a template."""
-    path = tmp_path_factory.mktemp("models") / "chatty"
-    vocabulary = [*SPECIALS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    inner = Tokenizer(models.BPE({token: place for place, token in enumerate(vocabulary)}, []))
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    inner.decoder = decoders.ByteLevel()
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=inner, additional_special_tokens=SPECIALS, eos_token="<end>", pad_token="<pad>"
-    )
-    fast.chat_template = TEMPLATE
-    shape = make_shape(SMALL.model, len(vocabulary))
-    params = jax.tree.map(lambda leaf: 3 * leaf, init_params(shape, jax.random.key(0)))
-    save_pretrained(path, shape, params, bos=None, eos=1)
-    fast.save_pretrained(path)
-    return path
+    return save_chat_model(tmp_path_factory.mktemp("models") / "chatty")
 
 
 def typed(monkeypatch, *lines):

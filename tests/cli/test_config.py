@@ -193,7 +193,7 @@ def test_code_that_only_the_config_of_a_run_names_needs_trust(tmp_path, capsys):
     assert not (tmp_path / "executed").exists()
     assert main(["config", "--config", str(path), "--reward", "exact", "--algorithm", "grpo"]) == 0
     assert not (tmp_path / "executed").exists()
-    for settings in ({}, {"environment": f"{tmp_path / 'mine.py'}:World", "reward": None}):
+    for settings in ({}, {"environment": f"{tmp_path / 'mine.py'}:World"}):
         path.write_text(json.dumps(config.replace(**settings).to_json() | {"seams": []}))
         with pytest.raises(InputError, match=r"executes .*mine\.py:own.*trust=True"):
             load_config(path)

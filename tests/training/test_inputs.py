@@ -2,8 +2,10 @@
 
 import json
 import re
+import shutil
 
 import pytest
+from chat_models import save_chat_model
 from small_runs import SMALL, even_length, stopping_after
 
 import rljax
@@ -69,6 +71,61 @@ def test_a_changed_input_is_refused_by_its_name_accepted_on_request_and_recorded
     assert len(changes) == 1
     assert accepted_changes(RunFolder.open(stopped)) == [changes[0]["name"]]
     assert main([*words[:-2], "3", "--trust"]) == 0  # the accepted input is the one to compare with from now on
+
+
+WORLD = """
+from rljax.rollout import Step
+
+class World:
+    max_turns = 1
+    def reset(self, problem): return problem
+    def step(self, state, action): return Step(state, "", reward=float(len(action) % 2 == 0), done=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def chat_run(tmp_path_factory):
+    """A run of one step of a chat model, in an environment of its own."""
+    folder = tmp_path_factory.mktemp("chat")
+    save_chat_model(folder / "model")
+    (folder / "world.py").write_text(WORLD)
+    rows = [{"prompt": f"{a}+{a + 1}=", "answer": str(2 * a + 1)} for a in range(1, 31)]
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    rljax.train(
+        TINY.replace(
+            **{"run": str(folder / "run"), "model": str(folder / "model"), "chat": True, "tokenizer": None, "task": None},
+            **{"dataset": str(folder / "rows.jsonl"), "environment": str(folder / "world.py:World")},
+            **{"steps": 1, "warm_start_steps": 0, "max_prompt_tokens": 16},
+        )
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "name"),
+    [
+        ("world.py", "== 0", "== 1", "environment"),
+        ("model/chat_template.jinja", "<a>", "<a>!", "chat template"),
+        ("model/tokenizer.json", '"add_prefix_space": false', '"add_prefix_space": true', "tokenizer"),
+    ],
+)
+def test_commands_compare_the_environment_the_template_and_the_tokenizer(chat_run, tmp_path, file, old, new, name, capsys):
+    shutil.copytree(chat_run / "run", tmp_path / "run")
+    before = (chat_run / file).read_text()
+    assert old in before
+    resume = ["train", "--resume", str(tmp_path / "run"), "--steps", "2", "--trust"]
+    evaluate = ["eval", str(tmp_path / "run"), "--trust"]
+    edit(chat_run / file, old, new)
+    try:
+        for words in (evaluate, resume):
+            assert main(words) == 2
+            message = capsys.readouterr().err
+            assert re.search(rf"The {name} of the run .* have changed since it was last started.*--accept-changes", message)
+            assert main([*words, "--accept-changes"]) == 0
+        changes = json.loads((tmp_path / "run" / "starts.jsonl").read_text().splitlines()[-1])["input_changes"]
+        assert [change["name"] for change in changes] == [name]
+    finally:
+        (chat_run / file).write_text(before)
 
 
 def test_an_evaluation_compares_the_same_inputs(stopped, capsys):
