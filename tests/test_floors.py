@@ -38,6 +38,7 @@ FLOORS = {
         "testing": 5,
         "tracking": 5,
         "options": 6,
+        "serving": 6,
         "programs": 7,
         "cli": 8,
         "__main__": 9,

@@ -55,6 +55,7 @@ LIMITS: dict[str, float] = {
     "rljax/programs": 1.0,
     "rljax/rewards": 7.0,
     "rljax/rollout": 6.3,
+    "rljax/serving": 1.0,
     "rljax/settings": 4.9,
     "rljax/tasks": 1.0,
     "rljax/testing": 1.0,

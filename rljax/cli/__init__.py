@@ -48,6 +48,7 @@ from rljax.cli.recommend import Recommend, run_recommend
 from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.runs import Runs, run_runs
 from rljax.cli.search import SearchSteps, run_search
+from rljax.cli.serve import Serve, run_serve
 from rljax.cli.starting import Settings, flags_in, start_from_flags, starting_config
 from rljax.cli.train import Train, run_train
 from rljax.cli.train_help import short_help
@@ -73,6 +74,7 @@ rljax tune --try NAME=VALUE,VALUE the best of several settings
 rljax eval RUN                    accuracy: greedy, avg@k, pass@k, maj@k
 rljax sample RUN --prompt "3+4="  continue a prompt
 rljax chat RUN_OR_MODEL           talk to a model in the terminal
+rljax serve RUN_OR_MODEL          a server for clients of OpenAI's interface
 rljax search RUN                  search over reasoning steps with the critic
 rljax generate RUN OUT.jsonl      training data written by the model
 rljax runs [FOLDER]               the runs in a folder: how far, and how well
@@ -123,6 +125,7 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyT
         "eval": (Eval, run_eval),
         "sample": (Sample, run_sample),
         "chat": (Chat, run_chat),
+        "serve": (Serve, run_serve),
         "search": (SearchSteps, run_search),
         "generate": (Generate, run_generate),
         "runs": (Runs, run_runs),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, UInt32
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 
 def ordered_bits(numbers: Float[Array, "B V"]) -> UInt32[Array, "B V"]:
@@ -39,15 +39,18 @@ def _largest_threshold(
     return jax.lax.fori_loop(0, 32, decide, jnp.zeros((bits.shape[0], 1), jnp.uint32))
 
 
-def keep_top_k(logits: Float[Array, "B V"], k: int) -> Float[Array, "B V"]:
-    """Set all but the k largest logits to -inf (ties with the k-th are kept)."""
+def keep_top_k(logits: Float[Array, "B V"], k: int | Int[Array, "B"]) -> Float[Array, "B V"]:
+    """Set all but the k largest logits to -inf (ties with the k-th are kept); k is one number, or one per row."""
     bits = ordered_bits(logits)
     threshold = _largest_threshold(bits, lambda kept: kept.sum(-1) >= k)
     return jnp.where(bits >= threshold, logits, -jnp.inf)
 
 
-def keep_top_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
-    """Keep the smallest set of likeliest tokens whose total probability reaches p; the likeliest token is always kept."""
+def keep_top_p(logits: Float[Array, "B V"], p: float | Float[Array, "B"]) -> Float[Array, "B V"]:
+    """Keep the smallest set of likeliest tokens whose total probability reaches p; the likeliest token is always kept.
+
+    p is one number, or one per row; a p above 1 keeps every token.
+    """
     bits, probability = ordered_bits(logits), jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
     threshold = _largest_threshold(bits, lambda kept: jnp.where(kept, probability, 0.0).sum(-1) >= p)
     return jnp.where(bits >= threshold, logits, -jnp.inf)

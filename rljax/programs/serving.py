@@ -1,0 +1,231 @@
+"""Serve the policy of a run or a model folder over HTTP; see `rljax.serving`."""
+
+import signal
+import socket
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.models import Params
+from rljax.programs.conversation import check_context
+from rljax.programs.trained_policy import OpenPolicy, Which, load
+from rljax.rollout.engine import DecodingEngine
+from rljax.rollout.sampling import decode_weights
+from rljax.serving.batching import Batcher
+from rljax.serving.protocol import Limits
+from rljax.serving.rows import RowDecoder
+from rljax.tracking.starts import digest_of, text_inputs
+
+if TYPE_CHECKING:
+    from rljax.serving.app import Served
+
+KEEP_ALIVE_SECONDS = 75
+"""How long a connection without a request stays open: longer than clients keep theirs."""
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class ServeSettings(NamedTuple):
+    """Settings of a server."""
+
+    target: str
+    """Run, checkpoint, model folder or hub id."""
+    which: Which = "best"
+    """Checkpoint of a run."""
+    tokenizer: str | None = None
+    """Tokenizer of a model folder without one."""
+    name: str | None = None
+    """Name of the model; None: the name of its folder."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 8000
+    """Port to listen on; 0 chooses a free one."""
+    api_key: str | None = None
+    """Key that requests must carry."""
+    rows: int = 32
+    """Most responses that are sampled at once."""
+    context: int = 2048
+    """Most tokens of a prompt and its response."""
+    most_tokens: int = 512
+    """Most tokens of a response."""
+    queue: int = 256
+    """Most responses that wait for a row."""
+    body_bytes: int = 1 << 20
+    """Largest body of a request."""
+    version: int = 0
+    """Version of the first weights."""
+    grace_seconds: float = 30.0
+    """How long running responses may take after SIGTERM."""
+
+
+def open_policy(settings: ServeSettings, target: str) -> OpenPolicy:
+    """Open the policy of a folder; a model with a chat template is opened for chats."""
+    return load(
+        target,
+        which=settings.which,
+        tokenizer=settings.tokenizer,
+        problems=[Problem("", "", messages=({"role": "user", "content": ""},))],
+        max_response_tokens=settings.most_tokens,
+    )
+
+
+def fingerprint(opened: OpenPolicy) -> str:
+    """Compute a digest of the shapes of a model's parameters and of its tokenizer: the same for other weights of the same model."""
+    leaves = jax.tree_util.tree_leaves_with_path(opened.params)
+    shapes = [[jax.tree_util.keystr(path), list(leaf.shape), str(leaf.dtype)] for path, leaf in leaves]
+    return digest_of([shapes, text_inputs(opened.tokenizer, chat=True)])
+
+
+def decoder_of(opened: OpenPolicy, settings: ServeSettings) -> RowDecoder:
+    """Make the rows of a server.
+
+    Raises:
+        InputError: the model cannot be decoded row by row, or a limit is out of range.
+    """
+    engine = opened.worker.engine
+    if not isinstance(engine, DecodingEngine) or engine.decoder.turns is None or jax.process_count() > 1:
+        raise InputError("a server needs the built-in engine, in one process, and a model whose decoder has `turns`.")
+    if (
+        settings.rows < 1
+        or settings.queue < 1
+        or not settings.context >= 2
+        or not 1 <= settings.most_tokens < settings.context
+    ):
+        raise InputError(
+            f"rows={settings.rows}, queue={settings.queue}, context={settings.context}, max_response_tokens="
+            f"{settings.most_tokens} cannot be served: rows and queue must be positive, and a response shorter than the context."
+        )
+    check_context(opened, settings.context)
+    return RowDecoder(
+        engine.decoder.turns,
+        decode_weights(engine.decoder, opened.params),
+        opened.mesh,
+        vocabulary=opened.policy.vocab_size,
+        rows=settings.rows,
+        slots=settings.context,
+        eos_ids=opened.worker.sampling.eos_ids,
+    )
+
+
+def load_weights(settings: ServeSettings, expected: str, folder: str) -> Params:
+    """Load weights of the same model and tokenizer.
+
+    Raises:
+        InputError: the folder cannot be opened, or it has another model or tokenizer.
+    """
+    if not Path(folder).is_dir():
+        raise InputError(f"the folder {folder[:200]!r} does not exist on the server's machine.")
+    opened = open_policy(settings, folder)
+    found = fingerprint(opened)
+    if found != expected:
+        raise InputError(
+            f"the folder {folder[:200]!r} has another model or tokenizer: fingerprint {found}, not {expected}."
+        )
+    engine = opened.worker.engine
+    if not isinstance(engine, DecodingEngine):
+        raise InputError(f"the folder {folder[:200]!r} has no model for the built-in engine.")
+    return decode_weights(engine.decoder, opened.params)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Listen on an address.
+
+    Raises:
+        InputError: the address is in use or not of this machine.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except (OSError, OverflowError) as error:
+        raise InputError(
+            f"the server cannot listen on {host}:{port} ({error}); choose another --host or --port."
+        ) from error
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(2048)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise InputError(
+            f"the server cannot listen on {host}:{port} ({error}); choose another --host or --port."
+        ) from error
+    return listener
+
+
+def make_served(settings: ServeSettings, opened: OpenPolicy, report: Callable[[str], None]) -> "Served":
+    """Make what the routes need, and compile every program.
+
+    Args:
+        settings: settings of the server.
+        opened: the policy.
+        report: receives lines for a person.
+
+    Raises:
+        InputError: the model cannot be served.
+    """
+    from rljax.serving.app import Served  # noqa: PLC0415  an extra
+
+    decoder, expected = decoder_of(opened, settings), fingerprint(opened)
+    programs = decoder.warm()
+    report(f"compiled {programs} programs for {decoder.count} rows of {settings.context} tokens")
+    name = settings.name or Path(settings.target).resolve().name
+    return Served(
+        batcher=Batcher(decoder, opened.tokenizer.decode, queue=settings.queue, version=settings.version),
+        tokenizer=opened.tokenizer,
+        limits=Limits(name, settings.context, settings.most_tokens, opened.policy.vocab_size, settings.queue),
+        fingerprint=expected,
+        load_weights=partial(load_weights, settings, expected),
+        api_key=settings.api_key,
+        allows_weights=settings.api_key is not None or settings.host in LOOPBACK,
+        body_bytes=settings.body_bytes,
+    )
+
+
+def serve(settings: ServeSettings, report: Callable[[str], None]) -> int:
+    """Serve until SIGTERM or Ctrl-C; running responses are completed.
+
+    Args:
+        settings: settings of the server.
+        report: receives lines for a person.
+
+    Returns:
+        0 if all responses were completed, 1 otherwise.
+
+    Raises:
+        InputError: the packages of the extra `serve` are missing, the model cannot be served, or the port is in use.
+    """
+    try:
+        import uvicorn  # noqa: PLC0415  an extra
+
+        from rljax.serving.app import make_app  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise InputError(f"the package {error.name} is missing; type `pip install -e '.[serve]'`.") from error
+    listener = listen(settings.host, settings.port)
+    try:
+        served = make_served(settings, open_policy(settings, settings.target), report)
+        config = uvicorn.Config(
+            make_app(served),
+            log_level="warning",
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=max(1, round(settings.grace_seconds)),
+        )
+        server = uvicorn.Server(config)
+
+        def stop(*_: object) -> None:
+            server.should_exit = True
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)  # before uvicorn's own handlers, which raise the signal again at the end
+        served.batcher.start()
+        host, port = listener.getsockname()[:2]
+        report(f"serving {served.limits.model!r} (fingerprint {served.fingerprint}) on http://{host}:{port}")
+        server.run(sockets=[listener])
+        is_complete = served.batcher.close(timeout=5.0)
+    finally:
+        listener.close()
+    report("all responses were completed" if is_complete else "some responses were cut off")
+    return 0 if is_complete else 1

@@ -1,0 +1,342 @@
+"""Routes of the server: what a client sends is validated, queued, and answered at once or as a stream."""
+
+import asyncio
+import hmac
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from rljax.data.problem import Problem
+from rljax.data.tokenizer import HuggingFaceTokenizer, Tokenizer, check_no_special_token, prefix_ids
+from rljax.data.turns import with_tools
+from rljax.errors import InputError
+from rljax.models import Params
+from rljax.serving.batching import Batcher, Closed, Failed, Job, Piece, QueueFull, RowChoice
+from rljax.serving.metrics import Metrics
+from rljax.serving.protocol import (
+    ApiError,
+    ChatRequest,
+    Limits,
+    SamplingFields,
+    parse_chat,
+    parse_completion,
+    parse_json,
+    response_tokens,
+)
+from rljax.serving.replies import Choice, Kind, envelope, new_id, usage_of
+
+PATIENCE = 0.25
+"""Seconds between two looks whether the client is still connected."""
+OPEN_PATHS = ("/health",)
+"""Paths that need no key."""
+
+
+class Served(NamedTuple):
+    """What the routes need."""
+
+    batcher: Batcher
+    """Decodes."""
+    tokenizer: Tokenizer
+    """Tokenizer of the model."""
+    limits: Limits
+    """What is accepted."""
+    fingerprint: str
+    """Digest of the model's shape and of its tokenizer."""
+    load_weights: Callable[[str], Params]
+    """Folder of a model or run -> weights that are ready for decoding. Raises InputError."""
+    api_key: str | None
+    """Key that requests must carry; None: no key."""
+    allows_weights: bool
+    """Whether `POST /weights` is allowed."""
+    body_bytes: int
+    """Largest body of a request."""
+
+
+class Waiting(NamedTuple):
+    """A request whose responses are being sampled."""
+
+    kind: Kind
+    """Its kind."""
+    fields: SamplingFields
+    """Its settings."""
+    choices: list[Choice]
+    """Its responses."""
+    jobs: list[Job]
+    """What the decoding thread knows of them."""
+    pieces: "asyncio.Queue[tuple[Choice, Piece | Failed]]"
+    """New pieces."""
+    begun: float
+    """When the request arrived, on the monotonic clock."""
+
+
+def make_app(served: Served) -> Starlette:
+    """Make the application."""
+    server = _Server(served)
+    routes = [
+        Route("/health", server.answered(server.health), methods=["GET"]),
+        Route("/metrics", server.answered(server.show_metrics), methods=["GET"]),
+        Route("/v1/models", server.answered(server.models), methods=["GET"]),
+        Route("/v1/models/{name:path}", server.answered(server.model), methods=["GET"]),
+        Route("/v1/completions", server.answered(server.complete), methods=["POST"]),
+        Route("/v1/chat/completions", server.answered(server.chat), methods=["POST"]),
+        Route("/weights", server.answered(server.replace_weights), methods=["POST"]),
+    ]
+    return Starlette(routes=routes, exception_handlers={HTTPException: _refuse_route})
+
+
+async def _refuse_route(request: Request, error: Exception) -> Response:
+    """Answer a path or a method that does not exist."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    headers = error.headers if isinstance(error, HTTPException) else None
+    what = "method" if status == 405 else "path"
+    body = ApiError(status, f"There is no such {what}: {request.method} {request.url.path[:80]}.", code=f"unknown_{what}")
+    return JSONResponse(body.to_json(), status, headers=headers)
+
+
+class _Server:
+    def __init__(self, served: Served):
+        self.served, self.metrics = served, Metrics(lambda: served.batcher.load)
+        self.created = int(time.time())
+        self.changing = asyncio.Lock()
+
+    def answered(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """Return a handler that checks the key, answers faults in OpenAI's form, and counts."""
+
+        async def answer(request: Request) -> Response:
+            headers: dict[str, str] = {}
+            try:
+                self._check_key(request)
+                response = await handler(request)
+            except ApiError as error:
+                headers |= {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+                headers |= {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
+                response = JSONResponse(error.to_json(), error.status, headers)
+            except QueueFull:
+                full = ApiError(429, "Too many responses wait; try again later.", code="queue_full")
+                response = JSONResponse(full.to_json(), 429, {"Retry-After": "1"})
+            except Closed as error:
+                response = JSONResponse(ApiError(503, f"No request is accepted: {error}.", code="closed").to_json(), 503)
+            except ClientDisconnect:
+                self.metrics.cancelled.inc()
+                response = Response(status_code=499)
+            self.metrics.requests.labels(request.scope["route"].path, str(response.status_code)).inc()
+            return response
+
+        return answer
+
+    def _check_key(self, request: Request) -> None:
+        key = self.served.api_key
+        if key is None or request.url.path in OPEN_PATHS:
+            return
+        sent = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(sent.encode("latin-1", "replace"), key.encode()):
+            raise ApiError(
+                401, "The API key is missing or wrong; send 'Authorization: Bearer KEY'.", code="invalid_api_key"
+            )
+
+    async def _body(self, request: Request) -> Any:
+        """Read the body, up to the limit."""
+        most, body = self.served.body_bytes, bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > most:
+                raise ApiError(413, f"The body may have {most} bytes.", code="body_too_large")
+        return parse_json(bytes(body))
+
+    async def health(self, _: Request) -> Response:
+        """Report whether the server can answer."""
+        load, fault = self.served.batcher.load, self.served.batcher.fault
+        return JSONResponse({"status": fault or "ok", **load._asdict()}, 503 if fault else 200)
+
+    async def show_metrics(self, _: Request) -> Response:
+        """Report metrics for Prometheus."""
+        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def models(self, _: Request) -> Response:
+        """List the model."""
+        return JSONResponse({"object": "list", "data": [self._entry()]})
+
+    async def model(self, request: Request) -> Response:
+        """Describe the model."""
+        name = request.path_params["name"]
+        if name != self.served.limits.model:
+            raise ApiError(404, f"The model {name[:80]!r} does not exist.", param="model", code="model_not_found")
+        return JSONResponse(self._entry())
+
+    def _entry(self) -> dict[str, Any]:
+        limits = self.served.limits
+        entry = {"id": limits.model, "object": "model", "created": self.created, "owned_by": "rljax"}
+        entry |= {"max_model_len": limits.context, "max_tokens": limits.most_tokens}
+        return entry | {"fingerprint": self.served.fingerprint, "weights_version": self.served.batcher.version}
+
+    async def complete(self, request: Request) -> Response:
+        """Continue prompts."""
+        parsed = parse_completion(await self._body(request), self.served.limits)
+        prompts = [self._prompt(prompt) for prompt in parsed.prompts]
+        return await self._sample(request, "text_completion", prompts, parsed.fields, has_tools=False)
+
+    async def chat(self, request: Request) -> Response:
+        """Reply to a conversation."""
+        parsed = parse_chat(await self._body(request), self.served.limits)
+        prompts = [self._conversation(parsed)]
+        return await self._sample(request, "chat.completion", prompts, parsed.fields, has_tools=bool(parsed.tools))
+
+    def _prompt(self, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
+        """Return the token ids of a prompt; ids are used unchanged."""
+        if not isinstance(prompt, str):
+            return prompt
+        try:
+            return (*prefix_ids(self.served.tokenizer), *self.served.tokenizer.encode(prompt))
+        except InputError as error:
+            raise ApiError(400, str(error), param="prompt") from error
+
+    def _conversation(self, parsed: ChatRequest) -> tuple[int, ...]:
+        tokenizer = self.served.tokenizer
+        if not isinstance(tokenizer, HuggingFaceTokenizer) or not tokenizer.inner.chat_template:
+            message = "The tokenizer has no chat template, so the model cannot chat; /v1/completions continues text."
+            raise ApiError(400, message, code="no_chat_template")
+        try:
+            (problem,) = with_tools([Problem("", "", messages=parsed.messages)], parsed.tools, tokenizer)
+            return tuple(tokenizer.apply_chat_template(problem.messages or (), **problem.columns))
+        except InputError as error:
+            raise ApiError(400, str(error), param="messages") from error
+
+    async def _sample(
+        self, request: Request, kind: Kind, prompts: Sequence[tuple[int, ...]], fields: SamplingFields, *, has_tools: bool
+    ) -> Response:
+        """Sample responses to prompts."""
+        waiting = self._submit(kind, prompts, fields, has_tools=has_tools)
+        if fields.streams:
+            stream = self._stream(waiting)
+            return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+        collecting = asyncio.ensure_future(self._collect(waiting))
+        try:
+            while not (await asyncio.wait([collecting], timeout=PATIENCE))[0]:
+                if await request.is_disconnected():
+                    raise ClientDisconnect
+            collecting.result()
+        finally:
+            collecting.cancel()
+            self.served.batcher.cancel(waiting.jobs)
+        flags = {"has_logprobs": fields.has_logprobs, "has_token_ids": fields.has_token_ids}
+        choices = [choice.to_json(**flags) for choice in waiting.choices]
+        body = envelope(kind, new_id(kind), self.served.limits.model, choices, streams=False)
+        return JSONResponse(body | {"usage": usage_of(waiting.choices)})
+
+    def _submit(
+        self, kind: Kind, prompts: Sequence[tuple[int, ...]], fields: SamplingFields, *, has_tools: bool
+    ) -> Waiting:
+        """Queue the responses of a request."""
+        served, loop = self.served, asyncio.get_running_loop()
+        try:
+            check_no_special_token(served.tokenizer, fields.stop)
+        except InputError as error:
+            raise ApiError(400, str(error), param="stop") from error
+        seed = secrets.randbits(64) if fields.seed is None else fields.seed % (1 << 64)
+        waiting = Waiting(kind, fields, [], [], asyncio.Queue(), time.monotonic())
+
+        def deliver_to(choice: Choice) -> Callable[[Piece | Failed], None]:
+            def deliver(piece: Piece | Failed) -> None:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(waiting.pieces.put_nowait, (choice, piece))
+
+            return deliver
+
+        for prompt in prompts:
+            most = response_tokens(fields, prompt, served.limits)
+            for sample in range(fields.samples):
+                choice = Choice(served.tokenizer, kind, len(waiting.choices), prompt, fields.stop, has_tools=has_tools)
+                sampling = RowChoice(
+                    max_tokens=most,
+                    temperature=fields.temperature,
+                    top_k=fields.top_k,
+                    top_p=fields.top_p,
+                    seed=(seed + sample) % (1 << 64),
+                    stop=fields.stop,
+                    stop_ids=fields.stop_ids,
+                    top=fields.top,
+                )
+                waiting.choices.append(choice)
+                waiting.jobs.append(Job(prompt, sampling, deliver_to(choice)))
+        served.batcher.submit(waiting.jobs)
+        self.metrics.prompt_tokens.inc(sum(map(len, prompts)))
+        return waiting
+
+    async def _pieces(self, waiting: Waiting) -> AsyncIterator[Choice]:
+        """Add pieces to their choices as they arrive, until all have ended."""
+        left, is_first = len(waiting.choices), True
+        while left:
+            choice, piece = await waiting.pieces.get()
+            if isinstance(piece, Failed):
+                raise ApiError(500, f"The response cannot be completed: {piece.reason}.", code="decoding_failed")
+            if is_first:
+                self.metrics.first_token.observe(time.monotonic() - waiting.begun)
+                is_first = False
+            choice.add(piece)
+            self.metrics.completion_tokens.inc(len(piece.tokens))
+            left -= piece.finish is not None
+            yield choice
+        self.metrics.duration.observe(time.monotonic() - waiting.begun)
+
+    async def _collect(self, waiting: Waiting) -> None:
+        async for _ in self._pieces(waiting):
+            pass
+
+    async def _stream(self, waiting: Waiting) -> AsyncIterator[str]:
+        """Send pieces as server-sent events."""
+        name, model, fields = new_id(waiting.kind), self.served.limits.model, waiting.fields
+        flags = {"has_logprobs": fields.has_logprobs, "has_token_ids": fields.has_token_ids}
+        try:
+            async for choice in self._pieces(waiting):
+                entry = choice.chunk(**flags)
+                if entry is not None:
+                    yield _event(envelope(waiting.kind, name, model, [entry], streams=True))
+            if fields.usage_at_end:
+                end = envelope(waiting.kind, name, model, [], streams=True)
+                yield _event(end | {"usage": usage_of(waiting.choices)})
+            yield "data: [DONE]\n\n"
+        except ApiError as error:  # the status has been sent already
+            yield _event(error.to_json())
+        finally:
+            if any(choice.finish is None for choice in waiting.choices):
+                self.metrics.cancelled.inc()
+            self.served.batcher.cancel(waiting.jobs)
+
+    async def replace_weights(self, request: Request) -> Response:
+        """Load weights from a folder, and use them once the running responses have ended."""
+        if not self.served.allows_weights:
+            message = "Weights are replaced only with an API key, or if the server listens on this machine alone."
+            raise ApiError(403, message, code="weights_not_allowed")
+        body = await self._body(request)
+        folder, version = body.get("folder"), body.get("version")
+        unknown = body.keys() - {"folder", "version"}
+        if unknown or not isinstance(folder, str) or not folder or "\0" in folder:
+            raise ApiError(400, "The body must have a folder, as a text, and a version, and nothing else.", param="folder")
+        if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 1 << 63:
+            raise ApiError(400, "version must be an integer of at least 0.", param="version")
+        batcher = self.served.batcher
+        async with self.changing:
+            if version <= batcher.version:
+                message = f"version {version} is not above the present one, {batcher.version}."
+                raise ApiError(409, message, param="version", code="version_not_newer")
+            try:
+                params = await asyncio.to_thread(self.served.load_weights, folder)
+            except InputError as error:
+                raise ApiError(400, str(error), param="folder") from error
+            done: Future[None] = batcher.replace_weights(params, version)
+            del params
+            await asyncio.wrap_future(done)
+        return JSONResponse({"weights_version": version})
+
+
+def _event(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"

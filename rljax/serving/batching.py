@@ -1,0 +1,303 @@
+"""Continuous batching: one thread owns the devices, and gives each row that ends to the next waiting request."""
+
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from rljax.models import Params
+from rljax.rollout.stopping import Decode, may_have_stopped, stop_end
+from rljax.serving.rows import STEPS, RowDecoder, Sampled, prompts_together
+
+
+class RowChoice(NamedTuple):
+    """How one response is sampled."""
+
+    max_tokens: int
+    """Most tokens of the response."""
+    temperature: float
+    """Sampling temperature; 0 takes the likeliest token."""
+    top_k: int | None
+    """Sample from the k likeliest tokens only."""
+    top_p: float | None
+    """Sample from the smallest set of likeliest tokens with this probability."""
+    seed: int
+    """Random seed, below 2^64."""
+    stop: tuple[str, ...] = ()
+    """Texts that end the response."""
+    stop_ids: tuple[int, ...] = ()
+    """Tokens that end the response, in addition to those of the model."""
+    top: int = 0
+    """Number of likeliest tokens that are reported with each token."""
+
+
+class Piece(NamedTuple):
+    """New tokens of a response."""
+
+    tokens: list[int]
+    """Their ids."""
+    logp: list[float]
+    """Log-probability under softmax(logits / temperature), of temperature 1 if the likeliest tokens are taken."""
+    behaviour_logp: list[float]
+    """Log-probability under the exact sampling distribution."""
+    top: list[list[tuple[int, float]]]
+    """For each token, the likeliest ones with their log-probabilities."""
+    finish: Literal["stop", "length"] | None
+    """Why the response has ended; None if it has not."""
+    version: int
+    """Version of the weights."""
+
+
+class Failed(NamedTuple):
+    """A response that will not be completed because the decoding thread has failed."""
+
+    reason: str
+    """What happened, in one line."""
+
+
+@dataclass(eq=False)
+class Job:
+    """One response.
+
+    Args:
+        prompt: token ids.
+        choice: how it is sampled.
+        deliver: receives the pieces, in the decoding thread; it must not block.
+    """
+
+    prompt: tuple[int, ...]
+    choice: RowChoice
+    deliver: Callable[[Piece | Failed], None]
+    tokens: list[int] = field(default_factory=list)
+    is_cancelled: bool = False
+
+
+class QueueFull(Exception):
+    """More responses wait than the queue may hold."""
+
+
+class Closed(Exception):
+    """The server is shutting down, or its decoding thread has failed."""
+
+
+class Load(NamedTuple):
+    """How busy a server is."""
+
+    running: int
+    """Responses that have a row."""
+    waiting: int
+    """Responses that wait for a row."""
+    version: int
+    """Version of the weights."""
+
+
+class Batcher:
+    """Gives rows to jobs in the order of their arrival.
+
+    Args:
+        decoder: the rows; from `start` on, only the thread of this object uses it.
+        text: turns token ids into text, to find stop strings.
+        queue: most jobs that wait for a row.
+        version: version of the decoder's weights.
+    """
+
+    def __init__(self, decoder: RowDecoder, text: Decode, *, queue: int, version: int):
+        self.decoder, self.text, self.queue, self.version = decoder, text, queue, version
+        self.jobs: list[Job | None] = [None] * decoder.count
+        self.waiting: deque[Job] = deque()
+        self.changes: deque[tuple[Params, int, Future[None]]] = deque()
+        self.condition = threading.Condition()
+        self.is_closing, self.fault = False, ""
+        self.thread = threading.Thread(target=self._run, name="rljax-decoding", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread.start()
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Queue jobs, all of them or none.
+
+        Raises:
+            QueueFull: too many jobs wait.
+            Closed: no job is accepted any more.
+        """
+        with self.condition:
+            if self.is_closing or self.fault:
+                raise Closed(self.fault or "the server is shutting down")
+            if len(self.waiting) + len(jobs) > self.queue:
+                raise QueueFull
+            self.waiting.extend(jobs)
+            self.condition.notify()
+
+    def cancel(self, jobs: Collection[Job]) -> None:
+        """End jobs that nobody waits for; their rows are free after the current call of the program."""
+        with self.condition:
+            for job in jobs:
+                job.is_cancelled = True
+            self.waiting = deque(job for job in self.waiting if not job.is_cancelled)
+
+    def replace_weights(self, params: Params, version: int) -> "Future[None]":
+        """Use other weights as soon as the running responses have ended; jobs that wait get the new weights.
+
+        Args:
+            params: from `decode_weights`.
+            version: their version.
+        """
+        done: Future[None] = Future()
+        with self.condition:
+            if self.is_closing or self.fault:
+                raise Closed(self.fault or "the server is shutting down")
+            self.changes.append((params, version, done))
+            self.condition.notify()
+        return done
+
+    def close(self, timeout: float) -> bool:
+        """Accept no more jobs, complete those that have been accepted, and end the thread.
+
+        Args:
+            timeout: longest wait in seconds.
+
+        Returns:
+            Whether all jobs were completed.
+        """
+        with self.condition:
+            self.is_closing = True
+            self.condition.notify()
+        if self.thread.is_alive():
+            self.thread.join(timeout)
+        return not self.thread.is_alive()
+
+    @property
+    def load(self) -> Load:
+        """How busy the server is."""
+        with self.condition:
+            return Load(sum(job is not None for job in self.jobs), len(self.waiting), self.version)
+
+    def _run(self) -> None:
+        try:
+            while self._wait():
+                self._begin()
+                self._proceed()
+        except Exception as error:  # the clients must hear of it, whatever it was
+            traceback.print_exc(file=sys.stderr)
+            self._fail(f"decoding has failed ({type(error).__name__})")
+
+    def _fail(self, reason: str) -> None:
+        with self.condition:
+            self.fault = reason
+            jobs = [job for job in [*self.jobs, *self.waiting] if job is not None]
+            changes, self.changes = self.changes, deque()
+            self.jobs, self.waiting = [None] * len(self.jobs), deque()
+        for job in jobs:
+            job.deliver(Failed(reason))
+        for _, _, done in changes:
+            done.set_exception(Closed(reason))
+
+    def _wait(self) -> bool:
+        """Wait for work, and change the weights between responses; False if there is no more work."""
+        with self.condition:
+            while not (any(self.jobs) or self.waiting or self.changes):
+                if self.is_closing:
+                    return False
+                self.condition.wait()
+            while self.changes and not any(self.jobs):
+                self.decoder.params, self.version, done = self.changes.popleft()
+                done.set_result(None)
+        return True
+
+    def _take(self) -> list[tuple[int, Job]]:
+        """Assign free rows to the jobs that are read together next."""
+        with self.condition:
+            free = [row for row, job in enumerate(self.jobs) if job is None]
+            taken: list[tuple[int, Job]] = []
+            prompts: dict[tuple[int, ...], None] = {}
+            while free and self.waiting and not self.changes:
+                prompts[self.waiting[0].prompt] = None
+                length, _ = self.decoder.shape_for(list(prompts))
+                if len(prompts) > max(1, prompts_together(length, 1)[-1]):
+                    break
+                job, row = self.waiting.popleft(), free.pop(0)
+                self.jobs[row] = job
+                taken.append((row, job))
+        return taken
+
+    def _begin(self) -> None:
+        """Begin waiting jobs in free rows."""
+        while taken := self._take():
+            places = {prompt: place for place, prompt in enumerate(dict.fromkeys(job.prompt for _, job in taken))}
+            sampled = self.decoder.begin(
+                list(places),
+                {row: places[job.prompt] for row, job in taken},
+                {row: _settings(job.choice) for row, job in taken},
+                wants_top=any(job.choice.top for _, job in taken),
+            )
+            for row, job in taken:
+                self._deliver(row, job, _part(sampled, np.s_[:1, row], job.choice.top))
+
+    def _proceed(self) -> None:
+        """Decode some tokens in every row, and deliver them."""
+        with self.condition:
+            for row, job in enumerate(self.jobs):
+                if job is not None and job.is_cancelled:
+                    self.jobs[row] = None
+            jobs = dict(enumerate(self.jobs))
+        running = {row: job for row, job in jobs.items() if job is not None}
+        if not running:
+            return
+        stopped = np.array([job is None for job in jobs.values()])
+        sampled, count = self.decoder.proceed(stopped, wants_top=any(job.choice.top for job in running.values()))
+        for row, job in running.items():
+            self._deliver(row, job, _part(sampled, np.s_[: count[row], row], job.choice.top))
+
+    def _deliver(
+        self, row: int, job: Job, new: tuple[list[int], list[float], list[float], list[list[tuple[int, float]]]]
+    ) -> None:
+        """Deliver new tokens up to the end of the response, and free the row if it has ended."""
+        before = len(job.tokens)
+        job.tokens += new[0]
+        end = self._end(job, before)
+        finish = None if end is None else ("length" if end == -1 else "stop")
+        if end is not None and end > 0:
+            del job.tokens[end:]
+        kept = max(0, len(job.tokens) - before)
+        if finish is not None:
+            with self.condition:
+                self.jobs[row] = None
+        tokens, logp, behaviour, top = new
+        job.deliver(Piece(tokens[:kept], logp[:kept], behaviour[:kept], top[:kept], finish, self.version))
+
+    def _end(self, job: Job, before: int) -> int | None:
+        """Number of tokens of a response that has stopped, -1 if it has reached its limit, None if it continues."""
+        tokens, ends = job.tokens, {*self.decoder.eos_ids, *job.choice.stop_ids}
+        found = next((place + 1 for place in range(before, len(tokens)) if tokens[place] in ends), None)
+        if job.choice.stop:
+            array = np.asarray(tokens[:found], np.int32)
+            is_over = found is not None or len(tokens) >= job.choice.max_tokens
+            if is_over or may_have_stopped(array, job.choice.stop, self.text, new=STEPS + 1):
+                by_text = stop_end(array, job.choice.stop, self.text)
+                found = found if by_text is None else by_text
+        if found is not None:
+            return found
+        return -1 if len(tokens) >= job.choice.max_tokens else None
+
+
+def _settings(choice: RowChoice) -> tuple[float, int | None, float | None, int, int]:
+    """Return what the program reads of a choice."""
+    return choice.temperature, choice.top_k, choice.top_p, choice.seed, choice.max_tokens
+
+
+def _part(
+    sampled: Sampled, place: tuple[slice, int], top: int
+) -> tuple[list[int], list[float], list[float], list[list[tuple[int, float]]]]:
+    """Return the tokens of one row, `[steps, row]`."""
+    tokens, logp, behaviour = (np.asarray(part)[place].tolist() for part in sampled[:3])
+    if not top:
+        return tokens, logp, behaviour, [[] for _ in tokens]
+    ids, values = (np.asarray(part)[place][:, :top].tolist() for part in sampled[3:])
+    return tokens, logp, behaviour, [list(zip(*pair, strict=True)) for pair in zip(ids, values, strict=True)]

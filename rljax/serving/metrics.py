@@ -1,0 +1,39 @@
+"""Metrics of a server, in the text format of Prometheus."""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from rljax.serving.batching import Load
+
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+"""Upper limits of the bins of a time in seconds."""
+
+
+class Metrics:
+    """Counters and times of one server.
+
+    Args:
+        load: returns how busy the server is; it is called whenever the metrics are read.
+    """
+
+    def __init__(self, load: Callable[[], Load]):
+        self.registry = CollectorRegistry()
+        own = {"registry": self.registry, "namespace": "rljax"}
+        self.requests = Counter("requests", "Requests by path and status.", ["path", "status"], **own)
+        self.prompt_tokens = Counter("prompt_tokens", "Tokens of prompts.", **own)
+        self.completion_tokens = Counter("completion_tokens", "Sampled tokens.", **own)
+        self.cancelled = Counter("cancelled_requests", "Requests whose client left before their end.", **own)
+        self.first_token = Histogram("first_token_seconds", "Time to the first token.", buckets=SECONDS, **own)
+        self.duration = Histogram("request_seconds", "Time to the end of a sampled response.", buckets=SECONDS, **own)
+        gauges = {
+            "running": "Responses that are being sampled.",
+            "waiting": "Responses that wait for a row.",
+            "version": "Version of the weights.",
+        }
+        for name, text in gauges.items():
+            Gauge(name, text, **own).set_function(lambda name=name: float(getattr(load(), name)))
+
+    def text(self) -> bytes:
+        """All metrics."""
+        return generate_latest(self.registry)

@@ -1,0 +1,413 @@
+"""Requests in OpenAI's form, validated: each fault is one `ApiError` that names the field, what is expected, and the value."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+MOST_SAMPLES = 128
+"""Most samples per prompt, as in OpenAI's interface."""
+MOST_STOPS = 16
+"""Most stop strings."""
+COMPLETION_TOKENS = 16
+"""Tokens of a completion without `max_tokens`, as in OpenAI's interface."""
+IGNORED = frozenset(
+    {
+        "user",
+        "metadata",
+        "store",
+        "service_tier",
+        "prompt_cache_key",
+        "safety_identifier",
+        "parallel_tool_calls",
+        "verbosity",
+    }
+)
+"""Fields that are accepted and change nothing."""
+NEUTRAL: MappingProxyType[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        "frequency_penalty": (0,),
+        "presence_penalty": (0,),
+        "repetition_penalty": (1,),
+        "min_p": (0,),
+        "logit_bias": ({},),
+        "echo": (False,),
+        "suffix": ("",),
+        "best_of": (1,),
+        "response_format": ({"type": "text"},),
+    }
+)
+"""Fields that the server does not implement -> the values that ask for nothing."""
+SAMPLED = frozenset(
+    {
+        "model",
+        "n",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "seed",
+        "stop",
+        "stop_token_ids",
+        "stream",
+        "stream_options",
+    }
+    | {"logprobs", "return_token_ids"}
+)
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+class ApiError(Exception):
+    """An answer with an error status.
+
+    Args:
+        status: HTTP status.
+        message: what was expected and what was passed.
+        param: the field.
+        code: a short code for programs.
+        retry_after: seconds after which to try again.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ):
+        super().__init__(message)
+        self.status, self.message, self.param, self.code, self.retry_after = status, message, param, code, retry_after
+
+    def to_json(self) -> dict[str, Any]:
+        """The error in OpenAI's form."""
+        kind = {401: "authentication_error", 429: "rate_limit_error"}.get(self.status, "invalid_request_error")
+        kind = "server_error" if self.status >= 500 else kind
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+class Limits(NamedTuple):
+    """What a server accepts."""
+
+    model: str
+    """Name of the model."""
+    context: int
+    """Most tokens of a prompt and its response."""
+    most_tokens: int
+    """Most tokens of a response."""
+    vocabulary: int
+    """Number of token ids."""
+    most_rows: int
+    """Most responses per request."""
+
+
+class SamplingFields(NamedTuple):
+    """The fields that both kinds of requests have."""
+
+    samples: int
+    """Responses per prompt."""
+    max_tokens: int | None
+    """Most tokens of a response; None if the request does not set it."""
+    temperature: float
+    """Sampling temperature."""
+    top_k: int | None
+    """Sample from the k likeliest tokens only."""
+    top_p: float | None
+    """Sample from the smallest set of likeliest tokens with this probability."""
+    seed: int | None
+    """Random seed."""
+    stop: tuple[str, ...]
+    """Texts that end a response."""
+    stop_ids: tuple[int, ...]
+    """Tokens that end a response."""
+    streams: bool
+    """Whether the response is sent while it is sampled."""
+    usage_at_end: bool
+    """Whether a stream ends with the numbers of tokens."""
+    has_logprobs: bool
+    """Whether log-probabilities are reported."""
+    top: int
+    """Likeliest tokens that are reported with each token."""
+    has_token_ids: bool
+    """Whether token ids are reported."""
+
+
+class CompletionRequest(NamedTuple):
+    """A request to `/v1/completions`."""
+
+    prompts: tuple[str | tuple[int, ...], ...]
+    """Texts, or token ids, which are used unchanged."""
+    fields: SamplingFields
+    """The other fields."""
+
+
+class ChatRequest(NamedTuple):
+    """A request to `/v1/chat/completions`."""
+
+    messages: tuple[dict[str, Any], ...]
+    """The conversation, as a chat template reads it."""
+    tools: tuple[dict[str, Any], ...]
+    """Schemas of the tools that the model may call."""
+    fields: SamplingFields
+    """The other fields."""
+
+
+def parse_json(body: bytes) -> Mapping[str, Any]:
+    """Read the body of a request.
+
+    Raises:
+        ApiError: it is not a JSON object.
+    """
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        value = json.loads(body.decode("utf-8"), parse_constant=refuse)
+        json.dumps(value, ensure_ascii=False).encode("utf-8")  # half of a surrogate pair is no text
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"The body must be JSON in UTF-8: {type(error).__name__}.", code="invalid_json") from error
+    if not isinstance(value, dict):
+        raise ApiError(400, f"The body must be a JSON object, not {_kind(value)}.", code="invalid_json")
+    return value
+
+
+def parse_completion(body: Mapping[str, Any], limits: Limits) -> CompletionRequest:
+    """Validate a request to `/v1/completions`.
+
+    Raises:
+        ApiError: a field cannot be used.
+    """
+    _check_names(body, {"prompt"})
+    top = _whole(body, "logprobs", 0, 5)
+    fields = _fields(body, limits, has_logprobs=top is not None, top=top or 0)
+    fields = fields._replace(max_tokens=COMPLETION_TOKENS if fields.max_tokens is None else fields.max_tokens)
+    prompts = _prompts(body.get("prompt"), limits)
+    _check_rows(len(prompts) * fields.samples, limits)
+    return CompletionRequest(prompts, fields)
+
+
+def parse_chat(body: Mapping[str, Any], limits: Limits) -> ChatRequest:
+    """Validate a request to `/v1/chat/completions`.
+
+    Raises:
+        ApiError: a field cannot be used.
+    """
+    _check_names(body, {"messages", "tools", "tool_choice", "top_logprobs", "max_completion_tokens"})
+    has_logprobs, top = _flag(body, "logprobs"), _whole(body, "top_logprobs", 0, 20) or 0
+    if top and not has_logprobs:
+        raise ApiError(400, "top_logprobs needs logprobs to be true.", param="top_logprobs")
+    most = _whole(body, "max_completion_tokens", 1, limits.most_tokens)
+    fields = _fields(body, limits, has_logprobs=has_logprobs, top=top)
+    if most is not None and fields.max_tokens not in (None, most):
+        raise ApiError(400, "max_tokens and max_completion_tokens differ; send one.", param="max_completion_tokens")
+    choice = body.get("tool_choice")
+    if choice not in (None, "auto", "none"):
+        raise ApiError(400, f"tool_choice must be 'auto' or 'none'; got {_shown(choice)}.", param="tool_choice")
+    tools = () if choice == "none" else _tools(body.get("tools"))
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise ApiError(400, f"messages must be a list of at least one message; got {_shown(messages)}.", param="messages")
+    _check_rows(fields.samples, limits)
+    fields = fields._replace(max_tokens=fields.max_tokens if most is None else most)
+    return ChatRequest(tuple(_message(message, place) for place, message in enumerate(messages)), tools, fields)
+
+
+def response_tokens(fields: SamplingFields, prompt: Sequence[int], limits: Limits) -> int:
+    """Return the most tokens of the response to a prompt.
+
+    Raises:
+        ApiError: prompt and response do not fit into the context, or the prompt has no token.
+    """
+    if not prompt:
+        raise ApiError(400, "The prompt has no token; send at least one.", param="prompt")
+    room = limits.context - len(prompt)
+    most = fields.max_tokens if fields.max_tokens is not None else max(1, min(room, limits.most_tokens))
+    if most > room:
+        message = (
+            f"The prompt has {len(prompt)} tokens and the response up to {most}; together at most {limits.context} fit."
+        )
+        raise ApiError(400, message, param="prompt", code="context_length_exceeded")
+    return most
+
+
+def _check_names(body: Mapping[str, Any], own: set[str]) -> None:
+    for name, value in body.items():
+        if name in NEUTRAL and value is not None and value not in NEUTRAL[name]:
+            message = f"{name}={_shown(value)} is not supported; leave {name[:60]!r} out."
+            raise ApiError(400, message, param=name, code="unsupported_parameter")
+        if name not in SAMPLED | own | IGNORED | NEUTRAL.keys():
+            raise ApiError(400, f"The field {name[:60]!r} is unknown.", param=name[:60], code="unknown_parameter")
+
+
+def _check_rows(count: int, limits: Limits) -> None:
+    if count > limits.most_rows:
+        raise ApiError(400, f"A request may have {limits.most_rows} responses; this one has {count}.", param="n")
+
+
+def _fields(body: Mapping[str, Any], limits: Limits, *, has_logprobs: bool, top: int) -> SamplingFields:
+    model = body.get("model")
+    if not isinstance(model, str):
+        raise ApiError(400, f"model must be a text; got {_shown(model)}. This server has {limits.model!r}.", param="model")
+    if model != limits.model:
+        message = f"The model {_shown(model)} does not exist; this server has {limits.model!r}."
+        raise ApiError(404, message, param="model", code="model_not_found")
+    options = body.get("stream_options")
+    if options is not None and (not isinstance(options, dict) or options.keys() - {"include_usage"}):
+        raise ApiError(400, f"stream_options may only have include_usage; got {_shown(options)}.", param="stream_options")
+    temperature = _number(body, "temperature", 0.0, 2.0)
+    return SamplingFields(
+        samples=_whole(body, "n", 1, MOST_SAMPLES) or 1,
+        max_tokens=_whole(body, "max_tokens", 1, limits.most_tokens),
+        temperature=1.0 if temperature is None else temperature,
+        top_k=_whole(body, "top_k", 1, 1 << 31),
+        top_p=_share(body, "top_p"),
+        seed=_whole(body, "seed", -(1 << 63), (1 << 64) - 1),
+        stop=_stops(body.get("stop")),
+        stop_ids=_ids(body.get("stop_token_ids") or [], "stop_token_ids", limits),
+        streams=_flag(body, "stream"),
+        usage_at_end=_flag(options or {}, "include_usage"),
+        has_logprobs=has_logprobs,
+        top=top,
+        has_token_ids=_flag(body, "return_token_ids"),
+    )
+
+
+def _prompts(value: object, limits: Limits) -> tuple[str | tuple[int, ...], ...]:
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list) and value:
+        if all(isinstance(part, str) for part in value):
+            return tuple(value)
+        if all(isinstance(part, list) for part in value):
+            return tuple(_ids(part, "prompt", limits) for part in value)
+        return (_ids(value, "prompt", limits),)
+    message = f"prompt must be a text, a list of texts, token ids, or a list of these; got {_shown(value)}."
+    raise ApiError(400, message, param="prompt")
+
+
+def _ids(value: object, name: str, limits: Limits) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(isinstance(part, int) and not isinstance(part, bool) for part in value):
+        raise ApiError(400, f"{name} must be a list of token ids; got {_shown(value)}.", param=name)
+    wrong = next((part for part in value if not 0 <= part < limits.vocabulary), None)
+    if wrong is not None:
+        raise ApiError(400, f"{name} has {_shown(wrong)}; token ids are 0 to {limits.vocabulary - 1}.", param=name)
+    return tuple(value)
+
+
+def _stops(value: Any) -> tuple[str, ...]:
+    stops = [] if value is None else [value] if isinstance(value, str) else value
+    is_good = isinstance(stops, list) and len(stops) <= MOST_STOPS
+    if not is_good or not all(isinstance(part, str) and part for part in stops):
+        raise ApiError(400, f"stop must be a text or up to {MOST_STOPS} texts; got {_shown(value)}.", param="stop")
+    return tuple(stops)
+
+
+def _tools(value: Any) -> tuple[dict[str, Any], ...]:
+    tools = [] if value is None else value
+    is_good = isinstance(tools, list) and all(
+        isinstance(tool, dict)
+        and tool.get("type") == "function"
+        and isinstance(tool.get("function"), dict)
+        and isinstance(tool["function"].get("name"), str)
+        for tool in tools
+    )
+    if not is_good:
+        raise ApiError(400, f"tools must be a list of functions with names; got {_shown(value)}.", param="tools")
+    return tuple(tools)
+
+
+def _message(value: object, place: int) -> dict[str, Any]:
+    param = f"messages[{place}]"
+    if not isinstance(value, dict) or value.get("role") not in ROLES:
+        raise ApiError(
+            400, f"{param} must be an object with a role of {', '.join(ROLES)}; got {_shown(value)}.", param=param
+        )
+    unknown = value.keys() - {"role", "content", "name", "tool_calls", "tool_call_id", "refusal"}
+    if unknown:
+        raise ApiError(400, f"{param} has the unknown field {min(unknown)[:60]!r}.", param=param)
+    content, calls = value.get("content"), value.get("tool_calls")
+    if isinstance(content, list):
+        if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
+            raise ApiError(400, f"{param}: only parts with a text are supported; got {_shown(content)}.", param=param)
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, str) and not (content is None and value["role"] == "assistant" and calls):
+        raise ApiError(400, f"{param} must have a text as its content; got {_shown(content)}.", param=param)
+    role = "system" if value["role"] == "developer" else value["role"]
+    message: dict[str, Any] = {"role": role, "content": content or ""}
+    message |= {name: value[name] for name in ("name", "tool_call_id") if isinstance(value.get(name), str)}
+    return message if not calls else message | {"tool_calls": [_call(call, param) for call in _list(calls, param)]}
+
+
+def _list(value: object, param: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ApiError(400, f"{param}: tool_calls must be a list; got {_shown(value)}.", param=param)
+    return value
+
+
+def _call(value: object, param: str) -> dict[str, Any]:
+    """Return a tool call whose arguments are an object, as chat templates read them."""
+    function = value.get("function") if isinstance(value, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    try:
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(value, dict) or not isinstance(function, dict) or not isinstance(arguments, dict):
+        raise ApiError(400, f"{param}: a tool call needs a function with JSON arguments; got {_shown(value)}.", param=param)
+    if not isinstance(function.get("name"), str):
+        raise ApiError(400, f"{param}: a tool call needs the name of its function; got {_shown(value)}.", param=param)
+    return {"id": value.get("id"), "type": "function", "function": {"name": function["name"], "arguments": arguments}}
+
+
+def _number(body: Mapping[str, Any], name: str, low: float, high: float) -> float | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not low <= value <= high
+        or not math.isfinite(value)
+    ):
+        raise ApiError(400, f"{name} must be a number from {low:g} to {high:g}; got {_shown(value)}.", param=name)
+    return float(value)
+
+
+def _share(body: Mapping[str, Any], name: str) -> float | None:
+    """Return a probability above 0; None if it is absent or 1, which removes nothing."""
+    value = _number(body, name, 0.0, 1.0)
+    if value == 0:
+        raise ApiError(400, f"{name} must be above 0 and at most 1; got 0.", param=name)
+    return None if value == 1 else value
+
+
+def _whole(body: Mapping[str, Any], name: str, low: int, high: int) -> int | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ApiError(400, f"{name} must be an integer from {low} to {high}; got {_shown(value)}.", param=name)
+    return value
+
+
+def _flag(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise ApiError(400, f"{name} must be true or false; got {_shown(value)}.", param=name)
+    return bool(value)
+
+
+def _kind(value: object) -> str:
+    kinds = {list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
+    return kinds.get(type(value), "null")
+
+
+def _shown(value: object) -> str:
+    """A value in a message, shortened."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 64:
+        return "an integer of more than 64 bits"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:80] + "…"

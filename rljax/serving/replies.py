@@ -1,0 +1,195 @@
+"""Responses in OpenAI's form: text that appears piece by piece, log-probabilities, tool calls and numbers of tokens."""
+
+import json
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from rljax.data.tokenizer import HuggingFaceTokenizer, Tokenizer, completion_text
+from rljax.data.tool_calls import read_turn
+from rljax.serving.batching import Piece
+
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+"""What a decoder writes for bytes that are not a complete character yet."""
+Kind = Literal["chat.completion", "text_completion"]
+
+
+def held_back(text: str, stop: Sequence[str]) -> int:
+    """Return how many characters at the end of a text may be the beginning of a stop string.
+
+    Example:
+        >>> held_back("one </", ["</b>"]), held_back("one", ["</b>"])
+        (2, 0)
+    """
+    most = max((len(string) - 1 for string in stop), default=0)
+    ends = (text[-length:] for length in range(min(most, len(text)), 0, -1))
+    return next((len(end) for end in ends if any(string.startswith(end) for string in stop)), 0)
+
+
+def before_stop(text: str, stop: Sequence[str]) -> str:
+    """Return the text before the first stop string.
+
+    Example:
+        >>> before_stop("one two", ["two", "o t"])
+        'one'
+    """
+    return text[: min((place for place in map(text.find, stop) if place >= 0), default=len(text))]
+
+
+class Choice:
+    """One response while it arrives.
+
+    Args:
+        tokenizer: tokenizer of the model.
+        kind: whether it is a turn of a conversation or a completion.
+        index: its number in the request.
+        prompt: token ids of the prompt.
+        stop: texts that end it; they are not part of the text that is returned.
+        has_tools: whether the text may contain tool calls, which are read once it has ended.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, kind: Kind, index: int, prompt: tuple[int, ...], stop: Sequence[str], *, has_tools: bool
+    ):
+        self.tokenizer, self.kind, self.index, self.prompt, self.stop = tokenizer, kind, index, prompt, stop
+        self.has_tools = has_tools
+        self.tokens: list[int] = []
+        self.logp: list[float] = []
+        self.behaviour_logp: list[float] = []
+        self.top: list[list[tuple[int, float]]] = []
+        self.finish: str | None = None
+        self.version = -1
+        self.shown = ""
+        self.reported = 0
+
+    def add(self, piece: Piece) -> None:
+        """Add new tokens."""
+        self.tokens += piece.tokens
+        self.logp += piece.logp
+        self.behaviour_logp += piece.behaviour_logp
+        self.top += piece.top
+        self.finish, self.version = piece.finish, piece.version
+
+    @property
+    def text(self) -> str:
+        """The text so far, up to a stop string."""
+        is_chat = self.kind == "chat.completion"
+        text = completion_text(self.tokenizer, self.tokens) if is_chat else self.tokenizer.decode(self.tokens)
+        return before_stop(text, self.stop)
+
+    def new_text(self) -> str:
+        """The text that can be sent and has not been sent yet."""
+        if self.has_tools and self.finish is None:
+            return ""
+        text = self.text
+        if self.finish is None:
+            text = text[: len(text) - held_back(text, self.stop)]
+            if text.endswith(UNFINISHED):
+                return ""
+        new, self.shown = text[len(self.shown) :], text
+        return new
+
+    def message(self) -> dict[str, Any]:
+        """The complete turn, with its tool calls."""
+        if not self.has_tools:
+            return {"role": "assistant", "content": self.text}
+        turn = read_turn(self.tokenizer, self.tokens, is_first=True)
+        if not turn.calls:
+            return {"role": "assistant", "content": self.text}
+        calls = [
+            {
+                "index": place,
+                "id": f"call_{secrets.token_hex(8)}",
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)},
+            }
+            for place, call in enumerate(turn.calls)
+        ]
+        return {"role": "assistant", "content": turn.content or None, "tool_calls": calls}
+
+    def to_json(self, *, has_logprobs: bool, has_token_ids: bool) -> dict[str, Any]:
+        """The complete response as an entry of `choices`."""
+        body = {"message": self.message()} if self.kind == "chat.completion" else {"text": self.text}
+        return self._entry(body, 0, has_logprobs=has_logprobs, has_token_ids=has_token_ids)
+
+    def chunk(self, *, has_logprobs: bool, has_token_ids: bool) -> dict[str, Any] | None:
+        """What is new as an entry of `choices` of a stream; None if there is nothing to send."""
+        if self.has_tools:
+            if self.finish is None:
+                return None
+            body: dict[str, Any] = {"delta": self.message()}
+        else:
+            text = self.new_text()
+            if not (text or self.finish or has_token_ids):
+                return None
+            delta = {"content": text} if self.reported else {"role": "assistant", "content": text}
+            body = {"delta": delta} if self.kind == "chat.completion" else {"text": text}
+        entry = self._entry(body, self.reported, has_logprobs=has_logprobs, has_token_ids=has_token_ids)
+        self.reported = len(self.tokens)
+        return entry
+
+    def _entry(self, body: dict[str, Any], first: int, *, has_logprobs: bool, has_token_ids: bool) -> dict[str, Any]:
+        calls = body.get("message", body.get("delta", {})).get("tool_calls")
+        entry = {
+            "index": self.index,
+            **body,
+            "finish_reason": "tool_calls" if calls and self.finish == "stop" else self.finish,
+            "logprobs": self._logprobs(first) if has_logprobs else None,
+            "weights_version": self.version,
+        }
+        if has_token_ids:
+            entry |= {"token_ids": self.tokens[first:], "sampler_logprobs": self.behaviour_logp[first:]}
+            entry |= {} if first else {"prompt_token_ids": list(self.prompt)}
+        return entry
+
+    def _logprobs(self, first: int) -> dict[str, Any]:
+        tops = self.top[first:]
+        names, values = [self._name(token) for token in self.tokens[first:]], self.logp[first:]
+        if self.kind == "text_completion":
+            before = len(self.tokenizer.decode(self.tokens[:first]))
+            offsets = [before + len("".join(names[:place])) for place in range(len(names))]
+            top = [{self._name(token): value for token, value in row} for row in tops] if any(tops) else None
+            return {"tokens": names, "token_logprobs": values, "top_logprobs": top, "text_offset": offsets}
+        rows = [[_named(self._name(token), value) for token, value in row] for row in tops]
+        triples = zip(names, values, rows, strict=True)
+        content = [_named(name, value) | {"top_logprobs": row} for name, value, row in triples]
+        return {"content": content, "refusal": None}
+
+    def _name(self, token: int) -> str:
+        """Text of one token, also of a special one."""
+        if isinstance(self.tokenizer, HuggingFaceTokenizer):
+            return self.tokenizer.inner.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self.tokenizer.decode([token])
+
+
+def _named(name: str, value: float) -> dict[str, Any]:
+    return {"token": name, "logprob": value, "bytes": list(name.encode())}
+
+
+def new_id(kind: Kind) -> str:
+    """Make an identifier of a response."""
+    return ("chatcmpl-" if kind == "chat.completion" else "cmpl-") + secrets.token_hex(12)
+
+
+def envelope(kind: Kind, name: str, model: str, choices: Sequence[dict[str, Any]], *, streams: bool) -> dict[str, Any]:
+    """Put choices into a response.
+
+    Args:
+        kind: kind of the response.
+        name: its identifier.
+        model: name of the model.
+        choices: its choices.
+        streams: whether it is a part of a stream.
+    """
+    versions = [choice["weights_version"] for choice in choices]
+    kind_name = "chat.completion.chunk" if streams and kind == "chat.completion" else kind
+    body = {"id": name, "object": kind_name, "created": int(time.time()), "model": model, "choices": list(choices)}
+    return body | ({"weights_version": min(versions)} if versions else {})
+
+
+def usage_of(choices: Sequence[Choice]) -> dict[str, int]:
+    """Count the tokens of prompts and responses; a prompt with several samples counts once."""
+    prompts = {id(choice.prompt): len(choice.prompt) for choice in choices}
+    prompt, sampled = sum(prompts.values()), sum(len(choice.tokens) for choice in choices)
+    return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}

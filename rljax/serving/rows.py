@@ -1,0 +1,382 @@
+"""Rows that are decoded together although each has its own length and its own sampling settings.
+
+The settings are arrays with one entry per row, and the shapes come from a small fixed set, so that no request compiles a program.
+
+Axes: B rows, E prompts read together, T tokens of a padded prompt, S tokens of a call, V vocabulary, K likeliest tokens.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.tree_util import KeyPath
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
+
+from rljax.models import Params, TurnDecoder
+from rljax.models.policy import insert_rows, path_names
+from rljax.parallel import fetch, put_rows, replicated, row_sharding, row_shards
+from rljax.rollout.engine import seed_words
+from rljax.rollout.sizes import PROMPT_TOKENS_AT_ONCE, compiled_rows
+from rljax.rollout.truncation import keep_top_k, keep_top_p
+
+STEPS = 8
+"""Most tokens per row in one call of the decoding program. Between calls rows begin and end, and pieces are delivered."""
+TOP = 20
+"""Likeliest tokens that are reported with each token, as in OpenAI's interface."""
+PROMPTS_TOGETHER = 8
+"""Most prompts that are read together."""
+SMALLEST_PROMPT = 32
+"""Padded length of the shortest prompts, in tokens."""
+
+
+class RowSettings(NamedTuple):
+    """How the tokens of each row are sampled."""
+
+    temperature: Float[Array | np.ndarray, "B"]
+    """Sampling temperature; 0 takes the likeliest token."""
+    top_k: Int[Array | np.ndarray, "B"]
+    """Sample from the k likeliest tokens only; V or more turns this off."""
+    top_p: Float[Array | np.ndarray, "B"]
+    """Sample from the smallest set of likeliest tokens with this probability; a number above 1 turns this off."""
+    seeds: UInt32[Array | np.ndarray, "B 2"]
+    """Random seed, as two 32-bit words."""
+    limit: Int[Array | np.ndarray, "B"]
+    """Most tokens of the response."""
+
+
+class ServedRows(NamedTuple):
+    """Rows on the device."""
+
+    state: PyTree
+    """State of the `TurnDecoder`."""
+    lengths: Int[Array, "B"]
+    """Number of tokens read in each row."""
+    token: Int[Array, "B"]
+    """The last sampled token, which has not been read yet."""
+    count: Int[Array, "B"]
+    """Number of tokens sampled so far."""
+    ended: Bool[Array, "B"]
+    """Whether the row is free."""
+    settings: RowSettings
+    """How its tokens are sampled."""
+
+
+class Sampled(NamedTuple):
+    """One token per row."""
+
+    token: Int[Array, "*S B"]
+    """Its id."""
+    logp: Float[Array, "*S B"]
+    """Its log-probability under softmax(logits / temperature), with temperature 1 in rows that take the likeliest token."""
+    behaviour_logp: Float[Array, "*S B"]
+    """Its log-probability under the exact sampling distribution; 0 in rows that take the likeliest token."""
+    top_ids: Int[Array, "*S B K"]
+    """The likeliest tokens; zeros unless they are requested."""
+    top_logp: Float[Array, "*S B K"]
+    """Their log-probabilities, of the same kind as `logp`."""
+
+
+def sample_rows(
+    logits: Float[Array, "B V"], keys: Key[Array, "B"], settings: RowSettings, wants_top: Bool[Array | np.ndarray, ""]
+) -> Sampled:
+    """Sample one token per row, each with its own settings and key.
+
+    Args:
+        logits: logits of the next token, before any temperature.
+        keys: random key of each row.
+        settings: settings of each row.
+        wants_top: whether the likeliest tokens are computed.
+    """
+    logits, size = logits.astype(jnp.float32), logits.shape[-1]
+    temperature, top_k, top_p = (jnp.asarray(part) for part in settings[:3])
+    is_greedy = temperature == 0
+    scaled = logits / jnp.where(is_greedy, 1.0, temperature)[:, None]
+    logp = jax.nn.log_softmax(scaled, axis=-1)
+    kept = jax.lax.cond((top_k < size).any(), lambda rows: keep_top_k(rows, top_k), lambda rows: rows, scaled)
+    kept = jax.lax.cond((top_p <= 1).any(), lambda rows: keep_top_p(rows, top_p), lambda rows: rows, kept)
+    token = jnp.where(is_greedy, logits.argmax(-1), jax.vmap(jax.random.categorical)(keys, kept)).astype(jnp.int32)
+    chosen = partial(jnp.take_along_axis, indices=token[:, None], axis=-1)
+    behaviour = jnp.where(is_greedy, 0.0, chosen(jax.nn.log_softmax(kept, axis=-1))[:, 0])
+    most = min(TOP, size)
+    none = jnp.zeros((len(logits), most), jnp.float32), jnp.zeros((len(logits), most), jnp.int32)
+    values, ids = jax.lax.cond(wants_top, lambda: tuple(jax.lax.top_k(logp, most)), lambda: none)
+    return Sampled(token, chosen(logp)[:, 0], behaviour, ids, values)
+
+
+def _sample_next(
+    rows: ServedRows,
+    logits: Float[Array, "B V"],
+    active: Bool[Array, "B"],
+    wants_top: Bool[Array | np.ndarray, ""],
+    eos_ids: tuple[int, ...],
+) -> tuple[ServedRows, Sampled]:
+    """Sample a token in each active row, and end the rows that are complete."""
+    keys = jax.random.wrap_key_data(jnp.asarray(rows.settings.seeds), impl="threefry2x32")
+    sampled = sample_rows(logits, jax.vmap(jax.random.fold_in)(keys, rows.count), rows.settings, wants_top)
+    count = rows.count + active.astype(jnp.int32)
+    is_last = (sampled.token[:, None] == jnp.array([eos_ids], jnp.int32)).any(-1) | (count >= rows.settings.limit)
+    token, ended = jnp.where(active, sampled.token, rows.token), jnp.where(active, is_last, rows.ended)
+    return rows._replace(token=token, count=count, ended=ended), sampled
+
+
+@partial(jax.jit, static_argnames=("turns", "slots", "eos_ids"), donate_argnames="rows")
+def begin_rows(
+    turns: TurnDecoder,
+    params: Params,
+    rows: ServedRows,
+    tokens: Int[Array, "E T"],
+    count: Int[Array, "E"],
+    source: Int[Array, "B"],
+    settings: RowSettings,
+    wants_top: Bool[Array | np.ndarray, ""],
+    *,
+    slots: int,
+    eos_ids: tuple[int, ...],
+) -> tuple[ServedRows, Sampled]:
+    """Read prompts into free rows, and sample the first token of each.
+
+    Args:
+        turns: how the model reads.
+        params: ready for reading.
+        rows: the rows.
+        tokens: prompts, left-aligned.
+        count: number of tokens of each prompt.
+        source: index of each row's prompt; rows with a negative index are left unchanged.
+        settings: settings of the new rows.
+        wants_top: whether the likeliest tokens are computed.
+        slots: most tokens of a prompt and its response.
+        eos_ids: tokens that end a response.
+    """
+    logits, fresh = turns.extend(params, tokens, jnp.zeros_like(count), count, turns.empty(len(tokens), slots))
+    is_new, origin = source >= 0, jnp.maximum(source, 0)
+
+    def either(new: Array, old: Array) -> Array:
+        return jnp.where(is_new.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+    begun = ServedRows(
+        state=insert_rows(rows.state, fresh, source),
+        lengths=either(count[origin], rows.lengths),
+        token=rows.token,
+        count=either(jnp.zeros_like(rows.count), rows.count),
+        ended=rows.ended,
+        settings=jax.tree.map(either, settings, rows.settings),
+    )
+    return _sample_next(begun, logits[origin], is_new, wants_top, eos_ids)
+
+
+@partial(jax.jit, static_argnames=("turns", "eos_ids"), donate_argnames="rows")
+def continue_rows(
+    turns: TurnDecoder,
+    params: Params,
+    rows: ServedRows,
+    stopped: Bool[Array, "B"],
+    wants_top: Bool[Array | np.ndarray, ""],
+    *,
+    eos_ids: tuple[int, ...],
+) -> tuple[ServedRows, Sampled, Int[Array, "B"]]:
+    """Sample up to `STEPS` tokens in each row that has not ended.
+
+    Args:
+        turns: how the model reads.
+        params: ready for reading.
+        rows: the rows.
+        stopped: rows that end now, because of a stop string or because nobody waits for them.
+        wants_top: whether the likeliest tokens are computed.
+        eos_ids: tokens that end a response.
+
+    Returns:
+        The rows, the sampled tokens `[S, B]`, and how many of them each row has.
+    """
+    rows = rows._replace(ended=rows.ended | stopped)
+    size = jax.eval_shape(partial(_advance, turns, eos_ids=eos_ids), params, rows, wants_top)[1]
+    empty = jax.tree.map(lambda leaf: jnp.zeros((STEPS, *leaf.shape), leaf.dtype), size)
+
+    def is_unfinished(carry: tuple[ServedRows, Sampled, Array, Array]) -> Array:
+        return ~carry[0].ended.all() & (carry[3] < STEPS)
+
+    def advance(carry: tuple[ServedRows, Sampled, Array, Array]) -> tuple[ServedRows, Sampled, Array, Array]:
+        rows, found, count, step = carry
+        active = ~rows.ended
+        rows, sampled = _advance(turns, params, rows, wants_top, eos_ids=eos_ids)
+        return (
+            rows,
+            jax.tree.map(lambda all_, one: all_.at[step].set(one), found, sampled),
+            count + active.astype(jnp.int32),
+            step + 1,
+        )
+
+    rows, found, count, _ = jax.lax.while_loop(
+        is_unfinished, advance, (rows, empty, jnp.zeros_like(rows.count), jnp.int32(0))
+    )
+    return rows, found, count
+
+
+def _advance(
+    turns: TurnDecoder, params: Params, rows: ServedRows, wants_top: Array | np.ndarray, *, eos_ids: tuple[int, ...]
+) -> tuple[ServedRows, Sampled]:
+    """Read the last token of each row and sample the next one. Free rows read at their last position, which is overwritten."""
+    active = ~rows.ended
+    logits, state = turns.extend(params, rows.token[:, None], rows.lengths, jnp.ones_like(rows.lengths), rows.state)
+    rows = rows._replace(state=state, lengths=rows.lengths + active.astype(jnp.int32))
+    return _sample_next(rows, logits, active, wants_top, eos_ids)
+
+
+def prompt_lengths(slots: int) -> tuple[int, ...]:
+    """Return the lengths that prompts are padded to: powers of four from the smallest, up to all slots.
+
+    Example:
+        >>> prompt_lengths(2048), prompt_lengths(100), prompt_lengths(16)
+        ((32, 128, 512, 2048), (32, 100), (16,))
+    """
+    lengths, length = [], SMALLEST_PROMPT
+    while length < slots:
+        lengths.append(length)
+        length *= 4
+    return (*lengths, slots)
+
+
+def prompts_together(length: int, devices: int) -> tuple[int, ...]:
+    """Return how many prompts of this padded length may be read together: one, or several.
+
+    Example:
+        >>> prompts_together(128, 1), prompts_together(8192, 1)
+        ((1, 8), (1,))
+    """
+    most = max(1, min(PROMPTS_TOGETHER, PROMPT_TOKENS_AT_ONCE // length))
+    return tuple(sorted({compiled_rows(1, devices), compiled_rows(most, devices)}))
+
+
+class RowDecoder:
+    """The rows of a server on the devices, and the programs that work on them. One thread owns it.
+
+    Args:
+        turns: how the model reads.
+        params: from `decode_weights`.
+        mesh: devices that share the rows.
+        vocabulary: V, number of token ids.
+        rows: most responses that are decoded together.
+        slots: most tokens of a prompt and its response.
+        eos_ids: tokens that end a response.
+    """
+
+    def __init__(
+        self,
+        turns: TurnDecoder,
+        params: Params,
+        mesh: Mesh,
+        *,
+        vocabulary: int,
+        rows: int,
+        slots: int,
+        eos_ids: tuple[int, ...],
+    ):
+        self.turns, self.params, self.mesh, self.vocabulary = turns, params, mesh, vocabulary
+        self.count, self.slots, self.eos_ids = compiled_rows(rows, row_shards(mesh)), slots, eos_ids
+        self.rows = self._empty()
+
+    def _empty(self) -> ServedRows:
+        """Return free rows, sharded over the devices."""
+        whole = np.zeros(self.count, np.int32)
+
+        def make() -> ServedRows:
+            return ServedRows(
+                state=self.turns.empty(self.count, self.slots),
+                lengths=jnp.asarray(whole),
+                token=jnp.asarray(whole),
+                count=jnp.asarray(whole),
+                ended=jnp.ones(self.count, bool),
+                settings=jax.tree.map(jnp.asarray, self.settings_of({})),
+            )
+
+        def place(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+            names = path_names(path)
+            if names[0] == "state" and self.turns.partition is not None:
+                return NamedSharding(self.mesh, self.turns.partition(names[1:], leaf.shape))
+            return row_sharding(self.mesh) if leaf.shape[:1] == (self.count,) else replicated(self.mesh)
+
+        return jax.jit(make, out_shardings=jax.tree_util.tree_map_with_path(place, jax.eval_shape(make)))()
+
+    def settings_of(self, chosen: Mapping[int, tuple[float, int | None, float | None, int, int]]) -> RowSettings:
+        """Return settings as arrays.
+
+        Args:
+            chosen: row -> its temperature, top_k, top_p, seed and limit; other rows get settings without meaning.
+        """
+        usual = (0.0, None, None, 0, 1)
+        rows = [chosen.get(row, usual) for row in range(self.count)]
+        return RowSettings(
+            temperature=np.array([row[0] for row in rows], np.float32),
+            top_k=np.array([min(row[1] or self.vocabulary, self.vocabulary) for row in rows], np.int32),
+            top_p=np.array([2.0 if row[2] is None else row[2] for row in rows], np.float32),
+            seeds=seed_words([row[3] for row in rows]),
+            limit=np.array([row[4] for row in rows], np.int32),
+        )
+
+    def warm(self) -> int:
+        """Compile every program, and return how many there are. All rows must be free."""
+        programs = 1
+        self.proceed(np.ones(self.count, bool), wants_top=False)
+        for length in prompt_lengths(self.slots):
+            for together in prompts_together(length, row_shards(self.mesh)):
+                self._read(np.zeros((together, length), np.int32), np.ones(together, np.int32), {}, {}, wants_top=False)
+                programs += 1
+        return programs
+
+    def begin(
+        self,
+        prompts: list[tuple[int, ...]],
+        rows: Mapping[int, int],
+        chosen: Mapping[int, tuple[float, int | None, float | None, int, int]],
+        *,
+        wants_top: bool,
+    ) -> Sampled:
+        """Read prompts into free rows and return the first token of each `[1, B]`, on the host.
+
+        Args:
+            prompts: at most as many prompts as `together` allows for the longest of them.
+            rows: free row -> index of its prompt.
+            chosen: free row -> its settings.
+            wants_top: whether the likeliest tokens are computed.
+        """
+        length, together = self.shape_for(prompts)
+        tokens, count = np.zeros((together, length), np.int32), np.ones(together, np.int32)
+        for place, prompt in enumerate(prompts):
+            tokens[place, : len(prompt)], count[place] = prompt, len(prompt)
+        return self._read(tokens, count, rows, chosen, wants_top=wants_top)
+
+    def shape_for(self, prompts: list[tuple[int, ...]]) -> tuple[int, int]:
+        """Return the padded length of prompts and the size of the program that reads them."""
+        longest = max(map(len, prompts))
+        length = next(length for length in prompt_lengths(self.slots) if longest <= length)
+        sizes = prompts_together(length, row_shards(self.mesh))
+        return length, next((size for size in sizes if len(prompts) <= size), sizes[-1])
+
+    def _read(
+        self,
+        tokens: np.ndarray,
+        count: np.ndarray,
+        rows: Mapping[int, int],
+        chosen: Mapping[int, tuple[float, int | None, float | None, int, int]],
+        *,
+        wants_top: bool,
+    ) -> Sampled:
+        source = np.full(self.count, -1, np.int32)
+        for row, prompt in rows.items():
+            source[row] = prompt
+        placed = put_rows(self.mesh, (tokens, count, source, self.settings_of(chosen)))
+        sizes = {"slots": self.slots, "eos_ids": self.eos_ids}
+        self.rows, sampled = begin_rows(self.turns, self.params, self.rows, *placed, np.bool_(wants_top), **sizes)
+        return jax.tree.map(lambda leaf: leaf[None], fetch(sampled))
+
+    def proceed(self, stopped: np.ndarray, *, wants_top: bool) -> tuple[Sampled, np.ndarray]:
+        """Sample up to `STEPS` tokens per row; return them `[S, B]` and how many each row has, on the host."""
+        placed = put_rows(self.mesh, stopped)
+        self.rows, sampled, count = continue_rows(
+            self.turns, self.params, self.rows, placed, np.bool_(wants_top), eos_ids=self.eos_ids
+        )
+        sampled = sampled if wants_top else sampled._replace(top_ids=sampled.top_ids[:0], top_logp=sampled.top_logp[:0])
+        return fetch((sampled, count))

@@ -1,0 +1,102 @@
+"""A small chat model in a folder, and a server of it in this process or in another one."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import httpx
+import jax
+import transformers
+import uvicorn
+from small_runs import SMALL
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from rljax.models import init_params
+from rljax.models.huggingface import save_pretrained
+from rljax.programs.serving import ServeSettings, listen, make_served, open_policy
+from rljax.serving.app import make_app
+from rljax.training.parts.policy import make_shape
+
+TEMPLATE = (
+    "{% if tools %}<s>{{ tools | tojson }}<tool_call>{% endif %}"
+    "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+)
+SPECIALS = ["<pad>", "<end>", "<s>", "<u>", "<a>", "<t>"]
+NAME = "chatty"
+
+
+def make_model(folder: Path, *, seed: int = 0, width: int = 16) -> Path:
+    """Write a model with random weights, whose tokenizer knows bytes and has a template."""
+    vocabulary = [*SPECIALS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    inner = Tokenizer(models.BPE({token: place for place, token in enumerate(vocabulary)}, []))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.decoder = decoders.ByteLevel()
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, additional_special_tokens=SPECIALS, eos_token="<end>", pad_token="<pad>"
+    )
+    fast.chat_template = TEMPLATE
+    shape = make_shape(SMALL.replace(width=width).model, len(vocabulary))
+    params = jax.tree.map(lambda leaf: 3 * leaf, init_params(shape, jax.random.key(seed)))
+    save_pretrained(folder, shape, params, bos=None, eos=1)
+    fast.save_pretrained(folder)
+    return folder
+
+
+@contextlib.contextmanager
+def serving(folder: Path, **settings):
+    """Serve in a thread of this process; yields the address and what is served."""
+    chosen = ServeSettings(
+        str(folder), **{"name": NAME, "port": 0, "context": 192, "most_tokens": 64, "rows": 8, **settings}
+    )
+    served = make_served(chosen, open_policy(chosen, chosen.target), print)
+    listener = listen(chosen.host, chosen.port)
+    served.batcher.start()
+    server = uvicorn.Server(uvicorn.Config(make_app(served), log_level="warning", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", served
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listener.close()
+        assert served.batcher.close(10)
+
+
+@contextlib.contextmanager
+def server_process(folder: Path, *flags: str):
+    """Serve in another process; yields it and its address."""
+    command = [sys.executable, "-m", "rljax", "serve", str(folder), "--port", "0", "--name", NAME, *flags]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"JAX_PLATFORMS": "cpu"})
+    try:
+        seen = ""
+        for line in process.stderr:
+            seen += line
+            if found := re.search(r"on (http://\S+)", line):
+                break
+        else:
+            raise AssertionError(seen)
+        yield process, found[1]
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.wait(10)
+        process.stderr.close()
+
+
+def events(text: str) -> list:
+    """The events of a stream."""
+    lines = [line.removeprefix("data: ") for line in text.split("\n") if line]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def post(url: str, path: str, **body) -> httpx.Response:
+    """Send a request with the name of the model."""
+    return httpx.post(f"{url}{path}", json={"model": NAME, **body}, timeout=60, trust_env=False)

@@ -1,0 +1,426 @@
+"""The server: answers are those of `rljax sample`, settings differ within a batch, and bad input has the right status."""
+
+import asyncio
+import json
+import random
+import time
+
+import httpx
+import jax.numpy as jnp
+import numpy as np
+import openai
+import pytest
+from served_model import NAME, events, make_model, post, serving
+
+from rljax.data.problem import Problem
+from rljax.models import Packed
+from rljax.programs.trained_policy import load
+from rljax.serving.rows import begin_rows, continue_rows
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_model(tmp_path_factory.mktemp("models") / NAME)
+
+
+@pytest.fixture(scope="module")
+def opened(folder):
+    return load(folder, problems=[Problem("", "")], max_response_tokens=64)
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    with serving(folder) as (url, served):
+        yield url, served
+
+
+def ids_of(body):
+    return [choice["token_ids"] for choice in body["choices"]]
+
+
+def test_greedy_tokens_are_those_of_sample(server, opened):
+    url, _ = server
+    prompts = [[6 + place, 20, 33][: 1 + place % 3] for place in range(12)]
+    found = post(url, TEXT, prompt=prompts, max_tokens=30, temperature=0, return_token_ids=True).json()
+    expected = load_and_sample(opened, prompts, 30)
+    assert ids_of(found) == expected
+    assert found["usage"]["prompt_tokens"] == sum(map(len, prompts))
+    assert found["usage"]["completion_tokens"] == sum(map(len, expected))
+
+
+def load_and_sample(opened, prompts, most, **settings):
+    worker = opened.worker.drawn_with(max_tokens=most)
+    rows = opened._replace(worker=worker).sample_ids(prompts, **settings)
+    return [row for group in rows for row in group]
+
+
+def test_text_of_a_chat_is_that_of_sample(server, opened):
+    url, _ = server
+    body = post(url, CHAT, messages=[{"role": "user", "content": "hello"}], max_tokens=20, temperature=0).json()
+    chat = load(opened.config.model.path, problems=[Problem("", "")], max_response_tokens=20, chat=True)
+    ((expected,),) = chat.sample(["hello"])
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": expected}
+
+
+def test_log_probabilities_are_those_of_the_scorer(server, opened):
+    url, _ = server
+    body = post(
+        url, TEXT, prompt=[9, 8, 7], max_tokens=25, seed=3, temperature=0.7, logprobs=5, return_token_ids=True
+    ).json()
+    choice = body["choices"][0]
+    tokens = jnp.tile(jnp.array([[9, 8, 7, *choice["token_ids"]]]), (8, 1))  # a row for each device
+    rows, count = tokens.shape
+    scored, place = jnp.tile(jnp.arange(3, count), (rows, 1)), jnp.arange(rows * (count - 3)).reshape(rows, -1)
+    packed = Packed(tokens, jnp.tile(jnp.arange(count), (rows, 1)), jnp.ones((rows, count), int), scored, place)
+    scores = np.asarray(opened.policy.score(opened.params, packed, 0.7).logp).reshape(rows, -1)[0]
+    np.testing.assert_allclose(choice["logprobs"]["token_logprobs"], scores, atol=1e-4)
+    assert all(len(row) >= 1 for row in choice["logprobs"]["top_logprobs"])
+
+
+def test_rows_of_a_batch_have_their_own_settings(server):
+    url, _ = server
+    kinds = [
+        {"temperature": 0},
+        {"temperature": 1.0, "seed": 5},
+        {"temperature": 0.5, "top_p": 0.8, "seed": 5},
+        {"top_k": 1},
+    ]
+
+    async def ask(client, kind):
+        answer = await client.post(url + TEXT, json={"model": NAME, "prompt": [9], "return_token_ids": True} | kind)
+        return ids_of(answer.json())[0]
+
+    async def ask_all(kinds):
+        async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+            return await asyncio.gather(*[ask(client, kind) for kind in kinds])
+
+    together = asyncio.run(ask_all(kinds * 3))
+    alone = [asyncio.run(ask_all([kind]))[0] for kind in kinds]
+    assert together == alone * 3
+    assert alone[0] == alone[3]  # the likeliest token alone
+    assert alone[0] != alone[1]
+
+
+def test_a_seed_is_that_of_the_engine(server, opened):
+    url, _ = server
+    body = post(url, TEXT, prompt=[9, 10], n=2, max_tokens=12, seed=11, top_k=50, return_token_ids=True).json()
+    request = opened.worker.drawn_with(max_tokens=12, temperature=1.0, top_k=50).sampling
+    from rljax.rollout.request import Request
+
+    requests = [Request((9, 10), 0, 0, request, 11 + place) for place in range(2)]
+    responses = opened.worker.engine.generate(opened.params, requests)
+    assert ids_of(body) == [response.tokens.tolist() for response in responses]
+    found = [choice["sampler_logprobs"] for choice in body["choices"]]
+    for values, response in zip(found, responses, strict=True):
+        np.testing.assert_allclose(values, response.behaviour_logp, atol=1e-4)
+
+
+def test_sixty_four_clients_of_openai_at_once(server):
+    url, served = server
+
+    async def talk(client, place):
+        stream = await client.chat.completions.create(
+            model=NAME,
+            messages=[{"role": "user", "content": f"hello {place % 4}"}],
+            max_tokens=8 + place % 5,
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = [chunk async for chunk in stream]
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        whole = await client.chat.completions.create(
+            model=NAME,
+            messages=[{"role": "user", "content": f"hello {place % 4}"}],
+            max_tokens=8 + place % 5,
+            temperature=0,
+        )
+        assert text == whole.choices[0].message.content
+        assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens > 0
+        assert whole.choices[0].finish_reason in ("stop", "length")
+        return place % 20, text
+
+    async def talk_all():
+        async with openai.AsyncOpenAI(
+            base_url=f"{url}/v1", api_key="none", http_client=openai.DefaultAsyncHttpxClient(trust_env=False)
+        ) as client:
+            assert [model.id async for model in client.models.list()] == [NAME]
+            return await asyncio.gather(*[talk(client, place) for place in range(64)])
+
+    before = begin_rows._cache_size(), continue_rows._cache_size()
+    found = asyncio.run(talk_all())
+    assert len(set(found)) == 20
+    assert (begin_rows._cache_size(), continue_rows._cache_size()) == before
+    assert served.batcher.load[:2] == (0, 0)
+
+
+def test_a_stop_string_ends_a_response_and_is_not_sent(server):
+    url, _ = server
+    whole = post(url, TEXT, prompt="ab", max_tokens=40, temperature=0).json()["choices"][0]["text"]
+    stop = whole[9:11]
+    expected = whole[: whole.index(stop)]
+    body = post(url, TEXT, prompt="ab", max_tokens=40, temperature=0, stop=stop).json()
+    assert (body["choices"][0]["text"], body["choices"][0]["finish_reason"]) == (expected, "stop")
+    assert body["usage"]["completion_tokens"] <= 40
+    streamed = events(post(url, TEXT, prompt="ab", max_tokens=40, temperature=0, stop=[stop], stream=True).text)
+    assert "".join(event["choices"][0]["text"] for event in streamed) == expected
+    assert streamed[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_stop_token_ends_a_response(server):
+    url, _ = server
+    (whole,) = ids_of(post(url, TEXT, prompt="ab", max_tokens=20, temperature=0, return_token_ids=True).json())
+    stop = whole[5]
+    body = post(url, TEXT, prompt="ab", max_tokens=20, temperature=0, stop_token_ids=[stop], return_token_ids=True).json()
+    assert ids_of(body) == [whole[: whole.index(stop) + 1]]
+    assert body["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_stream_has_the_same_ids_and_log_probabilities(server):
+    url, _ = server
+    settings = {"prompt": [9, 10], "n": 2, "seed": 1, "max_tokens": 20, "logprobs": 1, "return_token_ids": True}
+    whole = post(url, TEXT, **settings).json()["choices"]
+    chunks = [event["choices"][0] for event in events(post(url, TEXT, stream=True, **settings).text)]
+    for choice in whole:
+        own = [chunk for chunk in chunks if chunk["index"] == choice["index"]]
+        assert [token for chunk in own for token in chunk["token_ids"]] == choice["token_ids"]
+        logp = [value for chunk in own for value in chunk["logprobs"]["token_logprobs"]]
+        np.testing.assert_allclose(logp, choice["logprobs"]["token_logprobs"], atol=1e-5)
+        assert own[0]["prompt_token_ids"] == [9, 10]
+
+
+def test_chat_log_probabilities_have_the_likeliest_tokens(server):
+    url, _ = server
+    body = post(
+        url, CHAT, messages=[{"role": "user", "content": "a"}], max_tokens=5, temperature=0, logprobs=True, top_logprobs=3
+    )
+    for entry in body.json()["choices"][0]["logprobs"]["content"]:
+        assert len(entry["top_logprobs"]) == 3
+        assert entry["top_logprobs"][0]["logprob"] == pytest.approx(entry["logprob"], abs=1e-5)
+
+
+def test_other_weights_have_another_version(folder, tmp_path):
+    second, wider = make_model(tmp_path / "second", seed=1), make_model(tmp_path / "wider", width=32)
+    with serving(folder) as (url, _):
+        ask = {"prompt": [9, 10], "max_tokens": 12, "temperature": 0, "return_token_ids": True}
+        before = post(url, TEXT, **ask).json()
+
+        def change(**body):
+            return httpx.post(f"{url}/weights", json=body, timeout=60, trust_env=False)
+
+        assert change(folder=str(second), version=3).json() == {"weights_version": 3}
+        after = post(url, TEXT, **ask).json()
+        assert (before["weights_version"], after["weights_version"]) == (0, 3)
+        assert ids_of(before) != ids_of(after)
+        expected = load_and_sample(load(second, problems=[Problem("", "")], max_response_tokens=64), [[9, 10]], 12)
+        assert ids_of(after) == expected
+        assert change(folder=str(folder), version=3).status_code == 409
+        refusal = change(folder=str(wider), version=4)
+        assert refusal.status_code == 400
+        assert "another model or tokenizer" in refusal.json()["error"]["message"]
+        assert change(folder=str(tmp_path / "absent"), version=4).status_code == 400
+        assert change(folder=7, version=4).status_code == 400
+        assert post(url, TEXT, **ask).json()["weights_version"] == 3
+
+
+def test_a_client_that_leaves_frees_its_rows(folder):
+    with serving(folder, context=1024, most_tokens=1000, rows=2) as (url, served):
+        body = {"model": NAME, "prompt": [9], "max_tokens": 1000, "n": 64, "stop": ["never"]}
+        with (
+            httpx.Client(timeout=60, trust_env=False) as client,
+            client.stream("POST", url + TEXT, json=body | {"stream": True}) as answer,
+        ):
+            assert next(answer.iter_bytes())
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(url + TEXT, json=body, timeout=0.2, trust_env=False)
+        deadline = time.monotonic() + 10
+        while served.batcher.load[:2] != (0, 0) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert served.batcher.load[:2] == (0, 0)
+        assert b"rljax_cancelled_requests_total 2.0" in httpx.get(f"{url}/metrics", trust_env=False).content
+
+
+def test_a_full_queue_is_answered_with_429(folder):
+    with serving(folder, rows=1, queue=2) as (url, _):
+
+        async def ask(client):
+            body = {"model": NAME, "prompt": [9], "max_tokens": 64, "n": 2}
+            return await client.post(url + TEXT, json=body)
+
+        async def ask_all():
+            async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+                return await asyncio.gather(*[ask(client) for _ in range(8)])
+
+        answers = asyncio.run(ask_all())
+        assert {answer.status_code for answer in answers} == {200, 429}
+        full = next(answer for answer in answers if answer.status_code == 429)
+        assert full.headers["Retry-After"] == "1"
+        assert full.json()["error"]["code"] == "queue_full"
+
+
+def test_a_key_is_needed_everywhere_but_for_health(folder):
+    with serving(folder, api_key="sécret") as (url, _):
+        get = lambda path, **headers: httpx.get(url + path, headers=headers, trust_env=False)  # noqa: E731
+        assert get("/health").status_code == 200
+        assert [get(path).status_code for path in ("/v1/models", "/metrics")] == [401, 401]
+        assert get("/v1/models", Authorization="Bearer wrong").status_code == 401
+        assert get("/v1/models", Authorization="Bearer sécret".encode()).status_code == 200
+        assert post(url, TEXT, prompt="a").json()["error"]["type"] == "authentication_error"
+
+
+REFUSED = [
+    (TEXT, {"prompt": "a", "model": "gpt-4"}, 404, "model_not_found"),
+    (TEXT, {"prompt": "a", "model": 3}, 400, None),
+    (TEXT, {}, 400, None),
+    (TEXT, {"prompt": []}, 400, None),
+    (TEXT, {"prompt": ""}, 400, None),
+    (TEXT, {"prompt": [1, "a"]}, 400, None),
+    (TEXT, {"prompt": [100000]}, 400, None),
+    (TEXT, {"prompt": [-1]}, 400, None),
+    (TEXT, {"prompt": [True]}, 400, None),
+    (TEXT, {"prompt": [9] * 192}, 400, "context_length_exceeded"),
+    (TEXT, {"prompt": "a", "max_tokens": 65}, 400, None),
+    (TEXT, {"prompt": "a", "max_tokens": 0}, 400, None),
+    (TEXT, {"prompt": "a", "max_tokens": 1.5}, 400, None),
+    (TEXT, {"prompt": "a", "temperature": -1}, 400, None),
+    (TEXT, {"prompt": "a", "temperature": "hot"}, 400, None),
+    (TEXT, {"prompt": "a", "top_p": 0}, 400, None),
+    (TEXT, {"prompt": "a", "n": 0}, 400, None),
+    (TEXT, {"prompt": "a", "n": 129}, 400, None),
+    (TEXT, {"prompt": "a", "stop": ""}, 400, None),
+    (TEXT, {"prompt": "a", "stop": ["<end>"]}, 400, None),
+    (TEXT, {"prompt": "a", "stream": "yes"}, 400, None),
+    (TEXT, {"prompt": "a", "logit_bias": {"5": 1}}, 400, "unsupported_parameter"),
+    (TEXT, {"prompt": "a", "echo": True}, 400, "unsupported_parameter"),
+    (TEXT, {"prompt": "a", "colour": 1}, 400, "unknown_parameter"),
+    (CHAT, {"messages": []}, 400, None),
+    (CHAT, {"messages": [{"role": "user"}]}, 400, None),
+    (CHAT, {"messages": [{"role": "king", "content": "a"}]}, 400, None),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400, None),
+    (CHAT, {"messages": [{"role": "user", "content": "a"}], "top_logprobs": 2}, 400, None),
+    (CHAT, {"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"}, 400, None),
+    (CHAT, {"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]}, 400, None),
+    (CHAT, {"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_object"}}, 400, None),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status", "code"), REFUSED)
+def test_bad_input_is_refused(server, path, body, status, code):
+    answer = post(server[0], path, **body)
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert error["message"]
+    assert code is None or error["code"] == code
+    assert "Traceback" not in answer.text
+
+
+def test_fields_without_effect_are_accepted(server):
+    body = {"user": "me", "frequency_penalty": 0, "logit_bias": {}, "echo": False, "metadata": None, "seed": None}
+    assert post(server[0], TEXT, prompt="a", max_tokens=1, **body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"null", b'"a"', b"\xff\xfe", b'{"a": NaN}', b"[" * 100_000, b'{"model": "\\ud800"}', b"9" * 5000],
+)
+def test_garbage_is_refused(server, content):
+    answer = httpx.post(server[0] + TEXT, content=content, trust_env=False)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "invalid_json"
+
+
+def test_a_large_body_is_refused(server):
+    assert httpx.post(server[0] + TEXT, content=b" " * 2_000_000, trust_env=False).status_code == 413
+
+
+def test_a_path_or_method_that_does_not_exist_is_refused(server):
+    for method, path, status in [
+        ("GET", "/v2", 404),
+        ("GET", TEXT, 405),
+        ("DELETE", "/v1/models", 405),
+        ("GET", "/v1/models/x", 404),
+    ]:
+        answer = httpx.request(method, server[0] + path, trust_env=False)
+        assert (answer.status_code, set(answer.json())) == (status, {"error"})
+
+
+def test_tool_calls_are_read(monkeypatch, server):
+    url, served = server
+    text = 'Let me see.<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    own = type(served.tokenizer)
+    monkeypatch.setattr(own, "decode", lambda self, ids: text)
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
+    ask = {"messages": [{"role": "user", "content": "a"}], "tools": tools, "max_tokens": 4, "seed": 0}
+    message = post(url, CHAT, **ask).json()["choices"][0]["message"]
+    assert message["content"] == "Let me see."
+    assert [call["function"] for call in message["tool_calls"]] == [{"name": "add", "arguments": '{"a": 1}'}]
+    (chunk,) = events(post(url, CHAT, stream=True, **ask).text)
+    assert chunk["choices"][0]["delta"]["tool_calls"][0]["function"]["name"] == "add"
+
+
+def test_tools_reach_the_prompt(server):
+    url, served = server
+    tools = [{"type": "function", "function": {"name": "ad", "parameters": {}}}]
+    ask = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "return_token_ids": True}
+    long, plain = (
+        post(url, CHAT, **ask, **more).json() for more in ({"tools": tools}, {"tools": tools, "tool_choice": "none"})
+    )
+    texts = [served.tokenizer.inner.decode(body["choices"][0]["prompt_token_ids"]) for body in (long, plain)]
+    assert '"name": "ad"' in texts[0]
+    assert texts[1] == "<u>a<end><a>"
+
+
+def garbage(random_, depth=0):
+    """Any JSON value."""
+    kinds = [None, True, -1, 0, 3, 1e300, 10**30, "", "a", "<end>", "\U0001f600", [], {}, NAME]
+    if depth < 2 and random_.random() < 0.4:
+        return [garbage(random_, depth + 1) for _ in range(random_.randrange(4))]
+    if depth < 2 and random_.random() < 0.2:
+        return {random_.choice(["role", "content", "type", "x"]): garbage(random_, depth + 1) for _ in range(2)}
+    return random_.choice(kinds)
+
+
+FIELDS = (
+    *("model", "prompt", "messages", "n", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "stop_token_ids"),
+    *(
+        "stream",
+        "stream_options",
+        "logprobs",
+        "top_logprobs",
+        "return_token_ids",
+        "tools",
+        "tool_choice",
+        "logit_bias",
+        "x",
+    ),
+)
+
+
+def fuzz(url, count, seed):
+    """Send requests with garbage in some fields; return how often each status was answered."""
+    random_, statuses = random.Random(seed), {}
+    with httpx.Client(timeout=60, trust_env=False) as client:
+        for _ in range(count):
+            path = random_.choice([TEXT, CHAT, "/weights"])
+            good = {"prompt": "a"} if path == TEXT else {"messages": [{"role": "user", "content": "a"}]}
+            body = {"model": NAME, "max_tokens": 2} | ({} if path == "/weights" else good)
+            body |= {random_.choice(FIELDS): garbage(random_) for _ in range(random_.randrange(3))}
+            content = json.dumps(body).encode()
+            if random_.random() < 0.1:
+                content = content[: random_.randrange(len(content))]
+            answer = client.post(url + path, content=content)
+            assert answer.status_code in (200, 400, 404, 413, 429), (content, answer.text)
+            assert "Traceback" not in answer.text
+            assert answer.status_code == 200 or set(answer.json()) == {"error"}
+            statuses[answer.status_code] = statuses.get(answer.status_code, 0) + 1
+    return statuses
+
+
+def test_garbage_in_fields_never_crashes_the_server(server):
+    url, _ = server
+    found = fuzz(url, 300, seed=0)
+    assert found[400] > 100
+    assert found[200] > 10
+    assert httpx.get(f"{url}/health", trust_env=False).json()["status"] == "ok"

@@ -1,0 +1,116 @@
+"""A server under load: `python tests/soak/served.py --requests 10000 --garbage 5000 --result tests/soak/served.json`.
+
+64 clients at once send chats to `rljax serve` in another process, which has a small model; then garbage follows. Memory,
+descriptors and threads of the server are read from `/proc`, so this runs on Linux alone. The exit code is 1 if the
+largest value of one of them grows by more than a fiftieth from the second quarter of the requests to the last, or if a request is
+answered wrongly.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "serving"))
+
+import httpx
+from served_model import NAME, make_model, server_process
+from test_server import fuzz
+
+CLIENTS, TOKENS, LARGEST_GROWTH = 64, 16, 0.02
+KINDS = ("megabytes", "descriptors", "threads")
+
+
+def measured(process: int) -> tuple[float, float, float]:
+    """What a process holds now."""
+    own = Path(f"/proc/{process}")
+    pages = int((own / "statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6, len(list((own / "fd").iterdir())), len(list((own / "task").iterdir()))
+
+
+async def load(url: str, process: int, count: int) -> tuple[list[float], list[tuple[float, float, float]], int]:
+    """Send requests from all clients; return times in seconds, measurements, and the number of sampled tokens."""
+    times: list[float] = []
+    rows: list[tuple[float, float, float]] = []
+    tokens = 0
+    left = iter(range(count))
+
+    async def talk(client: httpx.AsyncClient) -> None:
+        nonlocal tokens
+        for place in left:
+            messages = [{"role": "user", "content": f"hello {place % 97}"}]
+            body = {
+                "model": NAME,
+                "messages": messages,
+                "max_tokens": TOKENS,
+                "seed": place,
+                "temperature": (place % 3) / 2,
+            }
+            begun = time.monotonic()
+            answer = await client.post(f"{url}/v1/chat/completions", json=body)
+            answer.raise_for_status()
+            times.append(time.monotonic() - begun)
+            tokens += answer.json()["usage"]["completion_tokens"]
+            if place % 20 == 0:
+                rows.append(measured(process))
+
+    limits = httpx.Limits(max_connections=CLIENTS, max_keepalive_connections=CLIENTS)
+    async with httpx.AsyncClient(timeout=120, trust_env=False, limits=limits) as client:
+        await asyncio.gather(*[talk(client) for _ in range(CLIENTS)])
+    return times, rows, tokens
+
+
+def main() -> int:
+    """Send the requests, and write what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--garbage", type=int, default=5_000)
+    parser.add_argument("--result", type=Path, required=True)
+    options = parser.parse_args()
+    busy = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        model = make_model(Path(folder) / NAME)
+        with server_process(model, "--context", "128", "--max-response-tokens", "64") as (process, url):
+            begun = time.monotonic()
+            try:
+                times, rows, tokens = asyncio.run(load(url, process.pid, options.requests))
+            except httpx.HTTPError:
+                print("exit code of the server:", process.poll())
+                raise
+            seconds = time.monotonic() - begun
+            statuses = fuzz(url, options.garbage, seed=1)
+            health = httpx.get(f"{url}/health", trust_env=False).json()
+    size = len(rows) // 4
+    quarters = {
+        kind: [round(max(row[place] for row in rows[i * size : (i + 1) * size]), 1) for i in range(4)]
+        for place, kind in enumerate(KINDS)
+    }
+    growth = {kind: values[3] / values[1] - 1 for kind, values in quarters.items()}
+    cuts = statistics.quantiles(times, n=100)
+    result = {
+        "command": " ".join(["python", *sys.argv]),
+        "date": date.today().isoformat(),
+        "load_before": round(busy, 1),
+        "clients": CLIENTS,
+        "seconds": round(seconds, 1),
+        "requests_per_second": round(options.requests / seconds, 1),
+        "tokens_per_second": round(tokens / seconds),
+        "latency_seconds": {"median": round(cuts[49], 3), "95 %": round(cuts[94], 3), "99 %": round(cuts[98], 3)},
+        "largest_by_quarter": quarters,
+        "garbage_by_status": {str(status): count for status, count in sorted(statuses.items())},
+        "health": health,
+    }
+    options.result.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
+    return int(max(growth.values()) > LARGEST_GROWTH or health["status"] != "ok")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
