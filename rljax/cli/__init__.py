@@ -21,7 +21,7 @@ import tyro
 from rljax.cli.adapt import Adapt, run_adapt
 from rljax.cli.algorithms import Algorithms, run_algorithms
 from rljax.cli.average import Average, run_average
-from rljax.cli.chat import Chat, run_chat
+from rljax.cli.chat import Chat, Serve, run_chat, run_serve
 from rljax.cli.claims import Claims, run_claims
 from rljax.cli.columns import columns_of, fitted, wrapped
 from rljax.cli.compare import Compare, run_compare
@@ -48,7 +48,6 @@ from rljax.cli.recommend import Recommend, run_recommend
 from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.runs import Runs, run_runs
 from rljax.cli.search import SearchSteps, run_search
-from rljax.cli.serve import Serve, run_serve
 from rljax.cli.starting import Settings, flags_in, start_from_flags, starting_config
 from rljax.cli.train import Train, run_train
 from rljax.cli.train_help import short_help
