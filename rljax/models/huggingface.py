@@ -192,7 +192,14 @@ def _shards(index: Path) -> list[Path]:
             f"{index} names the file {missing!r}, which is not in the folder; download it, or, if the index is left from another "
             "model, delete it."
         )
-    return [index.parent / file for file in sorted(set(weight_map.values()))]
+    named = set(weight_map.values())
+    unnamed = sorted(file.name for file in index.parent.glob("model-*-of-*.safetensors") if file.name not in named)
+    if unnamed:
+        raise InputError(
+            f"{index} does not name the weights file {unnamed[0]!r} in its folder, so its tensors would not be used; restore the "
+            "index, or, if the file is left from another model, delete it."
+        )
+    return [index.parent / file for file in sorted(named)]
 
 
 @contextmanager
@@ -243,7 +250,8 @@ def load_params(
             replacement.
 
     Raises:
-        InputError: the weights or one tensor are missing, a tensor's shape differs from config.json, or a tensor is not used.
+        InputError: the weights or one tensor are missing, a tensor's shape differs from config.json, a tensor is not used, or has
+            values that are not finite.
     """
     files = _files(folder)
     _check_all_used(files, config, folder, besides)
@@ -259,6 +267,10 @@ def load_params(
         if tensor.shape != shape:
             raise InputError(
                 f"{entry.name!r} in {str(folder)!r} has shape {tensor.shape}, but config.json implies {shape}."
+            )
+        if not np.isfinite(tensor).all():
+            raise InputError(
+                f"{entry.name!r} in {str(files[name])!r} has values that are NaN or infinite; download it again."
             )
         array = np.ascontiguousarray(entry.read(tensor))
         sharding = None if shardings is None else get_at(shardings, entry.path)

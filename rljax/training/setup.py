@@ -47,7 +47,7 @@ from rljax.training.option import Frozen, Option
 from rljax.training.parts.adapter import make_base, merge_adapter
 from rljax.training.parts.policy import chosen_policy
 from rljax.training.parts.problems import check_images, make_stream, problems_of_run
-from rljax.training.parts.reward import make_step_reward, reward_groups
+from rljax.training.parts.reward import make_step_reward, notes_on_reward, reward_groups
 from rljax.training.parts.seams import BUILT_IN, Seams, check_parts
 from rljax.training.parts.tokenizer import make_tokenizer, unused_generation_settings
 from rljax.training.scoring import Compare, Score, make_score, make_supervised_score, scores_alone
@@ -217,7 +217,11 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
         prompt_length=prompt_length,
         order=make_stream(config, train.problems),
         faults=problems.faults,
-        omissions=[*problems.omissions, *notes_on_model(config, train.problems, tokenizer)],
+        omissions=[
+            *problems.omissions,
+            *notes_on_model(config, train.problems, tokenizer),
+            *notes_on_reward(config, (*train.problems, *heldout.problems)),
+        ],
         frozen={} if base is None else {"base": base},
     )
     return reduce(lambda setup, install: install(setup), installers, setup)

@@ -307,6 +307,28 @@ def test_a_single_file_comes_before_an_older_index(llama):
         read_config(llama)
 
 
+def test_a_weights_file_that_the_index_does_not_name_is_refused(llama):
+    tensors = load_file(llama / "model.safetensors")
+    (llama / "model.safetensors").rename(llama / "model-00001-of-00001.safetensors")
+    index = {"weight_map": dict.fromkeys(tensors, "model-00001-of-00001.safetensors")}
+    (llama / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert load_params(llama, LLAMA)
+    save_file(tensors, llama / "model-00002-of-00002.safetensors")
+    with pytest.raises(InputError, match=r"does not name the weights file 'model-00002-of-00002\.safetensors'.*delete it"):
+        load_params(llama, LLAMA)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_refused_by_name(llama, value):
+    tensors = load_file(llama / "model.safetensors")
+    tensors["model.norm.weight"][3] = value
+    save_file(tensors, llama / "model.safetensors")
+    with pytest.raises(
+        InputError, match=r"'model\.norm\.weight' in .*model\.safetensors' has values that are NaN or infinite"
+    ):
+        load_params(llama, LLAMA)
+
+
 def test_a_tensor_in_two_files_is_refused(llama):
     tensors = load_file(llama / "model.safetensors")
     save_file(tensors, llama / "a.safetensors")

@@ -167,6 +167,20 @@ def test_a_reward_that_compares_needs_answers(tmp_path):
     assert setup.train.prompts.problems[0].columns["tests"] == ["assert f() is None"]
 
 
+def test_rows_of_verl_without_tests_are_counted_at_the_start(tmp_path):
+    def row(number, truth):
+        return {
+            "prompt": [{"role": "user", "content": f"Add {number}."}],
+            "reward_model": {"ground_truth": json.dumps(truth)},
+        }
+
+    tests, calls = {"inputs": ["2\n"], "outputs": ["2\n"]}, {"inputs": ["[2]"], "outputs": ["2"], "fn_name": "add"}
+    file = written(tmp_path / "verl.jsonl", [row(number, calls if number < 5 else tests) for number in range(12)])
+    setup = make_setup(TINY.replace(dataset=file, reward="code", max_prompt_tokens=400, warm_start_steps=0))
+    assert "5 of 12 problems have no tests, so code will not judge them" in setup.omissions
+    assert not any("no tests" in note for note in make_setup(TINY).omissions)
+
+
 def test_a_reward_model_is_a_reward(tmp_path):
     tokenizer = load_tokenizer("bytes")
     shape = TransformerConfig(vocab_size=tokenizer.vocab_size, width=8, layers=1, heads=2, kv_heads=1, head_dim=4, hidden=8)

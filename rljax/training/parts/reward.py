@@ -6,6 +6,7 @@ import jax
 from jax.sharding import Mesh
 
 from rljax.algorithms import Algorithm
+from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.importing import is_own
 from rljax.preference.note import PREFIX
@@ -39,15 +40,28 @@ def make_reward(config: TrainConfig, mesh: Mesh, problems: Problems) -> Callable
             return reward_of_model(folder, mesh, chat=config.model.chat, chats=chats, dtype=config.model.dtype)
         return resolve(name)
 
-    tests = {"tests", "test", "stdin"}
     for name in {*config.reward.names} & {*RUN_PROGRAMS}:
-        if everything and not any(tests & problem.columns.keys() for problem in everything):
+        if everything and not any(map(has_tests, everything)):
             raise InputError(
                 f"the reward {name} found no tests in any of {len(everything)} rows, so no program would get a verdict; it reads "
                 "the columns `tests` (assertions), `test` with `entry_point`, or `stdin` with `stdout`. Rename your columns, or "
                 "choose another --reward."
             )
     return combine([part(name) for name in config.reward.names], config.reward.weights, config.reward.combine)
+
+
+def has_tests(problem: Problem) -> bool:
+    """Decide whether a problem has tests for programs."""
+    return any(problem.columns.get(name) for name in ("tests", "test", "stdin"))
+
+
+def notes_on_reward(config: TrainConfig, problems: Sequence[Problem]) -> list[str]:
+    """Say how many of the problems have no tests, if a reward runs programs: it abstains on their responses."""
+    without = sum(not has_tests(problem) for problem in problems)
+    names = sorted({*config.reward.names} & {*RUN_PROGRAMS})
+    return [
+        f"{without} of {len(problems)} problems have no tests, so {name} will not judge them" for name in names if without
+    ]
 
 
 def digest_of_reward(config: TrainConfig, passed: Callable | Sequence[Callable | str] | None) -> str | None:
