@@ -192,12 +192,11 @@ def numbers_of(facts: Facts) -> dict[str, Any]:
 
     Example:
         >>> numbers = numbers_of(Facts(budget=8000, group=8, length=1000))
-        >>> numbers["prompts"], numbers["steps"], numbers["cache"]
-        (8, 125, 250)
+        >>> numbers["prompts"], numbers["steps"]
+        (8, 125)
     """
     prompts = _power_of_two(min(max(facts.budget // (facts.group * FEWEST_STEPS), 1), MOST_PROMPTS))
     return asdict(facts) | {
-        "cache": max(facts.length // 4, 1),
         "k": facts.pass_k,
         "prompts": prompts,
         "minibatches": (minibatches := math.gcd(facts.updates, prompts)),

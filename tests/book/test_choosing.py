@@ -55,6 +55,7 @@ def test_no_rule_is_advised_against_its_own_experiments():
     bearings = [(rule.case, name, bears) for rule in RULES for name, bears in rule.claims.items() if name in verdicts]
     assert len(bearings) > 20
     assert [entry for entry in bearings if entry[2] == "for" and verdicts[entry[1]] == "contradicted"] == []
+    assert [entry for entry in bearings if entry[2] == "for" and read_claim(entry[1]).statistic.high < 0] == []
 
 
 SITUATIONS = [
@@ -90,7 +91,16 @@ def test_facts_reach_the_command():
         (128, "--minibatches 64 --passes 2"),
     ):
         assert words in shlex.join(chosen(updates=updates).words)
-    assert "max_length=400 cache=100" in shlex.join(chosen(length=400, budget=20_000).words)
+    assert "--without soft_overlong" in shlex.join(chosen(length=400, budget=20_000).words)
+
+
+def test_the_overlong_punishment_is_left_out_as_its_experiment_says(capsys):
+    text = " ".join(printed(capsys, "recommend").split())
+    part = text[text.index("Part: no overlong punishment") :]
+    assert "soft_overlong: a claim against this advice, not decided" in part
+    assert "--without soft_overlong" in part[part.index("Command,") :]
+    assert chosen(updates=20).chosen.choice == "cispo"
+    assert "--without" not in chosen(updates=20).words
 
 
 def test_a_stale_sampler_gets_one_of_the_two_remedies():
