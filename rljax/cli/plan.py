@@ -2,8 +2,9 @@
 
 import os
 import sys
-from collections.abc import MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rljax.cli.starting import Settings
@@ -24,10 +25,14 @@ class Plan(Settings):
     or --device the command ends with the code 1 if the run does not fit, and names flags with which it would. With --device it also
     prints the least time of each phase of a step; with --device cpu, it counts the process and the programs instead.
 
-    Programs that only accelerators have (`--attention cudnn`, `splash`) are counted as blockwise attention; the mask that cuDNN
-    reads is added.
+    With --topology the compiler of the devices themselves counts, on any machine. Otherwise the compiler for CPUs does: programs
+    that only accelerators have (`--attention cudnn`, `splash`) then count as blockwise attention, with the mask that cuDNN reads,
+    and memory and messages are larger than an accelerator's.
     """
 
+    topology: str | None = None
+    """Absent devices whose own compiler counts: TPUs such as v5e:2x2, v5p:2x2x2 or v6e:2x4 (package libtpu), or H100s such as
+    h100x8 (package jax-cuda13-plugin). It stands for --device and --device-count."""
     device_count: int = 1
     """Number of devices of the run."""
     device_memory: str | None = None
@@ -49,17 +54,29 @@ def pretend_devices(environment: MutableMapping[str, str], count: int) -> None:
 def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
     """Print the plan, and how it would fit."""
     del start, arguments
-    config, count = command.config, command.device_count
-    if count < 1:
-        raise InputError(f"--device-count is {count}; it must be at least 1.")
-    copy = config.devices.fsdp * config.devices.tensor
-    if copy > count:
-        raise InputError(f"The parameters are cut over {copy} devices (--fsdp, --tensor); plan with --device-count {copy}.")
-    pretend_devices(os.environ, count)
+    if command.device_count < 1:
+        raise InputError(f"--device-count is {command.device_count}; it must be at least 1.")
+    if command.topology is not None and (command.device, command.device_count) != (None, 1):
+        raise InputError("--topology names the devices and their number: leave out --device and --device-count.")
+    pretend_devices(os.environ, command.device_count)
+    import jax  # noqa: PLC0415
+
+    jax.config.update(
+        "jax_platforms", "cpu"
+    )  # a folder named by --model is read with JAX, which then knows its environment
     from rljax.programs.plan import plan_of  # noqa: PLC0415
     from rljax.programs.roofline import device_of  # noqa: PLC0415
+    from rljax.programs.topology import topology_of  # noqa: PLC0415
     from rljax.training.memory_plan import USABLE  # noqa: PLC0415  --help need not wait for JAX
 
+    topology = None if command.topology is None else topology_of(command.topology)
+    if topology is not None:
+        command = replace(command, device=topology.kind, device_count=len(topology.devices))
+    config, count = command.config, command.device_count
+    copy = config.devices.fsdp * config.devices.tensor
+    if copy > count:
+        more = f"plan with --device-count {copy}" if topology is None else f"{command.topology} has {count}"
+        raise InputError(f"The parameters are cut over {copy} devices (--fsdp, --tensor); {more}.")
     on_cpu = command.device == CPU
     device = None if command.device is None or on_cpu else device_of(command.device)
     memory = command.device_memory
@@ -70,15 +87,23 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
     length = config.data.max_prompt_tokens if command.prompt_length is None else command.prompt_length
     if sys.stderr.isatty():
         print("compiling the programs of a step; a large model takes minutes", file=sys.stderr, flush=True)
-    plan = plan_of(config, count, length, room=room, on_cpu=on_cpu)
+    devices = None if topology is None else topology.devices
+    plan_with = partial(plan_of, count=count, prompt_length=length, room=room, on_cpu=on_cpu, devices=devices)
+    plan = plan_with(config)
     print("\n".join([*table_of(plan, config, count), *time_table(plan, config, command, device)]))
+    if topology is not None:
+        print(f"Compiled by {topology.compiler} for {topology.devices[0].device_kind}.")
+    elif device is not None:
+        print(
+            f"Compiled for CPUs, which need more memory and send more bytes than {command.device}; --topology asks its compiler."
+        )
     if room is None:
         return 0
     if plan.peak <= room:
         print(f"It fits {memory}.")
         return 0
     print(f"It does not fit {memory}, of which a plan may fill nine tenths.")
-    print(_way_out(config, count, length, room, on_cpu=on_cpu))
+    print(_way_out(config, count, room, lambda changed: plan_with(changed).peak))
     return 1
 
 
@@ -138,13 +163,12 @@ def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> li
     return lines if device is None else [*lines, f"  {'sum':<60}{total:>10.2f}"]
 
 
-def _way_out(config: TrainConfig, count: int, length: int, room: int, *, on_cpu: bool) -> str:
+def _way_out(config: TrainConfig, count: int, room: int, needs: Callable[[TrainConfig], int]) -> str:
     """The first flags, one after the other, with which the run fits."""
-    from rljax.programs.plan import plan_of  # noqa: PLC0415
     from rljax.training.memory_plan import changes_to_try, way_out  # noqa: PLC0415  --help need not wait for JAX
 
     changes = changes_to_try(config, count)
-    out = way_out(config, changes, lambda changed: plan_of(changed, count, length, room=room, on_cpu=on_cpu).peak, room)
+    out = way_out(config, changes, needs, room)
     if out.fits:
         return f"With {' '.join(out.flags)} it would: {out.needed / 1e9:.3f} GB."
     tried = f" with {' '.join(out.flags)}: {out.needed / 1e9:.3f} GB" if out.flags else ""

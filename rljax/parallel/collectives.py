@@ -22,6 +22,9 @@ _OPERATION = re.compile(rf"^\s*(?:ROOT )?%[\w.\-]+ = (.*?) ({'|'.join(KINDS)})(?
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_CONDITION = re.compile(r"condition=%([\w.\-]+)")
+_COMPARED = re.compile(r"^\s*ROOT .* compare\(%[\w.\-]+, %([\w.\-]+)\), direction=LT")
+_CHANNEL = re.compile(r"channel_id=(\d+)")
 
 
 class Collective(NamedTuple):
@@ -67,20 +70,22 @@ def collectives(text: str) -> list[Collective]:
         text: text of a compiled program, from `jax.stages.Compiled.as_text`.
 
     Returns:
-        All such operations in groups of several devices. A loop whose trip count the compiler does not know counts once.
+        All such operations in groups of several devices. A loop whose trip count is unknown counts once. The TPU compiler writes an
+        operation that runs beside others once for each of its steps; steps with the same channel are one operation.
     """
     bodies = _computations(text)
     times = _times(bodies)
-    found = []
+    found: dict[str, Collective] = {}
     for name, lines in bodies.items():
-        for line in lines:
+        for place, line in enumerate(lines):
             operation = _OPERATION.match(line)
             if operation and name in times:
                 result, kind = operation.groups()
-                devices = _group_size(line)
+                devices, channel = _group_size(line), _CHANNEL.search(line)
+                key = f"{name} {place}" if channel is None else f"{kind} {channel.group(1)}"
                 if devices > 1:
-                    found.append(Collective(kind, _bytes(result, line, kind), devices, times[name]))
-    return found
+                    found.setdefault(key, Collective(kind, _bytes(result, line, kind), devices, times[name]))
+    return list(found.values())
 
 
 def sent_by_kind(found: list[Collective]) -> dict[str, float]:
@@ -120,21 +125,37 @@ def _times(bodies: Mapping[str, list[str]]) -> dict[str, int]:
     def visit(name: str, count: int) -> None:
         times[name] = times.get(name, 0) + count
         for line in bodies[name]:
-            trips = _TRIPS.search(line)
             for called in _calls(line):
-                visit(called, count * (int(trips.group(1)) if trips else 1))
+                visit(called, count * _trips(line, bodies))
 
     visit("ENTRY", 1)
     return times
 
 
+def _trips(line: str, bodies: Mapping[str, list[str]]) -> int:
+    """Return how often the computations that a line names run: for a loop, the compiler's own count or the bound of its counter."""
+    known, condition = _TRIPS.search(line), _CONDITION.search(line)
+    if known:
+        return int(known.group(1))
+    if condition is None:
+        return 1
+    lines = bodies[condition.group(1)]
+    bounds = [bound for line in lines if (compared := _COMPARED.match(line)) for bound in compared.groups()]
+    named = re.compile(rf"%{re.escape(bounds[0])} = .* constant\((\d+)\)") if bounds else None
+    counts = [int(count) for line in lines if named for count in named.findall(line)]
+    return counts[0] if counts else 1
+
+
 def _bytes(result: str, line: str, kind: str) -> int:
-    """Return the bytes of a result; the type of an asynchronous operation also lists its operands, which are left out."""
-    sizes = [
-        math.prod(int(size) for size in shape.split(",") if size) * ITEM_BITS[item] // 8
-        for item, shape in _ARRAY.findall(result)
-    ]
-    return sum(sizes[len(sizes) // 2 :]) if f" {kind}-start(" in line and kind != "all-reduce" else sum(sizes)
+    """Return the bytes of a result.
+
+    The type of an asynchronous operation also lists its operands, before the results, and on TPUs numbers of its own, after them:
+    these are left out.
+    """
+    is_started = f" {kind}-start(" in line and kind != "all-reduce"
+    arrays = [(item, shape) for item, shape in _ARRAY.findall(result) if shape or not is_started]
+    sizes = [math.prod(int(size) for size in shape.split(",") if size) * ITEM_BITS[item] // 8 for item, shape in arrays]
+    return sum(sizes[len(sizes) // 2 :]) if is_started else sum(sizes)
 
 
 def _group_size(line: str) -> int:

@@ -1,8 +1,9 @@
 """Memory and communication of the updates of a run, as counted by the compiler for devices that need not exist.
 
 Temporaries and messages between devices grow linearly with the number of layers, so two shallow models are compiled and the full
-model is extrapolated. The counts come from the CPU compiler, which fuses less than an accelerator's compiler, multiplies and
-sends bfloat16 as float32, and all-reduces gradients instead of reduce-scattering them: they are too large rather than too small.
+model is extrapolated. The devices' own compiler counts where it is installed (`rljax.programs.topology`). Otherwise the CPU
+compiler does, which fuses less than an accelerator's compiler, multiplies and sends bfloat16 as float32, and all-reduces gradients
+instead of reduce-scattering them: its counts are too large rather than too small.
 """
 
 from collections.abc import Callable
@@ -93,10 +94,10 @@ def layout_of(config: TrainConfig, mesh: Mesh, prompt_length: int, count: int) -
 def mask_bytes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> int:
     """Bytes per device of the mask that cuDNN's attention reads instead of segments, in 16 bits, and of its gradient.
 
-    The mask covers a micro-batch, or the examples of the auxiliary loss if these have more rows. 0 for other attention. The
-    programs that are compiled here have no such mask, because CPUs lack this kernel.
+    The mask covers a micro-batch, or the examples of the auxiliary loss if these have more rows. 0 for other attention, and for
+    programs that are compiled for GPUs, whose temporaries contain it: CPUs lack this kernel.
     """
-    if config.model.attention != "cudnn":
+    if config.model.attention != "cudnn" or not is_on_cpus(mesh):
         return 0
     responses = config.sampling.prompts // config.optimization.minibatches * config.sampling.group_size
     slots = prompt_length + config.sampling.max_response_tokens
@@ -183,7 +184,7 @@ def for_memory(mesh: Mesh) -> dict[str, str]:
     first, and sums the gradients of all layers last, in one operation. A program compiled with these options is only measured,
     never run.
     """
-    if mesh.devices.flat[0].platform != "cpu":
+    if not is_on_cpus(mesh):
         return {}
     barriers = "cse_barrier_expander"
     if mesh.size == 1:
@@ -197,8 +198,13 @@ CHEAP_CODE = MappingProxyType({"xla_backend_optimization_level": 0, "xla_llvm_di
 
 
 def for_measuring(mesh: Mesh) -> dict[str, Any]:
-    """Options for a program that is only measured, never run."""
-    return {**CHEAP_CODE, **for_memory(mesh)}
+    """Options for a program that is only measured, never run; accelerators' compilers keep their own."""
+    return {**CHEAP_CODE, **for_memory(mesh)} if is_on_cpus(mesh) else {}
+
+
+def is_on_cpus(mesh: Mesh) -> bool:
+    """Whether the programs of this mesh are compiled for CPUs."""
+    return mesh.devices.flat[0].platform == "cpu"
 
 
 def extrapolate(measure: Callable[[int], Measured], layers: int) -> Measured:

@@ -5,7 +5,7 @@ The programs are compiled ahead of time for devices that need not exist; see `rl
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,14 @@ from rljax.models import TransformerConfig, count_parameters, transformer_policy
 from rljax.models.huggingface import locate, read_config
 from rljax.parallel import make_mesh
 from rljax.programs.compiled_sampling import bytes_sent_sampling, bytes_sent_scoring
-from rljax.programs.compiled_updates import Measured, extrapolate, mask_bytes, measure_updates, shape_setup
+from rljax.programs.compiled_updates import (
+    Measured,
+    extrapolate,
+    is_on_cpus,
+    mask_bytes,
+    measure_updates,
+    shape_setup,
+)
 from rljax.programs.roofline import Held, Work, cache_bytes, most_cache_bytes, step_work
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import (
@@ -151,13 +158,30 @@ def measure(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_le
     )
 
 
-def plan_of(config: TrainConfig, count: int, prompt_length: int, *, room: int | None = None, on_cpu: bool = False) -> Plan:
+def plan_of(
+    config: TrainConfig,
+    count: int,
+    prompt_length: int,
+    *,
+    room: int | None = None,
+    on_cpu: bool = False,
+    devices: list[Any] | None = None,
+) -> Plan:
     """Determine what a run needs on `count` devices with `room` bytes each; only config.json of its model is read.
 
+    Args:
+        config: settings of the run.
+        count: number of devices.
+        prompt_length: number of tokens in the longest prompt.
+        room: bytes per device that the run may use; None if unknown.
+        on_cpu: whether the devices are CPUs, which share the memory of the process.
+        devices: devices that the programs are compiled for, which may be absent (`rljax.programs.topology`); None means this
+            process's own.
+
     Raises:
-        InputError: this process has fewer devices, the model cannot be found, or the settings cannot work on this mesh.
+        InputError: there are fewer devices, the model cannot be found, or the settings cannot work on this mesh.
     """
-    model, devices = config.model, jax.devices()
+    model, devices = config.model, jax.devices() if devices is None else devices
     if len(devices) < count:
         raise InputError(
             f"this process has {len(devices)} devices and the plan is for {count}; plan in a separate process, where "
@@ -169,6 +193,8 @@ def plan_of(config: TrainConfig, count: int, prompt_length: int, *, room: int | 
         shape = make_shape(model, make_tokenizer(config).vocab_size)
     else:
         shape = read_config(locate(model.path, ["config.json"]), compute_dtype=model.dtype, remat=model.remat)
-    # The simulated devices are CPUs, which have no fused kernel.
-    attention = "dense" if model.attention == "dense" else "blockwise"
-    return make_plan(config, replace(shape, attention=attention), mesh, prompt_length, room=room, on_cpu=on_cpu)
+    if is_on_cpus(mesh):  # which have no fused kernel
+        shape = replace(shape, attention="dense" if model.attention == "dense" else "blockwise")
+    else:
+        shape = replace(shape, attention=model.attention)
+    return make_plan(config, shape, mesh, prompt_length, room=room, on_cpu=on_cpu)

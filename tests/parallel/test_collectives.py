@@ -98,6 +98,43 @@ ENTRY %main (x: f32[2]) -> f32[2] {{
     assert sorted((each.size, each.times) for each in collectives(text)) == [(8, 22), (16, 1)]
 
 
+def test_a_loop_of_the_tpu_compiler_counts_to_the_bound_of_its_counter():
+    text = """
+%body (p: (s32[], f32[2])) -> (s32[], f32[2]) {
+  %a = f32[2]{0} all-reduce(%x), channel_id=4, replica_groups=[1,4]<=[4], to_apply=%add
+}
+%condition (p: (s32[], f32[2])) -> pred[] {
+  %other = s32[]{:T(128)} constant(99)
+  %bound = s32[]{:T(128)} constant(12)
+  %i = s32[]{:T(128)} get-tuple-element(%p), index=0
+  ROOT %lt = pred[]{:T(512)} compare(%i, %bound), direction=LT
+}
+%add (x: f32[], y: f32[]) -> f32[] {
+}
+ENTRY %main (x: f32[2]) -> f32[2] {
+  %w = (s32[], f32[2]{0}) while(%t), condition=%condition, body=%body
+}
+"""
+    assert [(each.size, each.times) for each in collectives(text)] == [(8, 12)]
+
+
+def test_the_steps_of_one_operation_count_once_and_numbers_of_its_own_are_left_out():
+    text = """
+%first (p: bf16[1,8]) -> bf16[4,8] {
+  %g.1 = bf16[4,8]{1,0:T(8,128)(2,1)} all-gather(%p), channel_id=7, replica_groups=mesh['axis_0'=4] {'axis_0'}, dimensions={0}
+}
+%last (p: bf16[1,8]) -> bf16[4,8] {
+  %g.2 = bf16[4,8]{1,0:T(8,128)(2,1)} all-gather(%p), channel_id=7, replica_groups=mesh['axis_0'=4] {'axis_0'}, dimensions={0}
+}
+ENTRY %main (x: bf16[1,8]) -> bf16[4,8] {
+  %a = bf16[4,8]{1,0} fusion(%x), kind=kCustom, calls=%first
+  %b = bf16[4,8]{1,0} fusion(%a), kind=kCustom, calls=%last
+  %s = (bf16[8]{0}, bf16[8]{0}, u32[]{:S(2)}, u32[]) collective-permute-start(%x), channel_id=9, source_target_pairs={{0,1}}
+}
+"""
+    assert sorted((each.kind, each.size) for each in collectives(text)) == [("all-gather", 64), ("collective-permute", 16)]
+
+
 def test_groups_in_an_unknown_form_are_refused():
     text = "ENTRY %main (x: f32[8]) -> f32[8] {\n  %a = f32[4]{0} all-reduce(%x), replica_groups=everyone\n}\n"
     with pytest.raises(ValueError, match="the groups of this operation cannot be read: %a = f32"):
