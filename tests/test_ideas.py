@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from rljax.cli import COMMANDS, parse
+from rljax.training.config.start import known_settings
 from rljax.training.objective.algorithm import check_algorithm, make_algorithm
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,6 +67,16 @@ def test_its_commands_can_be_typed_and_its_parts_fit(row):
         assert isinstance(parsed, COMMANDS[words[0]][0])
         if words[0] == "train":
             check_algorithm(make_algorithm(parsed.config), parsed.config)
+
+
+def test_ideas_without_a_command_are_listed_and_have_none():
+    missing = PAGE.read_text(encoding="utf-8").partition("## Ideas without a command")[2]
+    ideas = [line[2:].partition("; nearest")[0] for line in missing.splitlines() if line.startswith("- ")]
+    assert len(ideas) >= 30
+    assert not {*ideas} & {row.idea for row in ROWS}
+    flags = {word for command in re.findall(r"`([^`]+)`", missing) for word in command.split() if word.startswith("--")}
+    known = {"--resume", *(word for row in ROWS for command in row.commands for word in command.split())}
+    assert {flag for flag in flags - known if flag[2:].replace("-", "_") not in known_settings()} == set()
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.idea)
