@@ -1,4 +1,4 @@
-"""Floor 1: equations of papers, arrays in and arrays out. Each module is imported when it is first used: `rljax.ops.gae.gae`."""
+"""Layer 1: equations of papers, arrays in and arrays out. Each module is imported on first use: `rljax.ops.gae.gae`."""
 
 from typing import TYPE_CHECKING
 

@@ -1,10 +1,10 @@
-"""Kinds of arguments that the equations take, and their conversion to floating point.
+"""Types of the equations' arguments, and their conversion to floating point.
 
-One rule holds for the dtype of every equation. It computes in float32 at least: `in_float32` widens bfloat16 and float16, unless
-the equation hands its arguments first to others that do. What comes back stays wide, so float16 and bfloat16 in mean float32 out,
-and float64 in means float64 out. The gradient of an argument has that argument's dtype. Three functions return the dtype of what
-they update: `divergence.ema_update` and `reference.reset_reference` that of the reference, `weights.overlong_filter` that of the
-mask.
+One rule sets the dtype of every equation: it computes in float32 at least. `in_float32` widens bfloat16 and float16 arguments,
+unless the equation first passes them to others that do. The result stays wide: float16 or bfloat16 in gives float32 out, and
+float64 in gives float64 out. The gradient with respect to an argument has that argument's dtype. Three functions return the
+dtype of what they update: `divergence.ema_update` and `reference.reset_reference` keep the reference's dtype,
+`weights.overlong_filter` the mask's.
 """
 
 import functools
@@ -22,9 +22,9 @@ Result = TypeVar("Result")
 Mask = Bool[Array, "..."] | Num[Array, "..."]
 """Boolean, or the numbers 0 and 1."""
 Lengths = Int[Array, "..."] | Float[Array, "..."]
-"""Tokens, not negative."""
+"""Counts of tokens, not negative."""
 Number = float | int | Num[Array, ""]
-"""A hyper-parameter, which may be traced."""
+"""A hyperparameter, which may be traced."""
 Step = float | int | Num[Array, "..."]
 """A training step, or several."""
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ else:  # pyright cannot read jaxtyping's PyTree
 
 
 def is_concrete(*values: object) -> bool:
-    """True if the values are known now: none of them is traced."""
+    """True if all values are known now, that is, none is traced."""
     return not any(isinstance(value, Tracer) for value in values)
 
 
 def at_least_float32(x: Any) -> Any:
-    """An array of half precision in float32; anything else as it is.
+    """Widen a half-precision array to float32; return anything else unchanged.
 
     Example:
         >>> import jax.numpy as jnp
@@ -56,7 +56,7 @@ def at_least_float32(x: Any) -> Any:
 
 
 def sum_dtype(x: Array) -> jnp.dtype:
-    """The dtype of sums over an array's numbers: its own, and float32 at least.
+    """The dtype in which to sum an array: its own, or float32 if that is wider.
 
     Example:
         >>> import jax.numpy as jnp
@@ -67,9 +67,9 @@ def sum_dtype(x: Array) -> jnp.dtype:
 
 
 def in_float32(equation: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Compute an equation in float32 at least: arrays of half precision among its arguments, and in their trees, are widened.
+    """Compute an equation in float32 at least: widen half-precision arrays among its arguments, including those inside pytrees.
 
-    bfloat16 has 8 significant bits: a sum over 300 of its numbers stops growing, and a difference of neighbours is 0.
+    bfloat16 has 8 significant bits: a sum of ones stops growing before 300, and two nearby numbers have difference 0.
 
     Example:
         >>> import jax.numpy as jnp
@@ -87,15 +87,15 @@ def in_float32(equation: Callable[Arguments, Result]) -> Callable[Arguments, Res
 
 
 def as_float(x: Mask | Lengths) -> Float[Array, "..."]:
-    """An array of integers or booleans in JAX's default floating-point type; a floating-point array as it is.
+    """Convert integers or booleans to JAX's default floating-point type; return a floating-point array unchanged.
 
-    Strict dtype promotion refuses to mix integers with floating point, and so does this library.
+    Like JAX's strict dtype promotion, this library refuses to mix integers with floating point.
     """
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
 
 
 def ratio_or_zero(numerator: Float[Array, "..."], denominator: Float[Array, "..."]) -> Float[Array, "..."]:
-    """`numerator / denominator`, and 0 where the denominator is 0, in value and gradient.
+    """`numerator / denominator`, or 0 where the denominator is 0, in both value and gradient.
 
     Example:
         >>> import jax.numpy as jnp
@@ -107,9 +107,9 @@ def ratio_or_zero(numerator: Float[Array, "..."], denominator: Float[Array, "...
 
 
 def power_of_two(x: Float[Array, "*rows T"]) -> Float[Array, "*rows 1"]:
-    """The largest power of two that is not above max |x| of each row, as a constant under differentiation; 1/2 for zeros.
+    """The largest power of two not above max |x| of each row, a constant under differentiation; 1/2 for a row of zeros.
 
-    To divide by it is exact, and then the sum of the squares neither overflows nor vanishes.
+    Dividing by it is exact, and afterwards the sum of squares neither overflows nor underflows.
 
     Example:
         >>> import jax.numpy as jnp
@@ -121,6 +121,6 @@ def power_of_two(x: Float[Array, "*rows T"]) -> Float[Array, "*rows 1"]:
 
 
 def common_dtype(*arrays: Array | Number) -> jnp.dtype:
-    """The dtype of arrays of mixed precision together, also under strict promotion; a Python number does not widen it."""
+    """The common dtype of arrays of mixed precision, even under strict promotion; a Python number does not widen it."""
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(*arrays)

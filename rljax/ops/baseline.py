@@ -1,4 +1,4 @@
-"""Baselines that minimise the variance of the gradient, or that a greedy response gives.
+"""Baselines that minimize the variance of the gradient, and the baseline of a greedy response.
 
 Rewards are `[..., P, G]`, the G responses of a prompt on the last axis; per-token arrays are `[..., P, G, T]`.
 """
@@ -16,9 +16,9 @@ from rljax.ops.masked import group_members, masked_centered, zero_outside
 def length_weighted_centered(
     rewards: Float[Array, "*P G"], lengths: Lengths, *, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
-    """Reward less the mean of its group weighted by length.
+    """Reward minus the length-weighted mean of its group.
 
-    The baseline of least variance is E[‖∇ log π‖² r] / E[‖∇ log π‖²]; where tokens contribute orthogonal gradients of like size,
+    The baseline of least variance is E[‖∇ log π‖² r] / E[‖∇ log π‖²]. If the tokens' gradients are orthogonal and of similar size,
     ‖∇ log π(o_i)‖² grows as |o_i|. A group of identical rewards gets exactly 0. Here Σ_i |o_i| A_i = 0.
 
     ::
@@ -26,15 +26,16 @@ def length_weighted_centered(
         A_i = r_i - Σ_j |o_j| r_j / Σ_j |o_j|
 
     Args:
-        rewards: one number a response, `[..., G]`.
+        rewards: one number per response, `[..., G]`.
         lengths: |o_j| in tokens, `[..., G]`.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
         `[..., G]`, in the rewards' unit; 0 for a group without tokens.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, negative lengths, or `lengths` or `valid` of another shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2, negative lengths, or `lengths` or `valid` of a
+        different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -55,7 +56,7 @@ def length_weighted_centered(
 
 
 def length_weighted_returns(token_rewards: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:
-    """`length_weighted_centered` of whole responses, on each of their tokens.
+    """`length_weighted_centered` of each response's total reward, placed on each of its tokens.
 
     ::
 
@@ -63,13 +64,13 @@ def length_weighted_returns(token_rewards: Float[Array, "*P G T"], mask: Mask) -
 
     Args:
         token_rewards: rewards at the tokens, usually all on the last one, `[..., G, T]`.
-        mask: response tokens, bool or 0/1, `[..., G, T]`. A response without tokens takes no part.
+        mask: response tokens, bool or 0/1, `[..., G, T]`. A response without tokens is left out.
 
     Returns:
         `[..., G, T]`, in the rewards' unit; 0 outside the mask.
 
     Raises:
-        ValueError: shapes that differ, integer rewards, or groups of fewer than 2 responses on the second last axis.
+        ValueError: mismatched shapes, integer rewards, or groups of fewer than 2 responses on the second-to-last axis.
 
     Example:
         >>> import jax.numpy as jnp
@@ -91,23 +92,23 @@ def length_weighted_returns(token_rewards: Float[Array, "*P G T"], mask: Mask) -
 
 @in_float32
 def greedy_centered(rewards: Float[Array, "*P G"], greedy_reward: Float[Array, "*P"]) -> Float[Array, "*P G"]:
-    """Reward less that of the prompt's greedy response.
+    """Reward minus the reward of the prompt's greedy response.
 
-    One more response a prompt, decoded greedily, serves as baseline; it is not trained on. One sampled response is enough.
+    One extra response per prompt, decoded greedily, serves as the baseline; it is not trained on. One sampled response is enough.
 
     ::
 
         A_i = r_i - r(greedy)        greedy_t = argmax π(· | q, greedy_<t)
 
     Args:
-        rewards: one number a sampled response, `[..., G]`.
+        rewards: one number per sampled response, `[..., G]`.
         greedy_reward: reward of the greedy response of each prompt, `[...]`, in the rewards' unit.
 
     Returns:
         `[..., G]`, in the rewards' unit.
 
     Raises:
-        ValueError: integer or boolean rewards, or not one greedy reward for each prompt.
+        ValueError: integer or boolean rewards, or a number of greedy rewards other than one per prompt.
 
     Example:
         >>> import jax.numpy as jnp
@@ -130,12 +131,12 @@ def optimal_token_baseline(
     *,
     importance: Float[Array, "*P G T"] | None = None,
 ) -> Float[Array, "*P G T"]:
-    """Return less a baseline of its own for each position: the group's mean weighted by gradient energy so far.
+    """Return minus a separate baseline for each position: the group's mean return, weighted by gradient energy so far.
 
-    ‖∂ log π(o_t) / ∂ logits‖² = 1 - 2 π(o_t) + Σ_v π(v)² stands for the squared norm of a token's gradient; a response whose
-    tokens so far were uncertain weighs more. Where one response alone reaches a position, its advantage there is 0. A norm that
-    comes out negative, because `logp` and `square_sum` are not of the same distribution, counts as 0; so the baseline lies between
-    the least and the largest return.
+    ‖∂ log π(o_t) / ∂ logits‖² = 1 - 2 π(o_t) + Σ_v π(v)² stands in for the squared norm of a token's gradient; a response whose
+    tokens so far were uncertain has more weight. If only one response reaches a position, its advantage there is 0. If `logp` and
+    `square_sum` come from different distributions, the norm can be negative; it then counts as 0, so that the baseline stays
+    between the smallest and the largest return.
 
     ::
 
@@ -144,17 +145,17 @@ def optimal_token_baseline(
     Args:
         returns: G_it, the sum of the rewards from t on, `[..., G, T]`.
         logp: log π(o_it), `[..., G, T]`, nats.
-        square_sum: Σ_v π(v)² of the distribution that token was drawn from, `[..., G, T]`, in (0, 1].
-        mask: response tokens, bool or 0/1, `[..., G, T]`. Positions count them: what lies between two tokens is not a position.
-        importance: ρ, the importance weight that multiplies each token's gradient, `[..., G, T]`; None: 1 everywhere. A gradient
-            that is multiplied by ρ has ρ² times the energy.
+        square_sum: Σ_v π(v)² of the distribution that the token was sampled from, `[..., G, T]`, in (0, 1].
+        mask: response tokens, bool or 0/1, `[..., G, T]`. Positions count these tokens only.
+        importance: ρ, the importance weight that multiplies each token's gradient, `[..., G, T]`; None: 1 everywhere. Multiplying a
+            gradient by ρ multiplies its energy by ρ².
 
     Returns:
-        `[..., G, T]`, in the rewards' unit; 0 outside the mask. Without any energy at a position (every token certain) the
+        `[..., G, T]`, in the rewards' unit; 0 outside the mask. At a position without energy (every token certain) the
         baseline is 0.
 
     Raises:
-        ValueError: shapes that differ, integer arrays, or groups of fewer than 2 responses on the second last axis.
+        ValueError: mismatched shapes, integer arrays, or groups of fewer than 2 responses on the second-to-last axis.
 
     Example:
         >>> import jax.numpy as jnp
@@ -163,8 +164,8 @@ def optimal_token_baseline(
         [[0.5], [-0.5]]
 
     Source:
-        Li et al., arXiv:2602.07078 (optimal token baseline, logit-gradient proxy), as in verl, which takes the weights of its
-        rollout correction as ρ.
+        Li et al., arXiv:2602.07078 (optimal token baseline, logit-gradient proxy), as in verl, which uses its
+        rollout-correction weights as ρ.
     """
     check_floating(returns=returns, logp=logp, square_sum=square_sum)
     check_mask(mask=mask)
@@ -175,12 +176,12 @@ def optimal_token_baseline(
         check_floating(importance=importance)
         check_same_shape(returns=returns, importance=importance)
     norm = 1 - 2 * jnp.exp(zero_outside(logp, mask)) + zero_outside(square_sum, mask)
-    energy = jnp.maximum(norm, 0.0)  # `logp` of another pass may make it negative; outside the mask it is -1
+    energy = jnp.maximum(norm, 0.0)  # negative if `logp` is from another pass; -1 outside the mask
     if importance is not None:
         energy = energy * jnp.square(zero_outside(importance, mask))
     weight = jnp.where(counts, jax.lax.cumsum(energy, energy.ndim - 1), 0.0)
     clean = zero_outside(returns, mask)
-    order = jnp.argsort(~counts)  # the tokens first: slot t then holds token t of every response
+    order = jnp.argsort(~counts)  # tokens first: slot t then holds token t of every response
     weight, by_position = (jnp.take_along_axis(x, order) for x in (weight, clean))
     baseline = ratio_or_zero((weight * by_position).sum(-2, keepdims=True), weight.sum(-2, keepdims=True))
     of_slots = jnp.take_along_axis(jnp.broadcast_to(baseline, clean.shape), jnp.argsort(order))

@@ -1,6 +1,6 @@
-"""Statistics of a whole batch: normalised advantages and rewards, and GPG's scale.
+"""Statistics over a full batch: normalized advantages and rewards, and GPG's scale.
 
-Unlike a group's, they see all prompts of the batch: compute them once, before it is split.
+Unlike group statistics, they depend on every prompt of the batch: compute them once, before the batch is split.
 """
 
 import jax.numpy as jnp
@@ -32,15 +32,16 @@ def batch_normalized(
     Args:
         advantage: any per-token advantage, `[..., T]`.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        eps: ε, added to the standard deviation; not negative. REINFORCE++ prints it without a number (version 9,
-            Eqs. 5 and 7), Open-Reasoner-Zero states none; their code bounds σ² from below by 1e-8 instead, verl adds 1e-8 to it.
+        eps: ε, added to the standard deviation; not negative. REINFORCE++ prints it without a value (version 9,
+            Eqs. 5 and 7), and Open-Reasoner-Zero gives none; their code instead bounds σ² from below by 1e-8, and verl adds
+            1e-8 to it.
         ddof: delta degrees of freedom of the standard deviation, 0 (REINFORCE++, Open-Reasoner-Zero) or 1 (verl).
 
     Returns:
-        `[..., T]`, without unit; 0 outside the mask. A batch of identical advantages, or of one token, gets exactly 0.
+        `[..., T]`, dimensionless; 0 outside the mask. A batch of identical advantages, or of one token, gets exactly 0.
 
     Raises:
-        ValueError: shapes that differ, integer advantages, negative `eps`, `ddof` other than 0 or 1.
+        ValueError: mismatched shapes, integer advantages, negative `eps`, `ddof` other than 0 or 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -48,7 +49,7 @@ def batch_normalized(
         [[1.0, 0.0], [-1.0, 0.0]]
 
     Source:
-        REINFORCE++, arXiv:2501.03262 (advantage normalisation); Open-Reasoner-Zero, arXiv:2503.24290; Eq. 56
+        REINFORCE++, arXiv:2501.03262 (advantage normalization); Open-Reasoner-Zero, arXiv:2503.24290; Eq. 56
         of the design document.
     """
     check_floating(advantage=advantage)
@@ -61,26 +62,26 @@ def batch_normalized(
 def batch_normalized_rewards(
     rewards: Float[Array, "..."], *, eps: Number = 1e-8, ddof: int = 0, valid: Mask | None = None
 ) -> Float[Array, "..."]:
-    """Reward of a response as a z-score over all responses of the batch.
+    """A response's reward as a z-score over all responses of the batch.
 
-    Every response counts once here, where `batch_normalized` counts it once a token. After `group_centered` it is the
-    baseline variant of REINFORCE++; alone it also serves one response a prompt.
+    Here every response counts once; in `batch_normalized` it counts once per token. Applied after `group_centered`, it is the
+    baseline variant of REINFORCE++; alone, it also works with one response per prompt.
 
     ::
 
         A_i = (r_i - μ) / (σ + ε)        μ, σ over all responses
 
     Args:
-        rewards: one number a response, any shape with at least 2 entries.
+        rewards: one number per response, any shape with at least 2 entries.
         eps: ε, added to the standard deviation; not negative.
         ddof: delta degrees of freedom of the standard deviation, 0 or 1.
-        valid: responses that have a reward, bool or 0/1, of the same shape; all of them when absent.
+        valid: which responses have a reward, bool or 0/1, of the same shape; None: all of them.
 
     Returns:
-        the shape of `rewards`, without unit; 0 for responses without a reward, and throughout identical rewards.
+        the shape of `rewards`, dimensionless; 0 for responses without a reward, and everywhere if all rewards are identical.
 
     Raises:
-        ValueError: integer rewards, a batch of fewer than 2, `valid` of another shape, negative `eps`, `ddof` not 0 or 1.
+        ValueError: integer rewards, a batch of fewer than 2, `valid` of a different shape, negative `eps`, `ddof` not 0 or 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -104,7 +105,7 @@ def _over_deviation(
 ) -> Float[Array, "*P G"]:
     """`x / (σ + ε)` with σ of all members of the batch in `of`, and 0 where σ is 0.
 
-    The squares are taken at a scale of about 1, or they would overflow at 2e19 and vanish at 1e-19.
+    The squares are computed at a scale of about 1; otherwise they would overflow at 2e19 and underflow at 1e-19.
     """
     centered = masked_centered(of.reshape(-1), member.reshape(-1))
     freedom = jnp.maximum(member.sum() - ddof, 1).astype(x.dtype)
@@ -119,22 +120,22 @@ def _over_deviation(
 def centered_over_reward_std(
     rewards: Float[Array, "*P G"], *, eps: Number = 1e-6, ddof: int = 1, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
-    """Reward less the mean of its group, over the standard deviation of all rewards of the batch.
+    """Reward minus the mean of its group, divided by the standard deviation of all rewards of the batch.
 
-    Unlike a group's own, the batch's does not blow up the difference of a group of nearly identical rewards.
+    Unlike a group's own deviation, the batch's does not blow up the differences within a group of nearly identical rewards.
 
     ::
 
         A_i = (r_i - mean of the group) / (σ + ε)        σ = standard deviation of all rewards of the batch
 
     Args:
-        rewards: one number a response, `[..., G]`; the batch is all of them.
-        eps: ε, added to the standard deviation; not negative. TRL has 1e-4; the paper states none.
+        rewards: one number per response, `[..., G]`; the batch is all of them.
+        eps: ε, added to the standard deviation; not negative. TRL uses 1e-4; the paper states none.
         ddof: delta degrees of freedom of the standard deviation, 0 or 1; the paper states none.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
-        `[..., G]`, without unit; 0 throughout a group of identical rewards.
+        `[..., G]`, dimensionless; 0 everywhere in a group of identical rewards.
 
     Raises:
         ValueError: integer or boolean rewards, groups of fewer than 2, negative `eps`, `ddof` other than 0 or 1, or `valid` of
@@ -158,22 +159,22 @@ def centered_over_reward_std(
 def centered_over_advantage_std(
     rewards: Float[Array, "*P G"], *, eps: Number = 1e-6, ddof: int = 1, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
-    """Reward less the mean of its group, over the standard deviation of these differences in the batch.
+    """Reward minus the mean of its group, divided by the standard deviation of these differences over the batch.
 
-    `centered_over_reward_std` has the rewards' own deviation there, to which the differences between prompts add.
+    `centered_over_reward_std` divides by the deviation of the rewards themselves, which includes the differences between prompts.
 
     ::
 
         A_i = Â_i / (σ + ε)        Â_i = r_i - mean of the group        σ = standard deviation of all Â of the batch
 
     Args:
-        rewards: one number a response, `[..., G]`; the batch is all of them.
+        rewards: one number per response, `[..., G]`; the batch is all of them.
         eps: ε, added to the standard deviation; not negative. The paper states none.
         ddof: delta degrees of freedom of the standard deviation, 0 or 1; the paper states none.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
-        `[..., G]`, without unit; 0 throughout a group of identical rewards.
+        `[..., G]`, dimensionless; 0 everywhere in a group of identical rewards.
 
     Raises:
         ValueError: integer or boolean rewards, groups of fewer than 2, negative `eps`, `ddof` other than 0 or 1, or `valid` of
@@ -185,7 +186,7 @@ def centered_over_advantage_std(
         [[1.0, -1.0], [1.0, -1.0]]
 
     Source:
-        ScaleRL, arXiv:2510.13786, Section 4 (batch-level advantage normalisation).
+        ScaleRL, arXiv:2510.13786, Section 4 (batch-level advantage normalization).
     """
     check_nonnegative(eps=eps)
     check_one_of((0, 1), ddof=ddof)
@@ -203,9 +204,9 @@ def decoupled_normalized(
     ddof: int = 1,
     valid: Mask | None = None,
 ) -> Float[Array, "*P G"]:
-    """Several rewards: each as a z-score within its group, then their weighted sum as a z-score within the batch.
+    """Normalize each of several rewards within its group, then their weighted sum over the batch.
 
-    A z-score of the sum gives responses of the same total one advantage, whichever reward they earned.
+    A z-score of the sum would give responses with the same total the same advantage, whichever reward they earned.
 
     ::
 
@@ -213,19 +214,19 @@ def decoupled_normalized(
         mean_n, std_n of reward n within the group; μ, σ of S over the batch's responses with a reward
 
     Args:
-        scores: r, N numbers a response, `[..., G, N]`.
-        weights: w, one for each reward, `[N]`.
+        scores: r, N numbers per response, `[..., G, N]`.
+        weights: w, one per reward, `[N]`.
         eps: ε, added to each standard deviation; not negative. 1e-6 is verl's, 1e-4 TRL's.
         ddof: delta degrees of freedom of the standard deviations, 0 or 1.
-        valid: rewards that a response has, bool or 0/1, `[..., G, N]`; all of them when absent. Each reward is compared over the
-            responses that have it, and adds 0 to the sum of the others.
+        valid: which rewards a response has, bool or 0/1, `[..., G, N]`; None: all of them. Each reward is compared across the
+            responses that have it; to the sum of any other response it adds 0.
 
     Returns:
-        `[..., G]`, without unit; 0 for responses without any reward.
+        `[..., G]`, dimensionless; 0 for responses without any reward.
 
     Raises:
-        ValueError: integer arrays, groups of fewer than 2, as many weights as there are no rewards, negative `eps`, `ddof` other
-            than 0 or 1, or `valid` of another shape.
+        ValueError: integer arrays, groups of fewer than 2, a number of weights other than N, negative `eps`, `ddof` other
+            than 0 or 1, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -256,22 +257,22 @@ def decoupled_normalized(
 
 @in_float32
 def gpg_scale(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, ""]:
-    """Factor that restores the gradient of a mean over groups of which some have no signal.
+    """Factor that restores the scale of a gradient averaged over groups of which some have no signal.
 
     ::
 
-        α = B / (B - M)        B groups with a valid response, of which M are right throughout or wrong throughout
+        α = B / (B - M)        B groups with a valid response, M of them all right or all wrong
 
     Args:
-        rewards: one number a response, `[..., G]`; the batch is all of them.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent. A group without one has no
-            token in the mean that α restores, so B leaves it out.
+        rewards: one number per response, `[..., G]`; the batch is all of them.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. A group without one has no
+            token in the mean that α rescales, so B leaves it out.
 
     Returns:
-        a number, at least 1; 0 when no group has a signal, because every advantage is 0 then and the step is void.
+        a number, at least 1; 0 if no group has a signal, since then every advantage is 0 and the step does nothing.
 
     Raises:
-        ValueError: integer rewards, groups of fewer than 2, or `valid` of another shape.
+        ValueError: integer rewards, groups of fewer than 2, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -279,8 +280,8 @@ def gpg_scale(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Fl
         2.0
 
     Source:
-        GPG, arXiv:2504.02546 (accurate gradient estimation). As in `has_mixed_outcomes`, "right or wrong throughout" is
-        "identical". bsz / count_nonzero(scores), which some code calls by this name, is another quantity.
+        GPG, arXiv:2504.02546 (accurate gradient estimation). As in `has_mixed_outcomes`, "all right or all wrong" means that the
+        rewards are identical. bsz / count_nonzero(scores), which some code calls by this name, is a different quantity.
     """
     mixed = has_mixed_outcomes(rewards, valid=valid)
     kept = mixed.sum().astype(rewards.dtype)

@@ -1,7 +1,7 @@
-"""Values as distributions: supports, target distributions, means and the cross-entropy.
+"""Values as distributions: supports, target distributions, means and cross-entropy.
 
-A categorical value is a distribution over N support points (atoms) on a last axis of its own, `[..., N]`. The loss comes back
-per distribution, to be **minimised** as `sum(weights * loss)`.
+A categorical value is a distribution over N support points (atoms) on an extra last axis, `[..., N]`. The loss is returned
+per distribution, to be **minimized** as `sum(weights * loss)`.
 """
 
 import jax
@@ -35,7 +35,7 @@ def _rounding(support: Array) -> float:
 
 
 def _check_covered(target: Array, support: Array) -> None:
-    """Refuse a target beyond the ends of the support by more than rounding, where its value can be seen."""
+    """Refuse a target that is beyond the support by more than rounding, if its value is known."""
     if is_concrete(target, support) and target.size:
         values, slack = np.asarray(target), _rounding(support)
         low, high = np.asarray(support)[[0, -1]]
@@ -66,7 +66,7 @@ def uniform_support(low: float | int, high: float | int, bins: int) -> Float[Arr
 
     Args:
         low: z_0, in the return's unit.
-        high: z_{N-1}, above `low`. Leave room past the possible returns: near the end of the support `hl_gauss` is biased.
+        high: z_{N-1}, above `low`. Leave room beyond the possible returns: `hl_gauss` is biased near the ends.
         bins: N, at least 2.
 
     Returns:
@@ -89,7 +89,7 @@ def uniform_support(low: float | int, high: float | int, bins: int) -> Float[Arr
 
 
 def _between_neighbours(target: Float[Array, "..."], support: Float[Array, "N"]) -> Float[Array, "... N"]:
-    """Two-hot weights of each target, held to the support first."""
+    """Two-hot weights of each target, after clipping it to the support."""
     held = jnp.clip(target, support[0], support[-1])
     left = jnp.minimum(jnp.searchsorted(support, held, side="right") - 1, support.size - 2)
     share = (held - support[left]) / (support[left + 1] - support[left])
@@ -99,15 +99,15 @@ def _between_neighbours(target: Float[Array, "..."], support: Float[Array, "N"])
 
 @in_float32
 def two_hot(target: Float[Array, "*rows"], support: Float[Array, "N"]) -> Float[Array, "*rows N"]:
-    """Distribution on the two support points around the target, whose mean is exactly the target.
+    """Distribution on the two support points around the target, with the target as its exact mean.
 
     ::
 
         p_i = (z_{i+1} - y) / (z_{i+1} - z_i)        p_{i+1} = (y - z_i) / (z_{i+1} - z_i)        z_i ≤ y ≤ z_{i+1}
 
     Args:
-        target: y, `[...]`, in [z_0, z_{N-1}]. Inside a trace values cannot be seen, and one beyond the support is put on its
-            nearest end.
+        target: y, `[...]`, in [z_0, z_{N-1}]. Values are unknown under tracing, so there a target beyond the support is moved
+            to the nearest end.
         support: z, `[N]`, strictly increasing, evenly spaced or not.
 
     Returns:
@@ -134,21 +134,21 @@ def two_hot(target: Float[Array, "*rows"], support: Float[Array, "N"]) -> Float[
 def hl_gauss(
     target: Float[Array, "*rows"], support: Float[Array, "N"], *, sigma_ratio: Number = 0.75
 ) -> Float[Array, "*rows N"]:
-    """Histogram of a normal distribution around the target: neighbouring bins share the mass.
+    """Histogram of a normal distribution around the target, so that neighboring bins share the mass.
 
     ::
 
         p_i = (Φ((z_i + w/2 - y)/s) - Φ((z_i - w/2 - y)/s)) / Z        s = sigma_ratio · w,  w = bin width
 
-        Z = Φ((z_{N-1} + w/2 - y)/s) - Φ((z_0 - w/2 - y)/s)            the mass that the bins hold
+        Z = Φ((z_{N-1} + w/2 - y)/s) - Φ((z_0 - w/2 - y)/s)            the total mass of the bins
 
-    Its mean is the target but near an end of the support, where the normal is cut: with 51 bins that tile [0, 1], y = 0
-    decodes to 0.0135. Let the support reach some 3 bins past the possible returns.
+    Its mean is the target except near an end of the support, where the normal is cut off: with 51 bins that tile [0, 1], y = 0
+    decodes to 0.0135. Let the support extend about 3 bins beyond the possible returns.
 
     Args:
-        target: y, `[...]`, in [z_0 - w/2, z_{N-1} + w/2]. Inside a trace values cannot be seen, and one beyond is put on the
-            nearest end.
-        support: z, the bins' centres, `[N]`, evenly spaced and increasing.
+        target: y, `[...]`, in [z_0 - w/2, z_{N-1} + w/2]. Values are unknown under tracing, so there a target beyond the bins
+            is moved to the nearest end.
+        support: z, the bin centers, `[N]`, evenly spaced and increasing.
         sigma_ratio: s / w, positive.
 
     Returns:
@@ -163,7 +163,7 @@ def hl_gauss(
         [[0.23999999463558197, 0.5199999809265137, 0.23999999463558197]]
 
     Source:
-        arXiv:2403.03950, Section 3.1; renormalised over the bins as in its authors' code.
+        arXiv:2403.03950, Section 3.1; renormalized over the bins as in its authors' code.
     """
     check_floating(target=target)
     check_positive(sigma_ratio=sigma_ratio)
@@ -191,7 +191,7 @@ def c51_projection(
     support: Float[Array, "N"],
     discount: Number | Float[Array, "*rows"],
 ) -> Float[Array, "*rows N"]:
-    """Bellman target of a categorical value, brought back onto its support.
+    """Bellman target of a categorical value, projected back onto its support.
 
     ::
 
@@ -199,12 +199,12 @@ def c51_projection(
 
     Args:
         rewards: r, `[...]`, in the return's unit.
-        probs: p, distribution of the successor's value, `[..., N]`.
+        probs: p, distribution of the next state's value, `[..., N]`.
         support: z, `[N]`, strictly increasing.
-        discount: γ in [0, 1], a number or one a state `[...]`; 0 after the last token.
+        discount: γ in [0, 1], a number or one per state `[...]`; 0 after the last token.
 
     Returns:
-        `[..., N]`, sums to what `probs` sums to. Mass beyond the support is put on its end: the operator's own clip.
+        `[..., N]`, sums to what `probs` sums to. Mass beyond the support moves to the nearest end, by the operator's own clip.
 
     Raises:
         ValueError: not floating point, shapes that do not fit, a support that does not increase, `discount` outside [0, 1].
@@ -222,7 +222,7 @@ def c51_projection(
     check_between(0, 1, discount=discount)
     if rewards.shape != probs.shape[:-1] or jnp.shape(discount) not in ((), rewards.shape):
         raise ValueError(
-            f"rewards and discount must be one a distribution {list(probs.shape[:-1])}, "
+            f"rewards and discount must have one value per distribution {list(probs.shape[:-1])}, "
             f"got {list(rewards.shape)} and {list(jnp.shape(discount))}"
         )
     discounts = jnp.broadcast_to(jnp.asarray(discount, support.dtype), rewards.shape)
@@ -232,7 +232,7 @@ def c51_projection(
 
 @in_float32
 def categorical_mean(probs: Float[Array, "*rows N"], support: Float[Array, "N"]) -> Float[Array, "*rows"]:
-    """Value of a distribution over support points.
+    """Mean value of a distribution over support points.
 
     ::
 
@@ -262,7 +262,7 @@ def categorical_mean(probs: Float[Array, "*rows N"], support: Float[Array, "N"])
 
 @in_float32
 def categorical_mean_of_logits(logits: Float[Array, "*rows N"], support: Float[Array, "N"]) -> Float[Array, "*rows"]:
-    """Value of a distribution, from its logits.
+    """Mean value of a distribution, from its logits.
 
     ::
 
@@ -294,21 +294,21 @@ def categorical_mean_of_logits(logits: Float[Array, "*rows N"], support: Float[A
 def categorical_cross_entropy(
     logits: Float[Array, "*rows N"], target_probs: Float[Array, "*rows N"], mask: Mask | None = None
 ) -> Float[Array, "*rows"]:
-    """Cross-entropy of a categorical value with its target distribution.
+    """Cross-entropy between a categorical value and its target distribution.
 
     ::
 
         L = -Σ_i p_i log softmax(logits)_i
 
-    A support point that the target gives nothing counts nothing, at a logit of -inf too.
+    A support point with target probability 0 contributes 0, even if its logit is -inf.
 
     Args:
         logits: carry the gradient, `[..., N]`, nats.
-        target_probs: p, of `two_hot`, `hl_gauss` or `c51_projection`, `[..., N]`.
+        target_probs: p, from `two_hot`, `hl_gauss` or `c51_projection`, `[..., N]`.
         mask: response tokens, bool or 0/1, `[...]`, a row being `[..., T]`; None: every distribution counts.
 
     Returns:
-        `[...]`, nats, to be minimised; 0 outside the mask.
+        `[...]`, nats, to be minimized; 0 outside the mask.
 
     Raises:
         ValueError: not floating point, or shapes that do not fit.
@@ -326,7 +326,9 @@ def categorical_cross_entropy(
     if mask is not None:
         check_mask(mask=mask)
         if mask.shape != logits.shape[:-1]:
-            raise ValueError(f"mask must be one a distribution {list(logits.shape[:-1])}, got shape {list(mask.shape)}")
+            raise ValueError(
+                f"mask must have one value per distribution {list(logits.shape[:-1])}, got shape {list(mask.shape)}"
+            )
         keep = jnp.broadcast_to(mask.astype(bool)[..., None], logits.shape)
         logits, target_probs = zero_outside(logits, keep), zero_outside(target_probs, keep)
     logp = jax.nn.log_softmax(logits, -1)

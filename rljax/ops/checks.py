@@ -1,8 +1,8 @@
-"""Checks that every public equation makes of its arguments before it computes.
+"""Checks that every public equation runs on its arguments before computing.
 
-Shapes and dtypes are known while JAX traces, so a wrong one is refused under `jit` too. Values are only known outside
-a trace: a hyper-parameter that is a Python number is always checked, a traced one is trusted.
-Every refusal is a `ValueError` that names the argument, its value, and the expected one.
+Shapes and dtypes are known while JAX traces, so a wrong one is refused under `jit` too. Values are known only outside a
+trace: a hyperparameter that is a Python number is always checked, a traced one is trusted.
+Every refusal is a `ValueError` that names the argument, its value, and what was expected.
 """
 
 from typing import Any
@@ -18,14 +18,14 @@ def _describe(value: Any) -> str:
 
 
 def check_floating(**arrays: Any) -> None:
-    """Refuse an array that is not floating point (integer rewards silently truncate every normaliser)."""
+    """Refuse an array that is not floating point (integer rewards would silently truncate every normalizer)."""
     for name, value in arrays.items():
         if not hasattr(value, "dtype") or not jnp.issubdtype(value.dtype, jnp.floating):
             raise ValueError(f"{name} must be a floating-point array, got {_describe(value)}")
 
 
 def check_mask(**masks: Any) -> None:
-    """Refuse a mask that is neither boolean nor a 0/1 number array, or whose token axis is empty."""
+    """Refuse a mask that is neither boolean nor numeric 0/1, or that has an empty token axis."""
     for name, value in masks.items():
         if not hasattr(value, "dtype") or jnp.issubdtype(value.dtype, jnp.complexfloating):
             raise ValueError(f"{name} must be a boolean or 0/1 array, got {_describe(value)}")
@@ -37,7 +37,7 @@ def check_mask(**masks: Any) -> None:
 
 
 def check_same_shape(**arrays: Any) -> None:
-    """Refuse arrays that should share one shape and do not."""
+    """Refuse arrays that should have the same shape but do not."""
     (first_name, first), *others = arrays.items()
     for name, value in others:
         if np.shape(value) != np.shape(first):
@@ -55,7 +55,7 @@ def check_rank(minimum: int, /, **arrays: Any) -> None:
 
 
 def check_group(**arrays: Any) -> None:
-    """Refuse a group (the last axis) of fewer than two responses: nothing to compare a response with."""
+    """Refuse a group (the last axis) of fewer than two responses, which leaves nothing to compare a response with."""
     for name, value in arrays.items():
         shape = np.shape(value)
         if not shape or shape[-1] < 2:
@@ -86,35 +86,35 @@ def check_nonnegative(**numbers: Any) -> None:
 
 
 def check_at_least(minimum: int, /, **numbers: Any) -> None:
-    """Refuse a whole number below `minimum`."""
+    """Refuse a number below the integer `minimum`."""
     for name, value in numbers.items():
         if is_concrete(value) and not (np.asarray(value) >= minimum).all():
             raise ValueError(f"{name} must be at least {minimum}, got {value}")
 
 
 def check_one_of(options: tuple[object, ...], /, **numbers: Any) -> None:
-    """Refuse a value outside a short list of choices; it must be known while tracing, since it decides the equation."""
+    """Refuse a value outside a short list of choices; it must be known while tracing, since it selects the equation."""
     for name, value in numbers.items():
         if value not in options:
             raise ValueError(f"{name} must be one of {', '.join(map(str, options))}, got {value}")
 
 
 def check_boolean(**arrays: Any) -> None:
-    """Refuse an array that is not boolean: a verdict is yes or no, a score is not a verdict."""
+    """Refuse an array that is not boolean: a verdict is yes or no; a score is not a verdict."""
     for name, value in arrays.items():
         if not hasattr(value, "dtype") or not jnp.issubdtype(value.dtype, jnp.bool_):
             raise ValueError(f"{name} must be a boolean array, got {_describe(value)}")
 
 
 def check_integer(**arrays: Any) -> None:
-    """Refuse an array that does not hold integers, such as identities stored as floating point."""
+    """Refuse an array that is not of integers, such as identities stored as floating point."""
     for name, value in arrays.items():
         if not hasattr(value, "dtype") or not jnp.issubdtype(value.dtype, jnp.integer):
             raise ValueError(f"{name} must be an integer array, got {_describe(value)}")
 
 
 def check_lengths(**arrays: Any) -> None:
-    """Refuse lengths in tokens that are not numbers, or are below zero."""
+    """Refuse lengths in tokens that are not numbers or are negative."""
     for name, value in arrays.items():
         kinds = (jnp.integer, jnp.floating)
         if not hasattr(value, "dtype") or not any(jnp.issubdtype(value.dtype, kind) for kind in kinds):
@@ -123,7 +123,7 @@ def check_lengths(**arrays: Any) -> None:
 
 
 def check_one_a_row(**arrays: Any) -> None:
-    """Refuse arrays that should hold one entry for each row of the first, whose last axis is the row."""
+    """Refuse arrays that should have one entry per row of the first array, whose last axis is the row."""
     (first_name, first), *others = arrays.items()
     for name, value in others:
         rows = np.shape(first)[:-1]
@@ -134,7 +134,7 @@ def check_one_a_row(**arrays: Any) -> None:
 
 
 def check_ascending(**arrays: Any) -> None:
-    """Refuse an array that falls anywhere along its last axis."""
+    """Refuse an array that decreases anywhere along its last axis."""
     for name, value in arrays.items():
         if is_concrete(value) and not bool((np.diff(np.asarray(value, float)) >= 0).all()):
             raise ValueError(f"{name} must be ascending, got {value}")

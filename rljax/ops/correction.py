@@ -1,8 +1,8 @@
-"""Corrections for data that another policy sampled: weights of tokens and responses, and masks.
+"""Corrections for data sampled by another policy: weights for tokens and responses, and masks.
 
-The weights compare the learner's log-probabilities of the tokens, `policy_logp`, with the sampler's, `behaviour_logp`. Both are
-data, without gradient: compute them once for a rollout. Weights are returned on every token, `[..., T]`, in float32 at least,
-with 0 outside the mask. Where both policies agree and 1 lies within the bounds, every weight is 1.
+The weights compare two log-probabilities of each token: the learner's, `policy_logp`, and the sampler's, `behaviour_logp`. Both are
+data, without a gradient: compute them once per rollout. Weights are returned for every token, `[..., T]`, in float32 at least,
+and are 0 outside the mask. If the two policies agree and 1 is within the bounds, every weight is 1.
 """
 
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ def _token_log_ratio(
 
 
 def _kept_weight(log_ratio: Float[Array, "*rows T"], mask: Mask, *, low: Number, high: Number) -> Float[Array, "*rows T"]:
-    """The ratio where it lies within the bounds, 0 elsewhere."""
+    """The ratio where it is within the bounds, 0 elsewhere."""
     outside = ratio_outside_bounds(log_ratio, mask, low=low, high=high)
     kept = mask.astype(bool) & ~outside
     return zero_outside(jnp.exp(zero_outside(log_ratio, kept)), kept)
@@ -42,9 +42,9 @@ def _kept_weight(log_ratio: Float[Array, "*rows T"], mask: Mask, *, low: Number,
 def truncated_importance_weight(
     policy_logp: Float[Array, "*rows T"], behaviour_logp: Float[Array, "*rows T"], mask: Mask, *, cap: Number = 2.0
 ) -> Float[Array, "*rows T"]:
-    """Weight that corrects for a sampler whose numbers differ from the learner's, capped.
+    """Capped weight that corrects for a sampler whose log-probabilities differ numerically from the learner's.
 
-    Both log-probabilities are of the same parameters: those that sampled, once as the training code scores the tokens and
+    Both log-probabilities are of the parameters that sampled: once as the training code scores the tokens, and
     once as the sampling engine did. The surrogate of each token is multiplied by the weight.
 
     ::
@@ -52,10 +52,10 @@ def truncated_importance_weight(
         min(π_policy(o_t) / π_behaviour(o_t), C)
 
     Args:
-        policy_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
-        behaviour_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
+        policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, without gradient.
+        behaviour_logp: the same, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        cap: C, positive. Below 1 it would cut agreeing tokens too.
+        cap: C, positive. A cap below 1 also cuts tokens on which both agree.
 
     Returns:
         `[..., T]`, a weight (*not* its logarithm) in [0, C]; 0 outside the mask.
@@ -86,18 +86,18 @@ def masked_importance_weight(
     low: Number = 0.5,
     high: Number = 5.0,
 ) -> Float[Array, "*rows T"]:
-    """IcePop: the importance weight of a token, and 0 where learner and sampler disagree by more than the bounds allow.
+    """IcePop: the importance weight of a token, or 0 if learner and sampler disagree by more than the bounds allow.
 
-    A token of weight 0 passes no gradient. It still counts in the normalizer of the loss weights; verl's rejection takes it out of
-    the response mask, and so of the normalizer.
+    A token of weight 0 passes no gradient. It still counts in the normalizer of the loss weights; verl's rejection removes it from
+    the response mask, and therefore from the normalizer.
 
     ::
 
         k_t = π_policy(o_t) / π_behaviour(o_t)        M(k) = k if C_min ≤ k ≤ C_max else 0
 
     Args:
-        policy_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
-        behaviour_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
+        policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, without gradient.
+        behaviour_logp: the same, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         low: C_min, not negative, at most C_max; the paper's α.
         high: C_max, positive; the paper's β. With (0, ∞) nothing is masked.
@@ -132,18 +132,18 @@ def two_sided_importance_weight(
 ) -> Float[Array, "*rows T"]:
     """Importance weight of a token, clipped from both sides.
 
-    The lower bound keeps a little of the gradient of tokens that the sampler found far likelier than the learner.
+    The lower bound keeps a little gradient on tokens that the sampler found far likelier than the learner does.
 
     ::
 
         clip(π_policy(o_t) / π_behaviour(o_t), C_min, C_max)
 
     Args:
-        policy_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
-        behaviour_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
+        policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, without gradient.
+        behaviour_logp: the same, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        low: C_min, not negative, at most C_max. With 0 it is `truncated_importance_weight`. No source was found that states
-            another number, so there is no default.
+        low: C_min, not negative, at most C_max. With 0 it is `truncated_importance_weight`. No source was found for another value,
+            so there is no default.
         high: C_max, positive.
 
     Returns:
@@ -159,7 +159,7 @@ def two_sided_importance_weight(
         [1.0, 2.0, 0.5]
 
     Source:
-        Convention: `tis_clip_low` and `tis_clip` of the training code slime (0 and 2 there); in no paper.
+        Convention: `tis_clip_low` and `tis_clip` in slime's training code (0 and 2 there); in no paper.
     """
     _check_bounds(low, high)
     ratio = jnp.exp(_token_log_ratio(policy_logp, behaviour_logp, mask))
@@ -170,22 +170,22 @@ def two_sided_importance_weight(
 def sequence_truncated_importance_weight(
     policy_logp: Float[Array, "*rows T"], behaviour_logp: Float[Array, "*rows T"], mask: Mask, *, cap: Number = 2.0
 ) -> Float[Array, "*rows T"]:
-    """Importance weight of a whole response, capped; all its tokens have it.
+    """Importance weight of a full response, capped, on each of its tokens.
 
-    Uncapped, it makes the gradient of the outcome's reward unbiased, and its variance grows exponentially with length.
+    Uncapped, it makes the gradient of an outcome reward unbiased, but its variance grows exponentially with length.
 
     ::
 
         min(Π_t π_policy(o_it) / π_behaviour(o_it), C)
 
     Args:
-        policy_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
-        behaviour_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
+        policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, without gradient.
+        behaviour_logp: the same, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         cap: C, positive.
 
     Returns:
-        `[..., T]`, a weight in [0, C]: one number a row; 0 outside the mask.
+        `[..., T]`, a weight in [0, C]: one number per row; 0 outside the mask.
 
     Raises:
         ValueError: the shapes differ, the log-probabilities are not floating point, or `cap` is not positive.
@@ -214,21 +214,21 @@ def sequence_masked_importance_weight(
     low: Number = 0.0,
     high: Number = 2.0,
 ) -> Float[Array, "*rows T"]:
-    """Importance weight of a whole response, and 0 on all its tokens where it lies outside the bounds.
+    """Importance weight of a full response on each of its tokens, or 0 if it is outside the bounds.
 
     ::
 
         ρ_i = Π_t π_policy(o_it) / π_behaviour(o_it)        ρ_i if C_min ≤ ρ_i ≤ C_max else 0
 
     Args:
-        policy_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
-        behaviour_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
+        policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, without gradient.
+        behaviour_logp: the same, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         low: C_min, not negative, at most C_max.
         high: C_max, positive. With (0, ∞) nothing is masked.
 
     Returns:
-        `[..., T]`, a weight, 0 or in [C_min, C_max]: one number a row; 0 outside the mask.
+        `[..., T]`, a weight, 0 or in [C_min, C_max]: one number per row; 0 outside the mask.
 
     Raises:
         ValueError: the shapes differ, the log-probabilities are not floating point, or the bounds are not 0 ≤ low ≤ high.
@@ -257,18 +257,18 @@ def geometric_rejection(
     low: Number = 0.999,
     high: Number = 1.001,
 ) -> Float[Array, "*rows T"]:
-    """1 on the tokens of a response whose geometric mean ratio lies within the bounds, 0 on those of the others.
+    """1 on the tokens of responses whose geometric mean ratio is within the bounds, 0 on all other tokens.
 
-    The ratio is normalised by length, so that a long response is not rejected for its length alone. It decides and does not
-    weigh. A rejected token still counts in the normaliser of the loss weights.
+    The ratio is normalized by length, so that a long response is not rejected for its length alone. It only accepts or rejects; it
+    does not weight. A rejected token still counts in the normalizer of the loss weights.
 
     ::
 
         s_i = (Π_t π_policy(o_it) / π_behaviour(o_it))^(1/|o_i|)        1 if C_min ≤ s_i ≤ C_max else 0
 
     Args:
-        policy_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
-        behaviour_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
+        policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, without gradient.
+        behaviour_logp: the same, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         low: C_min, not negative, at most C_max.
         high: C_max, positive. With (0, ∞) nothing is rejected.
@@ -287,7 +287,7 @@ def geometric_rejection(
 
     Source:
         Convention: rejection by the geometric mean, Liu, Li et al., "When Speed Kills Stability: Demystifying RL Collapse from the
-        Training-Inference Mismatch" (2025); (0.999, 1.001) are those of `geo_rs` in the training code verl.
+        Training-Inference Mismatch" (2025); (0.999, 1.001) are the bounds of `geo_rs` in the training code verl.
     """
     _check_pair(policy_logp, behaviour_logp, mask)
     _check_bounds(low, high)
@@ -299,20 +299,20 @@ def geometric_rejection(
 def ratio_outside_bounds(
     log_ratio: Float[Array, "*rows T"], mask: Mask, *, low: Number, high: Number
 ) -> Bool[Array, "*rows T"]:
-    """Tokens whose ratio lies outside the bounds: those that a correction caps or takes out.
+    """Tokens whose ratio is outside the bounds, which a correction caps or removes.
 
     ::
 
         log ρ_t < log C_min  or  log ρ_t > log C_max
 
     Args:
-        log_ratio: log ρ, of tokens or of whole responses, `[..., T]`, nats.
+        log_ratio: log ρ, of tokens or of full responses, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
         low: C_min, not negative, at most C_max; 0 sets no lower bound.
         high: C_max, positive; ∞ sets no upper bound.
 
     Returns:
-        bool, `[..., T]`; False outside the mask. A ratio on a bound lies within.
+        bool, `[..., T]`; False outside the mask. A ratio equal to a bound is inside.
 
     Raises:
         ValueError: the shapes differ, `log_ratio` is not floating point, or the bounds are not 0 ≤ low ≤ high.
@@ -323,7 +323,7 @@ def ratio_outside_bounds(
         [True, False, True]
 
     Source:
-        Convention: the clip fraction that training code such as slime's and verl's logs; 1 - the indicator of IcePop,
+        Convention: the clip fraction logged by training code such as slime's and verl's; 1 minus IcePop's indicator,
         arXiv:2510.18855.
     """
     check_floating(log_ratio=log_ratio)
@@ -343,20 +343,20 @@ def off_policy_sequence_mask(
     *,
     delta: Number,
 ) -> Bool[Array, "*rows T"]:
-    """DeepSeek-V3.2's mask: leave out what has a negative advantage in a response that the policy has moved away from.
+    """DeepSeek-V3.2's mask: drop tokens with a negative advantage in a response that the policy has moved away from.
 
-    It multiplies the surrogate and not the KL penalty, and depends on the policy that is trained. It passes no gradient.
+    It multiplies the surrogate, not the KL penalty, and depends on the policy being trained. It passes no gradient.
 
     ::
 
         M_it = 0 if A_it < 0 and (1/|o_i|) Σ_τ log(π_behaviour(o_iτ) / π_θ(o_iτ)) > δ else 1
 
     Args:
-        logp: log-probabilities under the policy that is trained, π_θ, `[..., T]`, nats.
-        behaviour_logp: under the policy that sampled, π_behaviour, `[..., T]`, nats.
-        advantage: of each token, `[..., T]`. It has one sign in a response where the outcome alone is rewarded.
+        logp: log-probabilities under the policy being trained, π_θ, `[..., T]`, nats.
+        behaviour_logp: under the sampling policy, π_behaviour, `[..., T]`, nats.
+        advantage: of each token, `[..., T]`. If only the outcome is rewarded, it has the same sign throughout a response.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        delta: δ, nats a token, not negative. The paper states no number, so there is no default; TRL suggests 0.5 to begin with.
+        delta: δ, nats per token, not negative. The paper gives no value, so there is no default; TRL suggests starting with 0.5.
 
     Returns:
         bool, `[..., T]`, True where the token is trained on; False outside the mask.
@@ -372,8 +372,8 @@ def off_policy_sequence_mask(
         [[True, True], [False, False]]
 
     Source:
-        DeepSeek-V3.2, arXiv:2512.02556, Section 3.1, "Off-Policy Sequence Masking". The formula was read in the documentation
-        of TRL (paper index), which transcribes it.
+        DeepSeek-V3.2, arXiv:2512.02556, Section 3.1, "Off-Policy Sequence Masking". The formula is as transcribed in
+        TRL's documentation (paper index).
     """
     check_floating(logp=logp, behaviour_logp=behaviour_logp, advantage=advantage)
     check_same_shape(logp=logp, behaviour_logp=behaviour_logp, advantage=advantage, mask=mask)

@@ -1,7 +1,7 @@
 """Losses that train a language model on preferences directly, without a reward model.
 
-They compare the policy with a reference, by one number a response: its log-probability summed over its tokens, under each of the
-two. All compute in float32 or wider. `rljax.ops.reference_free` has those without a reference.
+They compare the policy with a reference by one number per response: its log-probability, summed over its tokens, under each of the
+two. All compute in float32 or wider. `rljax.ops.reference_free` has losses without a reference.
 """
 
 import jax
@@ -24,24 +24,24 @@ from rljax.ops.checks import (
 def implicit_reward(
     logp: Float[Array, "*rows"], ref_logp: Float[Array, "*rows"], *, beta: Number = 0.1
 ) -> Float[Array, "*rows"]:
-    """Reward of which a policy is the best one, at a penalty of β times its divergence from the reference.
+    """The reward for which this policy is optimal under a KL penalty of weight β.
 
     ::
 
         r̂(x, y) = β log(π(y|x) / π_ref(y|x))
 
-    The reward itself has an additive term of the prompt, which cancels between two responses to it.
+    The reward itself has an additional term that depends only on the prompt; it cancels between two responses to one prompt.
 
     Args:
         logp: log π(y|x), summed over the response's tokens, nats, `[...]`.
         ref_logp: log π_ref(y|x), summed, nats, of the same shape.
-        beta: β, weight of the divergence, in units of reward a nat, positive.
+        beta: β, weight of the divergence, in units of reward per nat, positive.
 
     Returns:
         `[...]`, units of reward; 0 for the reference itself.
 
     Raises:
-        ValueError: not floating point, shapes that differ, or β not positive.
+        ValueError: not floating point, mismatched shapes, or β not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -49,7 +49,7 @@ def implicit_reward(
         [1.0]
 
     Source:
-        DPO, arXiv:2305.18290, Section 4 (r̂ under the gradient; Eq. 5 with the prompt's term).
+        DPO, arXiv:2305.18290, Section 4 (r̂ below the gradient; Eq. 5 includes the prompt's term).
     """
     check_floating(logp=logp, ref_logp=ref_logp)
     check_same_shape(logp=logp, ref_logp=ref_logp)
@@ -66,7 +66,7 @@ def dpo_loss(
     *,
     beta: Number = 0.1,
 ) -> Float[Array, "*pairs"]:
-    """Negative log-likelihood of a preference, where the reward is the policy's own log-ratio to a reference.
+    """Negative log-likelihood of a preference, if a response's reward is its log-ratio to the reference policy.
 
     ::
 
@@ -74,20 +74,20 @@ def dpo_loss(
 
         ∇L = -β σ(-β h) [∇log π(y_w|x) - ∇log π(y_l|x)]
 
-    It is computed as log(1 + exp(-βh)) without overflow. At the reference h = 0: the loss is log 2, the slope in h is -β/2.
+    It is computed as log(1 + exp(-βh)) without overflow. At the reference h = 0: the loss is log 2, and its slope in h is -β/2.
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
         rejected: log π(y_l|x) of the other, summed, carries the gradient, of the same shape.
         ref_chosen: log π_ref(y_w|x), summed, of the same shape.
         ref_rejected: log π_ref(y_l|x), summed, of the same shape.
-        beta: β, strength of the pull to the reference, positive; the larger, the less a unit of loss moves the policy.
+        beta: β, strength of the pull towards the reference, positive; the larger β, the less the policy moves per unit of loss.
 
     Returns:
-        `[...]`, nats, to be minimised as a mean over the pairs.
+        `[...]`, nats, to be minimized as a mean over the pairs.
 
     Raises:
-        ValueError: not floating point, shapes that differ, or β not positive.
+        ValueError: not floating point, mismatched shapes, or β not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -113,27 +113,27 @@ def conservative_dpo_loss(
     beta: Number = 0.1,
     epsilon: Number,
 ) -> Float[Array, "*pairs"]:
-    """DPO for labels of which a share is wrong: cross-entropy with smoothed labels.
+    """DPO for labels of which some are wrong: cross-entropy with smoothed labels.
 
     ::
 
         L = -(1 - ε) log σ(β h) - ε log σ(-β h)        h as in `dpo_loss`
 
-    Unlike DPO's it has a minimum at a finite h, where σ(β h) = 1 - ε; beyond it the gradient turns round.
+    Unlike DPO's loss, it has a minimum at a finite h, where σ(β h) = 1 - ε; beyond it the gradient changes sign.
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
         rejected: log π(y_l|x) of the other, summed, carries the gradient, of the same shape.
         ref_chosen: log π_ref(y_w|x), summed, of the same shape.
         ref_rejected: log π_ref(y_l|x), summed, of the same shape.
-        beta: β, strength of the pull to the reference, positive.
-        epsilon: ε, probability that a label is wrong, from 0 (DPO) to 0.5 (a label says nothing).
+        beta: β, strength of the pull towards the reference, positive.
+        epsilon: ε, probability that a label is wrong, from 0 (DPO) to 0.5 (labels carry no information).
 
     Returns:
-        `[...]`, nats, to be minimised as a mean over the pairs.
+        `[...]`, nats, to be minimized as a mean over the pairs.
 
     Raises:
-        ValueError: not floating point, shapes that differ, β not positive, or ε outside [0, 0.5].
+        ValueError: not floating point, mismatched shapes, β not positive, or ε outside [0, 0.5].
 
     Example:
         >>> import jax.numpy as jnp
@@ -142,8 +142,8 @@ def conservative_dpo_loss(
         2.0
 
     Source:
-        Convention: cDPO, E. Mitchell, "A note on DPO with noisy preferences & relationship to IPO" (2023), Eq. 3, as its author's
-        code has it (eric-mitchell/direct-preference-optimization, `preference_loss`); ε = 0 is arXiv:2305.18290, Eq. 7.
+        Convention: cDPO, E. Mitchell, "A note on DPO with noisy preferences & relationship to IPO" (2023), Eq. 3, as in its
+        author's code (eric-mitchell/direct-preference-optimization, `preference_loss`); ε = 0 is arXiv:2305.18290, Eq. 7.
     """
     check_positive(beta=beta)
     check_between(0, 0.5, epsilon=epsilon)
@@ -160,26 +160,26 @@ def ipo_loss(
     *,
     tau: Number = 0.1,
 ) -> Float[Array, "*pairs"]:
-    """Squared distance of a pair's log-ratio from a fixed lead, so that certain preferences do not drive it to infinity.
+    """Squared distance of a pair's log-ratio from a fixed margin, so that deterministic preferences cannot drive it to infinity.
 
     ::
 
         L = (h - 1/(2τ))²        h as in `dpo_loss`
 
     Args:
-        chosen: log π(y_w|x) of the preferred response, nats, carries the gradient, `[...]`. In the equation π(y|x) is the whole
-            response's probability, so log-probabilities are summed. TRL averages them over the tokens, and the reference's too, as
-            the authors told it to.
+        chosen: log π(y_w|x) of the preferred response, nats, carries the gradient, `[...]`. In the equation π(y|x) is the full
+            response's probability, so log-probabilities are summed. TRL averages them over the tokens instead, also for the
+            reference, on the authors' advice.
         rejected: log π(y_l|x) of the other, carries the gradient, of the same shape.
         ref_chosen: log π_ref(y_w|x), of the same shape.
         ref_rejected: log π_ref(y_l|x), of the same shape.
-        tau: τ, strength of the regularisation, positive; the smaller, the larger the lead 1/(2τ), in nats.
+        tau: τ, strength of the regularization, positive; the smaller τ, the larger the margin 1/(2τ), in nats.
 
     Returns:
-        `[...]`, nats squared, to be minimised as a mean over the pairs.
+        `[...]`, nats squared, to be minimized as a mean over the pairs.
 
     Raises:
-        ValueError: not floating point, shapes that differ, or τ not positive.
+        ValueError: not floating point, mismatched shapes, or τ not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -196,13 +196,13 @@ def ipo_loss(
 
 @in_float32
 def kto_reference_point(logp: Float[Array, "*rows N"], ref_logp: Float[Array, "*rows N"]) -> Float[Array, ""]:
-    """Estimate of the divergence from the reference, by responses that belong to other prompts; a constant for the gradient.
+    """Estimate of the divergence from the reference, from responses paired with other prompts; a constant for the gradient.
 
     ::
 
         z_0 = sg[max(0, (1/N) Σ_i log(π(y_j|x_i) / π_ref(y_j|x_i)))]        j ≠ i
 
-    The estimate is biased, since y_j was not drawn from π(·|x_i); it needs no sampling. One number serves the whole batch.
+    The estimate is biased, since y_j was not sampled from π(·|x_i); it needs no sampling. One number serves the full batch.
 
     Args:
         logp: log π(y_j|x_i) of a response under another example's prompt, summed over its tokens, nats, `[..., N]`.
@@ -212,7 +212,7 @@ def kto_reference_point(logp: Float[Array, "*rows N"], ref_logp: Float[Array, "*
         z_0, one number, nats, not negative.
 
     Raises:
-        ValueError: not floating point, no examples, or shapes that differ.
+        ValueError: not floating point, no examples, or mismatched shapes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -220,7 +220,7 @@ def kto_reference_point(logp: Float[Array, "*rows N"], ref_logp: Float[Array, "*
         2.0
 
     Source:
-        KTO, arXiv:2402.01306, z_0 of Eq. 8 and the estimate over a microbatch that the paper takes for it.
+        KTO, arXiv:2402.01306, z_0 of Eq. 8 and the paper's estimate of it over a microbatch.
     """
     check_floating(logp=logp, ref_logp=ref_logp)
     check_rank(1, logp=logp)
@@ -239,15 +239,15 @@ def kto_loss(
     desirable_weight: Number = 1.0,
     undesirable_weight: Number = 1.0,
 ) -> Float[Array, "*rows"]:
-    """Shortfall of a response's value from its maximum; gains and losses count relative to the average response.
+    """Shortfall of a response's value from its maximum; gains and losses are relative to the average response.
 
     ::
 
         L = λ_y - v(x, y)        v = λ_D σ(β (r - z_0)) if y is desirable, λ_U σ(β (z_0 - r)) if not
                                  r = log(π(y|x) / π_ref(y|x))
 
-    Each response is an example of its own: there need be no pairs. The loss lies between 0 and λ, and its slope in r vanishes far
-    from z_0 on either side, so an example that cannot be learnt is given up.
+    Each response is an example by itself, so no pairs are needed. The loss is between 0 and λ, and its slope in r vanishes far
+    from z_0 on either side, so an example that cannot be learned is given up.
 
     Args:
         logp: log π(y|x), summed over the response's tokens, nats, carries the gradient, `[...]`.
@@ -259,10 +259,10 @@ def kto_loss(
         undesirable_weight: λ_U, not negative.
 
     Returns:
-        `[...]`, without a unit, to be minimised as a mean over the examples.
+        `[...]`, dimensionless, to be minimized as a mean over the examples.
 
     Raises:
-        ValueError: not floating point, not boolean, shapes that differ, β not positive, or a negative number.
+        ValueError: not floating point, not boolean, mismatched shapes, β not positive, or a negative number.
 
     Example:
         >>> import jax.numpy as jnp
@@ -272,7 +272,7 @@ def kto_loss(
         [0.2689, 0.2689]
 
     Source:
-        KTO, arXiv:2402.01306, Eq. 8. λ_D = λ_U = 1 for as many desirable as undesirable examples.
+        KTO, arXiv:2402.01306, Eq. 8. λ_D = λ_U = 1 if there are as many desirable as undesirable examples.
     """
     check_floating(logp=logp, ref_logp=ref_logp)
     check_boolean(desirable=desirable)
@@ -282,7 +282,7 @@ def kto_loss(
         reference_point=reference_point, desirable_weight=desirable_weight, undesirable_weight=undesirable_weight
     )
     gain = beta * (logp - ref_logp - reference_point)
-    # 1 - σ(x) = σ(-x), without the rounding of the difference.
+    # 1 - σ(x) = σ(-x), without the difference's rounding error.
     return jnp.where(desirable, desirable_weight * jax.nn.sigmoid(-gain), undesirable_weight * jax.nn.sigmoid(gain))
 
 
@@ -292,7 +292,7 @@ def _lead(
     ref_chosen: Float[Array, "*pairs"],
     ref_rejected: Float[Array, "*pairs"],
 ) -> Float[Array, "*pairs"]:
-    """Difference of the two responses' log-ratios to the reference: h."""
+    """h: the difference between the two responses' log-ratios to the reference."""
     logps = {"chosen": chosen, "rejected": rejected, "ref_chosen": ref_chosen, "ref_rejected": ref_rejected}
     check_floating(**logps)
     check_same_shape(**logps)

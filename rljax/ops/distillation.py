@@ -1,7 +1,7 @@
-"""Distillation: how far a student is from its teacher, over the whole vocabulary, and what a teacher says about a sampled token.
+"""Distillation: how far a student is from its teacher over the full vocabulary, and the teacher's score of a sampled token.
 
-The ends of `generalized_jsd` are equations of their own: forward KL, `exact_kl(teacher_logits, logits)` of
-`rljax.ops.divergence`, and reverse KL, `exact_kl(logits, teacher_logits)`.
+The limits of `generalized_jsd` are separate equations: forward KL is `exact_kl(teacher_logits, logits)` of
+`rljax.ops.divergence`, and reverse KL is `exact_kl(logits, teacher_logits)`.
 """
 
 import jax
@@ -18,11 +18,11 @@ from rljax.ops.masked import zero_outside
 def generalized_jsd(
     logits: Float[Array, "*rows V"], teacher_logits: Float[Array, "*rows V"], *, beta: Number
 ) -> Float[Array, "*rows"]:
-    """Jensen-Shannon divergence of teacher and student with weights β and 1 - β, over the whole vocabulary: the loss of GKD.
+    """Jensen-Shannon divergence of teacher and student with weights β and 1 - β, over the full vocabulary: GKD's loss.
 
-    It is bounded, unlike a KL. Towards the ends it vanishes as a KL does not: JSD(β)/β goes to the forward KL(P‖Q) as β goes to 0,
-    and JSD(β)/(1 - β) to the reverse KL(Q‖P) as β goes to 1. Each row is a token of its own, so the tokens of a long batch can be
-    taken in chunks. A token that both exclude (logit -∞) contributes 0, in value and gradient.
+    It is bounded, unlike a KL, and unlike a KL it vanishes as β approaches either end: JSD(β)/β goes to the forward KL(P‖Q) as β
+    goes to 0, and JSD(β)/(1 - β) to the reverse KL(Q‖P) as β goes to 1. Each row is one token, so a long batch can be
+    processed in chunks of tokens. A token that both exclude (logit -∞) contributes 0, in both value and gradient.
 
     ::
 
@@ -30,12 +30,12 @@ def generalized_jsd(
         P = softmax(teacher_logits)      Q = softmax(logits)
 
     Args:
-        logits: of the student, carry the gradient, `[..., V]`, divided by the sampling temperature.
-        teacher_logits: of the teacher, `[..., V]`, at the same temperature.
+        logits: the student's, carry the gradient, `[..., V]`, divided by the sampling temperature.
+        teacher_logits: the teacher's, `[..., V]`, at the same temperature.
         beta: β, strictly between 0 and 1; 1/2 is the symmetric divergence.
 
     Returns:
-        `[...]`, nats, in [0, -β log β - (1 - β) log(1 - β)] up to rounding, to be minimised.
+        `[...]`, nats, in [0, -β log β - (1 - β) log(1 - β)] up to rounding, to be minimized.
 
     Raises:
         ValueError: the shapes differ, an argument is not floating point, the vocabulary is empty, or β is not between 0 and 1.
@@ -54,7 +54,7 @@ def generalized_jsd(
     check_rank(1, logits=logits)
     if is_concrete(beta) and not 0 < np.asarray(beta) < 1:
         raise ValueError(
-            f"beta must lie strictly between 0 and 1, got {beta}: the ends are exact_kl(teacher_logits, logits), forward, and "
+            f"beta must lie strictly between 0 and 1, got {beta}: for the ends use exact_kl(teacher_logits, logits), forward, and "
             "exact_kl(logits, teacher_logits), reverse"
         )
     logp, teacher_logp = jax.nn.log_softmax(logits), jax.nn.log_softmax(teacher_logits)
@@ -72,18 +72,18 @@ def generalized_jsd(
 def teacher_log_ratio(
     logp: Float[Array, "*rows T"], teacher_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
-    """The advantage of on-policy distillation: the teacher's log-probability of each sampled token less the student's.
+    """The advantage of on-policy distillation: the teacher's log-probability of each sampled token minus the student's.
 
-    For tokens sampled from π, at a fixed context: E[A] = -KL(π‖π_T), and REINFORCE with this advantage climbs on average exactly
-    -∇KL(π‖π_T). The token is judged for itself: what follows it in the response does not count (discount 0). That holds for weights
-    that do not depend on the token: 1/|o| does, for a token may end the response.
+    For tokens sampled from π, in a fixed context: E[A] = -KL(π‖π_T), and REINFORCE with this advantage follows, on average, exactly
+    -∇KL(π‖π_T). Each token is judged alone: what follows it in the response does not count (discount 0). This holds for weights
+    that do not depend on the token. The weight 1/|o| does depend on it, since a token may end the response.
 
     ::
 
         A_t = log π_T(o_t) - log π(o_t)
 
     Args:
-        logp: log-probabilities under the student that sampled, `[..., T]`, nats.
+        logp: log-probabilities under the sampling student, `[..., T]`, nats.
         teacher_logp: under the teacher, at the same temperature, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
@@ -100,7 +100,7 @@ def teacher_log_ratio(
         [0.5, -1.5, 0.0]
 
     Source:
-        Lu, "On-Policy Distillation" (2025), the per-token reward; the divergence is that of MiniLLM, arXiv:2306.08543, and of
+        Lu, "On-Policy Distillation" (2025), the per-token reward; the divergence is as in MiniLLM, arXiv:2306.08543, and
         GKD, arXiv:2306.13649, with the reverse KL on the student's own samples.
     """
     check_floating(logp=logp, teacher_logp=teacher_logp)

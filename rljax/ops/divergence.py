@@ -1,7 +1,7 @@
-"""Distances between two policies, penalties on them, and a reference that moves.
+"""Divergences between two policies, penalties on them, and a moving reference.
 
-The estimators `k1`, `k2` and `k3` see only the token that was sampled; `exact_kl` and `entropy` see the whole vocabulary.
-The estimators take no mask: set both log-probabilities to the same number (say 0) outside it, and reduce
+The estimators `k1`, `k2` and `k3` use only the sampled token; `exact_kl` and `entropy` use the full vocabulary.
+The estimators take no mask: outside it, set both log-probabilities to the same number (say 0), and reduce
 with `rljax.ops.weights`.
 """
 
@@ -18,10 +18,10 @@ from rljax.ops.masked import zero_outside
 
 @in_float32
 def k1(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
-    """The plain estimator of KL(π‖π_ref): unbiased, of either sign, of no use as a loss.
+    """The plain estimator of KL(π‖π_ref): unbiased, of either sign, and useless as a loss.
 
-    For tokens sampled from π, at a fixed context: E[k1] = KL(π‖π_ref), but E[∇k1] = E[∇log π] = 0, so as a loss term it
-    pulls nowhere on average. Its place is the reward (`kl_in_reward`).
+    For tokens sampled from π, in a fixed context: E[k1] = KL(π‖π_ref), but E[∇k1] = E[∇log π] = 0, so on average it exerts no
+    pull as a loss term. Use it in the reward (`kl_in_reward`).
 
     ::
 
@@ -29,7 +29,7 @@ def k1(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
 
     Args:
         logp: log-probabilities under the policy π_θ, `[..., T]`, nats.
-        ref_logp: under the reference π_ref, `[..., T]`, nats.
+        ref_logp: log-probabilities under the reference π_ref, `[..., T]`, nats.
 
     Returns:
         `[..., T]`, nats.
@@ -51,10 +51,10 @@ def k1(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
 
 
 def k2(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
-    """Half the squared log-ratio: a biased estimate of KL(π‖π_ref) with the right gradient.
+    """Half the squared log-ratio: a biased estimate of KL(π‖π_ref) with the correct gradient.
 
-    For tokens sampled from π, at a fixed context: E[k2] agrees with KL(π‖π_ref) only to second order in d, and yet
-    E[∇k2] = E[(log π - log π_ref) ∇log π] = ∇KL(π‖π_ref) exactly. Off-policy neither holds without an importance weight.
+    For tokens sampled from π, in a fixed context: E[k2] agrees with KL(π‖π_ref) only to second order in d, and yet
+    E[∇k2] = E[(log π - log π_ref) ∇log π] = ∇KL(π‖π_ref) exactly. Off-policy, both need an importance weight.
 
     ::
 
@@ -62,7 +62,7 @@ def k2(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
 
     Args:
         logp: log-probabilities under the policy π_θ, `[..., T]`, nats.
-        ref_logp: under the reference π_ref, `[..., T]`, nats.
+        ref_logp: log-probabilities under the reference π_ref, `[..., T]`, nats.
 
     Returns:
         `[..., T]`, nats squared, never negative.
@@ -82,10 +82,10 @@ def k2(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
 
 
 def k3(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
-    """GRPO's penalty: an unbiased, non-negative estimate of KL(π‖π_ref) whose gradient is that of the other KL.
+    """GRPO's penalty: an unbiased, non-negative estimate of KL(π‖π_ref), with the gradient of the opposite KL.
 
-    For tokens sampled from π, at a fixed context: E[k3] = KL(π‖π_ref) wherever π covers the support of π_ref, but
-    E[∇k3] = ∇KL(π_ref‖π), the forward divergence: that is what a loss with k3 minimises.
+    For tokens sampled from π, in a fixed context: E[k3] = KL(π‖π_ref) wherever π covers the support of π_ref, but
+    E[∇k3] = ∇KL(π_ref‖π), the forward divergence, which is what a loss with k3 minimizes.
 
     ::
 
@@ -93,7 +93,7 @@ def k3(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
 
     Args:
         logp: log-probabilities under the policy π_θ, `[..., T]`, nats.
-        ref_logp: under the reference π_ref, `[..., T]`, nats.
+        ref_logp: log-probabilities under the reference π_ref, `[..., T]`, nats.
 
     Returns:
         `[..., T]`, nats, not negative up to rounding. Not clamped: it grows as exp(d).
@@ -119,17 +119,17 @@ def importance_weighted_k3(
 ) -> Float[Array, "*rows T"]:
     """DeepSeek-V3.2's penalty: k3 times the importance ratio, which makes the estimate and its gradient unbiased.
 
-    For tokens sampled from π_behaviour, at a fixed context, wherever π_behaviour covers the supports of π_θ and π_ref:
+    For tokens sampled from π_behaviour, in a fixed context, wherever π_behaviour covers the supports of π_θ and π_ref:
     E[ρ k3] = KL(π_θ‖π_ref) and E[∇(ρ k3)] = ∇KL(π_θ‖π_ref). The gradient flows through the ratio too, so it stays bounded
-    where π_θ falls far below π_ref; that of k3 does not.
+    where π_θ falls far below π_ref; the gradient of k3 does not.
 
     ::
 
         ρ_t k3_t = π_θ(o_t) / π_behaviour(o_t) · (exp(d_t) - d_t - 1)        d_t = log π_ref(o_t) - log π_θ(o_t)
 
     Args:
-        logp: log-probabilities under the policy that is trained, π_θ, `[..., T]`, nats.
-        behaviour_logp: under the policy that sampled, π_behaviour, `[..., T]`, nats.
+        logp: log-probabilities under the policy being trained, π_θ, `[..., T]`, nats.
+        behaviour_logp: under the sampling policy, π_behaviour, `[..., T]`, nats.
         ref_logp: under the reference π_ref, `[..., T]`, nats.
 
     Returns:
@@ -153,23 +153,23 @@ def importance_weighted_k3(
     far = d > 1
     near_d, far_d = zero_outside(d, ~far), zero_outside(d, far)
     near = ratio * (jnp.expm1(near_d) - near_d)
-    # exp(d) alone overflows where the policy has almost given the token up; ρ exp(d) = π_ref / π_behaviour does not.
+    # exp(d) alone overflows if the policy has all but abandoned the token; ρ exp(d) = π_ref / π_behaviour does not.
     return jnp.where(far, jnp.exp(zero_outside(ref_logp - behaviour_logp, far)) - ratio * (1 + far_d), near)
 
 
 @in_float32
 def exact_kl(logits: Float[Array, "*rows V"], ref_logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
-    """KL(π‖π_ref) of the next token, over the whole vocabulary.
+    """KL(π‖π_ref) of the next token, over the full vocabulary.
 
-    A token that the policy cannot produce (logit -∞) contributes 0, in value and gradient.
+    A token that the policy cannot produce (logit -∞) contributes 0, in both value and gradient.
 
     ::
 
         Σ_v π(v) (log π(v) - log π_ref(v))        π = softmax(logits)
 
     Args:
-        logits: of the policy, `[..., V]`, already divided by the sampling temperature.
-        ref_logits: of the reference, `[..., V]`, at the same temperature.
+        logits: the policy's, `[..., V]`, already divided by the sampling temperature.
+        ref_logits: the reference's, `[..., V]`, at the same temperature.
 
     Returns:
         `[...]`, nats; ∞ where the reference excludes a token that the policy can produce.
@@ -184,8 +184,8 @@ def exact_kl(logits: Float[Array, "*rows V"], ref_logits: Float[Array, "*rows V"
         '0.1438'
 
     Source:
-        Convention: Kullback and Leibler (1951). Eq. 8 of the design document bounds it, with the old policy for π and the
-        new one for π_ref.
+        Convention: Kullback and Leibler (1951). Eq. 8 of the design document bounds it, with the old policy as π and the
+        new one as π_ref.
     """
     check_floating(logits=logits, ref_logits=ref_logits)
     check_same_shape(logits=logits, ref_logits=ref_logits)
@@ -198,19 +198,19 @@ def exact_kl(logits: Float[Array, "*rows V"], ref_logits: Float[Array, "*rows V"
 
 @in_float32
 def entropy(logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
-    """Entropy of the next token, over the whole vocabulary.
+    """Entropy of the next token, over the full vocabulary.
 
-    A token that the policy cannot produce (logit -∞) contributes 0, in value and gradient.
+    A token that the policy cannot produce (logit -∞) contributes 0, in both value and gradient.
 
     ::
 
         H(π) = -Σ_v π(v) log π(v)        π = softmax(logits)
 
     Args:
-        logits: of the policy, `[..., V]`, already divided by the sampling temperature.
+        logits: the policy's, `[..., V]`, already divided by the sampling temperature.
 
     Returns:
-        `[...]`, nats, in [0, log V]. As a bonus it is added to an objective that is maximised.
+        `[...]`, nats, in [0, log V]. As a bonus it is added to an objective to be maximized.
 
     Raises:
         ValueError: `logits` is not floating point, or the vocabulary is empty.
@@ -239,21 +239,21 @@ def kl_in_reward(
     *,
     beta: Number,
 ) -> Float[Array, "*rows T"]:
-    """Per-token reward less a KL penalty to the reference.
+    """Per-token reward minus a KL penalty towards the reference.
 
-    The policy gradient of these rewards, summed from each token to the end, is the gradient of expected reward less β times
-    the KL of whole responses. They are data: compute them from the log-probabilities of the policy that sampled.
+    The policy gradient of these rewards, summed from each token to the end, is the gradient of the expected reward minus β times
+    the KL of full responses. These rewards are data: compute them from the log-probabilities of the sampling policy.
 
     ::
 
         r_t - β (log π(o_t) - log π_ref(o_t))
 
     Args:
-        rewards: per-token rewards, `[..., T]`; an outcome reward sits on the last response token.
-        logp: log-probabilities under the policy that sampled, `[..., T]`, nats.
-        ref_logp: under the reference, `[..., T]`, nats.
+        rewards: per-token rewards, `[..., T]`; an outcome reward is on the last response token.
+        logp: log-probabilities under the sampling policy, `[..., T]`, nats.
+        ref_logp: log-probabilities under the reference, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        beta: β, reward a nat, not negative.
+        beta: β, reward per nat, not negative.
 
     Returns:
         `[..., T]`, in the rewards' unit; 0 outside the mask.
@@ -280,18 +280,18 @@ def kl_in_reward(
 def batch_normalized_kl(
     logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
-    """Per-token KL estimate less its mean over the batch's tokens.
+    """Per-token KL estimate minus its mean over the batch's tokens.
 
-    It punishes a token for drifting further than the batch does on average. The mean couples the rows:
-    compute it once for a whole rollout, before any split into micro-batches.
+    It penalizes a token for drifting further than the batch does on average. The mean couples the rows:
+    compute it once for a full rollout, before any split into micro-batches.
 
     ::
 
         k1_it - (1/Σ_j|o_j|) Σ_jτ k1_jτ        k1 = log π - log π_ref
 
     Args:
-        logp: log-probabilities under the policy that sampled, `[..., T]`, nats.
-        ref_logp: under the reference, `[..., T]`, nats.
+        logp: log-probabilities under the sampling policy, `[..., T]`, nats.
+        ref_logp: log-probabilities under the reference, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
@@ -307,8 +307,8 @@ def batch_normalized_kl(
         [[-2.0, -1.0], [3.0, 0.0]]
 
     Source:
-        T1, arXiv:2501.11651, after a description of it: the equation itself was not found in the primary text, so neither
-        the estimator (k1) nor the set that the mean is taken over is the paper's word.
+        T1, arXiv:2501.11651, from a description of it: the equation itself was not found in the primary text, so the
+        estimator (k1) and the set that the mean runs over are our choice.
     """
     check_floating(logp=logp, ref_logp=ref_logp)
     check_same_shape(logp=logp, ref_logp=ref_logp, mask=mask)
@@ -318,17 +318,17 @@ def batch_normalized_kl(
 
 
 def ema_update(reference: Tree, params: Tree, *, rate: float) -> Tree:
-    """Reference that follows the policy as an exponential moving average.
+    """Update a reference that follows the policy as an exponential moving average.
 
     ::
 
         θ_ref ← (1 - α) θ_ref + α θ
 
     Args:
-        reference: parameters of the reference, a pytree of floating-point arrays. Keep them in float32: in bfloat16 a step
-            smaller than 1/256 of the number itself is rounded away.
+        reference: parameters of the reference, a pytree of floating-point arrays. Keep them in float32: bfloat16 rounds away
+            a step smaller than 1/256 of the parameter.
         params: parameters of the policy, a pytree of the same structure and shapes.
-        rate: α, the share of the new parameters, in [0, 1]; 0 keeps the reference, 1 replaces it. The source's number was
+        rate: α, the share of the new parameters, in [0, 1]; 0 keeps the reference, 1 replaces it. The source's value was
             not found, so there is no default.
 
     Returns:

@@ -1,8 +1,8 @@
-"""Advantages and returns from a critic: sums of later TD errors or rewards.
+"""Advantages and returns from a critic: discounted sums of later TD errors or rewards.
 
 Every function takes per-token arrays `[..., T]` and a mask of response tokens, and returns `[..., T]`, 0 outside the mask.
-A slot outside the mask is not a time step: the successor of a response token is the *next response token*, so an
-observation inside a response neither discounts nor decays, and padding changes nothing.
+A slot outside the mask is not a time step: the successor of a response token is the *next response token*. So an
+observation inside a response causes neither discounting nor decay, and padding changes nothing.
 """
 
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from rljax.ops.masked import zero_outside
 
 
 class DecoupledGAE(NamedTuple):
-    """Advantage of the policy and target of the critic, each with a λ of its own."""
+    """The policy's advantage and the critic's target, each with its own λ."""
 
     advantage: Float[Array, "*rows T"]
     """Advantage of each token, in the reward's unit; 0 outside the mask."""
@@ -38,18 +38,18 @@ def _check_lambda(mask: Mask, **lambdas: Number | Array) -> None:
     for name, value in lambdas.items():
         if jnp.shape(value) not in ((), mask.shape[:-1]):
             raise ValueError(
-                f"{name} must be one number or one a row {list(mask.shape[:-1])}, got {list(jnp.shape(value))}"
+                f"{name} must be one number or one per row {list(mask.shape[:-1])}, got {list(jnp.shape(value))}"
             )
 
 
 def _after_last(bootstrap: Array | None, mask: Mask, dtype: jnp.dtype) -> Float[Array, "*rows"]:
-    """Value of the state after the last token of each row; a row without tokens has none, whatever `bootstrap` holds."""
+    """Value of the state after the last token of each row; 0 for a row without tokens, whatever `bootstrap` contains."""
     rows = mask.shape[:-1]
     if bootstrap is None:
         return jnp.zeros(rows, dtype)
     check_floating(bootstrap=bootstrap)
     if bootstrap.shape != rows:
-        raise ValueError(f"bootstrap must hold one number a row {list(rows)}, got shape {list(bootstrap.shape)}")
+        raise ValueError(f"bootstrap must hold one number per row {list(rows)}, got shape {list(bootstrap.shape)}")
     return jnp.where(mask.astype(bool).any(-1), bootstrap.astype(dtype), jnp.zeros(rows, dtype))
 
 
@@ -58,7 +58,7 @@ def _errors(mask: Array, rewards: Array, values: Array, discount: Array, after_l
 
 
 def _recursion(mask: Array, rewards: Array, values: Array, discount: Array, decay: Array, after_last: Array) -> Array:
-    """Eq. 16 of GAE as code, from the last token to the first; rows may have gaps, and lie at any place.
+    """Eq. 16 of GAE as code, from the last token to the first; tokens may be anywhere in a row, with gaps.
 
     ::
 
@@ -80,10 +80,10 @@ def _recursion(mask: Array, rewards: Array, values: Array, discount: Array, deca
 def _advantages(mask: Array, rewards: Array, values: Array, discount: Array, decay: Array, after_last: Array) -> Array:
     """`_recursion` as matrix products over tiles of tokens, which is many times faster.
 
-    There, a number that is not finite would reach the later tokens of its tile, since 0 × NaN is NaN. The recursion computes then.
+    In these products a non-finite number would reach other tokens of its tile, since 0 × NaN is NaN. The recursion is used then.
     """
     errors = _errors(mask, rewards, values, discount, after_last)
-    # 0 times a number that is not finite is NaN; this product is cheaper than to look at each number.
+    # 0 times a non-finite number is NaN; this product is cheaper than testing each number.
     is_finite = jnp.isfinite(errors @ jnp.zeros(errors.shape[-1], errors.dtype)).all()
 
     def in_tiles(*_: Array) -> Array:
@@ -93,7 +93,7 @@ def _advantages(mask: Array, rewards: Array, values: Array, discount: Array, dec
 
 
 def _returns(mask: Array, rewards: Array, discount: Array, after_last: Array) -> Array:
-    """The advantage of λ = 1 without a critic, whose values are 0."""
+    """Monte-Carlo returns: the advantage for λ = 1 without a critic, that is, with values of 0."""
     return _advantages(mask, rewards, jnp.zeros_like(rewards), discount, discount, after_last)
 
 
@@ -114,17 +114,17 @@ def td_errors(
 
     Args:
         rewards: r_t, `[..., T]`.
-        values: V_t, the critic's estimate before token t is taken, `[..., T]`, in the reward's unit.
+        values: V_t, the critic's estimate before token t is chosen, `[..., T]`, in the reward's unit.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        gamma: discount a response token, in [0, 1].
-        bootstrap: value of the state after the last token, one number a row: V for a truncated response, 0 for an
-            ended one. None: every response ended.
+        gamma: discount per response token, in [0, 1].
+        bootstrap: value of the state after the last token, one number per row: V for a truncated response, 0 for a
+            finished one. None: every response finished.
 
     Returns:
         `[..., T]`, in the reward's unit; 0 outside the mask.
 
     Raises:
-        ValueError: not floating point, shapes that differ, a malformed mask, `gamma` outside [0, 1].
+        ValueError: not floating point, mismatched shapes, a malformed mask, `gamma` outside [0, 1].
 
     Example:
         >>> import jax.numpy as jnp
@@ -151,27 +151,27 @@ def gae(
     lambda_: Number | Float[Array, "*rows"] = 0.95,
     bootstrap: Float[Array, "*rows"] | None = None,
 ) -> Float[Array, "*rows T"]:
-    """Generalised advantage estimation, not whitened.
+    """Generalized advantage estimation, not whitened.
 
     ::
 
         A_t = Σ_l (γλ)^l δ_{t+l}        i.e.  A_t = δ_t + γλ A_{t+1},  with δ of `td_errors`
 
-    λ = 0 leaves the TD error, λ = 1 the discounted Monte-Carlo return less the value.
+    λ = 0 gives the TD error, λ = 1 the discounted Monte-Carlo return minus the value.
 
     Args:
         rewards: r_t, `[..., T]`.
         values: V_t, `[..., T]`, in the reward's unit.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        gamma: discount a response token, in [0, 1].
-        lambda_: λ in [0, 1], a number or one a row `[...]` (see `length_adaptive_lambda`).
-        bootstrap: value after the last token, one number a row, for truncated responses; None: 0.
+        gamma: discount per response token, in [0, 1].
+        lambda_: λ in [0, 1], a number or one per row `[...]` (see `length_adaptive_lambda`).
+        bootstrap: value after the last token, one number per row, for truncated responses; None: 0.
 
     Returns:
         `[..., T]`, in the reward's unit; 0 outside the mask. Differentiable in rewards, values, λ and bootstrap.
 
     Raises:
-        ValueError: not floating point, shapes that differ, a malformed mask, `gamma` or `lambda_` outside [0, 1].
+        ValueError: not floating point, mismatched shapes, a malformed mask, `gamma` or `lambda_` outside [0, 1].
 
     Example:
         >>> import jax.numpy as jnp
@@ -179,7 +179,7 @@ def gae(
         [0.5, 0.5]
 
     Source:
-        GAE, arXiv:1506.02438, Eq. 16; one λ a row: VAPO, arXiv:2504.05118, Eq. 5; Eq. 7 of the design document.
+        GAE, arXiv:1506.02438, Eq. 16; one λ per row: VAPO, arXiv:2504.05118, Eq. 5; Eq. 7 of the design document.
     """
     check_tokens(mask, gamma, rewards=rewards, values=values)
     _check_lambda(mask, lambda_=lambda_)
@@ -198,7 +198,7 @@ def monte_carlo_returns(
     gamma: Number = 1.0,
     bootstrap: Float[Array, "*rows"] | None = None,
 ) -> Float[Array, "*rows T"]:
-    """Discounted sum of the rewards from each token on.
+    """Discounted sum of the rewards from each token onward.
 
     ::
 
@@ -207,14 +207,14 @@ def monte_carlo_returns(
     Args:
         rewards: r_t, `[..., T]`.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        gamma: discount a response token, in [0, 1].
-        bootstrap: value after the last token, one number a row, for truncated responses; None: 0.
+        gamma: discount per response token, in [0, 1].
+        bootstrap: value after the last token, one number per row, for truncated responses; None: 0.
 
     Returns:
         `[..., T]`, in the reward's unit; 0 outside the mask.
 
     Raises:
-        ValueError: not floating point, shapes that differ, a malformed mask, `gamma` outside [0, 1].
+        ValueError: not floating point, mismatched shapes, a malformed mask, `gamma` outside [0, 1].
 
     Example:
         >>> import jax.numpy as jnp
@@ -249,15 +249,15 @@ def lambda_returns(
         rewards: r_t, `[..., T]`.
         values: V_t, `[..., T]`, in the reward's unit.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        gamma: discount a response token, in [0, 1].
-        lambda_: λ in [0, 1], a number or one a row `[...]`. At 1 the values cancel: the Monte-Carlo return.
-        bootstrap: value after the last token, one number a row, for truncated responses; None: 0.
+        gamma: discount per response token, in [0, 1].
+        lambda_: λ in [0, 1], a number or one per row `[...]`. At 1 the values cancel: the Monte-Carlo return.
+        bootstrap: value after the last token, one number per row, for truncated responses; None: 0.
 
     Returns:
         `[..., T]`, in the reward's unit; 0 outside the mask.
 
     Raises:
-        ValueError: not floating point, shapes that differ, a malformed mask, `gamma` or `lambda_` outside [0, 1].
+        ValueError: not floating point, mismatched shapes, a malformed mask, `gamma` or `lambda_` outside [0, 1].
 
     Example:
         >>> import jax.numpy as jnp
@@ -265,7 +265,7 @@ def lambda_returns(
         [0.75, 1.0]
 
     Source:
-        PPO, arXiv:1707.06347, whose L^VF leaves its target open, as implemented with GAE, arXiv:1506.02438.
+        PPO, arXiv:1707.06347, whose L^VF leaves its target open; this is the target of implementations with GAE, arXiv:1506.02438.
     """
     advantage = gae(rewards, values, mask, gamma=gamma, lambda_=lambda_, bootstrap=bootstrap)
     return advantage + zero_outside(values, mask).astype(advantage.dtype)
@@ -281,7 +281,7 @@ def decoupled_gae(
     value_lambda: Number | Float[Array, "*rows"] = 1.0,
     bootstrap: Float[Array, "*rows"] | None = None,
 ) -> DecoupledGAE:
-    """Advantage and value target, each with a λ of its own.
+    """Advantage and value target, each with its own λ.
 
     ::
 
@@ -291,10 +291,10 @@ def decoupled_gae(
         rewards: r_t, `[..., T]`.
         values: V_t, `[..., T]`, in the reward's unit.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        gamma: discount a response token, in [0, 1].
-        policy_lambda: λ of the advantage, in [0, 1], a number or one a row (VAPO: `length_adaptive_lambda`).
-        value_lambda: λ of the value target, in [0, 1], a number or one a row; 1 is unbiased.
-        bootstrap: value after the last token, one number a row, for truncated responses; None: 0.
+        gamma: discount per response token, in [0, 1].
+        policy_lambda: λ of the advantage, in [0, 1], a number or one per row (VAPO: `length_adaptive_lambda`).
+        value_lambda: λ of the value target, in [0, 1], a number or one per row; 1 is unbiased.
+        bootstrap: value after the last token, one number per row, for truncated responses; None: 0.
 
     Returns:
         `DecoupledGAE(advantage, value_target)`, both `[..., T]` in the reward's unit, 0 outside the mask.
@@ -310,7 +310,7 @@ def decoupled_gae(
     Source:
         VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1; Eqs. 19-20 of the design document.
     """
-    # Checked here under their own names, so that a refusal names the wrong one of the two.
+    # Check them here under their own names, so that an error names the right one of the two.
     check_mask(mask=mask)
     _check_lambda(mask, policy_lambda=policy_lambda, value_lambda=value_lambda)
     return DecoupledGAE(
@@ -321,23 +321,23 @@ def decoupled_gae(
 
 @in_float32
 def length_adaptive_lambda(lengths: Num[Array, "*rows"], *, alpha: Number = 0.05) -> Float[Array, "*rows"]:
-    """λ that grows with the response, one a sequence.
+    """λ that grows with the length of the response, one per sequence.
 
     ::
 
         λ = clip(1 - 1/(α l), 0, 1)        from  Σ_t λ^t ≈ 1/(1 - λ) = α l
 
-    The paper has no clip; without it every response shorter than 1/α tokens (20) has a negative λ.
+    The paper does not clip; without clipping, every response shorter than 1/α tokens (20) has a negative λ.
 
     Args:
         lengths: l, response tokens of each row, `[...]`, not negative.
         alpha: α, the share of the response over which credit spreads, positive.
 
     Returns:
-        `[...]` in [0, 1], without unit; 0 for a response without tokens.
+        `[...]` in [0, 1], dimensionless; 0 for a response without tokens.
 
     Raises:
-        ValueError: lengths that are boolean or negative, or `alpha` not positive.
+        ValueError: boolean or negative lengths, or `alpha` not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -345,7 +345,7 @@ def length_adaptive_lambda(lengths: Num[Array, "*rows"], *, alpha: Number = 0.05
         [0.0, 0.0, 0.0, 0.5, 0.8999999761581421]
 
     Source:
-        VAPO, arXiv:2504.05118, Eq. 5; Eq. 4 is the condition on the sum that it follows from.
+        VAPO, arXiv:2504.05118, Eq. 5; Eq. 4 is the condition on the sum from which it follows.
     """
     check_positive(alpha=alpha)
     check_lengths(lengths=lengths)
@@ -357,21 +357,21 @@ def length_adaptive_lambda(lengths: Num[Array, "*rows"], *, alpha: Number = 0.05
 
 @in_float32
 def rewards_at_last_token(rewards: Float[Array, "*rows"], mask: Mask) -> Float[Array, "*rows T"]:
-    """Place the outcome reward of a response on its last token.
+    """Put the outcome reward of a response on its last token.
 
     ::
 
         r_t = R if t = max{τ : m_τ} else 0
 
     Args:
-        rewards: R, one number a response, `[...]`.
+        rewards: R, one number per response, `[...]`.
         mask: response tokens, end-of-sequence included, bool or 0/1, `[..., T]`.
 
     Returns:
         `[..., T]`, in the reward's unit; a row without tokens stays 0.
 
     Raises:
-        ValueError: rewards that are not floating point or not one a row, or a malformed mask.
+        ValueError: rewards that are not floating point or not one per row, or a malformed mask.
 
     Example:
         >>> import jax.numpy as jnp
@@ -384,7 +384,7 @@ def rewards_at_last_token(rewards: Float[Array, "*rows"], mask: Mask) -> Float[A
     check_floating(rewards=rewards)
     check_mask(mask=mask)
     if rewards.shape != mask.shape[:-1]:
-        raise ValueError(f"rewards must hold one number a row {list(mask.shape[:-1])}, got shape {list(rewards.shape)}")
+        raise ValueError(f"rewards must hold one number per row {list(mask.shape[:-1])}, got shape {list(rewards.shape)}")
     keep = mask.astype(bool)
     tokens_left = jnp.cumsum(keep[..., ::-1], -1)[..., ::-1]
     return jnp.where(keep & (tokens_left == 1), rewards[..., None], 0.0)

@@ -1,7 +1,7 @@
-"""Group-relative advantages: a response is compared with the others of its prompt.
+"""Group-relative advantages: a response is compared with the other responses to its prompt.
 
-Rewards are `[..., P, G]`, the G responses of a prompt on the last axis. `valid` leaves responses without a verdict out of a
-ragged group: they get advantage 0 and do not affect the others; a group with fewer than 2 valid responses gets 0 throughout.
+Rewards are `[..., P, G]`, the G responses of a prompt on the last axis. `valid` excludes responses without a verdict from a
+ragged group: they get advantage 0 and do not affect the others; in a group with fewer than 2 valid responses all get 0.
 """
 
 import jax
@@ -20,23 +20,23 @@ from rljax.ops.masked import group_members, masked_centered, masked_mean, masked
 
 
 def group_centered(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, "*P G"]:
-    """Reward less the mean of its group.
+    """Reward minus the mean of its group.
 
     ::
 
         A_i = r_i - (1/G) Σ_j r_j
 
-    A group of identical rewards gets exactly 0: the mean is taken of the distances to the lowest reward.
+    A group of identical rewards gets exactly 0, because the mean is computed from the distances to the lowest reward.
 
     Args:
-        rewards: one number a response, `[..., G]`.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+        rewards: one number per response, `[..., G]`.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
         `[..., G]`, in the rewards' unit; each group sums to 0.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, or `valid` of another shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -61,17 +61,17 @@ def group_normalized(
     A group of identical rewards gets exactly 0, whatever ε.
 
     Args:
-        rewards: one number a response, `[..., G]`.
+        rewards: one number per response, `[..., G]`.
         eps: ε, added to the standard deviation; not negative. 1e-6 is verl's, 1e-4 TRL's; the paper states none.
-        ddof: delta degrees of freedom of the standard deviation, 0 or 1. The paper states none, its followers use 1.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+        ddof: delta degrees of freedom of the standard deviation, 0 or 1. The paper states none; its followers use 1.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
-        `[..., G]`, without unit.
+        `[..., G]`, dimensionless.
 
     Raises:
         ValueError: integer or boolean rewards, groups of fewer than 2, negative `eps`, `ddof` other than 0 or 1, or
-            `valid` of another shape.
+            `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -86,21 +86,21 @@ def group_normalized(
 
 @in_float32
 def leave_one_out(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, "*P G"]:
-    """Reward less the mean of the others.
+    """Reward minus the mean of the others in its group.
 
     ::
 
         A_i = r_i - (1/(G-1)) Σ_{j≠i} r_j  =  G/(G-1) (r_i - mean(r))
 
     Args:
-        rewards: one number a response, `[..., G]`.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+        rewards: one number per response, `[..., G]`.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
         `[..., G]`, in the rewards' unit; each group sums to 0.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, or `valid` of another shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -117,11 +117,12 @@ def leave_one_out(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -
 
 @in_float32
 def mean_normalized(rewards: Float[Array, "*P G"], *, eps: Number = 0.0, valid: Mask | None = None) -> Float[Array, "*P G"]:
-    """Reward less the mean of its group, over that mean: a hard prompt weighs as the inverse of its pass rate.
+    """Reward minus the mean of its group, divided by that mean: a prompt has weight inverse to its pass rate.
 
-    For rewards of 0 and 1, REINFORCE with it climbs log p(correct) instead of p(correct), as far as G responses can tell: its
-    expectation is the gradient of Σ_{k<G} pass@k / k, and log p is the same series without an end. (Without the mean subtracted it
-    would include k = G: the baseline is missing in groups without a correct response, whose advantages are 0.)
+    For rewards of 0 and 1, REINFORCE with this advantage climbs log p(correct) instead of p(correct), as far as G responses
+    can tell: its expectation is the gradient of Σ_{k<G} pass@k / k, the beginning of the infinite series for log p. (Without
+    subtracting the mean, the sum would include k = G: groups without a correct response have advantage 0, and so lack the
+    baseline.)
 
     ::
 
@@ -130,15 +131,15 @@ def mean_normalized(rewards: Float[Array, "*P G"], *, eps: Number = 0.0, valid: 
     A group of identical rewards gets exactly 0.
 
     Args:
-        rewards: one number a response, not negative, `[..., G]`.
-        eps: ε, not negative; the paper has none, its authors' code 1e-6.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+        rewards: one number per response, not negative, `[..., G]`.
+        eps: ε, not negative; the paper has none, its authors' code uses 1e-6.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
-        `[..., G]`, without unit; each group sums to 0. 0 for a group whose mean is not positive.
+        `[..., G]`, dimensionless; each group sums to 0. 0 for a group whose mean is not positive.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, negative `eps`, or `valid` of another shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2, negative `eps`, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -160,7 +161,7 @@ def mean_normalized(rewards: Float[Array, "*P G"], *, eps: Number = 0.0, valid: 
 def process_normalized(
     step_rewards: Float[Array, "*P G T"], step_end: Mask, *, eps: Number = 1e-6, ddof: int = 1
 ) -> Float[Array, "*P G T"]:
-    """Advantage of a token as the sum of the normalised rewards of the steps that end at it or later.
+    """A token's advantage: the sum of the normalized rewards of the steps that end at it or later.
 
     ::
 
@@ -168,17 +169,17 @@ def process_normalized(
         A_it = Σ_{steps j of i : end(j) ≥ t} r̃_ij
 
     Args:
-        step_rewards: reward of a step, at the token where it ends, `[..., G, T]`; anything elsewhere.
-        step_end: where steps end, bool or 0/1, `[..., G, T]`. A response may have any number of steps, also none.
+        step_rewards: reward of a step, at the token where it ends, `[..., G, T]`; other slots may hold anything.
+        step_end: where steps end, bool or 0/1, `[..., G, T]`. A response may have any number of steps, even none.
         eps: ε, added to the standard deviation; not negative.
         ddof: delta degrees of freedom of the standard deviation, 0 or 1; the paper states none.
 
     Returns:
-        `[..., G, T]`, without unit; 0 after the last step of a response, and throughout a group whose step rewards are
+        `[..., G, T]`, dimensionless; 0 after the last step of a response, and everywhere in a group whose step rewards are
         identical or fewer than 2.
 
     Raises:
-        ValueError: integer rewards, groups of fewer than 2, shapes that differ, negative `eps`, `ddof` not 0 or 1.
+        ValueError: integer rewards, groups of fewer than 2, mismatched shapes, negative `eps`, `ddof` not 0 or 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -193,7 +194,7 @@ def process_normalized(
     check_rank(2, step_rewards=step_rewards)
     if step_rewards.shape[-2] < 2:
         shape = list(step_rewards.shape)
-        raise ValueError(f"step_rewards must hold groups of at least 2 responses on its second last axis, got {shape}")
+        raise ValueError(f"step_rewards must hold groups of at least 2 responses on its second-to-last axis, got {shape}")
     check_mask(step_end=step_end)
     check_same_shape(step_rewards=step_rewards, step_end=step_end)
     rows = (*step_rewards.shape[:-2], -1)

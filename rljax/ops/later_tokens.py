@@ -1,4 +1,4 @@
-"""The next token of each token, and discounted sums over a token and those after it: what `gae` is made of."""
+"""The next token of each token, and discounted sums over a token and those after it: the building blocks of `gae`."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from rljax.ops.arrays import Mask
 from rljax.ops.masked import zero_outside
 
 TILE = 32
-"""Tokens whose discounted sums are one matrix product; on a CPU as fast as 16 and 64, and faster than 128."""
+"""Tokens per tile, whose discounted sums are one matrix product; on a CPU as fast as 16 and 64, and faster than 128."""
 
 
 def without_gaps(
@@ -19,13 +19,13 @@ def without_gaps(
     arrays: tuple[Float[Array, "*rows T"], ...],
     numbers: tuple[Float[Array, "*#rows"], ...],
 ) -> Float[Array, "*rows T"]:
-    """Compute `equation(mask, *arrays, *numbers)` for rows whose tokens have no gaps and whose slots outside the mask hold 0.
+    """Compute `equation(mask, *arrays, *numbers)` on rows whose tokens have no gaps and whose slots outside the mask are 0.
 
-    Where a row has a gap between two tokens, the tokens of all rows are moved to the front, and the results back. Otherwise
+    If any row has a gap between two tokens, the tokens of all rows are moved to the front, and the results moved back. Otherwise
     nothing moves; under `vmap` both are computed. The result is 0 outside the mask.
 
-    Outside of a compiled program, too, it is compiled once for each equation and shape, as `cond` alone would not be. So an
-    equation is a function of a module, and no closure.
+    Even outside a compiled program, it is compiled only once per equation and shape; a bare `cond` would not be. So an
+    equation must be a module-level function, not a closure.
     """
     return _compiled(equation, mask.astype(bool), arrays, numbers)  # pyright: ignore[reportUnknownVariableType]
 
@@ -49,31 +49,31 @@ def _compiled(equation: Callable[..., Array], mask: Array, arrays: tuple[Array, 
 
 
 def _next_slot(x: Array) -> Array:
-    """The number in the next slot, and 0 in the last slot."""
+    """The number in the next slot; 0 in the last slot."""
     return jnp.pad(x[..., 1:], [(0, 0)] * (x.ndim - 1) + [(0, 1)])
 
 
 def _is_last(mask: Bool[Array, "*rows T"]) -> Bool[Array, "*rows T"]:
-    """True at a token whose next slot holds none: the last token of a row without gaps."""
+    """True at a token whose next slot has no token: the last token of a row without gaps."""
     return mask & ~_next_slot(mask)
 
 
 def next_values(
     values: Float[Array, "*rows T"], mask: Bool[Array, "*rows T"], after_last: Float[Array, "*rows"]
 ) -> Float[Array, "*rows T"]:
-    """V_{t+1} in rows without gaps: the value of the next token, or that after the last one."""
+    """V_{t+1} in rows without gaps: the value of the next token, or `after_last` at the last token."""
     return jnp.where(_is_last(mask), after_last[..., None], _next_slot(values))
 
 
 @jax.custom_jvp
 def discounted_sums(x: Float[Array, "*rows T"], discount: Float[Array, "*#rows"]) -> Float[Array, "*rows T"]:
-    """S_t = Σ_{k≥t} c^{k-t} x_k over the slots of each row; c is one number, or one a row.
+    """S_t = Σ_{k≥t} c^{k-t} x_k over the slots of each row; c is one number or one per row.
 
-    The sums over the rest of a tile are a product with a triangular matrix of powers of c. The tiles after it add
-    c^{e-t} S_e, where e is the first slot of the next tile. A scan carries S_e from the last tile to the first. A number that is
-    not finite makes the sums of its tile and of those before it NaN, in its row alone; callers keep such numbers away.
+    The sums over the rest of a tile are a product with a triangular matrix of powers of c. The later tiles add
+    c^{e-t} S_e, where e is the first slot of the next tile. A scan carries S_e from the last tile to the first. A non-finite
+    number turns the sums of its tile and of earlier tiles into NaN, in its row only; callers keep such numbers away.
 
-    The derivative is that of the recursion S_t = x_t + c S_{t+1}, and so a discounted sum, too; that of a power of c is NaN at 0.
+    The derivative is that of the recursion S_t = x_t + c S_{t+1}, itself a discounted sum; a power of c has derivative NaN at 0.
     """
     *rows, length = x.shape
     tile = min(TILE, max(length, 1))

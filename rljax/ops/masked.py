@@ -1,7 +1,7 @@
 """Sums, means and z-scores under a mask: over the tokens of a response, or over the responses of a group.
 
-A slot outside the mask may hold anything, NaN and infinity included: it is replaced by `where` *before* any arithmetic, so neither
-the value nor the gradient sees it.
+A slot outside the mask may contain anything, even NaN or infinity: `where` replaces it *before* any arithmetic, so it affects
+neither the value nor the gradient.
 """
 
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ def zero_outside(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows 
 
 
 def masked_sum(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows"]:
-    """Sum over the tokens of the mask.
+    """Sum over the tokens in the mask.
 
     ::
 
@@ -73,7 +73,7 @@ def masked_sum(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows"]:
 
 @in_float32
 def masked_mean(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows"]:
-    """Mean over the tokens of the mask.
+    """Mean over the tokens in the mask.
 
     ::
 
@@ -102,7 +102,7 @@ def masked_mean(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows"]
 
 
 def count_tokens(mask: Mask) -> Int[Array, "*rows"]:
-    """Number of tokens of the mask: the length of a response.
+    """Number of tokens in the mask: the length of a response.
 
     ::
 
@@ -115,7 +115,7 @@ def count_tokens(mask: Mask) -> Int[Array, "*rows"]:
         `[...]`, tokens.
 
     Raises:
-        ValueError: the mask has no token axis or holds something else than 0 and 1.
+        ValueError: the mask has no token axis or holds anything other than 0 and 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -130,10 +130,10 @@ def count_tokens(mask: Mask) -> Int[Array, "*rows"]:
 
 
 def masked_centered(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
-    """Entries of the mask less their mean.
+    """Entries in the mask minus their mean.
 
-    A row of identical entries gets exactly 0, because the mean is taken of the distances to the lowest entry: the mean of
-    eight times 0.1 is not 0.1 in floating point, the mean of eight zeros is 0.
+    A row of identical entries gets exactly 0, because the mean is computed from the distances to the lowest entry: in floating
+    point the mean of eight times 0.1 is not 0.1, but the mean of eight zeros is 0.
 
     ::
 
@@ -155,19 +155,19 @@ def masked_centered(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*ro
         [-1.0, 1.0, 0.0]
 
     Source:
-        Convention: the numerator of every normalised advantage, such as GRPO's, arXiv:2402.03300, Section 4.1.2.
+        Convention: the numerator of every normalized advantage, such as GRPO's, arXiv:2402.03300, Section 4.1.2.
     """
     clean = zero_outside(x, mask)
     counts = mask.astype(bool)
     comparable = counts & (counts.sum(-1, keepdims=True) >= 2)
-    # The bound is finite, so that JAX's search for infinities finds none in a row without entries.
+    # The bound is finite, so that JAX's check for infinities finds none in a row without entries.
     offset = clean - clean.min(-1, keepdims=True, where=comparable, initial=jnp.finfo(clean.dtype).max)
     return jnp.where(comparable, offset - masked_mean(offset, comparable)[..., None], 0.0)
 
 
 @in_float32
 def masked_normalized(x: Float[Array, "*rows T"], mask: Mask, *, eps: Number, ddof: int) -> Float[Array, "*rows T"]:
-    """Entries of the mask as z-scores.
+    """Entries in the mask as z-scores.
 
     ::
 
@@ -180,7 +180,7 @@ def masked_normalized(x: Float[Array, "*rows T"], mask: Mask, *, eps: Number, dd
         ddof: delta degrees of freedom of the standard deviation, 0 or 1.
 
     Returns:
-        `[..., T]`, without unit; 0 outside the mask, in a row of identical entries whatever ε, and in a row with fewer
+        `[..., T]`, dimensionless; 0 outside the mask, in a row of identical entries whatever ε, and in a row with fewer
         than 2 entries in the mask.
 
     Raises:
@@ -192,7 +192,7 @@ def masked_normalized(x: Float[Array, "*rows T"], mask: Mask, *, eps: Number, dd
         [-1.0, 1.0, 0.0]
 
     Source:
-        Convention: the normalised advantage of GRPO, arXiv:2402.03300, Section 4.1.2, with every normaliser explicit.
+        Convention: the normalized advantage of GRPO, arXiv:2402.03300, Section 4.1.2, with every normalizer as an argument.
     """
     check_nonnegative(eps=eps)
     check_one_of((0, 1), ddof=ddof)
@@ -206,21 +206,21 @@ def masked_normalized(x: Float[Array, "*rows T"], mask: Mask, *, eps: Number, dd
 
 
 def group_members(rewards: Float[Array, "*P G"], valid: Mask | None) -> Bool[Array, "*P G"]:
-    """Responses of a group that take part in a comparison.
+    """Responses that take part in the comparison within a group.
 
     ::
 
         m_i = v_i, or 1 for every response without v
 
     Args:
-        rewards: one number a response, `[..., G]`.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`, or None.
+        rewards: one number per response, `[..., G]`.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`, or None.
 
     Returns:
         bool, `[..., G]`.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, or `valid` of another shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -228,7 +228,7 @@ def group_members(rewards: Float[Array, "*P G"], valid: Mask | None) -> Bool[Arr
         [True, True]
 
     Source:
-        Convention: ragged groups, where a reward may have no opinion on some responses.
+        Convention: ragged groups, in which a reward may abstain on some responses.
     """
     check_floating(rewards=rewards)
     check_group(rewards=rewards)

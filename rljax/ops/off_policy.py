@@ -1,4 +1,4 @@
-"""Ratios, kernels and trust regions for responses that another policy sampled, beyond PPO's clip of the token ratio."""
+"""Ratios, weights and trust regions for responses sampled by another policy, beyond PPO's clip of the token ratio."""
 
 import jax
 import jax.numpy as jnp
@@ -13,19 +13,19 @@ from rljax.ops.ratio import token_log_ratio
 def whole_response_token_log_ratio(
     logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
-    """Log-ratio of a whole response, *not* divided by its length, with the gradient of the token's own log-probability.
+    """Log-ratio of a full response, *not* divided by its length, with the gradient of each token's own log-probability.
 
     ::
 
         log W_it = sg[Σ_τ log ρ_iτ] + log π_θ(o_it) - sg[log π_θ(o_it)]        W_i = π_θ(o_i | q) / π_old(o_i | q)
 
     Args:
-        logp: log-probabilities under the policy that is trained, `[..., T]`, nats.
-        old_logp: the log of the ratio's denominator, under the policy that sampled, `[..., T]`, nats.
+        logp: log-probabilities under the policy being trained, `[..., T]`, nats.
+        old_logp: the log of the ratio's denominator, under the sampling policy, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
-        `[..., T]`, nats; 0 outside the mask. Derivative 1 by the token's own `logp`, 0 by the others'. Not clamped.
+        `[..., T]`, nats; 0 outside the mask. Its derivative is 1 in the token's own `logp` and 0 in the others'. Not clamped.
 
     Raises:
         ValueError: the shapes differ, or the log-probabilities are not floating point.
@@ -54,9 +54,9 @@ def gamma_weighted(
     power_negative: float = 3.0,
     decay_negative: float = 2.0,
 ) -> Float[Array, "*rows T"]:
-    """REINFORCE under a gamma-shaped weight of the whole response's ratio, which fades on both sides and is 1 on-policy.
+    """REINFORCE with a gamma-shaped weight on the full response's ratio: 1 on-policy, fading on both sides.
 
-    The paper has log π where this has log W. Only the gradient has a meaning: under `whole_response_token_log_ratio` it is
+    The paper has log π in place of log W. Only the gradient is meaningful: with `whole_response_token_log_ratio` it is
     φ(W_i) A_it ∂ log π(o_it). The weight peaks at W = c₁ / c₂.
 
     ::
@@ -69,10 +69,10 @@ def gamma_weighted(
         power_positive: c₁ = 2 for A >= 0, not negative.
         decay_positive: c₂ = 3 for A >= 0, positive.
         power_negative: c₁ = 3 for A < 0, not negative.
-        decay_negative: c₂ = 2 for A < 0, positive. All four are the authors' code's.
+        decay_negative: c₂ = 2 for A < 0, positive. All four are from the authors' code.
 
     Returns:
-        `[..., T]`, to be maximised; only its gradient has a meaning.
+        `[..., T]`, to be maximized; only its gradient is meaningful.
 
     Raises:
         ValueError: the shapes differ, an argument is not floating point, a power is negative or a decay not positive.
@@ -100,17 +100,17 @@ def gamma_weighted(
 
 @in_float32
 def binary_total_variation(logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
-    """Total variation between two policies, when all they can say is "this token" or "another one".
+    """Total variation between two policies if the only outcomes are "this token" and "any other".
 
-    It bounds that of the whole vocabulary from below.
+    It is a lower bound of the total variation over the full vocabulary.
 
     ::
 
         D_t = |π_θ(o_t) - μ(o_t)|
 
     Args:
-        logp: log-probabilities under the policy that is trained, `[..., T]`, nats.
-        old_logp: log μ, under the policy that sampled, `[..., T]`, nats.
+        logp: log-probabilities under the policy being trained, `[..., T]`, nats.
+        old_logp: log μ, under the sampling policy, `[..., T]`, nats.
 
     Returns:
         `[..., T]`, in [0, 1].
@@ -132,27 +132,27 @@ def binary_total_variation(logp: Float[Array, "*rows T"], old_logp: Float[Array,
 
 
 def _log_of_the_rest(logp: Array) -> tuple[Array, Bool[Array, "..."]]:
-    """log(1 - e^logp) where something is left, and where nothing is."""
+    """log(1 - e^logp) if anything remains, and a mask of where nothing does."""
     certain = logp >= 0
     return jnp.log(-jnp.expm1(jnp.where(certain, -jnp.ones_like(logp), logp))), certain
 
 
 @in_float32
 def binary_kl(logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
-    """KL(μ ‖ π_θ) between two policies, when all they can say is "this token" or "another one".
+    """KL(μ ‖ π_θ) between two policies if the only outcomes are "this token" and "any other".
 
-    It bounds that of the whole vocabulary from below.
+    It is a lower bound of the KL over the full vocabulary.
 
     ::
 
         D_t = μ log(μ / π) + (1 - μ) log((1 - μ) / (1 - π))        of the sampled token
 
     Args:
-        logp: log π, under the policy that is trained, `[..., T]`, nats.
-        old_logp: log μ, under the policy that sampled, `[..., T]`, nats.
+        logp: log π, under the policy being trained, `[..., T]`, nats.
+        old_logp: log μ, under the sampling policy, `[..., T]`, nats.
 
     Returns:
-        `[..., T]`, nats, not negative; infinite where the trained policy excludes what μ allows.
+        `[..., T]`, nats, not negative; infinite where the trained policy excludes a token that μ allows.
 
     Raises:
         ValueError: the shapes differ, or an argument is not floating point.
@@ -184,7 +184,7 @@ def in_trust_region(
     *,
     threshold: Number,
 ) -> Bool[Array, "*rows T"]:
-    """Tokens that are still trained: those near the policy that sampled, and those whose update leads back to it.
+    """Tokens that are still trained: those near the sampling policy, and those whose update leads back towards it.
 
     ::
 

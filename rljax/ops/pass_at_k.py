@@ -1,8 +1,8 @@
-"""Credit of a response for the best of k: rewards of a group, transformed so that REINFORCE climbs pass@k or max@k.
+"""Credit of a response for the best of k: transform a group's rewards so that REINFORCE climbs pass@k or max@k.
 
-Rewards are `[..., P, G]`, the G responses of a prompt on the last axis; `valid` is that of `rljax.ops.group`. All are averages
-over the subsets of k responses, in closed form: sorting is the only cost. A group with fewer than k valid responses has no such
-subset and gets 0 throughout.
+Rewards are `[..., P, G]`, the G responses of a prompt on the last axis; `valid` is as in `rljax.ops.group`. All functions are
+averages over the subsets of k responses, in closed form: sorting is the only cost. A group with fewer than k valid responses has no
+such subset and gets 0 everywhere.
 """
 
 import jax
@@ -15,7 +15,7 @@ from rljax.ops.masked import group_members
 
 
 def _check_k(rewards: Array, *, lowest: int, k: int, spare: int = 0) -> None:
-    """Refuse subsets of fewer than `lowest` responses, or of more than the group holds beside `spare` others."""
+    """Refuse a k below `lowest`, or above the group's size minus `spare`."""
     check_at_least(lowest, k=k)
     largest = rewards.shape[-1] - spare
     if k > largest:
@@ -23,7 +23,7 @@ def _check_k(rewards: Array, *, lowest: int, k: int, spare: int = 0) -> None:
 
 
 def _falling(x: Array, base: Array, steps: int) -> Array:
-    """Π_{m < steps} (x - m) / (base - m), each factor 0 where x - m is negative."""
+    """Π_{m < steps} (x - m) / (base - m), with each factor 0 if x - m is negative."""
     product = jnp.ones_like(x)
     for step in range(steps):
         product = ratio_or_zero(product * jnp.maximum(x - step, 0.0), base - step)
@@ -31,22 +31,22 @@ def _falling(x: Array, base: Array, steps: int) -> Array:
 
 
 def _share_with(rank: Array, size: Array, k: int) -> Array:
-    """C(rank, k-1) / C(size, k): share of the subsets of k in which the response of this rank is the best."""
+    """C(rank, k-1) / C(size, k): the share of subsets of k in which the response with this rank is the best."""
     return ratio_or_zero(_falling(rank, size, k - 1) * k, size - k + 1)
 
 
 def _share_with_two(rank: Array, size: Array, k: int) -> Array:
-    """C(rank, k-2) / C(size, k): share in which a response with `rank` others below it is best, and one given other takes part."""
+    """C(rank, k-2) / C(size, k): the share with a response of `rank` others below it as the best and a fixed other one included."""
     if k < 2:
         return jnp.zeros_like(rank)
     return ratio_or_zero(_falling(rank, size - 1, k - 2) * k * (k - 1), size * (size - k + 1))
 
 
 def _ascending(rewards: Array, member: Bool[Array, "..."]) -> tuple[Array, Array, Array, Array]:
-    """Rewards from the lowest up, the others after them as 0; their ranks 0, 1, …; how many there are; the way back.
+    """Rewards in ascending order, with non-members after them as 0; their ranks 0, 1, …; the number of members; the inverse order.
 
-    Coefficients of ranks from the size on mean nothing: they are finite, and multiply the zeros there or what is left out in the
-    end. A NaN among the members is sorted last of all: sums of the entries above carry it to every member of its group, sums from
+    Coefficients for ranks at or beyond the size are meaningless but finite: they multiply the zeros there, or what is dropped
+    at the end. A NaN among the members is sorted last: sums of the entries above carry it to every member of its group, sums from
     the lowest up only to itself.
     """
     order = jnp.argsort(jnp.where(member, rewards, jnp.inf))
@@ -57,48 +57,48 @@ def _ascending(rewards: Array, member: Bool[Array, "..."]) -> tuple[Array, Array
 
 
 def _sum_above(x: Array) -> Array:
-    """Sum of the entries after each."""
+    """Sum of the entries after each entry."""
     return jax.lax.cumsum(x, x.ndim - 1, reverse=True) - x
 
 
 def _sum_below(x: Array) -> Array:
-    """Sum of the entries before each."""
+    """Sum of the entries before each entry."""
     return jax.lax.cumsum(x, x.ndim - 1) - x
 
 
 def _in_place(credit: Array, back: Array, member: Array, size: Array, k: int) -> Array:
-    """In the order of the responses; 0 for those that do not take part, and in groups of fewer than k."""
+    """Restore the order of the responses; 0 for non-members, and in groups of fewer than k."""
     return jnp.where(member & (size >= k), jnp.take_along_axis(credit, back), 0.0)
 
 
 def _credit(rewards: Array, rank: Array, size: Array, k: int) -> Array:
-    """n s_i, lowest reward first."""
+    """n s_i, from the lowest reward up."""
     others = _sum_above(_share_with_two(rank - 1, size, k) * rewards)
     return size * (_share_with(rank, size, k) * rewards + others)
 
 
 @in_float32
 def pass_at_k_credit(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | None = None) -> Float[Array, "*P G"]:
-    """Share of a response in the best-of-k of its group, without a baseline.
+    """A response's share in the best-of-k of its group, without a baseline.
 
     The paper's gradient estimator is Σ_i s_i ∇ log π(o_i), unbiased for ∇ E[max of k rewards]; the losses here average over the
-    n responses, hence the factor n. At k = 1 it is the reward: REINFORCE. For rewards of 0 and 1 it is k for a correct response and
-    k times the pass@(k-1) of the others for a wrong one.
+    n responses, hence the factor n. At k = 1 it is the reward, as in REINFORCE. For rewards of 0 and 1 it is k for a correct
+    response, and k times the pass@(k-1) of the others for a wrong one.
 
     ::
 
         A_i = n s_i        s_i = (1/C(n, k)) Σ_{|I| = k, i ∈ I} max_{j ∈ I} r_j
 
     Args:
-        rewards: one number a response, `[..., G]`.
+        rewards: one number per response, `[..., G]`.
         k: size of the subsets, from 1 to G.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent. n counts them.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. n counts them.
 
     Returns:
         `[..., G]`, in the rewards' unit; 0 for a group with fewer than k valid responses.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, `k` below 1 or above G, or `valid` of another shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2, `k` below 1 or above G, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -116,25 +116,25 @@ def pass_at_k_credit(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | Non
 
 @in_float32
 def pass_at_k_leave_one_out(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | None = None) -> Float[Array, "*P G"]:
-    """Share of a response in the best-of-k, less that of the others among themselves.
+    """A response's share in the best-of-k, minus the mean share of the others among themselves.
 
-    The baseline does not see o_i, so the gradient stays unbiased, and it is not centred: n responses of reward r all get
-    -k r / (n-1). At k = 1 it is r_i - n/(n-1) · (mean of the others), where RLOO has no factor n/(n-1).
+    The baseline does not depend on o_i, so the gradient stays unbiased, but it is not centered: n responses of reward r all get
+    -k r / (n-1). At k = 1 it is r_i - n/(n-1) · (mean of the others); RLOO has no factor n/(n-1).
 
     ::
 
         A_i = n (S(i, [n]) - (1/(n-1)) Σ_{j≠i} S(j, [n]∖i))        S(i, N) = (1/C(|N|, k)) Σ_{|I| = k, i ∈ I ⊆ N} max_{j ∈ I} r_j
 
     Args:
-        rewards: one number a response, `[..., G]`.
+        rewards: one number per response, `[..., G]`.
         k: size of the subsets, from 1 to G - 1.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent. n counts them.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. n counts them.
 
     Returns:
         `[..., G]`, in the rewards' unit; 0 for a group with at most k valid responses.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, `k` below 1 or above G - 1, or `valid` of another shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2, `k` below 1 or above G - 1, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -156,9 +156,9 @@ def pass_at_k_leave_one_out(rewards: Float[Array, "*P G"], *, k: int, valid: Mas
 
 @in_float32
 def pass_at_k_marginal(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | None = None) -> Float[Array, "*P G"]:
-    """Contribution of a response to the best reward of the subsets of k that it is in.
+    """A response's contribution to the best reward of the subsets of k that contain it.
 
-    Of the paper's three estimators this one has the least variance. It is never negative: a response is worth something only where
+    Of the paper's three estimators, this one has the least variance. It is never negative: a response is worth something only if
     it beats the k - 1 others. Identical rewards get exactly 0.
 
     ::
@@ -167,15 +167,15 @@ def pass_at_k_marginal(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | N
             = (n/C(n, k)) Σ_{1 < m ≤ i} C(m-1, k-1) (r_m - r_{m-1})        with r_1 ≤ r_2 ≤ … ≤ r_n
 
     Args:
-        rewards: one number a response, `[..., G]`.
-        k: size of the subsets, from 2 to G; at k = 1 nothing is left to compare with, see `rljax.ops.group.leave_one_out`.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent. n counts them.
+        rewards: one number per response, `[..., G]`.
+        k: size of the subsets, from 2 to G; for k = 1, which leaves nothing to compare with, see `rljax.ops.group.leave_one_out`.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. n counts them.
 
     Returns:
         `[..., G]`, in the rewards' unit, not negative; 0 for a group with fewer than k valid responses.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, `k` below 2 or above G, or `valid` of another shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2, `k` below 2 or above G, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -183,7 +183,7 @@ def pass_at_k_marginal(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | N
         [1.3333 1.3333 0.     0.    ]
 
     Source:
-        PKPO, arXiv:2505.15201, Eq. 33; the second form is its sum over the steps between sorted rewards,
+        PKPO, arXiv:2505.15201, Eq. 33; the second form is its sum over the gaps between sorted rewards,
         all of one sign.
     """
     member = group_members(rewards, valid)
@@ -198,9 +198,9 @@ def pass_at_k_marginal(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | N
 def pass_at_k_normalized(
     rewards: Float[Array, "*P G"], *, k: int, threshold: Number = 0.0, eps: Number = 1e-6, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
-    """Mean z-score of the subsets of k that a response is in, where a subset is right when one of its responses is.
+    """Mean z-score of the subsets of k that contain a response; a subset is right if any of its responses is.
 
-    At k = 1 it is the z-score of a two-valued reward with ddof 0, GRPO's.
+    At k = 1 it is the z-score of a two-valued reward with ddof 0, as in GRPO.
 
     ::
 
@@ -208,19 +208,19 @@ def pass_at_k_normalized(
         A_right = (1 - R̄) / (σ + ε)        A_wrong = (1 - R̄ - C(n_wrong - 1, k-1) / C(n-1, k-1)) / (σ + ε)
 
     Args:
-        rewards: one number a response, `[..., G]`.
+        rewards: one number per response, `[..., G]`.
         k: size of the subsets, from 1 to G.
         threshold: reward above which a response is right; 0 suits both 1 / -1 and 1 / 0.
-        eps: ε, added to the standard deviation, not negative; the paper has none, its authors' code 1e-6.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent. n counts them.
+        eps: ε, added to the standard deviation, not negative; the paper has none, its authors' code uses 1e-6.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. n counts them.
 
     Returns:
-        `[..., G]`, without unit; 0 where every subset is right or every one is wrong, and for a group with fewer than k valid
+        `[..., G]`, dimensionless; 0 if all subsets are right or all are wrong, and for a group with fewer than k valid
         responses.
 
     Raises:
         ValueError: integer or boolean rewards, groups of fewer than 2, `k` below 1 or above G, `threshold` NaN, negative `eps`, or
-            `valid` of another shape.
+            `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp

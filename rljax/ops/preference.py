@@ -1,4 +1,4 @@
-"""Loss of a reward model on pairs of responses, of which a judge preferred one."""
+"""Loss of a reward model on pairs of responses, one of which a judge preferred."""
 
 import jax
 import jax.numpy as jnp
@@ -14,26 +14,27 @@ Margin = float | int | Num[Array, "*pairs"] | Num[Array, ""]
 def bradley_terry_loss(
     chosen: Float[Array, "*pairs"], rejected: Float[Array, "*pairs"], *, margin: Margin = 0
 ) -> Float[Array, "*pairs"]:
-    """Negative log-likelihood that the preferred response of a pair wins, by the scores of the two.
+    """Negative log-likelihood that the preferred response of a pair wins, from the two scores.
 
     ::
 
         L = -log σ(r_chosen - r_rejected - m)
 
-    Only differences of scores enter: adding a constant to every score changes nothing, so the zero of a score has no meaning.
-    It is computed as log(1 + exp(-x)) without overflow: far on the wrong side it is the distance itself, with slope -1.
+    Only score differences matter: adding a constant to every score changes nothing, so a score's zero has no meaning.
+    It is computed as log(1 + exp(-x)) without overflow: for a pair far on the wrong side it is the difference itself, with
+    slope -1.
 
     Args:
         chosen: r_chosen, score of the preferred response, carries the gradient, `[...]`.
         rejected: r_rejected, score of the other, carries the gradient, of the same shape.
-        margin: m, by how much the preferred response should lead, in the scores' unit, not negative; a number, or one a
+        margin: m, by how much the preferred response should lead, in the scores' unit, not negative; one number, or one per
             pair.
 
     Returns:
-        `[...]`, nats, to be minimised as a mean over the pairs; log 2 where the lead is exactly the margin.
+        `[...]`, nats, to be minimized as a mean over the pairs; log 2 if the lead equals the margin.
 
     Raises:
-        ValueError: not floating point, shapes that differ, or a negative margin.
+        ValueError: not floating point, mismatched shapes, or a negative margin.
 
     Example:
         >>> import jax.numpy as jnp
@@ -42,7 +43,7 @@ def bradley_terry_loss(
         [0.6931, 200.0]
 
     Source:
-        Bradley & Terry, Biometrika 39 (1952), 324-345; InstructGPT, arXiv:2203.02155, Eq. 1 (m = 0); the margin is Llama 2's,
+        Bradley & Terry, Biometrika 39 (1952), 324-345; InstructGPT, arXiv:2203.02155, Eq. 1 (m = 0); the margin is from Llama 2,
         arXiv:2307.09288, Eq. 2.
     """
     check_floating(chosen=chosen, rejected=rejected)

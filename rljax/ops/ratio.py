@@ -1,7 +1,7 @@
 """Importance ratios, in log space.
 
-`logp` carries the gradient, `old_logp` does not: it is data. A function called `..._log_ratio` returns a log-ratio on
-every token, `[..., T]`, with 0 outside the mask. None of them clamps: `clamp_log_ratio` does. Weights made of ratios are in
+`logp` carries the gradient; `old_logp` is data and does not. A function named `..._log_ratio` returns a log-ratio for
+every token, `[..., T]`, and 0 outside the mask. Only `clamp_log_ratio` clamps. Weights made from ratios are in
 `rljax.ops.correction`.
 """
 
@@ -24,8 +24,8 @@ def token_log_ratio(
         log ρ_t = log π_θ(o_t | q, o_<t) - log π_old(o_t | q, o_<t)
 
     Args:
-        logp: log-probabilities under the policy that is trained, `[..., T]`, nats.
-        old_logp: the log of the ratio's denominator, under the policy that sampled, `[..., T]`, nats.
+        logp: log-probabilities under the policy being trained, `[..., T]`, nats.
+        old_logp: log-probabilities under the sampling policy: the log of the ratio's denominator, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
@@ -48,28 +48,28 @@ def token_log_ratio(
 
 
 def _over_tokens(per_row: Float[Array, "*rows"], mask: Mask) -> Float[Array, "*rows T"]:
-    """The row's number on each of its tokens, 0 outside the mask."""
+    """Put each row's number on each of its tokens, 0 outside the mask."""
     return jnp.where(mask.astype(bool), per_row[..., None], 0)
 
 
 def sequence_log_ratio(
     logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
-    """Log-ratio of a whole response, normalised by its length.
+    """Log-ratio of a full response, normalized by its length.
 
-    Its derivative by each token's `logp` is 1 / |o_i|. At length 1 it is the token's own log-ratio.
+    Its derivative with respect to each token's `logp` is 1 / |o_i|. At length 1 it is the token's own log-ratio.
 
     ::
 
         log s_i = (1/|o_i|) Σ_t log ρ_it        s_i = (π_θ(o_i | q) / π_old(o_i | q))^(1/|o_i|)
 
     Args:
-        logp: log-probabilities under the policy that is trained, `[..., T]`, nats.
-        old_logp: the log of the ratio's denominator, under the policy that sampled, `[..., T]`, nats.
+        logp: log-probabilities under the policy being trained, `[..., T]`, nats.
+        old_logp: the log of the ratio's denominator, under the sampling policy, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
-        `[..., T]`, nats a token: log s_i on each token of row i, 0 outside the mask. Not clamped.
+        `[..., T]`, nats per token: log s_i on each token of row i, 0 outside the mask. Not clamped.
 
     Raises:
         ValueError: the shapes differ, or the log-probabilities are not floating point.
@@ -88,22 +88,23 @@ def sequence_log_ratio(
 def sequence_token_log_ratio(
     logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
-    """Log-ratio with the value of the response's and the gradient of the token's.
+    """Log-ratio with the response's value and the token's gradient.
 
-    With an advantage that is constant over the response, and a mean over its tokens, it trains exactly as
-    `sequence_log_ratio` does; beyond that it lets the advantage differ from token to token.
+    If the advantage is constant over the response and the loss is a mean over its tokens, it trains exactly as
+    `sequence_log_ratio` does; in addition, it lets the advantage differ from token to token.
 
     ::
 
         log s_it = sg[log s_i] + log π_θ(o_it) - sg[log π_θ(o_it)]        log s_i = (1/|o_i|) Σ_t log ρ_it
 
     Args:
-        logp: log-probabilities under the policy that is trained, `[..., T]`, nats.
-        old_logp: the log of the ratio's denominator, under the policy that sampled, `[..., T]`, nats.
+        logp: log-probabilities under the policy being trained, `[..., T]`, nats.
+        old_logp: the log of the ratio's denominator, under the sampling policy, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
-        `[..., T]`, nats a token; 0 outside the mask. Derivative 1 by the token's own `logp`, 0 by the others'. Not clamped.
+        `[..., T]`, nats per token; 0 outside the mask. Its derivative is 1 in the token's own `logp` and 0 in the others'. Not
+        clamped.
 
     Raises:
         ValueError: the shapes differ, or the log-probabilities are not floating point.
@@ -124,7 +125,7 @@ def sequence_token_log_ratio(
 def response_log_ratio(
     logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
-    """Log-ratio of a whole response, not normalised by its length.
+    """Log-ratio of a full response, not normalized by its length.
 
     ::
 
@@ -132,7 +133,7 @@ def response_log_ratio(
 
     Args:
         logp: log-probabilities under the policy of the numerator, `[..., T]`, nats.
-        old_logp: under the policy that sampled, `[..., T]`, nats.
+        old_logp: under the sampling policy, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
@@ -156,11 +157,11 @@ def response_log_ratio(
 
 
 def _log_denominator(log_q: Float[Array, "*P G"], mask: Mask) -> Float[Array, "*P G T"]:
-    """log(Σ q² / Σ q) over the responses of each group that have tokens; 0 where none has."""
+    """log(Σ q² / Σ q) over the responses of each group that have tokens; 0 if none has."""
     has_tokens = mask.astype(bool).any(-1)
     counted = has_tokens | ~has_tokens.any(-1, keepdims=True)
     log_q = jnp.where(counted, log_q, -jnp.inf)
-    largest = log_q.max(-1, keepdims=True)  # taken out first: the difference of two sums near 2 log q would lose digits
+    largest = log_q.max(-1, keepdims=True)  # factored out first: the difference of two sums near 2 log q would lose digits
     share = log_q - largest
     log_e = largest + jax.nn.logsumexp(2 * share, axis=-1, keepdims=True) - jax.nn.logsumexp(share, axis=-1, keepdims=True)
     return _over_tokens(jnp.broadcast_to(log_e, log_q.shape), mask)
@@ -172,11 +173,11 @@ def _check_groups(old_logp: Float[Array, "*P G T"], mask: Mask) -> None:
     check_rank(2, old_logp=old_logp)
     if old_logp.shape[-2] < 2:
         shape = list(old_logp.shape)
-        raise ValueError(f"old_logp must hold groups of at least 2 responses on its last axis but one, got {shape}")
+        raise ValueError(f"old_logp must hold groups of at least 2 responses on its second-to-last axis, got {shape}")
 
 
 def group_expectation_log_denominator(old_logp: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:
-    """GEPO's denominator: the sampler's expected probability within a group, lengths normalised away.
+    """GEPO's denominator: the sampler's expected probability within a group, normalized by length.
 
     A response without tokens is left out of both sums. Computed in log space, so it survives probabilities that underflow.
 
@@ -184,14 +185,14 @@ def group_expectation_log_denominator(old_logp: Float[Array, "*P G T"], mask: Ma
 
         log E = log( Σ_j q_j² / Σ_j q_j )        q_j = exp((1/|o_j|) Σ_t log π_old(o_jt))
 
-    so that mean(q) <= E <= max(q). It carries no gradient into training: it is data, and can be computed once a rollout.
+    so that mean(q) <= E <= max(q). It is data and carries no gradient: compute it once per rollout.
 
     Args:
-        old_logp: log-probabilities under the policy that sampled, `[..., G, T]`, nats.
+        old_logp: log-probabilities under the sampling policy, `[..., G, T]`, nats.
         mask: response tokens, bool or 0/1, `[..., G, T]`.
 
     Returns:
-        `[..., G, T]`, nats a token: log E on each token of its group, 0 outside the mask.
+        `[..., G, T]`, nats per token: log E on each token of its group, 0 outside the mask.
 
     Raises:
         ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2.
@@ -204,7 +205,7 @@ def group_expectation_log_denominator(old_logp: Float[Array, "*P G T"], mask: Ma
         '0.780'
 
     Source:
-        GEPO, arXiv:2508.17850, Section 3, which writes q(y|x); the length-normalised q is that of its authors' code.
+        GEPO, arXiv:2508.17850, Section 3, which writes q(y|x); the length-normalized q is from its authors' code.
     """
     _check_groups(old_logp, mask)
     return _log_denominator(masked_mean(old_logp, mask), mask)
@@ -213,10 +214,10 @@ def group_expectation_log_denominator(old_logp: Float[Array, "*P G T"], mask: Ma
 def group_expectation_log_ratio(
     logp: Float[Array, "*P G T"], old_logp: Float[Array, "*P G T"], mask: Mask
 ) -> Float[Array, "*P G T"]:
-    """GEPO's log-weight: the learner's probability of a response over the sampler's expected probability in its group.
+    """GEPO's log-weight: the learner's probability of a response over the sampler's expected probability within its group.
 
     Equal to `sequence_log_ratio(logp, group_expectation_log_denominator(old_logp, mask), mask)`: once the
-    denominators are known, the rest needs one row at a time. On-policy it is *not* 0; instead Σ_i q̂_i w_i = 1 with
+    denominators are known, each row can be computed alone. On-policy it is *not* 0; instead Σ_i q̂_i w_i = 1 with
     q̂ = q / Σ q.
 
     ::
@@ -226,12 +227,12 @@ def group_expectation_log_ratio(
     with q_j = exp((1/|o_j|) Σ_t log π_old(o_jt)).
 
     Args:
-        logp: log-probabilities under the policy that is trained, `[..., G, T]`, nats.
-        old_logp: the log of the ratio's denominator, under the policy that sampled, `[..., G, T]`, nats.
+        logp: log-probabilities under the policy being trained, `[..., G, T]`, nats.
+        old_logp: the log of the ratio's denominator, under the sampling policy, `[..., G, T]`, nats.
         mask: response tokens, bool or 0/1, `[..., G, T]`.
 
     Returns:
-        `[..., G, T]`, nats a token: log w_i on each token of response i, 0 outside the mask. Not clamped.
+        `[..., G, T]`, nats per token: log w_i on each token of response i, 0 outside the mask. Not clamped.
 
     Raises:
         ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2.
@@ -244,27 +245,27 @@ def group_expectation_log_ratio(
         ['1.154', '0.769']
 
     Source:
-        GEPO, arXiv:2508.17850, Section 3, with its authors' length-normalised probabilities.
+        GEPO, arXiv:2508.17850, Section 3, with its authors' length-normalized probabilities.
     """
     return sequence_log_ratio(logp, group_expectation_log_denominator(old_logp, mask), mask)
 
 
 def group_expectation_log_denominator_unnormalized(old_logp: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:
-    """GEPO's denominator as the paper writes it, of whole-response probabilities.
+    """GEPO's denominator as the paper writes it, with full-response probabilities.
 
-    Over responses of more than a few tokens the likeliest one all but decides E, and every other weight is about 0; see
-    `group_expectation_log_denominator` for the form that is trained with.
+    For responses of more than a few tokens, the likeliest one all but determines E, and every other weight is about 0; see
+    `group_expectation_log_denominator` for the form used in training.
 
     ::
 
         log E = log( Σ_j q_j² / Σ_j q_j )        q_j = exp(Σ_t log π_old(o_jt))
 
     Args:
-        old_logp: log-probabilities under the policy that sampled, `[..., G, T]`, nats.
+        old_logp: log-probabilities under the sampling policy, `[..., G, T]`, nats.
         mask: response tokens, bool or 0/1, `[..., G, T]`. A response without tokens is left out of both sums.
 
     Returns:
-        `[..., G, T]`, nats a response: log E on each token of its group, 0 outside the mask.
+        `[..., G, T]`, nats per response: log E on each token of its group, 0 outside the mask.
 
     Raises:
         ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2.
@@ -286,19 +287,19 @@ def group_expectation_log_denominator_unnormalized(old_logp: Float[Array, "*P G 
 def group_expectation_log_ratio_unnormalized(
     logp: Float[Array, "*P G T"], old_logp: Float[Array, "*P G T"], mask: Mask
 ) -> Float[Array, "*P G T"]:
-    """GEPO's log-weight as the paper writes it, of whole-response probabilities.
+    """GEPO's log-weight as the paper writes it, with full-response probabilities.
 
     ::
 
         log w_i = Σ_t log π_θ(o_it) - log E        E = Σ_j q_j² / Σ_j q_j,    q_j = exp(Σ_t log π_old(o_jt))
 
     Args:
-        logp: log-probabilities under the policy that is trained, `[..., G, T]`, nats.
-        old_logp: the log of the ratio's denominator, under the policy that sampled, `[..., G, T]`, nats.
+        logp: log-probabilities under the policy being trained, `[..., G, T]`, nats.
+        old_logp: the log of the ratio's denominator, under the sampling policy, `[..., G, T]`, nats.
         mask: response tokens, bool or 0/1, `[..., G, T]`.
 
     Returns:
-        `[..., G, T]`, nats a response: log w_i on each token of response i, 0 outside the mask. Not clamped.
+        `[..., G, T]`, nats per response: log w_i on each token of response i, 0 outside the mask. Not clamped.
 
     Raises:
         ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2.
@@ -321,9 +322,9 @@ def group_expectation_log_ratio_unnormalized(
 
 @in_float32
 def clamp_log_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[Array, "*rows T"]:
-    """Log-ratio kept within a symmetric bound.
+    """Log-ratio clamped to a symmetric bound.
 
-    A clamped token has no gradient, so this changes the objective. No other function of the library clamps.
+    A clamped token has no gradient, so this changes the objective. No other function of this module clamps.
 
     ::
 
@@ -334,7 +335,7 @@ def clamp_log_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Floa
         bound: b, nats, positive. A common choice in training code is 20.
 
     Returns:
-        `[..., T]`, nats. Compare with `log_ratio` to count what was clamped.
+        `[..., T]`, nats. Compare with `log_ratio` to count the clamped tokens.
 
     Raises:
         ValueError: `log_ratio` is not floating point, or `bound` is not positive.

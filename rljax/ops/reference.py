@@ -1,4 +1,4 @@
-"""The strength of the penalty towards the reference, and the reset of the reference."""
+"""The coefficient of the KL penalty, and resetting the reference."""
 
 from typing import Any, cast
 
@@ -21,11 +21,11 @@ def adaptive_kl_coefficient(
         e = clip((KL - KL_target) / KL_target, -bound, bound)        β' = β (1 + K_β e)
 
     Args:
-        coefficient: β of the last update, a number (shape `[]`), not negative, in the reward's unit a nat.
-        divergence: KL(π ‖ π_ref) of the last rollout, a number (shape `[]`), nats a response, or what the target counts.
+        coefficient: β of the last update, a number (shape `[]`), not negative, in the reward's unit per nat.
+        divergence: KL(π ‖ π_ref) of the last rollout, a number (shape `[]`), nats per response, or the target's unit.
         target: KL_target, positive, in the unit of `divergence`.
-        gain: K_β = 0.1 (Section 2.2), not negative. Codes with a horizon h and a batch of n responses have n / h in its place.
-        bound: 0.2 (Section 2.2): largest relative error that counts, not negative.
+        gain: K_β = 0.1 (Section 2.2), not negative. Code with a horizon h and a batch of n responses uses n / h instead.
+        bound: bound on the relative error, not negative; 0.2 in Section 2.2.
 
     Returns:
         a number, in the unit of `coefficient`.
@@ -42,16 +42,16 @@ def adaptive_kl_coefficient(
     """
     check_nonnegative(coefficient=coefficient, gain=gain, bound=bound)
     check_positive(target=target)
-    check_nonnegative(divergence=jnp.abs(jnp.asarray(divergence)))  # a sampled KL may be below 0, and must not be NaN
+    check_nonnegative(divergence=jnp.abs(jnp.asarray(divergence)))  # a sampled KL may be negative, but must not be NaN
     error = jnp.clip(divergence / target - 1, -bound, bound)
     return jnp.asarray(coefficient * (1 + gain * error))
 
 
 def reset_reference(reference: Tree, params: Tree, step: Step, *, period: int) -> Tree:
-    """Reference that is replaced by the policy at intervals, and stays as it is between them.
+    """Replace the reference by the policy every `period` updates; otherwise keep it unchanged.
 
-    The paper resets the optimiser's state with it, and chooses the moments by the validation curve; a fixed period is the
-    schedule of this function.
+    The paper also resets the optimizer's state, and chooses the times from the validation curve; the fixed period is this
+    function's schedule.
 
     ::
 
@@ -60,7 +60,7 @@ def reset_reference(reference: Tree, params: Tree, step: Step, *, period: int) -
     Args:
         reference: parameters of the reference, a pytree of floating-point arrays.
         params: parameters of the policy, a pytree of the same structure and shapes.
-        step: updates so far, a whole number; it may be traced.
+        step: updates so far, an integer; it may be traced.
         period: updates between two resets, at least 1.
 
     Returns:

@@ -1,6 +1,6 @@
 """Losses that train a language model on preferences without a reference policy.
 
-They read one number a response: its log-probability averaged over its tokens. All compute in float32 or wider.
+They read one number per response: its log-probability averaged over its tokens. All compute in float32 or wider.
 """
 
 import jax
@@ -15,26 +15,26 @@ from rljax.ops.checks import check_floating, check_nonnegative, check_positive, 
 def simpo_loss(
     chosen: Float[Array, "*pairs"], rejected: Float[Array, "*pairs"], *, beta: Number = 2.0, margin: Number = 1.0
 ) -> Float[Array, "*pairs"]:
-    """Negative log-likelihood of a preference, where the reward is the average log-probability and a margin is asked for.
+    """Negative log-likelihood of a preference, if the reward is the average log-probability and a margin is required.
 
     ::
 
         L = -log σ(β/|y_w| log π(y_w|x) - β/|y_l| log π(y_l|x) - γ)
 
-    There is no reference: nothing but the learning rate holds the policy where it began.
+    There is no reference: only the learning rate keeps the policy near its starting point.
 
     Args:
-        chosen: log π(y_w|x) / |y_w| of the preferred response, averaged over its tokens, nats a token, carries the gradient,
+        chosen: log π(y_w|x) / |y_w| of the preferred response, averaged over its tokens, nats per token, carries the gradient,
             `[...]`.
         rejected: log π(y_l|x) / |y_l| of the other, averaged, carries the gradient, of the same shape.
-        beta: β, scale of the reward, positive; larger than DPO's, since the average is smaller than the sum.
+        beta: β, scale of the reward, positive; larger than DPO's, since an average is smaller than a sum.
         margin: γ, by how much the preferred response should lead, in units of reward, not negative.
 
     Returns:
-        `[...]`, nats, to be minimised as a mean over the pairs.
+        `[...]`, nats, to be minimized as a mean over the pairs.
 
     Raises:
-        ValueError: not floating point, shapes that differ, β not positive, or a negative margin.
+        ValueError: not floating point, mismatched shapes, β not positive, or a negative margin.
 
     Example:
         >>> import jax.numpy as jnp
@@ -42,7 +42,7 @@ def simpo_loss(
         0.6931
 
     Source:
-        SimPO, arXiv:2405.14734, Eq. 6. β = 2 and γ/β = 0.5 are its authors' for Llama 3 Base (princeton-nlp/SimPO, README).
+        SimPO, arXiv:2405.14734, Eq. 6. β = 2 and γ/β = 0.5 are its authors' values for Llama 3 Base (princeton-nlp/SimPO, README).
     """
     check_floating(chosen=chosen, rejected=rejected)
     check_same_shape(chosen=chosen, rejected=rejected)
@@ -53,16 +53,16 @@ def simpo_loss(
 
 @in_float32
 def log_odds(mean_logp: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-    """Log of the odds of a response: how much likelier it is to be generated than not.
+    """Log-odds of a response: how much likelier it is to be generated than not.
 
     ::
 
         log odds(y|x) = log(P / (1 - P)) = log P - log(1 - exp(log P))        log P = (1/|y|) log π(y|x)
 
-    Certainty has infinite odds: log P is capped at -ε, the spacing of floating-point numbers below 1, where the gradient is 0.
+    Certainty has infinite odds, so log P is capped at -ε, the spacing of floating-point numbers below 1; there the gradient is 0.
 
     Args:
-        mean_logp: log P, the response's log-probability averaged over its tokens, nats a token, not positive, `[...]`.
+        mean_logp: log P, the response's log-probability averaged over its tokens, nats per token, not positive, `[...]`.
 
     Returns:
         `[...]`, nats; 0 where P = 1/2.
@@ -84,21 +84,21 @@ def log_odds(mean_logp: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
 
 
 def odds_ratio_loss(chosen: Float[Array, "*pairs"], rejected: Float[Array, "*pairs"]) -> Float[Array, "*pairs"]:
-    """Negative log-likelihood of a preference, where the reward is the log of the odds.
+    """Negative log-likelihood of a preference, if the reward is the log-odds.
 
     ::
 
         L_OR = -log σ(log odds(y_w|x) - log odds(y_l|x))
 
     Args:
-        chosen: log P of the preferred response, averaged over its tokens, nats a token, carries the gradient, `[...]`.
+        chosen: log P of the preferred response, averaged over its tokens, nats per token, carries the gradient, `[...]`.
         rejected: log P of the other, averaged, carries the gradient, of the same shape.
 
     Returns:
-        `[...]`, nats; log 2 where both are equally likely.
+        `[...]`, nats; log 2 if both are equally likely.
 
     Raises:
-        ValueError: not floating point, or shapes that differ.
+        ValueError: not floating point, or mismatched shapes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -117,22 +117,22 @@ def odds_ratio_loss(chosen: Float[Array, "*pairs"], rejected: Float[Array, "*pai
 def orpo_loss(
     chosen: Float[Array, "*pairs"], rejected: Float[Array, "*pairs"], *, coefficient: Number = 0.1
 ) -> Float[Array, "*pairs"]:
-    """Imitation of the preferred response, with a penalty on the odds of the other.
+    """Imitation of the preferred response, plus a penalty on the odds of the other.
 
     ::
 
         L = L_SFT + λ L_OR        L_SFT = -(1/|y_w|) log π(y_w|x)        L_OR as in `odds_ratio_loss`
 
     Args:
-        chosen: log P of the preferred response, averaged over its tokens, nats a token, carries the gradient, `[...]`.
+        chosen: log P of the preferred response, averaged over its tokens, nats per token, carries the gradient, `[...]`.
         rejected: log P of the other, averaged, carries the gradient, of the same shape.
         coefficient: λ, weight of the penalty, not negative.
 
     Returns:
-        `[...]`, nats, to be minimised as a mean over the pairs.
+        `[...]`, nats, to be minimized as a mean over the pairs.
 
     Raises:
-        ValueError: not floating point, shapes that differ, or a negative coefficient.
+        ValueError: not floating point, mismatched shapes, or a negative coefficient.
 
     Example:
         >>> import jax.numpy as jnp
@@ -140,7 +140,7 @@ def orpo_loss(
         0.9808
 
     Source:
-        ORPO, arXiv:2403.07691, Eq. 6; L_SFT is averaged over the tokens of the response alone. λ = 0.1 is its authors' for Mistral
+        ORPO, arXiv:2403.07691, Eq. 6; L_SFT averages over response tokens only. λ = 0.1 is its authors' value for Mistral
         (xfactlab/orpo, `scripts/run_mistral_orpo_beta.sh`).
     """
     check_nonnegative(coefficient=coefficient)

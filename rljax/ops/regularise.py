@@ -1,4 +1,4 @@
-"""Regularisers of a policy: towards correct answers and towards earlier tasks."""
+"""Regularizers that pull a policy towards correct answers or towards earlier tasks."""
 
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from rljax.ops.weights import token_mean
 
 
 def positive_example_weights(correct: Bool[Array, "*rows"], mask: Mask) -> Float[Array, "*rows T"]:
-    """Loss weights that count every token of the correct responses the same, and no other.
+    """Loss weights that give equal weight to every token of a correct response, and none to other responses.
 
     ::
 
@@ -26,10 +26,10 @@ def positive_example_weights(correct: Bool[Array, "*rows"], mask: Mask) -> Float
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
-        `[..., T]`, sums to 1 over the batch; all 0 when no response is correct.
+        `[..., T]`, sums to 1 over the batch; all 0 if no response is correct.
 
     Raises:
-        ValueError: `correct` is not boolean or not one a row, or a malformed mask.
+        ValueError: `correct` is not boolean or has not one entry per row, or a malformed mask.
 
     Example:
         >>> import jax.numpy as jnp
@@ -43,7 +43,7 @@ def positive_example_weights(correct: Bool[Array, "*rows"], mask: Mask) -> Float
     if not hasattr(correct, "dtype") or correct.dtype != jnp.bool_:
         raise ValueError(f"correct must be a boolean array (compare the reward with a threshold first), got {correct!r}")
     if correct.shape != mask.shape[:-1]:
-        raise ValueError(f"correct must hold one value a row {list(mask.shape[:-1])}, got shape {list(correct.shape)}")
+        raise ValueError(f"correct must hold one value per row {list(mask.shape[:-1])}, got shape {list(correct.shape)}")
     return token_mean(mask.astype(bool) & correct[..., None])
 
 
@@ -59,10 +59,10 @@ def negative_log_likelihood(logp: Float[Array, "*rows T"], mask: Mask) -> Float[
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
-        `[..., T]`, nats, to be minimised; 0 outside the mask.
+        `[..., T]`, nats, to be minimized; 0 outside the mask.
 
     Raises:
-        ValueError: not floating point, shapes that differ, or a malformed mask.
+        ValueError: not floating point, mismatched shapes, or a malformed mask.
 
     Example:
         >>> import jax.numpy as jnp
@@ -77,7 +77,7 @@ def negative_log_likelihood(logp: Float[Array, "*rows T"], mask: Mask) -> Float[
 
 
 def _check_same_tree(**trees: Tree) -> None:
-    """Refuse trees that differ in structure, or in the shape of an array, and arrays that are not floating point."""
+    """Refuse trees that differ in structure or array shapes, and arrays that are not floating point."""
     (first_name, first), *others = trees.items()
     leaves = cast(list[tuple[Any, Any]], jax.tree_util.tree_leaves_with_path(first))
     structure = cast(Any, jax.tree.structure(first))
@@ -102,13 +102,13 @@ def fisher_anchor(
     *,
     coefficient: Number,
 ) -> Float[Array, ""]:
-    """Quadratic penalty on leaving the parameters of an earlier task, weighted by their Fisher information (EWC).
+    """Quadratic penalty for leaving the parameters of an earlier task, weighted by their Fisher information (EWC).
 
     ::
 
         Ω(θ) = (λ/2) Σ_i F_i (θ_i - θ*_i)²
 
-    The half is the paper's, so the gradient is λ F (θ - θ*).
+    The factor 1/2 is the paper's, so the gradient is λ F (θ - θ*).
 
     Args:
         params: θ, carries the gradient, a pytree of arrays.
@@ -120,7 +120,7 @@ def fisher_anchor(
         One number, to be added to a loss; summed in float32 or wider.
 
     Raises:
-        ValueError: trees without arrays, of different structure or shapes, not floating point; a negative number.
+        ValueError: trees without arrays, of different structure or shapes, or not floating point; or a negative number.
 
     Example:
         >>> import jax.numpy as jnp
@@ -129,7 +129,7 @@ def fisher_anchor(
         2.0
 
     Source:
-        Kirkpatrick et al., arXiv:1612.00796, Eq. 3; the Ω that Algorithm 10 of the design document leaves open.
+        Kirkpatrick et al., arXiv:1612.00796, Eq. 3; the Ω left open by Algorithm 10 of the design document.
     """
     _check_same_tree(params=params, anchor_params=anchor_params, fisher=fisher)
     check_nonnegative(coefficient=coefficient)
@@ -155,16 +155,16 @@ def diagonal_fisher(per_example_gradients: FloatTree) -> FloatTree:
         F_i = (1/N) Σ_n (∂ log p(y_n | x_n) / ∂θ_i)²
 
     With y sampled from the model it estimates the Fisher information; with y from the data, the "empirical Fisher".
-    The square is taken for each example *before* the mean: the square of a batch's gradient is another number.
+    Each example's gradient is squared *before* the mean: squaring the batch's gradient gives a different number.
 
     Args:
-        per_example_gradients: a pytree of `[N, ...]`, the N examples first (`jax.vmap` of `jax.grad`).
+        per_example_gradients: a pytree of `[N, ...]`, with the N examples on the first axis (`jax.vmap` of `jax.grad`).
 
     Returns:
         A pytree of `[...]`, not negative, in the parameters' structure, for `fisher_anchor`.
 
     Raises:
-        ValueError: a tree without arrays, not floating point, or numbers of examples that differ or are 0.
+        ValueError: a tree without arrays, arrays that are not floating point, or numbers of examples that differ or are 0.
 
     Example:
         >>> import jax.numpy as jnp
@@ -178,5 +178,7 @@ def diagonal_fisher(per_example_gradients: FloatTree) -> FloatTree:
     sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(per_example_gradients)}
     first, *others = sizes
     if others or first in {(), (0,)}:
-        raise ValueError(f"per_example_gradients must have one number of examples first, at least 1, got {sorted(sizes)}")
+        raise ValueError(
+            f"per_example_gradients must have the same number of examples on each first axis, at least 1, got {sorted(sizes)}"
+        )
     return jax.tree.map(lambda gradient: jnp.square(gradient).mean(0), per_example_gradients)

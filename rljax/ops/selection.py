@@ -1,6 +1,6 @@
-"""Selection of the prompts to train on, by the rewards of their responses.
+"""Choosing which prompts to train on, from the rewards of their responses.
 
-Rewards are `[..., P, G]`; a function of a group returns one value a prompt, `[..., P]`. Nothing here carries a gradient.
+Rewards are `[..., P, G]`; a function of a group returns one value per prompt, `[..., P]`. Nothing here carries a gradient.
 """
 
 import jax.numpy as jnp
@@ -16,26 +16,26 @@ from rljax.ops.masked import group_members
 
 
 def has_mixed_outcomes(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Bool[Array, "*P"]:
-    """Groups whose responses differ in reward: dynamic sampling keeps these.
+    """Groups whose responses differ in reward, which dynamic sampling keeps.
 
-    The paper counts correct responses. For rewards of two values that is the same as "not all identical", which also
-    covers graded rewards; equality is exact. Pass the outcomes before any length shaping, or a group that is
-    wrong throughout is kept for the lengths of its responses.
+    The paper counts correct responses. For rewards with two values that is the same as "not all identical", which also
+    covers graded rewards; equality is exact. Pass the outcomes before any length shaping; otherwise a group in which every
+    response is wrong is kept because its responses differ in length.
 
     ::
 
         keep = 0 < |{i : o_i is correct}| < G    ⟺    max_i r_i ≠ min_i r_i
 
     Args:
-        rewards: one number a response, `[..., G]`.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+        rewards: one number per response, `[..., G]`.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
-        bool, `[...]`; False for a group with fewer than 2 valid responses. A NaN reward that counts as valid keeps its
-        group, so that the fault shows in the loss instead of vanishing.
+        bool, `[...]`; False for a group with fewer than 2 valid responses. A NaN reward marked valid keeps its
+        group, so that the fault shows in the loss instead of disappearing.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, or `valid` of another shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -60,15 +60,15 @@ def pass_rate(rewards: Float[Array, "*P G"], *, threshold: Number = 0.0, valid: 
         p = (1/G) |{i : r_i > r_threshold}|
 
     Args:
-        rewards: one number a response, `[..., G]`.
+        rewards: one number per response, `[..., G]`.
         threshold: reward above which a response is correct; 0 suits both 1 / -1 and 1 / 0.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
         `[...]`, in [0, 1]; 0 for a group without a valid response.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, `valid` of another shape, or `threshold` NaN.
+        ValueError: integer or boolean rewards, groups of fewer than 2, `valid` of a different shape, or `threshold` NaN.
 
     Example:
         >>> import jax.numpy as jnp
@@ -76,7 +76,7 @@ def pass_rate(rewards: Float[Array, "*P G"], *, threshold: Number = 0.0, valid: 
         [0.25, 0.75]
 
     Source:
-        Bae et al., arXiv:2504.03380 (pass rate of a prompt under the current policy).
+        Bae et al., arXiv:2504.03380 (a prompt's pass rate under the current policy).
     """
     check_between(-jnp.inf, jnp.inf, threshold=threshold)
     member = group_members(rewards, valid)
@@ -92,21 +92,21 @@ def in_difficulty_window(
 
     ::
 
-        keep = p_low ≤ p ≤ p_high        p = pass rate of the group
+        keep = p_low ≤ p ≤ p_high        p = the group's pass rate
 
     Args:
-        rewards: one number a response, `[..., G]`.
-        low: p_low, in [0, p_high]. No value of the paper could be confirmed, hence no default; a balanced window has
+        rewards: one number per response, `[..., G]`.
+        low: p_low, in [0, p_high]. No value from the paper could be confirmed, so there is no default; a balanced window has
             low + high = 1.
-        high: p_high, in [p_low, 1]. Both ends belong to the window.
+        high: p_high, in [p_low, 1]. The window includes both ends.
         threshold: reward above which a response is correct.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
         bool, `[...]`; False for a group with fewer than 2 valid responses.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, `valid` of another shape, a window that is not inside
+        ValueError: integer or boolean rewards, groups of fewer than 2, `valid` of a different shape, a window not inside
             [0, 1], or `threshold` NaN.
 
     Example:
@@ -127,11 +127,11 @@ def in_difficulty_window(
 
 @in_float32
 def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Float[Array, "..."]:
-    """KL divergence of the initial policy from the optimum of KL-regularised RL, for a reward of 0 or 1.
+    """KL divergence of the initial policy from the optimum of KL-regularized RL, for rewards of 0 and 1.
 
-    The optimum is π*(y) = π_init(y) e^{r(y)/β} / Z. With one correct class of mass p, the divergence is exact. It is 0 at
-    p = 0 and p = 1, where nothing can be learned, and ½ p(1-p)/β² to second order in 1/β. Its maximum lies at
-    p = β - 1/(e^{1/β} - 1), which is ½ only in the limit of a large β: the smaller β, the harder the best prompt.
+    The optimum is π*(y) = π_init(y) e^{r(y)/β} / Z. If the correct responses have total mass p, the divergence is exact. It is 0 at
+    p = 0 and p = 1, where nothing can be learned, and ½ p(1-p)/β² to second order in 1/β. Its maximum is at
+    p = β - 1/(e^{1/β} - 1), which is ½ only in the limit of large β: the smaller β, the harder the best prompt.
 
     ::
 
@@ -139,7 +139,7 @@ def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Flo
 
     Args:
         pass_rate: p, in [0, 1], any shape.
-        beta: β, the weight of the KL term, positive, in the reward's unit a nat.
+        beta: β, the weight of the KL term, positive, in the reward's unit per nat.
 
     Returns:
         the shape of `pass_rate`, nats, not negative.
@@ -154,7 +154,7 @@ def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Flo
 
     Source:
         Arithmetic, from the optimum above for a binary reward. Bae et al., arXiv:2504.03380, bound the divergence from below by
-        the variance of the pass rate; where its maximum lies is not their claim.
+        the variance of the pass rate; they make no claim about where its maximum is.
     """
     check_floating(pass_rate=pass_rate)
     check_between(0.0, 1.0, pass_rate=pass_rate)
@@ -165,14 +165,14 @@ def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Flo
     often = p > 0.5
     rarer = jnp.where(often, 1 - p, p)
     divergence = jnp.where(often, _kl_if_often_right(rarer, gain), _kl_if_often_wrong(rarer, gain))
-    # The exact forms are differences of numbers near p/beta, of which a large beta leaves nothing but rounding.
+    # The exact forms are differences of numbers near p/beta; for a large beta only rounding error would remain.
     limit = float(jnp.finfo(p.dtype).eps) ** (1 / 7)
     by_cumulants = _kl_by_cumulants(p, jnp.minimum(gain, limit))
     return jnp.where(certain, 0.0, jnp.where(gain < limit, by_cumulants, divergence))
 
 
 def _kl_if_often_wrong(p: Float[Array, "..."], gain: Float[Array, ""]) -> Float[Array, "..."]:
-    """log(1 - p + p e^g) - p g; of two ways to write log Z the first keeps its digits, the second cannot overflow."""
+    """log(1 - p + p e^g) - p g; of the two ways to write log Z, the first keeps its digits and the second cannot overflow."""
     bounded = jnp.minimum(gain, 32.0)
     near = jnp.log1p(p * jnp.expm1(bounded))
     far = jnp.logaddexp(jnp.log1p(-p), jnp.log(p) + gain)
@@ -180,12 +180,12 @@ def _kl_if_often_wrong(p: Float[Array, "..."], gain: Float[Array, ""]) -> Float[
 
 
 def _kl_if_often_right(q: Float[Array, "..."], gain: Float[Array, ""]) -> Float[Array, "..."]:
-    """The same by q = 1 - p, the share of wrong responses: log Z less g, which is log(1 - q + q e^-g), and q g."""
+    """The same in terms of q = 1 - p, the share of wrong responses: log Z minus g, which is log(1 - q + q e^-g), plus q g."""
     return jnp.log1p(q * jnp.expm1(-gain)) + q * gain
 
 
 def _kl_by_cumulants(p: Float[Array, "..."], gain: Float[Array, ""]) -> Float[Array, "..."]:
-    """The same for a small g: the cumulants of a reward of 0 or 1, from the second on to the sixth, Σ_n κ_n g^n / n!."""
+    """The same for a small g: cumulants of a 0/1 reward, from the second to the sixth, Σ_n κ_n g^n / n!."""
     variance, skew = p * (1 - p), 1 - 2 * p
     third, fourth = skew / 3, (1 - 6 * variance) / 12
     fifth, sixth = skew * (1 - 12 * variance) / 60, (1 - 30 * variance + 120 * jnp.square(variance)) / 360

@@ -1,4 +1,4 @@
-"""Shaped rewards: bonuses and penalties on the reward of a response, before it is compared with others.
+"""Shaped rewards: bonuses and penalties on a response's reward, before it is compared with others.
 
 Lengths are counted in tokens, never in characters. Nothing here carries a gradient to the policy.
 """
@@ -21,14 +21,14 @@ from rljax.ops.checks import (
 
 
 def rule_reward(correct: Bool[Array, "..."]) -> Float[Array, "..."]:
-    """Verdict of a rule as a reward.
+    """A rule's verdict as a reward.
 
     ::
 
         R(y) = 1 if y is correct else -1
 
     Args:
-        correct: whether the final answer is equivalent to the truth, bool, any shape.
+        correct: whether the final answer is equivalent to the reference answer, bool, any shape.
 
     Returns:
         the shape of `correct`, 1 or -1.
@@ -92,14 +92,14 @@ def weighted_composite(parts: Mapping[str, Float[Array, "..."]], weights: Mappin
         R = Σ_k w_k R_k
 
     Args:
-        parts: rewards R_k by name, all of one shape.
+        parts: rewards R_k by name, all of the same shape.
         weights: w_k by the same names, of either sign.
 
     Returns:
         the shape of one part.
 
     Raises:
-        ValueError: no part, names that are in one and not in the other, integer rewards, or shapes that differ.
+        ValueError: no part, names in only one of the two, integer rewards, or mismatched shapes.
 
     Example:
         >>> import jax.numpy as jnp

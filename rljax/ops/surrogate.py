@@ -1,7 +1,7 @@
-"""Surrogate objectives: per token, unreduced, to be **maximised**.
+"""Surrogate objectives: per token, unreduced, to be **maximized**.
 
 Each takes a log-ratio (see `rljax.ops.ratio`) and an advantage, both `[..., T]`, and returns `[..., T]`. The advantage is
-data and must be finite; `rljax.ops.weights` has the weight of each token.
+data and must be finite; token weights are in `rljax.ops.weights`.
 """
 
 import jax
@@ -29,7 +29,7 @@ def _check_above_one(**numbers: Number) -> None:
 
 
 def _as_printed(log_ratio: Array, advantage: Array, *, low: Number, high: Number) -> Array:  # pyright: ignore[reportUnusedFunction]
-    """PPO's clip as its paper prints it. It is here to be read: `clipped` is tested equal to it where `exp` does not overflow."""
+    """PPO's clip as the paper prints it, for reading: a test shows that `clipped` equals it wherever `exp` does not overflow."""
     ratio = jnp.exp(log_ratio)
     return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - low, 1 + high) * advantage)
 
@@ -37,10 +37,10 @@ def _as_printed(log_ratio: Array, advantage: Array, *, low: Number, high: Number
 def _pessimistic(
     log_ratio: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], *, low: Number, high: Number, cap: Number
 ) -> Float[Array, "*rows T"]:
-    """The ratio times the advantage, the ratio held at `1 + high` when A >= 0, within [1 - low, cap] when A < 0.
+    """The ratio times the advantage, with the ratio capped at `1 + high` if A >= 0 and kept in [1 - low, cap] if A < 0.
 
-    Held *before* `exp`: a ratio beyond the float range that is clipped anyway then has gradient 0, not 0 × ∞. At the very
-    edge the ratio is still followed, so that on-policy the gradient is A even when a side of the range is 0.
+    The ratio is clamped *before* `exp`: a ratio beyond the float range that is clipped anyway then has gradient 0, not 0 × ∞. At
+    the bound itself the gradient still flows, so that on-policy it is A even if one side of the range is 0.
     """
     negative = advantage < 0
     floor = jnp.where(negative, jnp.log1p(-low), -jnp.inf)
@@ -53,7 +53,7 @@ def _pessimistic(
 def clipped(
     log_ratio: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], *, low: Number = 0.2, high: Number = 0.2
 ) -> Float[Array, "*rows T"]:
-    """PPO's pessimistic clip, with one bound below and another above.
+    """PPO's pessimistic clip, with separate bounds below and above.
 
     ::
 
@@ -62,11 +62,11 @@ def clipped(
     Args:
         log_ratio: log ρ, `[..., T]`, nats.
         advantage: A, `[..., T]`.
-        low: how far below 1 the ratio is followed when A < 0, in [0, 1].
-        high: how far above 1 the ratio is followed when A > 0, not negative.
+        low: how far below 1 the ratio still has a gradient if A < 0, in [0, 1].
+        high: how far above 1 the ratio still has a gradient if A > 0, not negative.
 
     Returns:
-        `[..., T]`, in the advantage's unit, to be maximised.
+        `[..., T]`, in the advantage's unit, to be maximized.
 
     Raises:
         ValueError: the shapes differ, an argument is not floating point, `low` is outside [0, 1], `high` is negative.
@@ -77,7 +77,7 @@ def clipped(
         [ 1.5  -0.75]
 
     Source:
-        PPO, arXiv:1707.06347, Eq. 7; the two sides apart: DAPO, arXiv:2503.14476, Eq. 8; Eqs. 9 and 24 of the design
+        PPO, arXiv:1707.06347, Eq. 7; separate bounds: DAPO, arXiv:2503.14476, Eq. 8; Eqs. 9 and 24 of the design
         document. The document's Eq. 26 has another form for A <= 0, under which, with its Eq. 29, the low side never clips.
     """
     _check_clip(log_ratio, advantage, low=low, high=high)
@@ -93,10 +93,10 @@ def dual_clipped(
     high: Number = 0.2,
     cap: float = 3.0,
 ) -> Float[Array, "*rows T"]:
-    """PPO's clip, with a bound on the objective of a token whose advantage is negative.
+    """PPO's clip, plus a bound on the objective of tokens with a negative advantage.
 
-    Without it a token with A < 0 whose ratio explodes has an unbounded objective. Clipping the ratio from above by δ before
-    PPO's `min` (a "two-sided" clip) is the same for δ = c >= 1 + high.
+    Without this bound, the objective of a token with A < 0 is unbounded when its ratio explodes. Clipping the ratio from above by δ
+    before PPO's `min` (a "two-sided" clip) is the same for δ = c >= 1 + high.
 
     ::
 
@@ -106,12 +106,12 @@ def dual_clipped(
     Args:
         log_ratio: log ρ, `[..., T]`, nats.
         advantage: A, `[..., T]`.
-        low: how far below 1 the ratio is followed when A < 0, in [0, 1].
-        high: how far above 1 the ratio is followed when A > 0, not negative.
-        cap: c, the ratio up to which it is followed when A < 0, above 1. Infinity gives `clipped`.
+        low: how far below 1 the ratio still has a gradient if A < 0, in [0, 1].
+        high: how far above 1 the ratio still has a gradient if A > 0, not negative.
+        cap: c, the largest ratio that still has a gradient if A < 0, above 1. Infinity gives `clipped`.
 
     Returns:
-        `[..., T]`, in the advantage's unit, to be maximised.
+        `[..., T]`, in the advantage's unit, to be maximized.
 
     Raises:
         ValueError: the shapes differ, an argument is not floating point, `low` is outside [0, 1], `high` is negative,
@@ -134,18 +134,18 @@ def dual_clipped(
 def reinforce(logp: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
     """The score function times the advantage: no ratio, no clip.
 
-    Only the gradient has a meaning. A token log-ratio in place of `logp` shifts the value by the constant A log π_old.
+    Only the gradient is meaningful. Passing a token log-ratio as `logp` shifts the value by the constant A log π_old.
 
     ::
 
         A log π_θ
 
     Args:
-        logp: log-probabilities under the policy that is trained (or a token log-ratio), `[..., T]`, nats.
+        logp: log-probabilities under the policy being trained (or a token log-ratio), `[..., T]`, nats.
         advantage: A, `[..., T]`.
 
     Returns:
-        `[..., T]`, to be maximised.
+        `[..., T]`, to be maximized.
 
     Raises:
         ValueError: the shapes differ, or an argument is not floating point.
@@ -156,7 +156,7 @@ def reinforce(logp: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"])
         [-0.5, 2.0]
 
     Source:
-        Williams (1992); GPG, arXiv:2504.02546, whose factor for uniform groups is not here; Eq. 5 of the design document.
+        Williams (1992); GPG, arXiv:2504.02546, without its factor for uniform groups; Eq. 5 of the design document.
     """
     check_floating(logp=logp, advantage=advantage)
     check_same_shape(logp=logp, advantage=advantage)
@@ -167,9 +167,9 @@ def reinforce(logp: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"])
 def cispo(
     log_ratio: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], *, low: float, high: float
 ) -> Float[Array, "*rows T"]:
-    """REINFORCE under a clipped importance weight: no token ever loses its gradient.
+    """REINFORCE with a clipped importance weight: no token ever loses its gradient.
 
-    The paper has log π where this has log ρ. As log π_old is data, the value shifts by a constant and the gradient stays.
+    The paper has log π in place of log ρ. Since log π_old is data, this shifts the value by a constant and keeps the gradient.
 
     ::
 
@@ -178,11 +178,11 @@ def cispo(
     Args:
         log_ratio: log ρ, `[..., T]`, nats.
         advantage: A, `[..., T]`.
-        low: how far below 1 the weight may fall, in [0, 1]. The paper leaves that side open: 1.
+        low: how far below 1 the weight may fall, in [0, 1]. The paper leaves that side unbounded, which is 1.
         high: how far above 1 the weight may rise, not negative. The paper tunes it and gives no number.
 
     Returns:
-        `[..., T]`, to be maximised; only its gradient has a meaning.
+        `[..., T]`, to be maximized; only its gradient is meaningful.
 
     Raises:
         ValueError: the shapes differ, an argument is not floating point, `low` is outside [0, 1], `high` is negative.
@@ -210,7 +210,7 @@ def sapo(
     tau_positive: float = 1.0,
     tau_negative: float = 1.05,
 ) -> Float[Array, "*rows T"]:
-    """A soft gate in place of the clip: the gradient fades on both sides of ρ = 1 and never stops abruptly.
+    """A soft gate instead of a clip: the gradient fades on both sides of ρ = 1 and never stops abruptly.
 
     On-policy the gradient with respect to log ρ is A, whatever τ.
 
@@ -222,10 +222,10 @@ def sapo(
         log_ratio: log ρ, `[..., T]`, nats.
         advantage: A, `[..., T]`.
         tau_positive: how fast the gate closes for A > 0, positive.
-        tau_negative: the same otherwise, positive; the paper takes it larger.
+        tau_negative: the same otherwise, positive; larger in the paper.
 
     Returns:
-        `[..., T]`, in the advantage's unit, to be maximised. At ρ = 1 it is 2A/τ, not A.
+        `[..., T]`, in the advantage's unit, to be maximized. At ρ = 1 it is 2A/τ, not A.
 
     Raises:
         ValueError: the shapes differ, an argument is not floating point, a temperature is not positive.
@@ -241,7 +241,7 @@ def sapo(
     check_floating(log_ratio=log_ratio, advantage=advantage)
     check_same_shape(log_ratio=log_ratio, advantage=advantage)
     check_positive(tau_positive=tau_positive, tau_negative=tau_negative)
-    # The gate is shut long before the float range ends; an infinite ratio would have gradient 0 × ∞.
+    # The gate closes long before the float range ends; an infinite ratio would have gradient 0 × ∞.
     ratio = jnp.exp(jnp.minimum(log_ratio, jnp.log(jnp.finfo(log_ratio.dtype).max) - 1))
     tau = jnp.where(advantage > 0, tau_positive, tau_negative)
     return jax.nn.sigmoid(tau * (ratio - 1)) * 4 / tau * advantage
@@ -252,8 +252,8 @@ def gmpo(
 ) -> Float[Array, "*rows T"]:
     """The geometric mean of a response's ratios, each clipped on its optimistic side in log space.
 
-    The paper has one A a response, constant over the row. Under `weights.sequence_mean` the result is then its
-    (1/G) Σ_i; an A that varies is averaged over the row, and its sign clips token by token.
+    The paper has one A per response, constant over the row. With `weights.sequence_mean` the result is then its
+    (1/G) Σ_i; an A that varies is averaged over the row, and clipping uses each token's own sign.
 
     ::
 
@@ -266,7 +266,7 @@ def gmpo(
         clip: c, nats, not negative.
 
     Returns:
-        `[..., T]`, in the advantage's unit, to be maximised: the response's number on each token, 0 outside the mask.
+        `[..., T]`, in the advantage's unit, to be maximized: the response's number on each token, 0 outside the mask.
 
     Raises:
         ValueError: the shapes differ, an argument is not floating point, `clip` is negative.

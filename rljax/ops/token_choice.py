@@ -1,6 +1,6 @@
-"""Choice of the tokens of a batch by entropy or by covariance: those that are trained, clipped or held back.
+"""Choosing tokens of a batch by entropy or covariance: the ones to train on, clip or hold back.
 
-They see all tokens of the batch: compute them once, before it is split.
+These functions see all tokens of the batch: compute them once, before the batch is split.
 """
 
 import jax.numpy as jnp
@@ -12,13 +12,13 @@ from rljax.ops.masked import masked_centered, zero_outside
 
 
 def _count(number: Array, share: Number) -> Array:
-    """Number of entries in a share: the nearest whole number, and at least 1."""
+    """Number of entries in a share: the nearest integer, at least 1."""
     return jnp.maximum(jnp.round(number * share), 1).astype(jnp.int32)
 
 
 def _whole_count(number: Array, share: Number) -> Array:
-    """Number of entries in a share: the whole part, as Python's `int`, and at least 1. A product that only rounding keeps below a
-    whole number counts as that number."""
+    """Number of entries in a share: rounded down as by Python's `int`, and at least 1. A product that is below an integer only
+    because of rounding counts as that integer."""
     product = number * share
     rounding = 4 * float(jnp.finfo(product.dtype).eps)
     return jnp.maximum(jnp.floor(product * (1 + rounding)), 1).astype(jnp.int32)
@@ -32,7 +32,7 @@ def _largest(x: Array, candidate: Bool[Array, "..."], wanted: Array) -> Bool[Arr
 
 @in_float32
 def high_entropy_tokens(entropy: Float[Array, "*rows T"], mask: Mask, *, share: Number = 0.2) -> Bool[Array, "*rows T"]:
-    """Tokens of the batch's highest entropy, where a response forks.
+    """Tokens with the highest entropy in the batch, where a response forks.
 
     ::
 
@@ -41,10 +41,10 @@ def high_entropy_tokens(entropy: Float[Array, "*rows T"], mask: Mask, *, share: 
     Args:
         entropy: H, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        share: ρ = 0.2 of the paper, in [0, 1]; at least one token is kept.
+        share: ρ, 0.2 in the paper, in [0, 1]; at least one token is kept.
 
     Returns:
-        bool, `[..., T]`, False outside the mask; tokens as uncertain as the last one kept are kept too.
+        bool, `[..., T]`, False outside the mask; ties with the last kept token are kept too.
 
     Raises:
         ValueError: the shapes differ, integer entropies, or `share` outside [0, 1].
@@ -69,7 +69,7 @@ def high_entropy_tokens(entropy: Float[Array, "*rows T"], mask: Mask, *, share: 
 def only_high_entropy(
     advantage: Float[Array, "*rows T"], entropy: Float[Array, "*rows T"], mask: Mask, *, share: Number = 0.2
 ) -> Float[Array, "*rows T"]:
-    """Advantages of the tokens of the batch's highest entropy; 0 on the others, which thereby have no gradient.
+    """Advantages of the batch's highest-entropy tokens; 0 on all others, which therefore get no gradient.
 
     ::
 
@@ -79,7 +79,7 @@ def only_high_entropy(
         advantage: A, `[..., T]`.
         entropy: H, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        share: ρ = 0.2 of the paper, in [0, 1].
+        share: ρ, 0.2 in the paper, in [0, 1].
 
     Returns:
         `[..., T]`, in the advantage's unit; 0 outside the mask. The other tokens still count in a token mean, as in the paper.
@@ -103,7 +103,7 @@ def only_high_entropy(
 def token_covariance(
     logp: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
-    """A token's share in the covariance of log-probability and advantage, which is what makes the entropy fall.
+    """A token's share in the covariance of log-probability and advantage, which makes the entropy fall.
 
     ::
 
@@ -138,21 +138,21 @@ def token_covariance(
 
 @in_float32
 def kl_cov_tokens(covariance: Float[Array, "*rows T"], mask: Mask, *, share: Number) -> Bool[Array, "*rows T"]:
-    """Tokens of the batch's highest covariance, on which KL-Cov puts a KL penalty to the policy that sampled.
+    """Tokens with the highest covariance in the batch, on which KL-Cov puts a KL penalty towards the sampling policy.
 
-    The penalty of its authors' code is β |log ρ_it| (β = 1) in these tokens' loss, the ratio unclipped.
+    In its authors' code the penalty is β |log ρ_it| (β = 1) in these tokens' loss, with an unclipped ratio.
 
     ::
 
         keep = rank(Cov_it) ≤ ⌊share · n⌋        of the batch's n tokens
 
     Args:
-        covariance: of `token_covariance`, `[..., T]`.
+        covariance: from `token_covariance`, `[..., T]`.
         mask: response tokens, bool or 0/1, `[..., T]`.
         share: k, in [0, 1]; 2e-4 is the default of verl. At least one token is taken.
 
     Returns:
-        bool, `[..., T]`, False outside the mask; ties with the last one are taken too.
+        bool, `[..., T]`, False outside the mask; ties with the last one are included.
 
     Raises:
         ValueError: the shapes differ, integer covariances, or `share` outside [0, 1].
@@ -183,22 +183,22 @@ def clip_cov_tokens(
     upper: Number,
     share: Number,
 ) -> Bool[Array, "*rows T"]:
-    """Tokens drawn at random among those of high covariance, whose gradient Clip-Cov cuts.
+    """Random tokens among those of high covariance, whose gradient Clip-Cov cuts.
 
     ::
 
         cut = u_it is among the ⌊share · n⌋ largest of the tokens with ω_low < Cov_it < ω_high        u uniform
 
     Args:
-        covariance: of `token_covariance`, `[..., T]`.
-        draw: u, one uniform number in [0, 1) a token, `[..., T]`.
-        mask: response tokens that PPO's clip leaves a gradient, bool or 0/1, `[..., T]`.
+        covariance: from `token_covariance`, `[..., T]`.
+        draw: u, one uniform number in [0, 1) per token, `[..., T]`.
+        mask: response tokens that still have a gradient after PPO's clip, bool or 0/1, `[..., T]`.
         lower: ω_low, not above `upper`; 1 is the default of verl.
         upper: ω_high; 5 is the default of verl.
         share: r, in [0, 1]; 2e-4 is the default of verl. At least one candidate is taken.
 
     Returns:
-        bool, `[..., T]`, False outside the mask, and throughout where no token lies between the bounds.
+        bool, `[..., T]`, False outside the mask, and everywhere if no token is between the bounds.
 
     Raises:
         ValueError: the shapes differ, integer arrays, `share` outside [0, 1], or `lower` above `upper`.

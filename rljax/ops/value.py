@@ -1,6 +1,6 @@
-"""Critics: their losses, and the explained variance.
+"""Critic losses, and the explained variance.
 
-Losses come back per token, to be **minimised** as `sum(weights * loss)`. Values held as distributions: `rljax.ops.categorical`.
+Losses are returned per token, to be **minimized** as `sum(weights * loss)`. For values as distributions: `rljax.ops.categorical`.
 """
 
 import jax.numpy as jnp
@@ -28,10 +28,10 @@ def value_loss(values: Float[Array, "*rows T"], returns: Float[Array, "*rows T"]
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
-        `[..., T]`, in the squared unit, to be minimised; 0 outside the mask.
+        `[..., T]`, in the squared unit, to be minimized; 0 outside the mask.
 
     Raises:
-        ValueError: not floating point, shapes that differ, or a malformed mask.
+        ValueError: not floating point, mismatched shapes, or a malformed mask.
 
     Example:
         >>> import jax.numpy as jnp
@@ -56,13 +56,13 @@ def clipped_value_loss(
     *,
     clip: Number = 0.2,
 ) -> Float[Array, "*rows T"]:
-    """Half the squared error: the larger of the value's own and that of the value clipped around the one at sampling.
+    """Half the squared error of the value, or of the value clipped around its value at sampling, whichever is larger.
 
     ::
 
         L_t = ½ max((V_t - R_t)², (clip(V_t, V_old - c, V_old + c) - R_t)²)
 
-    A value that has already moved by c *towards* its target gets no further gradient; one that moved away does.
+    A value that has already moved by c *towards* its target gets no further gradient; one that moved away still does.
 
     Args:
         values: V_t, carries the gradient, `[..., T]`.
@@ -72,10 +72,10 @@ def clipped_value_loss(
         clip: c in the value's unit, positive. No paper states it: 0.2 is OpenAI Baselines' and TRL's, 0.5 verl's.
 
     Returns:
-        `[..., T]`, in the squared unit, to be minimised; 0 outside the mask; nowhere below `value_loss`.
+        `[..., T]`, in the squared unit, to be minimized; 0 outside the mask; never below `value_loss`.
 
     Raises:
-        ValueError: not floating point, shapes that differ, a malformed mask, or `clip` not positive.
+        ValueError: not floating point, mismatched shapes, a malformed mask, or `clip` not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -95,15 +95,15 @@ def clipped_value_loss(
 
 
 def explained_variance(values: Float[Array, "*rows T"], returns: Float[Array, "*rows T"], mask: Mask) -> Float[Array, ""]:
-    """Share of the returns' variance that the critic accounts for, over all response tokens of the batch.
+    """Share of the returns' variance that the critic explains, over all response tokens of the batch.
 
     ::
 
         EV = 1 - Var[R - V] / Var[R]        and 0 where Var[R] = 0
 
-    1 is perfect, 0 no better than a constant, below 0 worse. A constant error is not seen: Var drops it.
-    Returns that are all the same leave nothing to explain, and EV is 0 rather than undefined, so that a rule of the kind
-    "EV > 0.8" is not met by such a batch.
+    1 is perfect, 0 is no better than a constant, below 0 is worse. A constant error goes unnoticed, because Var drops it.
+    If all returns are the same, nothing is left to explain, and EV is 0 rather than undefined, so that such a batch does not
+    satisfy a rule like "EV > 0.8".
 
     Args:
         values: V_t, `[..., T]`.
@@ -111,10 +111,10 @@ def explained_variance(values: Float[Array, "*rows T"], returns: Float[Array, "*
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
-        One number, without unit, at most 1; 0 for a batch without tokens.
+        One number, dimensionless, at most 1; 0 for a batch without tokens.
 
     Raises:
-        ValueError: not floating point, shapes that differ, or a malformed mask.
+        ValueError: not floating point, mismatched shapes, or a malformed mask.
 
     Example:
         >>> import jax.numpy as jnp
@@ -136,6 +136,6 @@ def explained_variance(values: Float[Array, "*rows T"], returns: Float[Array, "*
 
 
 def _masked_variance(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, ""]:
-    """Variance over the tokens that count, of the whole batch; exactly 0 when they are all the same."""
+    """Variance over the tokens in the mask of the full batch; exactly 0 if they are all the same."""
     counts = mask.reshape(-1)
     return masked_mean(jnp.square(masked_centered(x.reshape(-1), counts)), counts)

@@ -1,6 +1,6 @@
-"""Loss weights of the tokens.
+"""Loss weights of tokens.
 
-Every weighting is computed once for a whole optimiser batch, and every loss is `-sum(weights * surrogate)`. That is linear
+Every weighting is computed once for a full optimizer batch, and every loss is `-sum(weights * surrogate)`. This is linear
 in the rows, so any split into micro-batches or devices adds up to the same number.
 """
 
@@ -29,7 +29,7 @@ def _some(lengths: Float[Array, "..."]) -> Float[Array, ""]:
 
 
 def token_mean(mask: Mask) -> Float[Array, "*rows T"]:
-    """Every token of the batch counts the same.
+    """Give every token of the batch the same weight.
 
     ::
 
@@ -39,10 +39,10 @@ def token_mean(mask: Mask) -> Float[Array, "*rows T"]:
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
-        `[..., T]`, sums to 1 over the batch; all 0 when the batch has no token.
+        `[..., T]`, sums to 1 over the batch; all 0 if the batch has no token.
 
     Raises:
-        ValueError: the mask has no token axis or holds something else than 0 and 1.
+        ValueError: the mask has no token axis or holds anything other than 0 and 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -57,7 +57,7 @@ def token_mean(mask: Mask) -> Float[Array, "*rows T"]:
 
 
 def sequence_mean(mask: Mask) -> Float[Array, "*rows T"]:
-    """Every response counts the same, and within one every token does.
+    """Give every response the same weight, and every token within a response the same weight.
 
     ::
 
@@ -70,7 +70,7 @@ def sequence_mean(mask: Mask) -> Float[Array, "*rows T"]:
         `[..., T]`, sums to 1 over the batch; a row without tokens gets 0.
 
     Raises:
-        ValueError: the mask has no token axis or holds something else than 0 and 1.
+        ValueError: the mask has no token axis or holds anything other than 0 and 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -86,7 +86,7 @@ def sequence_mean(mask: Mask) -> Float[Array, "*rows T"]:
 
 
 def constant_length(mask: Mask, *, max_length: Number) -> Float[Array, "*rows T"]:
-    """Token sum over a constant, then mean over responses: no bias by length.
+    """Token sum divided by a constant, then the mean over responses: no bias by length.
 
     ::
 
@@ -126,10 +126,10 @@ def sequence_sum(mask: Mask) -> Float[Array, "*rows T"]:
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
-        `[..., T]`; sums to the mean response length, not to 1, so that the gradient grows with the lengths.
+        `[..., T]`; sums to the mean response length, not to 1, so the gradient grows with the lengths.
 
     Raises:
-        ValueError: the mask has no token axis or holds something else than 0 and 1.
+        ValueError: the mask has no token axis or holds anything other than 0 and 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -137,7 +137,7 @@ def sequence_sum(mask: Mask) -> Float[Array, "*rows T"]:
         [[0.5, 0.5], [0.5, 0.0]]
 
     Source:
-        RLOO, arXiv:2402.14740, Section 2.3, where a response is one action: log π(o_i) is the sum over its tokens. It is
+        RLOO, arXiv:2402.14740, Section 2.3, where a response is one action: log π(o_i) is the sum over its tokens. It equals
         `constant_length` with a length of 1.
     """
     tokens = _tokens(mask)
@@ -145,7 +145,7 @@ def sequence_sum(mask: Mask) -> Float[Array, "*rows T"]:
 
 
 def token_mean_per_group(mask: Mask) -> Float[Array, "*P G T"]:
-    """Every token of a group counts the same, and every group does.
+    """Give every token of a group the same weight, and every group the same weight.
 
     `token_mean` over the batch lets a prompt with long responses outweigh one with short ones; this does not.
 
@@ -160,7 +160,7 @@ def token_mean_per_group(mask: Mask) -> Float[Array, "*P G T"]:
         `[..., P, G, T]`, sums to 1 over the batch; a group without tokens gets 0.
 
     Raises:
-        ValueError: fewer than two axes, an empty one among the last two, or something else than 0 and 1.
+        ValueError: fewer than two axes, an empty one among the last two, or anything other than 0 and 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -168,7 +168,7 @@ def token_mean_per_group(mask: Mask) -> Float[Array, "*P G T"]:
         [[[0.125, 0.125], [0.125, 0.125]], [[0.5, 0.0], [0.0, 0.0]]]
 
     Source:
-        DAPO, arXiv:2503.14476, Eq. 8 as printed: 1/Σ_i |o_i| stands inside the expectation over prompts.
+        DAPO, arXiv:2503.14476, Eq. 8 as printed: 1/Σ_i |o_i| is inside the expectation over prompts.
     """
     check_rank(2, mask=mask)
     tokens = _tokens(mask)
@@ -177,7 +177,7 @@ def token_mean_per_group(mask: Mask) -> Float[Array, "*P G T"]:
 
 
 def overlong_filter(mask: Mask, truncated: Bool[Array, "*rows"]) -> Mask:
-    """Leave truncated responses out of the loss: an unfinished response was not wrong yet.
+    """Leave truncated responses out of the loss: an unfinished response is not wrong yet.
 
     ::
 
@@ -188,10 +188,10 @@ def overlong_filter(mask: Mask, truncated: Bool[Array, "*rows"]) -> Mask:
         truncated: whether a response was cut off at the length limit, bool, `[...]`.
 
     Returns:
-        `[..., T]`, of the mask's dtype; to be taken before any weighting, so that the others fill the gap.
+        `[..., T]`, of the mask's dtype; apply it before any weighting, so that the weights of the others sum to 1.
 
     Raises:
-        ValueError: a malformed mask, `truncated` not boolean or not one a response.
+        ValueError: a malformed mask, `truncated` not boolean or not one per response.
 
     Example:
         >>> import jax.numpy as jnp

@@ -266,11 +266,14 @@ N = jnp.ones((2, 3), int)
         (lambda: ops.hl_gauss(N, Z), "target must be a floating-point array"),
         (lambda: ops.hl_gauss(X, Z, sigma_ratio=0.0), "sigma_ratio must be positive, got 0.0"),
         (lambda: ops.hl_gauss(X, Z**2), "support must be evenly spaced, got distances from 1 to 3"),
-        (lambda: ops.c51_projection(X[0], P, Z, 0.5), r"rewards and discount must be one a distribution \[2\], got \[3\]"),
-        (lambda: ops.c51_projection(X[:, 0], P, Z, X[0]), r"one a distribution \[2\], got \[2\] and \[3\]"),
+        (
+            lambda: ops.c51_projection(X[0], P, Z, 0.5),
+            r"rewards and discount must have one value per distribution \[2\], got \[3\]",
+        ),
+        (lambda: ops.c51_projection(X[:, 0], P, Z, X[0]), r"one value per distribution \[2\], got \[2\] and \[3\]"),
         (
             lambda: ops.c51_projection(X[0], jnp.stack([P, P]), Z, 0.5),
-            r"rewards and discount must be one a distribution \[2, 2\], got \[3\] and \[\]",
+            r"rewards and discount must have one value per distribution \[2, 2\], got \[3\] and \[\]",
         ),
         (lambda: ops.c51_projection(X[:, 0], P, Z, 1.5), r"discount must lie in \[0, 1\], got 1.5"),
         (lambda: ops.c51_projection(N[:, 0], P, Z, 0.5), "rewards must be a floating-point array"),
@@ -281,11 +284,14 @@ N = jnp.ones((2, 3), int)
         (lambda: ops.categorical_cross_entropy(N, P), "logits must be a floating-point array"),
         (lambda: ops.categorical_cross_entropy(P, N), "target_probs must be a floating-point array"),
         (lambda: ops.categorical_cross_entropy(P, P[:1]), "target_probs must have the shape of logits"),
-        (lambda: ops.categorical_cross_entropy(P, P, M), r"mask must be one a distribution \[2\], got shape \[2, 3\]"),
+        (
+            lambda: ops.categorical_cross_entropy(P, P, M),
+            r"mask must have one value per distribution \[2\], got shape \[2, 3\]",
+        ),
         (lambda: ops.categorical_cross_entropy(P, P, 2 * M[:, 0]), "mask must hold only 0 and 1"),
         (
             lambda: ops.categorical_cross_entropy(jnp.stack([P, P]), jnp.stack([P, P]), M),
-            r"mask must be one a distribution \[2, 2\], got shape \[2, 3\]",
+            r"mask must have one value per distribution \[2, 2\], got shape \[2, 3\]",
         ),
     ],
 )

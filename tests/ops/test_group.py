@@ -304,7 +304,7 @@ PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
         (lambda: group.mean_normalized(SINGLE), "rewards must hold groups of at least 2 responses"),
         (lambda: group.mean_normalized(PAIR, eps=-1.0), "eps must not be negative, got -1.0"),
         (lambda: group.group_normalized(PAIR, ddof=2), "ddof must be one of 0, 1, got 2"),
-        (lambda: group.process_normalized(PAIR[:1], PAIR[:1]), r"step_rewards .* on its second last axis, got \[1, 2\]"),
+        (lambda: group.process_normalized(PAIR[:1], PAIR[:1]), r"step_rewards .* on its second-to-last axis, got \[1, 2\]"),
         (lambda: group.process_normalized(PAIR[0], PAIR[0]), "step_rewards must have at least 2 non-empty axes"),
         (lambda: group.process_normalized(PAIR.astype(int), PAIR), "step_rewards must be a floating-point array"),
         (lambda: group.process_normalized(PAIR, PAIR[0]), "step_end must have the shape of step_rewards"),

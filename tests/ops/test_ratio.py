@@ -293,7 +293,7 @@ def test_refusals(op, arguments, message):
     [
         (
             lambda: ratio.group_expectation_log_denominator(X[:1], M[:1]),
-            r"old_logp must hold groups of at least 2 responses on its last axis but one, got \[1, 3\]",
+            r"old_logp must hold groups of at least 2 responses on its second-to-last axis, got \[1, 3\]",
         ),
         (
             lambda: jax.jit(ratio.group_expectation_log_ratio)(X[:1], X[:1], M[:1]),

@@ -165,11 +165,11 @@ W = {"w": X}
         ),
         (
             lambda: regularise.positive_example_weights(jnp.ones(3, bool), M),
-            r"correct must hold one value a row \[2\], got shape \[3\]",
+            r"correct must hold one value per row \[2\], got shape \[3\]",
         ),
         (
             lambda: regularise.positive_example_weights(jnp.ones(2, bool), jnp.ones((2, 2, 3))),
-            r"correct must hold one value a row \[2, 2\], got shape \[2\]",
+            r"correct must hold one value per row \[2, 2\], got shape \[2\]",
         ),
         (lambda: regularise.positive_example_weights(jnp.ones(2, bool), 2 * M), "mask must hold only 0 and 1"),
         (
@@ -200,10 +200,10 @@ W = {"w": X}
         (lambda: regularise.diagonal_fisher([]), "per_example_gradients must hold at least one array"),
         (
             lambda: regularise.diagonal_fisher([X, X[:1]]),
-            r"must have one number of examples first, at least 1, got \[\(1,\), \(2,\)\]",
+            r"must have the same number of examples on each first axis, at least 1, got \[\(1,\), \(2,\)\]",
         ),
-        (lambda: regularise.diagonal_fisher([X[:0]]), "must have one number of examples first"),
-        (lambda: regularise.diagonal_fisher([X[0, 0]]), "must have one number of examples first"),
+        (lambda: regularise.diagonal_fisher([X[:0]]), "must have the same number of examples on each first axis"),
+        (lambda: regularise.diagonal_fisher([X[0, 0]]), "must have the same number of examples on each first axis"),
         (lambda: regularise.diagonal_fisher([X.astype(int)]), r"per_example_gradients\[0\] must be a floating"),
     ],
 )

@@ -1,6 +1,6 @@
-"""Baselines of a group other than its mean: weighted by a quality, by rank, by problem type.
+"""Group baselines other than the mean: weighted by quality, by rank, or by problem type.
 
-Rewards are `[..., P, G]`, the G responses of a prompt on the last axis; `valid` is that of `rljax.ops.group`.
+Rewards are `[..., P, G]`, the G responses of a prompt on the last axis; `valid` is as in `rljax.ops.group`.
 """
 
 import jax.numpy as jnp
@@ -26,26 +26,26 @@ from rljax.ops.masked import group_members, masked_centered, masked_mean
 def weighted_centered(
     rewards: Float[Array, "*P G"], weights: Float[Array, "*P G"], *, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
-    """Reward less a weighted mean of its group.
+    """Reward minus a weighted mean of its group.
 
     ::
 
         A_i = r_i - Σ_j w_j r_j / Σ_j w_j
 
-    A group of identical rewards gets exactly 0. Here Σ_i w_i A_i = 0, while Σ_i A_i is not 0 in general.
+    A group of identical rewards gets exactly 0. Here Σ_i w_i A_i = 0, but in general Σ_i A_i is not 0.
 
     Args:
-        rewards: one number a response, `[..., G]`.
+        rewards: one number per response, `[..., G]`.
         weights: w, not negative, `[..., G]`; only their proportions within a group matter. `length_quality`,
-            `confidence_quality` and `reliability_quality` make such weights.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+            `confidence_quality` and `reliability_quality` compute such weights.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
         `[..., G]`, in the rewards' unit; 0 for a group whose valid weights sum to 0, which has no baseline.
 
     Raises:
         ValueError: integer or boolean rewards or weights, groups of fewer than 2, a negative weight of a valid response,
-            or `weights` or `valid` of another shape.
+            or `weights` or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -53,7 +53,7 @@ def weighted_centered(
         [1.5, -1.5, -1.5]
 
     Source:
-        unpublished: from a design document, in no paper; its Eqs. 39 and 52, which are one equation. Published for the same
+        unpublished: from a design document, in no paper; its Eqs. 39 and 52, which are the same equation. Published for the same
         job: `leave_one_out` of `rljax.ops.group`, and `rljax.ops.baseline.length_weighted_centered`, whose weights are lengths.
     """
     member = group_members(rewards, valid)
@@ -68,7 +68,7 @@ def weighted_centered(
 
 @in_float32
 def length_quality(lengths: Lengths) -> Float[Array, "..."]:
-    """Quality weight that falls with the length of a response.
+    """Quality weight that falls with a response's length.
 
     ::
 
@@ -89,8 +89,8 @@ def length_quality(lengths: Lengths) -> Float[Array, "..."]:
         [0.5, 0.10000000149011612, 0.0]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 52, length normalisation. Published for the same
-        job: `rljax.ops.baseline.length_weighted_centered`, which weighs by the length itself and not by its inverse root.
+        unpublished: from a design document, in no paper; its Eq. 52, length normalization. Published for the same
+        job: `rljax.ops.baseline.length_weighted_centered`, whose weight is the length itself, not its inverse root.
     """
     check_lengths(lengths=lengths)
     tokens = as_float(lengths)
@@ -103,14 +103,14 @@ def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array
 
     The document writes π(y_j|x). A product over a thousand tokens underflows to 0 in every precision, which leaves a
     group without a baseline, and even in exact arithmetic the shortest response would take all the weight. The geometric
-    mean over tokens keeps the order by confidence and is free of the length.
+    mean over tokens keeps the order by confidence and does not depend on length.
 
     ::
 
         q_j = π(y_j | x)^{1/|y_j|} = exp( (1/|y_j|) Σ_t log π(y_jt | x, y_j,<t) )
 
     Args:
-        logp: log-probabilities of the policy that sampled, `[..., T]`, nats. They are data: no gradient is stopped here.
+        logp: log-probabilities of the sampling policy, `[..., T]`, nats. They are data: this function does not stop gradients.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
@@ -125,7 +125,7 @@ def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array
         [0.5, 0.5]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 52, confidence scores, length-normalised as GEPO's authors
+        unpublished: from a design document, in no paper; its Eq. 52, confidence scores, length-normalized as GEPO's authors
         do (arXiv:2508.17850). Published for the same job: the weights of
         `rljax.ops.ratio.group_expectation_log_denominator`.
     """
@@ -140,9 +140,9 @@ def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array
 def reliability_quality(
     scores: Float[Array, "*P G K"], *, floor: Number, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
-    """Quality weight: the inverse variance of repeated scorings of a response.
+    """Quality weight: the inverse variance of repeated scores of a response.
 
-    The document asks for confidence(R) and does not define it; this is our reading. Averages of quantities with unequal
+    The document asks for confidence(R) and does not define it; this is our interpretation. Averages of quantities with unequal
     noise have the least variance when each is weighted by its inverse variance.
 
     ::
@@ -150,16 +150,16 @@ def reliability_quality(
         q_j = 1 / (s² + Var_k(R_k(x, y_j)))        Var over K raters, with K - 1 in the denominator
 
     Args:
-        scores: K rewards of the same response, by several raters or several draws of one, `[..., G, K]`, K ≥ 2.
-        floor: s², the variance that is left when all K agree, in the rewards' unit squared; positive. A large one makes
-            all weights equal, a small one lets a response on which raters agree by chance take the baseline.
-        valid: scores that there are, bool or 0/1, `[..., G, K]`; all of them when absent.
+        scores: K rewards of the same response, from several raters, or several samples from one, `[..., G, K]`, K ≥ 2.
+        floor: s², the variance that remains if all K agree, in the rewards' unit squared; positive. A large floor makes
+            all weights equal; with a small one, a response on which raters agree by chance dominates the baseline.
+        valid: which scores exist, bool or 0/1, `[..., G, K]`; None: all of them.
 
     Returns:
         `[..., G]`, in the inverse of the rewards' unit squared, in (0, 1/s²]; 0 for a response with fewer than 2 valid scores.
 
     Raises:
-        ValueError: integer scores, fewer than 2 a response, `valid` of another shape, or a `floor` that is not positive.
+        ValueError: integer scores, fewer than 2 per response, `valid` of a different shape, or a `floor` that is not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -168,12 +168,12 @@ def reliability_quality(
 
     Source:
         unpublished: from a design document, in no paper; its Eq. 52, reward reliability, left undefined there; the weights
-        are those of an inverse-variance mean. No published estimator does this job here.
+        are those of an inverse-variance mean. No published estimator here does this job.
     """
     check_floating(scores=scores)
     check_rank(2, scores=scores)
     if scores.shape[-1] < 2:
-        raise ValueError(f"scores must hold at least 2 scorings of a response on its last axis, got {list(scores.shape)}")
+        raise ValueError(f"scores must hold at least 2 scores per response on its last axis, got {list(scores.shape)}")
     check_positive(floor=floor)
     if valid is None:
         valid = jnp.ones_like(scores, bool)
@@ -186,23 +186,23 @@ def reliability_quality(
 
 @in_float32
 def rank_based(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, "*P G"]:
-    """Rank of a response in its group; ties share the mean of their ranks.
+    """Rank of a response in its group; ties get the mean of their ranks.
 
-    It does not change under an increasing transformation of the rewards, nor with the distance of an outlier.
+    It does not change under an increasing transformation of the rewards, nor with the size of an outlier.
 
     ::
 
         A_i = (rank(r_i) - (G + 1)/2) / (G/2)  =  (1/G) Σ_j sign(r_i - r_j)
 
     Args:
-        rewards: one number a response, `[..., G]`.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+        rewards: one number per response, `[..., G]`.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
-        `[..., G]`, without unit, in [-(1 - 1/G), 1 - 1/G]; each group sums to 0, identical rewards get exactly 0.
+        `[..., G]`, dimensionless, in [-(1 - 1/G), 1 - 1/G]; each group sums to 0, identical rewards get exactly 0.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, or `valid` of another shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -210,7 +210,7 @@ def rank_based(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> F
         [[0.75, 0.0, 0.0, -0.75]]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 40, which does not say how ties rank; averaging them makes
+        unpublished: from a design document, in no paper; its Eq. 40, which does not say how to rank ties; averaging them makes
         the sum 0. Published for the same job: `rljax.ops.group.group_normalized`.
     """
     member = group_members(rewards, valid)
@@ -225,7 +225,7 @@ def rank_based(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> F
 def _centered_by_type(
     rewards: Float[Array, "P G"], types: Int[Array, "P"], member: Bool[Array, "P G"]
 ) -> Float[Array, "P G"]:
-    """Reward less the mean of its type, taken from the lowest of the type as `masked_centered` does, so that 0 is exact."""
+    """Reward minus the mean of its type, computed from the type's lowest reward as in `masked_centered`, so that 0 is exact."""
     same = types[:, None] == types[None, :]
     lowest = jnp.where(member, rewards, jnp.inf).min(1)
     lowest = jnp.where(same, lowest[None, :], jnp.inf).min(1, keepdims=True)
@@ -244,9 +244,9 @@ def hierarchical(
     local_weight: Number = 0.7,
     valid: Mask | None = None,
 ) -> Float[Array, "*P G"]:
-    """Reward against its problem type, mixed with the reward against the whole batch.
+    """Reward minus the mean of its problem type, mixed with reward minus the mean of the full batch.
 
-    A problem type spans prompts; with a type of its own for every prompt the local part is `group_centered`.
+    A problem type spans prompts; if every prompt has its own type, the local part is `group_centered`.
 
     ::
 
@@ -254,17 +254,17 @@ def hierarchical(
         A_i^local  = r_i - mean{ r_j : type(j) = type(i) }        A_i^global = r_i - mean{ r_j : all j }
 
     Args:
-        rewards: one number a response, `[..., G]`; the batch is all of them.
+        rewards: one number per response, `[..., G]`; the batch is all of them.
         types: problem type of a prompt, `[...]`, any integers.
         local_weight: α, in [0, 1]; 0.7 in the document, whose range is [0.5, 0.9].
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
-        `[..., G]`, in the rewards' unit; sums to 0 over the batch. Each part is exactly 0 where its rewards are identical
+        `[..., G]`, in the rewards' unit; sums to 0 over the batch. Each part is exactly 0 if its rewards are identical
         or fewer than 2.
 
     Raises:
-        ValueError: integer rewards, groups of fewer than 2, types that are not integers or not one a prompt, or
+        ValueError: integer rewards, groups of fewer than 2, types that are not integers, or not one per prompt, or
             `local_weight` outside [0, 1].
 
     Example:

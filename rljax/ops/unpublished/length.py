@@ -1,4 +1,4 @@
-"""Lengths in tokens: penalties and weights by length, group sizes, and bins of a data set."""
+"""Lengths in tokens: penalties and weights by length, group sizes, and length bins of a dataset."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -22,9 +22,9 @@ from rljax.ops.masked import count_tokens
 def adaptive_length_penalty(
     lengths: Lengths, rewards: Float[Array, "..."], *, target: Number, threshold: Number, alpha: Number, beta: Number
 ) -> Float[Array, "..."]:
-    """Penalty for length: logarithmic for a reward above the threshold, quadratic below it.
+    """Length penalty: logarithmic for a reward above the threshold, quadratic below it.
 
-    The document passes a complexity to this function and then does not use it; there is no such argument here.
+    The document passes a complexity to this function and never uses it; this function has no such argument.
 
     ::
 
@@ -36,15 +36,15 @@ def adaptive_length_penalty(
         lengths: ℓ in tokens, integer or floating point, any shape.
         rewards: r, the base reward, of the same shape.
         target: L_target in tokens, positive.
-        threshold: r_threshold, in the rewards' unit; a reward that equals it counts as below.
-        alpha: α, not negative, in the rewards' unit. The document gives no value, nor for β.
+        threshold: r_threshold, in the rewards' unit; a reward equal to it counts as below.
+        alpha: α, not negative, in the rewards' unit. The document gives no value for α or β.
         beta: β, not negative, in the rewards' unit.
 
     Returns:
         the shape of `rewards`, not negative, to be subtracted.
 
     Raises:
-        ValueError: shapes that differ, integer rewards, boolean or negative lengths, `target` not positive, `alpha` or
+        ValueError: mismatched shapes, integer rewards, boolean or negative lengths, `target` not positive, `alpha` or
             `beta` negative, `threshold` NaN.
 
     Example:
@@ -71,7 +71,7 @@ def adaptive_length_penalty(
 def quality_aware_length_weight(
     rewards: Float[Array, "..."], *, threshold: Number, base: Number = 0.05, gamma: Number = 2.0
 ) -> Float[Array, "..."]:
-    """Weight of the penalty for length, which falls as the reward rises above the threshold.
+    """Weight of the length penalty, which falls as the reward rises above the threshold.
 
     ::
 
@@ -116,7 +116,7 @@ def length_shaped_reward(
     base: Number = 0.05,
     gamma: Number = 2.0,
 ) -> Float[Array, "..."]:
-    """Reward less the adaptive penalty for length, weighted by quality.
+    """Reward minus the adaptive length penalty, weighted by quality.
 
     ::
 
@@ -133,7 +133,7 @@ def length_shaped_reward(
         gamma: γ, not negative.
 
     Returns:
-        the shape of `rewards`, at most `rewards`.
+        the shape of `rewards`, never above `rewards`.
 
     Raises:
         ValueError: what `adaptive_length_penalty` and `quality_aware_length_weight` refuse.
@@ -153,7 +153,7 @@ def length_shaped_reward(
 
 
 def median_length(mask: Mask) -> Float[Array, ""]:
-    """Median length of the responses of a batch, leaving out those without tokens.
+    """Median length of a batch's responses, ignoring those without tokens.
 
     ::
 
@@ -163,10 +163,10 @@ def median_length(mask: Mask) -> Float[Array, ""]:
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
-        a number, tokens, the mean of the two middle lengths when their number is even; 0 for a batch without tokens.
+        a number, tokens, the mean of the two middle lengths if the count is even; 0 for a batch without tokens.
 
     Raises:
-        ValueError: the mask has no token axis or holds something else than 0 and 1.
+        ValueError: the mask has no token axis or holds anything other than 0 and 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -195,21 +195,21 @@ def length_reweighted(
 
         w'_it = w_it (|o_i| / L_ref)^{-α}
 
-    The document does not say that the sum is restored, so it is not: with unequal lengths the scale of the loss moves by
-    the weighted mean of the factor. Divide by the new sum where the old one matters.
+    The document does not say that the sum is restored, so it is not: with unequal lengths, the scale of the loss changes by
+    the weighted mean of the factor. Divide by the new sum if the old one matters.
 
     Args:
         weights: any weighting of this module, `[..., T]`.
         mask: response tokens, bool or 0/1, `[..., T]`.
         alpha: α, not negative; [0, 0.5] in the document. At 1 a token mean becomes proportional to a sequence mean.
-        reference: L_ref in tokens, positive: a number, or `median_length` of the whole optimiser batch as in the document
+        reference: L_ref in tokens, positive: a number, or `median_length` of the full optimizer batch, as in the document
             (a median of each micro-batch would make the loss depend on the split).
 
     Returns:
         `[..., T]`; 0 outside the mask.
 
     Raises:
-        ValueError: shapes that differ, integer weights, negative `alpha`, or a `reference` that is not positive while
+        ValueError: mismatched shapes, integer weights, negative `alpha`, or a `reference` that is not positive while
             there are tokens.
 
     Example:
@@ -227,7 +227,7 @@ def length_reweighted(
     check_floating(weights=weights)
     check_same_shape(weights=weights, mask=mask)
     lengths = count_tokens(mask)[..., None].astype(weights.dtype)
-    reference = jnp.where(lengths.any(), reference, 1.0).astype(weights.dtype)  # the median of nothing is 0
+    reference = jnp.where(lengths.any(), reference, 1.0).astype(weights.dtype)  # the median of no lengths is 0
     check_positive(reference=reference)
     factor = (jnp.maximum(lengths, 1) / reference) ** -alpha
     return jnp.where(mask.astype(bool), weights * factor, 0.0)
@@ -235,9 +235,9 @@ def length_reweighted(
 
 @in_float32
 def adaptive_group_size(lengths: Lengths, *, base: int = 8, reference: int = 512, floor: int = 2) -> Int[Array, "..."]:
-    """Number of responses for a prompt: fewer of them the longer they are, so that every group takes about as many tokens.
+    """Number of responses for a prompt: fewer for longer ones, so that every group takes about as many tokens.
 
-    The document puts the floor at 1, which makes every prompt of more than `base · reference / 2` tokens a group of one,
+    The document sets the floor to 1. Then every prompt of more than `base · reference / 2` tokens is a group of one,
     whose group-relative advantage is identically 0.
 
     ::
@@ -245,7 +245,7 @@ def adaptive_group_size(lengths: Lengths, *, base: int = 8, reference: int = 512
         G(ℓ) = max(floor, ⌊G_base L_ref / ℓ⌋)
 
     Args:
-        lengths: ℓ, the length expected of a response, in tokens, integer or floating point, any shape.
+        lengths: ℓ, the expected length of a response, in tokens, integer or floating point, any shape.
         base: G_base, responses at the reference length, at least 1.
         reference: L_ref in tokens, at least 1.
         floor: the smallest group, at least 2.
@@ -276,7 +276,7 @@ def adaptive_group_size(lengths: Lengths, *, base: int = 8, reference: int = 512
 def length_percentiles(
     lengths: Lengths, *, percentiles: tuple[float | int, ...] = (25.0, 50.0, 75.0, 95.0)
 ) -> Float[Array, "K"]:
-    """Percentiles of the lengths of a data set or batch, linear between neighbours.
+    """Percentiles of the lengths of a dataset or batch, interpolated linearly.
 
     ::
 
@@ -298,8 +298,8 @@ def length_percentiles(
         [20.0, 30.0, 40.0, 48.0]
 
     Source:
-        unpublished: from a design document, in no paper; its Algorithm 3, step 2; not in DAPO. No published estimator does
-        this job here.
+        unpublished: from a design document, in no paper; its Algorithm 3, step 2; not in DAPO. No published estimator here does
+        this job.
     """
     check_lengths(lengths=lengths)
     check_between(0.0, 100.0, percentiles=percentiles)
@@ -311,7 +311,7 @@ def length_percentiles(
 
 @in_float32
 def length_bins(lengths: Lengths, edges: Float[Array, "K"]) -> Int[Array, "..."]:
-    """Bin of each length, counted from 0; a length that equals an edge lies in the bin below it.
+    """Bin of each length, counted from 0; a length equal to an edge is in the bin below it.
 
     ::
 
@@ -319,7 +319,7 @@ def length_bins(lengths: Lengths, edges: Float[Array, "K"]) -> Int[Array, "..."]
 
     Args:
         lengths: ℓ in tokens, integer or floating point, any shape.
-        edges: in tokens, ascending, `[K]`; `length_percentiles` gives them.
+        edges: in tokens, ascending, `[K]`; `length_percentiles` computes them.
 
     Returns:
         the shape of `lengths`, int32, in [0, K].
@@ -334,7 +334,7 @@ def length_bins(lengths: Lengths, edges: Float[Array, "K"]) -> Int[Array, "..."]
 
     Source:
         unpublished: from a design document, in no paper; its Algorithm 3, steps 4 and 6, which leave the ends of a bin
-        open; not in DAPO. No published estimator does this job here.
+        open; not in DAPO. No published estimator here does this job.
     """
     check_lengths(lengths=lengths)
     check_floating(edges=edges)

@@ -20,14 +20,14 @@ from rljax.ops.unpublished.schedule import exponential_decay
 
 @in_float32
 def mix_advantages(first: Float[Array, "..."], second: Float[Array, "..."], *, weight: Number) -> Float[Array, "..."]:
-    """Two estimates of an advantage as one.
+    """Mix two estimates of an advantage.
 
     ::
 
         A = α A_first + (1 - α) A_second
 
     Args:
-        first: for example a critic's, broadcast to one shape with `second` by the caller.
+        first: for example a critic's; the caller broadcasts it to the shape of `second`.
         second: for example a group's.
         weight: α, in [0, 1]; may be traced, such as a schedule's value.
 
@@ -35,7 +35,7 @@ def mix_advantages(first: Float[Array, "..."], second: Float[Array, "..."], *, w
         the shape of `first`.
 
     Raises:
-        ValueError: shapes that differ, integer advantages, or `weight` outside [0, 1].
+        ValueError: mismatched shapes, integer advantages, or `weight` outside [0, 1].
 
     Example:
         >>> import jax.numpy as jnp
@@ -56,7 +56,7 @@ def mix_advantages(first: Float[Array, "..."], second: Float[Array, "..."], *, w
 def with_exploration_bonus(
     advantage: Float[Array, "..."], bonus: Float[Array, "..."], *, beta: Number
 ) -> Float[Array, "..."]:
-    """Advantage plus a bonus for exploring.
+    """Advantage plus an exploration bonus.
 
     ::
 
@@ -65,13 +65,13 @@ def with_exploration_bonus(
     Args:
         advantage: any advantage.
         bonus: of the same shape, for example `entropy_bonus`.
-        beta: β, not negative, in the advantage's unit a unit of bonus.
+        beta: β, not negative, in the advantage's unit per unit of bonus.
 
     Returns:
         the shape of `advantage`.
 
     Raises:
-        ValueError: shapes that differ, integer arrays, or a negative `beta`.
+        ValueError: mismatched shapes, integer arrays, or a negative `beta`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -89,24 +89,24 @@ def with_exploration_bonus(
 
 
 def entropy_bonus(entropy: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
-    """Entropy of the policy at a token, less its mean over the batch.
+    """The policy's entropy at each token, minus its mean over the batch.
 
-    The document adds an exploration bonus and does not say which; this is our reading. It is centred, because a bonus that
-    is positive everywhere makes every sampled token more likely and leaves exploration where it was.
+    The document adds an exploration bonus and does not say which; this is our interpretation. It is centered, because a bonus that
+    is positive everywhere makes every sampled token more likely and leaves exploration unchanged.
 
     ::
 
         bonus_it = H_it - mean{ H_jτ : m_jτ = 1 }        H_it = -Σ_v π(v | s_it) log π(v | s_it)
 
     Args:
-        entropy: H, of the policy that sampled, `[..., T]`, nats. It is data: no gradient is stopped here.
+        entropy: H, of the sampling policy, `[..., T]`, nats. It is data: this function does not stop gradients.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
         `[..., T]`, nats; sums to 0 over the batch, 0 outside the mask.
 
     Raises:
-        ValueError: shapes that differ, or integer entropies.
+        ValueError: mismatched shapes, or integer entropies.
 
     Example:
         >>> import jax.numpy as jnp
@@ -114,8 +114,8 @@ def entropy_bonus(entropy: Float[Array, "*rows T"], mask: Mask) -> Float[Array, 
         [[-1.0, 0.0], [1.0, 0.0]]
 
     Source:
-        unpublished: from a design document, in no paper; its Algorithm 9 leaves `exploration_bonus` undefined, this
-        definition is ours. Published for the same job: the entropy of T1, `rljax.ops.divergence.entropy`.
+        unpublished: from a design document, in no paper; its Algorithm 9 leaves `exploration_bonus` undefined; this
+        definition is ours. Published for the same job: T1's entropy, `rljax.ops.divergence.entropy`.
     """
     check_floating(entropy=entropy)
     check_mask(mask=mask)
@@ -127,7 +127,7 @@ def entropy_bonus(entropy: Float[Array, "*rows T"], mask: Mask) -> Float[Array, 
 def mix_values(
     pretrained: Float[Array, "*rows T"], critic: Float[Array, "*rows T"], weight: Number
 ) -> Float[Array, "*rows T"]:
-    """Blend of a frozen, pretrained value model and the critic in training.
+    """Blend a frozen, pretrained value model with the critic in training.
 
     ::
 
@@ -142,7 +142,7 @@ def mix_values(
         `[..., T]`, in the values' unit.
 
     Raises:
-        ValueError: not floating point, shapes that differ, `weight` outside [0, 1].
+        ValueError: not floating point, mismatched shapes, `weight` outside [0, 1].
 
     Example:
         >>> import jax.numpy as jnp
@@ -180,7 +180,7 @@ def pretrained_value_weight(
         total_steps: T_total, at least 1.
         initial: w_0 in [0, 1].
         decay: κ, not negative.
-        reliability: how well the critic predicts, not negative (an explained variance is to be cut at 0 first, or the weight
+        reliability: how well the critic predicts, not negative (clip an explained variance at 0 first, or the weight
             could leave [0, 1]).
         eta: η, not negative; the source gives no value.
 
@@ -204,13 +204,13 @@ def pretrained_value_weight(
 
 @in_float32
 def multi_head_value(values: Float[Array, "*rows H"], weight_logits: Float[Array, "*rows H"]) -> Float[Array, "*rows"]:
-    """Value as a mixture of heads, with weights for each state.
+    """Value as a mixture of heads, with separate weights for each state.
 
     ::
 
         V(s) = Σ_h w_h(s) V_h(s)        w(s) = softmax(weight_logits(s))
 
-    The softmax is ours (the source leaves w free): it keeps V between the lowest and the highest head. For other
+    The softmax is ours (the source does not specify w): it keeps V between the lowest and the highest head. To use other
     weights, pass their logarithms.
 
     Args:
@@ -221,7 +221,7 @@ def multi_head_value(values: Float[Array, "*rows H"], weight_logits: Float[Array
         `[...]`, in the values' unit.
 
     Raises:
-        ValueError: not floating point, shapes that differ, or no head.
+        ValueError: not floating point, mismatched shapes, or no head.
 
     Example:
         >>> import jax.numpy as jnp
@@ -240,7 +240,7 @@ def multi_head_value(values: Float[Array, "*rows H"], weight_logits: Float[Array
 
 
 def _check_weights(weights: Array, **columns: Array) -> None:
-    """Refuse weights that are not one floating-point number for each entry of the last axis of `columns`."""
+    """Refuse weights that are not one floating-point number per entry of the last axis of each of `columns`."""
     check_floating(weights=weights, **columns)
     check_rank(1, **columns)
     for name, value in columns.items():
@@ -252,7 +252,7 @@ def _check_weights(weights: Array, **columns: Array) -> None:
 def constitutional_sum(
     base: Float[Array, "*rows"], scores: Float[Array, "*rows N"], weights: Float[Array, "N"]
 ) -> Float[Array, "*rows"]:
-    """Reward plus a weighted sum of scores, one for each of N principles.
+    """Reward plus a weighted sum of scores, one per principle.
 
     ::
 
@@ -286,9 +286,9 @@ def constitutional_sum(
 
 @in_float32
 def multi_objective(objectives: Float[Array, "*rows M"], weights: Float[Array, "M"]) -> Float[Array, "*rows"]:
-    """Several objectives as one, by a weighted sum.
+    """Combine several objectives in a weighted sum.
 
-    A sum of objectives is the objective of the summed rewards, so this serves rewards and losses alike.
+    A sum of objectives is the objective of the summed rewards, so this works for both rewards and losses.
 
     ::
 
@@ -302,7 +302,7 @@ def multi_objective(objectives: Float[Array, "*rows M"], weights: Float[Array, "
         `[...]`.
 
     Raises:
-        ValueError: integer arrays, or weights that are not one an objective.
+        ValueError: integer arrays, or weights that are not one per objective.
 
     Example:
         >>> import jax.numpy as jnp
@@ -328,15 +328,15 @@ def neural_symbolic_mixture(
         log π = log(α π_neural + (1 - α) π_symbolic)
 
     Args:
-        logp: log π_neural, of tokens or of a whole vocabulary, nats; may be -inf.
+        logp: log π_neural, of tokens or of a full vocabulary, nats; may be -inf.
         symbolic_logp: log π_symbolic, of the same shape, nats; -inf where the rules forbid.
-        alpha: α in [0, 1]; may carry a gradient. 0 and 1 return the one or the other log-probability exactly.
+        alpha: α in [0, 1]; may carry a gradient. 1 returns `logp` exactly, and 0 returns `symbolic_logp`.
 
     Returns:
-        log π, nats, of the same shape; -inf (with gradient 0) where nothing gives it probability.
+        log π, nats, of the same shape; -inf (with gradient 0) where neither gives any probability.
 
     Raises:
-        ValueError: not floating point, shapes that differ, `alpha` outside [0, 1].
+        ValueError: not floating point, mismatched shapes, `alpha` outside [0, 1].
 
     Example:
         >>> import jax.numpy as jnp
@@ -345,19 +345,19 @@ def neural_symbolic_mixture(
         [0.75, 0.25]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 64. No published estimator does this job here.
+        unpublished: from a design document, in no paper; its Eq. 64. No published estimator here does this job.
     """
     check_floating(logp=logp, symbolic_logp=symbolic_logp)
     check_same_shape(logp=logp, symbolic_logp=symbolic_logp)
     check_between(0, 1, alpha=alpha)
     dtype = common_dtype(logp, symbolic_logp)
     logp, symbolic_logp, share = logp.astype(dtype), symbolic_logp.astype(dtype), jnp.asarray(alpha, dtype)
-    # Only a shift for the exponentials: it cancels, so its gradient (infinite at alpha 0 and 1) must not be followed.
+    # This only shifts the exponentials and cancels out, so its gradient (infinite at alpha 0 and 1) must not be followed.
     shift = jax.lax.stop_gradient(jnp.maximum(jnp.log(share) + logp, jnp.log1p(-share) + symbolic_logp))
     impossible = jnp.isneginf(shift)
     shift = jnp.where(impossible, 0.0, shift)
-    # A term with share 0 may be far above the shift: the bound keeps 0 · exp(.) from becoming 0 · inf. No other share is so
-    # small that its term could reach the bound.
+    # A term with share 0 may be far above the shift: the bound keeps 0 · exp(.) from becoming 0 · inf. Any other share is too
+    # large for its term to reach the bound.
     bound = jnp.log(jnp.finfo(share.dtype).max) - 1
     neural, symbolic = (jnp.exp(jnp.minimum(x - shift, bound)) for x in (logp, symbolic_logp))
     total = share * neural + (1 - share) * symbolic

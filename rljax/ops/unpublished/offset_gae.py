@@ -1,7 +1,7 @@
-"""Advantages whose λ changes with the offset to the TD error, so that no recursion computes them.
+"""Advantages whose λ depends on the offset to the TD error, so that no recursion can compute them.
 
-Every function takes the TD errors per token `[..., T]` and a mask of response tokens, and returns `[..., T]`, 0 outside the
-mask. The offset counts response tokens: an observation inside a response neither discounts nor decays.
+Every function takes per-token TD errors `[..., T]` and a mask of response tokens, and returns `[..., T]`, 0 outside the
+mask. The offset counts response tokens: an observation inside a response causes neither discounting nor decay.
 """
 
 from typing import cast
@@ -31,12 +31,12 @@ def _in_front(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]
 def _in_place(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
     """Undo `_in_front`."""
     keep = mask.astype(bool)
-    rank = jnp.cumsum(keep, -1) - 1  # -1 in front of the first token, outside the mask
+    rank = jnp.cumsum(keep, -1) - 1  # -1 before the first token, outside the mask
     return zero_outside(jnp.take_along_axis(x, rank), mask)
 
 
 def _power(base: Float[Array, "..."], offset: Float[Array, "..."]) -> Float[Array, "..."]:
-    """base^offset, 1 at offset 0; the plain power has a NaN gradient at 0^0."""
+    """base^offset, and 1 at offset 0; the plain power has a NaN gradient at 0^0."""
     return jnp.where(offset.astype(bool), base, jnp.ones_like(base)) ** offset
 
 
@@ -56,16 +56,16 @@ def offset_decayed_gae(
 
         A_t = Σ_l (γ λ_l)^l δ_{t+l}        λ_l = λ_base exp(-α l / L_max)
 
-    No recursion computes it, since (γ λ_l)^l is no product of one-step factors; but the weight depends on the offset alone,
-    so it is a correlation, done by FFT in O(T log T). Rounding is therefore relative to the largest δ of the row,
-    and a NaN on a response token spreads over its row. α = 0 is `rljax.ops.gae.gae` with
-    λ_base. It is not VAPO's estimator, whose λ is constant in a sequence and *grows* with its length: see
+    No recursion can compute it, since (γ λ_l)^l is not a product of one-step factors. But the weight depends only on the offset,
+    so the sum is a correlation, computed by FFT in O(T log T). Rounding is therefore relative to the largest δ of the row,
+    and a NaN on one response token spreads over its row. With α = 0 it is `rljax.ops.gae.gae` with
+    λ_base. It is not VAPO's estimator, whose λ is constant within a sequence and *grows* with its length: see
     `rljax.ops.gae.length_adaptive_lambda`.
 
     Args:
-        td: δ of `rljax.ops.gae.td_errors`, `[..., T]`.
+        td: δ from `rljax.ops.gae.td_errors`, `[..., T]`.
         mask: response tokens, bool or 0/1, `[..., T]`; l counts response tokens.
-        gamma: discount a response token, in [0, 1].
+        gamma: discount per response token, in [0, 1].
         lambda_base: λ at offset 0, in [0, 1].
         alpha: α, not negative.
         max_length: L_max in tokens, at least 1.
@@ -74,7 +74,7 @@ def offset_decayed_gae(
         `[..., T]`, in the reward's unit; 0 outside the mask.
 
     Raises:
-        ValueError: not floating point, shapes that differ, a malformed mask, a number outside its range.
+        ValueError: not floating point, mismatched shapes, a malformed mask, a number outside its range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -88,10 +88,10 @@ def offset_decayed_gae(
     check_tokens(mask, gamma, td=td)
     _check_offset_decay(gamma, lambda_base, alpha, max_length)
     length = td.shape[-1]
-    dtype = common_dtype(td, jnp.zeros((), jnp.float32))  # no FFT computes in half precision
+    dtype = common_dtype(td, jnp.zeros((), jnp.float32))  # FFTs do not support half precision
     offset = jnp.arange(length, dtype=dtype)
     kernel = _power(jnp.asarray(gamma * lambda_base, dtype), offset) * jnp.exp(-alpha * offset * (offset / max_length))
-    padded = 1 << (2 * length - 1).bit_length()  # at least 2T - 1, so that the circular product does not wrap
+    padded = 1 << (2 * length - 1).bit_length()  # at least 2T - 1, so that the circular product does not wrap around
     spectrum = jnp.conj(jnp.fft.rfft(kernel, padded)).reshape((1,) * (td.ndim - 1) + (-1,))
     correlation = jnp.fft.irfft(jnp.fft.rfft(_in_front(td, mask).astype(dtype), padded) * spectrum, padded)
     return _in_place(correlation[..., :length].astype(td.dtype), mask)
@@ -117,16 +117,16 @@ def complexity_weighted_gae(
 
         A_t = Σ_l (γ λ_{t,l})^l δ_{t+l}        λ_{t,l} = λ_base exp(-α l / L_max) (1 - β |c_{t+l}| / C_max)
 
-    λ depends on the state at t+l *and* on l, so this is neither a recursion nor a correlation: the sum is done as it
-    stands, O(T²) in time, for `chunk` positions at a time, O(T·chunk) in memory a row (under reverse mode too).
-    β = 0 is `offset_decayed_gae`, α = 0 with a constant c is `rljax.ops.gae.gae` with λ_base (1 - β |c| / C_max). VAPO has
+    λ depends on the state at t+l *and* on l, so this is neither a recursion nor a correlation. The sum is computed directly,
+    in O(T²) time, `chunk` positions at a time, in O(T·chunk) memory per row (under reverse mode too).
+    β = 0 gives `offset_decayed_gae`; α = 0 with a constant c gives `rljax.ops.gae.gae` with λ_base (1 - β |c| / C_max). VAPO has
     no such term.
 
     Args:
-        td: δ of `td_errors`, `[..., T]`.
+        td: δ from `td_errors`, `[..., T]`.
         complexity: c_t, any measure of the state, `[..., T]`.
         mask: response tokens, bool or 0/1, `[..., T]`; l counts response tokens.
-        gamma: discount a response token, in [0, 1].
+        gamma: discount per response token, in [0, 1].
         lambda_base: λ at offset 0 and complexity 0, in [0, 1].
         alpha: α, not negative.
         max_length: L_max in tokens, at least 1.
@@ -138,7 +138,7 @@ def complexity_weighted_gae(
         `[..., T]`, in the reward's unit; 0 outside the mask.
 
     Raises:
-        ValueError: not floating point, shapes that differ, a malformed mask, a number or a complexity outside its range.
+        ValueError: not floating point, mismatched shapes, a malformed mask, a number or a complexity outside its range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -161,7 +161,7 @@ def complexity_weighted_gae(
 
 
 def _check_complexity(complexity: Array, mask: Mask, max_complexity: Number) -> None:
-    """Refuse a complexity beyond its bound, where it can be seen: 1 - β|c|/C_max must not turn negative."""
+    """Refuse a complexity beyond its bound, if its value is known: 1 - β|c|/C_max must not become negative."""
     check_positive(max_complexity=max_complexity)
     if not is_concrete(complexity, mask, max_complexity):
         return
@@ -170,11 +170,11 @@ def _check_complexity(complexity: Array, mask: Mask, max_complexity: Number) -> 
         raise ValueError(f"complexity must lie within max_complexity {max_complexity:g}, got a magnitude of {used.max():g}")
 
 
-@jax.jit(static_argnames="chunk")  # `map` would be compiled anew at each call outside of a program
+@jax.jit(static_argnames="chunk")  # outside a compiled program, `map` would recompile at each call
 def _chunked_offset_sum(
     x: Float[Array, "*rows T"], base: Float[Array, "*rows T"], rate: Number, chunk: int
 ) -> Float[Array, "*rows T"]:
-    """Σ_{j≥t} base_j^{j-t} exp(-rate (j-t)²) x_j, for `chunk` positions t at a time."""
+    """Σ_{j≥t} base_j^{j-t} exp(-rate (j-t)²) x_j, computed for `chunk` positions t at a time."""
     *rows, length = x.shape
     size = min(chunk, length)
     positions = jnp.arange(length)[None, :]

@@ -1,4 +1,4 @@
-"""Bound of the importance ratio, in log space."""
+"""A bound on the importance ratio, in log space."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -9,7 +9,7 @@ from rljax.ops.checks import check_at_least, check_floating
 
 @in_float32
 def bounded_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[Array, "*rows T"]:
-    """Log-ratio whose ratio is kept between 1/C and C.
+    """Log-ratio clamped so that the ratio stays between 1/C and C.
 
     A clamped token has no gradient, so this changes the objective.
 
@@ -19,10 +19,10 @@ def bounded_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[
 
     Args:
         log_ratio: log ρ, `[..., T]`, nats.
-        bound: C, a ratio, at least 1. The design document takes 10.
+        bound: C, a ratio, at least 1. The design document uses 10.
 
     Returns:
-        `[..., T]`, nats: still a *log*-ratio. Compare with `log_ratio` to count what was clamped.
+        `[..., T]`, nats: still a *log*-ratio. Compare with `log_ratio` to count the clamped tokens.
 
     Raises:
         ValueError: `log_ratio` is not floating point, or `bound` is below 1.

@@ -1,8 +1,8 @@
-"""Temporal groups: the responses of a prompt, compared with those from earlier steps.
+"""Temporal groups: compare the responses to a prompt with those from earlier steps.
 
-The memory is a ring buffer of rewards for each prompt, as a pytree: it belongs in the training state and its checkpoint.
+The memory is a pytree with a ring buffer of rewards per prompt; it belongs in the training state and its checkpoint.
 Earlier responses come from earlier policies. A past reward does not depend on the present response, so the
-baseline stays unbiased. It lags behind a policy that improves: every advantage is then too high by the same amount.
+baseline stays unbiased. But it lags behind an improving policy: all advantages are then too high by the same amount.
 """
 
 from collections.abc import Callable
@@ -30,15 +30,15 @@ class RewardHistory(NamedTuple):
     """The last rewards of every prompt: N prompts by identity, the last H rewards of each."""
 
     rewards: Float[Array, "N H"]
-    """A ring of rewards for each prompt."""
+    """A ring buffer of rewards per prompt."""
     next_slot: Int[Array, "N"]
-    """Slot of the ring that the next reward enters."""
+    """The slot of the ring where the next reward goes."""
     size: Int[Array, "N"]
-    """How many slots of the ring hold a reward."""
+    """How many slots of the ring contain a reward."""
 
 
 def empty_history(prompts: int, capacity: int) -> RewardHistory:
-    """Memory without a reward in it.
+    """An empty memory.
 
     ::
 
@@ -46,7 +46,7 @@ def empty_history(prompts: int, capacity: int) -> RewardHistory:
 
     Args:
         prompts: N, the number of prompts; identities run from 0 to N - 1.
-        capacity: H, rewards that are kept of each prompt, at least 1. For groups of K, keep K - G.
+        capacity: H, rewards kept per prompt, at least 1. For groups of K, keep K - G.
 
     Returns:
         the empty memory.
@@ -60,7 +60,7 @@ def empty_history(prompts: int, capacity: int) -> RewardHistory:
 
     Source:
         unpublished: from a design document, in no paper; its Algorithm 5, history buffer 𝓗. Published for the same job:
-        more responses a prompt, `rljax.ops.group.leave_one_out`.
+        more responses per prompt, `rljax.ops.group.leave_one_out`.
     """
     check_at_least(1, prompts=prompts, capacity=capacity)
     return RewardHistory(jnp.zeros((prompts, capacity)), jnp.zeros(prompts, jnp.int32), jnp.zeros(prompts, jnp.int32))
@@ -69,7 +69,7 @@ def empty_history(prompts: int, capacity: int) -> RewardHistory:
 def _entries(
     history: RewardHistory, prompt_ids: Int[Array, "P"], rewards: Float[Array, "P G"], valid: Mask | None
 ) -> tuple[Int[Array, "P"], Bool[Array, "P G"]]:
-    """Identities with everything below 0 moved past the end, where JAX drops it, and which rewards count."""
+    """The identities, with negative ones moved past the end so that JAX drops them, and which rewards count."""
     check_floating(rewards=rewards)
     check_rank(2, rewards=rewards)
     check_integer(prompt_ids=prompt_ids)
@@ -87,7 +87,7 @@ def _entries(
 
 
 def _remember_prompt(memory: RewardHistory, entry: tuple[Array, Array, Array]) -> tuple[RewardHistory, None]:
-    """The memory with the rewards of one prompt; one function for all calls, so that the scan over prompts is compiled once."""
+    """Add one prompt's rewards to the memory; one function for all calls, so that the scan over prompts is compiled once."""
     prompt, row, counted = entry
     capacity = memory.rewards.shape[1]
     order = jnp.cumsum(counted, dtype=jnp.int32) - 1
@@ -107,7 +107,7 @@ def _remember_prompt(memory: RewardHistory, entry: tuple[Array, Array, Array]) -
 def push_history(
     history: RewardHistory, prompt_ids: Int[Array, "P"], rewards: Float[Array, "P G"], *, valid: Mask | None = None
 ) -> RewardHistory:
-    """Memory with the rewards of a step in it, the oldest of a full prompt dropped.
+    """Add a step's rewards to the memory, dropping the oldest of a full prompt.
 
     ::
 
@@ -115,17 +115,17 @@ def push_history(
 
     Args:
         history: the memory.
-        prompt_ids: identity x of each prompt, `[P]`, in [0, N). One may occur more than once: its rows enter in order. An
-            identity out of range is refused where its value is known, and enters nothing under a trace.
-        rewards: one number a response, `[P, G]`, of the history's dtype.
-        valid: responses that have a reward, bool or 0/1, `[P, G]`; the others are not remembered.
+        prompt_ids: identity x of each prompt, `[P]`, in [0, N). If one occurs more than once, its rows are added in order. An
+            out-of-range identity is refused if its value is known; under a trace it is ignored.
+        rewards: one number per response, `[P, G]`, of the history's dtype.
+        valid: which responses have a reward, bool or 0/1, `[P, G]`; the others are not remembered.
 
     Returns:
         the new memory.
 
     Raises:
         ValueError: integer rewards or another dtype than the history's, identities that are not integers, out of range or
-            not one a prompt, or `valid` of another shape.
+            not one per prompt, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -135,7 +135,7 @@ def push_history(
 
     Source:
         unpublished: from a design document, in no paper; its Algorithm 5, line 6. Published for the same job: more
-        responses a prompt, `rljax.ops.group.leave_one_out`.
+        responses per prompt, `rljax.ops.group.leave_one_out`.
     """
     ids, counts = _entries(history, prompt_ids, rewards, valid)
     return jax.lax.scan(_remember_prompt, history, (ids, rewards, counts))[0]
@@ -145,7 +145,7 @@ def push_history(
 def join_history(
     history: RewardHistory, prompt_ids: Int[Array, "P"], rewards: Float[Array, "P G"], *, valid: Mask | None = None
 ) -> tuple[Float[Array, "P GH"], Bool[Array, "P GH"]]:
-    """Groups of the responses of this step and the remembered ones.
+    """Join each prompt's responses of this step with the remembered ones.
 
     ::
 
@@ -153,13 +153,13 @@ def join_history(
 
     Args:
         history: the memory, before this step is pushed.
-        prompt_ids: identity x of each prompt, `[P]`, in [0, N); under a trace, one out of range has no past.
-        rewards: one number a response, `[P, G]`, of the history's dtype; G may be 1 here.
-        valid: responses that have a reward, bool or 0/1, `[P, G]`; all of them when absent.
+        prompt_ids: identity x of each prompt, `[P]`, in [0, N); under a trace, an out-of-range identity has no past.
+        rewards: one number per response, `[P, G]`, of the history's dtype; G may be 1 here.
+        valid: which responses have a reward, bool or 0/1, `[P, G]`; None: all of them.
 
     Returns:
-        rewards `[P, G + H]`, this step's first, and which of them count, bool, `[P, G + H]`: what the functions of
-        `group` take as `rewards` and `valid`.
+        rewards `[P, G + H]`, this step's first, and which of them count, bool, `[P, G + H]`: pass them to the functions of
+        `group` as `rewards` and `valid`.
 
     Raises:
         ValueError: as `push_history`.
@@ -173,7 +173,7 @@ def join_history(
 
     Source:
         unpublished: from a design document, in no paper; its Algorithm 5, lines 2 to 4. Published for the same job: more
-        responses a prompt, `rljax.ops.group.leave_one_out`.
+        responses per prompt, `rljax.ops.group.leave_one_out`.
     """
     ids, counts = _entries(history, prompt_ids, rewards, valid)
     size = history.size.at[ids].get(mode="fill", fill_value=0)
@@ -190,19 +190,19 @@ def temporal_advantage(
     advantage: Callable[..., Float[Array, "P GH"]] = group_centered,
     valid: Mask | None = None,
 ) -> Float[Array, "P G"]:
-    """Advantage of the responses of this step within the group that the past completes.
+    """Advantage of this step's responses within the group completed by past responses.
 
     ::
 
         A_i = advantage(r_1, …, r_G, H(x))_i        i = 1 … G
 
     Args:
-        history: the memory; push this step's rewards after, not before.
+        history: the memory; push this step's rewards afterwards, not before.
         prompt_ids: identity x of each prompt, `[P]`, in [0, N).
-        rewards: one number a response, `[P, G]`, of the history's dtype.
+        rewards: one number per response, `[P, G]`, of the history's dtype.
         advantage: a function of `(rewards, *, valid)`, such as `group_centered`, `group_normalized`, `leave_one_out` or
             `rank_based`.
-        valid: responses that have a reward, bool or 0/1, `[P, G]`; all of them when absent.
+        valid: which responses have a reward, bool or 0/1, `[P, G]`; None: all of them.
 
     Returns:
         `[P, G]`; does not sum to 0 over this step's responses, since the baseline is shared with the past. A single
@@ -219,7 +219,7 @@ def temporal_advantage(
 
     Source:
         unpublished: from a design document, in no paper; its Algorithm 5, line 5. Published for the same job: more
-        responses a prompt, `rljax.ops.group.leave_one_out`.
+        responses per prompt, `rljax.ops.group.leave_one_out`.
     """
     combined, counts = join_history(history, prompt_ids, rewards, valid=valid)
     return advantage(combined, valid=counts)[:, : rewards.shape[-1]]

@@ -1,7 +1,7 @@
 """Schedules: numbers that change with the training step.
 
-Each is a pure function of the step, which may be traced; `functools.partial` with the keywords filled in makes an Optax
-schedule of it.
+Each is a pure function of the step, which may be traced; `functools.partial` with the keywords filled in turns it into an
+Optax schedule.
 """
 
 import jax.numpy as jnp
@@ -13,14 +13,14 @@ from rljax.ops.checks import check_at_least, check_between, check_nonnegative, c
 
 @in_float32
 def warmup_cosine(step: Step, *, peak: Number, warmup_steps: int, total_steps: int) -> Float[Array, "..."]:
-    """Learning rate that rises linearly and falls along a quarter of a cosine.
+    """Learning rate that rises linearly and falls along a quarter cosine.
 
     ::
 
         η_t = η_0 min(1, t / t_warm) cos(π t / (2 T_total))        0 from T_total on
 
-    The cosine runs from t = 0, so the largest value, at t_warm, is a little below η_0.
-    The document has min(1, t_warm / t), which is 1 from the start, decays as 1/t afterwards, and divides by 0 at t = 0.
+    The cosine starts at t = 0, so the largest value, at t_warm, is slightly below η_0.
+    The document has min(1, t_warm / t), which is 1 at first, decays as 1/t afterwards, and divides by 0 at t = 0.
 
     Args:
         step: t, not negative, a number or an array of any shape.
@@ -39,7 +39,7 @@ def warmup_cosine(step: Step, *, peak: Number, warmup_steps: int, total_steps: i
         [0.0, 0.4619, 0.7071, 0.3827, 0.0]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 57, as meant. Published for the same job: the half cosine
+        unpublished: from a design document, in no paper; its Eq. 57, corrected. Published for the same job: the half cosine
         of SGDR, arXiv:1608.03983, Eq. 5 (`optax.warmup_cosine_decay_schedule`).
     """
     check_nonnegative(step=step)
@@ -50,13 +50,13 @@ def warmup_cosine(step: Step, *, peak: Number, warmup_steps: int, total_steps: i
         raise ValueError(f"warmup_steps must not exceed total_steps {total_steps}, got {warmup_steps}")
     time = jnp.minimum(jnp.asarray(step, jnp.result_type(float)), total_steps)
     warm = jnp.minimum(1.0, time / warmup_steps) if warmup_steps else jnp.ones_like(time)
-    # cos(π t / 2T) = sin(π (T - t) / 2T), which is exactly 0 at T where the rounded cosine would be negative.
+    # cos(π t / 2T) = sin(π (T - t) / 2T), which is exactly 0 at T, where the rounded cosine would be negative.
     return peak * warm * jnp.sin(jnp.pi * (total_steps - time) / (2 * total_steps))
 
 
 @in_float32
 def exponential_decay(step: Step, *, initial: Number, decay: Number, total_steps: Number) -> Float[Array, "..."]:
-    """Number that falls by the factor e^-κ over a training run.
+    """A number that falls by the factor e^-κ over a training run.
 
     ::
 
@@ -66,7 +66,7 @@ def exponential_decay(step: Step, *, initial: Number, decay: Number, total_steps
         step: t, not negative, a number or an array of any shape.
         initial: x_0, not negative.
         decay: κ, not negative.
-        total_steps: T_total, at least 1; the decay goes on past it.
+        total_steps: T_total, at least 1; the decay continues past it.
 
     Returns:
         x(t), in the unit of x_0 and the shape of `step`.
@@ -89,7 +89,7 @@ def exponential_decay(step: Step, *, initial: Number, decay: Number, total_steps
 
 @in_float32
 def hybrid_weight(step: Step, *, initial: Number, decay: Number, total_steps: Number) -> Float[Array, "..."]:
-    """Share of the critic's advantage in a blend with the group's.
+    """Weight of the critic's advantage in a blend with the group's advantage.
 
     ::
 

@@ -278,7 +278,7 @@ PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
         (lambda: group_baseline.confidence_quality(PAIR, PAIR[0]), "mask must have the shape of logp"),
         (
             lambda: group_baseline.reliability_quality(SINGLE, floor=1.0),
-            r"scores must hold at least 2 scorings .* got \[2, 1\]",
+            r"scores must hold at least 2 scores per response .* got \[2, 1\]",
         ),
         (lambda: group_baseline.reliability_quality(PAIR[0], floor=1.0), "scores must have at least 2 non-empty axes"),
         (lambda: group_baseline.reliability_quality(PAIR.astype(int), floor=1.0), "scores must be a floating-point array"),
