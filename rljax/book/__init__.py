@@ -1,4 +1,4 @@
-"""Floor 3: the book: an index of the equations and their sources, and errata of documents about them."""
+"""Layer 3: the book. An index of the equations and their sources, and errata of documents about them."""
 
 from rljax.lazy import lazy_names
 

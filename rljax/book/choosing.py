@@ -1,7 +1,7 @@
-"""Choice of an algorithm for a task: facts of the task -> algorithm, parts and flags, by the rules of `choosing.toml`.
+"""Choose an algorithm for a task: facts of the task -> algorithm, parts and flags, by the rules of `choosing.toml`.
 
-A rule is data: a case, conditions on facts, what it chooses, and why. Its claims are experiments that bear on the reason; what
-their results say is looked up, not written into the rule.
+A rule is data: a case, conditions on facts, what it chooses, and why. Its claims are experiments that bear on the reason; their
+results are looked up, not written into the rule.
 """
 
 import math
@@ -21,34 +21,34 @@ Says = Literal["supports", "contradicts", "is open"]
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts of a task, by which an algorithm is chosen."""
+    """Facts of a task that determine the algorithm."""
 
     reward: Literal["verifier", "learned", "steps", "several", "pairs"] = "verifier"
     """What judges: a 'verifier' of final answers; a 'learned' reward model; a reward for the 'steps' of a response; 'several'
     rewards of different scales; or no reward, but 'pairs' of a preferred and a rejected response."""
     length: int = 1024
-    """Tokens of the longest response."""
+    """Length of the longest response, in tokens."""
     budget: int = 100_000
-    """Responses that the whole run can pay for."""
+    """Number of responses that the complete run can pay for."""
     group: int = 8
-    """Responses to each prompt of a step."""
+    """Responses per prompt in each step."""
     updates: int = 1
-    """Optimiser updates for each rollout."""
+    """Optimizer updates per rollout."""
     staleness: int = 0
-    """Updates by which the weights of the sampler are older than those that learn."""
+    """How many updates older the sampler's weights are than the learner's."""
     critic: bool = False
-    """A critic is affordable: memory and time for a second model of the policy's size."""
+    """Whether a critic is affordable: memory and time for a second model of the policy's size."""
     pass_k: int = 1
-    """Several answers count: the k of the pass@k that is to rise."""
+    """The k of the pass@k that is to rise, if several answers count."""
     teacher: str | None = None
     """Folder or hub id of a better model with the same tokens."""
     outliers: bool = False
-    """The reward has outliers, or a scale that cannot be relied on."""
+    """Whether the reward has outliers, or a scale that cannot be relied on."""
     experts: bool = False
-    """The model is a mixture of experts."""
+    """Whether the model is a mixture of experts."""
     wish: Literal["none", "near_start", "entropy", "brevity", "less_noise"] = "none"
-    """What matters beside the reward, or what an earlier run lacked: a policy 'near_start'; 'entropy', which fell too fast;
-    'brevity', as wrong answers grew longer; or 'less_noise' in the gradient, at the price of memory."""
+    """What matters in addition to the reward, or what an earlier run lacked: a policy 'near_start'; 'entropy', which fell too fast;
+    'brevity', because wrong answers grew longer; or 'less_noise' in the gradient, at the price of memory."""
     model: str = "Qwen/Qwen3-0.6B"
     """Folder or hub id of the model, for the command."""
     dataset: str = "my_data.jsonl"
@@ -57,14 +57,14 @@ class Facts:
 
 LEAST = {"length": 1, "budget": 1, "group": 1, "updates": 1, "staleness": 0, "pass_k": 1}
 FREE = ("model", "dataset")
-"""Facts that no rule looks at."""
+"""Facts that no rule reads."""
 
 
 def check_facts(facts: Facts) -> None:
-    """Refuse facts that cannot be.
+    """Refuse impossible facts.
 
     Raises:
-        InputError: names the fact.
+        InputError: a fact is impossible; the message names it.
     """
     for name, least in LEAST.items():
         if getattr(facts, name) < least:
@@ -87,14 +87,14 @@ class Where(NamedTuple):
     """A condition on one fact."""
 
     fact: str
-    """Its name."""
+    """Name of the fact."""
     test: Literal["is", "is not", "at least", "at most"]
-    """How it is compared."""
+    """How the fact is compared."""
     value: Any
-    """With what; `is not None` says that there is one."""
+    """The value to compare with; `is not None` means that the fact has a value."""
 
     def holds(self, facts: Facts) -> bool:
-        """True if the facts meet it.
+        """True if the facts satisfy the condition.
 
         Example:
             >>> Where("length", "at least", 2000).holds(Facts(length=1024))
@@ -103,7 +103,7 @@ class Where(NamedTuple):
         return TESTS[self.test](getattr(facts, self.fact), self.value)
 
     def flag(self) -> str:
-        """Flag that tells `rljax recommend` a fact that meets it.
+        """Flag that tells `rljax recommend` a fact that satisfies the condition.
 
         Example:
             >>> Where("length", "at least", 2000).flag(), Where("critic", "is", True).flag()
@@ -115,7 +115,7 @@ class Where(NamedTuple):
         return f"{name} {self.fact.upper()}" if self.test == "is not" else f"{name} {self.value}"
 
     def text(self) -> str:
-        """The condition as flags say it.
+        """The condition in terms of flags.
 
         Example:
             >>> Where("length", "at least", 2000).text(), Where("reward", "is", "pairs").text()
@@ -132,21 +132,21 @@ class Rule(NamedTuple):
     """The recommendation for one case."""
 
     case: str
-    """The case in words, as a table has it."""
+    """The case in words, for a table."""
     where: tuple[Where, ...]
-    """All of them must hold."""
+    """Conditions, all of which must hold."""
     choice: str
-    """Name of an algorithm; for a part, its name in words."""
+    """Name of an algorithm, or description of a part."""
     because: str
-    """Why, in a phrase."""
+    """Reason, in a phrase."""
     flags: Mapping[str, str]
-    """Flag -> its value, in which `{length}` and other numbers of `numbers_of` are filled in."""
+    """Flag -> its value, into which `{length}` and other entries of `numbers_of` are substituted."""
     claims: Mapping[str, Bearing]
-    """Claim, or experiment of the trainer -> whether it speaks for or against the reason where it holds."""
+    """Claim, or trainer experiment -> whether it speaks for or against the reason where it holds."""
     source: str
     """Paper or document that gives the advice."""
     algorithms: tuple[str, ...] = ()
-    """Of a part: algorithms that it fits; empty: all."""
+    """For a part: algorithms that it fits; empty: all."""
 
     def applies(self, facts: Facts) -> bool:
         """True if every condition holds."""
@@ -154,41 +154,41 @@ class Rule(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """The result of the experiment on a claim, applied to a reason."""
+    """The result of a claim's experiment, applied to a reason."""
 
     claim: str
-    """Name of the claim, or of the experiment of the trainer."""
+    """Name of the claim, or of the trainer experiment."""
     verdict: Verdict
-    """Verdict of its experiment; of the trainer's, the verdicts on what is chosen, each with how often it stands in the table."""
+    """Verdict of its experiment; for a trainer experiment, the verdicts on the choice, each with its count in the table."""
     says: Says
-    """What that means for the reason."""
+    """What the verdict means for the reason."""
     text: str
-    """The claim, and its statistic; of an experiment of the trainer its question."""
+    """The claim and its statistic; for a trainer experiment, its question."""
 
 
 class Recommendation(NamedTuple):
     """The recommended algorithm, parts and flags."""
 
     facts: Facts
-    """For this task."""
+    """Facts of this task."""
     chosen: Rule
-    """Rule that names the algorithm."""
+    """Rule that chooses the algorithm."""
     parts: tuple[Rule, ...]
     """Rules that add flags."""
     also: tuple[Rule, ...]
-    """Rules for other algorithms that apply too, the nearest first."""
+    """Rules for other algorithms that apply too, the closest first."""
     words: tuple[str, ...]
     """The command."""
     idle: Mapping[str, str]
-    """Name of a fact that is not the default and changes nothing here -> why."""
+    """Name of a fact that is not the default but changes nothing here -> the reason."""
 
 
 MOST_PROMPTS, FEWEST_STEPS = 64, 100
-"""Prompts of a step, which are fewer where there would not be so many steps."""
+"""Prompts per step; fewer if there would otherwise be too few steps."""
 
 
 def numbers_of(facts: Facts) -> dict[str, Any]:
-    """Numbers and names that flags are made with.
+    """Numbers and names from which flags are built.
 
     Example:
         >>> numbers = numbers_of(Facts(budget=8000, group=8, length=1000))
@@ -206,20 +206,20 @@ def numbers_of(facts: Facts) -> dict[str, Any]:
 
 
 def _power_of_two(most: int) -> int:
-    """The largest that is not above `most`, so that numbers of mini-batches divide that of prompts."""
+    """The largest power of two not above `most`, so that the number of mini-batches divides the number of prompts."""
     return 2 ** (most.bit_length() - 1)
 
 
 def recommend(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -> Recommendation:
-    """Choose by rules: of the algorithms the first that applies, of the parts all that apply and fit it.
+    """Choose by rules: the first matching rule for an algorithm, and all matching parts that fit it.
 
     Args:
-        facts: of the task.
-        algorithms: rules that name an algorithm, the most special first; the last has no condition.
+        facts: facts of the task.
+        algorithms: rules for algorithms, the most specific first; the last has no condition.
         parts: rules that add flags.
 
     Raises:
-        InputError: the facts cannot be.
+        InputError: the facts are impossible.
     """
     check_facts(facts)
     found = _chosen(facts, algorithms, parts)
@@ -234,12 +234,12 @@ def recommend(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -
 
 
 def _advice(found: Recommendation) -> tuple[str, tuple[str, ...]]:
-    """Case and command, whatever the model's name."""
+    """Case and command, independent of the model's name."""
     return found.chosen.case, tuple(word for word in found.words if word not in (EXPERTS, found.facts.model))
 
 
 def _why_idle(name: str, found: Recommendation, rules: Sequence[Rule]) -> str:
-    """Why a fact changes nothing: of each rule that looks at it, what keeps it from being followed."""
+    """Explain why a fact changes nothing: for each rule that reads it, what prevents that rule from applying."""
     why = []
     for rule in (rule for rule in rules if any(condition.fact == name for condition in rule.where)):
         unmet = [condition.text() for condition in rule.where if not condition.holds(found.facts)]
@@ -253,7 +253,7 @@ def _why_idle(name: str, found: Recommendation, rules: Sequence[Rule]) -> str:
 
 
 def _chosen(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -> Recommendation:
-    """The recommendation, without the facts that change nothing."""
+    """The recommendation, without the list of facts that change nothing."""
     matching = [rule for rule in algorithms if rule.applies(facts)]
     chosen = matching[0]
     fitting = tuple(
@@ -265,9 +265,9 @@ def _chosen(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -> 
 
 
 def command_of(facts: Facts, chosen: Rule, parts: Iterable[Rule]) -> tuple[str, ...]:
-    """Words of the command; values of a flag that several rules give are joined.
+    """Words of the command; if several rules set a flag, their values are joined.
 
-    For a mixture of experts the default model, which is dense, gives way to a name to replace.
+    For a mixture of experts, the default model, which is dense, is replaced by a placeholder.
     """
     if facts.experts and facts.model == Facts().model:
         facts = replace(facts, model=EXPERTS)
@@ -287,7 +287,7 @@ def command_of(facts: Facts, chosen: Rule, parts: Iterable[Rule]) -> tuple[str, 
 
 
 EXPERTS = "my_mixture_of_experts"
-"""Stands for a model that is a mixture of experts."""
+"""Placeholder for a mixture-of-experts model."""
 JOINED = ("--algorithm-options", "--with", "--without")
 """Flags that take several values."""
 
@@ -328,7 +328,7 @@ def _flags(rule: Rule) -> str:
 
 
 def read_rule(row: Mapping[str, Any]) -> Rule:
-    """A rule from a row of `choosing.toml`; a condition without a value compares with None."""
+    """Build a rule from a row of `choosing.toml`; a condition without a value compares with None."""
     where = tuple(Where(fact, test, value[0] if value else None) for fact, test, *value in row.get("where", ()))
     names = tuple(row.get("algorithms", ()))
     return Rule(**{"flags": {}, "claims": {}, **row, "where": where, "algorithms": names})
@@ -336,6 +336,6 @@ def read_rule(row: Mapping[str, Any]) -> Rule:
 
 _RULES = read_toml("rljax.book", "choosing.toml")
 ALGORITHMS = tuple(map(read_rule, _RULES["algorithm"]))
-"""Case -> algorithm, the most special first."""
+"""Case -> algorithm, the most specific first."""
 PARTS = tuple(map(read_rule, _RULES["part"]))
 """Case -> flags in addition to the algorithm's."""

@@ -33,7 +33,7 @@ class Interval(NamedTuple):
     """Number of seeds."""
 
     def text(self) -> str:
-        """Write it.
+        """Format the interval.
 
         Example:
             >>> Interval(0.12, 0.1, 0.14, 8).text(), Interval(0.12, math.nan, math.nan, 1).text()
@@ -53,19 +53,19 @@ class ClaimResult(NamedTuple):
     page: str
     """Question, setting, deviations from the paper, and command: the docstring of the experiment."""
     paper: str
-    """Where the claim was made, such as `DAPO, arXiv:2503.14476`."""
+    """Source of the claim, such as `DAPO, arXiv:2503.14476`."""
     place: str
     """Section, equation or table."""
     text: str
-    """The claim, in a phrase of ours."""
+    """The claim, in our words."""
     verdict: Verdict
-    """What the experiment says."""
+    """Verdict of the experiment."""
     statistic: Interval
     """The number that decides, over seeds; larger if the claim is more right."""
     unit: str
     """What the statistic is, in words, with its unit."""
     kind: Literal["above", "equal"]
-    """`above`: the claim says that the statistic is above the margin. `equal`: that it is within the margin of 0."""
+    """`above`: the claim is that the statistic is above the margin. `equal`: that it is within the margin of 0."""
     margin: float
     """Smallest size of the statistic that would matter."""
     budget: str
@@ -73,15 +73,15 @@ class ClaimResult(NamedTuple):
     condition: str
     """Premise of the experiment, in words; empty if it has none."""
     condition_statistic: Interval | None
-    """A statistic whose interval must lie above 0 for the premise to be met; None without a premise."""
+    """A statistic whose interval must be above 0 for the premise to be met; None without a premise."""
     figures: dict[str, Interval]
-    """Other statistics, by name; they decide nothing."""
+    """Other statistics, by name; they do not affect the verdict."""
     first_look: str
-    """What an earlier look at other seeds had left undecided; empty without one."""
+    """What an earlier look at other seeds left undecided; empty without one."""
     pilot: str
-    """What was chosen after results had been seen; empty: nothing."""
+    """What was chosen after results were seen; empty: nothing."""
     means: dict[str, dict[str, float]]
-    """Arm -> name of a number -> its mean over the seeds."""
+    """Arm -> name of a metric -> its mean over the seeds."""
     date: str
     """Day of the last run, `YYYY-MM-DD`."""
     minutes: float
@@ -89,7 +89,7 @@ class ClaimResult(NamedTuple):
 
     @property
     def has_one_rate(self) -> bool:
-        """All arms were trained at one learning rate, which may suit one of them better than the others."""
+        """True if all arms were trained at one learning rate, which may suit one of them better than the others."""
         return "one fixed learning rate" in self.budget
 
     @property
@@ -99,10 +99,10 @@ class ClaimResult(NamedTuple):
 
 
 def claims_folder() -> Path:
-    """Folder of the experiments on claims, of a wheel or of a checkout.
+    """Folder of the claim experiments, in a wheel or a checkout.
 
     Raises:
-        InputError: this installation has none.
+        InputError: this installation has no such folder.
     """
     return experiments_folder() / "claims"
 

@@ -1,4 +1,4 @@
-"""The claims in ten lines: for the first lines of `rljax claims`, and for the start of their page."""
+"""The claims in ten lines: for the beginning of `rljax claims` and of their page."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -60,15 +60,15 @@ SUMMARY: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
     }
 )
-"""Question -> claim -> the claim in a few words. The verdicts are those of the results."""
+"""Question -> claim -> the claim in a few words. The verdicts are in the results."""
 LABELS = ("updates", "prompts", "baseline", "critic", "length", "entropy", "reference", "sampler", "pass@k", "recipes")
-"""The questions in a word each, for a terminal."""
+"""One word per question, for a terminal."""
 SIGNS = MappingProxyType({"holds here": "+", "contradicted": "-", "not seen at this scale": "~", "not decided": "?"})
 """A sign for each verdict."""
 
 
 def summary_lines(verdicts: Mapping[str, str]) -> Sequence[str]:
-    """Ten lines of a terminal: the claims on each question, each after the sign of its verdict.
+    """Ten terminal lines: the claims on each question, each after the sign of its verdict.
 
     Args:
         verdicts: claim -> its verdict.

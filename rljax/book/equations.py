@@ -35,7 +35,7 @@ class Equation:
     name: str
     """`module.function` of an op (`unpublished.module.function`), or the name of an algorithm on the command line."""
     summary: str
-    """First line of its documentation."""
+    """First line of its docstring."""
     equation: str
     """The formula, without indentation."""
     source: str
@@ -45,14 +45,14 @@ class Equation:
     function: str
     """Name of the function in its module."""
     test: str
-    """Path of its test file from the root of the repository."""
+    """Path of its test file relative to the root of the repository."""
 
 
 def role_of(entry: Equation) -> str:
-    """Role of an op in an algorithm; of an algorithm `Algorithms`.
+    """Role of an op in an algorithm; for an algorithm, `Algorithms`.
 
     Raises:
-        ValueError: the module of the op has no role.
+        ValueError: the op's module has no role.
     """
     if entry.name in BY_NAME:
         return "Algorithms"
@@ -64,7 +64,7 @@ def role_of(entry: Equation) -> str:
 
 
 def by_role(entries: Iterable[Equation]) -> dict[str, list[Equation]]:
-    """The entries of each role, roles and modules in the order of `ROLES`, algorithms last."""
+    """The entries of each role; roles and modules in the order of `ROLES`, algorithms last."""
     found: dict[str, list[Equation]] = {role: [] for role in (*ROLES, "Algorithms")}
     for entry in entries:
         found[role_of(entry)].append(entry)
@@ -98,7 +98,7 @@ def equation_name(function: Callable) -> str:
 
 
 def read_op(function: Callable) -> Equation:
-    """Read the entry of an op from its docstring.
+    """Build the index entry of an op from its docstring.
 
     Raises:
         ValueError: the docstring lacks a formula or a section; the message names the function and the missing part.
@@ -124,7 +124,7 @@ def read_op(function: Callable) -> Equation:
 
 
 def read_algorithm(name: str, factory: Callable) -> Equation:
-    """Read the entry of an algorithm from its docstring, whose first line names the source in parentheses.
+    """Build the index entry of an algorithm from its docstring, whose first line gives the source in parentheses.
 
     Raises:
         ValueError: the docstring lacks a formula, or its first line has no source.
@@ -157,7 +157,7 @@ def _formula_of(name: str, docstring: str) -> str:
 
 
 def public_ops() -> Iterator[Callable]:
-    """Find every public function that is defined in a module of `rljax.ops`, in the order of the files; published ones first."""
+    """Find every public function defined in a module of `rljax.ops`, in file order; published ones first."""
     names = [found.name for found in pkgutil.walk_packages(ops.__path__, f"{ops.__name__}.") if not found.ispkg]
     for name in sorted(names, key=lambda name: name.count(".")):
         if name.rpartition(".")[2] in WITHOUT_EQUATIONS:

@@ -1,10 +1,10 @@
 """Errors and ambiguities of published papers, and differences between papers, their authors' code and libraries.
 
-Every entry says where the text is, what it says, and what is different, and computes a small example. `rljax errata` prints them.
-Versions of libraries: verl b178a3c (2026-01-29), TRL f2cd577 (2026-07-24), NeMo RL's documentation of 2026. Each entry was compared
-twice with the text that it names. Where a paper leaves a choice open, the entry says so, and does not call it an error.
+Every entry gives a place in a text, what the text says there and what differs, and computes a small example. `rljax errata` prints
+the entries. Library versions: verl b178a3c (2026-01-29), TRL f2cd577 (2026-07-24), NeMo RL's documentation of 2026. Each entry was
+checked twice against the text that it names. If a paper leaves a choice open, the entry says so and does not call it an error.
 
-Each check takes the form that it compares as an argument, by default that of the text; the tests also pass the right form, in which
+Each check takes the formula that it tests as an argument, by default the text's; the tests also pass the correct formula, for which
 nothing differs.
 """
 
@@ -36,7 +36,7 @@ class Evidence:
     numbers: str
     """The computed numbers, in words."""
     holds: bool
-    """Whether the numbers refute the claim, or show the difference."""
+    """True if the numbers refute the claim, or show the difference."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Erratum:
     """A claim of a text that is wrong, leaves a choice open, or differs from another text."""
 
     number: str
-    """Number, such as `9b`; entries that differ only in the letter are parts of one error."""
+    """Number, such as `9b`; entries that differ only in the letter are parts of the same error."""
     document: str
     """Title of the text."""
     where: str
@@ -58,8 +58,8 @@ class Erratum:
     check: Callable[[], Evidence] | None = None
     """Function that computes the counterexample; None if there is nothing to compute."""
     kind: Kind = "computed"
-    """`computed`: refuted by numbers. `documentary`: by a comparison of texts. `ambiguity`: a choice is left open. `difference`:
-    two texts that one expects to agree compute different numbers."""
+    """`computed`: refuted by numbers. `documentary`: by comparing texts. `ambiguity`: a choice is left open. `difference`:
+    two texts that one would expect to agree compute different numbers."""
 
 
 def run_all() -> list[tuple[Erratum, Evidence | None]]:
@@ -78,7 +78,7 @@ def differ(one: float, other: float) -> bool:
 def expected_gradient(
     estimator: Callable[[jax.Array, jax.Array], jax.Array],
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """Gradient of an estimator that is a loss on sampled tokens, in expectation over the policy, by the logits."""
+    """Expected gradient, with respect to the logits, of an estimator used as a loss on tokens sampled from the policy."""
 
     def gradient(logits: jax.Array, reference: jax.Array) -> jax.Array:
         p = jax.lax.stop_gradient(jax.nn.softmax(logits))
@@ -96,7 +96,7 @@ def gradient_of_kl(logits: jax.Array, reference: jax.Array) -> jax.Array:
 
 
 def unbiased_k3(gradient: Callable[[jax.Array, jax.Array], jax.Array] = K3_GRADIENT) -> Evidence:
-    """Compare value and gradient of k3 with those of the divergence that it estimates."""
+    """Compare the value and gradient of k3 with those of the divergence that it estimates."""
     logits, reference = jnp.log(jnp.array(HALVES)), jnp.log(jnp.array(QUARTERS))
     value, exact = float((jnp.exp(logits) * k3(logits, reference)).sum()), float(exact_kl(logits, reference))
     ours, right = float(gradient(logits, reference)[0]), float(gradient_of_kl(logits, reference)[0])
@@ -115,19 +115,19 @@ def deviation_of(ddof: int = 1) -> Evidence:
 
 
 def unclamped_lambda(length: int) -> float:
-    """The lambda of VAPO's Eq. 5 with its alpha, 0.05."""
+    """λ of VAPO's Eq. 5 with its α, 0.05."""
     return 1 - 1 / (0.05 * length)
 
 
 def negative_lambda(lambda_: Callable[[int], float] = unclamped_lambda) -> Evidence:
-    """Evaluate the policy's lambda for short responses."""
+    """Evaluate the policy's λ for short responses."""
     shown = ", ".join(f"{lambda_(length):.2f} at {length}" for length in (1, 10, 19))
     clamped = float(length_adaptive_lambda(jnp.array(10.0)))
     return Evidence(f"lambda {shown} tokens; clamped {clamped:g} at 10", holds=min(map(lambda_, (1, 10, 19))) < 0)
 
 
 def token_means(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evidence:
-    """Weigh a token of a group of short responses beside a group of long ones."""
+    """Compare the weight of a group of short responses with that of a group of long ones."""
     mask = jnp.arange(9)[None, None] < jnp.array([[1, 1], [9, 9]])[..., None]
     ours = float(weights(mask)[0].sum())
     paper = float(token_mean_per_group(mask)[0].sum())
@@ -137,7 +137,7 @@ def token_means(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evide
 
 
 def underflow(length: int = 2000) -> Evidence:
-    """Evaluate GEPO's weight of whole responses in float32, on policy, at a probability of 1/2 for each token."""
+    """Evaluate GEPO's full-response weight in float32, on-policy, with a probability of 1/2 for each token."""
     logp = jnp.full((1, 2, length), jnp.log(0.5))
     probability = float(jnp.exp(logp.sum(-1))[0, 0])
     log_weight = float(group_expectation_log_ratio_unnormalized(logp, logp, jnp.ones(logp.shape, bool))[0, 0, 0])
@@ -151,14 +151,14 @@ def dual_clip(log_ratio: jax.Array, advantage: jax.Array, *, low: float, high: f
 
 
 def name_of_dapo(surrogate: Callable[..., jax.Array] = dual_clip) -> Evidence:
-    """Evaluate a dual clip and DAPO's clip for a token of negative advantage whose ratio has grown to 10."""
+    """Evaluate the dual clip and DAPO's clip for a token with a negative advantage whose ratio has grown to 10."""
     at, advantage = jnp.log(jnp.array([10.0])), -jnp.ones(1)
     ours, paper = (float(of(at, advantage, low=0.2, high=0.28)[0]) for of in (surrogate, clipped))
     return Evidence(f"ratio 10, A = -1: dual clip {ours:g}, DAPO {paper:g}", differ(ours, paper))
 
 
 def recommended_by_dr_grpo(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evidence:
-    """Weigh the token of a short response before and after the other response grows from 1 to 7 tokens."""
+    """Compare the weight of a token of a short response before and after the other response grows from 1 to 7 tokens."""
     alone, longer = (jnp.arange(8)[None] < jnp.array([[1], [length]]) for length in (1, 7))
     one, other = (float(weights(mask)[0, 0]) for mask in (alone, longer))
     constant = partial(constant_length, max_length=8)
@@ -168,7 +168,7 @@ def recommended_by_dr_grpo(weights: Callable[[jax.Array], jax.Array] = token_mea
 
 
 def cause_of_length_bias(weights: Callable[[jax.Array], jax.Array] = sequence_mean) -> Evidence:
-    """Push on each token of two equally wrong responses, with the group's deviation left out on both sides."""
+    """Compute the push on each token of two equally wrong responses, without dividing by the group's deviation on either side."""
     mask, advantage = jnp.arange(8)[None] < jnp.array([[2], [8]]), group_centered(jnp.array([0.0, 0.0, 1.0]))[:2, None]
     short, long = (float(push) for push in (weights(mask) * advantage)[:, 0])
     numbers = f"no division by the deviation, wrong responses of 2 and 8 tokens: {short:.4f} and {long:.4f} on each token"
@@ -176,24 +176,24 @@ def cause_of_length_bias(weights: Callable[[jax.Array], jax.Array] = sequence_me
 
 
 def verl_token_sum_norm(mask: jax.Array) -> jax.Array:
-    """Weights of verl's seq-mean-token-sum-norm for one micro-batch: the sum over sequences over a constant length of 8."""
+    """Weights of verl's seq-mean-token-sum-norm for one micro-batch: the sum over sequences, divided by a constant length of 8."""
     return jnp.where(mask, 1 / 8, 0.0)
 
 
 def sum_over_sequences(weights: Callable[[jax.Array], jax.Array] = verl_token_sum_norm) -> Evidence:
-    """Compare the loss of a batch with that of the same batch twice, all tokens at 1."""
+    """Compare the loss of a batch with the loss of the same batch repeated twice, with 1 at all tokens."""
     mask = jnp.ones((2, 4), bool)
     once, twice = (float(weights(each).sum()) for each in (mask, jnp.concatenate([mask, mask])))
     return Evidence(f"two responses of 4 tokens: loss {once:g}; the same two twice: {twice:g}", differ(once, twice))
 
 
 def verl_gpg_scale(rewards: jax.Array) -> float:
-    """The factor of verl's GPG: responses over responses whose score is not 0."""
+    """The factor of verl's GPG: the number of responses divided by the number with a nonzero score."""
     return float(rewards.size / jnp.maximum(jnp.count_nonzero(rewards), 1))
 
 
 def factor_of_gpg(scale: Callable[[jax.Array], float] = verl_gpg_scale) -> Evidence:
-    """Compare the factor for two groups that both have a signal."""
+    """Compute the factor for two groups that both have a signal."""
     rewards = jnp.array([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0]])
     ours, paper = scale(rewards), float(gpg_scale(rewards))
     return Evidence(
@@ -202,19 +202,19 @@ def factor_of_gpg(scale: Callable[[jax.Array], float] = verl_gpg_scale) -> Evide
 
 
 def verl_k3(logp: jax.Array, reference: jax.Array) -> jax.Array:
-    """verl's k3, whose value is clamped to 10."""
+    """verl's k3, with its value clamped to 10."""
     return jnp.clip(k3(logp, reference), -10, 10)
 
 
 def clamped_penalty(penalty: Callable[[jax.Array, jax.Array], jax.Array] = verl_k3) -> Evidence:
-    """Differentiate the penalty of a token that the reference gives e^3 times the probability."""
+    """Differentiate the penalty of a token that is e^3 times as likely under the reference."""
     logp, reference = jnp.array([-4.0]), jnp.array([-1.0])
     ours, paper = (float(jax.grad(lambda x, of=of: of(x, reference).sum())(logp)[0]) for of in (penalty, k3))
     return Evidence(f"log pi_ref - log pi = 3: gradient {ours:.2f}, of Eq. 4 {paper:.2f}", differ(ours, paper))
 
 
 def verl_alone(rewards: jax.Array) -> jax.Array:
-    """verl's advantage of a group of one: mean 0 and deviation 1 are assumed."""
+    """verl's advantage of a group of one, which assumes mean 0 and deviation 1."""
     return rewards / (1 + 1e-6)
 
 
@@ -227,7 +227,7 @@ def group_of_one(advantage: Callable[[jax.Array], jax.Array] = verl_alone) -> Ev
 
 
 def k1_as_loss(gradient: Callable[[jax.Array, jax.Array], jax.Array] = K1_GRADIENT) -> Evidence:
-    """Compare the expected gradient of k1 as a loss with that of the divergence."""
+    """Compare the expected gradient of k1 as a loss with the gradient of the divergence."""
     logits, reference = jnp.log(jnp.array(HALVES)), jnp.log(jnp.array(QUARTERS))
     ours, right = (float(of(logits, reference)[0]) for of in (gradient, gradient_of_kl))
     numbers = (
@@ -237,7 +237,7 @@ def k1_as_loss(gradient: Callable[[jax.Array, jax.Array], jax.Array] = K1_GRADIE
 
 
 def trl_cispo_weight(ratio: float, epsilon_high: float) -> float:
-    """TRL's weight of a token: the ratio, at most epsilon_high."""
+    """TRL's token weight: the ratio, capped at epsilon_high."""
     return min(ratio, epsilon_high)
 
 
@@ -248,7 +248,7 @@ def cispo_bound(weight: Callable[[float, float], float] = trl_cispo_weight) -> E
 
 
 def dapo_default(high: float = 0.2) -> Evidence:
-    """Evaluate a token of advantage 1 whose ratio has grown to 1.25."""
+    """Evaluate a token with advantage 1 whose ratio has grown to 1.25."""
     at, advantage = jnp.log(jnp.array([1.25])), jnp.ones(1)
     paper = BY_NAME["dapo"]().surrogate
     ours, theirs = (float(of(at, advantage)[0]) for of in (partial(clipped, low=0.2, high=high), paper))

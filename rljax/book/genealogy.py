@@ -1,10 +1,10 @@
-"""Family tree of the algorithms: every record beside the earlier records that it differs least from.
+"""Family tree of the algorithms: every record next to the earlier record from which it differs least.
 
-The parent of an algorithm is computed, not declared: of all algorithms with an older paper, the one with the same function in the
-most slots; an advantage that reads other things of a rollout counts twice. Among equals, one of the same paper is chosen, else the
-oldest. An algorithm that learns from a teacher is no parent of one that learns from rewards. A paper may name another ancestor.
-Numbers do not count, nor do terms of the loss, which a coefficient of 0 leaves out; they are listed among the changes. Papers are
-ordered by the first arXiv id in the algorithm's documentation. The hybrids of the design document, which has no date, come last.
+The parent of an algorithm is computed, not declared: of all algorithms with an older paper, it is the one with the same function in
+the most slots; an advantage that reads other parts of a rollout counts twice. Ties go to an algorithm of the same paper, then to
+the oldest. An algorithm that learns from a teacher is never the parent of one that learns from rewards. A paper may name another
+ancestor. Numbers do not count, nor do loss terms, which a coefficient of 0 removes; they are listed among the changes. Papers are
+ordered by the first arXiv id in the algorithm's docstring. The hybrids of the design document, which has no date, come last.
 """
 
 import re
@@ -25,9 +25,9 @@ class Change(NamedTuple):
     slot: str
     """Name of the slot."""
     before: Filling
-    """What the parent holds there."""
+    """The parent's content of the slot."""
     after: Filling
-    """What the algorithm holds there."""
+    """The algorithm's content of the slot."""
 
     def text(self) -> str:
         """`weights: sequence_mean -> token_mean`, `+ bonus: only_high_entropy`, `- terms.reference_kl`."""
@@ -41,7 +41,7 @@ class Change(NamedTuple):
 
 
 class Descent(NamedTuple):
-    """An algorithm and the parent that it was found to have."""
+    """An algorithm and its computed parent."""
 
     name: str
     """Name of the algorithm."""
@@ -50,7 +50,7 @@ class Descent(NamedTuple):
     parent: str | None
     """Name of the parent; None for the oldest."""
     changes: tuple[Change, ...]
-    """Slots in which it differs from the parent, in the order of the record; empty for the oldest."""
+    """Slots that differ from the parent's, in the order of the record; empty for the oldest."""
 
 
 def paper_of(name: str) -> str:
@@ -72,7 +72,7 @@ def changes(before: Mapping[str, Filling], after: Mapping[str, Filling]) -> tupl
         after: the child's slots.
 
     Returns:
-        One entry a slot that differs.
+        One entry per differing slot.
 
     Example:
         >>> plain, other = Filling("clipped", "low=0.2 high=0.2"), Filling("clipped", "low=0.2 high=0.28")
@@ -86,7 +86,7 @@ def changes(before: Mapping[str, Filling], after: Mapping[str, Filling]) -> tupl
 
 
 def _without_lone_critic(record: Mapping[str, Filling], other: Mapping[str, Filling]) -> dict[str, Filling]:
-    """A record in which the critic is one slot, if the other record has no critic to compare it with."""
+    """Treat the critic as a single slot if the other record has no critic to compare it with."""
     if any(slot.startswith("critic.") for slot in other):
         return dict(record)
     rest = {slot: held for slot, held in record.items() if not slot.startswith("critic.")}
@@ -94,7 +94,7 @@ def _without_lone_critic(record: Mapping[str, Filling], other: Mapping[str, Fill
 
 
 def learns_from_teacher(algorithm: Algorithm) -> bool:
-    """True if the algorithm learns from another model's distribution in place of rewards."""
+    """True if the algorithm learns from another model's distribution instead of rewards."""
     return algorithm.needs("teacher_logp") or algorithm.needs("teacher_divergence")
 
 
@@ -114,11 +114,13 @@ def genealogy() -> tuple[Descent, ...]:
     taught = {name: learns_from_teacher(BY_NAME[name]()) for name in BY_NAME}
     reads = {name: what_advantage_reads(BY_NAME[name]()) for name in BY_NAME}
     papers = {name: paper_of(name) for name in BY_NAME}
-    order = sorted(BY_NAME, key=lambda name: (papers[name], name))  # ids begin with year and month, letters come after them
+    order = sorted(
+        BY_NAME, key=lambda name: (papers[name], name)
+    )  # ids begin with year and month; letters come after digits
     found = [Descent(order[0], papers[order[0]], None, ())]
     for place, name in enumerate(order[1:], 1):
         ways = {other: changes(held[other], held[name]) for other in order[:place]}
-        # `min` takes the first of equals, which is the oldest.
+        # `min` takes the first of equal candidates, which is the oldest.
         parent = min(
             ways,
             key=lambda other: (
@@ -132,12 +134,12 @@ def genealogy() -> tuple[Descent, ...]:
 
 
 def _other_functions(found: tuple[Change, ...]) -> int:
-    """In how many slots the function is another one; a term of the loss counts as its coefficient, which is a number."""
+    """Number of slots with a different function; a loss term counts as its coefficient, which is a number."""
     return sum(change.before.function != change.after.function and "terms." not in change.slot for change in found)
 
 
 def genealogy_text() -> str:
-    """The genealogy in lines: an algorithm, its paper, its parent, then one line a change."""
+    """The genealogy as lines: an algorithm, its paper, its parent, then one line per change."""
     blocks = []
     for entry in genealogy():
         head = f"{entry.name} ({entry.paper})" + (f", from {entry.parent}" if entry.parent else "")

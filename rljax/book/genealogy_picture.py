@@ -1,4 +1,4 @@
-"""The genealogy as a picture: a box for each algorithm, with its paper and the slots in which it differs from its parent."""
+"""The genealogy as a picture: a box per algorithm, with its paper and the slots in which it differs from its parent."""
 
 import textwrap
 from pathlib import Path
@@ -14,7 +14,7 @@ from rljax.errors import InputError
 SUFFIXES = (".png", ".svg")
 INK, MUTED, LINE, BOX = "#1b1f24", "#57606a", "#8b949e", "#f6f8fa"
 CHARACTERS = 50
-"""Characters of a line in a box."""
+"""Characters per line in a box."""
 BOX_WIDTH, COLUMN, LINE_HEIGHT, PAD, GAP = 3.3, 3.75, 0.165, 0.09, 0.14
 """In inches: width of a box, distance between columns, height of a line, margin in a box, distance between boxes."""
 HEAD_LINES = 1.25
@@ -33,7 +33,7 @@ class Box(NamedTuple):
     lines: tuple[str, ...]
     x: float
     y: float
-    """Upper edge, downwards from the top of the picture."""
+    """Upper edge, measured downwards from the top of the picture."""
     height: float
 
     def middle(self) -> float:
@@ -42,7 +42,7 @@ class Box(NamedTuple):
 
 
 def draw_genealogy(path: Path | str) -> None:
-    """Draw the genealogy of all algorithms, the oldest on the left; the file's field Description holds it as text.
+    """Draw the genealogy of all algorithms, the oldest on the left; the file's field Description contains it as text.
 
     Args:
         path: file of the picture, `.png` or `.svg`; its folder is created.
@@ -80,10 +80,10 @@ def draw_genealogy(path: Path | str) -> None:
 
 
 def laid_out(entries: tuple[Descent, ...]) -> list[Box]:
-    """Place a box for each entry: children in the column after their parent's, one below the other, the parent beside them.
+    """Place a box for each entry: children one below the other in the column after their parent's, with the parent next to them.
 
     Args:
-        entries: parents stand before their children; the first has no parent.
+        entries: parents come before their children; the first has no parent.
 
     Returns:
         The boxes, from the leaves to the root.
@@ -94,7 +94,7 @@ def laid_out(entries: tuple[Descent, ...]) -> list[Box]:
     boxes: list[Box] = []
 
     def place(entry: Descent, depth: int, top: float) -> tuple[Box, float]:
-        """Place an entry and all that descends from it below `top`; returns its box and where the next may begin."""
+        """Place an entry and its descendants below `top`; return its box and the top of the next one."""
         lines = tuple(_wrapped(entry))
         height = (HEAD_LINES + len(lines)) * LINE_HEIGHT + 2 * PAD
         bottom, middles = top, []

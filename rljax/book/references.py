@@ -1,6 +1,6 @@
 """BibTeX of the documents that the book cites, from `references.bib`.
 
-The field `cited` of an entry without arXiv id holds the words by which the book names it.
+For an entry without an arXiv id, the field `cited` contains the words with which the book refers to it.
 """
 
 import re
@@ -20,12 +20,12 @@ class Reference(NamedTuple):
     fields: dict[str, str]
     """Its fields, without the braces around them."""
     text: str
-    """The entry as it stands in the file."""
+    """The entry exactly as in the file."""
 
 
 @cache
 def references() -> tuple[Reference, ...]:
-    """Read every entry, in the order of the file: arXiv ids rising, then documents elsewhere."""
+    """Read every entry, in file order: ascending arXiv ids, then other documents."""
     source = (files("rljax.book") / "references.bib").read_text(encoding="utf-8")
     return tuple(Reference(found[2], dict(FIELD.findall(found[3])), found[0].rstrip()) for found in ENTRY.finditer(source))
 

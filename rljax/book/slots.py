@@ -1,4 +1,4 @@
-"""The table of algorithms x slots, and what a slot holds in words: both from the records, with the defaults of the papers."""
+"""The table of algorithms x slots, and slot contents in words; both are read from the records, with the papers' defaults."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -10,16 +10,16 @@ from rljax.algorithms.value_head import ValueHead
 from rljax.book.uses import ops_in, slots
 
 SIZES = ("group_size", "critic.learning_rate_ratio", "critic.updates", "critic.pretraining_steps")
-"""Slots that say how much is sampled and trained: they are settings of a run, and no equation."""
+"""Slots that set how much is sampled and trained: they are settings of a run, not equations."""
 
 
 class Filling(NamedTuple):
     """Content of a slot."""
 
     function: str
-    """Bare names of its ops, joined by " + "; the name of its own function where that calls no op; "" for a number alone."""
+    """Bare names of its ops, joined by " + "; if it calls no op, the name of its own function; "" for a bare number."""
     numbers: str
-    """Its numbers, `low=0.2 high=0.28`; "" where it has none."""
+    """Its numbers, `low=0.2 high=0.28`; "" if it has none."""
 
     def text(self) -> str:
         """The function, then its numbers."""
@@ -27,7 +27,7 @@ class Filling(NamedTuple):
 
 
 def filling(value: object) -> Filling:
-    """Describe what a slot holds.
+    """Describe the content of a slot.
 
     Args:
         value: a value of `rljax.book.uses.slots`.
@@ -36,7 +36,7 @@ def filling(value: object) -> Filling:
         Names and numbers.
 
     Raises:
-        TypeError: no slot holds such a value.
+        TypeError: the value cannot be a slot's content.
 
     Example:
         >>> from rljax.algorithms import BY_NAME
@@ -68,7 +68,7 @@ def _own_name(function: Callable[..., Any]) -> str:
 
 
 def fillings(algorithm: Algorithm) -> dict[str, Filling]:
-    """Content of each slot of an algorithm, without the slots at the number 0, which leaves their idea out.
+    """Content of each slot of an algorithm, without slots set to the number 0, which removes their idea.
 
     Example:
         >>> from rljax.algorithms import BY_NAME
@@ -93,7 +93,7 @@ that is 0 by default is not here; `rljax algorithms NAME` lists it.
 
 
 def table() -> str:
-    """The page with the table of algorithms x slots and that of the critics' slots, as Markdown."""
+    """The page with the tables of algorithms x slots and critics x slots, as Markdown."""
     held = {name: {slot: what for slot, what in fillings(BY_NAME[name]()).items() if slot not in SIZES} for name in BY_NAME}
     critics = {
         name: {slot.removeprefix("critic."): what for slot, what in row.items() if slot.startswith("critic.")}
@@ -104,7 +104,7 @@ def table() -> str:
 
 
 def _matrix(held: Mapping[str, Mapping[str, Filling]], fields: Sequence[str]) -> str:
-    """One row an algorithm, one column for each field that some algorithm fills."""
+    """One row per algorithm, one column for each field that some algorithm fills."""
     columns = [field for field in fields if any(_cell(row, field) for row in held.values())]
     rows = [("algorithm", *columns), ("---",) * (len(columns) + 1)]
     rows += [(f"`{name}`", *(_cell(held[name], field) for field in columns)) for name in sorted(held)]
@@ -112,7 +112,7 @@ def _matrix(held: Mapping[str, Mapping[str, Filling]], fields: Sequence[str]) ->
 
 
 def _cell(row: Mapping[str, Filling], field: str) -> str:
-    """Text of a field of a row. For a slot that holds a record, these are the names of the slots that the record adds."""
+    """Text of a field of a row. For a slot that contains a record, this is the names of the slots that the record adds."""
     if field in row:
         return row[field].function or row[field].numbers
     inner = [slot.removeprefix(f"{field}.") for slot in row if slot.startswith(f"{field}.")]

@@ -1,11 +1,11 @@
-"""Search in the book of equations: words, papers, symbols and ideas, ranked by a score that can be computed by hand.
+"""Search the book of equations for words, papers, symbols and ideas, ranked by a score that can be computed by hand.
 
-A word scores the weight of the heaviest field in which it stands: whole name 12, name 10, ideas 7, summary 5, source 4, module 4,
-formula 3. It stands in a field if the field has the word itself or another form of it (`clip`, `clipped`, `clips`); another form
-scores half. The score of an entry is the sum over the words of the query, and 14 more if one phrase of its ideas has them all.
-Entries with more of the words come first, then higher scores, then the order of the index. Entries are left out that have fewer
-words than the best one has; one word fewer where that has three or more. Words such as "what", "the" and "of" do not count; Greek
-letters and their names are one word (`λ`, `lambda`).
+A word scores the weight of the heaviest field that contains it: full name 12, name 10, ideas 7, summary 5, source 4, module 4,
+formula 3. A field contains a word if it has the word itself or another form of it (`clip`, `clipped`, `clips`); another form
+scores half. An entry's score is the sum over the words of the query, plus 14 if one phrase of its ideas has them all.
+Entries with more of the words come first, then higher scores, then the order of the index. Entries with fewer words than the best
+one are left out; if the best one has three or more, one word fewer is allowed. Words such as "what", "the" and "of" do not count;
+Greek letters and their names are the same word (`λ`, `lambda`).
 """
 
 import re
@@ -18,7 +18,7 @@ from rljax.book.equations import Equation, equations
 from rljax.files import read_toml
 
 IDEAS: Mapping[str, str] = read_toml("rljax.book", "ideas.toml")
-"""Name in the index -> phrases by which people look for it, separated by semicolons."""
+"""Name in the index -> phrases that people search for, separated by semicolons."""
 WEIGHTS = {"whole name": 12, "name": 10, "ideas": 7, "summary": 5, "source": 4, "module": 4, "formula": 3}
 PHRASE = 14
 MANY_WORDS = 3
@@ -39,18 +39,18 @@ SHORTEST_STEM = 3
 
 
 class Match(NamedTuple):
-    """An entry that a query finds."""
+    """An entry found by a query."""
 
     entry: Equation
     """The entry of the index."""
     found: int
-    """How many words of the query it has."""
+    """How many words of the query it contains."""
     score: float
     """Its score."""
 
 
 def words(text: str) -> list[str]:
-    """Split a text into lower-case words: arXiv ids and other numbers whole, Greek letters alone, Greek names as letters.
+    """Split a text into lower-case words: arXiv ids and other numbers stay complete, Greek letters and names become letters.
 
     Example:
         >>> words("What bounds the ratio ρ_it? (γλ)^l, clip-higher, arXiv:2503.14476")
@@ -62,7 +62,7 @@ def words(text: str) -> list[str]:
 
 
 def stem(word: str) -> str:
-    """The word without the ending of a form, and with one of a doubled last consonant: `clipped`, `clips` and `clip` are `clip`.
+    """Remove the ending of a word form, and one of a doubled last consonant: `clipped`, `clips` and `clip` become `clip`.
 
     Example:
         >>> stem("clipping"), stem("normalised"), stem("normalization"), stem("gae")
@@ -94,7 +94,7 @@ def _fields(entry: Equation) -> dict[str, tuple[frozenset[str], frozenset[str]]]
 
 
 def _word_score(word: str, entry: Equation) -> float:
-    """The most that a field of the entry gives for a word; 0 where no field has it."""
+    """The highest score that a field of the entry gives for a word; 0 if no field has it."""
     scores = [WEIGHTS["whole name"] if word == entry.function.casefold() else 0.0]
     for field, (exact, stems) in _fields(entry).items():
         if word in exact:
@@ -105,14 +105,14 @@ def _word_score(word: str, entry: Equation) -> float:
 
 
 def _phrase_score(query: Sequence[str], entry: Equation) -> float:
-    """The bonus if one phrase of the ideas has every word of a query of several words, in whatever form."""
+    """The bonus if one phrase of the ideas has every word of a multi-word query, in any form."""
     wanted = {stem(word) for word in query}
     phrases = (set(map(stem, words(phrase))) for phrase in IDEAS.get(entry.name, "").split(";"))
     return PHRASE if len(wanted) > 1 and any(wanted <= phrase for phrase in phrases) else 0.0
 
 
 def content_words(query: str) -> list[str]:
-    """The words of a query that count, each once; all of them where none of them would.
+    """The words of a query that count, each once; all words if none would count.
 
     Example:
         >>> content_words("What bounds the ratio?")

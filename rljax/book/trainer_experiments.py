@@ -1,4 +1,4 @@
-"""Experiments of the trainer that are decided by the rule of claims: they take minutes to hours, and their results are tables."""
+"""Trainer experiments decided by the rule for claims: they take minutes to hours, and their results are tables."""
 
 import ast
 import re
@@ -9,14 +9,14 @@ from rljax.files import experiments_folder
 
 
 class TrainerExperiment(NamedTuple):
-    """A file of experiments/ whose comparisons `verdict_of` of experiments/lab/claims.py decides."""
+    """A file in experiments/ whose comparisons are decided by `verdict_of` of experiments/lab/claims.py."""
 
     name: str
     """Name of the file."""
     text: str
     """Its docstring: question, setting, command, deviations."""
     command: str
-    """What runs it, and how long that takes."""
+    """The command that runs it, and how long that takes."""
     table: str
     """Its committed results, as Markdown."""
 
@@ -27,7 +27,7 @@ class TrainerExperiment(NamedTuple):
 
 
 def trainer_experiments() -> dict[str, Path]:
-    """Files of experiments/ that import `verdict_of` or `verdict_table` by name, in alphabetical order."""
+    """Files in experiments/ that import `verdict_of` or `verdict_table` by name, in alphabetical order."""
     files = sorted(experiments_folder().glob("*.py"))
     return {file.stem: file for file in files if _is_decided(ast.parse(file.read_text(encoding="utf-8")))}
 

@@ -1,4 +1,4 @@
-"""Ops that a record of functions calls, read from the record itself: its partial functions, closures and compiled code."""
+"""Ops that a record of functions calls, found in the record itself: in its partial functions, closures and compiled code."""
 
 import dis
 import inspect
@@ -18,7 +18,7 @@ from rljax.ops.reference import adaptive_kl_coefficient, reset_reference
 from rljax.ops.unpublished.schedule import warmup_cosine
 
 SWITCHED_OFF = (0.0, math.inf)
-"""Defaults that leave a part of an algorithm out: a coefficient of 0, an infinite bound."""
+"""Defaults that disable a part of an algorithm: a coefficient of 0, an infinite bound."""
 BY_NUMBER: Mapping[str, Callable[..., Any]] = MappingProxyType({"reference_rate": ema_update})
 """Slots that hold a number, and the op that the trainer calls with it unless it is 0."""
 BY_FLAG: Mapping[str, Callable[..., Any]] = MappingProxyType(
@@ -28,19 +28,19 @@ BY_FLAG: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "--schedule quarter_cosine": warmup_cosine,
     }
 )
-"""Flags of the trainer that add an op to an algorithm; the first two to one with a penalty towards a reference."""
+"""Trainer flags that add an op to an algorithm; the first two apply to algorithms with a penalty towards a reference."""
 OWN_PACKAGE = "rljax."
 
 
 class Use(NamedTuple):
-    """A slot of a record that is filled, and the ops that it calls."""
+    """A filled slot of a record, and the ops that it calls."""
 
     slot: str
     """Name of the slot: `surrogate`, `critic.target`, `terms.reference_kl`."""
     ops: tuple[str, ...]
-    """Names of the ops, in the order in which the slot refers to them; empty where it calls none."""
+    """Names of the ops, in the order in which the slot refers to them; empty if it calls none."""
     option: str | None = None
-    """The option that fills the slot when it is not 0 (or not infinite), which it is by default; None: it is filled anyway."""
+    """The option that fills the slot if it is set (its default of 0 or infinity leaves the slot empty); None: always filled."""
 
 
 @cache
@@ -50,7 +50,7 @@ def names_of_ops() -> Mapping[Callable[..., Any], str]:
 
 
 def ops_in(value: object) -> tuple[str, ...]:
-    """Names of the ops that a value of a slot calls: itself, or from functions of algorithms; not those that an op calls.
+    """Names of the ops that a slot's value calls, directly or through functions of algorithms, but not through other ops.
 
     Args:
         value: a function, a partial function, or a tuple of them; anything else calls nothing.
@@ -86,9 +86,9 @@ def _walk(value: object, seen: set[int]) -> Iterator[str]:
 
 
 def _referred(function: Callable[..., Any]) -> Iterator[object]:
-    """Functions, and partial functions, that the body of a function refers to: in its closure and among its globals.
+    """Functions and partial functions that a function's body refers to: in its closure and among its globals.
 
-    In place of a compiled function there is the one that it compiles.
+    A compiled function is replaced by the function that it compiles.
     """
     assert isinstance(function, FunctionType)
     yield from (cell.cell_contents for cell in function.__closure__ or ())
@@ -101,14 +101,14 @@ def _referred(function: Callable[..., Any]) -> Iterator[object]:
 
 @cache
 def _global_names(code: CodeType) -> list[str]:
-    """Names of globals that compiled code loads, those of the functions inside it included."""
+    """Names of the globals that compiled code loads, including those of nested functions."""
     own = [found.argval for found in dis.get_instructions(code) if found.opname == "LOAD_GLOBAL"]
     inner = [name for constant in code.co_consts if isinstance(constant, CodeType) for name in _global_names(constant)]
     return [*own, *inner]
 
 
 def slots(record: Algorithm | Critic | Correction) -> dict[str, object]:
-    """Flatten a record to its filled slots: `critic` and `correction` to theirs, `terms` to one each.
+    """Flatten a record to its filled slots: `critic` and `correction` to their own slots, `terms` to one each.
 
     Args:
         record: an algorithm, a critic or a correction.
@@ -134,13 +134,13 @@ def slots(record: Algorithm | Critic | Correction) -> dict[str, object]:
 
 
 def uses(name: str) -> tuple[Use, ...]:
-    """Slots of an algorithm that call ops: at its defaults, then those that an option fills which is off by default.
+    """Slots of an algorithm that call ops: first at its defaults, then those filled by an option that is off by default.
 
     Args:
         name: a key of `BY_NAME`.
 
     Returns:
-        One entry a slot; a second entry of a slot names the option that changes its ops.
+        One entry per slot; a second entry for a slot names the option that changes its ops.
 
     Example:
         >>> [(use.slot, use.ops) for use in uses("rloo") if use.option]
@@ -161,9 +161,9 @@ def _calling(record: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
 
 
 def calls_of_records() -> dict[str, tuple[str, ...]]:
-    """Map algorithms, options included, and flags to the ops that they call.
+    """Map algorithms, including their options, and flags to the ops that they call.
 
-    Every correction stands as `--correction NAME`, every part as `--with SLOT=PART`.
+    Every correction is listed as `--correction NAME`, every part as `--with SLOT=PART`.
     """
     found = {name: tuple(dict.fromkeys(op for use in uses(name) for op in use.ops)) for name in sorted(BY_NAME)}
     for name, factory in CORRECTIONS.items():
@@ -182,7 +182,7 @@ def calls_of_ops() -> dict[str, tuple[str, ...]]:
 
 
 def users(calls: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """Turn a map round: every op -> the keys that call it, in their order.
+    """Invert a map: every op -> the keys that call it, in their order.
 
     Example:
         >>> users({"dapo": ("surrogate.clipped",)})["surrogate.clipped"]

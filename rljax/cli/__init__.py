@@ -1,4 +1,4 @@
-"""Layer 7: the commands. Each module holds the record that Tyro parses for a command, and the function that runs the command.
+"""Layer 7: the commands. Each module has the record that Tyro parses for a command, and the function that runs the command.
 
 Heavy imports are inside these functions, so that `--help` stays fast.
 """
@@ -104,15 +104,15 @@ rljax --version                   versions and devices, for a bug report
 `rljax COMMAND --help` explains a command."""
 
 LONGEST_NAME = 200
-"""Characters of the name of a file in a message."""
+"""Longest name of a file in a message, in characters."""
 CRASHED = 1
-"""Exit code of a fault of rljax."""
+"""Exit code for a fault in rljax."""
 UNREAD = 141
-"""Exit code when the reader of the pipe has gone, as after SIGPIPE (128 + 13)."""
+"""Exit code when the reader of the pipe has closed it, as after SIGPIPE (128 + 13)."""
 
 
 def run_completion(command: Completion) -> int:
-    """Print the script."""
+    """Print the completion script."""
     tyro.cli(_union({}), prog="rljax", args=["--tyro-print-completion", command.shell])
     return 0
 
@@ -205,17 +205,17 @@ def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
 
 
 def _shown_on(stream: TextIO, text: str) -> str:
-    """A refusal: wrapped for a terminal, and one line for files and other programs, which search it."""
+    """Format a refusal: wrapped for a terminal, but a single line for files and other programs, which search it."""
     return wrapped(text, columns_of(stream), indent="rljax: ", hang=" " * 4) if stream.isatty() else f"rljax: {text}"
 
 
 def _plain_types(text: str) -> str:
-    """Help without Tyro's mark of a setting that may be None, which its default shows; columns stay where they are."""
+    """Remove Tyro's mark for a setting that may be None, which its default already shows; keep the columns aligned."""
     return re.sub(r"\{None\}\|(\S+)( *)", lambda found: found[1] + found[2] + " " * 7 * bool(found[2]), text)
 
 
 class _Terminal(io.StringIO):
-    """Text that is kept, colored as the terminal of this process would have it."""
+    """A buffer that takes text colored as for this process's terminal."""
 
     def isatty(self) -> bool:
         return sys.__stdout__ is not None and sys.__stdout__.isatty()
@@ -239,8 +239,8 @@ def run(arguments: list[str]) -> int:
 
 
 def answer_to(error: Exception) -> str | None:
-    """Text that tells a person what to correct so that a command does not end with this error; None if it is a fault of rljax."""
-    # What fails while the files of a run are closed must not hide why it ended.
+    """Explain what to correct so that a command does not end with this error; None if it is a fault in rljax."""
+    # An error while the run's files are closed must not hide why the run ended.
     answer = next((cause for cause in causes(error) if isinstance(cause, InputError)), None)
     if answer is not None:
         return str(answer)

@@ -1,4 +1,4 @@
-"""Text of the algorithms: the list with their options, one of them slot by slot, and the corrections."""
+"""Text about the algorithms: the list with their options, one of them slot by slot, and the corrections."""
 
 import inspect
 import json
@@ -18,7 +18,7 @@ from rljax.training.config.algorithm import option_names
 
 
 def show_algorithms(names: Sequence[str], stream: TextIO) -> None:
-    """Print the named algorithms slot by slot; without names, all of them and the corrections in short.
+    """Print the named algorithms slot by slot; without names, a short list of all of them and the corrections.
 
     Raises:
         InputError: a name is unknown.

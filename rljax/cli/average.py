@@ -27,7 +27,7 @@ class Average:
 
 
 def run_average(command: Average) -> int:
-    """Write the mean.
+    """Write the average.
 
     Raises:
         InputError: there is no run, or `average` refuses them.

@@ -99,7 +99,7 @@ def trainer_text(experiments: Sequence[TrainerExperiment], *, width: int) -> str
 
 
 def claim_row(claim: ClaimResult) -> dict[str, Any]:
-    """A claim for JSON; None where there is no interval."""
+    """A claim for JSON, with None for a missing interval."""
     value, low, high, seeds = claim.statistic
     finite = {"value": value, "low": low, "high": high}
     return {
@@ -125,7 +125,7 @@ def claim_row(claim: ClaimResult) -> dict[str, Any]:
 
 
 def run_experiments(names: Sequence[str], *, again: bool) -> None:
-    """Run experiments on claims with the laboratory, which is in experiments/lab."""
+    """Run claim experiments with the code in experiments/lab."""
     if not names:
         return
     sys.path.insert(0, str(experiments_folder()))
@@ -136,7 +136,7 @@ def run_experiments(names: Sequence[str], *, again: bool) -> None:
 
 
 def run_claims(command: Claims) -> int:
-    """Run experiments if asked to, then print the table, or pages.
+    """Run experiments if requested, then print the table or pages.
 
     Raises:
         InputError: there is no such claim, or both pages and runs are asked for.

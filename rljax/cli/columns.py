@@ -1,4 +1,4 @@
-"""Plain text that fits the columns of a terminal: no name is cut, and a line that is too long continues below, indented."""
+"""Plain text that fits a terminal's columns: no name is cut, and a line that is too long continues, indented, on the next."""
 
 import re
 import shutil
@@ -10,11 +10,11 @@ COLUMNS_IN_A_PIPE = 80
 NARROWEST, WIDEST = 60, 120
 LABEL = 12
 FRAME = "│╭╰├┃"
-"""Signs of a line that belongs to a frame."""
+"""Characters that mark a line as part of a frame."""
 
 
 def columns_of(stream: TextIO) -> int:
-    """Columns to fill: those of a terminal between 60 and 120, and 80 for any other stream."""
+    """Columns to fill: a terminal's own, but between 60 and 120; 80 for any other stream."""
     if not stream.isatty():
         return COLUMNS_IN_A_PIPE
     return min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
@@ -27,7 +27,7 @@ def wrapped(text: str, columns: int, *, indent: str = "", hang: str = "") -> str
         text: one paragraph.
         columns: columns to fill.
         indent: put before the first line.
-        hang: put before the other lines.
+        hang: put before each further line.
     """
     return textwrap.fill(
         text, columns, initial_indent=indent, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
@@ -35,12 +35,12 @@ def wrapped(text: str, columns: int, *, indent: str = "", hang: str = "") -> str
 
 
 def labelled(label: str, text: str, columns: int) -> str:
-    """A label in a column of its own, and a paragraph next to it."""
+    """A label in its own column, with a paragraph next to it."""
     return wrapped(text, columns, indent=f"    {label:<{LABEL}}", hang=" " * (LABEL + 4))
 
 
 def formula_lines(formula: str, columns: int) -> list[str]:
-    """Lines of a formula, indented by 4; one that is too long is broken at its wide gaps, then at its spaces.
+    """Lines of a formula, indented by 4; a line that is too long is broken first at wide gaps, then at spaces.
 
     Args:
         formula: lines in which equations next to each other are separated by four spaces or more.

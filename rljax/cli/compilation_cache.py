@@ -1,4 +1,4 @@
-"""Folder for compiled programs between commands, so that the second run of a shape starts without compiling."""
+"""Folder for programs compiled by earlier commands, so that a second run with the same shapes starts without compiling."""
 
 import os
 import tempfile
@@ -11,13 +11,13 @@ from rljax.machine import processor
 DIRECTORY, FOLDER = "JAX_COMPILATION_CACHE_DIR", "jax_compilation_cache_dir"
 SHORTEST = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 MOST_BYTES = 4 * 2**30
-"""Size above which the oldest programs are removed. JAX's own limit locks at every read, and a kill can break it for good."""
+"""Size above which the oldest programs are removed. JAX's own limit takes a lock at every read, which a kill can leave locked."""
 
 
 def cache_folder(environment: MutableMapping[str, str]) -> Path:
     """The folder of compiled programs: JAX's own variable if it is set, else rljax's part of the user's cache folder.
 
-    Each kind of processor has its own, because programs for a CPU hold its instructions, and machines may share a home folder.
+    Each kind of processor has its own folder, because CPU programs contain its instructions, and machines may share a home folder.
 
     Example:
         >>> cache_folder({"XDG_CACHE_HOME": "/scratch/cache"}).parent.as_posix()
@@ -30,7 +30,7 @@ def cache_folder(environment: MutableMapping[str, str]) -> Path:
 
 
 def writable(folder: Path) -> bool:
-    """True if files can be made in a folder, which is made if it does not exist."""
+    """True if files can be created in a folder; the folder is created if it does not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -39,9 +39,9 @@ def writable(folder: Path) -> bool:
 
 
 def keep_compiled_programs(environment: MutableMapping[str, str]) -> None:
-    """Let JAX keep compiled programs in the user's cache folder; variables of JAX that are set already are left alone.
+    """Let JAX keep compiled programs in the user's cache folder; JAX variables that are already set are left alone.
 
-    JAX reads the variables when it is imported. `JAX_ENABLE_COMPILATION_CACHE=false` switches the cache off.
+    JAX reads the variables when it is imported. `JAX_ENABLE_COMPILATION_CACHE=false` disables the cache.
 
     Args:
         environment: the environment of this process, which is changed.
@@ -50,14 +50,14 @@ def keep_compiled_programs(environment: MutableMapping[str, str]) -> None:
         return
     remove_oldest(folder, MOST_BYTES)
     environment[DIRECTORY] = str(folder)
-    environment.setdefault(SHORTEST, "0.1")  # a small run is many short compilations
+    environment.setdefault(SHORTEST, "0.1")  # a small run consists of many short compilations
 
 
 def use_compilation_cache() -> Path | None:
     """Let JAX keep compiled programs in the folder that the commands use, so that the next process need not compile them again.
 
-    A library does not change the configuration of JAX by itself, so a Python program calls this once, before its first computation.
-    A folder that JAX has already (`JAX_COMPILATION_CACHE_DIR` or `jax_compilation_cache_dir`) stays.
+    A library does not change JAX's configuration by itself, so a Python program calls this once, before its first computation.
+    If JAX already has a folder (`JAX_COMPILATION_CACHE_DIR` or `jax_compilation_cache_dir`), it stays.
 
     Returns:
         The folder; None if there is none: the variable is set and empty, or the user's cache folder cannot be written.
@@ -77,7 +77,7 @@ def use_compilation_cache() -> Path | None:
 
 
 def remove_oldest(folder: Path, most_bytes: int) -> None:
-    """Remove the oldest files of a folder until the others are no larger than a limit; another process may do the same."""
+    """Remove the oldest files of a folder until the rest is within a size limit; another process may do the same."""
     room = most_bytes
     with suppress(OSError):  # a file that another process has removed
         files = [(path, path.stat()) for path in folder.iterdir() if path.is_file()]
@@ -88,7 +88,7 @@ def remove_oldest(folder: Path, most_bytes: int) -> None:
 
 
 def cache_text(environment: MutableMapping[str, str]) -> str:
-    """A line that says where compiled programs are kept, or why they are not."""
+    """A line that tells where compiled programs are kept, or why they are not."""
     if environment.get("JAX_ENABLE_COMPILATION_CACHE", "").lower() in ("0", "false", "off", "no"):
         return "compiled programs: not kept (JAX_ENABLE_COMPILATION_CACHE)"
     if environment.get(DIRECTORY) == "":

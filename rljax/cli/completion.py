@@ -1,4 +1,4 @@
-"""`rljax completion`: a script with which a shell completes commands and flags."""
+"""`rljax completion`: a script that lets a shell complete commands and flags."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -27,7 +27,7 @@ class Config(Settings):
 
 
 def origins_in_force(start: Start, config: TrainConfig, arguments: list[str]) -> dict[str, str]:
-    """Origin of each setting: the flag that sets it, else its origin before the flags."""
+    """Origin of each setting: the flag that sets it, or else its origin before the flags."""
     flags = set(flags_in(arguments)) | {"--replicas" for flag in flags_in(arguments) if flag == "--data"}
     origins = {}
     for name in config.to_flat():
@@ -68,7 +68,7 @@ def run_config(command: Config, start: Start, arguments: list[str]) -> int:
 
 
 def as_yaml(groups: Mapping[str, Mapping[str, Any]], origins: Mapping[str, str]) -> str:
-    """Write settings as YAML, one a line, with their origins as comments."""
+    """Write settings as YAML, one per line, with their origins as comments."""
     blocks = []
     for group, settings in groups.items():
         lines = [f"{name}: {_written(value)}" for name, value in settings.items()]

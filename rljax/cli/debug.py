@@ -36,7 +36,7 @@ CAUSES: Mapping[str, str] = {
 }
 """First word of a term -> what it means that it is the first one that is not sound."""
 LONGEST = 300
-"""Characters of a prompt or a response."""
+"""Longest prompt or response shown, in characters."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def run_debug(command: Debug) -> int:
 
 
 def location_of(found: "Diagnosis", term: "Term") -> dict[str, str]:
-    """Prompt, response and token of a term's place; empty for a parameter's."""
+    """Prompt, response and token at a term's position; empty for a parameter."""
     if term.kind == "numbers":
         return {}
     row, *token = term.place
@@ -81,7 +81,7 @@ def location_of(found: "Diagnosis", term: "Term") -> dict[str, str]:
 
 
 def text(found: "Diagnosis", columns: int) -> str:
-    """The diagnosis on a terminal."""
+    """The diagnosis, formatted for a terminal."""
     rows, cause = found.kept.scored_rollout.groups.rollout.rewards.size, found.cause
     lines = [
         wrapped(
@@ -130,7 +130,7 @@ def _row(term: "Term") -> str:
 
 
 def _worst(found: "Diagnosis", what: str) -> list[str]:
-    """The leaves of a gradient or an update that are not finite, at most three; else the one with the largest number."""
+    """The non-finite leaves of a gradient or an update, at most three; if there are none, the leaf with the largest number."""
     leaves = [term for term in found.terms if term.name.startswith(what)]
     unsound = [term for term in leaves if term.unsound]
     shown = unsound[:3] or sorted(leaves, key=lambda term: -term.largest)[:1]

@@ -1,4 +1,4 @@
-"""Names of settings in TRL, verl, Tunix and verifiers, and ours for them, for error messages and notebooks/coming_from.md."""
+"""Names of settings in TRL, verl, Tunix and verifiers with ours, for error messages and notebooks/coming_from.md."""
 
 import json
 import re
@@ -13,7 +13,7 @@ LIBRARIES = ("TRL", "verl", "Tunix", "verifiers")
 
 
 class Elsewhere(NamedTuple):
-    """One setting under its names in other libraries; an empty name where a library has none."""
+    """One setting under its names in other libraries; an empty name means that a library has none."""
 
     ours: str
     """What to type: a flag, a command, or a call in Python."""
@@ -35,11 +35,11 @@ class Tables(NamedTuple):
     settings: tuple[Elsewhere, ...]
     """Settings of training, in the order of a first run."""
     short: Mapping[str, str]
-    """Further names, by common habit."""
+    """Additional names in common use."""
     by_command: Mapping[str, Mapping[str, str]]
-    """Names by which people look for the options of the other commands."""
+    """Names under which people look for the options of the other commands."""
     absent: tuple[tuple[str, str, str], ...]
-    """Pattern in a setting that has no counterpart, what to know, and the page in notebooks/ that says more."""
+    """Pattern in a setting without a counterpart, what to know, and the page in notebooks/ with more."""
 
 
 @cache
@@ -51,17 +51,17 @@ def tables() -> Tables:
 
 
 def foreign_names(row: Elsewhere) -> Iterator[tuple[str, str]]:
-    """Library and name of each name of a row."""
+    """Library and name, for each name of a row."""
     for library, name in zip(LIBRARIES, (row.trl, row.verl, row.tunix, row.verifiers), strict=True):
         if name:
             yield library, name
 
 
 def ours_for(flag: str) -> str | None:
-    """Find what to type in place of a flag of another library; None if no table has it.
+    """Find what to type instead of another library's flag; None if no table has it.
 
     Args:
-        flag: without the two hyphens; hyphens, underscores and dots are one, and the last part of a dotted key is enough.
+        flag: without the two hyphens; hyphens, underscores and dots are equivalent, and the last part of a dotted key is enough.
 
     Example:
         >>> ours_for("num_generations"), ours_for("actor_rollout_ref.rollout.n"), ours_for("stepz")
@@ -78,7 +78,7 @@ def ours_for(flag: str) -> str | None:
 
 
 def _is_name(wanted: str, name: str, *, shortened: bool) -> bool:
-    """Whether a plain name is this name, or its last part."""
+    """True if a plain name is this name, or its last part."""
     return wanted == plain(name.rpartition(".")[2] if shortened else name)
 
 
@@ -90,7 +90,7 @@ def peer_settings() -> Mapping[str, frozenset[str]]:
 
 
 def absent(flag: str) -> str | None:
-    """Explain a setting of another library that has no counterpart; None if no library has it.
+    """Explain another library's setting that has no counterpart; None if no library has it.
 
     Example:
         >>> absent("use_vllm")
@@ -110,7 +110,7 @@ def absent(flag: str) -> str | None:
 
 
 def plain(name: str) -> str:
-    """A name with hyphens alone, in small letters."""
+    """A name in lower case, with hyphens only."""
     return name.replace("_", "-").replace(".", "-").lower()
 
 

@@ -1,4 +1,4 @@
-"""The end of the process of a command."""
+"""Ending the process of a command."""
 
 import os
 import sys
@@ -6,14 +6,14 @@ import threading
 import time
 
 GRACE_SECONDS = 10.0
-"""Time that threads of the user have to end after the command."""
+"""How long user threads may take to end after the command."""
 FAILED_SECONDS = 30.0
-"""Longest time from the end of a command that failed on one of several hosts to the end of its process: JAX has it wait for the
-others, which may wait for it."""
+"""Longest time from the end of a command that failed on one of several hosts to the end of its process: JAX makes it wait for the
+others, which may in turn wait for it."""
 
 
 def end_without_threads(code: int, *, has_hosts: bool = False) -> None:
-    """Have the process end with `code` even if a thread that is no daemon never ends; other threads end it as usual.
+    """End the process with `code` even if a non-daemon thread never ends; other threads end it as usual.
 
     Args:
         code: exit code of the command.
@@ -24,7 +24,7 @@ def end_without_threads(code: int, *, has_hosts: bool = False) -> None:
 
 def _end(code: int, is_alone: bool) -> None:
     time.sleep(GRACE_SECONDS)
-    # Python has told its own pools of threads to end by now: what still runs was left behind.
+    # By now Python has ended its own thread pools: any thread still running was left behind.
     left = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
     if left:
         print(

@@ -16,7 +16,7 @@ class Equations:
     """A name, words, an arXiv id, a symbol or a question, e.g. `clip higher`, `2503.14476`, `λ`, `what bounds the ratio?`. They are
     looked up in names, ideas, summaries, sources and formulas, in this order of weight. A full name prints only that equation."""
     limit: int = 10
-    """Entries to show at most; the first three are printed whole."""
+    """Maximum number of entries to show; the first three are printed in full."""
     bibtex: bool = False
     """Print BibTeX of the sources: all, or those of the entries that the query finds."""
     json: bool = False
@@ -24,7 +24,7 @@ class Equations:
 
 
 def run_equations(command: Equations) -> int:
-    """Print the index, what the query finds, or BibTeX.
+    """Print the index, the query's matches, or BibTeX.
 
     Raises:
         InputError: the query finds nothing, or BibTeX and JSON are both wanted.

@@ -1,4 +1,4 @@
-"""Text of the book of equations: the index, what a query finds, and an entry with all that belongs to it."""
+"""Text of the book of equations: the index, the results of a query, and an entry with everything that belongs to it."""
 
 import difflib
 import itertools
@@ -17,7 +17,7 @@ from rljax.errors import InputError
 from rljax.preference.direct_losses import BY_NAME as DIRECT_LOSSES
 
 WHOLE = 3
-"""Entries of a result that are printed whole; the others are one line each."""
+"""Entries of a result that are printed in full; the others take one line each."""
 
 
 def links() -> dict[str, dict[str, tuple[str, ...]]]:
@@ -50,11 +50,11 @@ def entry_text(entry: Equation, linked: Mapping[str, tuple[str, ...]], columns: 
 
 
 MOST_USED = 10
-"""Equations that stand first in the index."""
+"""Number of equations listed first in the index."""
 
 
 def most_used() -> list[tuple[Equation, int]]:
-    """The equations that most algorithms use, each with their number; the more used ones first."""
+    """The equations that most algorithms use, each with its count; the most used first."""
     used = users(calls_of_records())
     entries = [(entry, sum(name in BY_NAME for name in used[entry.name])) for entry in equations() if entry.name in used]
     return sorted(entries, key=lambda pair: -pair[1])[:MOST_USED]
@@ -77,7 +77,7 @@ def _shelf(entry: Equation) -> str:
 
 
 def matches_text(matches: Sequence[Match], query: str, columns: int, *, limit: int) -> str:
-    """The best matches whole, the next ones in one line each, and how many there are."""
+    """The best matches in full, the next ones in one line each, and the number of matches."""
     linked = links()
     blocks = [entry_text(match.entry, linked[match.entry.name], columns) for match in matches[: min(WHOLE, limit)]]
     others = [(match.entry.name, match.entry.summary) for match in matches[WHOLE:limit]]
@@ -93,7 +93,7 @@ def matches_text(matches: Sequence[Match], query: str, columns: int, *, limit: i
 
 
 def found_matches(query: str) -> tuple[Match, ...]:
-    """Search, and refuse a query that finds nothing.
+    """Search, and refuse a query that matches nothing.
 
     Raises:
         InputError: no entry has a word of the query.
@@ -111,7 +111,7 @@ def found_matches(query: str) -> tuple[Match, ...]:
 
 
 def show_equations(query: str, stream: TextIO, *, limit: int = 10) -> None:
-    """Print the index if the query is empty; otherwise what it finds, the best first.
+    """Print the index if the query is empty; otherwise its matches, the best first.
 
     Raises:
         InputError: the query finds nothing, or the limit is below 1.

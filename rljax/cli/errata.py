@@ -45,7 +45,7 @@ SHOWN = {
     "ambiguity": ("The readings differ.", "They do NOT differ."),
     "difference": ("They differ.", "They do NOT differ."),
 }
-"""Kind of an entry -> what its numbers say if they hold, and if they do not; of other kinds a claim is refuted."""
+"""Kind of an entry -> what its numbers show if they confirm it, and if they do not; for other kinds a claim is refuted."""
 
 
 def _verdict(entry: "Erratum", evidence: "Evidence | None") -> str:

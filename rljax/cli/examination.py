@@ -27,7 +27,7 @@ PANELS = (
     *("kl_to_reference", "sampler_gap", "clip_fraction_low", "clip_fraction_high"),
     *("up_clipped_probability", "reward_length_correlation", "repetition", "commonest_response"),
 )
-"""Metrics that alarms look at and that are not among the curves."""
+"""Metrics that alarms check and that are not among the curves."""
 SHOWN_ANSWERS, SHOWN_SAMPLES = 8, 8
 
 
@@ -50,7 +50,7 @@ def examination(folder: RunFolder, summary: Summary) -> list[tuple[str, str]]:
 
 
 def outcome(folder: RunFolder, summary: Summary) -> list[str]:
-    """The held-out evaluations in words, with their intervals (the share alone where `heldout.jsonl` has none), and the time."""
+    """The held-out evaluations in words, with their intervals (only the share if `heldout.jsonl` has none), and the time."""
     rows = folder.read_heldout()
     parts = []
     for name, evaluation in (("before RL", summary.before), ("last", summary.after)):
@@ -79,7 +79,7 @@ def write_report(folder: RunFolder, summary: Summary, out: Path) -> None:
     """Write the HTML file.
 
     Raises:
-        InputError: its name or its place cannot be used.
+        InputError: its name or location cannot be used.
     """
     if out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"the report {str(out)!r} must end in .html; choose another name.")
@@ -114,9 +114,9 @@ class Settings(NamedTuple):
     flat: Mapping[str, Any]
     """Settings by flag."""
     overrides: list[str]
-    """Names of those that are not the defaults."""
+    """Names of the settings that differ from the defaults."""
     notes: tuple[str, ...]
-    """Why they are shown as `config.json` has them, if this version cannot read them all; and which of them alarms have changed."""
+    """Why they are shown as in `config.json`, if this version cannot read all of them; and which of them alarms have changed."""
 
 
 def settings_of(folder: RunFolder) -> Settings:
@@ -135,7 +135,7 @@ def settings_of(folder: RunFolder) -> Settings:
 
 
 def raw_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Contents of a `config.json` by flag; what has no flag, by its path.
+    """Contents of a `config.json` by flag; entries without a flag by their path.
 
     Example:
         >>> raw_settings({"optimization": {"steps": 9, "momentum": 0.5}, "seams": []})
@@ -152,7 +152,7 @@ def raw_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rows_of(path: Path, check: Callable[[Row], str | None]) -> list[Row]:
-    """Whole rows of a file of the run folder; none if it is missing.
+    """Complete rows of a file in the run folder; none if the file is missing.
 
     Args:
         path: the file.
@@ -168,7 +168,7 @@ def rows_of(path: Path, check: Callable[[Row], str | None]) -> list[Row]:
 
 
 def pictures(folder: RunFolder) -> dict[str, bytes]:
-    """The curves, and the other metrics that alarms look at; none before the first step."""
+    """The curves, and the other metrics that alarms check; none before the first step."""
     rows, found = rows_so_far(folder), {}
     if not rows:
         return found

@@ -26,7 +26,7 @@ class Explain:
 
 
 def entry_text(entry: Entry, columns: int) -> str:
-    """One entry, as wide as the terminal."""
+    """One entry, formatted to the terminal's width."""
     rows = {
         "on screen": LABELS.get(entry.name, "not shown"),
         "unit": entry.unit or "none",
@@ -54,7 +54,7 @@ def list_text(columns: int) -> str:
 
 
 def reward_text(name: str, columns: int) -> str:
-    """What a reward gives, and in which form it reads answers."""
+    """What a reward returns, and in which form it reads answers."""
     reward = BY_NAME[name]
     summary = (inspect.getdoc(reward) or "").partition("\n\n")[0]
     head = wrapped(f"{name}: {summary}", columns, hang="    ")

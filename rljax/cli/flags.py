@@ -1,4 +1,4 @@
-"""Flags of the commands: which exist, and an answer to each that does not."""
+"""Flags of the commands: which ones exist, and the answer to those that do not."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -17,11 +17,11 @@ from rljax.training.config import TrainConfig
 from rljax.training.config.typed import hints_of
 
 FURTHER = ("--help", "--help-all", "--data")
-"""Flags that are no field of a record; `--data` is another name of `--replicas`."""
+"""Flags that are not a record's fields; `--data` is another name for `--replicas`."""
 SAME: Mapping[str, str] = MappingProxyType(
     {"bf16": "bfloat16", "fp32": "float32", "flash": "blockwise", "flash_attention_2": "blockwise", "sdpa": "blockwise"}
 )
-"""Words of other libraries, and ours."""
+"""Values used in other libraries, and ours."""
 
 
 def known_flags(record: type, config: TrainConfig) -> set[str]:
@@ -48,7 +48,7 @@ def check_flags(arguments: Sequence[str], record: type, config: TrainConfig) -> 
     """Refuse flags that do not exist, with the flag to use instead.
 
     Raises:
-        InputError: names the first such flag.
+        InputError: a flag does not exist; the message names the first one.
     """
     known = known_flags(record, config)
     for flag in flags_in(arguments):
@@ -61,7 +61,7 @@ def check_flags(arguments: Sequence[str], record: type, config: TrainConfig) -> 
 
 
 def flags_of(record: type) -> set[str]:
-    """Flags of a command that changes no settings of a run."""
+    """Flags of a command that does not change a run's settings."""
     hints = get_type_hints(record, include_extras=True)
     flags = {"--help", "--help-all"}
     for name, flag in flat_names(record).items():
@@ -76,7 +76,7 @@ def flags_of(record: type) -> set[str]:
 
 
 def with_values(arguments: Sequence[str], record: type) -> list[str]:
-    """Arguments in which each flag of a setting that is on, off or undecided has its value: `--no-chat` becomes `--chat False`."""
+    """Give each flag of an on/off/undecided setting an explicit value: `--no-chat` becomes `--chat False`."""
     hints = get_type_hints(record)
     switches = [flag.replace("_", "-") for name, flag in flat_names(record).items() if hints[name] == bool | None]
     values = {f"--{no}{switch}": [f"--{switch}", str(not no)] for switch in switches for no in ("", "no-")}
@@ -84,10 +84,10 @@ def with_values(arguments: Sequence[str], record: type) -> list[str]:
 
 
 def check_own_flags(command: str, arguments: Sequence[str], record: type) -> None:
-    """Refuse flags that a command without settings of a run does not have, with the flag to use instead.
+    """Refuse flags that a command without run settings does not have, with the flag to use instead.
 
     Raises:
-        InputError: names the first such flag.
+        InputError: a flag does not exist; the message names the first one.
     """
     known = flags_of(record)
     for flag in flags_in(arguments):
@@ -99,7 +99,7 @@ def check_own_flags(command: str, arguments: Sequence[str], record: type) -> Non
 
 
 def _all_hints(record: type) -> dict[str, Any]:
-    """Type of each setting of a command, those of its groups included."""
+    """Type of each setting of a command, including those in groups."""
     hints = hints_of(record)
     for hint in list(hints.values()):
         if isinstance(hint, type) and is_dataclass(hint):
@@ -108,14 +108,14 @@ def _all_hints(record: type) -> dict[str, Any]:
 
 
 def check_choices(arguments: Sequence[str], hints: Mapping[str, Any]) -> None:
-    """Refuse a value that is not one of the words of its flag, with the nearest of them.
+    """Refuse a value that is not among a flag's choices, and suggest the nearest choice.
 
     Args:
         arguments: flags and their values.
         hints: type of each setting by its flat name.
 
     Raises:
-        InputError: names the first such value.
+        InputError: a value is not a choice; the message names the first one.
     """
     for name, hint in hints.items():
         words = _words(hint)
@@ -127,7 +127,7 @@ def check_choices(arguments: Sequence[str], hints: Mapping[str, Any]) -> None:
 
 
 def _words(hint: Any) -> tuple[str, ...]:
-    """The words that a setting can be; none if it can be anything else, too."""
+    """The choices of a setting; empty if it accepts anything else, too."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _words(arguments[0])
@@ -140,7 +140,7 @@ def _words(hint: Any) -> tuple[str, ...]:
 
 
 def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Type and markers of an annotation."""
+    """Type and markers in an annotation."""
     return getattr(hint, "__origin__", hint), getattr(hint, "__metadata__", ())
 
 

@@ -56,7 +56,7 @@ def _generated(command: Generate) -> list[str]:
 
 
 def verdict(right: int, judged: int, rows: int) -> str:
-    """Share of right responses by a verifier, of the rows that it could decide on, in words.
+    """Share of rows that a verifier finds right, among those that it could judge, in words.
 
     Example:
         >>> verdict(3, 4, 4), verdict(3, 4, 20)

@@ -1,4 +1,4 @@
-"""A sign on the terminal while the libraries are imported, which takes seconds."""
+"""A spinner on the terminal while the libraries are imported, which takes seconds."""
 
 import sys
 from collections.abc import Generator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def loading(*, quiet: bool) -> Generator[None]:
-    """Show a spinner while the body imports JAX; nothing in a pipe, or if quiet."""
+    """Show a spinner while the body imports JAX; nothing if the output is a pipe or `quiet` is set."""
     if quiet or not sys.stdout.isatty():
         yield
         return

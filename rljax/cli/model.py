@@ -21,7 +21,7 @@ class Sample:
     prompt: tuple[str, ...] = ()
     """One or more prompts."""
     prompt_ids: tuple[int, ...] = ()
-    """One prompt as token ids. Where the model has no tokenizer, ids are printed, the end token included."""
+    """One prompt as token ids. If the model has no tokenizer, ids are printed, including the end token."""
     count: int = 1
     """Number of continuations of each prompt."""
     temperature: float = 0.0
@@ -29,7 +29,7 @@ class Sample:
     top_k: int | None = None
     """Sample from the k likeliest tokens only."""
     top_p: float | None = None
-    """Draw from the smallest set of tokens with this share of probability."""
+    """Sample from the smallest set of tokens with this share of probability."""
     stop: tuple[str, ...] | None = None
     """Texts that end a continuation, which keeps them; by default those of the run."""
     stop_ids: tuple[int, ...] = ()

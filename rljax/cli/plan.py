@@ -14,7 +14,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.config.start import Start
 
 CPU = "cpu"
-"""Kind of the devices whose arrays are in the memory of the process."""
+"""Kind of device whose arrays are in the process's memory."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class Plan(Settings):
 
 
 def pretend_devices(environment: MutableMapping[str, str], count: int) -> None:
-    """Let JAX make a CPU look like several devices; it reads the environment at its first computation."""
+    """Make JAX simulate several devices on a CPU; it reads the environment at its first computation."""
     environment["JAX_PLATFORMS"] = "cpu"
     flags = environment.get("XLA_FLAGS", "")
     environment["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={count}".strip()
 
 
 def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
-    """Print the plan, and how it would fit."""
+    """Print the plan, and flags with which the run would fit."""
     del start, arguments
     if command.device_count < 1:
         raise InputError(f"--device-count is {command.device_count}; it must be at least 1.")
@@ -61,9 +61,7 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
     pretend_devices(os.environ, command.device_count)
     import jax  # noqa: PLC0415
 
-    jax.config.update(
-        "jax_platforms", "cpu"
-    )  # a folder named by --model is read with JAX, which then knows its environment
+    jax.config.update("jax_platforms", "cpu")  # reading the folder of --model has imported JAX before its environment was set
     from rljax.programs.plan import plan_of  # noqa: PLC0415
     from rljax.programs.roofline import device_of  # noqa: PLC0415
     from rljax.programs.topology import topology_of  # noqa: PLC0415
@@ -141,7 +139,7 @@ def table_of(plan: Any, config: TrainConfig, count: int) -> list[str]:
 
 
 def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> list[str]:
-    """The work of each phase of a step as lines of a table, with its least time if the kind of device is known.
+    """The work of each phase of a step as table rows, with its shortest possible time if the kind of device is known.
 
     Args:
         plan: a `rljax.programs.plan.Plan`.
@@ -164,7 +162,7 @@ def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> li
 
 
 def _way_out(config: TrainConfig, count: int, room: int, needs: Callable[[TrainConfig], int]) -> str:
-    """The first flags, one after the other, with which the run fits."""
+    """The first flags, tried one after the other, with which the run fits."""
     from rljax.training.memory_plan import changes_to_try, way_out  # noqa: PLC0415  --help need not wait for JAX
 
     changes = changes_to_try(config, count)

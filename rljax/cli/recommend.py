@@ -65,7 +65,7 @@ def evidence_of(rules: Iterable[Rule]) -> dict[str, list[Evidence]]:
 
 
 def _evidence_of_trainer(file: Path, choice: str, bearing: Bearing) -> Evidence:
-    """Evidence of an experiment of the trainer: the verdicts on the choice in the last of its rows, that of the largest change."""
+    """Evidence from a trainer experiment: the verdicts on the choice in the last of its rows, the one with the largest change."""
     experiment = read_trainer_experiment(file)
     row = [line for line in experiment.table.splitlines() if line.startswith(f"| {choice} |")][-1]
     counts = {verdict: row.count(f": {verdict} |") for verdict in VERDICTS}
@@ -79,7 +79,7 @@ CONTRADICTED = (
     "the paper advises it, and a small experiment here speaks against it; compare runs with and without it (`rljax tune`) before "
     "you rely on it"
 )
-"""What follows where an experiment contradicts a piece of advice."""
+"""Advice if an experiment contradicts a recommendation."""
 
 
 def _reason(rule: Rule, evidence: Mapping[str, list[Evidence]], width: int) -> list[str]:
@@ -115,7 +115,7 @@ def recommendation_text(found: Recommendation, evidence: Mapping[str, list[Evide
 
 
 def _typed(words: Sequence[str], width: int) -> str:
-    """A command over several lines, none of which ends between a flag and its values."""
+    """Break a command over several lines, never between a flag and its values."""
     units = shlex.join(words).replace(" ", "\0").replace("\0--", " --")
     lines = wrapped(units, width - 2, indent=" " * 4, hang=" " * 8)
     return lines.replace("\n", " \\\n").replace("\0", " ")
@@ -143,7 +143,7 @@ def run_recommend(command: Recommend) -> int:
     """Print the recommendation, or the rules.
 
     Raises:
-        InputError: the facts cannot be, or a table is wanted with facts or as JSON.
+        InputError: the facts are impossible, or a table is requested with facts or as JSON.
     """
     if command.table and command.json:
         raise InputError("--table and --json exclude each other.")

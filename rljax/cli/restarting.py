@@ -1,4 +1,4 @@
-"""`--restarts N`: run a training in a process of its own, and start it again when it crashes."""
+"""`--restarts N`: run training in a separate process, and restart it when it crashes."""
 
 import signal
 import subprocess
@@ -10,44 +10,44 @@ from rljax.cli.starting import value_of
 from rljax.errors import InputError
 
 FINAL = (0, 2, 130, 141)
-"""Exit codes after which another start would do the same: done, an input to correct, asked to stop, nobody reads."""
+"""Exit codes after which a restart would do the same: done, an input to correct, stopped on request, output closed."""
 FLAG = "--restarts"
 
 
 @runtime_checkable
 class Process(Protocol):
-    """A process that was started."""
+    """A started process."""
 
     def wait(self) -> int:
-        """Wait until it ends, and return its exit code; -n after signal n."""
+        """Wait for the process to end, and return its exit code; -n after signal n."""
         ...
 
     def send_signal(self, number: int, /) -> None:
-        """Pass a signal on to it."""
+        """Pass a signal on to the process."""
 
 
 def start_process(words: Sequence[str]) -> Process:
-    """Start `rljax` with these words, in a session of its own: a terminal would send it the signals that are passed on, too."""
+    """Start `rljax` with these words in its own session: otherwise a terminal would also send it the signals that are passed on."""
     return subprocess.Popen([sys.executable, "-m", "rljax", *words], start_new_session=True)
 
 
 def run_with_restarts(
     arguments: Sequence[str], restarts: int, start: Callable[[Sequence[str]], Process] = start_process
 ) -> int:
-    """Run `rljax train` until it ends by itself, or has crashed more than `restarts` times.
+    """Run `rljax train` until it ends normally, or has crashed more than `restarts` times.
 
     Ctrl-C, SIGTERM and the SIGHUP of a closed terminal are passed on, and end it for good.
 
     Args:
         arguments: flags of `rljax train`.
-        restarts: number of times that it is started again.
-        start: starts the process.
+        restarts: maximum number of restarts.
+        start: function that starts the process.
 
     Returns:
-        Exit code of the last process; 128 + n if signal n has killed it.
+        Exit code of the last process; 128 + n if signal n killed it.
 
     Raises:
-        InputError: the flags name no folder of a run.
+        InputError: the flags name no run folder.
     """
     flags = without_restarts(arguments)
     if value_of("--resume", flags) is None:
@@ -81,7 +81,7 @@ def without_restarts(arguments: Sequence[str]) -> list[str]:
 
 
 def _one(words: Sequence[str], start: Callable[[Sequence[str]], Process], signals: list[int]) -> int:
-    """Run one process; signals that ask to stop are passed on and remembered."""
+    """Run one process; stop signals are passed on and remembered."""
     process: list[Process] = []
 
     def pass_on(number: int, frame: object) -> None:
@@ -94,7 +94,7 @@ def _one(words: Sequence[str], start: Callable[[Sequence[str]], Process], signal
     before = {number: signal.signal(number, pass_on) for number in numbers}
     try:
         process.append(start(words))
-        for number in signals:  # one that came before the process was there
+        for number in signals:  # signals that arrived before the process existed
             process[0].send_signal(number)
         return process[0].wait()
     finally:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HEADS = ("run", "algorithm", "steps", "status", "before", "last", "best", "alarms")
 NARROWEST = 6
-"""Fewest columns of a name."""
+"""Minimum width of the name column."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def run_runs(command: Runs) -> int:
 
 
 def table(summaries: Sequence["Summary"], columns: int) -> str:
-    """The table; a name that is too long for its column has a line of its own."""
+    """The table; a name that is too long for its column gets its own line."""
     rows = [HEADS, *(cells(summary) for summary in summaries)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADS))]
     widths[0] = max(min(widths[0], columns - sum(widths[1:]) - 2 * len(widths[1:])), NARROWEST)
@@ -90,5 +90,5 @@ def cells(summary: "Summary") -> tuple[str, ...]:
 
 
 def percent(evaluation: "Evaluated | None") -> str:
-    """An accuracy in per cent."""
+    """An accuracy as a percentage."""
     return "-" if evaluation is None or evaluation.accuracy is None else f"{evaluation.accuracy:.1%}"

@@ -1,4 +1,4 @@
-"""The output of `rljax compare`: several runs as one record that JSON can hold, and that record as text."""
+"""The output of `rljax compare`: several runs as one record that fits JSON, and that record as text."""
 
 import math
 import string
@@ -16,13 +16,13 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.summary import Evaluated, Summary, evaluations, rows_so_far, summarise
 
 PLACES = {"run", "quiet", "wandb", "name"}
-"""Settings that say where a run is and what it shows, not what it does."""
+"""Settings about where a run is and what it shows, not what it computes."""
 LONGEST = 200
-"""Characters of an answer."""
+"""Longest answer shown, in characters."""
 MARKS = string.ascii_uppercase
 """Short names of the runs."""
 CURVE_ROWS = 12
-"""Most steps of the table of curves."""
+"""Maximum number of steps in the table of curves."""
 
 
 def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, An
         samples: number of problems whose answers are in the result.
 
     Raises:
-        InputError: there are too many, or a file of one cannot be read.
+        InputError: there are too many runs, or a run's file cannot be read.
     """
     if len(folders) > len(MARKS):
         raise InputError(f"{len(folders)} runs are too many to compare; name at most {len(MARKS)}.")
@@ -65,21 +65,21 @@ def _results(summary: Summary, heldout: Sequence[Mapping[str, Any]]) -> dict[str
 
 
 def _result(evaluation: Evaluated, heldout: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """An evaluation, with its interval where `heldout` has the answers; the best one is a maximum, and has none."""
+    """An evaluation, with its interval if `heldout` has the answers; the best one is a maximum and has none."""
     estimate = interval_of(evaluation.accuracy, heldout)
     ends = {} if estimate is None else {"low": estimate.low, "high": estimate.high, "problems": estimate.problems}
     return {"step": evaluation.step, "accuracy": evaluation.accuracy, **ends}
 
 
 def _plain(estimate: Estimate | None) -> dict[str, Any] | None:
-    """An estimate for JSON; no interval where there is none."""
+    """An estimate for JSON, without an interval if it has none."""
     if estimate is None:
         return None
     return {name: None if math.isnan(value) else value for name, value in estimate._asdict().items()}
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Settings that are not the same in all runs, each with its values in their order; absent ones are None."""
+    """Settings that differ between the runs, each with its values in the runs' order; None for a missing one."""
     names = sorted({name for flat in settings for name in flat} - PLACES)
     rows = {name: [flat.get(name) for flat in settings] for name in names}
     return {name: values for name, values in rows.items() if any(value != values[0] for value in values)}
@@ -94,7 +94,7 @@ def curves(folders: Sequence[RunFolder]) -> dict[int, list[float | None]]:
 
 
 def answers(heldout: Sequence[Sequence[Mapping[str, Any]]], count: int) -> list[dict[str, Any]]:
-    """Last answers of all runs to some problems, those first on which the runs disagree."""
+    """Last answers of all runs to some problems, starting with those on which the runs disagree."""
     last = [last_answers(rows) for rows in heldout]
     shared = [key for key in last[0] if all(key in run for run in last)]
 
@@ -116,7 +116,7 @@ def answers(heldout: Sequence[Sequence[Mapping[str, Any]]], count: int) -> list[
 
 
 def text(comparison: Mapping[str, Any], columns: int) -> str:
-    """The comparison on a terminal."""
+    """The comparison, formatted for a terminal."""
     runs = comparison["runs"]
     marks = [row["mark"] for row in runs]
     parts = [_runs_text(runs, columns), _accuracy_text(runs, comparison["differences"], columns)]

@@ -49,7 +49,7 @@ def value_of(option: str, arguments: Sequence[str]) -> str | None:
 
 
 def flags_in(arguments: Sequence[str]) -> Iterator[str]:
-    """Flags on a command line, written with hyphens, without their values. A name that holds a space is a value.
+    """Flags on a command line, written with hyphens, without their values. A name that contains a space is a value.
 
     Example:
         >>> list(flags_in(["--steps=3", "--learning_rate", "1e-5", "--prompt", "--- who?", "--quiet"]))
@@ -62,7 +62,7 @@ def flags_in(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def start_from_flags(arguments: Sequence[str]) -> Start:
-    """Find the settings that flags change: a file's, an experiment's, those of the run to resume, or the general defaults.
+    """Find the settings that flags change: from a file, an experiment, the run to resume, or the general defaults.
 
     Raises:
         InputError: a file, an experiment, an algorithm, a task or a run cannot be used, or flags exclude each other.
@@ -93,10 +93,10 @@ def start_from_flags(arguments: Sequence[str]) -> Start:
 
 
 def start_from_run(folder: str, flags: Collection[str]) -> Start:
-    """Settings of a run that is resumed.
+    """Settings of a resumed run.
 
-    Code that they name is executed with `--trust`, or if the command names it, too: `--reward` allows the run's reward alone, and
-    `--environment` its environment.
+    Code that they name is executed with `--trust`, or if the command also names it: `--reward` allows only the run's reward, and
+    `--environment` only its environment.
     """
     from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415  as above
     from rljax.training.parts.reward import code_of, code_of_training  # noqa: PLC0415  --help need not wait for JAX

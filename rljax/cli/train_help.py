@@ -46,7 +46,7 @@ SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         ),
     ),
 )
-"""Twenty settings, each with a few words that fit one line of a terminal."""
+"""Twenty settings, each described in a few words that fit one terminal line."""
 
 USAGE = """usage: rljax train [FLAGS]
 

@@ -31,7 +31,7 @@ FIXED = (
     *("steps", "seed", "run", "resume", "config", "experiment", "smoke", "task", "dataset", "heldout_dataset"),
     *("coordinator", "hosts", "host", "restarts", "heldout_problems"),
 )
-"""Settings of which all candidates have the same value: what they are compared on, for how long, and where."""
+"""Settings that are the same for all candidates: what they are compared on, for how long, and where."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Tune(Settings):
 
 
 def values_of(tried: Sequence[str], config: TrainConfig) -> dict[str, tuple[str, ...]]:
-    """Values of each setting that is tried.
+    """Values of each setting to try.
 
     Raises:
         InputError: a setting does not exist or cannot be tried, is there twice, or has no values.
@@ -113,7 +113,7 @@ def without_own(arguments: Sequence[str]) -> list[str]:
 
 
 def words_of(names: Sequence[str], values: Sequence[str]) -> list[str]:
-    """Flags of a candidate; a value with spaces stands for several.
+    """Flags of a candidate; a value that contains spaces stands for several values.
 
     Example:
         >>> words_of(["algorithm_options", "chat"], ["beta=0.1 clip=0.2", "True"])
@@ -128,7 +128,7 @@ def words_of(names: Sequence[str], values: Sequence[str]) -> list[str]:
 
 
 def candidates_of(command: Tune, arguments: Sequence[str]) -> dict[str, list[str]]:
-    """Candidate in words -> the words of its `rljax train`.
+    """Candidate in words -> the command-line words of its `rljax train`.
 
     Raises:
         InputError: a setting is tried and set as well, or cannot be tried.
@@ -153,7 +153,7 @@ def run_tune(command: Tune, start: Start, arguments: list[str]) -> int:
     """Train the candidates, print the table, and draw it; 130 if Ctrl-C stopped it and everything is saved.
 
     Raises:
-        InputError: there is nothing to compare, a setting cannot be tried, or the folder has another tuning.
+        InputError: there is nothing to compare, a setting cannot be tried, or the folder contains another tuning.
     """
     del start
     from rljax.cli import parse  # noqa: PLC0415  it imports this module
@@ -198,7 +198,7 @@ def run_tune(command: Tune, start: Start, arguments: list[str]) -> int:
 
 
 def train_candidate(config: TrainConfig) -> tuple[float, float]:
-    """Begin or resume a run."""
+    """Start or resume a run."""
     from rljax.programs.train import train  # noqa: PLC0415  --help need not wait for JAX
 
     result = train(config, resume="auto")
@@ -206,7 +206,7 @@ def train_candidate(config: TrainConfig) -> tuple[float, float]:
 
 
 def tell(trial: "Trial") -> None:
-    """Say what a run has come to."""
+    """Print the outcome of a run."""
     outcome = f"failed: {trial.error}" if trial.accuracy is None else f"{trial.accuracy:.1%}"
     print(
         f"rung {trial.rung + 1}, {trial.steps} steps, {trial.candidate}, seed {trial.seed}: {outcome} ({trial.seconds:.0f} s)",
@@ -243,7 +243,7 @@ def _steps_before(trial: "Trial", rungs: "Sequence[Rung]") -> int:
 
 
 def draw(trials: "Sequence[Trial]", won: str, picture: Path) -> None:
-    """Draw the candidates that did not fail."""
+    """Plot the candidates that did not fail."""
     from rljax.tracking.tuning_picture import draw_tuning  # noqa: PLC0415  --help need not wait for matplotlib
 
     sound = [trial for trial in trials if trial.accuracy is not None and trial.before is not None]

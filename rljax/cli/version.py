@@ -1,4 +1,4 @@
-"""`rljax --version`: everything that a report of a fault needs."""
+"""`rljax --version`: everything that a bug report needs."""
 
 import os
 import platform
@@ -10,14 +10,14 @@ from rljax.distribution import links
 from rljax.errors import InputError
 
 LEAST_JAX = (0, 10, 0)
-"""Oldest version of JAX that rljax works with, as in pyproject.toml."""
+"""Oldest version of JAX that works with rljax, as in pyproject.toml."""
 
 
 def check_jax(installed: str) -> None:
     """Refuse a version of JAX that is too old.
 
     Raises:
-        InputError: the message has the command to type.
+        InputError: JAX is too old; the message has the command to type.
 
     Example:
         >>> check_jax("0.10.2"), check_jax("1.0.0rc1")
@@ -32,7 +32,7 @@ def check_jax(installed: str) -> None:
 
 
 def version_text() -> str:
-    """Versions of rljax and what is under it, devices, the folder of compiled programs, and where to report bugs, if known."""
+    """Versions of rljax and its dependencies, devices, the folder of compiled programs, and where to report bugs, if known."""
     import jax  # noqa: PLC0415  no other command waits for JAX to start
 
     import rljax  # noqa: PLC0415  as above
