@@ -61,7 +61,8 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
     pretend_devices(os.environ, command.device_count)
     import jax  # noqa: PLC0415
 
-    jax.config.update("jax_platforms", "cpu")  # reading the folder of --model has imported JAX before its environment was set
+    # Reading the folder of --model has imported JAX before its environment was set.
+    jax.config.update("jax_platforms", "cpu")
     from rljax.programs.plan import plan_of  # noqa: PLC0415
     from rljax.programs.roofline import device_of  # noqa: PLC0415
     from rljax.programs.topology import topology_of  # noqa: PLC0415
