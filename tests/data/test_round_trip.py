@@ -9,6 +9,7 @@ from pyarrow import parquet
 
 from rljax.data.cells import without_nulls
 from rljax.data.dataset import read_problems
+from rljax.data.feedback import new_lines
 from rljax.data.preferences import read_preferences
 
 ROWS = 1_000
@@ -169,3 +170,23 @@ def test_nothing_of_a_pair_is_lost(tmp_path, name):
     for row, pair in zip(rows, pairs, strict=True):
         kept = leaves([pair.prompt, pair.chosen, pair.rejected, pair.messages, pair.margin, dict(pair.columns)])
         assert leaves(row) <= kept | {"user", "assistant", "system"}
+
+
+FEEDBACK = {
+    "text": lambda n: {"prompt": f"p{n}", "response": f"r{n}", "reward": n / 4, "id": f"i{n}"},
+    "chat": lambda n: {"prompt": question(n), "response": f"r{n}", "reward": n / 4, "id": f"i{n}", "tools": [TOOL]},
+    "tokens": lambda n: {"prompt": f"p{n}", "response": [n, n + 1], "reward": 0.5, "id": f"i{n}", "logp": [-0.5, -n / 8]},
+}
+
+
+@pytest.mark.parametrize("name", FEEDBACK)
+def test_nothing_of_a_feedback_file_is_lost(tmp_path, name):
+    rows = [FEEDBACK[name](n) for n in range(ROWS)]
+    file = tmp_path / "queue.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = list(new_lines(file, {}))
+    assert len(lines) == ROWS
+    for row, line in zip(rows, lines, strict=True):
+        feedback = line.content
+        kept = leaves([feedback.prompt, feedback.messages, feedback.response, feedback.reward, feedback.id, feedback.logp])
+        assert leaves(row) <= kept | leaves(dict(feedback.columns))

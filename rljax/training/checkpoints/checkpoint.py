@@ -435,7 +435,10 @@ def _search(folder: Path) -> tuple[int, tuple[Damaged, ...]]:
     if whole:
         return max(whole), damaged
     if not damaged:
-        raise InputError(f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one. Start a new run.")
+        raise InputError(
+            f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one. Type its first command again, with "
+            "--resume auto."
+        )
     faults = " ".join(map(str, damaged))
     raise InputError(f"No checkpoint in {str(folder)!r} is complete. {faults} Restore the files, or start a new run.")
 
