@@ -1,0 +1,46 @@
+"""Every key of tokenizer_config.json acts as in transformers: a sweep over the arguments of its own class."""
+
+import inspect
+import json
+import re
+
+import pytest
+from chat_models import save_chat_model
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from rljax.data.tokenizer import load_tokenizer
+
+SPECIAL = tuple(PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES)
+OTHERS = tuple(re.findall(r'kwargs\.pop\("(\w+)"', inspect.getsource(PreTrainedTokenizerBase.__init__)))
+KEYS = sorted({*SPECIAL, *OTHERS, "add_bos_token", "add_eos_token", "add_prefix_space"})
+TEXT = " two  words <s>, a turn<end>"
+VALUES = (True, "<u>", "left", ["<u>"], 700, {"image_token": "<u>"})
+"""Values of other types: a key takes at least one of them."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_chat_model(tmp_path_factory.mktemp("tokenizer") / "model")
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_acts_as_in_transformers(model, key):
+    file = model / "tokenizer_config.json"
+    before = file.read_text()
+    accepted = 0
+    try:
+        for value in VALUES:
+            file.write_text(json.dumps(json.loads(before) | {key: value}))
+            try:
+                theirs = AutoTokenizer.from_pretrained(model)
+                ids = theirs.encode(TEXT, add_special_tokens=False)
+            except (TypeError, ValueError, AttributeError, KeyError):
+                continue
+            ours = load_tokenizer(str(model))
+            assert list(ours.encode(TEXT)) == ids
+            assert ours.eos_token_id == theirs.eos_token_id
+            assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+            accepted += 1
+    finally:
+        file.write_text(before)
+    assert accepted
