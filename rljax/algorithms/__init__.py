@@ -1,4 +1,4 @@
-"""Published algorithms, each a record of equations. An algorithm's module is imported when the algorithm is first used."""
+"""Published algorithms, each a record of equations. An algorithm's module is imported on first use."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -85,7 +85,7 @@ _ALGORITHMS = {
     "vc_ppo": "vc_ppo",
     "vespo": "vespo",
 }
-"""Algorithms of each module."""
+"""Module -> its algorithms."""
 _SOURCES = {
     name: f"rljax.algorithms.{module}" for module, names in {**_ALGORITHMS, **_OTHERS}.items() for name in names.split()
 }
@@ -93,7 +93,7 @@ _SOURCES = {
 BY_NAME: LazyTable["Callable[..., Algorithm]"] = LazyTable(
     {name: f"{_SOURCES[name]}:{name}" for name in sorted(" ".join(_ALGORITHMS.values()).split())}
 )
-"""Map an algorithm's name, as in `--algorithm NAME`, to the function that makes its record."""
+"""Map an algorithm's name, as in `--algorithm NAME`, to the function that builds its record."""
 
 __all__ = [
     "ABLATIONS",

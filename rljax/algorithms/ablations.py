@@ -1,4 +1,4 @@
-"""Rows of published ablation tables: each is an algorithm without one of its ideas, and differs from it in one slot."""
+"""Rows of published ablation tables: each is an algorithm without one idea, and differs from it in one slot."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -28,12 +28,10 @@ def _with(**slots: Any) -> Callable[[Algorithm], Algorithm]:
 
 
 def _coupled(algorithm: Algorithm) -> Algorithm:
-    """Give the policy the critic's λ, independent of the length."""
+    """Make the policy use the critic's λ, whatever the response length."""
     critic = _critic_of(algorithm)
     if not isinstance(critic.target, partial):
-        raise ValueError(
-            f"critic.target must be a partial with lambda_, from which the policy takes it, got {critic.target}"
-        )
+        raise ValueError(f"critic.target must be a partial with lambda_, which the policy then uses, got {critic.target}")
     lambda_ = float(critic.target.keywords["lambda_"])
 
     def policy_lambda(lengths: Array) -> Array:
@@ -74,25 +72,25 @@ ABLATIONS: Mapping[str, Mapping[str, Callable[[Algorithm], Algorithm]]] = Mappin
 """Algorithm -> part -> the record without it.
 
 `vapo` and `vc_ppo` are the leave-one-out rows of VAPO's Table 1 (arXiv:2504.05118) and of VC-PPO (arXiv:2503.01491). "Without
-decoupled GAE" gives the policy the critic's λ = 1: VC-PPO prints the same score for that row as for λ_policy = 1; VAPO does not
-state it. Without "length_adaptive" λ_policy is VC-PPO's 0.95. Without "group_sampling" there is one response a prompt (8192 prompts
-in the paper). DAPO's Table 1 (arXiv:2503.14476) is a ladder: `dapo_ladder`.
+decoupled GAE" makes the policy use the critic's λ = 1: VC-PPO reports the same score for that row as for λ_policy = 1; VAPO does
+not specify it. Without "length_adaptive", λ_policy is VC-PPO's 0.95. Without "group_sampling" there is one response per prompt
+(8192 prompts in the paper). DAPO's Table 1 (arXiv:2503.14476) is a ladder: `dapo_ladder`.
 """
 
 
 def without(name: str, algorithm: Algorithm, part: str) -> Algorithm:
-    """Take one idea out of an algorithm.
+    """Remove one idea from an algorithm.
 
     Args:
-        name: a key of `ABLATIONS`: which algorithm it is.
+        name: the algorithm, a key of `ABLATIONS`.
         algorithm: the record to change, usually `BY_NAME[name]()`.
         part: a key of `ABLATIONS[name]`.
 
     Returns:
-        The record, different in one slot (for a critic's idea, in one slot of the critic).
+        The record, changed in one slot (for a critic's idea, in one slot of the critic).
 
     Raises:
-        ValueError: an unknown algorithm or part; it lists the known ones.
+        ValueError: an unknown algorithm or part; the message lists the known ones.
 
     Example:
         >>> from rljax.algorithms import BY_NAME
@@ -109,11 +107,11 @@ def without(name: str, algorithm: Algorithm, part: str) -> Algorithm:
 def dapo_ladder(algorithm: Algorithm) -> dict[str, Algorithm]:
     """Rows of DAPO's Table 1, from naive GRPO to the full method; each adds one slot to the row above it.
 
-    The table has overlong filtering in every row but the first. The authors' code does not filter, and neither does `dapo`:
-    the last row is `dapo` with `filter_tokens=overlong_filter`, so that each step is one slot.
+    The table uses overlong filtering in every row but the first. The authors' code does not filter, and neither does `dapo`:
+    the last row is `dapo` with `filter_tokens=overlong_filter`, so that each step changes one slot.
 
     Args:
-        algorithm: DAPO, with the hyper-parameters of your choice.
+        algorithm: DAPO, with the hyperparameters of your choice.
 
     Returns:
         Row name -> record, in the table's order.

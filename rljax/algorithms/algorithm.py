@@ -1,10 +1,10 @@
-"""An algorithm is a record of functions, one slot for each idea in its paper.
+"""An algorithm is a record of functions, with one slot per idea in its paper.
 
-Two phases. `prepare` sees the entire rollout, carries no gradient and runs once: shaped rewards, kept groups, advantages,
-loss weights, value targets. `loss` and `value_loss` are row by row and linear in the weights, so micro-batches, padding,
+Two phases. `prepare` sees the full rollout, carries no gradient and runs once: shaped rewards, kept groups, advantages,
+loss weights, value targets. `loss` and `value_loss` work row by row and are linear in the weights, so micro-batches, padding,
 order and device mesh cannot change them.
 
-Axes: P prompts, G responses of a prompt, T tokens; B = P G rows when flat, with the responses of a prompt next to each other.
+Axes: P prompts, G responses per prompt, T tokens; B = P G rows when flattened, with the responses to a prompt adjacent.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,55 +25,55 @@ from rljax.ops.weights import token_mean
 from rljax.records import generic, required
 
 Data = TypeVar("Data", bound=Array | np.ndarray)
-"""JAX arrays inside equations, NumPy arrays on the host."""
+"""JAX arrays where equations are computed, NumPy arrays on the host."""
 
 
 @generic
 class Rollout(NamedTuple, Generic[Data]):
-    """Sampled responses and their rewards. Data: no gradient flows into it."""
+    """Sampled responses and their rewards. All of it is data: no gradient flows into it."""
 
     mask: Bool[Data, "P G T"]
-    """Response tokens, end-of-sequence included."""
+    """Response tokens, including end-of-sequence."""
     behaviour_logp: Float[Data, "P G T"]
-    """Log-probability under the distribution that was sampled from, nats."""
+    """Log-probability under the sampling distribution, nats."""
     rewards: Float[Data, "P G"]
-    """The outcome reward, before any shaping."""
+    """Reward of the outcome, before any shaping."""
     policy_logp: Float[Data, "P G T"] | None = None
-    """Under the policy before the update, when it differs from `behaviour_logp` (top-k, top-p, another engine). If the sampler
-    used older parameters and no correction is applied, this is under those parameters, before top-k or top-p."""
+    """Log-probability under the policy before the update, if it differs from `behaviour_logp` (top-k, top-p, another engine).
+    If the sampler used older parameters and no correction is applied, this is under those parameters, before top-k or top-p."""
     ref_logp: Float[Data, "P G T"] | None = None
-    """Under the reference policy; for algorithms that need it."""
+    """Log-probability under the reference policy; for algorithms that need it."""
     truncated: Bool[Data, "P G"] | None = None
-    """The token budget ran out before end-of-sequence; for algorithms that need it."""
+    """Whether the token budget ran out before end-of-sequence; for algorithms that need it."""
     valid: Bool[Data, "P G"] | None = None
-    """False where the reward abstained; such a response is left out."""
+    """False if the reward abstained: such a response takes no part."""
     values: Float[Data, "P G T"] | None = None
     """The critic's estimate before each token, in the reward's unit; for algorithms with a critic."""
     bootstrap: Float[Data, "P G"] | None = None
-    """The critic's estimate after the last token, for responses that were cut off; None: every response ended."""
+    """The critic's estimate after the last token, for responses that were cut off; None: every response finished."""
     step_rewards: Float[Data, "P G T"] | None = None
     """Reward of each reasoning step, at the token where the step ends; for process supervision."""
     step_end: Bool[Data, "P G T"] | None = None
     """Tokens at which a reasoning step ends."""
     behaviour_entropy: Float[Data, "P G T"] | None = None
-    """Entropy of the policy that sampled, at each token, nats; for algorithms that explore where it is high."""
+    """Entropy of the sampling policy at each token, nats; for algorithms that explore where it is high."""
     teacher_logp: Float[Data, "P G T"] | None = None
-    """Under the teacher, a separate, frozen model; for distillation."""
+    """Log-probability under the teacher, a separate frozen model; for distillation."""
     square_sum: Float[Data, "P G T"] | None = None
-    """Σ_v π(v)² of the policy before the update, at each token; for algorithms that weigh tokens by the policy's certainty."""
+    """Σ_v π(v)² of the policy before the update, at each token; for algorithms whose weights depend on the policy's certainty."""
     greedy_rewards: Float[Data, "P"] | None = None
-    """Reward of one more response to each prompt, decoded greedily and not trained on; for algorithms that use it as a baseline."""
+    """Reward of an extra response to each prompt, decoded greedily and not trained on; for algorithms with that baseline."""
     reward_parts: dict[str, Float[Data, "P G"]] | None = None
     """Each of several rewards by name, unweighted and before any shaping, NaN where it abstains; for algorithms that read
-    them one by one."""
+    them separately."""
     correct: Float[Data, "P G"] | None = None
-    """1 where a verifier finds the response correct, 0 where it does not, NaN where it abstains; None without a verifier."""
+    """1 if a verifier finds the response correct, 0 if it does not, NaN if it abstains; None without a verifier."""
     kinds: Int[Data, "P"] | None = None
-    """Kind of each problem, as any integer; for algorithms that compare the responses to all problems of a kind."""
+    """Kind of each problem, any number; for algorithms that compare the responses to all problems of one kind."""
 
 
 class RolloutField(NamedTuple):
-    """Shape and type of a field of `Rollout`; for `reward_parts`, of each of its entries."""
+    """Axes and type of a field of `Rollout`; for `reward_parts`, of each part."""
 
     axes: str
     """Names of its axes: "P G T", "P G" or "P"."""
@@ -81,12 +81,12 @@ class RolloutField(NamedTuple):
     """Type of its numbers: bool, int or float."""
 
     def shape(self, mask_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the field in a rollout whose mask has shape `[P, G, T]`."""
+        """Shape of the field for a mask of shape `[P, G, T]`."""
         return mask_shape[: len(self.axes.split())]
 
 
 def _field(annotation: Any) -> RolloutField | None:
-    """Read the axes and the type from an annotation of jaxtyping, which may be nested in others."""
+    """Read the axes and the type from a jaxtyping annotation, which may be nested."""
     if hasattr(annotation, "dim_str"):
         return RolloutField(annotation.dim_str, {Bool: bool, Int: int, Float: float}[annotation.dtype])
     return next(filter(None, map(_field, get_args(annotation))), None)
@@ -95,16 +95,16 @@ def _field(annotation: Any) -> RolloutField | None:
 ROLLOUT_FIELDS: Mapping[str, RolloutField] = MappingProxyType(
     {name: required(_field(annotation), name) for name, annotation in Rollout.__annotations__.items()}
 )
-"""Every field of `Rollout`, read from its annotation."""
+"""Every field of `Rollout`, as annotated."""
 READ_BY_SOME = (*Rollout._field_defaults, "entropy", "teacher_divergence", "progress")
 """What an algorithm may need: optional fields of `Rollout`, and arguments of `loss` and `prepare`."""
 
 
 def outcomes(rollout: Rollout[Data]) -> Float[Data, "P G"]:
-    """Outcome of each response: the verifier's 1 or 0 if it judges any response of the group, else the unshaped reward.
+    """Outcome of each response: 1 or 0 if a verifier judges the prompt's responses, else the unshaped reward.
 
-    A reward of several parts may differ between wrong answers, for example by their format. If the verifier judges only some of a
-    group's responses, the rest count as wrong.
+    A reward with several parts may differ between wrong answers, for example if one has the right format. If the verifier
+    judges only some of a group's responses, the rest count as wrong.
 
     Example:
         >>> import numpy as np
@@ -122,21 +122,21 @@ def outcomes(rollout: Rollout[Data]) -> Float[Data, "P G"]:
 
 
 class Past(NamedTuple):
-    """Rewards from earlier rollouts for the prompts of this one, which complete their groups."""
+    """Earlier rewards of a rollout's prompts, which complete their groups."""
 
     memory: RewardHistory
     """The last rewards of every prompt."""
     prompt_ids: Int[Array | np.ndarray, "P"]
-    """Index of each prompt of the rollout in the memory; below 0 for a prompt without a past."""
+    """Index of each prompt of the rollout in the memory; negative for a prompt without a past."""
 
 
 class TermInputs(NamedTuple):
-    """Per-token inputs that a loss term may read, 0 outside the mask; `logp` and `entropy` carry the gradient."""
+    """Per-token values that a term may read, 0 outside the mask; `logp` and `entropy` carry the gradient."""
 
     logp: Float[Array, "B T"]
-    """Log-probability under the policy that is trained, nats."""
+    """Log-probability under the policy being trained, nats."""
     entropy: Float[Array, "B T"] | None
-    """Entropy of the policy that is trained, nats; None if the loss was called without it."""
+    """Entropy of the policy being trained, nats; None if the loss was called without it."""
     ref_logp: Float[Array, "B T"] | None
     """Log-probability under the reference policy, nats; None if the rollout has none."""
     policy_logp: Float[Array, "B T"]
@@ -144,7 +144,7 @@ class TermInputs(NamedTuple):
     old_logp: Float[Array, "B T"]
     """Log of the importance ratio's denominator, nats; `policy_logp` itself unless the algorithm has a `denominator`."""
     behaviour_logp: Float[Array, "B T"]
-    """Log-probability under the distribution that was sampled from, nats."""
+    """Log-probability under the sampling distribution, nats."""
     teacher_divergence: Float[Array, "B T"] | None = None
     """Divergence from the teacher over the full vocabulary, carries the gradient; None if the loss was called without it."""
 
@@ -159,31 +159,31 @@ class Term(NamedTuple):
     per_token: Callable[[TermInputs], Float[Array, "B T"]]
     """Inputs -> the value of the term at each token."""
     weights: Callable[[Rollout[Array]], Float[Array, "P G T"]] | None = None
-    """Rollout, with the mask of the trained tokens -> weights; None: the surrogate's weights."""
+    """Rollout, its mask reduced to the trained tokens -> weights; None uses the surrogate's."""
     needs: str = "logp"
     """The field of `TermInputs` that it reads in addition to `logp`; "logp" if there is none."""
     tokens: Callable[[Array, Array, Array], Bool[Array, "P G T"]] | None = None
-    """(advantage, policy_logp, mask) of the entire rollout -> tokens to which the term applies; 0 weight elsewhere. None: all."""
+    """(advantage, policy_logp, mask) of the full rollout -> tokens with this term; its weights are 0 on the others; None: all."""
 
 
 class Correction(NamedTuple):
-    """Importance weights for tokens to which the sampler and the learner assign different probabilities."""
+    """Token weights that correct for differences between the sampler's and the learner's probabilities."""
 
     weight: Callable[[Array, Array, Array], Float[Array, "P G T"]]
     """(policy_logp, behaviour_logp, mask) -> factor of each token's weight."""
     cut: Callable[[Array, Array, Array], Bool[Array, "P G T"]]
-    """(policy_logp, behaviour_logp, mask) -> tokens whose ratio is outside the bounds, to be capped or left out."""
+    """(policy_logp, behaviour_logp, mask) -> tokens whose ratio is outside the bounds: capped or left out."""
 
 
 class Credit(NamedTuple):
-    """A function that computes advantages from parts of a rollout, and the names of those parts.
+    """A function from parts of a rollout to advantages, and the names of what it reads.
 
     A name is a field of `Rollout`, or one of:
 
     - `rewards`: the reward of each response, shaped, minus its KL penalty, `[P, G]`;
-    - `token_rewards`: the same, placed on the tokens that earn it, `[P, G, T]`;
-    - `policy_logp`: log-probability under the policy before the update, present in every rollout, `[P, G, T]`;
-    - `correction_weight`: the weight that the algorithm's `correction` gives each token, 1 without one, `[P, G, T]`.
+    - `token_rewards`: the same, placed on the tokens that earned it, `[P, G, T]`;
+    - `policy_logp`: log-probability under the policy before the update, available for every rollout, `[P, G, T]`;
+    - `correction_weight`: each token's weight under the algorithm's `correction`, 1 without one, `[P, G, T]`.
     """
 
     function: Callable[..., Float[Array, "P G *T"]]
@@ -191,44 +191,44 @@ class Credit(NamedTuple):
     needs: tuple[str, ...] = ("rewards",)
     """Names of its positional arguments."""
     optional: tuple[str, ...] = ()
-    """Names of its keyword arguments, each passed if the rollout has it."""
+    """Names of its keyword arguments; each is passed if the rollout has it."""
 
 
 class Critic(NamedTuple):
-    """The critic of an algorithm, with one slot for each idea about the value function.
+    """One slot per idea about the value function.
 
-    `target` takes `(token rewards, values, mask)` and, when the rollout has one, `bootstrap=`.
+    `target` takes `(token rewards, values, mask)` and, if the rollout has one, `bootstrap=`.
     """
 
     advantage: Credit | Callable[..., Float[Array, "P G T"]]
-    """The policy's advantage of each token: a function with the arguments of `target` (and `lambda_=`, when there is a
+    """The policy's advantage of each token: a function with the arguments of `target` (plus `lambda_=` if there is a
     `policy_lambda`), or a `Credit`."""
     target: Callable[..., Float[Array, "P G T"]]
-    """Rewards and values -> the critic's target. It takes `lambda_=` too: value pretraining asks for 1, the Monte-Carlo return."""
+    """Rewards and values -> the critic's target. It also takes `lambda_=`: value pretraining passes 1, the Monte-Carlo return."""
     loss: Callable[[Array, Array, Array, Array], Float[Array, "B T"]]
     """(values, old values, target, mask) -> loss of each token, to be minimized."""
     weights: Callable[[Bool[Array, "P G T"]], Float[Array, "P G T"]] = token_mean
     """Mask -> weight of each token in the critic's loss."""
     head: ValueHead = scalar()
-    """Last layer of the critic: how many numbers it outputs per token, and how they become a value."""
+    """Last layer of the critic: how many numbers it outputs per token, and the value they represent."""
     blend: Callable[[Array, Array, Array, Array], Float[Array, "P G T"]] | None = None
-    """(values of the critic as it was pretrained, values, share of the training that is done, explained variance) -> values
+    """(values of the pretrained critic, current values, fraction of training completed, explained variance) -> values
     for advantages and targets."""
     policy_lambda: Callable[[Int[Array, "P G"]], Float[Array, "P G"]] | None = None
-    """Response lengths in tokens -> λ of each response, which `advantage` then gets as `lambda_=`; None: it has its own."""
+    """Response lengths in tokens -> λ of each response, passed to `advantage` as `lambda_=`; None: it has its own."""
     learning_rate_ratio: float = 1.0
-    """The critic's learning rate over the policy's. This and the two below are for the training loop."""
+    """The critic's learning rate divided by the policy's. This field and the next two are for the training loop."""
     updates: int = 1
-    """Critic updates for each update of the policy."""
+    """Critic updates per policy update."""
     pretraining_steps: int = 0
-    """Rollouts of the fixed initial policy on which only the critic learns, before anything else."""
+    """Rollouts of the fixed initial policy, at the very beginning, on which only the critic learns."""
 
     @property
     def credit(self) -> Credit:
         """The function in `advantage`, as a `Credit` that names what it reads."""
         if isinstance(self.advantage, Credit):
             if self.policy_lambda is not None:
-                raise ValueError("critic.policy_lambda must be None: critic.advantage is a Credit, which gets no lambda_")
+                raise ValueError("critic.policy_lambda must be None: critic.advantage is a Credit, which takes no lambda_")
             return self.advantage
         function = (
             self.advantage if self.policy_lambda is None else partial(_with_lambda, self.advantage, self.policy_lambda)
@@ -244,20 +244,20 @@ def _with_lambda(
     mask: Array,
     **bootstrap: Array,
 ) -> Float[Array, "P G T"]:
-    """Advantage whose λ depends on the length of each response."""
+    """Advantage whose λ depends on each response's length."""
     lambda_ = policy_lambda(count_tokens(mask)).astype(token_rewards.dtype)
     return advantage(token_rewards, values, mask, lambda_=lambda_, **bootstrap)
 
 
 class Algorithm(NamedTuple):
-    """An algorithm, with one slot for each idea of its paper; `algorithm._replace(slot=...)` makes a variant.
+    """One slot per idea; a variant is `algorithm._replace(slot=...)`.
 
-    Advantages come from `advantage`, or from the `critic`, or from both under `mix`. An algorithm that learns
-    from its `teacher_divergence` alone has neither.
+    Advantages come from `advantage`, from the `critic`, or from both if there is a `mix`. They come from neither if the algorithm
+    learns only from its `teacher_divergence`.
     """
 
     advantage: Credit | Callable[..., Float[Array, "P G"]] | None
-    """Rewards of a prompt's responses (and `valid=`, when the rollout has it) -> their advantages; a `Credit` reads more or other
+    """Rewards of a prompt's responses (and `valid=`, if the rollout has it) -> their advantages; a `Credit` can read other
     parts of the rollout."""
     log_ratio: Callable[[Array, Array, Array], Float[Array, "B T"]]
     """(logp, old_logp, mask) -> log importance ratio of each token; `old_logp` is the log of its denominator."""
@@ -266,48 +266,48 @@ class Algorithm(NamedTuple):
     weights: Callable[[Bool[Array, "P G T"]], Float[Array, "P G T"]]
     """Mask -> weight of each token in the loss."""
     outcome_reward: Callable[[Array, Array, Array], Float[Array, "P G"]] | None = None
-    """(rewards, `outcomes`, response lengths in tokens) -> reward of each response, in place of the rollout's."""
+    """(rewards, `outcomes`, response lengths in tokens) -> reward of each response, replacing the rollout's."""
     shape_reward: Callable[[Float[Array, "P G"]], Float[Array, "P G"]] | None = None
-    """Response lengths in tokens -> an amount that is added to the reward."""
+    """Response lengths in tokens -> a term added to the reward."""
     reward_kl: Callable[[Array, Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(token rewards, logp, ref_logp, mask) -> token rewards minus a KL penalty."""
     keep_group: Callable[..., Bool[Array, "P"]] | None = None
-    """`outcomes` (and `valid=`, when the rollout has it) -> the groups to train on (dynamic sampling replaces the others)."""
+    """`outcomes` (and `valid=`, if the rollout has it) -> the groups to train on (dynamic sampling replaces the others)."""
     filter_tokens: Callable[[Array, Array], Bool[Array, "P G T"]] | None = None
     """(mask, truncated) -> the tokens to train on."""
     denominator: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
-    """(policy_logp, behaviour_logp, mask) -> `old_logp`, the log of the ratio's denominator; None takes policy_logp itself."""
+    """(policy_logp, behaviour_logp, mask) -> `old_logp`, the log of the ratio's denominator; None uses `policy_logp`."""
     normalize: Callable[[Float[Array, "P G T"], Bool[Array, "P G T"]], Float[Array, "P G T"]] | None = None
-    """(advantage, mask) -> advantage, over the entire rollout."""
+    """(advantage, mask) -> advantage, over the full rollout."""
     terms: tuple[Term, ...] = ()
     """Extra loss terms, added to the surrogate."""
     critic: Critic | None = None
     """Credit from a value function."""
     teacher_divergence: Callable[[Array, Array], Float[Array, "..."]] | None = None
     """(logits, teacher logits) `[..., V]`, at the sampling temperature -> divergence of each token over the full vocabulary; a
-    term adds it to the loss. It is called on chunks of tokens, so that the full logits are never in memory."""
+    term adds it to the loss. It is called on chunks of tokens, so the full logits are never in memory."""
     mix: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
-    """(critic's advantage, group's advantage, share of the training that is done) -> advantage."""
+    """(critic's advantage, group's advantage, fraction of training completed) -> advantage."""
     keep_tokens: Callable[[Array, Array, Array], Bool[Array, "P G T"]] | None = None
-    """(advantage with its bonus and normalized, policy_logp, mask) -> tokens that keep their advantage; it is 0 on the others,
-    which then have no gradient."""
+    """(normalized advantage with its bonus, policy_logp, mask) -> tokens whose advantage counts; on all others it is 0, so they
+    get no gradient."""
     bonus: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(advantage, behaviour_entropy, mask) -> advantage with an exploration bonus, or 0 on tokens of low entropy."""
     scale: Callable[..., Float[Array, ""]] | None = None
-    """Unshaped rewards of an optimizer batch -> factor of its surrogate's weights."""
+    """Unshaped rewards of an optimizer batch -> factor on its surrogate weights."""
     correction: Correction | None = None
-    """Importance weights that multiply the loss weights if the sampler's log-probabilities differ from the learner's."""
+    """Factor on each weight, for a sampling engine that computes different log-probabilities."""
     surrogate_mask: Callable[[TermInputs, Array, Array], Bool[Array, "B T"]] | None = None
-    """(log-probabilities without gradient, advantage, mask) -> tokens whose surrogate counts; None: all. It sees
-    complete rows, may depend on the policy in training, and does not change the weights or the terms."""
+    """(log-probabilities without gradient, advantage, mask) -> tokens whose surrogate counts; None: all. It sees complete rows, may
+    depend on the policy being trained, and leaves weights and terms unchanged."""
     reference_rate: float = 0.0
-    """Share of the policy's parameters that the reference takes after each rollout's updates (`ops.divergence.ema_update`)."""
+    """Weight of the policy's parameters in the reference's moving average, per rollout (`ops.divergence.ema_update`)."""
     group_size: int | None = None
-    """Responses a prompt in the paper; None where it states none. `prepare` takes any number."""
+    """Responses per prompt in the paper; None if it states none. `prepare` accepts any number."""
 
     @property
     def credits(self) -> tuple[Credit, ...]:
-        """Sources of the advantages: the critic's credit, then that of `advantage`, each if there is one."""
+        """Sources of the advantages: the critic's credit and then that of `advantage`, if present."""
         credit = self.advantage
         if credit is not None and not isinstance(credit, Credit):
             credit = Credit(credit, optional=("valid",))
@@ -316,7 +316,7 @@ class Algorithm(NamedTuple):
 
     @property
     def compares_groups(self) -> bool:
-        """True if a credit reads the rewards of a prompt's responses and nothing else, so earlier rewards can join them."""
+        """True if a credit reads only the rewards of a prompt's responses, so that earlier rewards can join them."""
         return any(credit.needs == ("rewards",) for credit in self.credits)
 
     def reads(self) -> dict[str, str]:
@@ -348,7 +348,7 @@ class Algorithm(NamedTuple):
         """True if the algorithm reads `name`, a key of `reads`.
 
         Raises:
-            ValueError: no algorithm reads such a thing.
+            ValueError: no algorithm reads `name`.
         """
         if name not in READ_BY_SOME:
             raise ValueError(f"name must be one of {', '.join(READ_BY_SOME)}, got {name!r}")
@@ -357,7 +357,7 @@ class Algorithm(NamedTuple):
 
 @generic
 class Batch(NamedTuple, Generic[Data]):
-    """Inputs of the losses other than the networks' outputs: rows `[B, T]`, ready to be cut into micro-batches."""
+    """Inputs of the losses other than the networks' outputs: rows `[B, T]`, ready to be split into micro-batches."""
 
     mask: Bool[Data, "B T"]
     """Trained tokens."""
@@ -370,17 +370,17 @@ class Batch(NamedTuple, Generic[Data]):
     policy_logp: Float[Data, "B T"]
     """Log-probability under the policy before the update, nats."""
     behaviour_logp: Float[Data, "B T"]
-    """Log-probability under the distribution that was sampled from, nats."""
+    """Log-probability under the sampling distribution, nats."""
     ref_logp: Float[Data, "B T"] | None
     """Log-probability under the reference policy, nats; None if the rollout has none."""
     term_weights: tuple[Float[Data, "B T"], ...]
     """Weights of each of the algorithm's terms."""
     token_share: Float[Data, "B T"]
-    """1 / (trained tokens of the optimizer batch) on its trained tokens: averages over the batch are sums with it."""
+    """1 / (trained tokens of the optimizer batch) on its trained tokens: averages over the batch are sums with this weight."""
     correction_cut: Bool[Data, "B T"] | None = None
     """Trained tokens that the correction capped or left out; None without a correction."""
     old_values: Float[Data, "B T"] | None = None
-    """The critic's values at sampling; None without a critic, like the next two fields."""
+    """The critic's values at sampling; like the next two, None without a critic."""
     value_target: Float[Data, "B T"] | None = None
     """The critic's targets, in the reward's unit."""
     value_weights: Float[Data, "B T"] | None = None

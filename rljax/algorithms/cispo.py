@@ -10,21 +10,21 @@ from rljax.ops.weights import token_mean
 
 
 def cispo(*, clip_low: float = 1.0, clip_high: float = 0.28, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
-    """CISPO (arXiv:2506.13585, Eqs. 4-5): REINFORCE under a clipped weight, so that no token loses its gradient.
+    """CISPO (arXiv:2506.13585, Eqs. 4-5): REINFORCE with a clipped weight, so that no token loses its gradient.
 
     ::
 
         J = (1/Σ|o_i|) Σ_i Σ_t sg[clip(ρ_it, 1-ε_low, 1+ε_high)] A_i log π(o_it)      A_i = (r_i - mean r) / std r
 
     Args:
-        clip_low: ε_low = 1, which leaves the lower side open as the paper does.
-        clip_high: ε_high = 0.28 is DAPO's: the paper tunes it and gives no number.
+        clip_low: ε_low = 1, which leaves the lower side unbounded, as in the paper.
+        clip_high: ε_high = 0.28, from DAPO; the paper tunes it and gives no value.
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
 
-    Deviations: Section 3.1 also takes dynamic sampling and the length penalty from DAPO; both are left out here, and are the
-    slots `keep_group` (`has_mixed_outcomes`) and `shape_reward` (`soft_overlong_penalty`) of `dapo`. The token mean runs over
-    the full optimizer batch. The value of the objective is relative to the sampling
+    Deviations: Section 3.1 also takes dynamic sampling and the length penalty from DAPO. Both are left out here; in `dapo` they
+    are the slots `keep_group` (`has_mixed_outcomes`) and `shape_reward` (`soft_overlong_penalty`). The token mean is over
+    the full optimizer batch. The objective's value is relative to the sampling
     policy's (log ρ in place of log π); the gradient is the same.
     """
     return Algorithm(

@@ -1,4 +1,4 @@
-"""Clip-Cov and KL-Cov: they hold back the few tokens that make the entropy collapse (arXiv:2505.22617)."""
+"""Clip-Cov and KL-Cov: restrain the few tokens that make the entropy collapse (arXiv:2505.22617)."""
 
 from functools import partial
 
@@ -25,12 +25,12 @@ def clip_cov(
     eps: float = 1e-6,
     ddof: int = 1,
 ) -> Algorithm:
-    """Clip-Cov (arXiv:2505.22617): no gradient for a few tokens, chosen at random among those of high covariance.
+    """Clip-Cov (arXiv:2505.22617): no gradient for a few random tokens of high covariance.
 
     ::
 
         J = (1/Σ|o_i|) Σ_i Σ_t 1[it ∉ I] min(ρ_it A_i, clip(ρ_it, 1-ε, 1+ε) A_i)      A_i = (r_i - mean r) / std r
-        I: ⌊r Σ|o_i|⌋ random tokens among those with ω_low < Cov_it < ω_high
+        I: ⌊r Σ|o_i|⌋ tokens sampled from those with ω_low < Cov_it < ω_high
         Cov_it = (log π(o_it) - mean log π) (A_i - mean A)
 
     Args:
@@ -41,10 +41,10 @@ def clip_cov(
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
 
-    Deviations: covariances and their means are those of the rollout before its updates, where the authors' code takes the policy
-    that is trained and the tokens of an update that the clip has not cut yet; at the first update they are equal. The random
-    choice is derived from the response's log-probabilities, so it needs no random key and does not depend on the order of the
-    responses; responses with identical log-probabilities get identical random numbers.
+    Deviations: covariances and their means are computed on the rollout before its updates. The authors' code uses the policy
+    being trained and the tokens of one update that the clip has not yet cut; at the first update both agree. The random numbers
+    are derived from the response's log-probabilities, so they need no random key and do not depend on the order of the responses;
+    responses whose log-probabilities are all equal get the same random numbers.
     """
     check_between(-jnp.inf, upper, lower=lower)
     check_between(0, 1, share=share)
@@ -66,9 +66,9 @@ def _outside_choice(
 
 
 def uniform_of(logp: Float[Array, "*rows T"], mask: Array) -> Float[Array, "*rows T"]:
-    """A pseudo-random number in [0, 1) for each token, 0 outside the mask.
+    """One uniform number in [0, 1) for each token, 0 outside the mask.
 
-    Its key is made from the token's position in its response and the bits of all log-probabilities of the response.
+    Its random key comes from the token's position among the tokens of its response and the bits of all their log-probabilities.
 
     Example:
         >>> draws = uniform_of(jnp.array([[-0.5, 0.0, 0.0], [0.0, -0.5, 0.0]]), jnp.ones((2, 3), bool))
@@ -89,7 +89,7 @@ def uniform_of(logp: Float[Array, "*rows T"], mask: Array) -> Float[Array, "*row
 
 
 def kl_cov(*, share: float = 2e-3, beta: float = 1.0, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
-    """KL-Cov (arXiv:2505.22617): an unclipped ratio, and a penalty where log-probability and advantage vary most together.
+    """KL-Cov (arXiv:2505.22617): an unclipped ratio, plus a penalty on tokens whose log-probability and advantage covary most.
 
     ::
 
@@ -97,14 +97,14 @@ def kl_cov(*, share: float = 2e-3, beta: float = 1.0, eps: float = 1e-6, ddof: i
         I: the ⌊k Σ|o_i|⌋ tokens of the highest Cov_it = (log π(o_it) - mean log π) (A_i - mean A)
 
     Args:
-        share: k = 2e-3 of the tokens, at least one (the authors' recipe for 7B; theirs for 32B, and verl, have 2e-4).
+        share: k = 2e-3 of the tokens, at least one (the authors' recipe for 7B; for 32B, as in verl, it is 2e-4).
         beta: β = 1 (the authors' recipes).
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
 
-    Deviations: the penalty is the |log ρ| of the authors' code, where the paper writes the KL divergence from the sampling policy.
-    Covariances are those of the rollout before its updates, where the authors' code takes the policy that is trained and the
-    tokens of an update; at the first update they are equal. The penalty is 0 there, so it only has an effect with more than one
+    Deviations: the penalty is the |log ρ| of the authors' code; the paper writes the KL divergence from the sampling policy.
+    Covariances are computed on the rollout before its updates. The authors' code uses the policy being trained and the
+    tokens of one update; at the first update both agree. The penalty is 0 there, so it has an effect only with more than one
     update per rollout.
     """
     check_between(0, 1, share=share)
@@ -125,5 +125,5 @@ def _distance_from_sampler(inputs: TermInputs) -> Float[Array, "B T"]:
 def _of_high_covariance(
     advantage: Float[Array, "P G T"], logp: Float[Array, "P G T"], mask: Array, *, share: float
 ) -> Bool[Array, "P G T"]:
-    """The tokens that KL-Cov holds back."""
+    """The tokens that KL-Cov penalizes."""
     return kl_cov_tokens(token_covariance(logp, advantage, mask), mask, share=share)

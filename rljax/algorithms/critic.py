@@ -1,4 +1,4 @@
-"""Compositions that the critics of several algorithms share."""
+"""Building blocks shared by the critics of several algorithms."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -11,27 +11,27 @@ from rljax.ops.value import value_loss
 def squared_error(
     values: Float[Array, "*rows T"], old_values: Float[Array, "*rows T"], target: Float[Array, "*rows T"], mask: Array
 ) -> Float[Array, "*rows T"]:
-    """Half the squared error of the critic, whatever its values at sampling: `rljax.ops.value.value_loss` as a `Critic.loss`."""
-    del old_values  # the slot's fourth argument is for losses that clip around it
+    """Half the critic's squared error, ignoring its values at sampling: `rljax.ops.value.value_loss` as a `Critic.loss`."""
+    del old_values  # other losses clip around these
     return value_loss(values, target, mask)
 
 
 def with_pretrained_value(algorithm: Algorithm, *, initial: float = 0.8, decay: float = 2.0, eta: float = 1.0) -> Algorithm:
-    """Blend the values of the pretrained critic into those that advantages are computed from.
+    """Blend the pretrained critic's values into the values that advantages are computed from.
 
     ::
 
         V_aug = w V_pretrained + (1 - w) V_critic        w(t) = w_0 exp(-κ t/T_total) / (1 + η max(EV, 0))
 
     Args:
-        algorithm: one with a critic.
+        algorithm: an algorithm with a critic.
         initial: w_0 in [0, 1].
         decay: κ, not negative.
-        eta: η, not negative: how much the critic's explained variance EV takes from the weight. The design document
-            gives no number.
+        eta: η, not negative: how strongly the critic's explained variance EV reduces the weight. The design document
+            gives no value.
 
     Returns:
-        The algorithm, different in `critic.blend`.
+        The algorithm, changed in `critic.blend`.
 
     Raises:
         ValueError: the algorithm has no critic.

@@ -23,7 +23,7 @@ def dapo(
     eps: float = 1e-6,
     ddof: int = 1,
 ) -> Algorithm:
-    """DAPO (arXiv:2503.14476, Eqs. 8-13): GRPO with a decoupled clip, dynamic sampling, a token mean and an overlong penalty.
+    """DAPO (arXiv:2503.14476, Eqs. 8-13): separate clip bounds, dynamic sampling, a token mean and an overlong penalty.
 
     ::
 
@@ -33,14 +33,14 @@ def dapo(
     Args:
         clip_low: ε_low = 0.2 (Section 4.1).
         clip_high: ε_high = 0.28 (Section 4.1).
-        max_length: L_max = 20480 tokens, where the overlong punishment reaches -1.
-        cache: L_cache = 4096 tokens, the number of tokens before it over which the punishment grows.
+        max_length: L_max = 20480 tokens, at which the overlong penalty reaches -1.
+        cache: L_cache = 4096 tokens, the range before it over which the penalty grows.
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
 
-    Deviations: the token mean runs over the full optimizer batch, as in the authors' code; the paper's Eq. 8 takes it over
-    the responses of one prompt (`rljax.ops.weights.token_mean_per_group`). Groups are kept by the rewards before the overlong
-    punishment. Other settings of the paper: rewards +1 / -1, AdamW at 1e-6, 20 warm-up rollouts, 512 prompts of 16 responses,
+    Deviations: the token mean is over the full optimizer batch, as in the authors' code; the paper's Eq. 8 takes it over
+    the responses to one prompt (`rljax.ops.weights.token_mean_per_group`). Groups are selected by their rewards before the overlong
+    penalty. Other settings of the paper: rewards +1 / -1, AdamW at 1e-6, 20 warm-up rollouts, 512 prompts of 16 responses,
     16 updates per rollout.
     """
     return Algorithm(
@@ -63,22 +63,23 @@ def _explore(
 def dapo_grpo(
     *, clip_low: float = 0.2, clip_high: float = 0.28, beta: float = 0.01, eps: float = 1e-6, ddof: int = 1
 ) -> Algorithm:
-    """DAPO-GRPO hybrid (unpublished: a design document, Algorithm 9): GRPO, DAPO's clip and sampling, an exploration bonus.
+    """DAPO-GRPO hybrid (unpublished: a design document, Algorithm 9): GRPO with DAPO's clip and sampling and an exploration bonus.
 
     ::
 
         J = (1/G) Σ_i (1/|o_i|) Σ_t min(ρ_it A_it, clip(ρ_it, 1-ε_low, 1+ε_high) A_it)      0 < #correct < G
-        A_it = (r_i - mean r) / std r + β (H_it - mean H)      H of the policy that sampled; its mean over the rollout
+        A_it = (r_i - mean r) / std r + β (H_it - mean H)      H of the sampling policy; mean over the rollout
 
     Args:
         clip_low: ε_low = 0.2, DAPO's paper (the document has 0.1).
         clip_high: ε_high = 0.28, DAPO's paper (the document has 0.3).
-        beta: β = 0.01 per nat of entropy; the document states no value.
+        beta: β = 0.01 per nat of entropy; the document gives no value.
         eps: added to the standard deviation.
         ddof: of the standard deviation.
 
-    Deviations: the document leaves the bonus undefined; `rljax.ops.unpublished.mixture.entropy_bonus` is our interpretation. The
-    document also names groups, the asymmetric clip and dynamic sampling; so the weights are GRPO's, without KL or overlong penalty.
+    Deviations: the document leaves the bonus undefined; `rljax.ops.unpublished.mixture.entropy_bonus` is our interpretation.
+    Besides that it mentions groups, the asymmetric clip and dynamic sampling, so the weights are GRPO's, without KL or
+    overlong penalty.
     """
     return dapo(clip_low=clip_low, clip_high=clip_high, eps=eps, ddof=ddof)._replace(
         shape_reward=None, weights=sequence_mean, bonus=partial(_explore, beta=beta), group_size=None

@@ -23,7 +23,7 @@ def _near_in_total_variation(
 
 
 def dppo(*, threshold: float = 0.15, cap: float = 5.0) -> Algorithm:
-    """DPPO with the binary total variation (arXiv:2602.04879): tokens are masked by their change in probability, not their ratio.
+    """DPPO with binary total variation (arXiv:2602.04879): mask a token by how far its probability moved, not by its ratio.
 
     ::
 
@@ -31,16 +31,16 @@ def dppo(*, threshold: float = 0.15, cap: float = 5.0) -> Algorithm:
         M_it = 0 if |π(o_it) - μ(o_it)| > δ and (A_i > 0 and ρ_it > 1, or A_i < 0 and ρ_it < 1), else 1
 
     Args:
-        threshold: δ = 0.15 of probability (Appendix C.1); most of the paper's runs have 0.2.
-        cap: C = 5, the largest ratio that weighs a gradient; the paper has 5 or no cap, verl's default is 20.
+        threshold: δ = 0.15 of probability (Appendix C.1); most of the paper's runs use 0.2.
+        cap: C = 5, the largest ratio that scales a gradient; the paper uses 5 or no cap, verl's default is 20.
 
-    μ is the sampling policy, with the log-probabilities that it computed itself: the paper's Section 5.2 warns against a trust
-    region around the policy as the learner scores it again. So the ratio is over `behaviour_logp`, even for a sampler with older
-    parameters or another engine. With top-k or top-p that is the probability after truncation.
+    μ is the sampling policy according to the sampler's own numbers: Section 5.2 warns against a trust region around the policy as
+    rescored by the learner. So the ratio is over `behaviour_logp`, even if the sampler has older parameters or is another
+    engine. With top-k or top-p that is the probability after truncation.
 
-    Deviations: the mean is over all tokens of the optimizer batch. The value of the objective is relative to the sampling policy's
-    (log ρ in place of log π); the gradient is the same. `rljax.ops.off_policy.binary_kl` is the other binary divergence; those over
-    the largest K probabilities need logits that a rollout does not keep.
+    Deviations: the mean is over all tokens of the optimizer batch. The objective's value is relative to the sampling policy's
+    (log ρ in place of log π); the gradient is the same. `rljax.ops.off_policy.binary_kl` is the other binary divergence;
+    divergences over the K largest probabilities need logits that a rollout does not keep.
     """
     check_nonnegative(threshold=threshold)
     check_at_least(1, cap=cap)

@@ -17,12 +17,12 @@ def forking_tokens(
     eps: float = 1e-6,
     ddof: int = 1,
 ) -> Algorithm:
-    """Policy gradient on forking tokens (arXiv:2506.01939): DAPO, trained only on the 20 % of tokens with the highest entropy.
+    """Policy gradient on forking tokens (arXiv:2506.01939): DAPO, trained only on the fifth of the tokens with the highest entropy.
 
     ::
 
         J = (1/Σ|o_i|) Σ_i Σ_t 1[H_it ≥ τ] min(ρ_it A_i, clip(ρ_it, 1-ε_low, 1+ε_high) A_i)      0 < #correct < G
-        A_i = (R_i - mean R) / std R      R_i = r_i + overlong(|o_i|)      τ leaves a share of the batch's tokens
+        A_i = (R_i - mean R) / std R      R_i = r_i + overlong(|o_i|)      τ keeps a share of the batch's tokens
 
     Args:
         share: ρ = 0.2 of the tokens.
@@ -33,8 +33,8 @@ def forking_tokens(
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
 
-    Deviations: those of `dapo`; and the entropy is that of the policy that sampled, its threshold that of the rollout, where the
-    paper has those of each batch that is trained.
+    Deviations: as in `dapo`; in addition, the entropy is the sampling policy's and the threshold is per rollout, where the
+    paper computes both for each batch that it trains on.
     """
     return dapo(clip_low=clip_low, clip_high=clip_high, max_length=max_length, cache=cache, eps=eps, ddof=ddof)._replace(
         bonus=partial(only_high_entropy, share=share)

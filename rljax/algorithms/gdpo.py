@@ -14,7 +14,7 @@ from rljax.ops.weights import sequence_mean
 
 
 def gdpo(*, clip: float = 0.2, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
-    """GDPO (arXiv:2601.05242): GRPO for several rewards, each normalized to a z-score before they are added up.
+    """GDPO (arXiv:2601.05242): GRPO for several rewards, each normalized separately before they are added.
 
     ::
 
@@ -26,9 +26,9 @@ def gdpo(*, clip: float = 0.2, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
         eps: added to the standard deviations (1e-6 in verl, 1e-4 in TRL).
         ddof: of the standard deviations (unstated in the paper).
 
-    The weights w_n are the reward weights, of either sign; 1 each if none are set.
+    The weights w_n are those with which the rewards are summed, of either sign; 1 each by default.
 
-    Deviations: the batch of the second normalization is the rollout; the objective around the advantages is GRPO's, without KL. A
+    Deviations: the batch of the second normalization is the rollout, and the advantages go into GRPO's objective without KL. A
     reward that abstains on a response adds nothing to its sum, and is normalized over the responses that it judges.
     """
     return Algorithm(
@@ -49,7 +49,7 @@ def _decoupled(
 ) -> Float[Array, "P G"]:
     names = sorted(parts)
     if weights is not None and sorted(weights) != names:
-        raise ValueError(f"weights must be those of the rewards {', '.join(names)}, got {', '.join(sorted(weights))}")
+        raise ValueError(f"weights must have the names of the rewards {', '.join(names)}, got {', '.join(sorted(weights))}")
     scores = jnp.stack([parts[name] for name in names], axis=-1)
     judged = ~jnp.isnan(scores)
     member = judged if valid is None else judged & valid.astype(bool)[..., None]

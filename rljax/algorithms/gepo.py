@@ -22,11 +22,11 @@ def gepo(*, clip: float = 0.2, sampler_kl: float = 0.005) -> Algorithm:
         k3_it = q_it / p_it - log(q_it / p_it) - 1      p_it, q_it of a token
 
     Args:
-        clip: ε = 0.2 (the authors' code; the paper defines the weight only).
-        sampler_kl: c, weight of the mean k3 to the sampler; 0 leaves it out. 0.005 in the authors' recipes for
-            delayed training; the default in their code is 0.
+        clip: ε = 0.2 (the authors' code; the paper defines only the weight).
+        sampler_kl: c, weight of the mean k3 to the sampler; 0 leaves it out. The recipes of the authors' code use 0.005 for
+            training with a delay; the argument's default there is 0.
 
-    Deviations: p and q are length-normalized as in the authors' code; the paper's probabilities of complete responses underflow
+    Deviations: p and q are length-normalized as in the authors' code; the paper's full-response probabilities underflow
     (`rljax.ops.ratio.group_expectation_log_ratio_unnormalized`). w is not 1 on-policy. Other settings of the paper: 8
     responses per prompt, learning rate 1e-6, 3 % of warm-up.
     """
@@ -42,5 +42,5 @@ def gepo(*, clip: float = 0.2, sampler_kl: float = 0.005) -> Algorithm:
 
 
 def _expected_over_group(policy_logp: Array, behaviour_logp: Array, mask: Array) -> Float[Array, "P G T"]:
-    del behaviour_logp  # the slot's second argument is for a ratio over the sampler's probability
+    del behaviour_logp  # other denominators use the sampler's probability
     return group_expectation_log_denominator(policy_logp, mask)

@@ -15,7 +15,7 @@ from rljax.ops.weights import sequence_mean
 
 
 def gkd(*, beta: float = 0.5) -> Algorithm:
-    """GKD (arXiv:2306.13649, with λ = 1): the student samples, and moves towards the teacher's full distribution at each token.
+    """GKD (arXiv:2306.13649, with λ = 1): the student samples, and at each token moves towards the teacher's full distribution.
 
     ::
 
@@ -23,12 +23,12 @@ def gkd(*, beta: float = 0.5) -> Algorithm:
         D_β = β KL(π_T‖M) + (1-β) KL(π‖M)      M = β π_T + (1-β) π      D_0 = KL(π_T‖π)      D_1 = KL(π‖π_T)
 
     Args:
-        beta: β in [0, 1]; the paper compares 0.1, 0.5, 0.9 and both ends. 0 is the forward KL, 1 the reverse KL, each at its full
-            size; between them D_β shrinks towards either end.
+        beta: β in [0, 1]; the paper compares 0.1, 0.5, 0.9 and both ends. 0 is the forward KL and 1 the reverse KL, unscaled;
+            between them D_β shrinks towards either end.
 
-    Deviations: every response is the student's own, and each gets one update (λ = 1 of the paper's mix with a fixed data set). The
-    task's reward is measured and not learned from; the paper's mix of both objectives (its Eq. 5) is left out. The teacher's logits
-    are recomputed for every update, a chunk of tokens at a time, and never stored. No gradient flows through the
+    Deviations: every response is the student's own and gets one update (λ = 1 of the paper's mix with a fixed dataset). The
+    task's reward is measured but not learned from; the paper's mix of both objectives (its Eq. 5) is left out. The teacher's logits
+    are recomputed for every update, one chunk of tokens at a time, so none are stored. No gradient flows through the
     sampling, as in the paper.
     """
     check_between(0, 1, beta=beta)

@@ -12,9 +12,9 @@ from rljax.ops.weights import sequence_mean
 
 
 def geometric_mean(log_ratio: Float[Array, "B T"], advantage: Float[Array, "B T"], *, clip: float) -> Float[Array, "B T"]:
-    """`rljax.ops.surrogate.gmpo` in the form of the slot `surrogate`."""
-    # The slot has no mask, and needs none: `prepare` leaves the advantage 0 outside the trained tokens, and within them it
-    # is one number per response. Where that number is 0, so is the surrogate and its gradient, whatever the mask.
+    """`rljax.ops.surrogate.gmpo` with the signature of the slot `surrogate`."""
+    # The slot passes no mask and needs none: `prepare` sets the advantage to 0 outside the trained tokens, and on them it
+    # is one number per response. If that number is 0, so are the surrogate and its gradient, whatever the mask.
     return gmpo_surrogate(log_ratio, advantage, advantage != 0, clip=clip)
 
 

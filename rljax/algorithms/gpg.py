@@ -23,14 +23,14 @@ def gpg(*, norm: float = 1.0) -> Algorithm:
     ::
 
         J = α (1/Σ|o_i|) Σ_i Σ_t A_i log π(o_it)      A_i = (r_i - mean r) / F_norm
-        α = B / (B - M)      B groups in the optimizer batch, of which M are right throughout or wrong throughout
+        α = B / (B - M)      B groups in the optimizer batch, M of them all right or all wrong
 
     Args:
         norm: F_norm = 1.
 
-    Deviations: α counts groups of identical rewards, which for two-valued rewards is the same. The value of the objective is
+    Deviations: α counts groups of identical rewards, which is the same for two-valued rewards. The objective's value is
     relative to the sampling policy's (log ρ in place of log π); the gradient is the same. It is on-policy: take one update
-    a rollout.
+    per rollout.
     """
     check_positive(norm=norm)
     return Algorithm(

@@ -1,4 +1,4 @@
-"""GRPO: group relative policy optimization (arXiv:2402.03300), with outcome and with process supervision."""
+"""GRPO: group relative policy optimization (arXiv:2402.03300), with outcome or process supervision."""
 
 from functools import partial
 
@@ -18,8 +18,8 @@ def grpo(*, clip: float = 0.2, beta: float = 0.04, eps: float = 1e-6, ddof: int 
         J = (1/G) Σ_i (1/|o_i|) Σ_t [min(ρ_it A_i, clip(ρ_it, 1-ε, 1+ε) A_i) - β k3_it]      A_i = (r_i - mean r) / std r
 
     Args:
-        clip: ε = 0.2 (the paper states none; PPO's).
-        beta: β = 0.04 (Section 4.2), against the reference policy; 0 leaves the term and the reference model out.
+        clip: ε = 0.2 (PPO's; the paper states none).
+        beta: β = 0.04 (Section 4.2), against the reference policy; 0 removes the term and the reference model.
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
 
@@ -44,12 +44,12 @@ def grpo_process(*, clip: float = 0.2, beta: float = 0.04, eps: float = 1e-6, dd
         J of `grpo` with  A_it = Σ_{steps j of i : end(j) ≥ t} (r_ij - mean R) / std R      R = step rewards of the group
 
     Args:
-        clip: ε = 0.2 (the paper states none; PPO's).
-        beta: β = 0.04 (Section 4.2), against the reference policy; 0 leaves the term and the reference model out.
+        clip: ε = 0.2 (PPO's; the paper states none).
+        beta: β = 0.04 (Section 4.2), against the reference policy; 0 removes the term and the reference model.
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
 
-    Deviations: none known. The outcome's reward is not read; give it as the reward of the last step.
+    Deviations: none known. The outcome reward is not read; pass it as the reward of the last step.
     """
     process = partial(process_normalized, eps=eps, ddof=ddof)
     return grpo(clip=clip, beta=beta)._replace(advantage=Credit(process, needs=("step_rewards", "step_end")))

@@ -10,7 +10,7 @@ from rljax.ops.weights import token_mean
 
 
 def lite_ppo(*, clip: float = 0.2, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
-    """Lite PPO (arXiv:2508.08221): PPO's clip without a critic, a group's mean, the batch's deviation, a mean over tokens.
+    """Lite PPO (arXiv:2508.08221): PPO's clip without a critic; group mean, batch standard deviation, token mean.
 
     ::
 

@@ -1,4 +1,4 @@
-"""Losses of the policy and of the critic: row by row, and linear in the weights."""
+"""Losses of the policy and the critic: computed row by row, and linear in the weights."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ def _check_rows(batch: Batch[Array], **arrays: Array | None) -> None:
 
 
 def _check_terms(algorithm: Algorithm, batch: Batch[Array]) -> None:
-    """Refuse a batch that another algorithm prepared, and terms that share a name."""
+    """Refuse a batch that another algorithm prepared, and several terms with the same name."""
     if len(batch.term_weights) != len(algorithm.terms):
         raise ValueError(
             f"batch must have weights for the algorithm's {len(algorithm.terms)} terms, got {len(batch.term_weights)}: "
@@ -28,7 +28,7 @@ def _check_terms(algorithm: Algorithm, batch: Batch[Array]) -> None:
     names = [term.name for term in algorithm.terms]
     for name in names:
         if names.count(name) > 1 or name in LossMetrics._fields:
-            raise ValueError(f"every term of the algorithm must have a name of its own, got {name!r} for two numbers")
+            raise ValueError(f"every term of the algorithm must have its own name, got {name!r} twice")
 
 
 def term_inputs(
@@ -37,7 +37,7 @@ def term_inputs(
     entropy: Float[Array, "B T"] | None,
     teacher_divergence: Float[Array, "B T"] | None,
 ) -> TermInputs:
-    """Inputs of the terms of a loss; the arguments are those of `loss`."""
+    """Inputs of a loss's terms; the arguments are those of `loss`."""
 
     def inside(values: Array | None) -> Array | None:
         return None if values is None else zero_outside(values, batch.mask)
@@ -76,7 +76,7 @@ def loss(
     entropy: Float[Array, "B T"] | None = None,
     teacher_divergence: Float[Array, "B T"] | None = None,
 ) -> tuple[Float[Array, ""], LossMetrics]:
-    """Loss of some rows of a batch, to be minimized; losses and metrics of all its rows add up.
+    """Policy loss of some rows of a batch, to be minimized; the losses and metrics of all rows add up.
 
     ::
 
@@ -84,8 +84,8 @@ def loss(
 
     Args:
         algorithm: the record of functions that prepared the batch.
-        logp: log-probabilities of the response tokens under the policy that is trained, `[B, T]`, nats.
-        batch: all rows of a mini-batch, or some of them.
+        logp: log-probabilities of the response tokens under the policy being trained, `[B, T]`, nats.
+        batch: all or some rows of a mini-batch.
         entropy: entropy of the policy at each token, `[B, T]`, nats; for algorithms with an entropy term.
         teacher_divergence: `algorithm.teacher_divergence` of each token, carries the gradient, `[B, T]`; for algorithms with a term
             that reads it.
@@ -94,7 +94,7 @@ def loss(
         The loss and its metrics.
 
     Raises:
-        ValueError: the shapes differ, a term reads a value that is absent, two terms share a name, or another algorithm
+        ValueError: the shapes differ, a term reads a missing value, two terms share a name, or another algorithm
             prepared the batch.
 
     Example:
@@ -142,7 +142,7 @@ def loss(
 def value_loss(
     algorithm: Algorithm, values: Float[Array, "B T"], batch: Batch[Array], *, outputs: Float[Array, "B T N"] | None = None
 ) -> tuple[Float[Array, ""], ValueMetrics]:
-    """Critic's loss of some rows of a batch, to be minimized; losses and metrics of all its rows add up.
+    """Critic's loss of some rows of a batch, to be minimized; the losses and metrics of all rows add up.
 
     ::
 
@@ -152,14 +152,14 @@ def value_loss(
     Args:
         algorithm: the record of functions that prepared the batch; it has a critic.
         values: the critic's estimate before each token, carries the gradient, `[B, T]`, in the reward's unit.
-        batch: all rows of a critic's mini-batch, or some of them.
+        batch: all or some rows of a critic's mini-batch.
         outputs: the logits of a categorical head, carry the gradient, `[B, T, N]`; other heads do not need them.
 
     Returns:
         The loss and its metrics, from which `explained_variance_of` computes the explained variance.
 
     Raises:
-        ValueError: the shapes differ, the algorithm has no critic, one without a critic prepared the batch, or a categorical
+        ValueError: the shapes differ, the algorithm has no critic, the batch was prepared without a critic, or a categorical
             head's outputs are missing.
 
     Example:
@@ -197,7 +197,7 @@ def value_loss(
 
 
 def _categorical_loss(distribution: Float[Array, "B T N"], outputs: Array | None, mask: Array) -> Float[Array, "B T"]:
-    """Cross-entropy of a categorical head with the distributions of its targets."""
+    """Cross-entropy between a categorical head and its target distributions."""
     if outputs is None or outputs.shape != distribution.shape:
         shown = None if outputs is None else list(outputs.shape)
         raise ValueError(f"outputs must be given for a categorical head, of shape {list(distribution.shape)}, got {shown}")

@@ -6,7 +6,7 @@ from rljax.ops.weights import sequence_sum
 
 
 def luspo(*, clip_low: float = 2e-3, clip_high: float = 2.5e-3, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
-    """LUSPO (arXiv:2602.05261): GSPO with each response's objective times its length, so that the gradient has no 1/|o_i|.
+    """LUSPO (arXiv:2602.05261): GSPO with each response's objective multiplied by its length, so that the gradient has no 1/|o_i|.
 
     ::
 

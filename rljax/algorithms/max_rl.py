@@ -10,17 +10,17 @@ from rljax.ops.weights import sequence_sum
 
 
 def max_rl(*, eps: float = 0.0) -> Algorithm:
-    """MaxRL (arXiv:2602.02710): climbs the log of the pass rate, as far as G responses can tell, instead of the pass rate.
+    """MaxRL (arXiv:2602.02710): climb the log of the pass rate, as far as G responses can tell, instead of the pass rate.
 
     ::
 
-        ∇J = (1/G) Σ_i A_i ∇ log π(o_i | q)      A_i = (r_i - mean r) / mean r, or 0 where mean r is 0
+        ∇J = (1/G) Σ_i A_i ∇ log π(o_i | q)      A_i = (r_i - mean r) / mean r, or 0 if mean r is 0
 
     Args:
         eps: added to the mean; 0 in the paper, 1e-6 in the authors' code.
 
     Deviations: a response is one action, as in the paper's estimator; the authors' code puts the same advantages into PPO's clip
-    with a mean over tokens. It is on-policy: take one update per rollout. Rewards must not be negative. The value of the objective
+    with a token mean. It is on-policy: take one update per rollout. Rewards must not be negative. The objective's value
     is relative to the sampling policy's (log ρ in place of log π); the gradient is the same.
     """
     return Algorithm(

@@ -1,4 +1,4 @@
-"""Metrics of the losses: sums over tokens, which add up over rows and micro-batches."""
+"""Metrics of the losses: sums over tokens, so that they add up over rows and micro-batches."""
 
 from typing import NamedTuple
 
@@ -9,12 +9,12 @@ from rljax.ops.arrays import in_float32
 
 
 class LossMetrics(NamedTuple):
-    """Metrics of the policy's loss. Each is a sum, so those of the micro-batches of a batch add up: `jax.tree.map(add)`."""
+    """Metrics of the policy's loss. Each is a sum, so the metrics of a batch's micro-batches add up: `jax.tree.map(add)`."""
 
     loss: Float[Array, ""]
     """The loss itself."""
     share: Float[Array, ""]
-    """Share of the optimizer batch's trained tokens: 1 once all its rows are added up, 0 for a batch without such a token."""
+    """Share of the optimizer batch's trained tokens: 1 after adding up all its rows, 0 for a batch without trained tokens."""
     clip_fraction: Float[Array, ""]
     """Share of tokens whose surrogate passes no gradient."""
     kl: Float[Array, ""]
@@ -24,18 +24,18 @@ class LossMetrics(NamedTuple):
     entropy: Float[Array, ""] | None
     """Mean entropy, nats per token; None if the loss was called without entropies."""
     terms: dict[str, Float[Array, ""]]
-    """Weighted sum of each further term of the loss, before its coefficient, by the term's name."""
+    """Weighted sum of each extra term of the loss, before its coefficient, by the term's name."""
     surrogate_masked: Float[Array, ""] | None = None
-    """Share of tokens whose surrogate the off-policy mask leaves out; None where there is none."""
+    """Share of tokens whose surrogate the off-policy mask removes; None without a mask."""
     clip_fraction_low: Float[Array, ""] | None = None
-    """The part of `clip_fraction` whose advantage is negative."""
+    """The part of `clip_fraction` with a negative advantage."""
     clip_fraction_high: Float[Array, ""] | None = None
-    """The part of `clip_fraction` whose advantage is positive."""
+    """The part of `clip_fraction` with a positive advantage."""
     up_clipped: Float[Array, ""] | None = None
-    """Sum of the probabilities of the tokens of `clip_fraction_high` before the update, as a share of all tokens."""
+    """Sum of the probabilities, before the update, of the tokens counted in `clip_fraction_high`, as a share of all tokens."""
 
     def numbers(self) -> dict[str, float]:
-        """Python floats by name, including the terms; empty for a batch without a trained token.
+        """Python floats by name, including the terms; empty for a batch without trained tokens.
 
         Example:
             >>> import jax.numpy as jnp
@@ -56,23 +56,23 @@ class LossMetrics(NamedTuple):
 
 
 class ValueMetrics(NamedTuple):
-    """Metrics of the critic's loss. Each is a sum, so those of the micro-batches of a batch add up: `jax.tree.map(add)`."""
+    """Metrics of the critic's loss. Each is a sum, so the metrics of a batch's micro-batches add up: `jax.tree.map(add)`."""
 
     loss: Float[Array, ""]
     """The loss itself."""
     weight: Float[Array, ""]
-    """Σ w, the critic's weights; 0 for a batch without a trained token."""
+    """Σ w, the critic's weights; 0 for a batch without trained tokens."""
     target_sum: Float[Array, ""]
     """Σ w R, the value targets."""
     target_square: Float[Array, ""]
     """Σ w R²."""
     error_sum: Float[Array, ""]
-    """Σ w (R - V), the errors of the critic."""
+    """Σ w (R - V), the critic's errors."""
     error_square: Float[Array, ""]
     """Σ w (R - V)²."""
 
     def numbers(self) -> dict[str, float]:
-        """`value_loss` and `value_explained_variance` as Python floats; empty for a batch without a trained token.
+        """`value_loss` and `value_explained_variance` as Python floats; empty for a batch without trained tokens.
 
         Example:
             >>> import jax.numpy as jnp
@@ -88,17 +88,17 @@ class ValueMetrics(NamedTuple):
 
 @in_float32
 def explained_variance_of(metrics: ValueMetrics) -> Float[Array, ""]:
-    """Explained variance from the sums that `value_loss` returns, added up over micro-batches.
+    """Explained variance from the sums returned by `value_loss`, added up over micro-batches.
 
     ::
 
         EV = 1 - Var[R - V] / Var[R]        Var[x] = Σ w x² / Σ w - (Σ w x / Σ w)²
 
     Args:
-        metrics: the sums, of one batch or of all its micro-batches added up.
+        metrics: the sums, from one batch or from all its micro-batches added up.
 
     Returns:
-        One number, without unit, at most 1. 0 where the targets vary by no more than rounding, or there is no token.
+        One number, dimensionless, at most 1. 0 if the targets vary by no more than rounding, or there are no tokens.
 
     Example:
         >>> import jax.numpy as jnp
@@ -115,8 +115,8 @@ def explained_variance_of(metrics: ValueMetrics) -> Float[Array, ""]:
 
     target = variance(metrics.target_sum, metrics.target_square)
     residual = variance(metrics.error_sum, metrics.error_square)
-    # The variance is a difference of two sums, so a constant target leaves a few rounding errors of its square. Each target also
-    # contains the critic's values, so equal outcomes leave rounding errors of these, even if the outcomes are 0.
+    # A difference of two sums: a constant target leaves a few roundings of its square. Each target is itself a sum that
+    # includes the critic's values, so equal outcomes leave rounding errors of those values, even if the outcomes are 0.
     eps = float(jnp.finfo(target.dtype).eps)
     rounding = 8 * eps * metrics.target_square + jnp.square(64 * eps) * (metrics.target_square + metrics.error_square)
     constant = target <= rounding / weight

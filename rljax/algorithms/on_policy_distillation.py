@@ -1,4 +1,4 @@
-"""On-policy distillation: the student samples, a teacher judges every token (after arXiv:2306.13649)."""
+"""On-policy distillation: the student samples, and a teacher scores every token (after arXiv:2306.13649)."""
 
 from rljax.algorithms.algorithm import Algorithm, Credit
 from rljax.ops.distillation import teacher_log_ratio
@@ -8,7 +8,7 @@ from rljax.ops.weights import sequence_sum
 
 
 def on_policy_distillation() -> Algorithm:
-    """On-policy distillation (arXiv:2306.13649: GKD with λ = 1 and the reverse KL): the teacher's verdict on each sampled token.
+    """On-policy distillation (arXiv:2306.13649: GKD with λ = 1 and reverse KL): the teacher's score for each sampled token.
 
     ::
 
@@ -20,9 +20,9 @@ def on_policy_distillation() -> Algorithm:
 
     Deviations: GKD computes each KL from the logits of both models; here one sampled token estimates it and its gradient without
     bias (the reward form of Lu, "On-Policy Distillation", 2025). The loss form over the vocabulary is `gkd`, whose gradient has
-    less noise. GKD averages over the tokens of a response; here they are summed, since 1/|o_i| depends on the token that is judged
-    (an EOS makes the response shorter) and would bias its gradient, or even reverse it. The task's reward is measured but not
-    learned from. It is on-policy: take one update per rollout. The value of the objective is relative to the sampling policy's
+    less noise. GKD averages over the tokens of a response; here they are summed, since 1/|o_i| depends on the token being scored
+    (an EOS makes the response shorter) and would bias its gradient or even reverse it. The task's reward is measured but not
+    learned from. It is on-policy: take one update per rollout. The objective's value is relative to the sampling policy's
     (log ρ in place of log π); the gradient is the same.
     """
     return Algorithm(

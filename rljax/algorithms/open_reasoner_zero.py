@@ -31,14 +31,14 @@ def open_reasoner_zero(
         clip: ε = 0.2.
         gamma: γ = 1.
         lambda_: λ = 1.
-        value_clip: c = 0.2 in the reward's unit (the authors' code; the paper does not mention it). Infinity turns it off.
+        value_clip: c = 0.2 in the reward's unit (the authors' code; the paper does not mention it). Infinity disables it.
         eps: added to the standard deviation of the rollout's advantages (unstated in the paper).
         ddof: of that standard deviation (unstated in the paper).
 
     Deviations: the authors' code averages both losses over the tokens of each of its rows first, and then over the rows; here
-    every token counts the same. The mean and standard deviation are those of all tokens of the rollout. Other settings of the
+    every token has the same weight. Mean and standard deviation are over all tokens of the rollout. Other settings of the
     paper: policy 1e-6 and critic 5e-6 (`learning_rate_ratio`), 50 warm-up steps of the learning rate, 128 prompts of 64
-    responses, and for each update of the policy 12 of the critic (`updates`; give `prepare` as many `value_minibatches`).
+    responses, and 12 critic updates per policy update (`updates`; pass that many `value_minibatches` to `prepare`).
     """
     return Algorithm(
         advantage=None,

@@ -8,7 +8,7 @@ from rljax.ops.weights import sequence_sum
 
 
 def opo() -> Algorithm:
-    """OPO (arXiv:2505.23585): REINFORCE, exactly on-policy, with the baseline of least variance.
+    """OPO (arXiv:2505.23585): REINFORCE, exactly on-policy, with the minimum-variance baseline.
 
     ::
 
@@ -18,7 +18,7 @@ def opo() -> Algorithm:
         no options.
 
     Deviations: none known. It is on-policy: take one update per rollout. Other settings of the paper: 8 responses per prompt,
-    neither KL nor entropy bonus. The value of the objective is relative to the sampling policy's (log ρ in place of log π); the
+    neither KL nor entropy bonus. The objective's value is relative to the sampling policy's (log ρ in place of log π); the
     gradient is the same.
     """
     return Algorithm(

@@ -13,21 +13,21 @@ READS = ("token_rewards", "policy_logp", "square_sum", "mask", "correction_weigh
 
 
 def otb() -> Algorithm:
-    """Optimal token baseline (arXiv:2602.07078): REINFORCE with a separate baseline for each position of a group's responses.
+    """Optimal token baseline (arXiv:2602.07078): REINFORCE with a separate baseline for each token position within a group.
 
     ::
 
         ∇J = (1/G) Σ_i Σ_t (G_it - B_t) ∇ log π(o_it)      G_it = Σ_{k≥t} r_ik      B_t = Σ_j W_jt G_jt / Σ_j W_jt
         W_it = Σ_{k≤t} w_ik² (1 - 2 π(o_ik) + Σ_v π(v | o_i,<k)²)
 
-    w is the weight of the algorithm's `correction`, 1 without one.
+    w is the weight from the algorithm's `correction`, 1 without one.
 
     Args:
         no options.
 
-    Deviations: the logit-gradient proxy of the squared norm of a token's gradient is taken, as in verl. If only one response
-    reaches a position, its advantage there is 0; in verl it keeps its return. Positions count response tokens, so observations
-    between them shift nothing. It is on-policy: take one update per rollout. The value of the objective is relative to the sampling
+    Deviations: the squared norm of a token's gradient is approximated by the logit-gradient proxy, as in verl. If only one response
+    reaches a position, its advantage there is 0; verl uses its return. Positions count response tokens, so observations
+    between them shift nothing. It is on-policy: take one update per rollout. The objective's value is relative to the sampling
     policy's (log ρ in place of log π); the gradient is the same.
     """
     return Algorithm(

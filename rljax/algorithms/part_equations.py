@@ -1,4 +1,4 @@
-"""Equations of the parts, adapted to the signatures of their slots."""
+"""Equations of the parts, with the signatures of their slots."""
 
 from collections.abc import Mapping
 
@@ -21,7 +21,7 @@ from rljax.ops.weights import token_mean
 
 
 def less_by_length(rewards: Float[Array, "P G"], mask: Array, *, valid: Array | None = None) -> Float[Array, "P G"]:
-    """Reward minus a mean in which short responses weigh more."""
+    """Reward minus a mean in which shorter responses have more weight."""
     weights = length_quality(mask.sum(-1))
     return weighted_centered(rewards, weights.astype(rewards.dtype), valid=valid)
 
@@ -29,7 +29,7 @@ def less_by_length(rewards: Float[Array, "P G"], mask: Array, *, valid: Array | 
 def less_by_confidence(
     rewards: Float[Array, "P G"], behaviour_logp: Array, mask: Array, *, valid: Array | None = None
 ) -> Float[Array, "P G"]:
-    """Reward minus a mean in which responses weigh by the policy's confidence in them."""
+    """Reward minus a mean in which each response's weight is the policy's confidence in it."""
     weights = confidence_quality(behaviour_logp, mask)
     return weighted_centered(rewards, weights.astype(rewards.dtype), valid=valid)
 
@@ -37,41 +37,41 @@ def less_by_confidence(
 def less_by_reliability(
     rewards: Float[Array, "P G"], reward_parts: Mapping[str, Array], *, floor: Number, valid: Array | None = None
 ) -> Float[Array, "P G"]:
-    """Reward minus a mean in which responses weigh by how far several rewards of them agree.
+    """Reward minus a mean in which responses have more weight the more closely several rewards agree on them.
 
-    The rewards are treated as raters on one scale, without their weights. A response that fewer than two rewards judge has no
+    The rewards are treated as raters on one scale, without their weights. A response that fewer than two of them judge has no
     weight in the mean.
 
     Raises:
-        ValueError: the rollout has fewer than two rewards of each response.
+        ValueError: the rollout has fewer than two rewards per response.
     """
     if len(reward_parts) < 2:
-        raise ValueError(f"the reliability of a reward needs two rewards of each response or more, got {len(reward_parts)}")
+        raise ValueError(f"the reliability of a reward needs at least two rewards per response, got {len(reward_parts)}")
     scores = jnp.stack([reward_parts[name] for name in sorted(reward_parts)], axis=-1)
     weights = reliability_quality(scores, floor=floor, valid=~jnp.isnan(scores))
     return weighted_centered(rewards, weights.astype(rewards.dtype), valid=valid)
 
 
 def most_credited(advantage: Array, policy_logp: Array, mask: Array, *, share: Number) -> Bool[Array, "P G T"]:
-    """Tokens whose choice changed the expected reward most, by the advantage of each."""
-    del policy_logp  # the slot's second argument is for a choice by how likely tokens were
-    return high_entropy_tokens(jnp.abs(advantage), mask, share=share)  # the same selection, by the size of the advantage
+    """Tokens whose choice changed the expected reward most, judged by the size of their advantage."""
+    del policy_logp  # other choices use how likely the tokens were
+    return high_entropy_tokens(jnp.abs(advantage), mask, share=share)  # the same selection, by a different number
 
 
 def right_or_wrong(rewards: Array, outcome: Array, lengths: Array) -> Float[Array, "P G"]:
     """1 for a correct response, -1 for any other."""
-    del lengths  # the slot's third argument is for rewards that depend on the length
+    del lengths  # other rewards depend on the length
     return rule_reward(outcome > 0).astype(rewards.dtype)
 
 
 def shaped_by_length(rewards: Array, outcome: Array, lengths: Array, **numbers: Number) -> Float[Array, "P G"]:
-    """Reward minus a penalty for length."""
-    del outcome  # the slot's second argument is for rewards that depend on the verdict alone
+    """Reward minus a length penalty."""
+    del outcome  # other rewards depend on the verdict alone
     return length_shaped_reward(rewards, lengths, **numbers)
 
 
 def tilted_token_mean(mask: Array, *, alpha: Number) -> Float[Array, "P G T"]:
-    """Token mean, tilted against responses longer than the median."""
+    """Token mean, reweighted against responses longer than the median."""
     return length_reweighted(token_mean(mask), mask, alpha=alpha, reference=median_length(mask))
 
 
@@ -92,7 +92,7 @@ def _moved(inputs: TermInputs, mask: Array) -> Float[Array, "B T"]:
 
 
 def bounded(logp: Array, old_logp: Array, mask: Array, *, bound: float) -> Float[Array, "B T"]:
-    """Log-ratio of each token, its ratio kept within a factor."""
+    """Log-ratio of each token, with the ratio kept within a factor."""
     return bounded_ratio(token_log_ratio(logp, old_logp, mask), bound=bound)
 
 
@@ -118,10 +118,10 @@ def falling_lambda(
 
 
 def relative_entropy(entropy: Array, mask: Array) -> Float[Array, "P G T"]:
-    """Entropy of the policy before each token, as a share of the largest in the rollout: our reading of a state's complexity.
+    """The policy's entropy before each token, relative to the largest in the rollout: our measure of a state's complexity.
 
-    The document only says that the complexity of a state is "syntactic/semantic". If the policy is uncertain how to continue, the
-    state is hard for it; unlike syntax, this is known for every state of every task.
+    The document only says that a state's complexity is "syntactic/semantic". If the policy is uncertain how to
+    continue, the state is hard for it; unlike syntax, this is known for every state of every task.
     """
     inside = zero_outside(entropy, mask)
     return ratio_or_zero(inside, inside.max())
@@ -140,7 +140,7 @@ def complexity_lambda(
     max_length: Number,
     beta: Number,
 ) -> Float[Array, "P G T"]:
-    """Advantage whose λ falls with the offset to the TD error, and with the relative entropy of the policy there."""
+    """Advantage whose λ falls with the offset to the TD error and with the policy's relative entropy there."""
     errors = td_errors(rewards, values, mask, gamma=gamma, bootstrap=bootstrap)
     return complexity_weighted_gae(
         errors,

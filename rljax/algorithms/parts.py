@@ -1,4 +1,4 @@
-"""Parts for an algorithm: equations that each replace one slot of its record, and additional loss terms."""
+"""Parts for an algorithm: equations that each replace one slot of its record, and extra loss terms."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -36,35 +36,35 @@ from rljax.ops.weights import overlong_filter, sequence_mean, token_mean, token_
 from rljax.text import nearest_first
 
 TERM = "term"
-"""The slot of parts that replace nothing: each adds one loss term to `Algorithm.terms`."""
+"""The slot of parts that replace nothing: each adds a term to the loss, in `Algorithm.terms`."""
 
 
 class Part(NamedTuple):
-    """An equation, or a few, for one slot of an algorithm's record, or a further term of its loss."""
+    """One or more equations for one slot of an algorithm's record, or an extra term of its loss."""
 
     slot: str
     """The slot: a field of `Algorithm`, or `critic.` and a field of `Critic`; `TERM` for a term."""
     name: str
-    """Its name, unique in the slot."""
+    """Its name, unique within the slot."""
     function: Callable[..., Any]
-    """The function that the slot calls; for a term, the function that builds it."""
+    """What the slot calls; for a term, the function that builds it."""
     numbers: Mapping[str, int | float]
-    """Its hyper-parameters and their defaults, which are keywords of the function."""
+    """Its hyperparameters, which are keywords of the function, and their defaults."""
     summary: str
     """What it does, in one line."""
     credit: Credit | None = None
-    """Its credit before the hyper-parameters, for a function that reads more of a rollout than its slot passes; else None."""
+    """Its credit without hyperparameters, if the function reads more of a rollout than its slot passes; else None."""
 
     @property
     def word(self) -> str:
-        """The part in the form of `--with`, without numbers."""
+        """The part as written after `--with`, without numbers."""
         return f"{self.slot}={self.name}"
 
     def value(self, **numbers: int | float) -> Credit | Callable[..., Any]:
-        """Content of the slot, with these hyper-parameters in place of the defaults.
+        """The slot's content, with these hyperparameters instead of the defaults.
 
         Raises:
-            ValueError: the part has no such hyper-parameter.
+            ValueError: the part has no such hyperparameter.
         """
         unknown = sorted(set(numbers) - set(self.numbers))
         if unknown:
@@ -87,7 +87,7 @@ PARTS: tuple[Part, ...] = (
         "outcome_reward",
         "length_shaped",
         shaped_by_length,
-        "Reward minus a penalty for length that is lighter for good responses",
+        "Reward minus a length penalty that is lighter for good responses",
         **{"target": 512.0, "threshold": 0.0, "alpha": 1.0, "beta": 1.0, "base": 0.05, "gamma": 2.0},
     ),
     _part("advantage", "centered", group_centered, "Reward minus the group's mean"),
@@ -108,33 +108,33 @@ PARTS: tuple[Part, ...] = (
         "advantage",
         "length_quality",
         Credit(less_by_length, needs=("rewards", "mask"), optional=("valid",)),
-        "Reward minus a mean in which short responses weigh more",
+        "Reward minus a mean in which short responses have more weight",
     ),
     _part(
         "advantage",
         "confidence_quality",
         Credit(less_by_confidence, needs=("rewards", "behaviour_logp", "mask"), optional=("valid",)),
-        "Reward minus a mean in which responses weigh by the policy's confidence in them",
+        "Reward minus a mean in which a response's weight is the policy's confidence in it",
     ),
     _part(
         "advantage",
         "reliability_quality",
         Credit(less_by_reliability, needs=("rewards", "reward_parts"), optional=("valid",)),
-        "Reward minus a mean in which responses weigh by how far several rewards of them agree",
+        "Reward minus a mean in which a response has more weight if its rewards agree",
         floor=0.01,
     ),
     _part(
         "advantage",
         "hierarchical",
         Credit(hierarchical, needs=("rewards", "kinds"), optional=("valid",)),
-        "Reward minus a mean over all problems of the same kind, mixed with the mean of the batch",
+        "Reward minus a mean over all problems of the same kind, mixed with the batch's mean",
         local_weight=0.7,
     ),
     _part(
         "advantage",
         "plan_and_answer",
         Credit(plan_and_answer, needs=("step_rewards", "step_end")),
-        "The last step is the answer; the steps before it, the plan, get a separate credit, in addition to the answer's",
+        "The last step is the answer; the steps before it, the plan, get their own credit in addition to the answer's",
         plan_weight=1.0,
     ),
     _part("keep_group", "mixed_outcomes", has_mixed_outcomes, "Groups with right and wrong responses (DAPO)"),
@@ -150,7 +150,7 @@ PARTS: tuple[Part, ...] = (
         "keep_tokens",
         "critical",
         most_credited,
-        "Only the tokens with the largest advantage of either sign learn; for a critic, which tells tokens apart",
+        "Only the tokens with the largest advantage of either sign learn; for algorithms with a critic, which tells tokens apart",
         share=0.2,
     ),
     _part("normalize", "batch", batch_normalized, "Z-score over all tokens of the rollout", eps=1e-8, ddof=0),
@@ -162,7 +162,7 @@ PARTS: tuple[Part, ...] = (
         "surrogate_mask",
         "total_variation",
         in_variation,
-        "No surrogate where the probability of a token has moved too far (DPPO)",
+        "No surrogate where a token's probability has moved too far (DPPO)",
         threshold=0.15,
     ),
     _part(
@@ -174,8 +174,13 @@ PARTS: tuple[Part, ...] = (
     ),
     _part("weights", "token_mean", token_mean, "Every token of the batch counts the same"),
     _part("weights", "sequence_mean", sequence_mean, "Every response counts the same"),
-    _part("weights", "token_mean_per_group", token_mean_per_group, "Every prompt counts the same, and in it every token"),
-    _part("weights", "length_reweighted", tilted_token_mean, "Token mean, tilted against long responses", alpha=0.25),
+    _part(
+        "weights",
+        "token_mean_per_group",
+        token_mean_per_group,
+        "Every prompt counts the same, and every token within a prompt",
+    ),
+    _part("weights", "length_reweighted", tilted_token_mean, "Token mean, reweighted against long responses", alpha=0.25),
     _part(
         "critic.advantage",
         "offset_decayed",
@@ -190,8 +195,8 @@ PARTS: tuple[Part, ...] = (
         "GAE whose λ falls with the offset, and with the policy's entropy at the TD error",
         **{"gamma": 1.0, "lambda_base": 0.95, "alpha": 0.1, "max_length": 1024.0, "beta": 0.1},
     ),
-    _part(TERM, "entropy", entropy_bonus, "Entropy of the policy, which the objective raises", coefficient=0.01),
-    _part(TERM, "sampler_kl", kl_to_sampler, "KL from the policy that sampled, in the loss", coefficient=0.01),
+    _part(TERM, "entropy", entropy_bonus, "Entropy of the policy, added to the objective", coefficient=0.01),
+    _part(TERM, "sampler_kl", kl_to_sampler, "KL from the sampling policy, in the loss", coefficient=0.01),
     _part(
         TERM, "reference_kl", partial(kl_to_reference, estimator=k3), "KL from the reference, in the loss (GRPO)", beta=0.04
     ),
@@ -210,22 +215,22 @@ PARTS: tuple[Part, ...] = (
         coefficient=0.1,
     ),
 )
-"""All parts. Defaults that no paper or document states are ours; `rljax equations` prints the documentation of each equation."""
+"""All parts. Values that no paper or document gives are ours: `rljax equations` has each equation's full text."""
 
 
 WITH_CREDIT = frozenset({"outcome_reward", "normalize", "log_ratio", "surrogate_mask"})
-"""Slots that matter to a surrogate alone."""
+"""Slots that matter only to a surrogate."""
 FORMER_SLOTS: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(("rollout_advantage", "kind_advantage", "step_advantage"), "advantage")
 )
-"""Former names of slots, which `--with` still takes."""
+"""Former slot names, which `--with` still accepts."""
 
 
 def part_named(slot: str, name: str) -> Part:
-    """Find a part.
+    """Return the part with this slot and name.
 
     Raises:
-        ValueError: an unknown slot or name; it lists the known ones.
+        ValueError: an unknown slot or name; the message lists the known ones.
 
     Example:
         >>> part_named("advantage", "rank").summary
@@ -243,15 +248,15 @@ def part_named(slot: str, name: str) -> Part:
 
 
 def _slots() -> str:
-    """Slots that have parts, for a message."""
+    """The slots that have parts, for an error message."""
     return ", ".join(dict.fromkeys(part.slot for part in PARTS))
 
 
 def read_part(word: str) -> tuple[Part, dict[str, int | float]]:
-    """Read a part and its numbers from a word, `SLOT=PART` or `SLOT=PART,NUMBER=VALUE,...`.
+    """Read a part and its numbers from `SLOT=PART` or `SLOT=PART,NUMBER=VALUE,...`.
 
     Raises:
-        ValueError: the word has another form, the part is unknown, or a number is infinite, NaN or present twice.
+        ValueError: the word has another form, the part is unknown, or a number is infinite, not a number, or set twice.
 
     Example:
         >>> part, numbers = read_part("keep_group=difficulty_window,low=0.3")
@@ -276,18 +281,18 @@ def read_part(word: str) -> tuple[Part, dict[str, int | float]]:
 
 
 def with_parts(algorithm: Algorithm, words: Sequence[str]) -> Algorithm:
-    """Replace parts of an algorithm, and add terms to its loss.
+    """Replace an algorithm's parts by others, and add terms to its loss.
 
     Args:
         algorithm: the record to change.
-        words: parts as `read_part` reads them, each for a different slot, and terms, each a different one.
+        words: parts, each for a different slot, and terms, each a different one, in the form that `read_part` reads.
 
     Returns:
-        The record. A part that is a source of credit replaces the record's own credit.
+        The record. A part that provides credit replaces the record's credit.
 
     Raises:
-        ValueError: a part or a number is unknown, two parts are for one slot, the record has no place for a part or has such a
-            term already, or a part makes no sense in this algorithm.
+        ValueError: a part or a number is unknown, two parts are for the same slot, the record has no place for a part or
+            already has such a term, or a part would compute something meaningless in it.
 
     Example:
         >>> import jax.numpy as jnp
@@ -329,7 +334,7 @@ def _place_part(algorithm: Algorithm, part: Part, value: Any) -> Algorithm:
 
 
 def _new_terms(algorithm: Algorithm, part: Part, terms: tuple[Term, ...]) -> tuple[Term, ...]:
-    """The terms of a part, which the record must not have yet."""
+    """The part's terms, which the record must not have yet."""
     if not terms:
         raise ValueError(f"{part.word} at a coefficient of 0 would change nothing; leave it out")
     known = {term.name: term.coefficient for term in algorithm.terms}

@@ -1,4 +1,4 @@
-"""Rejects combinations of a part and an algorithm that would compute something meaningless."""
+"""Combinations of a part and an algorithm that would compute something meaningless."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -10,7 +10,7 @@ from rljax.ops.group import mean_normalized
 from rljax.ops.ratio import sequence_log_ratio
 
 OF_SINGLE_TOKENS = ("token_rewards", "step_rewards", "teacher_logp")
-"""Inputs of advantages that differ between the tokens of a response."""
+"""What an advantage reads if it differs between the tokens of a response."""
 
 
 def check_fit(algorithm: Algorithm, words: Mapping[str, str]) -> None:
@@ -21,7 +21,7 @@ def check_fit(algorithm: Algorithm, words: Mapping[str, str]) -> None:
         words: slot -> its part, as `--with` takes it.
 
     Raises:
-        ValueError: the message names the part, and what contradicts it.
+        ValueError: the message names the part and what contradicts it.
     """
     for slot in ("log_ratio", "surrogate_mask"):
         if slot in words:
@@ -70,5 +70,5 @@ def _tells_tokens_apart(algorithm: Algorithm) -> bool:
 
 
 def _equation(value: object) -> object:
-    """The function of a slot without its numbers."""
+    """A slot's function without its bound numbers."""
     return value.func if isinstance(value, partial) else value

@@ -10,7 +10,7 @@ from rljax.ops.weights import sequence_mean
 
 
 def pass_at_k(*, k: int = 2, clip: float = 0.2, eps: float = 1e-6) -> Algorithm:
-    """Pass@k training (arXiv:2508.10751): GRPO over all subsets of k responses, where a subset's reward is its best response's.
+    """Pass@k training (arXiv:2508.10751): GRPO on all subsets of k responses at once; a subset's reward is its best response's.
 
     ::
 
@@ -18,12 +18,12 @@ def pass_at_k(*, k: int = 2, clip: float = 0.2, eps: float = 1e-6) -> Algorithm:
         A_i = mean over the subsets I of k with i of (R_I - mean R) / std R      R_I = 1 if a response of I is right, else 0
 
     Args:
-        k: responses in a subset, from 1 to G; 2 fits every group, the paper varies it.
+        k: responses in a subset, from 1 to G; 2 fits every group; the paper varies it.
         clip: ε = 0.2, PPO's.
         eps: added to the standard deviation; none in the paper, 1e-6 in the authors' code.
 
-    Deviations: the advantage is the paper's closed form; the objective around it is GRPO's, without KL. A response is right if
-    its summed reward is above 0, even if a verifier is one of several rewards; give the others weight 0.
+    Deviations: the advantage is the paper's closed form, inside GRPO's objective without KL. A response is right if
+    its total reward is above 0, even if a verifier is only one of several rewards: give the others no weight.
     """
     return Algorithm(
         advantage=partial(pass_at_k_normalized, k=k, eps=eps),

@@ -1,4 +1,4 @@
-"""Lets learning-rate schedules count updates that were skipped."""
+"""Advance a learning-rate schedule past updates that were skipped."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ from jax.tree_util import tree_map_with_path
 
 
 def pass_over_updates(opt_state: Any, count: int) -> Any:
-    """Let the schedules of an Optax state count updates that were planned and not made, so that they reach their end.
+    """Make an Optax state's schedules count updates that were planned but skipped, so that they still reach their end.
 
-    Moments and the counts that correct their bias stay. A schedule is one of `optax.inject_hyperparams`.
+    Moments and the counts that correct their bias stay unchanged. The schedules are those of `optax.inject_hyperparams`.
 
     Args:
         opt_state: state of the optimizer.
-        count: updates that were left out.
+        count: number of skipped updates.
 
     Example:
         >>> import optax

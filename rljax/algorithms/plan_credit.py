@@ -13,30 +13,30 @@ from rljax.ops.masked import masked_centered
 def plan_and_answer(
     step_rewards: Float[Array, "*P G T"], step_end: Mask, *, plan_weight: Number = 1.0
 ) -> Float[Array, "*P G T"]:
-    """Advantage in which the tokens of the plan get a separate credit, in addition to the credit of the answer.
+    """Advantage in which the plan's tokens get their own credit in addition to the answer's.
 
-    The last step of a response is its answer, all earlier ones are its plan.
+    The last step of a response is its answer; all earlier steps are its plan.
 
     ::
 
         A_it = (a_i - mean a) + w 1[t ≤ end of i's plan] (p_i - mean p)
         a_i = reward of i's last step        p_i = mean reward of i's other steps
 
-    w = 0 is `rljax.ops.group.group_centered` of the answers' rewards. Neither credit changes with the number of steps, so that a
+    w = 0 gives `rljax.ops.group.group_centered` of the answers' rewards. Neither credit changes with the number of steps, so a
     longer plan earns no more.
 
     Args:
-        step_rewards: reward of a step, at the token where it ends, `[..., G, T]`; anything elsewhere.
-        step_end: where steps end, bool or 0/1, `[..., G, T]`. A response may have any number of steps, including none.
+        step_rewards: reward of a step, at the token where it ends, `[..., G, T]`; other slots may hold anything.
+        step_end: where steps end, bool or 0/1, `[..., G, T]`. A response may have any number of steps, even none.
         plan_weight: w, not negative.
 
     Returns:
-        `[..., G, T]`, in the rewards' unit, on all tokens of a response, even after its last step. The mean of the answers is over
-        the responses with a step, that of the plans over those with two or more; the others get no such credit, and neither
-        do responses whose rewards are identical.
+        `[..., G, T]`, in the rewards' unit, on all tokens of a response, including those after its last step. The answers'
+        mean is over the responses with at least one step, the plans' mean over those with two or more; other responses get no
+        such credit, and neither do responses whose rewards are identical.
 
     Raises:
-        ValueError: integer rewards, groups of fewer than 2, shapes that differ, or a negative weight.
+        ValueError: integer rewards, groups of fewer than 2, mismatched shapes, or a negative weight.
 
     Example:
         >>> import jax.numpy as jnp
@@ -45,14 +45,14 @@ def plan_and_answer(
         [[1.0, 0.5, 0.5], [-1.0, -0.5, -0.5]]
 
     Source:
-        Ours, in no paper: a design document asks for the subtasks of a reasoning task, and has no equation for them. Published for
+        Ours, in no paper: a design document asks for the subtasks of a reasoning task, but has no equation for it. Published for
         the same job: `rljax.ops.group.process_normalized`.
     """
     check_floating(step_rewards=step_rewards)
     check_rank(2, step_rewards=step_rewards)
     if step_rewards.shape[-2] < 2:
         shape = list(step_rewards.shape)
-        raise ValueError(f"step_rewards must hold groups of at least 2 responses on its second last axis, got {shape}")
+        raise ValueError(f"step_rewards must hold groups of at least 2 responses on its second-to-last axis, got {shape}")
     check_mask(step_end=step_end)
     check_same_shape(step_rewards=step_rewards, step_end=step_end)
     check_nonnegative(plan_weight=plan_weight)

@@ -1,4 +1,4 @@
-"""Preparation of a rollout, once, before it is split: everything that needs complete groups or the entire batch."""
+"""One-time preparation of a rollout, before it is split: all that depends on full groups or the full batch."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -30,7 +30,7 @@ from rljax.records import required
 
 
 def _check_rollout(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.ndarray]) -> None:
-    """Refuse shapes that disagree, and missing inputs that the algorithm reads."""
+    """Refuse mismatched shapes, and missing inputs that the algorithm reads."""
     if rollout.mask.ndim != 3:
         raise ValueError(f"mask must have the axes [P, G, T], got shape {list(rollout.mask.shape)}")
     for path, array in jax.tree.leaves_with_path(rollout):  # pyright: ignore[reportUnknownVariableType]  JAX leaves a path open
@@ -44,7 +44,7 @@ def _check_rollout(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.nd
 
 
 def _check_credit(algorithm: Algorithm, progress: Array | float | None, past: Past | None) -> None:
-    """Refuse a record without a source of credit, or with two sources but no mix, and arguments that do not fit the record."""
+    """Refuse a record with no source of credit, with two sources and no mix, or with arguments that do not fit it."""
     sources = [name for name in ("advantage", "critic") if getattr(algorithm, name) is not None]
     alone = algorithm.teacher_divergence is not None and not sources
     if algorithm.mix is None and len(sources) != 1 and not alone:
@@ -66,19 +66,19 @@ def _check_minibatches(prompts: int, **counts: int) -> None:
 
 
 def _drop_abstentions(rollout: Rollout[Array] | Rollout[np.ndarray]) -> Rollout[Array]:
-    """Leave out every token of a response on which the reward abstained; host arrays become JAX's."""
+    """Mask out every token of a response on which the reward abstained; convert host arrays to JAX's."""
     arrays: Rollout[Array] = jax.tree.map(jnp.asarray, rollout)
     mask = arrays.mask.astype(bool)
     return arrays._replace(mask=mask if arrays.valid is None else mask & arrays.valid.astype(bool)[..., None])
 
 
 def _present(**arrays: Array | None) -> dict[str, Array]:
-    """The keyword arguments that are not None, so that a slot need not accept what the rollout does not have."""
+    """Keyword arguments without the missing ones: a slot need not accept what the rollout does not have."""
     return {name: array for name, array in arrays.items() if array is not None}
 
 
 def _trained_tokens(algorithm: Algorithm, rollout: Rollout[Array]) -> Bool[Array, "P G T"]:
-    """The tokens of kept groups, without those of filtered responses."""
+    """The tokens of kept groups, minus those of filtered responses."""
     mask = rollout.mask
     if algorithm.keep_group is not None:
         mask = mask & algorithm.keep_group(outcomes(rollout), **_present(valid=rollout.valid))[:, None, None]
@@ -118,7 +118,7 @@ def response_rewards(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.
         `[P, G]`, in the rewards' unit.
 
     Raises:
-        ValueError: something the algorithm needs is missing, or shapes disagree.
+        ValueError: a required input is missing, or shapes disagree.
 
     Example:
         >>> import jax.numpy as jnp
@@ -149,7 +149,7 @@ def _credit(
     progress: Array | None,
     past: Past | None,
 ) -> Float[Array, "P G T"]:
-    """Credit of each token: the advantage before it is normalized, 0 if the algorithm has none."""
+    """Credit of each token: the advantage before normalization, or 0 if the algorithm has none."""
     inputs = rollout._asdict() | {
         "rewards": rewards,
         "token_rewards": token_rewards,
@@ -165,7 +165,7 @@ def _credit(
 
 
 def _evaluate(credit: Credit, inputs: Mapping[str, Any], past: Past | None) -> Float[Array, "P G T"]:
-    """Call a credit's function with what it needs; earlier rewards of the prompts may complete the groups that it compares."""
+    """Call a credit's function with its inputs; earlier rewards of the prompts may complete the groups that it compares."""
     arguments = [required(inputs[name], f"rollout.{name}") for name in credit.needs]
     function, present = credit.function, _present(**{name: inputs[name] for name in credit.optional})
     if past is not None and credit.needs == ("rewards",):
@@ -178,7 +178,7 @@ def _evaluate(credit: Credit, inputs: Mapping[str, Any], past: Past | None) -> F
 def _advantage(
     algorithm: Algorithm, rollout: Rollout[Array], trained: Rollout[Array], credit: Array
 ) -> Float[Array, "P G T"]:
-    """Credit on the trained tokens, with its bonus, normalized; 0 on those that are not kept."""
+    """Credit on the trained tokens, with its bonus, normalized; 0 on tokens that are not kept."""
     advantage = zero_outside(credit, trained.mask)
     if algorithm.bonus is not None:
         advantage = algorithm.bonus(
@@ -186,7 +186,7 @@ def _advantage(
         )
     if algorithm.normalize is not None:
         advantage = algorithm.normalize(advantage, trained.mask)
-    if algorithm.keep_tokens is not None:  # last, because normalization would make the other advantages nonzero again
+    if algorithm.keep_tokens is not None:  # last, or normalization would give the other tokens an advantage again
         advantage = jnp.where(algorithm.keep_tokens(advantage, _policy_logp(trained), trained.mask), advantage, 0.0)
     return advantage
 
@@ -194,7 +194,7 @@ def _advantage(
 def _for_each_minibatch(
     rollout: Rollout[Array], count: int, weigh: Callable[[Rollout[Array]], Array]
 ) -> Float[Array, "P G T"]:
-    """Weights of every mini-batch, each from its own prompts alone."""
+    """Weights of every mini-batch, each computed from its own prompts only."""
     prompts = rollout.mask.shape[0]
     parts = jax.tree.map(lambda x: x.reshape(count, prompts // count, *x.shape[1:]), rollout)
     return jax.vmap(weigh)(parts).reshape(rollout.mask.shape)
@@ -223,7 +223,7 @@ def _correction_weight(algorithm: Algorithm, policy_logp: Array, rollout: Rollou
 def _term_weights(
     algorithm: Algorithm, trained: Rollout[Array], advantage: Array, minibatches: int
 ) -> tuple[Float[Array, "P G T"], ...]:
-    """Weights of each of the algorithm's terms, 0 on the tokens to which the term does not apply."""
+    """Weights of each of the algorithm's terms, 0 on tokens to which the term does not apply."""
 
     def surrogate_weights(part: Rollout[Array]) -> Array:
         return algorithm.weights(part.mask)
@@ -263,24 +263,24 @@ def prepare(
     progress: Float[Array, ""] | float | None = None,
     past: Past | None = None,
 ) -> Batch[Array]:
-    """Compute, once per rollout, everything that needs complete groups or the entire batch.
+    """Compute everything that depends on full groups or the full batch, once per rollout.
 
     Args:
         algorithm: the record of functions.
         rollout: P prompts with G responses each.
-        minibatches: optimizer updates that the rollout is cut into; P must be a multiple. Each is P / minibatches prompts in
-            their order, with weights of its own.
-        value_minibatches: the same for the critic's updates; None: as many as the policy's.
-        progress: share of the training that is done, in [0, 1]; for algorithms that mix two advantages.
+        minibatches: optimizer updates per rollout; P must be a multiple. Each update uses P / minibatches prompts, in their
+            order, with its own weights.
+        value_minibatches: the same for the critic's updates; None: as many as for the policy.
+        progress: fraction of training completed, in [0, 1]; for algorithms that mix two advantages.
         past: earlier rewards of the prompts, from before this rollout; they complete the groups in which responses are
-            compared, and G may then be 1. For algorithms that compare responses.
+            compared, so G may be 1. For algorithms that compare responses.
 
     Returns:
         A `Batch` of B = P G rows; rows of one mini-batch are contiguous.
 
     Raises:
-        ValueError: something the algorithm needs is missing, shapes disagree, P is no multiple of `minibatches` or
-            `value_minibatches`, or the algorithm has a past and does not compare responses.
+        ValueError: a required input is missing, shapes disagree, P is not a multiple of `minibatches` or
+            `value_minibatches`, or there is a past but the algorithm does not compare responses.
 
     Example:
         >>> import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""REINFORCE++: advantages normalized over the entire batch (arXiv:2501.03262), without and with a group's baseline."""
+"""REINFORCE++: advantages normalized over the full batch (arXiv:2501.03262), with or without a group baseline."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ from rljax.ops.weights import token_mean
 
 
 def reinforce_pp(*, clip: float = 0.2, beta: float = 0.0, eps: float = 1e-8, ddof: int = 0) -> Algorithm:
-    """REINFORCE++ (arXiv:2501.03262): neither critic nor group; one response a prompt is enough.
+    """REINFORCE++ (arXiv:2501.03262): neither critic nor group; one response per prompt is enough.
 
     ::
 
@@ -23,12 +23,12 @@ def reinforce_pp(*, clip: float = 0.2, beta: float = 0.0, eps: float = 1e-8, ddo
 
     Args:
         clip: ε = 0.2, PPO's.
-        beta: β of the KL penalty in the reward; 0 leaves it and the reference model out.
-        eps: ε, added to the standard deviation; version 9 prints it without a number (Eqs. 5 and 7).
+        beta: β of the KL penalty in the reward; 0 removes it and the reference model.
+        eps: ε, added to the standard deviation; version 9 prints it without a value (Eqs. 5 and 7).
         ddof: of the standard deviation (unstated in the paper).
 
     Deviations: Eq. 1 of version 9 prints a mean over the tokens of each response (`weights.sequence_mean`); here every token of
-    the optimizer batch counts the same.
+    the optimizer batch has the same weight.
     """
     return Algorithm(
         advantage=Credit(monte_carlo_returns, needs=("token_rewards", "mask")),
@@ -41,7 +41,7 @@ def reinforce_pp(*, clip: float = 0.2, beta: float = 0.0, eps: float = 1e-8, ddo
 
 
 def reinforce_pp_baseline(*, clip: float = 0.2, beta: float = 0.0, eps: float = 1e-8, ddof: int = 0) -> Algorithm:
-    """REINFORCE++ with a baseline (arXiv:2501.03262): reward minus the group's mean, over the batch's standard deviation.
+    """REINFORCE++ with a baseline (arXiv:2501.03262): minus the group's mean, divided by the batch's standard deviation.
 
     ::
 
@@ -50,13 +50,13 @@ def reinforce_pp_baseline(*, clip: float = 0.2, beta: float = 0.0, eps: float = 
 
     Args:
         clip: ε = 0.2, PPO's.
-        beta: β of the KL penalty in the loss, k2 as in the paper; 0 leaves it and the reference model out.
-        eps: ε, added to the standard deviation; version 9 prints it without a number (Eqs. 5 and 7).
+        beta: β of the KL penalty in the loss, k2 as in the paper; 0 removes it and the reference model.
+        eps: ε, added to the standard deviation; version 9 prints it without a value (Eqs. 5 and 7).
         ddof: of the standard deviation (unstated in the paper).
 
     Deviations: Eq. 1 of version 9 prints a mean over the tokens of each response (`weights.sequence_mean`); here every token of
-    the optimizer batch counts the same. Each response enters mean and std once
-    for every token, as in `reinforce_pp`; `rljax.ops.batch.batch_normalized_rewards` counts it once.
+    the optimizer batch has the same weight. Each response enters the mean and standard deviation once
+    per token, as in `reinforce_pp`; `rljax.ops.batch.batch_normalized_rewards` counts it once.
     """
     return reinforce_pp(clip=clip, eps=eps, ddof=ddof)._replace(
         advantage=group_centered, terms=kl_to_reference(beta, estimator=k2)

@@ -1,4 +1,4 @@
-"""ReMax: the reward of the greedy response as baseline (arXiv:2310.10505)."""
+"""ReMax: the greedy response's reward as baseline (arXiv:2310.10505)."""
 
 from rljax.algorithms.algorithm import Algorithm, Credit
 from rljax.ops.baseline import greedy_centered
@@ -8,7 +8,7 @@ from rljax.ops.weights import sequence_sum
 
 
 def remax() -> Algorithm:
-    """ReMax (arXiv:2310.10505): REINFORCE with one response a prompt; the baseline is the reward of the greedy response.
+    """ReMax (arXiv:2310.10505): REINFORCE with one response per prompt; the baseline is the greedy response's reward.
 
     ::
 
@@ -17,10 +17,10 @@ def remax() -> Algorithm:
     Args:
         no options.
 
-    Deviations: no KL penalty, which the paper puts into the reward. With `_replace(reward_kl=...)` or `shape_reward` the penalty is
-    in the rewards of the sampled responses but not in the greedy response's. The greedy response is generated and judged together
-    with the others but not trained on; a prompt whose greedy response the reward cannot judge is left out. It is on-policy: take
-    one update per rollout. The value of the objective is relative to the sampling policy's (log ρ in place of log π); the
+    Deviations: no KL penalty, which the paper puts into the reward. With `_replace(reward_kl=...)` or `shape_reward` the penalty
+    applies to the sampled responses' rewards but not to the greedy one's. The greedy response is generated and scored along
+    with the others but not trained on; a prompt whose greedy response the reward cannot judge takes no part. It is on-policy:
+    take one update per rollout. The objective's value is relative to the sampling policy's (log ρ in place of log π); the
     gradient is the same.
     """
     return Algorithm(

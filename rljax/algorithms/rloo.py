@@ -16,9 +16,9 @@ def rloo(*, beta: float = 0.0) -> Algorithm:
         ∇J = (1/G) Σ_i (R_i - (1/(G-1)) Σ_{j≠i} R_j) ∇ log π(o_i | q)      R_i = r_i - β log(π/π_ref)(o_i | q)
 
     Args:
-        beta: β of the KL penalty in the reward; the paper tunes it for each task, with verifiable rewards it is left out.
+        beta: β of the KL penalty in the reward; the paper tunes it per task; with verifiable rewards it is left out.
 
-    Deviations: none known. It is on-policy: take one update per rollout. The value of the objective is relative to the sampling
+    Deviations: none known. It is on-policy: take one update per rollout. The objective's value is relative to the sampling
     policy's (log ρ in place of log π); the gradient is the same.
     """
     return Algorithm(

@@ -10,7 +10,7 @@ from rljax.ops.weights import sequence_mean
 
 
 def sapo(*, tau_positive: float = 1.0, tau_negative: float = 1.05, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
-    """SAPO (arXiv:2511.20347): a gate that closes softly in place of the clip.
+    """SAPO (arXiv:2511.20347): a soft gate in place of the clip.
 
     ::
 
@@ -19,11 +19,11 @@ def sapo(*, tau_positive: float = 1.0, tau_negative: float = 1.05, eps: float = 
 
     Args:
         tau_positive: 1.0.
-        tau_negative: 1.05, larger: probability that a bad response pushes to other tokens makes training less stable.
+        tau_negative: 1.05, larger: the probability that bad responses push to other tokens is less stable.
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
 
-    Deviations: none known; the gate is confirmed; the mean over tokens and responses is assumed to be GRPO's.
+    Deviations: none known. The gate is verified; the mean over tokens and responses is assumed to be GRPO's.
     """
     return Algorithm(
         advantage=partial(group_normalized, eps=eps, ddof=ddof),

@@ -1,4 +1,4 @@
-"""T1: reinforcement learning that keeps exploring (arXiv:2501.11651), known at second hand: its equations were not found."""
+"""T1: reinforcement learning that keeps exploring (arXiv:2501.11651), from descriptions: its equations were not found."""
 
 from functools import partial
 
@@ -22,7 +22,7 @@ def _less_normalized_kl(
 
 
 def t1(*, beta: float = 2e-4, entropy: float = 1e-3, reference_rate: float = 0.01) -> Algorithm:
-    """T1 at second hand (arXiv:2501.11651): RLOO, entropy bonus, KL to a moving reference.
+    """T1 from descriptions of it (arXiv:2501.11651): RLOO, entropy bonus, KL to a moving reference.
 
     ::
 
@@ -31,13 +31,13 @@ def t1(*, beta: float = 2e-4, entropy: float = 1e-3, reference_rate: float = 0.0
 
     Args:
         beta: β = 2e-4.
-        entropy: c, weight of the token-entropy bonus; the paper's number was not found, 1e-3 is ours.
-        reference_rate: α of the moving reference, per rollout; the paper's number was not found, 0.01 is ours.
+        entropy: c, weight of the token-entropy bonus; the paper's value was not found, 1e-3 is ours.
+        reference_rate: α of the moving reference, per rollout; the paper's value was not found, 0.01 is ours.
 
-    Deviations: the paper's equations were not found. From descriptions of it: leave-one-out baseline, token-entropy bonus,
-    KL to a moving average with the batch's mean subtracted. Our reading: the place where the KL enters, its estimator (k1),
-    the set over which its mean is taken, and the sum over tokens. Rewards of -1 for repetition, overlong and garbled responses
-    belong to the reward. Other settings of the paper: 32 prompts of 64 responses, learning rate 1.5e-6, sampling temperature
+    Deviations: the paper's equations were not found. Descriptions of it mention a leave-one-out baseline, a token-entropy
+    bonus, and a KL to a moving average with the batch's mean subtracted. How the KL enters, its estimator (k1), what its
+    mean is over, and the sum over tokens are our interpretation. Rewards of -1 for repetitive, overlong and garbled responses
+    belong in the reward. Other settings of the paper: 32 prompts of 64 responses, learning rate 1.5e-6, sampling temperature
     above 1.
     """
     check_nonnegative(beta=beta)

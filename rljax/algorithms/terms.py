@@ -1,4 +1,4 @@
-"""Penalties and bonuses that several algorithms share; a coefficient of 0 leaves one out altogether."""
+"""Penalties and bonuses that several algorithms share; a coefficient of 0 removes them entirely."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,12 +13,12 @@ from rljax.ops.regularise import positive_example_weights
 
 
 def _entropy(inputs: TermInputs) -> Array:
-    assert inputs.entropy is not None  # guaranteed by `needs`
+    assert inputs.entropy is not None  # required by `needs`
     return inputs.entropy
 
 
 def _teacher_divergence(inputs: TermInputs) -> Array:
-    assert inputs.teacher_divergence is not None  # guaranteed by `needs`
+    assert inputs.teacher_divergence is not None  # required by `needs`
     return inputs.teacher_divergence
 
 
@@ -27,28 +27,28 @@ def _negative_logp(inputs: TermInputs) -> Array:
 
 
 def _on_correct_tokens(rollout: Rollout[Array]) -> Array:
-    right = rollout.rewards if rollout.correct is None else rollout.correct  # NaN, which means unknown, is not above 0
+    right = rollout.rewards if rollout.correct is None else rollout.correct  # NaN, for no verdict, is not above 0
     return positive_example_weights(right > 0, rollout.mask)
 
 
 def kl_to_reference(beta: float, *, estimator: Callable[[Array, Array], Array] = k3) -> tuple[Term, ...]:
-    """KL penalty in the loss, `β Σ w · estimator(logp, ref_logp)`; no term at all when beta is 0."""
+    """KL penalty in the loss, `β Σ w · estimator(logp, ref_logp)`; no term at all if beta is 0."""
     check_nonnegative(beta=beta)
     if not beta:
         return ()
 
     def per_token(inputs: TermInputs) -> Array:
-        assert inputs.ref_logp is not None  # guaranteed by `needs`
+        assert inputs.ref_logp is not None  # required by `needs`
         return estimator(inputs.logp, inputs.ref_logp)
 
     return (Term("reference_kl", beta, per_token, needs="ref_logp"),)
 
 
 def kl_to_sampler(coefficient: float) -> tuple[Term, ...]:
-    """KL penalty in the loss to the policy that sampled, `c Σ w · k3(logp, policy_logp)`; no term at all when c is 0.
+    """KL penalty in the loss towards the sampling policy, `c Σ w · k3(logp, policy_logp)`; no term at all if c is 0.
 
-    It uses the policy before top-k or top-p truncation, if the rollout has its log-probabilities: under the truncated distribution,
-    k3 would not be 0 for the sampler itself.
+    It uses the policy before top-k or top-p truncation, if the rollout has its log-probabilities: with those after truncation, k3
+    would not be 0 for the sampler itself.
     """
     check_nonnegative(coefficient=coefficient)
     if not coefficient:
@@ -57,29 +57,29 @@ def kl_to_sampler(coefficient: float) -> tuple[Term, ...]:
 
 
 def importance_weighted_kl(beta: float) -> tuple[Term, ...]:
-    """DeepSeek-V3.2's KL penalty in the loss (arXiv:2512.02556, Eq. 7), `β Σ w · ρ k3`; no term at all when beta is 0.
+    """DeepSeek-V3.2's KL penalty in the loss (arXiv:2512.02556, Eq. 7), `β Σ w · ρ k3`; no term at all if beta is 0.
 
-    The denominator of ρ is the sampler's log-probability: it sampled the tokens, and only for its samples is the estimate unbiased.
+    The denominator of ρ is the sampler's log-probability: the estimate is unbiased only for tokens from that distribution.
     """
     check_nonnegative(beta=beta)
     if not beta:
         return ()
 
     def per_token(inputs: TermInputs) -> Array:
-        assert inputs.ref_logp is not None  # guaranteed by `needs`
+        assert inputs.ref_logp is not None  # required by `needs`
         return importance_weighted_k3(inputs.logp, inputs.behaviour_logp, inputs.ref_logp)
 
     return (Term("reference_kl", beta, per_token, needs="ref_logp"),)
 
 
 def kl_penalty(beta: float) -> Callable[[Array, Array, Array, Array], Array] | None:
-    """KL penalty in the reward, `r_t - β (log π - log π_ref)`; no slot, and no reference model, when beta is 0."""
+    """KL penalty in the reward, `r_t - β (log π - log π_ref)`; no slot and no reference model if beta is 0."""
     check_nonnegative(beta=beta)
     return partial(kl_in_reward, beta=beta) if beta else None
 
 
 def kl_coefficient(algorithm: Algorithm) -> Number:
-    """β of the KL penalty to the reference: of the term that reads `ref_logp`, or of `reward_kl`, which has it as a keyword.
+    """β of the KL penalty towards the reference: from the term that reads `ref_logp`, or from the keyword of `reward_kl`.
 
     Raises:
         ValueError: the algorithm has no such penalty, or two; `reward_kl` has no keyword `beta`; or β is not positive.
@@ -106,7 +106,7 @@ def kl_coefficient(algorithm: Algorithm) -> Number:
 
 
 def with_kl_coefficient(algorithm: Algorithm, coefficient: Number) -> Algorithm:
-    """The algorithm with another β of its KL penalty to the reference, which may be traced; see `kl_coefficient`.
+    """Replace β of the algorithm's KL penalty towards the reference; it may be traced. See `kl_coefficient`.
 
     Example:
         >>> from rljax.algorithms import BY_NAME
@@ -125,7 +125,7 @@ def _reads_reference(term: Term) -> bool:
 
 
 def entropy_bonus(coefficient: float) -> tuple[Term, ...]:
-    """Entropy in the objective, `-c Σ w · H`; no term at all when the coefficient is 0."""
+    """Entropy in the objective, `-c Σ w · H`; no term at all if the coefficient is 0."""
     check_nonnegative(coefficient=coefficient)
     if not coefficient:
         return ()
@@ -133,7 +133,7 @@ def entropy_bonus(coefficient: float) -> tuple[Term, ...]:
 
 
 def distance_from_teacher(coefficient: float) -> tuple[Term, ...]:
-    """`c Σ w · D`, D the algorithm's `teacher_divergence` of each token; no term at all when the coefficient is 0."""
+    """`c Σ w · D`, D the algorithm's `teacher_divergence` of each token; no term at all if the coefficient is 0."""
     check_nonnegative(coefficient=coefficient)
     if not coefficient:
         return ()
@@ -141,10 +141,10 @@ def distance_from_teacher(coefficient: float) -> tuple[Term, ...]:
 
 
 def positive_examples(coefficient: float) -> tuple[Term, ...]:
-    """Language-model loss on correct responses, `c · mean{-log π(o_it) : r_i > 0}`, with the same weight for all their tokens.
+    """Language-model loss on correct responses, `c · mean{-log π(o_it) : r_i > 0}`, with equal weight on all their tokens.
 
-    A response is correct if a verifier accepts it or, without a verifier, if its unshaped reward is above 0. No term at all when
-    the coefficient is 0.
+    A response is correct if a verifier says so or, without a verifier, if its unshaped reward is above 0. No term at all if the
+    coefficient is 0.
     """
     check_nonnegative(coefficient=coefficient)
     if not coefficient:

@@ -1,4 +1,4 @@
-"""Last layers of a critic: one number, a mixture of heads, or a distribution over values."""
+"""Last layers of a critic: a single number, a mixture of heads, or a distribution over values."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,17 +16,17 @@ class ValueHead(NamedTuple):
     """Size of a critic's last layer, and how its outputs become a value."""
 
     size: int
-    """How many numbers the layer has for each token."""
+    """How many numbers the layer outputs per token."""
     value: Callable[[Float[Array, "B T N"]], Float[Array, "B T"]]
-    """Numbers of each token -> its value, in the reward's unit."""
+    """Outputs at each token -> the value, in the reward's unit."""
     distribution: Callable[[Float[Array, "B T"]], Float[Array, "B T N"]] | None = None
-    """Returns -> target distributions. The outputs are then logits, trained by cross-entropy in place of `Critic.loss`."""
+    """Returns -> target distributions. The outputs are logits, trained by cross-entropy instead of `Critic.loss`."""
     support: tuple[float, float] | None = None
-    """Lowest and highest return that the head can express; None: any."""
+    """Lowest and highest return that the head can represent; None: any."""
 
 
 def scalar() -> ValueHead:
-    """One number, the value itself.
+    """A single number, the value itself.
 
     Example:
         >>> scalar().size
@@ -36,11 +36,11 @@ def scalar() -> ValueHead:
 
 
 def mixture(*, heads: int = 4) -> ValueHead:
-    """Several values, with weights for each state.
+    """Several values, with separate weights for each state.
 
     ::
 
-        V(s) = Σ_h w_h(s) V_h(s)        w(s) = softmax of the other half of the numbers
+        V(s) = Σ_h w_h(s) V_h(s)        w(s) = softmax of the other half of the outputs
 
     Args:
         heads: H, at least 2.
@@ -61,7 +61,7 @@ def mixture(*, heads: int = 4) -> ValueHead:
 
 
 def categorical_two_hot(*, low: float = -0.5, high: float = 1.5, bins: int = 21) -> ValueHead:
-    """A distribution over support points, fitted to the two points around the return.
+    """A distribution over support points, trained on the two points around the return.
 
     Args:
         low: lowest support point, in the reward's unit.
@@ -85,13 +85,13 @@ def categorical_two_hot(*, low: float = -0.5, high: float = 1.5, bins: int = 21)
 
 
 def categorical_hl_gauss(*, low: float = -0.5, high: float = 1.5, bins: int = 21, sigma_ratio: float = 0.75) -> ValueHead:
-    """A distribution over bins, fitted to a normal one around the return.
+    """A distribution over bins, trained on a normal distribution around the return.
 
     Args:
-        low: center of the lowest bin, in the reward's unit; leave some bins' room below the lowest return.
-        high: center of the highest bin; leave some bins' room above the highest return.
+        low: center of the lowest bin, in the reward's unit; leave room for a few bins below the lowest return.
+        high: center of the highest bin; leave room for a few bins above the highest return.
         bins: number of bins, at least 2.
-        sigma_ratio: standard deviation of the normal over a bin's width, positive.
+        sigma_ratio: standard deviation of the normal, in bin widths, positive.
 
     Raises:
         ValueError: `low` not below `high`, fewer than 2 bins, or `sigma_ratio` not positive.

@@ -26,7 +26,7 @@ def vapo(
     positive: float = 0.1,
     pretraining_steps: int = 50,
 ) -> Algorithm:
-    """VAPO (arXiv:2504.05118, Sections 4.1-4.3): PPO with a pretrained critic, a length-adaptive λ and a loss on correct responses.
+    """VAPO (arXiv:2504.05118, Sections 4.1-4.3): PPO with a pretrained critic, decoupled and length-adaptive GAE, and DAPO's clip.
 
     ::
 
@@ -43,7 +43,7 @@ def vapo(
         positive: μ = 0.1, weight of the positive-example loss (Section 5.1).
         pretraining_steps: 50 rollouts of value warm-up (Section 5.1).
 
-    Deviations: λ_i is clipped to [0, 1]; the paper's is negative below 1/α = 20 tokens. Token means run over the full
+    Deviations: λ_i is clipped to [0, 1]; the paper's is negative below 1/α = 20 tokens. Token means are over the full
     optimizer batch. Other settings of the paper: actor 1e-6 and critic 2e-6 (`learning_rate_ratio`), 512 prompts of 16
     responses, mini-batches of 512.
     """
@@ -83,16 +83,16 @@ def vapo_grpo(
     eps: float = 1e-6,
     ddof: int = 1,
 ) -> Algorithm:
-    """VAPO-GRPO hybrid (unpublished: a design document, Eqs. 58-59): the critic's credit first, the group's in the end.
+    """VAPO-GRPO hybrid (unpublished: a design document, Eqs. 58-59): the critic's credit at first, the group's at the end.
 
     ::
 
         A_it = α(t) A_it^VAPO + (1 - α(t)) A_i^GRPO      α(t) = α_0 exp(-κ t/T_total)
 
     Args:
-        initial: α_0 = 1, so that training begins as VAPO; the document gives no number.
-        decay: κ = 3, so that 5 % of VAPO is left in the end; the document (where it is λ) gives no
-            number.
+        initial: α_0 = 1, so that training begins as VAPO; the document gives no value.
+        decay: κ = 3, so that 5 % of VAPO is left at the end; the document (which calls it λ) gives no
+            value.
         clip_low: as in `vapo`.
         clip_high: as in `vapo`.
         gamma: as in `vapo`.
@@ -103,7 +103,7 @@ def vapo_grpo(
         eps: added to the group's standard deviation.
         ddof: of the group's standard deviation.
 
-    Deviations: the document defines the advantage alone; everything else is VAPO's. t/T_total is `progress` of `prepare`.
+    Deviations: the document defines only the advantage; everything else here is VAPO's. t/T_total is `progress` of `prepare`.
     """
     base = vapo(
         clip_low=clip_low,

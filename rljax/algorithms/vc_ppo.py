@@ -1,4 +1,4 @@
-"""VC-PPO: value-calibrated PPO (arXiv:2503.01491), known at second hand."""
+"""VC-PPO: value-calibrated PPO (arXiv:2503.01491), from descriptions of it."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ def vc_ppo(
     value_lambda: float = 1.0,
     pretraining_steps: int = 50,
 ) -> Algorithm:
-    """VC-PPO at second hand (arXiv:2503.01491): a pretrained critic, with its own λ.
+    """VC-PPO from descriptions of it (arXiv:2503.01491): a pretrained critic that has its own λ.
 
     ::
 
@@ -28,13 +28,13 @@ def vc_ppo(
     Args:
         clip: ε = 0.2, PPO's.
         gamma: γ = 1.
-        policy_lambda: λ_policy = 0.95, decoupled; in the paper's sweep 0.99 did as well as the full method, 1 far worse.
-        value_lambda: λ_value = 1: the target is the Monte-Carlo return, and unbiased.
-        pretraining_steps: rollouts of the fixed initial policy that the critic alone learns from. The paper continues until
+        policy_lambda: λ_policy = 0.95, decoupled; in the paper's sweep 0.99 did as well as the full method, 1 did far worse.
+        value_lambda: λ_value = 1: the target is the Monte-Carlo return, which is unbiased.
+        pretraining_steps: rollouts of the fixed initial policy on which only the critic learns. The paper continues until
             value loss and explained variance settle; 50 is VAPO's number.
 
-    Deviations: written from descriptions of the paper, by VAPO's authors among others. So the learning-rate ratio (VAPO's 2) and
-    the unclipped value loss are not confirmed. The critic pretrains on its own target, which at λ_value = 1 is the Monte-Carlo
+    Deviations: written from descriptions of the paper, including one by VAPO's authors. So the learning-rate ratio (VAPO's 2) and
+    the unclipped value loss are not verified. The critic pretrains on its own target, which at λ_value = 1 is the Monte-Carlo
     return.
     """
     return Algorithm(

@@ -18,7 +18,7 @@ def vespo(
     eps: float = 1e-6,
     ddof: int = 1,
 ) -> Algorithm:
-    """VESPO (arXiv:2602.10693): REINFORCE under a soft weight of the entire response's ratio, not divided by its length.
+    """VESPO (arXiv:2602.10693): REINFORCE with a soft weight on the full response's ratio, not divided by its length.
 
     ::
 
@@ -26,18 +26,18 @@ def vespo(
         A_i = (r_i - mean r) / std r      c₁, c₂ by the sign of A_i
 
     Args:
-        power_positive: c₁ = 2 where A >= 0 (the authors' code).
-        decay_positive: c₂ = 3 where A >= 0 (the authors' code).
-        power_negative: c₁ = 3 where A < 0 (the authors' code).
-        decay_negative: c₂ = 2 where A < 0 (the authors' code).
+        power_positive: c₁ = 2 if A >= 0 (the authors' code).
+        decay_positive: c₂ = 3 if A >= 0 (the authors' code).
+        power_negative: c₁ = 3 if A < 0 (the authors' code).
+        decay_negative: c₂ = 2 if A < 0 (the authors' code).
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
 
-    μ is the behavior policy, with the log-probabilities it computed itself (`behaviour_logp`; with top-k or top-p, after
-    truncation), as in the paper's pseudocode (Appendix I): a correction for the sampling engine is inside W, so φ damps it too.
+    μ is the sampling policy according to the sampler's own numbers (`behaviour_logp`; with top-k or top-p, after truncation),
+    as in the paper's pseudocode (Appendix I): a correction for the sampling engine is inside W, so φ damps it too.
 
-    Deviations: the mean over the tokens of the optimizer batch is that of the authors' code. That code also clamps log W to ±20 and
-    each log ρ to ±20, which is left out: the weight fades by itself. The value of the objective is relative to the sampling
+    Deviations: the mean over the tokens of the optimizer batch is from the authors' code. That code also clamps log W to ±20 and
+    each log ρ to ±20, which is left out: the weight fades by itself. The objective's value is relative to the sampling
     policy's (log W in place of log π), and the reported ratio is W; the gradient is the same.
     """
     return Algorithm(

@@ -125,7 +125,7 @@ def test_a_reward_of_negative_weight_is_a_penalty():
     alone = advantage_of_parts(parts, weights={"answer": 0.0, "length": -0.3})
     longest = parts["length"] == parts["length"].max(-1, keepdims=True)
     assert (alone[longest] < 0).all()
-    with pytest.raises(ValueError, match="weights must be those of the rewards answer, length, got answer"):
+    with pytest.raises(ValueError, match="weights must have the names of the rewards answer, length, got answer"):
         advantage_of_parts(parts, weights={"answer": 1.0})
 
 

@@ -107,14 +107,14 @@ def test_every_default_has_its_source_and_every_deviation_is_named(name):
     ("name", "words"),
     [
         ("cispo", ("Section 3.1", "dynamic sampling", "length penalty", "keep_group", "shape_reward")),
-        ("dr_grpo", ("truncated response the reward 0",)),
+        ("dr_grpo", ("truncated response reward 0",)),
         ("gepo", ("0 leaves it out",)),
         ("open_reasoner_zero", ("rows first",)),
         ("reinforce_pp", ("Eq. 1 of version 9", "a mean over the tokens of each response", "Eqs. 5 and 7")),
         ("reinforce_pp_baseline", ("Eq. 1 of version 9", "Eqs. 5 and 7")),
         ("rloo", ("Section 2.3",)),
-        ("t1", ("at second hand", "equations were not found")),
-        ("vc_ppo", ("at second hand", "not confirmed")),
+        ("t1", ("from descriptions", "equations were not found")),
+        ("vc_ppo", ("from descriptions", "not verified")),
         ("dppo", ("Section 5.2", "Appendix C.1", "verl's default is 20")),
     ],
 )

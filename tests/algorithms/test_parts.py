@@ -344,7 +344,7 @@ def test_responses_weigh_by_the_agreement_of_their_rewards(rollout):
         baseline = sum(w * r for w, r in zip(weights, rewards[p], strict=True)) / sum(weights)
         expected[p] = np.where(valid[p], rewards[p] - baseline, 0)
     np.testing.assert_allclose(prepare(record, rollout).advantage[:, 0], expected.reshape(-1), atol=1e-6)
-    with pytest.raises(ValueError, match=r"needs two rewards of each response or more, got 1"):
+    with pytest.raises(ValueError, match=r"needs at least two rewards per response, got 1"):
         prepare(record, rollout._replace(reward_parts={"reward": rollout.rewards}))
 
 

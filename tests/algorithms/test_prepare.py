@@ -231,7 +231,7 @@ def test_gdpo_needs_the_weights_of_its_rewards(names):
     credit = algorithm.advantage
     weighted = partial(credit.function, weights=dict.fromkeys(names, 1.0))
     algorithm = algorithm._replace(advantage=credit._replace(function=weighted))
-    with pytest.raises(ValueError, match="weights must be those of the rewards answer, form, got"):
+    with pytest.raises(ValueError, match="weights must have the names of the rewards answer, form, got"):
         prepare(algorithm, EVERYTHING)
 
 

@@ -158,7 +158,7 @@ def test_json_of_equations(capsys):
 
 def test_algorithms_are_listed_with_their_options(capsys):
     text = printed(capsys, "algorithms")
-    assert "    DAPO (arXiv:2503.14476, Eqs. 8-13): GRPO with a decoupled clip" in text
+    assert "    DAPO (arXiv:2503.14476, Eqs. 8-13): separate clip bounds, " in text
     assert "clip_high=0.28" in text
     assert all(f"\n{name}\n" in f"\n{text}" for name in BY_NAME)
     assert all(f"\n--correction {name}\n" in text for name in CORRECTIONS)
