@@ -31,8 +31,8 @@ def before_stop(text: str, stop: Sequence[str]) -> str:
     """Return the text before the first stop string.
 
     Example:
-        >>> before_stop("one two", ["two", "o t"])
-        'one'
+        >>> before_stop("one two", ["two", "e t"])
+        'on'
     """
     return text[: min((place for place in map(text.find, stop) if place >= 0), default=len(text))]
 

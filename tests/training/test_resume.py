@@ -24,7 +24,7 @@ def test_settings_that_may_change_exist_and_others_are_refused_by_name():
 
 def test_the_page_names_the_settings_that_may_change():
     page = (Path(__file__).parents[2] / "notebooks/resuming.md").read_text(encoding="utf-8")
-    listed = page.partition("may change then:")[2].partition("Another mesh")[0]
+    listed = page.partition("do not depend on:")[2].partition("A different mesh")[0]
     assert re.findall(r"`--([a-z-]+)`", listed) == [name.replace("_", "-") for name in FREE]
 
 
