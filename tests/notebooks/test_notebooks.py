@@ -52,15 +52,17 @@ def shown(notebook):
     """What a reader sees of every output but its pictures, with `#` for the numbers, which differ in the last places.
 
     A run's alarms are left out, because whether one is raised depends on those places; so is the share of time in which the reward
-    judged, which the display shows when it is large, as on a busy machine.
+    judged, which the display shows when it is large, as on a busy machine. Lines that then look the same count once: the display
+    writes one more after a minute of silence.
     """
     for cell, output in outputs(notebook):
         data = output.get("data", {})
         text = output.get("text", "") if output.output_type == "stream" else "".join(data.get("text/plain", ""))
         words = "" if "image/png" in data else re.sub(r"/\S*tmp\w+|[-+]?\d[\d.,]*(?:e[-+]?\d+)?", "#", text)
         words = re.sub(r"^(?:warning|Alarms): .*\n", "", words, flags=re.MULTILINE)
-        words = words.replace("time judging #%", "")
-        yield cell, output.output_type, output.get("name"), sorted(data), re.sub(r"[ #]+", " ", words)
+        words = re.sub(r" *time judging #%", "", words)
+        words = re.sub(r"^(.+\n)\1+", r"\1", re.sub(r"[ #]+", " ", words), flags=re.MULTILINE)
+        yield cell, output.output_type, output.get("name"), sorted(data), words
 
 
 def test_its_committed_outputs_are_those_of_its_code(executed):

@@ -173,7 +173,9 @@ def test_several_rewards_reach_a_part():
         return [float(len(completion)) / 12 for completion in completions]
 
     config = ONE_STEP.replace(algorithm="dr_grpo", **{"with": ("advantage=reliability_quality",)})
-    with pytest.raises(InputError, match=r"cannot train on .*: the reliability of a reward needs two rewards .*, got 1"):
+    with pytest.raises(
+        InputError, match=r"cannot train on .*: the reliability of a reward needs at least two rewards .*, got 1"
+    ):
         start_of_rl(config)
     setup, state = start_of_rl(config, [even_length, length])
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
