@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from rljax.programs.evaluation import evaluate
     from rljax.programs.export import export
     from rljax.programs.settings_file import load_config
+    from rljax.programs.supervised import sft
     from rljax.programs.train import train
     from rljax.programs.trained_policy import load
     from rljax.rollout import Engine, Environment, Request, Response, Step
@@ -67,6 +68,7 @@ _SOURCES = {
     "evaluate": "rljax.programs.evaluation",
     "Result": "rljax.training.loop",
     "train": "rljax.programs.train",
+    "sft": "rljax.programs.supervised",
     "export": "rljax.programs.export",
     "load": "rljax.programs.trained_policy",
     "use_compilation_cache": "rljax.cli.compilation_cache",
@@ -107,6 +109,7 @@ __all__ = [
     "rollout",
     "serving",
     "settings",
+    "sft",
     "tasks",
     "testing",
     "tracking",

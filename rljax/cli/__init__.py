@@ -49,8 +49,8 @@ from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.runs import Runs, run_runs
 from rljax.cli.search import SearchSteps, run_search
 from rljax.cli.starting import Settings, flags_in, start_from_flags, starting_config
-from rljax.cli.train import Train, run_train
-from rljax.cli.train_help import short_help
+from rljax.cli.train import SFT_FLAGS, Sft, Train, full_names, run_sft, run_train, start_of_sft
+from rljax.cli.train_help import sft_help, short_help
 from rljax.cli.tune import Tune, run_tune
 from rljax.cli.version import check_jax, version_text
 from rljax.data.recipe import Preprocess
@@ -67,6 +67,7 @@ PROGRAM = """Reinforcement learning for language models in JAX.
 rljax train                       teach a small model arithmetic, in minutes
 rljax train --smoke               test this machine, in about a minute
 rljax train --model FOLDER_OR_HUB_ID --dataset FILE_OR_HUB_ID --reward exact
+rljax sft --dataset FILE_OR_HUB_ID  fine-tune on demonstrations (SFT)
 rljax config [FLAGS]              print the settings in force, for --config
 rljax plan [FLAGS]                memory and work of a run, before it starts
 rljax tune --try NAME=VALUE,VALUE the best of several settings
@@ -120,6 +121,7 @@ def run_completion(command: Completion) -> int:
 COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyType(
     {
         "train": (Train, run_train),
+        "sft": (Sft, run_sft),
         "config": (Config, run_config),
         "eval": (Eval, run_eval),
         "sample": (Sample, run_sample),
@@ -183,9 +185,11 @@ def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
     """
     record, _ = COMMANDS[arguments[0]]
     defaults: dict[str, Any] = {}
+    if record is Sft:
+        arguments = [arguments[0], *full_names(arguments[1:])]
     if issubclass(record, Settings):
-        start = start_from_flags(arguments[1:]) if start is None else start
-        check_flags(arguments[1:], record, start.config)
+        start = _start(arguments) if start is None else start
+        check_flags(arguments, record, start.config)
         defaults[arguments[0]] = record(start.config)
     else:
         check_own_flags(arguments[0], arguments[1:], record)
@@ -202,6 +206,11 @@ def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
             return tyro.cli(_union(defaults), prog="rljax", args=words)
     finally:
         print(fitted(_plain_types(printed.getvalue()), columns_of(sys.stdout)), end="")
+
+
+def _start(arguments: Sequence[str]) -> Start:
+    """Find the settings before the flags of a command."""
+    return (start_of_sft if arguments[0] == "sft" else start_from_flags)(arguments[1:])
 
 
 def _shown_on(stream: TextIO, text: str) -> str:
@@ -231,9 +240,13 @@ def run(arguments: list[str]) -> int:
     record, function = COMMANDS[name]
     if not issubclass(record, Settings):
         return function(parse(arguments))
-    start = start_from_flags(arguments[1:])
+    arguments = [name, *full_names(arguments[1:])] if record is Sft else arguments
+    start = _start(arguments)
     if name == "train" and {"-h", "--help"} & set(arguments):
         print(short_help(start.config))
+        return 0
+    if name == "sft" and {"-h", "--help", "--help-all"} & set(arguments):
+        print(sft_help(start.config, SFT_FLAGS))
         return 0
     return function(parse(arguments, start), start, arguments[1:])
 

@@ -47,13 +47,22 @@ def _bare_names(record: type, hints: dict[str, Any]) -> Iterator[tuple[str, Any]
 def check_flags(arguments: Sequence[str], record: type, config: TrainConfig) -> None:
     """Refuse flags that do not exist, with the flag to use instead.
 
+    Args:
+        arguments: name of the command, and its flags.
+        record: the command's record.
+        config: the settings before the flags.
+
     Raises:
         InputError: a flag does not exist; the message names the first one.
     """
+    command, *arguments = arguments
     known = known_flags(record, config)
+    own = tables().by_command.get(command, {})
     for flag in flags_in(arguments):
         if flag not in known:
-            raise InputError(_answer(flag, known, config))
+            ours = own.get(plain(flag.removeprefix("--")))
+            answer = None if ours is None else f"There is no option {flag}; {'use ' * ours.startswith('--')}{ours}."
+            raise InputError(_answer(flag, known, config) if answer is None else answer)
     hints = dict(_bare_names(record, get_type_hints(record)))
     for group in config.groups().values():
         hints |= hints_of(type(group))

@@ -22,7 +22,8 @@ class Plot:
 
 def title_of(config: Mapping[str, Any]) -> str:
     """Name and algorithm of a run."""
-    return f"{config['run']['name']}: {config['algorithm']['name']}"
+    is_supervised = config["warm_start"]["steps"] and not config["optimization"]["steps"]
+    return f"{config['run']['name']}: {'supervised fine-tuning' if is_supervised else config['algorithm']['name']}"
 
 
 def run_plot(command: Plot) -> int:

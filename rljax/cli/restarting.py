@@ -32,16 +32,21 @@ def start_process(words: Sequence[str]) -> Process:
 
 
 def run_with_restarts(
-    arguments: Sequence[str], restarts: int, start: Callable[[Sequence[str]], Process] = start_process
+    arguments: Sequence[str],
+    restarts: int,
+    start: Callable[[Sequence[str]], Process] = start_process,
+    *,
+    program: str = "train",
 ) -> int:
-    """Run `rljax train` until it ends normally, or has crashed more than `restarts` times.
+    """Run `rljax train` or `rljax sft` until it ends normally, or has crashed more than `restarts` times.
 
     Ctrl-C, SIGTERM and the SIGHUP of a closed terminal are passed on, and end it for good.
 
     Args:
-        arguments: flags of `rljax train`.
+        arguments: flags of the command.
         restarts: maximum number of restarts.
         start: function that starts the process.
+        program: name of the command.
 
     Returns:
         Exit code of the last process; 128 + n if signal n killed it.
@@ -57,7 +62,7 @@ def run_with_restarts(
     signals: list[int] = []
     code = 0
     for left in range(restarts, -1, -1):
-        code = _one(["train", *flags], start, signals)
+        code = _one([program, *flags], start, signals)
         if code in FINAL or signals or not left:
             break
         again = f"it is started again from its last checkpoint, {left - 1} more times at most"

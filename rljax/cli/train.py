@@ -1,16 +1,18 @@
-"""`rljax train`: train a language model with reinforcement learning."""
+"""`rljax train` and `rljax sft`: train a language model with reinforcement learning, or on demonstrations."""
 
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from rljax.cli.columns import columns_of, wrapped
 from rljax.cli.hosts import join_hosts
 from rljax.cli.loading import loading
 from rljax.cli.restarting import run_with_restarts
-from rljax.cli.starting import Settings
+from rljax.cli.starting import Settings, flags_in, start_from_flags, value_of
 from rljax.errors import InputError
-from rljax.training.config.start import Start
+from rljax.training.config.start import DEFAULT, Setting, Start
 from rljax.training.interrupt import INTERRUPTED
 
 
@@ -43,19 +45,101 @@ class Train(Settings):
     from its last checkpoint, as with --resume auto."""
 
 
+@dataclass(frozen=True)
+class Sft(Train):
+    """Fine-tune a language model on demonstrations (supervised fine-tuning, SFT).
+
+    The dataset has messages, prompt and completion, or a column with demonstrations. Only the assistant's tokens are trained.
+    """
+
+    epochs: int | None = None
+    """Passes over the training rows, in place of --steps; rows that are too long count as well."""
+
+
+SFT_FLAGS: Mapping[str, str] = MappingProxyType(
+    {
+        "--steps": "--warm-start-steps",
+        "--batch": "--warm-start-batch",
+        "--learning-rate": "--warm-start-learning-rate",
+        "--optimizer": "--warm-start-optimizer",
+        "--eval-every": "--warm-start-eval-every",
+        "--accuracy": "--warm-start-accuracy",
+    }
+)
+"""Flags of `rljax sft`, and the flags of `rljax train` that they stand for."""
+OF_A_MODEL: Mapping[str, float] = MappingProxyType(
+    {
+        "warm_start_batch": 16,
+        "warm_start_learning_rate": 2e-5,
+        "max_prompt_tokens": 512,
+        "max_response_tokens": 512,
+    }
+)
+"""Defaults of `rljax sft` for a model that is not made from random weights."""
+ADAPTER_RATE = 2e-4
+"""Its default learning rate for an adapter."""
+
+
+def full_names(arguments: Sequence[str]) -> list[str]:
+    """Replace the flags of `rljax sft` by those of `rljax train`.
+
+    Example:
+        >>> full_names(["--steps", "8", "--learning_rate=1e-5", "--warm-start-batch", "4"])
+        ['--warm-start-steps', '8', '--warm-start-learning-rate=1e-5', '--warm-start-batch', '4']
+    """
+    parts = (word.partition("=") for word in arguments)
+    return [SFT_FLAGS.get(flag.replace("_", "-"), flag) + equals + value for flag, equals, value in parts]
+
+
+def start_of_sft(arguments: Sequence[str]) -> Start:
+    """Find the settings of `rljax sft` before its flags, which are those of `full_names`.
+
+    Without a reward on the command line or in a file, a dataset gets the reward "none", so that nothing is sampled. A generated
+    task has its own reward. A resumed run keeps its settings.
+    """
+    begun, flags = start_from_flags(arguments), set(flags_in(arguments))
+    config = begun.config
+    wanted: dict[str, object] = {"steps": 0, "models": "last", "name": "sft"}
+    has_dataset = value_of("--dataset", arguments) is not None or config.data.dataset is not None
+    if has_dataset and "--environment" not in flags and config.reward.environment is None:
+        wanted["reward"] = "none"
+    if value_of("--model", arguments) is not None or config.model.path is not None:
+        wanted |= OF_A_MODEL
+        if "--lora-rank" in flags or config.adapter.rank is not None:
+            wanted["warm_start_learning_rate"] = ADAPTER_RATE
+    settings = {
+        name: Setting(value, "rljax sft")
+        for name, value in wanted.items()
+        if begun.origin(name) == DEFAULT or (name == "steps" and "--resume" not in flags)
+    }
+    return begun.changed(settings) if settings else begun
+
+
+def run_sft(command: Sft, start: Start, arguments: list[str]) -> int:
+    """Fine-tune, or resume a run; the exit codes are those of `run_train`."""
+    return _run("sft", command, start, arguments, epochs=command.epochs)
+
+
 def run_train(command: Train, start: Start, arguments: list[str]) -> int:
     """Train, or resume a run.
 
     The exit code is 0 if the run is done, 130 if Ctrl-C, SIGTERM, SIGHUP or SIGUSR1 stopped it and everything is saved. The process
     ends with 75 if another host was lost.
     """
+    return _run("train", command, start, arguments)
+
+
+def _run(program: str, command: Train, start: Start, arguments: list[str], **options: object) -> int:
+    """Run `rljax.train` or `rljax.sft`."""
     if command.restarts < 0:
         raise InputError(f"restarts is {command.restarts}; it must not be negative.")
     if command.restarts:
-        return run_with_restarts(arguments, command.restarts)
+        return run_with_restarts(arguments, command.restarts, program=program)
     with loading(quiet=command.config.run.quiet):
-        from rljax.programs.train import train  # noqa: PLC0415
+        import rljax  # noqa: PLC0415
         from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
+
+        train: Callable = getattr(rljax, program)
 
     for note in start.notes if command.host in (None, 0) else ():
         print(f"note: {note}", file=sys.stderr)
@@ -65,7 +149,7 @@ def run_train(command: Train, start: Start, arguments: list[str]) -> int:
         trust = command.trust and (
             resume is not None or command.file is None
         )  # that of a file was asked for when it was read
-        train(command.config, resume=resume, trust=trust, accept_changes=command.accept_changes)
+        train(command.config, resume=resume, trust=trust, accept_changes=command.accept_changes, **options)
     except Interrupted:
         return INTERRUPTED
     if command.smoke:

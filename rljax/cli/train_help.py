@@ -1,5 +1,6 @@
-"""`rljax train --help`: one screen, with the settings that most runs change."""
+"""`rljax train --help` and `rljax sft --help`: one screen each, with the settings that most runs change."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rljax.training.config import TrainConfig
@@ -61,21 +62,90 @@ transformer learns arithmetic from random weights
 """
 
 
+SFT_SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
+    (
+        "what to train",
+        (
+            ("model", "Hugging Face folder or hub id"),
+            ("dataset", "JSONL, JSON, Parquet, folder or hub id"),
+            ("heldout_dataset", "by default, a part of the dataset"),
+            ("demonstration_column", "or messages, prompt + completion"),
+            ("chat", "apply the model's chat template"),
+            ("max_prompt_tokens", "longer prompts are left out"),
+            ("max_response_tokens", "longer demonstrations are left out"),
+            ("reward", "judge greedy held-out answers as well"),
+        ),
+    ),
+    (
+        "learning",
+        (
+            ("epochs", "passes over the rows; 1 by default"),
+            ("warm_start_steps", "updates, in place of epochs"),
+            ("warm_start_batch", "demonstrations per update"),
+            ("warm_start_learning_rate", "peak; then a cosine to a tenth"),
+            ("learning_rate_warmup", "updates, a tenth of all at most"),
+            ("lora_rank", "train an adapter"),
+            ("dtype", "float32 or bfloat16"),
+        ),
+    ),
+    (
+        "the run",
+        (
+            ("run", "folder; by default runs/NAME-DATE-TIME"),
+            ("seed", "of everything"),
+            ("warm_start_eval_every", "updates between held-out measurements"),
+            ("checkpoint_every", "updates between checkpoints"),
+            ("resume", "continue the run in this folder"),
+            ("quiet", "a few plain lines"),
+        ),
+    ),
+)
+"""The same for supervised fine-tuning."""
+
+SFT_USAGE = """usage: rljax sft [FLAGS]
+
+Fine-tune a language model on demonstrations (supervised fine-tuning, SFT).
+Only the assistant's tokens are trained. Held-out rows measure perplexity.
+
+  rljax sft --model FOLDER --dataset FILE.jsonl --chat --epochs 2
+  rljax sft --model FOLDER --dataset FILE.jsonl --lora-rank 16
+  rljax sft --resume RUN                             continue a run
+  rljax train --model RUN/last --reward ...          then RL
+"""
+
+
+def sft_help(config: TrainConfig, names: Mapping[str, str]) -> str:
+    """One screen for `rljax sft`.
+
+    Args:
+        config: the settings before the flags.
+        names: a short flag -> the flag of `rljax train` that it stands for.
+    """
+    short = {full.removeprefix("--").replace("-", "_"): flag[2:].replace("-", "_") for flag, full in names.items()}
+    flat = {"epochs": None, "resume": None} | config.to_flat() | {"warm_start_steps": None, "learning_rate_warmup": 10}
+    last = "\nThe other flags of `rljax train --help-all` (devices, checkpoints, columns,\n--freeze, --remat, ...) work here too."
+    return "\n".join([SFT_USAGE, *_settings(SFT_SHOWN, flat, short), last])
+
+
 def short_help(config: TrainConfig) -> str:
     """One screen: twenty settings with the values that the command would use.
 
     Args:
         config: the settings before the flags.
     """
-    flat = config.to_flat()
-    lines = [USAGE]
-    for title, settings in SHOWN:
-        lines.append(title)
+    last = "\n`rljax train --help-all` lists every setting by group;\n`rljax config` prints those in force."
+    return "\n".join([USAGE, *_settings(SHOWN, config.to_flat(), {}), last])
+
+
+def _settings(
+    shown: Sequence[tuple[str, Sequence[tuple[str, str]]]], flat: Mapping[str, Any], names: Mapping[str, str]
+) -> Iterator[str]:
+    """Lines with the flags of some settings, their values and their meaning; `names` has the flags with another name."""
+    for title, settings in shown:
+        yield title
         for name, text in settings:
-            flag = f"--{name.replace('_', '-')} {_written(flat[name])}".rstrip()
-            lines.append(f"  {flag:<38} {text}" if len(flag) <= 38 else f"  {flag}\n{'':<41}{text}")
-    lines.append("\n`rljax train --help-all` lists every setting by group;\n`rljax config` prints those in force.")
-    return "\n".join(lines)
+            flag = f"--{names.get(name, name).replace('_', '-')} {_written(flat[name])}".rstrip()
+            yield f"  {flag:<38} {text}" if len(flag) <= 38 else f"  {flag}\n{'':<41}{text}"
 
 
 def _written(value: Any) -> str:

@@ -17,6 +17,9 @@ from rljax.training.lifecycle.start import Consent
 from rljax.training.loop import Result, run_training
 from rljax.training.parts.seams import ROWS, Seams
 
+UNJUDGED = "none"
+"""The reward of supervised fine-tuning without a reward."""
+
 
 def train(
     config: TrainConfig | None = None,
@@ -70,6 +73,16 @@ def train(
             it was stopped while waiting for disk space.
     """
     config, rows = with_dataset(config, dataset)
+    if (
+        config is not None
+        and config.reward.name == UNJUDGED
+        and config.optimization.steps
+        and reward is environment is None
+    ):
+        raise InputError(
+            "The reward is 'none', so there is nothing to learn from: this is a run of `rljax sft` without a reward. Start RL from "
+            "its model with a reward: `rljax train --model RUN/last --reward NAME`."
+        )
     seams = Seams(policy, engine, environment, reward, optimizer, algorithm, problems, rows)
     consent = Consent(trust=trust, changes=accept_changes)
     return run_training(config, seams, installers=INSTALLERS, trackers=trackers, resume=resume, consent=consent)

@@ -25,6 +25,7 @@ BY_NAME: LazyTable[Callable[..., list]] = LazyTable(
         "format": "rljax.rewards.format:has_final_answer",
         "think_answer": "rljax.rewards.format:think_answer",
         "reasoning_gym": "rljax.rewards.reasoning_gym:reasoning_gym",
+        "none": "rljax.rewards.format:none",
     }
 )
 """The rewards that come with the library."""

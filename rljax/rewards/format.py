@@ -99,3 +99,20 @@ def think_answer(completions: Sequence[str], **columns: Sequence) -> list[float]
         Format reward of DeepSeek-R1, arXiv:2501.12948, Section 2.2.2.
     """
     return tags()(completions, **columns)
+
+
+@reads("nothing, because there is no reward")
+def none(completions: Sequence[str], **columns: Sequence) -> list[float]:
+    """Refuse to judge: the reward of supervised fine-tuning (`rljax sft`) if no reward is named.
+
+    Args:
+        completions: the responses.
+        columns: unused.
+
+    Raises:
+        InputError: always.
+    """
+    del completions, columns
+    raise InputError(
+        "there is no reward to judge answers with: this run was fine-tuned without one. Name one with --reward."
+    )

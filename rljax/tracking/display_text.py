@@ -74,6 +74,7 @@ METRICS = (
     Metric("skipped_updates", "skipped updates", "steps", ".3g", is_brief=True, is_count=True),
     Metric("learning_rate", "learning rate", "", ".2e"),
     Metric("loss", "loss", "", ".4f", is_brief=True),
+    Metric("perplexity", "perplexity", "", ".4g", is_brief=True),
 )
 CORRECT, POSITIVE, IN_ORDER = "accuracy", "rewards above 0", "pairs in order"
 """Labels of the metric `accuracy`: if a verifier decides what is right, if it is a share of rewards, and for pairs."""

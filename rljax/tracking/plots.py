@@ -47,7 +47,7 @@ PANELS = {
         "advantage_correlation": COLORS[4],
     },
     "value": {"explained_variance": COLORS[0], "value_loss": COLORS[6]},
-    "warm_start": {"loss": COLORS[2], "grad_norm": COLORS[1]},
+    "warm_start": {"heldout_loss": HELD_OUT, "loss": COLORS[2], "grad_norm": COLORS[1]},
 }
 STEP_LABELS = {"rl": "RL step", "value": "step of value pretraining", "warm_start": "warm-start step"}
 COLUMNS = 4
@@ -94,7 +94,8 @@ def plot_curves(metrics: Path | str | Sequence[Row], out_path: Path | str, *, ti
 
     The top panel shows the held-out accuracy (`eval` rows) and the sampled training accuracy of RL; the warm start is shaded
     and drawn to the left of RL step 0, in its own steps. Below it is one panel per metric, with a faint raw curve under the
-    smoothed curve. The panels show RL, or the warm start if RL has not begun; panels of value pretraining come first.
+    smoothed curve. The panels show RL, or the warm start if RL has not begun; panels of value pretraining come first. A supervised
+    run that was never judged has no top panel.
 
     Args:
         metrics: a `metrics.jsonl`, or its rows.
@@ -115,17 +116,19 @@ def plot_curves(metrics: Path | str | Sequence[Row], out_path: Path | str, *, ti
     times_at = len(curves) + (len(curves) % columns == columns - 1)
     panels = times_at + 2 if phases else len(curves)
     lines = -(-panels // columns)
-    figure = _figure(13.0, 4.2 + 2.2 * lines, title)
-    grid = figure.add_gridspec(lines + 1, columns, height_ratios=[3.6, *[2.0] * lines])
-    _draw_accuracy(figure.add_subplot(grid[0, :]), rows)
+    top = int(last == "rl" or not curves or any("accuracy" in row for row in rows))
+    figure = _figure(13.0, 0.6 + 3.6 * top + 2.2 * lines, title)
+    grid = figure.add_gridspec(lines + top, columns, height_ratios=[3.6] * top + [2.0] * lines)
+    if top:
+        _draw_accuracy(figure.add_subplot(grid[0, :]), rows)
     for index, ((phase, key), curve) in enumerate(curves.items()):
-        axes = figure.add_subplot(grid[1 + index // columns, index % columns])
+        axes = figure.add_subplot(grid[top + index // columns, index % columns])
         _draw_panel(axes, key, PANELS[phase][key], curve)
         has_one_below = index + columns < len(curves) or (phases and times_at == index + columns)
         if phase != last or not has_one_below:
             axes.set_xlabel(STEP_LABELS[phase], fontsize=9.5, color=MUTED)
     if phases:
-        axes = figure.add_subplot(grid[1 + times_at // columns, times_at % columns])
+        axes = figure.add_subplot(grid[top + times_at // columns, times_at % columns])
         _draw_phases(axes, phases)
         axes.set_xlabel(STEP_LABELS[last], fontsize=9.5, color=MUTED)
     _save(figure, out_path)
@@ -359,7 +362,7 @@ def _name_last(axes: Axes, held_out: HeldOut) -> None:
 def _shade_warm_start(axes: Axes, warm_steps: int, warm_scale: float, rl_steps: int) -> None:
     """Shade the warm start. Its steps have a different unit than RL steps, so they are numbered only in a run without RL."""
     left = -warm_steps * warm_scale
-    axes.axvspan(left, 0, color=WARM, linewidth=0)
+    axes.axvspan(left, 0, color=WARM, linewidth=0, zorder=0)
     name = f"warm start\n{warm_steps:,} supervised steps"
     place = {"xytext": (8, -6), "textcoords": "offset points", "va": "top"}
     axes.annotate(name, (left, 1.0), **place, fontsize=9, color="#92660e", linespacing=1.3)

@@ -32,11 +32,11 @@ class Summary(NamedTuple):
     path: Path
     """Folder of the run."""
     algorithm: str
-    """Name of the algorithm."""
+    """Name of the algorithm; "sft" for supervised fine-tuning, which has no RL step."""
     steps: int
-    """Number of RL steps done."""
+    """Number of RL steps done, or of supervised steps."""
     total: int
-    """Number of RL steps in the settings."""
+    """Number of these steps in the settings."""
     status: Status
     """Whether the run is finished, a process is training in its folder, or it ended before its last step."""
     before: Evaluated | None
@@ -130,14 +130,17 @@ def summarise(folder: RunFolder) -> Summary:
     total = settings.get("steps") if isinstance(settings, Mapping) else None
     if not isinstance(total, int):
         raise InputError(f"{folder.config_file} has no whole number of steps under optimization; correct or restore it.")
-    steps = max((row["step"] for row in rows if row["phase"] == "rl"), default=0)
+    warm_start = folder.config.get("warm_start")
+    supervised = warm_start.get("steps") if isinstance(warm_start, Mapping) and not total else None
+    total = supervised or total
+    steps = max((row["step"] for row in rows if row["phase"] == ("warm_start" if supervised else "rl")), default=0)
     found = evaluations(rows)
     in_rl = [evaluation for evaluation in found if evaluation.step and evaluation.reward is not None]
     watch, events = watch_rows(rows)
-    is_done = steps >= total and any(evaluation.step == steps for evaluation in found)
+    is_done = steps >= total and (supervised or any(evaluation.step == steps for evaluation in found))
     return Summary(
         path=folder.path,
-        algorithm=str(folder.config["algorithm"].get("name")),
+        algorithm="sft" if supervised else str(folder.config["algorithm"].get("name")),
         steps=steps,
         total=total,
         status="running" if folder.is_held else "finished" if is_done else "stopped",

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -67,6 +67,29 @@ class Result(NamedTuple):
     """Parameters of the policy."""
 
 
+def execute(run: Run, owned: list[Checkpoint], grace: GracePeriod) -> Result:
+    """Run the remaining phases and return the result.
+
+    Args:
+        run: the run.
+        owned: the checkpoint to continue from. It is removed from the list, so that only the running phase owns the arrays.
+        grace: how long a step of RL may continue after SIGTERM.
+    """
+    phases = [
+        (WARM_START, lambda: cached_warm_start(run, owned[0])),
+        (VALUE_PRETRAINING, lambda: value_pretraining(run)),
+        (RL, lambda: reinforcement(run, grace)),
+    ]
+    for number, make_phase in phases:
+        if int(owned[0].state.phase) <= number:
+            run_phase(run, owned, make_phase())
+    checkpoint = owned.pop()
+    finish(run, checkpoint, write_final_models(run, checkpoint))
+    notes = checkpoint.notes
+    before, after = required(notes.quality_before, "notes.quality_before"), required(notes.quality, "notes.quality")
+    return Result(run.folder.path, before.accuracy, after.accuracy, run.setup.whole(checkpoint.state.params))
+
+
 def run_training(
     config: TrainConfig | None,
     seams: Seams,
@@ -75,6 +98,8 @@ def run_training(
     trackers: Sequence[Tracker] = (),
     resume: str | Path | None = None,
     consent: Consent = NO_CONSENT,
+    execute: Callable[[Run, list[Checkpoint], GracePeriod], Result] = execute,
+    command: str = "train",
 ) -> Result:
     """Train from the settings, or resume a run; see `rljax.train`.
 
@@ -85,6 +110,8 @@ def run_training(
         trackers: further trackers.
         resume: folder of a run to continue.
         consent: what the user allows when a run is resumed.
+        execute: runs the phases that remain.
+        command: name of the command, and of the function, that resumes the run.
     """
     check_trackers(trackers)
     config, existing, changes = settings_of(config, resume, seams, consent)
@@ -120,7 +147,7 @@ def run_training(
             screen,
             partial(make_trackers, config, folder, trackers),
             keep=retentions(config),
-            resume=resume_command(folder, config),
+            resume=resume_command(folder, config, command),
             terminating=grace.begin,
         )
         display = harness.display
@@ -132,8 +159,7 @@ def run_training(
         setup = setup._replace(train=setup.train.timed(partial(harness.stopwatch.phase, "judge")))
         run = Run(**vars(harness), setup=setup)
         introduce(run, owned[0].state, changes)
-        abandoned = [ABANDONED] if killed and existing is not None else []
-        for loss in (*abandoned, *losses):
+        for loss in (*([ABANDONED] if killed and existing is not None else []), *losses):
             display.warning(loss)
         if existing is None:
             owned.append(with_options_begun(setup, owned.pop()))
@@ -207,8 +233,7 @@ def introduce(run: Run, state: TrainState, changes: Sequence[Change] | None) -> 
         if last is not None:
             run.display.evaluated(last["step"], {"accuracy": last["accuracy"]})
         return
-    missing = nothing_to_learn(run.config, run.folder.config["seams"])
-    if missing is not None:
+    if (missing := nothing_to_learn(run.config, run.folder.config["seams"])) is not None:
         run.display.warning(missing)
 
 
@@ -243,26 +268,3 @@ def make_trackers(config: TrainConfig, folder: RunFolder, further: Sequence[Trac
     if config.run.wandb:
         trackers.append(WandbTracker(folder, project=config.run.name))
     return Trackers([*trackers, *further], disk.attempt)
-
-
-def execute(run: Run, owned: list[Checkpoint], grace: GracePeriod) -> Result:
-    """Run the remaining phases and return the result.
-
-    Args:
-        run: the run.
-        owned: the checkpoint to continue from. It is removed from the list, so that only the running phase owns the arrays.
-        grace: how long a step of RL may continue after SIGTERM.
-    """
-    phases = [
-        (WARM_START, lambda: cached_warm_start(run, owned[0])),
-        (VALUE_PRETRAINING, lambda: value_pretraining(run)),
-        (RL, lambda: reinforcement(run, grace)),
-    ]
-    for number, make_phase in phases:
-        if int(owned[0].state.phase) <= number:
-            run_phase(run, owned, make_phase())
-    checkpoint = owned.pop()
-    finish(run, checkpoint, write_final_models(run, checkpoint))
-    notes = checkpoint.notes
-    before, after = required(notes.quality_before, "notes.quality_before"), required(notes.quality, "notes.quality")
-    return Result(run.folder.path, before.accuracy, after.accuracy, run.setup.whole(checkpoint.state.params))

@@ -216,14 +216,14 @@ def begin_watch(run: Run, checkpoint: Checkpoint) -> Watch:
     return watches[0] if watches else Watch()
 
 
-def resume_command(folder: RunFolder, config: TrainConfig) -> str:
+def resume_command(folder: RunFolder, config: TrainConfig, command: str = "train") -> str:
     """Return the command that resumes a run, or a call if the run needs arguments that only a call can pass."""
     needed = folder.config.get("seams", ())
     is_code = bool(code_of_training(config))
     if not needed:
-        return f"rljax train --resume {shlex.quote(str(folder.path))}{' --trust' * is_code}"
+        return f"rljax {command} --resume {shlex.quote(str(folder.path))}{' --trust' * is_code}"
     arguments = "".join([*(f", {name}={name}" for name in needed), ", trust=True" * is_code])
-    return f"rljax.train(resume={str(folder.path)!r}{arguments})"
+    return f"rljax.{command}(resume={str(folder.path)!r}{arguments})"
 
 
 def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Checkpoint:
@@ -286,10 +286,10 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
     source = "problems of your own" if "problems" in own_parts else source
     model = "from random weights" if config.model.path is None else config.model.path
     model = "of your own" if "policy" in own_parts else model
-    algorithm = "of your own" if "algorithm" in own_parts else config.algorithm.name
+    algorithm = f"algorithm {'of your own' if 'algorithm' in own_parts else config.algorithm.name}"
     all_params = state.params if setup.base is None else matrix_shapes(setup.base.params)
     lines = [
-        f"algorithm {algorithm} on {source}",
+        f"{algorithm if config.optimization.steps or not config.warm_start.steps else 'supervised fine-tuning'} on {source}",
         f"problems {len(train.tokens)} to train on, {len(heldout.tokens)} held out",
         f"model {model}: {count_parameters(all_params):,} parameters, {config.model.dtype}",
         f"devices {jax.device_count()} x {kind}{hosts}{over}",

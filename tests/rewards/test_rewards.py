@@ -60,7 +60,7 @@ def test_format():
 
 def test_resolve_by_name():
     by_answer = ["exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice"]
-    assert set(BY_NAME) == {*by_answer, "format", "think_answer", "code", "code_fraction", "reasoning_gym"}
+    assert set(BY_NAME) == {*by_answer, "format", "think_answer", "code", "code_fraction", "reasoning_gym", "none"}
     for name in [*by_answer, "format", "think_answer"]:
         reward = BY_NAME[name]
         assert resolve(name) is reward

@@ -18,6 +18,7 @@ from rljax.preference.direct_losses import PairLogps
 from rljax.preference.direct_update import judge_logps
 from rljax.preference.metrics import DirectMetrics, PairUpdateMetrics, ScoreMetrics
 from rljax.preference.pair_update import EncodedPairs, judge_pairs
+from rljax.programs.supervised import MEASURES
 from rljax.rewards.failure import Failures
 from rljax.tracking.display_text import METRICS
 from rljax.tracking.glossary import GLOSSARY, find_entry
@@ -89,7 +90,7 @@ def written_by_the_warm_start():
 
 def test_the_glossary_has_every_number_and_no_other():
     assert len(set(NAMES)) == len(NAMES)
-    assert set(NAMES) == written_by_rl() | written_by_pairs() | LENGTHS | COUNTS | SHOWN
+    assert set(NAMES) == written_by_rl() | written_by_pairs() | LENGTHS | COUNTS | SHOWN | {*MEASURES}
     assert written_by_the_warm_start() == {"loss", "entropy", "grad_norm", "skipped_updates"} <= set(NAMES)
 
 

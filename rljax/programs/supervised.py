@@ -1,0 +1,345 @@
+"""Supervised fine-tuning (SFT): the warm start of a run as a program of its own, without RL, measured on held-out demonstrations.
+
+The run folder is that of `rljax.train`, so every command opens it, and `rljax train --resume` continues such a run with RL if it
+has a reward.
+"""
+
+import math
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from rljax.data.problem import Problem
+from rljax.data.prompts import right_pad_demonstrations
+from rljax.errors import InputError
+from rljax.evaluation.greedy import evaluate
+from rljax.models import Params
+from rljax.options import INSTALLERS
+from rljax.parallel import on_first
+from rljax.programs.train import UNJUDGED, with_dataset
+from rljax.records import required
+from rljax.rollout import demonstrated
+from rljax.tracking.rows import read_metrics
+from rljax.training.checkpoints.checkpoint import BEST, Checkpoint, Quality
+from rljax.training.config import TrainConfig
+from rljax.training.grace_period import GracePeriod
+from rljax.training.lifecycle.outcome import write_final_models
+from rljax.training.lifecycle.start import Consent
+from rljax.training.loop import Result, run_training
+from rljax.training.parts.problems import make_problems
+from rljax.training.parts.reward import code_of
+from rljax.training.parts.seams import Seams
+from rljax.training.phase import Phase, Step, StepOutcome, run_phase
+from rljax.training.reinforce import reinforcement
+from rljax.training.run import Run, evaluate_and_keep_best
+from rljax.training.scoring import make_scores
+from rljax.training.setup import Setup
+from rljax.training.state import RL, VALUE_PRETRAINING, WARM_START
+from rljax.training.value_pretraining import value_pretraining
+from rljax.training.warm_start import warm_start_phase
+
+MEASURES = ("heldout_loss", "perplexity")
+"""Metrics of the held-out demonstrations."""
+
+
+class FineTuned(NamedTuple):
+    """The outcome of supervised fine-tuning."""
+
+    run: Path
+    """Folder of the run."""
+    before: dict[str, float]
+    """Metrics before the first update: `heldout_loss`, `perplexity` and, with a reward, `accuracy`."""
+    after: dict[str, float]
+    """The same metrics after the last update."""
+    params: Params
+    """Parameters of the policy."""
+
+
+def sft(
+    config: TrainConfig | None = None,
+    reward: Callable | Sequence[Callable | str] | None = None,
+    *,
+    dataset: str | Path | Iterable[Mapping[str, object]] | None = None,
+    epochs: int | None = None,
+    resume: str | Path | None = None,
+    trust: bool = False,
+    accept_changes: bool = False,
+) -> FineTuned:
+    """Fine-tune a language model on demonstrations (supervised fine-tuning, SFT).
+
+    ::
+
+        loss = -mean over the assistant's tokens of log π(token | everything before it)        perplexity = exp(held-out loss)
+
+    Args:
+        config: all settings; those of the group `warm_start` are the steps, the batch and the learning rate. `steps`, the number of
+            RL steps, becomes 0. Omit it on resume.
+        reward: judges greedy answers to held-out prompts, as in `rljax.train`; with `config.reward.name` "none" and without this
+            argument, nothing is sampled.
+        dataset: rows (dicts, or a `datasets.Dataset`), or the name of a file, folder or hub id; instead of `config.data.dataset`.
+        epochs: passes over the training rows, instead of `config.warm_start.steps`.
+        resume: folder of an interrupted run to continue, or "auto"; see `rljax.train`.
+        trust: whether to execute a reward that only the config.json of a resumed run names.
+        accept_changes: whether to continue a run although its inputs have changed; see `rljax.train`.
+
+    Returns:
+        The run folder, the held-out metrics before and after, and the parameters.
+
+    Raises:
+        InputError: the configuration, the data or another argument is invalid, or the run to resume has RL steps.
+        Interrupted: Ctrl-C or SIGTERM; the run is saved up to its last step, and can be resumed.
+    """
+    config, rows = with_dataset(config, dataset)
+    if config is not None and not (config.optimization.steps and resume not in (None, "auto")):
+        config = supervised_config(config, epochs, rows)
+    seams = Seams(reward=reward, dataset=rows)
+    consent = Consent(trust=trust, changes=accept_changes)
+    result = run_training(
+        config, seams, installers=INSTALLERS, resume=resume, consent=consent, execute=fine_tune, command="sft"
+    )
+    before, after = measured_at_ends(result.run / "metrics.jsonl")
+    return FineTuned(result.run, before, after, result.params)
+
+
+def supervised_config(config: TrainConfig, epochs: int | None, rows: Iterable[Mapping[str, object]] | None) -> TrainConfig:
+    """Return the settings without RL, and with as many supervised steps as the epochs need; one epoch without both.
+
+    Raises:
+        InputError: the number of epochs is below 1, or the data cannot be used.
+    """
+    config = config.replace(steps=0)
+    if epochs is None and config.warm_start.steps:
+        return config
+    if epochs is not None and epochs < 1:
+        raise InputError(f"epochs is {epochs}; it must be at least 1.")
+    count = len(make_problems(config, rows, needs_answers=False).train)
+    return config.replace(warm_start_steps=-(-count * (epochs or 1) // config.warm_start.batch))
+
+
+def judges(run: Run) -> bool:
+    """Return whether a reward or an environment judges the run's answers."""
+    config, parts = run.config.reward, run.folder.config["seams"]
+    return config.name != UNJUDGED or config.environment is not None or "reward" in parts
+
+
+def fine_tune(run: Run, owned: list[Checkpoint], grace: GracePeriod) -> Result:
+    """Run the remaining phases: the supervised steps, and RL with no step, whose checkpoint other commands continue from.
+
+    Args:
+        run: the run.
+        owned: the checkpoint to continue from; see `rljax.training.loop.execute`.
+        grace: not used, because no step samples.
+
+    Raises:
+        InputError: the run has RL steps.
+    """
+    steps = run.config.optimization.steps
+    if steps:
+        raise InputError(
+            f"{str(run.folder.path)!r} is a run with {steps} RL steps; continue it with `rljax train --resume`, not `rljax sft`."
+        )
+    if int(owned[0].state.phase) <= WARM_START:
+        run_phase(run, owned, supervised_phase(run))
+    begin = replace(value_pretraining(run), steps=0, saves_start=False, evaluate_start=partial(evaluate_end, run))
+    for number, phase in ((VALUE_PRETRAINING, begin), (RL, reinforcement(run, grace))):
+        if int(owned[0].state.phase) <= number:
+            run_phase(run, owned, phase)
+    from rljax.tracking.plots import plot_curves  # noqa: PLC0415  the first step need not wait for matplotlib
+
+    checkpoint = owned.pop()
+    models = write_final_models(run, checkpoint)
+    title = f"{run.config.run.name}: supervised fine-tuning"
+    run.write("the curves", lambda: plot_curves(run.folder.metrics, run.folder.curves, title=title))
+    on_first(lambda: show_end(run, models))
+    accuracy = required(checkpoint.notes.quality, "notes.quality").accuracy
+    return Result(run.folder.path, accuracy, accuracy, run.setup.whole(checkpoint.state.params))
+
+
+def evaluate_end(run: Run, checkpoint: Checkpoint) -> Checkpoint:
+    """Evaluate after the last step, and save the best checkpoint, which commands open; without a reward it is not evaluated."""
+    if judges(run):
+        run.display.message("The answers after the last step, at step 0 of RL:")
+        return evaluate_and_keep_best(run, checkpoint, 0)
+    count = len(run.setup.heldout.prompts.tokens)
+    after = checkpoint._replace(notes=checkpoint.notes.evaluated(Quality(math.nan, math.nan, 0, count), 0))
+    run.save(BEST, after)
+    return after
+
+
+def supervised_phase(run: Run) -> Phase:
+    """Return the warm start with held-out measurements before the first step, at intervals, and after the last step."""
+    phase, settings, measure = warm_start_phase(run), run.config.warm_start, make_measure(run.setup)
+
+    def measured(params: Params, done: int) -> dict[str, float]:
+        run.display.activity("scoring held-out demonstrations", compiles=True)
+        found = measure(run.setup.whole(params))
+        run.display.message(f"step {done}: held-out perplexity {found['perplexity']:.4g}")
+        return found
+
+    def make_step(checkpoint: Checkpoint) -> Step:
+        step = phase.make_step(checkpoint)
+        if not phase.done(checkpoint.state):
+            run.record(phase.name, 0, measured(checkpoint.state.params, 0))
+            evaluate_accuracy(run, checkpoint)
+
+        def measured_step(checkpoint: Checkpoint) -> StepOutcome:
+            outcome = required(step(checkpoint), "outcome")
+            done = phase.done(outcome.checkpoint.state)
+            if done % settings.eval_every and done < settings.steps:
+                return outcome
+            found = measured(outcome.checkpoint.state.params, done)
+            return outcome._replace(metrics=outcome.metrics | found)
+
+        return measured_step
+
+    def evaluate_at(outcome: StepOutcome) -> tuple[Checkpoint, bool]:
+        done = phase.done(outcome.checkpoint.state)
+        if done % settings.eval_every or done == settings.steps:  # the last evaluation follows when the phase has ended
+            return outcome.checkpoint, False
+        accuracy = evaluate_accuracy(run, outcome.checkpoint)
+        return outcome.checkpoint, settings.accuracy is not None and accuracy >= settings.accuracy
+
+    return replace(
+        phase,
+        make_step=make_step,
+        evaluate=evaluate_at,
+        is_due=lambda done: done == settings.steps or phase.is_due(done),
+    )
+
+
+def evaluate_accuracy(run: Run, checkpoint: Checkpoint) -> float:
+    """Answer the held-out prompts greedily, and log the accuracy; NaN without a reward."""
+    if not judges(run):
+        return math.nan
+    run.display.activity("answering held-out problems", compiles=True)
+    metrics = evaluate(run.setup.heldout, run.setup.whole(checkpoint.state.params)).metrics()
+    run.record("eval", 0, metrics)
+    run.display.evaluated(int(checkpoint.state.warm_step), metrics)
+    return metrics["accuracy"]
+
+
+def make_measure(setup: Setup) -> Callable[[Params], dict[str, float]]:
+    """Build the function that measures parameters on the held-out demonstrations.
+
+    Returns:
+        Parameters -> `heldout_loss`, the mean negative log-likelihood of the assistant's tokens, in nats per token, and
+        `perplexity`, its exponential.
+
+    Raises:
+        InputError: no held-out row has a demonstration, or none is within the token limit.
+    """
+    problems = demonstrated_problems(setup.heldout.prompts.problems)
+    budget = setup.config.sampling.max_response_tokens
+    found = right_pad_demonstrations(problems, setup.tokenizer, setup.prompt_length, budget, chat=setup.config.model.chat)
+    sequences = demonstrated(found)
+    scores = make_scores(setup.supervised_score, setup.mesh, setup.rows_at_once(len(sequences.tokens)))
+    learned = sequences.learned
+
+    def measure(params: Params) -> dict[str, float]:
+        logp = scores(params, sequences).logp
+        loss = -np.where(learned, logp, np.float32(0)).sum(dtype=np.float64) / learned.sum()
+        return {"heldout_loss": float(loss), "perplexity": float(np.exp(loss))}
+
+    return measure
+
+
+def demonstrated_problems(problems: Sequence[Problem]) -> list[Problem]:
+    """Return the problems that have a demonstration.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = [problem for problem in problems if problem.demonstration is not None]
+    if not found:
+        raise InputError(
+            "no held-out row has a demonstration, so perplexity cannot be measured; add the assistant's messages, a completion or "
+            "the column `demonstration`, or leave --heldout-dataset out to hold out a part of the dataset."
+        )
+    return found
+
+
+def measured_at_ends(metrics: Path) -> tuple[dict[str, float], dict[str, float]]:
+    """Read the held-out metrics before the first update and after the last one from a `metrics.jsonl`."""
+    rows = [row for row in read_metrics(metrics) if row["phase"] != "rl"]
+    names = (*MEASURES, "accuracy")
+    series = {name: [row[name] for row in rows if name in row] for name in names}
+    before, after = (
+        {name: math.nan if values[place] is None else values[place] for name, values in series.items() if values}
+        for place in (0, -1)
+    )
+    return before, after
+
+
+def show_end(run: Run, models: Sequence[Path]) -> None:
+    """Show the outcome, the paths of the files, and the next commands."""
+    folder, config, heldout = run.folder, run.config, run.setup.heldout
+    run.display.finish(
+        [
+            *outcome(*measured_at_ends(folder.metrics), lowest_perplexity(folder.metrics), config.warm_start.steps),
+            *([f"Models: {', '.join(map(str, models))}"] if models else []),
+            f"Curves: {folder.curves}",
+        ]
+    )
+    prompt = next((p.prompt for p in heldout.prompts.problems if len(p.prompt) <= 40 and p.prompt.isprintable()), "...")
+    commands = next_commands(config, folder.path, prompt, judged=judges(run), model=models[-1] if models else None)
+    run.display.commands("What to type next:", commands)
+
+
+def lowest_perplexity(metrics: Path) -> tuple[int, float]:
+    """Return the step with the lowest held-out perplexity, the first one of equals, and this perplexity."""
+    found = [(row["step"], row["perplexity"]) for row in read_metrics(metrics) if row.get("perplexity") is not None]
+    return min(found, key=lambda pair: pair[1], default=(0, math.nan))
+
+
+def outcome(before: Mapping[str, float], after: Mapping[str, float], lowest: tuple[int, float], steps: int) -> list[str]:
+    """Describe the held-out metrics before and after in words.
+
+    Args:
+        before: metrics before the first update.
+        after: metrics after the last update.
+        lowest: step with the lowest perplexity, and this perplexity.
+        steps: number of steps.
+
+    Example:
+        >>> outcome({"perplexity": 9.0, "heldout_loss": 2.2}, {"perplexity": 4.0, "heldout_loss": 1.4}, (9, 3.5), 12)
+        ['Held-out perplexity: 9 before, 4 after (1.4000 nats per token).', 'It was lowest after step 9 (3.5); the later steps overfit. --steps 9 in a new run stops there.']
+    """  # noqa: E501
+    lines = [
+        f"Held-out perplexity: {before['perplexity']:.4g} before, {after['perplexity']:.4g} after "
+        f"({after['heldout_loss']:.4f} nats per token)."
+    ]
+    step, value = lowest
+    if step < steps and f"{value:.4g}" != f"{after['perplexity']:.4g}":
+        advice = f"after step {step} ({value:.4g}); the later steps overfit. --steps {step} in a new run stops there."
+        lines.append(
+            f"It was lowest {advice if step else f'before the first step ({value:.4g}). Try a lower --learning-rate.'}"
+        )
+    if "accuracy" in after:
+        lines.append(f"Held-out accuracy: {before['accuracy']:.1%} before, {after['accuracy']:.1%} after (greedy answers).")
+    return lines
+
+
+def next_commands(config: TrainConfig, run: Path, prompt: str, *, judged: bool, model: Path | None) -> list[str]:
+    """List commands that use the model: evaluate it with a reward, talk to it, sample from it, train it with RL, export it.
+
+    Args:
+        config: settings of the run.
+        run: folder of the run.
+        prompt: a held-out prompt.
+        judged: whether the run has a reward.
+        model: folder of the model, if one was written.
+    """
+    path, trust = shlex.quote(str(run)), " --trust" * bool(code_of(config))
+    data = "" if config.data.dataset is None else f" --dataset {shlex.quote(config.data.dataset)}"
+    chat = " --chat" * config.model.chat
+    return [
+        f"rljax eval {path}{trust if judged else ' --reward exact'}",
+        f"rljax chat {path}" if config.model.chat else f"rljax sample {path} --prompt {shlex.quote(prompt)}",
+        *([] if model is None else [f"rljax train --model {shlex.quote(str(model))}{data} --reward exact{chat}"]),
+        f"rljax export {path} my-model",
+    ]

@@ -1,0 +1,168 @@
+"""Supervised fine-tuning: the loss that it reports, what it refuses, and a run that is continued bit for bit."""
+
+import json
+import math
+import subprocess
+import sys
+import time
+
+import chex
+import numpy as np
+import pytest
+from reopened import checkpoint_of
+from small_runs import SMALL, even_length, is_time
+
+import rljax
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.models import Packed
+from rljax.programs.supervised import demonstrated_problems, lowest_perplexity, make_measure, outcome
+from rljax.tracking.rows import read_metrics
+from rljax.training.checkpoints.manifest import fault_of
+from rljax.training.setup import make_setup
+
+TINY = SMALL.replace(
+    name="tiny",
+    train_problems=40,
+    heldout_problems=6,
+    warm_start_steps=8,
+    warm_start_batch=8,
+    warm_start_eval_every=3,
+    checkpoint_every=2,
+    reward="none",
+)
+
+
+def rows(run):
+    return [
+        {name: value for name, value in json.loads(line).items() if not is_time(name)}
+        for line in (run / "metrics.jsonl").read_text().splitlines()
+    ]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    return rljax.sft(TINY.replace(run=str(tmp_path_factory.mktemp("runs") / "done")))
+
+
+def test_perplexity_is_that_of_the_answers_token_by_token(done):
+    """Oracle: one row at a time, without padding: log-softmax of the logits at the demonstration's tokens."""
+    config = TINY.replace(steps=0)
+    setup = make_setup(config)
+    total = count = 0.0
+    for problem in setup.heldout.prompts.problems:
+        prompt = setup.tokenizer.encode(problem.prompt)
+        response = [*setup.tokenizer.encode(problem.demonstration), setup.tokenizer.eos_token_id]
+        tokens = np.array([[*prompt, *response]], np.int32)
+        places = np.arange(tokens.shape[1], dtype=np.int32)[None]
+        scored = places[:, len(prompt) :]
+        place = np.arange(len(response), dtype=np.int32)[None]
+        packed = Packed(tokens, places, np.ones_like(tokens), scored, place, None, None)
+        logp = setup.policy.score(done.params, packed, 1.0).logp
+        total, count = total - float(np.asarray(logp, np.float64).sum()), count + len(response)
+    found = make_measure(setup)(done.params)
+    assert found["heldout_loss"] == pytest.approx(total / count, rel=1e-5)
+    assert found["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-5)
+    assert done.after == found
+
+
+def test_it_measures_before_at_intervals_and_after_and_samples_nothing_without_a_reward(done):
+    measured = [row["step"] for row in rows(done.run) if "perplexity" in row]
+    assert measured == [0, 3, 6, 8]
+    assert done.after["perplexity"] < done.before["perplexity"]
+    assert {row["phase"] for row in rows(done.run)} == {"warm_start"}
+    assert [row["step"] for row in rows(done.run)] == list(range(9))
+
+
+def test_a_reward_judges_the_same_steps(tmp_path):
+    found = rljax.sft(TINY.replace(run=str(tmp_path / "run")), even_length)
+    judged = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "eval"]
+    assert len(judged) == 4
+    assert found.after["accuracy"] == judged[-1]["accuracy"]
+    assert found.before["accuracy"] == judged[0]["accuracy"]
+
+
+def test_it_is_the_warm_start_of_train(done, tmp_path):
+    whole = rljax.train(TINY.replace(run=str(tmp_path / "run"), steps=0), even_length)
+    chex.assert_trees_all_equal(whole.params, done.params)
+
+
+def test_epochs_count_passes_over_the_rows(tmp_path):
+    config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0)
+    found = rljax.sft(config, epochs=2)
+    assert read_metrics(found.run / "metrics.jsonl")[-1]["step"] == 10
+    with pytest.raises(InputError, match="epochs is 0; it must be at least 1"):
+        rljax.sft(config, epochs=0)
+
+
+def test_rl_continues_a_run_that_has_a_reward(tmp_path):
+    config = TINY.replace(run=str(tmp_path / "run"), reward="exact", prompts=4, group_size=2)
+    rljax.sft(config)
+    longer = rljax.train(config.replace(steps=1), resume=tmp_path / "run")
+    assert [row["step"] for row in rows(longer.run) if row["phase"] == "rl"] == [1]
+
+
+def test_what_cannot_be_continued_says_so(done, tmp_path):
+    with pytest.raises(InputError, match=r"run of `rljax sft` without a reward\. Start RL from its model"):
+        rljax.train(TINY.replace(run=str(done.run), steps=2), resume=done.run)
+    run = rljax.train(TINY.replace(run=str(tmp_path / "run"), steps=1, prompts=4, group_size=2), even_length).run
+    with pytest.raises(InputError, match="run with 1 RL steps; continue it with `rljax train --resume`"):
+        rljax.sft(reward=even_length, resume=run)
+
+
+def test_a_heldout_row_without_a_demonstration_is_not_measured():
+    both = [Problem("a", "b", "c"), Problem("d", "e")]
+    assert demonstrated_problems(both) == both[:1]
+    with pytest.raises(InputError, match="no held-out row has a demonstration"):
+        demonstrated_problems(both[1:])
+
+
+def test_the_end_names_the_step_after_which_it_overfits(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    values = {0: 9.0, 4: 3.0, 8: 3.5}
+    file.write_text(
+        "".join(
+            json.dumps({"phase": "warm_start", "step": step, "perplexity": value}) + "\n" for step, value in values.items()
+        )
+    )
+    assert lowest_perplexity(file) == (4, 3.0)
+    before, after = ({"perplexity": value, "heldout_loss": math.log(value)} for value in (9.0, 3.5))
+    assert "It was lowest after step 4 (3); the later steps overfit." in outcome(before, after, (4, 3.0), 8)[1]
+    assert len(outcome(before, before, (0, 9.0), 8)) == 1
+    worse = outcome(after, before, (0, 3.5), 8)
+    assert worse[1] == "It was lowest before the first step (3.5). Try a lower --learning-rate."
+
+
+SLOW = """
+import sys, time
+from rljax.cli import main
+from rljax.programs import supervised
+
+def slowly(setup):
+    measure = make_measure(setup)
+    return lambda params: time.sleep(1) or measure(params)
+
+make_measure, supervised.make_measure = supervised.make_measure, slowly
+sys.exit(main(sys.argv[1:]))
+"""
+"""`rljax` with held-out measurements that take a second each."""
+
+
+def test_a_killed_run_ends_with_the_same_bits(done, tmp_path):
+    """The process is killed (SIGKILL) after some steps, and `rljax sft --resume` makes the others."""
+    run, settings = tmp_path / "killed", tmp_path / "settings.json"
+    settings.write_text((done.run / "config.json").read_text())
+    begin = ["sft", "--config", str(settings), "--run", str(run)]
+    process = subprocess.Popen([sys.executable, "-c", SLOW, *begin], stdout=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while fault_of(run / "checkpoints" / "last" / "1") is not None:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert len(rows(run)) < len(rows(done.run))
+    again = [sys.executable, "-m", "rljax", "sft", "--resume", str(run)]
+    subprocess.run(again, check=True, stdout=subprocess.DEVNULL)
+    assert rows(run) == rows(done.run)
+    chex.assert_trees_all_equal(*(checkpoint_of(TINY.replace(steps=0), path).state for path in (run, done.run)))
