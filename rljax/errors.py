@@ -7,3 +7,12 @@ class InputError(ValueError):
     The message is one paragraph: the value, what was expected, and how to correct it. The command line prints it and exits with
     code 2.
     """
+
+    exit_code = 2
+    """Exit code of the command line."""
+
+
+class ServerLostError(InputError):
+    """A server that a run depends on did not answer for as long as the run waits; the run can be resumed once it is back."""
+
+    exit_code = 75

@@ -46,6 +46,7 @@ LIMITS: dict[str, float] = {
     "rljax/book": 3.3,
     "rljax/cli": 2.6,
     "rljax/data": 7.0,
+    "rljax/engines": 1.0,
     "rljax/evaluation": 1.0,
     "rljax/models": 1.0,
     "rljax/ops": 0.5,

@@ -312,7 +312,7 @@ def _run_main(words: list[str]) -> int:
         if text is None:
             raise
         print(_shown_on(sys.stderr, one_paragraph(text)), file=sys.stderr)
-        return 2
+        return error.exit_code if isinstance(error, InputError) else InputError.exit_code
     except KeyboardInterrupt:
         print("rljax: interrupted.", file=sys.stderr)
         return INTERRUPTED

@@ -123,8 +123,8 @@ def run_sft(command: Sft, start: Start, arguments: list[str]) -> int:
 def run_train(command: Train, start: Start, arguments: list[str]) -> int:
     """Train, or resume a run.
 
-    The exit code is 0 if the run is done, 130 if Ctrl-C, SIGTERM, SIGHUP or SIGUSR1 stopped it and everything is saved. The process
-    ends with 75 if another host was lost.
+    The exit code is 0 if the run is done, 130 if Ctrl-C, SIGTERM, SIGHUP or SIGUSR1 stopped it and everything is saved. It is
+    75 if another host was lost, or the server that samples.
     """
     return _run("train", command, start, arguments)
 

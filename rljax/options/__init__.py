@@ -26,10 +26,10 @@ INSTALLERS = (
     fisher_anchor.install,
     auxiliary_loss.install,
     distillation.install,
-    sampler_delay.install,
     reward_history.install,
     batch_metrics.install,
     moving_reference.install,
     remedies.install,
+    sampler_delay.install,
 )
 """The optional parts, in the order in which they change a step."""

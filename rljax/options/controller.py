@@ -160,7 +160,7 @@ def check_controller(config: TrainConfig, algorithm: Algorithm, *, own_optimizer
             f"remedy=controller and kl_limit={optimization.kl_limit} both limit the divergence from the updates of a rollout, so "
             "the controller would measure what kl_limit has cut off; leave one of the two out."
         )
-    delay = config.sampling.delay
+    delay = config.sampling.lag
     if delay and algorithm.correction is None:
         raise InputError(
             f"remedy=controller reads how far the updates of a step move the policy, and with sampler_delay={delay} the age of the "

@@ -29,8 +29,8 @@ Cast = Callable[[Params], Copies | None]
 
 
 def install(setup: Setup) -> Setup:
-    """Add the delay if the settings have one."""
-    delay, cast = setup.config.sampling.delay, cast_of(setup.policy, setup.config)
+    """Add the delay if the settings have one, and let sampling and learning overlap with `--staleness`."""
+    delay, cast = setup.config.sampling.lag, cast_of(setup.policy, setup.config)
     if not delay:
         return setup
 
@@ -40,11 +40,16 @@ def install(setup: Setup) -> Setup:
     def keep(state: TrainState, scored: object) -> TrainState:
         del scored
         queue: Queue = state.options[NAME]
-        newest = _entry_program(cast, places(state.params))(queue[0], state.params)
+        newest = newest_entry(setup, state.params, queue[0])
         return state._replace(options=state.options | {NAME: (*queue[1:], newest)})
 
     option = Option(NAME, init=partial(first_queue, delay=delay, cast=cast), sampler=sampler, before_updates=keep)
-    return setup.with_option(option)
+    setup = setup.with_option(option)
+    if setup.config.sampling.staleness:
+        from rljax.options.staleness import overlapping  # noqa: PLC0415  few runs need it
+
+        return overlapping(setup)
+    return setup
 
 
 def cast_of(policy: Policy, config: TrainConfig) -> Cast | None:
@@ -91,6 +96,11 @@ def sampler_version(step: int, delay: int) -> int:
         [0, 0, 0, 1, 2]
     """
     return max(step - delay, 0)
+
+
+def newest_entry(setup: Setup, params: Params, oldest: Params | None = None) -> Params:
+    """Copy the trained parameters for later sampling; the copy takes the memory of the oldest entry, if one is given."""
+    return _entry_program(cast_of(setup.policy, setup.config), places(params))(oldest, params)
 
 
 @shared

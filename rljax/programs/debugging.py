@@ -23,6 +23,7 @@ from rljax.ops.divergence import k3
 from rljax.options import INSTALLERS
 from rljax.parallel import fetch, mini_batches, row_shards
 from rljax.parallel.mesh import path_names
+from rljax.programs.stopped_batch import read_batch
 from rljax.programs.trained_policy import fit_devices
 from rljax.records import required
 from rljax.rewards.calling import abstain
@@ -37,7 +38,7 @@ from rljax.training.option import adjusted, adjustments, traced
 from rljax.training.parts.reward import code_of, code_of_training
 from rljax.training.parts.seams import BUILT_IN, Seams, refuse_missing, saved_settings
 from rljax.training.reinforce import revised
-from rljax.training.run import NAME, StoppedBatch, read_batch
+from rljax.training.run import NAME, StoppedBatch
 from rljax.training.scored_rollout import make_prepare, scored_rows
 from rljax.training.scoring import on_sequences
 from rljax.training.setup import Setup, make_setup

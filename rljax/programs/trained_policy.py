@@ -281,7 +281,7 @@ def load(
     config = _overridden(config, reward, tokenizer=tokenizer, max_response_tokens=max_response_tokens, **named)
     environment = None if isinstance(environment, str) else environment
     config = replace(
-        config.replace(attention="blockwise"), devices=fit_devices(config.devices)
+        config.replace(attention="blockwise", engine_url=None), devices=fit_devices(config.devices)
     )  # for the devices of this process
     if problems is None and dataset is not None:
         problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)

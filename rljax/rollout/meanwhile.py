@@ -100,11 +100,11 @@ def drawn(engine: Engine, params: Params, requests: Sequence[Request]) -> Genera
         yield iter([dict(enumerate(responses))])
         return
     pieces: SimpleQueue[Mapping[int, Response] | BaseException | None] = SimpleQueue()
-    left, settings = threading.Event(), _settings()
+    left, settings = threading.Event(), thread_settings()
 
     def sample() -> None:
         try:
-            _check_settings(settings)
+            check_settings(settings, "--reward-groups samples")
             for piece in engine.stream(params, requests):
                 pieces.put(piece)
                 if left.is_set():
@@ -152,17 +152,25 @@ def _check_piece(piece: object, earlier: Mapping[int, Response], count: int) -> 
     return piece
 
 
-def _settings() -> dict[str, Any]:
+def thread_settings() -> dict[str, Any]:
     """Return JAX's settings in this thread."""
     return {name: getattr(jax.config, name) for name in jax.config.values if hasattr(jax.config, name)}
 
 
-def _check_settings(expected: Mapping[str, Any]) -> None:
-    """Refuse JAX settings that apply only in the run's thread, because sampling in this thread would not use them."""
-    found = _settings()
+def check_settings(expected: Mapping[str, Any], what: str) -> None:
+    """Refuse JAX settings that apply only in the run's thread, because work in this thread would not use them.
+
+    Args:
+        expected: the settings in the run's thread.
+        what: the flag and what it does in this thread, such as "--reward-groups samples".
+
+    Raises:
+        InputError: a setting differs.
+    """
+    found = thread_settings()
     other = [name for name, value in expected.items() if found[name] != value]
     if other:
         raise InputError(
-            f"--reward-groups samples in another thread, where JAX's setting {other[0]} is {found[other[0]]!r} and not "
+            f"{what} in another thread, where JAX's setting {other[0]} is {found[other[0]]!r} and not "
             f"{expected[other[0]]!r}, because it was set with `with`; set it with jax.config.update."
         )

@@ -1,6 +1,6 @@
 """Requests to an engine, and its responses, as token ids without padding."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
@@ -124,6 +124,15 @@ class StreamingEngine(Engine, Protocol):
         Yields:
             Some responses by the index of their request; each once, in any order that does not depend on timing.
         """
+        ...
+
+
+@runtime_checkable
+class ReportingEngine(Engine, Protocol):
+    """An engine that waits for something outside the process, such as a server, and says so."""
+
+    def report_to(self, tell: Callable[[str], None]) -> None:
+        """Pass sentences for the user to `tell`, from any thread."""
         ...
 
 

@@ -20,7 +20,7 @@ from rljax.rollout.environment import Environment
 from rljax.rollout.groups import Groups, grouped, padded_responses, right_and_known
 from rljax.rollout.judging import IMPATIENT, Judge, Patience, Verdicts
 from rljax.rollout.meanwhile import judged_meanwhile
-from rljax.rollout.request import Engine, Request, Response, Sampling, check_responses
+from rljax.rollout.request import Engine, ReportingEngine, Request, Response, Sampling, check_responses
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,9 @@ class RolloutWorker:
         return replace(self, judge=self.judge._replace(progress=progress))
 
     def patient(self, patience: Patience) -> "RolloutWorker":
-        """Return a worker that calls a failing judge again."""
+        """Return a worker that calls a failing judge again, and whose engine reports to the same place."""
+        if isinstance(self.engine, ReportingEngine):
+            self.engine.report_to(patience.tell)
         return replace(self, judge=self.judge._replace(patience=patience))
 
     def timed(self, judging: Callable[[], AbstractContextManager]) -> "RolloutWorker":

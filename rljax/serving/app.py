@@ -175,7 +175,7 @@ class _Server:
     def _entry(self) -> dict[str, Any]:
         limits = self.served.limits
         entry = {"id": limits.model, "object": "model", "created": self.created, "owned_by": "rljax"}
-        entry |= {"max_model_len": limits.context, "max_tokens": limits.most_tokens}
+        entry |= {"max_model_len": limits.context, "max_tokens": limits.most_tokens, "max_responses": limits.most_rows}
         return entry | {"fingerprint": self.served.fingerprint, "weights_version": self.served.batcher.version}
 
     async def complete(self, request: Request) -> Response:
@@ -260,7 +260,7 @@ class _Server:
                     temperature=fields.temperature,
                     top_k=fields.top_k,
                     top_p=fields.top_p,
-                    seed=(seed + sample) % (1 << 64),
+                    seed=(seed + sample) % (1 << 64) if fields.seeds is None else fields.seeds[sample],
                     stop=fields.stop,
                     stop_ids=fields.stop_ids,
                     top=fields.top,

@@ -48,6 +48,7 @@ SAMPLED = frozenset(
         "top_p",
         "top_k",
         "seed",
+        "seeds",
         "stop",
         "stop_token_ids",
         "stream",
@@ -118,6 +119,8 @@ class SamplingFields(NamedTuple):
     """Sample from the smallest set of likeliest tokens with this probability."""
     seed: int | None
     """Random seed."""
+    seeds: tuple[int, ...] | None
+    """Random seed of each sample."""
     stop: tuple[str, ...]
     """Texts that end a response."""
     stop_ids: tuple[int, ...]
@@ -258,13 +261,15 @@ def _fields(body: Mapping[str, Any], limits: Limits, *, has_logprobs: bool, top:
     if options is not None and (not isinstance(options, dict) or options.keys() - {"include_usage"}):
         raise ApiError(400, f"stream_options may only have include_usage; got {_shown(options)}.", param="stream_options")
     temperature = _number(body, "temperature", 0.0, 2.0)
+    samples = _whole(body, "n", 1, MOST_SAMPLES) or 1
     return SamplingFields(
-        samples=_whole(body, "n", 1, MOST_SAMPLES) or 1,
+        samples=samples,
         max_tokens=_whole(body, "max_tokens", 1, limits.most_tokens),
         temperature=1.0 if temperature is None else temperature,
         top_k=_whole(body, "top_k", 1, 1 << 31),
         top_p=_share(body, "top_p"),
         seed=_whole(body, "seed", -(1 << 63), (1 << 64) - 1),
+        seeds=_seeds(body, samples),
         stop=_stops(body.get("stop")),
         stop_ids=_ids(body.get("stop_token_ids") or [], "stop_token_ids", limits),
         streams=_flag(body, "stream"),
@@ -273,6 +278,20 @@ def _fields(body: Mapping[str, Any], limits: Limits, *, has_logprobs: bool, top:
         top=top,
         has_token_ids=_flag(body, "return_token_ids"),
     )
+
+
+def _seeds(body: Mapping[str, Any], samples: int) -> tuple[int, ...] | None:
+    """Return the seed of each sample; None if the request does not set them."""
+    seeds = body.get("seeds")
+    if seeds is None:
+        return None
+    is_good = isinstance(seeds, list) and len(seeds) == samples and body.get("seed") is None
+    if not is_good or not all(
+        isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 1 << 64 for seed in seeds
+    ):
+        message = f"seeds must be {samples} integers from 0 to 2^64 - 1, one per sample, without seed; got {_shown(seeds)}."
+        raise ApiError(400, message, param="seeds")
+    return tuple(seeds)
 
 
 def _prompts(value: object, limits: Limits) -> tuple[str | tuple[int, ...], ...]:

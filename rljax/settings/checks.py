@@ -6,6 +6,7 @@ Each error names the setting, its value and the values that are allowed.
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rljax.errors import InputError
 from rljax.settings.flat import flat_names
@@ -112,6 +113,26 @@ def check_new_file(path: Path) -> None:
         raise InputError(f"{str(path)!r} already exists; choose another file.")
     if not path.parent.is_dir():
         raise InputError(f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}; make it first.")
+
+
+def check_engine(config: Any) -> None:
+    """Refuse settings of `EngineConfig` that cannot work.
+
+    Raises:
+        InputError: the message names the setting.
+    """
+    check_at_least(0, config, ["delay"])
+    check_at_least(1, config, ["staleness"])
+    check_positive(config, ["engine_patience"])
+    if config.delay and config.staleness:
+        raise InputError(
+            f"sampler_delay={config.delay} and staleness={config.staleness} both say how old the sampler's parameters are; leave "
+            "one of them out."
+        )
+    if config.engine_server not in (None, "rljax", "vllm", "sglang"):
+        raise InputError(f"engine_server is {config.engine_server!r}; choose rljax, vllm or sglang.")
+    if config.engine_url is not None and not config.engine_url.startswith(("http://", "https://")):
+        raise InputError(f"engine_url is {config.engine_url!r}; give an address such as http://127.0.0.1:8000.")
 
 
 def check_sampling_mask(most: int | None, top_k: int | None, top_p: float | None) -> None:

@@ -1,4 +1,4 @@
-"""Settings that several trainings have: of the network, of Adam, and of the device mesh. Their records inherit them."""
+"""Groups of settings that larger records inherit: of the network, of Adam, of the sampler, and of the device mesh."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -58,6 +58,32 @@ class AdamConfig:
         """Refuse values that cannot work."""
         check_at_least(0, self, ["weight_decay"])
         check_positive(self, ["max_grad_norm"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Where responses are sampled, and how old the parameters may be that sample them."""
+
+    engine_url: str | None = None
+    """Sample on the server at this address, such as http://127.0.0.1:8000 of `rljax serve`; it gets the weights of each step. By
+    default the built-in engine samples on the devices of the run. The environment variable RLJAX_ENGINE_KEY has its API key."""
+    engine_server: Literal["rljax", "vllm", "sglang"] | None = None
+    """With --engine-url: which kind of server it is; by default rljax."""
+    engine_folder: str | None = None
+    """With --engine-url: folder through which the weights reach the server, which must see it under the same path. By default a
+    temporary folder, for a server on the same machine."""
+    engine_patience: float | None = None
+    """With --engine-url: seconds for which a server that does not answer is asked again, by default 120. Then the run saves its work and ends, with
+    exit code 75."""
+    delay: Annotated[int, tyro.conf.arg(name="sampler-delay")] = 0
+    """Sample the responses of a step with the parameters of this many RL steps ago, as the sampler of an asynchronous trainer does;
+    the first steps sample with the initial ones. This keeps one copy of the trained parameters per step of delay. The ratio is
+    relative to the policy that sampled. With a --correction it is relative to the policy before the updates, which rescores the
+    responses, and the correction weights tokens by how far the two differ. Evaluations use the newest parameters."""
+    staleness: int | None = None
+    """Asynchronous training: compute the same numbers as --sampler-delay of this many steps, but sample the next rollouts, at most
+    this many, while the learner makes its updates. The two overlap if a server samples (--engine-url), and on a single device, in
+    the waits for rewards and environments. Otherwise they take turns."""
 
 
 @dataclass(frozen=True)

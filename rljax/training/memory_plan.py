@@ -370,7 +370,7 @@ def check_room(
     Raises:
         InputError: the run does not fit; the message names changes with which it would.
     """
-    delay = config.sampling.delay
+    delay = config.sampling.lag
 
     def needs_of(config: TrainConfig, mesh: Mesh) -> Needs:
         held = state_bytes(*state_shapes(config, algorithm, policy, mesh, optimizer=optimizer, options=options))

@@ -338,7 +338,8 @@ def saved_on_error(run: Harness, checkpoint: Checkpoint, unsaved: int) -> Genera
         lost = f"{steps} not saved and will be made again" if unsaved else "No step is lost"
         text = f"{lost}. To continue: {run.resume}"
         if isinstance(error, InputError):
-            raise InputError(f"{error} {text}") from error
+            error.args = (f"{error} {text}",)
+            raise
         run.display.warning(f"The run failed. {text}")
         raise
 

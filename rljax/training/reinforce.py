@@ -4,15 +4,17 @@ import time
 from functools import partial
 from typing import NamedTuple
 
+from rljax.models import Params
 from rljax.parallel import is_first, on_first, return_freed_memory
 from rljax.records import required
-from rljax.rollout import Groups
+from rljax.rollout import Collected, Groups
+from rljax.tracking.phase_times import Stopwatch
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.grace_period import GracePeriod, leave
 from rljax.training.guard import check_drawn
 from rljax.training.learner import Learn, make_learner
 from rljax.training.lifecycle.initial_state import first_rl_state
-from rljax.training.metrics import present, rollout_metrics
+from rljax.training.metrics import LearnMetrics, present, rollout_metrics
 from rljax.training.phase import Phase, Step, StepOutcome
 from rljax.training.run import Run, begin_watch, evaluate_and_keep_best, stop_reason
 from rljax.training.scored_rollout import (
@@ -25,7 +27,7 @@ from rljax.training.scored_rollout import (
     sampler_of,
 )
 from rljax.training.setup import Setup
-from rljax.training.state import RL
+from rljax.training.state import RL, TrainState
 
 
 class Reinforcement:
@@ -47,8 +49,10 @@ class Reinforcement:
         choose_prompts = make_choice(run.config, self._tools.setup.order)
         run.stopwatch.lap()  # the time until here belongs to no RL step
 
+        own_step = next((option.step for option in run.setup.options if option.step is not None), one_step)
+
         def step(checkpoint: Checkpoint) -> StepOutcome:
-            result = one_step(run, self._tools, checkpoint, choose_prompts, self._grace)
+            result = own_step(run, self._tools, checkpoint, choose_prompts, self._grace)
             return StepOutcome(result.checkpoint, result.numbers, result.numbers.get("skipped_updates"), result)
 
         return step
@@ -141,8 +145,7 @@ def one_step(
     run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: ChoosePrompts, grace: GracePeriod
 ) -> StepResult:
     """Sample, judge and learn once; only sampling and judging may be abandoned after SIGTERM."""
-    start, version, setup = time.monotonic(), int(checkpoint.state.step), tools.setup
-    sampler, _ = sampler_of(setup, checkpoint.state)
+    start, setup = time.monotonic(), tools.setup
     run.display.activity("sampling", compiles=True)
     with grace.within(partial(leave, run, checkpoint)), run.stopwatch.phase("sample"):
         state, history, collected = next_rollout(
@@ -151,18 +154,32 @@ def one_step(
     check_drawn(collected.sampled)
     return_freed_memory()
     run.display.activity("learning", compiles=True)
-    with run.stopwatch.phase("score"):
-        scored_rollout = tools.score_rollout(
-            state, collected.groups, None if sampler is checkpoint.state.params else sampler
-        )
+    sampler, _ = sampler_of(setup, state)
+    state, scored_rollout, learned = learn_from(tools, state, sampler, collected, run.stopwatch)
+    after = checkpoint._replace(state=state, history=history, carried=collected.surplus)
+    return step_result(run, after, collected, scored_rollout, learned, start=start)
+
+
+def learn_from(
+    tools: Tools, state: TrainState, sampler: Params, collected: Collected, stopwatch: Stopwatch
+) -> tuple[TrainState, ScoredRollout, LearnMetrics]:
+    """Score a rollout that these trained parameters sampled, and make all updates on it; the old state is donated."""
+    with stopwatch.phase("score"):
+        scored_rollout = tools.score_rollout(state, collected.groups, None if sampler is state.params else sampler)
     return_freed_memory()
-    with run.stopwatch.phase("update"):
-        state, learned = tools.learn(state, scored_rollout)
+    with stopwatch.phase("update"):
+        state, metrics = tools.learn(state, scored_rollout)
     return_freed_memory()
-    seconds, wanted = time.monotonic() - start, run.config.sampling.prompts
+    return state, scored_rollout, metrics
+
+
+def step_result(
+    run: Run, after: Checkpoint, collected: Collected, scored_rollout: ScoredRollout, learned: LearnMetrics, *, start: float
+) -> StepResult:
+    """Return the outcome of a step that began at `start`, on the monotonic clock."""
+    seconds, wanted, version = time.monotonic() - start, run.config.sampling.prompts, int(after.state.step) - 1
     sampled = rollout_metrics(collected, wanted=wanted, version=version, seconds=seconds)
     numbers = present(learned) | present(sampled) | present(run.stopwatch.lap())
-    after = checkpoint._replace(state=state, history=history, carried=collected.surplus)
     return StepResult(after, collected.sampled, scored_rollout, numbers)
 
 

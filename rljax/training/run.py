@@ -14,22 +14,18 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from rljax.algorithms import Past
 from rljax.data.fault import describe as describe_faults
-from rljax.errors import InputError
 from rljax.evaluation.comparison import answer_rows
 from rljax.evaluation.greedy import evaluate
 from rljax.files import atomic_write
 from rljax.models import count_parameters
 from rljax.models.quantization import matrix_shapes
-from rljax.ops.unpublished.reward_history import RewardHistory
 from rljax.parallel import on_first, return_freed_memory
 from rljax.records import required
 from rljax.rewards.protocol import forms_of
-from rljax.rollout.groups import from_dict, to_dict
+from rljax.rollout.groups import to_dict
 from rljax.tasks import task_name
 from rljax.tracking.alarms import Watch, watch_rows
 from rljax.tracking.display_text import CORRECT
@@ -83,41 +79,6 @@ def write_batch(folder: RunFolder, kept: StoppedBatch) -> Path:
     return path
 
 
-def read_batch(path: Path) -> StoppedBatch:
-    """Read a batch that `write_batch` wrote.
-
-    Raises:
-        InputError: the file is missing, or is not a batch.
-    """
-    if not path.is_file():
-        raise InputError(
-            f"There is no batch {str(path)!r}: it is written when a run stops because loss or gradient was not finite, or an "
-            "update far too large."
-        )
-    try:
-        with safe_open(path, framework="numpy") as file:
-            notes = {} if file.metadata() is None else file.metadata()
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
-        if notes.get("format") != FORMAT:
-            raise InputError(
-                f"{str(path)!r} is not a batch of a stopped run that this version can read: its format is {notes.get('format')!r}, "
-                f"but must be {FORMAT!r}."
-            )
-        return _batch_from(nest(arrays), {name: json.loads(text) for name, text in notes.items() if name != "format"})
-    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{str(path)!r} cannot be read as the batch of a stopped run ({error}).") from error
-
-
-def _batch_from(tree: Mapping[str, Any], numbers: Mapping[str, Any]) -> StoppedBatch:
-    """Build the batch from the arrays and the metadata of its file."""
-    groups = from_dict(tree[GROUPS])
-    past = Past(RewardHistory(**tree[PAST]), groups.prompt_ids) if PAST in tree else None
-    scored_rollout = ScoredRollout(groups, float(numbers["progress"]), past)
-    return StoppedBatch(scored_rollout, int(numbers["step"]), int(numbers["checkpoint"]), numbers["weights"])
-
-
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
     """Return the arrays of nested dicts by path.
 
@@ -137,23 +98,6 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
 def json_name(name: str) -> str:
     """Encode a name without slashes, because a reward part may have any name; `nest` decodes it."""
     return json.dumps(name).replace("/", "\\u002f")[1:-1]
-
-
-def nest(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Build nested dicts from the result of `flatten`.
-
-    Example:
-        >>> list(nest(flatten({"a": {"b/c": np.ones(1)}}))["a"])
-        ['b/c']
-    """
-    tree: dict[str, Any] = {}
-    for path, array in arrays.items():
-        *folders, name = (json.loads(f'"{part}"') for part in path.split("/"))
-        place = tree
-        for part in folders:
-            place = place.setdefault(part, {})
-        place[name] = array
-    return tree
 
 
 HELDOUT_KEPT = 1000

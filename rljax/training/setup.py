@@ -181,7 +181,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
     frozen_policy = with_frozen(policy, frozen)
     built = policy_optimizer(config) if optimizer is None else optimizer
     shapes = planned_setup(config, algorithm, mesh, frozen_policy, built, installers, own_optimizer=optimizer is not None)
-    own_length = prompt_length if seams.engine is None else None
+    own_length = None if seams.engine or config.sampling.engine_url else prompt_length
     left = check_room(
         config,
         algorithm,

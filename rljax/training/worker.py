@@ -77,7 +77,11 @@ def make_worker(
     check_vocabulary(policy, tokenizer)
     reward = make_reward(config, mesh, problems) if seams.reward is None else own_reward(seams.reward, config)
     engine = seams.engine
-    if engine is None:
+    if config.sampling.engine_url is not None:
+        from rljax.engines.build import server_engine  # noqa: PLC0415  an extra
+
+        engine = server_engine(config, seams, policy, tokenizer, prompt_length)
+    elif engine is None:
         engine = make_engine(config, policy, mesh, prompt_length, left=left, text=tokenizer.decode)
     return RolloutWorker(
         engine=engine,

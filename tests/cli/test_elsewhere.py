@@ -67,7 +67,8 @@ def test_a_setting_of_another_library_that_has_no_counterpart_is_explained():
 @pytest.mark.parametrize(
     ("flag", "answer"),
     [
-        ("--use-vllm", "TRL has it; rljax has no such setting: sampling and training are one program"),
+        ("--vllm-mode", "TRL has it; rljax has no such setting: the built-in engine shares the mesh"),
+        ("--use-vllm", "use --engine-server vllm"),
         ("--max-turns", "verifiers has it"),
         ("--num_rollouts", "use --group-size"),
         ("--done-right", "did you mean|`rljax train --help-all` lists all"),

@@ -35,6 +35,7 @@ from rljax.programs.debugging import (
     token_terms,
     without_judge,
 )
+from rljax.programs.stopped_batch import nest, read_batch
 from rljax.rewards.protocol import combine
 from rljax.tracking.alarms import watch_rows
 from rljax.tracking.rows import read_metrics
@@ -45,7 +46,7 @@ from rljax.training.learner import make_learner
 from rljax.training.lifecycle.initial_state import first_params, initial_state, state_like
 from rljax.training.objective.algorithm import reward_names, reward_weights
 from rljax.training.parts.seams import Seams, saved_settings
-from rljax.training.run import NAME, StoppedBatch, flatten, nest, read_batch, write_batch
+from rljax.training.run import NAME, StoppedBatch, flatten, write_batch
 from rljax.training.scored_rollout import make_rollout_scorer
 from rljax.training.setup import make_setup
 

@@ -10,13 +10,14 @@ from rljax.files import check_local
 from rljax.settings.checks import (
     check_at_least,
     check_at_most_a_year,
+    check_engine,
     check_positive,
     check_positive_share,
     check_sampling_mask,
     check_stop,
 )
 from rljax.settings.options import Options
-from rljax.settings.shared_groups import AdamConfig
+from rljax.settings.shared_groups import AdamConfig, EngineConfig
 from rljax.settings.sizes import byte_count
 
 
@@ -292,7 +293,7 @@ class RunConfig:
 
 
 @dataclass(frozen=True)
-class SamplingConfig:
+class SamplingConfig(EngineConfig):
     """Rollouts: how many responses are sampled, and how their tokens are sampled."""
 
     prompts: int = 32
@@ -333,14 +334,10 @@ class SamplingConfig:
     as fit its share, given the length of its responses so far: from 2, if they are long, to `group_size`, if they are short."""
     remembered_rewards: int = 0
     """Temporal groups: number of earlier rewards of a prompt that its new responses are also compared with."""
-    delay: Annotated[int, tyro.conf.arg(name="sampler-delay")] = 0
-    """Sample the responses of a step with the parameters of this many RL steps ago, as the sampler of an asynchronous trainer does;
-    the first steps sample with the initial ones. This keeps one copy of the trained parameters per step of delay. The ratio is
-    relative to the policy that sampled. With a --correction it is relative to the policy before the updates, which rescores the
-    responses, and the correction weights tokens by how far the two differ. Evaluations use the newest parameters."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""
+        check_engine(self)
         check_at_least(
             1,
             self,
@@ -355,7 +352,7 @@ class SamplingConfig:
                 "sampling_mask",
             ],
         )
-        check_at_least(0, self, ["remembered_rewards", "delay"])
+        check_at_least(0, self, ["remembered_rewards"])
         check_positive(self, ["temperature"])
         check_positive_share(self, ["top_p"])
         check_sampling_mask(self.sampling_mask, self.top_k, self.top_p)
@@ -369,6 +366,11 @@ class SamplingConfig:
                 f"of max_response_tokens={self.max_response_tokens} to each of prompts={self.prompts}; give at least {least} and "
                 "a group_size of 2 or more."
             )
+
+    @property
+    def lag(self) -> int:
+        """RL steps between the parameters that sample and those that learn."""
+        return max(self.delay, self.staleness or 0)
 
     @property
     def sampled_prompts(self) -> int:

@@ -101,10 +101,11 @@ class TrainConfig:
                 f"tensor={self.devices.tensor} cannot apply with calculator={self.model.calculator}, whose mixture needs full "
                 "distributions over the tokens; leave one of them out."
             )
-        steps, delay = self.optimization.steps, self.sampling.delay
+        steps, delay = self.optimization.steps, self.sampling.lag
         if delay and 0 < steps <= delay:
+            name = "staleness" if self.sampling.staleness else "sampler_delay"
             raise InputError(
-                f"sampler_delay={delay} with steps={steps}: all responses would be sampled with the initial parameters; set a "
+                f"{name}={delay} with steps={steps}: all responses would be sampled with the initial parameters; set a "
                 f"delay below {steps}, or more steps."
             )
         if self.model.images is not None and (self.devices.tensor > 1 or self.adapter.rank is not None):

@@ -1,0 +1,229 @@
+"""How servers are asked for responses: the paths and JSON of `rljax serve`, vLLM and SGLang, as records of functions."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from rljax.engines.http import Http
+from rljax.errors import InputError
+from rljax.rollout.request import Request, Sampling
+
+Server = Literal["rljax", "vllm", "sglang"]
+SEED_BITS = 63
+"""Bits of a seed that vLLM and SGLang take."""
+
+
+class Status(NamedTuple):
+    """What a server says of itself."""
+
+    model: str
+    """Name under which it serves its model."""
+    context: int | None
+    """Most tokens of a prompt and its response; None if it does not say."""
+    most_tokens: int | None
+    """Most tokens of a response; None if it does not say."""
+    version: int | None
+    """Version of its weights; None if it does not count them."""
+    most_rows: int | None = None
+    """Most responses per request; None if it does not say."""
+
+
+class Reply(NamedTuple):
+    """One response as a server returns it."""
+
+    tokens: list[int]
+    """Sampled token ids, including the one that ended the response."""
+    behaviour_logp: list[float]
+    """Log-probability of each token under the exact sampling distribution."""
+    policy_logp: list[float]
+    """Log-probability of each token before top-k and top-p."""
+    finish: str
+    """Why it ended: "stop" or "length"."""
+    version: int | None
+    """Version of the weights; None if the server does not say."""
+
+
+class Dialect(NamedTuple):
+    """How to talk to one kind of server."""
+
+    name: Server
+    """Its name."""
+    path: str
+    """Path that samples."""
+    samples_groups: bool
+    """Whether one request can ask for all responses to a prompt, each with a seed of its own."""
+    counts_versions: bool
+    """Whether each response tells the version of its weights."""
+    status: Callable[[Http], Status]
+    """Asks the server about itself."""
+    body: Callable[[str, Sequence[Request]], dict[str, Any]]
+    """(name of the model, requests with one prompt) -> JSON to send."""
+    replies: Callable[[Any], list[Reply]]
+    """JSON of the answer -> responses, in the order of the requests."""
+    publish: Callable[[Http, str, int], None]
+    """(client, folder, version): makes the server use the weights in a folder for all later requests."""
+    limits: Callable[[Sampling], str | None]
+    """Sampling settings -> why the server cannot sample with them; None if it can."""
+
+
+def dialect_of(name: str) -> Dialect:
+    """Return the dialect of a kind of server.
+
+    Raises:
+        InputError: there is none of this name.
+    """
+    if name not in DIALECTS:
+        raise InputError(f"engine_server={name!r} is unknown; choose one of {', '.join(DIALECTS)}.")
+    return DIALECTS[name]
+
+
+def _openai_status(http: Http) -> Status:
+    """Read `/v1/models`, which must have one model."""
+    models = _field(http.get("/v1/models"), "data")
+    if not isinstance(models, list) or not models:
+        raise InputError(f"the server {http.url} lists no model.")
+    entry = models[0]
+    numbers = [entry.get(name) for name in ("max_model_len", "max_tokens", "weights_version", "max_responses")]
+    return Status(str(_field(entry, "id")), *(value if isinstance(value, int) else None for value in numbers))
+
+
+def _completion_body(model: str, requests: Sequence[Request]) -> dict[str, Any]:
+    """Return what `/v1/completions` needs in both kinds of servers that have it."""
+    sampling = requests[0].sampling
+    body: dict[str, Any] = {
+        "model": model,
+        "prompt": list(requests[0].prompt_tokens),
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "stop_token_ids": list(sampling.eos_ids),
+        "return_token_ids": True,
+    }
+    optional = {"top_k": sampling.top_k, "top_p": sampling.top_p, "stop": list(sampling.stop) or None}
+    return body | {name: value for name, value in optional.items() if value is not None}
+
+
+def _rljax_body(model: str, requests: Sequence[Request]) -> dict[str, Any]:
+    seeds = [request.seed for request in requests]
+    return _completion_body(model, requests) | {"n": len(requests), "seeds": seeds, "logprobs": 0}
+
+
+def _rljax_replies(answer: Any) -> list[Reply]:
+    return [
+        Reply(
+            tokens=_field(choice, "token_ids"),
+            behaviour_logp=_field(choice, "sampler_logprobs"),
+            policy_logp=_field(_field(choice, "logprobs"), "token_logprobs"),
+            finish=_field(choice, "finish_reason"),
+            version=_field(choice, "weights_version"),
+        )
+        for choice in sorted(_field(answer, "choices"), key=lambda choice: choice["index"])
+    ]
+
+
+def _rljax_publish(http: Http, folder: str, version: int) -> None:
+    http.post("/weights", {"folder": folder, "version": version})
+
+
+def _rljax_limits(sampling: Sampling) -> str | None:
+    return None if sampling.kept is None else "it does not record sampling masks; leave sampling_mask out"
+
+
+def _vllm_body(model: str, requests: Sequence[Request]) -> dict[str, Any]:
+    # the log-probability of the sampled token is reported with logprobs=0; the end token is kept in token_ids
+    return _completion_body(model, requests) | {"seed": requests[0].seed % (1 << SEED_BITS), "logprobs": 0}
+
+
+def _vllm_replies(answer: Any) -> list[Reply]:
+    (choice,) = _field(answer, "choices")
+    logp = _field(_field(choice, "logprobs"), "token_logprobs")
+    return [Reply(_field(choice, "token_ids"), logp, logp, _field(choice, "finish_reason"), None)]
+
+
+def _vllm_publish(http: Http, folder: str, version: int) -> None:
+    del version  # vLLM does not count versions
+    http.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": folder}})
+    http.post("/reset_prefix_cache", {})
+
+
+def _whole_distribution(sampling: Sampling) -> str | None:
+    """Refuse truncation, because one log-probability per token cannot tell the two distributions apart."""
+    if sampling.top_k is not None or sampling.top_p is not None or sampling.kept is not None:
+        return "it reports one log-probability per token, so top_k, top_p and sampling_mask must be left out"
+    if sampling.stop:
+        return "a stop string need not end at a token's end there; use stop_ids"
+    return None
+
+
+def _sglang_status(http: Http) -> Status:
+    found = http.get("/get_model_info")
+    context = found.get("max_context_length") or found.get("context_length")
+    return Status(str(_field(found, "model_path")), context if isinstance(context, int) else None, None, None)
+
+
+def _sglang_body(model: str, requests: Sequence[Request]) -> dict[str, Any]:
+    del model  # SGLang's own path has no name
+    sampling = requests[0].sampling
+    settings = {
+        "max_new_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "stop_token_ids": list(sampling.eos_ids),
+        "sampling_seed": requests[0].seed % (1 << SEED_BITS),
+        "no_stop_trim": True,
+    }
+    return {"input_ids": list(requests[0].prompt_tokens), "sampling_params": settings, "return_logprob": True}
+
+
+def _sglang_replies(answer: Any) -> list[Reply]:
+    meta = _field(answer, "meta_info")
+    pairs = _field(meta, "output_token_logprobs")
+    logp, tokens = [float(pair[0]) for pair in pairs], [int(pair[1]) for pair in pairs]
+    version = str(meta.get("weight_version", ""))
+    finish = _field(_field(meta, "finish_reason"), "type")
+    return [Reply(tokens, logp, logp, finish, int(version) if version.isdecimal() else None)]
+
+
+def _sglang_publish(http: Http, folder: str, version: int) -> None:
+    body = {"model_path": folder, "flush_cache": True, "weight_version": str(version)}
+    answer = http.post("/update_weights_from_disk", body)
+    if not answer.get("success"):
+        raise InputError(f"the server {http.url} could not load the weights: {str(answer.get('message'))[:200]}")
+
+
+def _field(value: Any, name: str) -> Any:
+    """Return a field of an answer.
+
+    Raises:
+        InputError: the answer does not have it.
+    """
+    if not isinstance(value, Mapping) or value.get(name) is None:
+        raise InputError(f"the server's answer has no {name!r}: {str(value)[:200]}")
+    return value[name]
+
+
+DIALECTS: Mapping[str, Dialect] = {
+    "rljax": Dialect(
+        "rljax", "/v1/completions", True, True, _openai_status, _rljax_body, _rljax_replies, _rljax_publish, _rljax_limits
+    ),
+    "vllm": Dialect(
+        "vllm",
+        "/v1/completions",
+        False,
+        False,
+        _openai_status,
+        _vllm_body,
+        _vllm_replies,
+        _vllm_publish,
+        _whole_distribution,
+    ),
+    "sglang": Dialect(
+        "sglang",
+        "/generate",
+        False,
+        True,
+        _sglang_status,
+        _sglang_body,
+        _sglang_replies,
+        _sglang_publish,
+        _whole_distribution,
+    ),
+}
+"""Kind of server -> its dialect."""

@@ -1,0 +1,105 @@
+"""HTTP requests with JSON that outlast a server's restart: failures that may pass are tried again for a limited time."""
+
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx
+
+from rljax.errors import InputError, ServerLostError
+
+PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""HTTP statuses after which the same request may succeed."""
+MOST_SECONDS = 5.0
+"""Longest wait between two tries."""
+
+
+class Http:
+    """A client of one server, for several threads.
+
+    Args:
+        url: address of the server, such as `http://127.0.0.1:8000`.
+        key: API key, or None.
+        patience: seconds for which a request is tried again.
+        connections: most connections at once.
+    """
+
+    def __init__(self, url: str, *, key: str | None, patience: float, connections: int) -> None:
+        self.url, self.patience = url.rstrip("/"), patience
+        self.tell: Callable[[str], None] = lambda text: None
+        """Called with one sentence when the server first fails to answer, and when it answers again."""
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        timeout = httpx.Timeout(None, connect=10.0)  # a response takes as long as the model needs
+        self._client = httpx.Client(base_url=self.url, headers=headers, limits=limits, timeout=timeout, trust_env=False)
+        weakref.finalize(self, self._client.close)
+        self._lock, self._is_lost = threading.Lock(), False
+        self.losses = 0
+        """How often the server stopped answering; it may have restarted each time, and lost its weights."""
+
+    def get(self, path: str) -> Any:
+        """Return the JSON at a path; see `post`."""
+        return self._call("GET", path, None)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Send JSON and return the answer's.
+
+        Raises:
+            ServerLostError: the server did not answer in time.
+            InputError: the server refused the request, or its answer is not JSON.
+        """
+        return self._call("POST", path, body)
+
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        deadline, tries = time.monotonic() + self.patience, 0
+        while True:
+            try:
+                answer = self._client.request(method, path, json=body)
+            except httpx.TransportError as error:
+                fault = f"{type(error).__name__}: {error}"
+            else:
+                if answer.status_code not in PASSING:
+                    self._say(is_lost=False)
+                    return self._read(answer, path)
+                fault = _reason(answer)
+                if answer.status_code == 429:  # a full queue is no fault: responses leave it
+                    deadline = time.monotonic() + self.patience
+            if time.monotonic() >= deadline:
+                raise ServerLostError(
+                    f"the server {self.url} did not answer {path} for {self.patience:g} seconds ({fault})."
+                )
+            if not fault.startswith("429"):
+                self._say(is_lost=True, fault=fault)
+            time.sleep(min(MOST_SECONDS, 0.1 * 2**tries) * random.uniform(0.5, 1.0))
+            tries += 1
+
+    def _read(self, answer: httpx.Response, path: str) -> Any:
+        if answer.is_error:
+            raise InputError(f"the server {self.url} refused {path}: {_reason(answer)}")
+        try:
+            return answer.json()
+        except ValueError as error:
+            raise InputError(f"the server {self.url} answered {path} without JSON: {answer.text[:80]!r}.") from error
+
+    def _say(self, *, is_lost: bool, fault: str = "") -> None:
+        """Report once that the server is lost, and once that it is back."""
+        with self._lock:
+            if self._is_lost == is_lost:
+                return
+            self._is_lost = is_lost
+            self.losses += is_lost
+        waiting = f"The server {self.url} does not answer ({fault}); trying again for {self.patience:g} seconds."
+        self.tell(waiting if is_lost else f"The server {self.url} answers again.")
+
+
+def _reason(answer: httpx.Response) -> str:
+    """Return an answer's status and message in one line."""
+    try:
+        error = answer.json()["error"]
+        message = error["message"] if isinstance(error, dict) else error
+    except (ValueError, KeyError, TypeError):
+        message = answer.text
+    return f"{answer.status_code} {' '.join(str(message).split())[:300]}"

@@ -1,0 +1,266 @@
+"""An engine that is a server in another process: it gets the weights of each step, and samples the responses.
+
+The weights travel as a model folder on a disk that both see. They are published when they differ from those before, so a step that
+samples several times publishes once.
+"""
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from rljax.engines.dialects import Dialect, Reply, Status, dialect_of
+from rljax.engines.http import Http
+from rljax.errors import InputError
+from rljax.models import Params
+from rljax.parallel import is_first, of_first, on_first
+from rljax.rollout.request import Request, Response, Sampling
+
+CONNECTIONS = 16
+"""Requests that are sent at once."""
+RESPONSES = 16
+"""Most responses per request."""
+PUBLISHED_AGAIN = 5
+"""How often the weights are published again in one call, because the server has lost them, before the run ends."""
+
+SaveModel = Callable[[Path, Params], None]
+"""Writes the policy with these parameters as a model folder; all processes call it."""
+
+
+class Published(NamedTuple):
+    """The weights that the server has."""
+
+    leaves: tuple["weakref.ref[jax.Array]", ...]
+    """Their arrays; weak references, so that nothing is kept in memory."""
+    folder: Path
+    """Where they are written."""
+    version: int
+    """Their version on the server."""
+    losses: int
+    """How often the server had been lost when it got them."""
+
+
+class ServerEngine:
+    """Samples by requests to a server; see `rljax.rollout.StreamingEngine`.
+
+    Args:
+        url: address of the server.
+        server: kind of the server: rljax, vllm or sglang.
+        save: writes a model folder.
+        folder: where the weights are written; None for a temporary folder on this machine.
+        needed: tokens of the longest prompt and response together.
+        sampling: how training responses are sampled.
+        vocabulary: number of token ids of the model.
+        key: API key of the server.
+        patience: seconds for which a server that does not answer is asked again.
+
+    Raises:
+        InputError: the server does not answer, or cannot sample what is needed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        server: str,
+        save: SaveModel,
+        *,
+        folder: Path | None,
+        needed: int,
+        sampling: Sampling,
+        vocabulary: int,
+        key: str | None = None,
+        patience: float,
+    ) -> None:
+        self.dialect: Dialect = dialect_of(server)
+        self.http = Http(url, key=key, patience=patience, connections=CONNECTIONS)
+        self._save, self._vocabulary, self._folder = save, vocabulary, folder
+        self._published: Published | None = None
+        found: list[Status] = []
+        on_first(lambda: found.append(self.dialect.status(self.http)))
+        self._status = found[0] if found else Status("", None, None, None)
+        on_first(lambda: self._check(needed, sampling))
+
+    def _check(self, needed: int, sampling: Sampling) -> None:
+        """Refuse a server that cannot sample what the run needs."""
+        status, url = self._status, self.http.url
+        reason = self.dialect.limits(sampling)
+        if reason is not None:
+            raise InputError(f"the server {url} cannot sample as this run asks: {reason}.")
+        if status.context is not None and status.context < needed:
+            raise InputError(
+                f"the server {url} has room for {status.context} tokens, and a prompt with its response may have {needed}; start "
+                f"it with a context of at least {needed}."
+            )
+        if status.most_tokens is not None and status.most_tokens < sampling.max_tokens:
+            raise InputError(
+                f"the server {url} allows responses of {status.most_tokens} tokens, and max_response_tokens={sampling.max_tokens}; "
+                "start it with a higher limit, or set a lower one here."
+            )
+
+    def report_to(self, tell: Callable[[str], None]) -> None:
+        """Pass one sentence to `tell` when the server is lost, and one when it is back."""
+        self.http.tell = tell
+
+    def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
+        """Sample a response to each request; the weights are published first if they are new.
+
+        Raises:
+            InputError: the server is lost, refuses a request, or returns something that cannot be a response.
+        """
+        self._publish(params)
+        responses: list[Response] = []
+        on_first(lambda: responses.extend(response for _, response in sorted(self._sampled(requests))))
+        return responses if jax.process_count() == 1 else _shared(requests, responses)
+
+    def stream(self, params: Params, requests: Sequence[Request]) -> Iterator[dict[int, Response]]:
+        """Yield the same responses as `generate`, in the order of the requests, as they arrive."""
+        if jax.process_count() > 1:
+            yield dict(enumerate(self.generate(params, requests)))
+            return
+        self._publish(params)
+        for place, response in self._sampled(requests):
+            yield {place: response}
+
+    def _sampled(self, requests: Sequence[Request]) -> Iterator[tuple[int, Response]]:
+        """Yield responses by the index of their request; a response of other weights is sampled again."""
+        waiting = list(range(len(requests)))
+        for _ in range(PUBLISHED_AGAIN):
+            again: list[int] = []
+            for places, replies in self._asked(requests, waiting):
+                if self._is_current(replies):
+                    yield from zip(places, map(self._response, (requests[place] for place in places), replies), strict=True)
+                else:
+                    again += places
+            if not again:
+                return
+            self._publish_again()
+            waiting = again
+        raise InputError(f"the server {self.http.url} lost its weights {PUBLISHED_AGAIN} times in one step.")
+
+    def _asked(self, requests: Sequence[Request], waiting: Sequence[int]) -> Iterator[tuple[list[int], list[Reply]]]:
+        """Send some requests, those with the same prompt together, and yield the replies in order."""
+        most = min(RESPONSES, self._status.most_rows or RESPONSES) if self.dialect.samples_groups else 1
+        calls: list[list[int]] = []
+        together: dict[tuple[tuple[int, ...], Sampling], list[int]] = {}
+        for place in waiting:
+            together.setdefault((requests[place].prompt_tokens, requests[place].sampling), []).append(place)
+        for places in together.values():
+            calls += [places[start : start + most] for start in range(0, len(places), most)]
+        pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="rljax-engine")
+        try:
+            yield from zip(
+                calls, pool.map(lambda places: self._ask([requests[place] for place in places]), calls), strict=True
+            )
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _ask(self, requests: Sequence[Request]) -> list[Reply]:
+        replies = self.dialect.replies(self.http.post(self.dialect.path, self.dialect.body(self._status.model, requests)))
+        if len(replies) != len(requests):
+            raise InputError(f"the server {self.http.url} returned {len(replies)} responses to {len(requests)} requests.")
+        return replies
+
+    def _is_current(self, replies: Sequence[Reply]) -> bool:
+        """Return whether responses were sampled with the published weights.
+
+        Raises:
+            InputError: the server has newer weights, which somebody else must have published.
+        """
+        published = self._published
+        if published is None:
+            raise RuntimeError("responses were sampled before any weights were published")
+        if not self.dialect.counts_versions:
+            return self.http.losses == published.losses
+        versions = {reply.version for reply in replies}
+        newer = [version for version in versions if version is not None and version > published.version]
+        if newer:
+            raise InputError(
+                f"the server {self.http.url} has weights of version {max(newer)}, and this run published {published.version}: "
+                "something else publishes to it as well. Use one server per run."
+            )
+        return versions == {published.version}
+
+    def _response(self, request: Request, reply: Reply) -> Response:
+        """Return a response as the trainer reads it."""
+        tokens, behaviour = np.asarray(reply.tokens, np.int32), np.asarray(reply.behaviour_logp, np.float32)
+        policy = np.asarray(reply.policy_logp, np.float32)
+        if not tokens.size or not tokens.shape == behaviour.shape == policy.shape:
+            raise InputError(
+                f"the server {self.http.url} returned {tokens.size} tokens, {behaviour.size} log-probabilities of the sampler and "
+                f"{policy.size} of the policy; there must be one of each per token, and at least one token."
+            )
+        if tokens.max() >= self._vocabulary or tokens.min() < 0:
+            raise InputError(
+                f"the server {self.http.url} returned the token {tokens.max()}, and the model has {self._vocabulary}: the server "
+                "has another model."
+            )
+        if reply.finish not in ("stop", "length"):
+            raise InputError(f"the server {self.http.url} ended a response by {reply.finish!r}, not by 'stop' or 'length'.")
+        finish = "stop" if reply.finish == "stop" else "length"
+        mask = np.ones(tokens.shape, bool)
+        return Response(
+            request.prompt_id, request.group, tokens, mask, np.minimum(behaviour, 0), np.minimum(policy, 0), finish
+        )
+
+    def _publish(self, params: Params) -> None:
+        """Publish the parameters, unless the server has them."""
+        leaves, before = jax.tree.leaves(params), self._published
+        if before is not None and all(old() is new for old, new in zip(before.leaves, leaves, strict=True)):
+            return
+        known = self._status.version if before is None else before.version
+        version = (0 if known is None else known) + 1
+        folder = self._root() / f"version-{version}"
+        if is_first():
+            shutil.rmtree(folder, ignore_errors=True)
+        self._save(folder, params)
+        losses = self.http.losses
+        on_first(lambda: self.dialect.publish(self.http, str(folder), version))
+        self._published = Published(tuple(map(weakref.ref, leaves)), folder, version, losses)
+        if before is not None and is_first():
+            shutil.rmtree(before.folder, ignore_errors=True)
+
+    def _publish_again(self) -> None:
+        """Publish the last parameters to a server that has lost them."""
+        published = self._published
+        if published is not None:
+            losses = self.http.losses
+            self.dialect.publish(self.http, str(published.folder), published.version)
+            self._published = published._replace(losses=losses)
+
+    def _root(self) -> Path:
+        """Return the folder of the weights; a temporary one is removed with the engine."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="rljax-weights-"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._folder
+
+
+def _shared(requests: Sequence[Request], responses: Sequence[Response]) -> list[Response]:
+    """Copy the first process's responses to all processes."""
+    count, length = len(requests), max(request.sampling.max_tokens for request in requests)
+    lengths, ended = np.zeros(count, np.int32), np.zeros(count, bool)
+    tokens, logp = np.zeros((count, length), np.int32), np.zeros((2, count, length), np.float32)
+    for place, response in enumerate(responses):
+        size = len(response.tokens)
+        lengths[place], ended[place], tokens[place, :size] = size, response.finish == "stop", response.tokens
+        logp[:, place, :size] = response.behaviour_logp, response.policy_logp
+    lengths, ended, tokens, logp = of_first((lengths, ended, tokens, logp))
+    return [
+        Response(
+            request.prompt_id,
+            request.group,
+            tokens[place, :size],
+            np.ones(size, bool),
+            logp[0, place, :size],
+            logp[1, place, :size],
+            "stop" if ended[place] else "length",
+        )
+        for place, (request, size) in enumerate(zip(requests, lengths.tolist(), strict=True))
+    ]

@@ -1,0 +1,220 @@
+"""`--staleness K`: asynchronous training. The next rollouts are sampled while the learner makes its updates.
+
+Rollout k is sampled with the parameters after step k - K, so rollouts k + 1 to k + K can begin while step k learns. Which
+parameters sample which rollout does not depend on the time that anything takes. So the numbers are those of `--sampler-delay K`,
+and a resumed run samples the rollouts again that were waiting when it ended.
+
+The learner has a thread of its own. Rewards, environments and signals stay in the main thread.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.data.history import History
+from rljax.errors import InputError
+from rljax.models import Params
+from rljax.options.sampler_delay import NAME, Queue, newest_entry
+from rljax.parallel import put
+from rljax.rollout import Collected, Groups
+from rljax.rollout.meanwhile import check_settings, thread_settings
+from rljax.tracking.phase_times import PhaseSeconds, Stopwatch
+from rljax.training.checkpoints.checkpoint import Checkpoint
+from rljax.training.grace_period import GracePeriod, leave
+from rljax.training.guard import check_drawn
+from rljax.training.learner import make_learner
+from rljax.training.metrics import LearnMetrics, present
+from rljax.training.option import Option
+from rljax.training.reinforce import StepResult, Tools, learn_from, step_result
+from rljax.training.run import Run
+from rljax.training.scored_rollout import ChoosePrompts, ScoredRollout, next_rollout
+from rljax.training.setup import Setup
+from rljax.training.state import TrainState
+
+
+def overlapping(setup: Setup) -> Setup:
+    """Make the steps of a run with `--staleness` overlap; the option `sampler_delay` keeps the older parameters.
+
+    Raises:
+        InputError: another option changes settings between the steps.
+    """
+    reacting = [option.name for option in setup.options if option.react is not None]
+    if reacting:
+        raise InputError(
+            f"staleness={setup.config.sampling.staleness}: {reacting[0]} changes settings between steps, when the rollouts of the "
+            "next ones have been sampled; leave one of the two out, or choose --sampler-delay."
+        )
+    if not overlaps(setup):
+        return setup
+    return setup.with_option(Option("staleness", step=Overlap(setup.config.sampling.lag).step))
+
+
+def overlaps(setup: Setup) -> bool:
+    """Return whether sampling and learning may run at once.
+
+    Two programs with messages between devices must start in the same order on each of them, which two threads do not ensure.
+    """
+    has_server = setup.config.sampling.engine_url is not None
+    return jax.process_count() == 1 and (has_server or setup.mesh.size == 1)
+
+
+class Waiting(NamedTuple):
+    """A rollout that is sampled, and where the next one begins."""
+
+    step: int
+    """RL steps done before the step that learns from it."""
+    position: int
+    """Position in the stream of prompts after it."""
+    draws: int
+    """Number of sampling calls after it."""
+    history: History
+    """History of the prompts after it."""
+    collected: Collected
+    """The groups."""
+
+
+class Overlap:
+    """Makes steps that sample ahead while they learn.
+
+    Args:
+        staleness: K, most rollouts that wait.
+    """
+
+    def __init__(self, staleness: int) -> None:
+        self.staleness = staleness
+        self._waiting: deque[Waiting] = deque()
+        self._error: Exception | None = None
+        self._learner: Tools | None = None
+
+    def step(
+        self, run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: ChoosePrompts, grace: GracePeriod
+    ) -> StepResult:
+        """Make one step; see `rljax.training.reinforce.one_step`."""
+        start, done = time.monotonic(), int(checkpoint.state.step)
+        sample = partial(sample_rollout, tools.setup, choose_prompts)
+        with grace.within(partial(leave, run, checkpoint)), run.stopwatch.phase("sample"):
+            rollout = self._take(done) or sample(checkpoint.state, checkpoint.history, checkpoint.carried)
+        check_drawn(rollout.collected.sampled)
+        state, (sampler, *newer), after = split(checkpoint, rollout)
+        del checkpoint  # the updates donate its state
+        newer.append(newest_entry(tools.setup, state.params))
+        template = for_sampling(state)
+        run.display.activity("learning and sampling", compiles=True)
+        if self._learner is None:
+            self._learner = learner_of(tools, state)
+        learning = in_thread(partial(learn, self._learner, state, sampler, rollout.collected))
+        del state, sampler
+        last = min(done + self.staleness, run.config.optimization.steps - 1)
+        leaving = partial(leave_once_learned, run, after, tuple(newer), learning)
+        with grace.within(leaving), run.stopwatch.phase("sample"):
+            while (previous := self._waiting[-1] if self._waiting else rollout).step < last and not run.stop.requested:
+                if learning.done() and (self._waiting or learning.exception()):
+                    break
+                following = at(template, previous.step + 1, previous)
+                following = following._replace(options={NAME: (newer[previous.step - done],)})
+                try:
+                    self._waiting.append(sample(following, previous.history, previous.collected.surplus))
+                except Exception as error:  # of a reward or a server; the step that learns is finished first
+                    self._error = error
+                    break
+        state, scored_rollout, metrics, seconds = learning.result()
+        after = after._replace(state=with_queue(state, tuple(newer)))
+        result = step_result(run, after, rollout.collected, scored_rollout, metrics, start=start)
+        return result._replace(numbers=result.numbers | present(seconds))
+
+    def _take(self, step: int) -> Waiting | None:
+        """Return the rollout of a step if it was sampled ahead.
+
+        Raises:
+            Exception: sampling it failed during the step before.
+        """
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if self._waiting and self._waiting[0].step != step:  # the run began again
+            self._waiting.clear()
+        return self._waiting.popleft() if self._waiting else None
+
+
+def sample_rollout(
+    setup: Setup, choose_prompts: ChoosePrompts, state: TrainState, history: History, carried: Groups | None
+) -> Waiting:
+    """Sample the rollout of a step; see `next_rollout`."""
+    step = int(state.step)
+    state, history, collected = next_rollout(setup, state, history, carried, choose_prompts)
+    return Waiting(step, int(state.position), int(state.draws), history, collected)
+
+
+def at(state: TrainState, step: int, before: Waiting) -> TrainState:
+    """Return the state with the counters of a step, after the sampling of `before`."""
+    counters = {"step": step, "position": before.position, "draws": before.draws}
+    return state._replace(
+        **{name: put(np.asarray(value, np.int32), state.step.sharding) for name, value in counters.items()}
+    )
+
+
+def for_sampling(state: TrainState) -> TrainState:
+    """Return copies of what sampling reads of a state besides parameters; the updates donate the originals."""
+    key, step = np.asarray(state.key), jnp.copy(state.step)
+    return state._replace(params=None, opt_state=None, reference=None, critic=None, options={}, key=key, step=step)
+
+
+def split(checkpoint: Checkpoint, rollout: Waiting) -> tuple[TrainState, Queue, Checkpoint]:
+    """Take the older parameters out of a checkpoint's state, because the updates would donate them while they sample.
+
+    Returns:
+        The state without them and after the sampling of the rollout, these parameters, and the rest of the checkpoint.
+    """
+    state = at(checkpoint.state, rollout.step, rollout)
+    others = {name: arrays for name, arrays in state.options.items() if name != NAME}
+    after = checkpoint._replace(history=rollout.history, carried=rollout.collected.surplus)
+    return state._replace(options=others), state.options[NAME], after
+
+
+def with_queue(state: TrainState, queue: Queue) -> TrainState:
+    """Return a state with the older parameters."""
+    return state._replace(options=state.options | {NAME: queue})
+
+
+def learner_of(tools: Tools, state: TrainState) -> Tools:
+    """Return the tools for states without the older parameters."""
+    options = tuple(option for option in tools.setup.options if option.name != NAME)
+    setup = tools.setup._replace(options=options)
+    return Tools(setup, tools.score_rollout, make_learner(setup, state))
+
+
+def learn(
+    tools: Tools, state: TrainState, sampler: Params, collected: Collected
+) -> tuple[TrainState, ScoredRollout, LearnMetrics, PhaseSeconds]:
+    """Learn from a rollout in the learner's thread; also returns how long scoring and updates took."""
+    stopwatch = Stopwatch()
+    return *learn_from(tools, state, sampler, collected, stopwatch), stopwatch.lap()
+
+
+def leave_once_learned(run: Run, after: Checkpoint, queue: Queue, learning: Future) -> None:
+    """End the process while rollouts are sampled ahead, once the updates of the step are made and saved."""
+    leave(run, after._replace(state=with_queue(learning.result()[0], queue)))
+
+
+def in_thread(work: Callable[[], Any]) -> Future:
+    """Call a function in a new thread, which must have JAX's settings of this one."""
+    result: Future = Future()
+    settings = thread_settings()
+
+    def call() -> None:
+        try:
+            check_settings(settings, "--staleness learns")
+            result.set_result(work())
+        except BaseException as error:  # whatever it is, the main thread raises it
+            result.set_exception(error)
+
+    threading.Thread(target=call, name="rljax-learning").start()
+    return result

@@ -1,0 +1,69 @@
+"""Read the batch that a run was learning from when it was stopped; `rljax.training.run` writes it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from rljax.algorithms import Past
+from rljax.errors import InputError
+from rljax.ops.unpublished.reward_history import RewardHistory
+from rljax.rollout.groups import from_dict
+from rljax.training.run import FORMAT, GROUPS, PAST, StoppedBatch
+from rljax.training.scored_rollout import ScoredRollout
+
+
+def read_batch(path: Path) -> StoppedBatch:
+    """Read a batch that `write_batch` wrote.
+
+    Raises:
+        InputError: the file is missing, or is not a batch.
+    """
+    if not path.is_file():
+        raise InputError(
+            f"There is no batch {str(path)!r}: it is written when a run stops because loss or gradient was not finite, or an "
+            "update far too large."
+        )
+    try:
+        with safe_open(path, framework="numpy") as file:
+            notes = {} if file.metadata() is None else file.metadata()
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
+        if notes.get("format") != FORMAT:
+            raise InputError(
+                f"{str(path)!r} is not a batch of a stopped run that this version can read: its format is {notes.get('format')!r}, "
+                f"but must be {FORMAT!r}."
+            )
+        return _batch_from(nest(arrays), {name: json.loads(text) for name, text in notes.items() if name != "format"})
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{str(path)!r} cannot be read as the batch of a stopped run ({error}).") from error
+
+
+def _batch_from(tree: Mapping[str, Any], numbers: Mapping[str, Any]) -> StoppedBatch:
+    """Build the batch from the arrays and the metadata of its file."""
+    groups = from_dict(tree[GROUPS])
+    past = Past(RewardHistory(**tree[PAST]), groups.prompt_ids) if PAST in tree else None
+    scored_rollout = ScoredRollout(groups, float(numbers["progress"]), past)
+    return StoppedBatch(scored_rollout, int(numbers["step"]), int(numbers["checkpoint"]), numbers["weights"])
+
+
+def nest(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Build nested dicts from the result of `flatten`.
+
+    Example:
+        >>> from rljax.training.run import flatten
+        >>> list(nest(flatten({"a": {"b/c": np.ones(1)}}))["a"])
+        ['b/c']
+    """
+    tree: dict[str, Any] = {}
+    for path, array in arrays.items():
+        *folders, name = (json.loads(f'"{part}"') for part in path.split("/"))
+        place = tree
+        for part in folders:
+            place = place.setdefault(part, {})
+        place[name] = array
+    return tree

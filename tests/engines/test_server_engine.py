@@ -1,0 +1,345 @@
+"""The trainer samples on a server: the tokens of the built-in engine, new weights for each step, and servers that fail."""
+
+import json
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from served_model import make_model, serving
+from simulated_servers import Simulated, running, sglang, vllm
+from small_runs import is_time
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from whole_runs import rows
+
+import rljax
+from rljax.cli import main
+from rljax.data.problem import Problem
+from rljax.engines import server_engine
+from rljax.engines.build import save_weights
+from rljax.engines.dialects import dialect_of
+from rljax.engines.http import Http
+from rljax.engines.server_engine import ServerEngine
+from rljax.errors import InputError, ServerLostError
+from rljax.programs.trained_policy import load
+from rljax.rollout.request import ReportingEngine, Request, Sampling, StreamingEngine
+from rljax.training.config import TrainConfig
+from rljax.training.parts.model_folder import companions
+
+MOST = 12
+ROWS = [Problem(text, "") for text in ("one", "two", "three", "four", "five", "six", "seven", "eight")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_model(tmp_path_factory.mktemp("models") / "chatty")
+
+
+@pytest.fixture(scope="module")
+def opened(folder):
+    return load(folder, problems=[Problem("", "")], max_response_tokens=MOST)
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    with serving(folder) as (url, served):
+        yield url, served
+
+
+def config_of(folder, **settings):
+    """A short run on the served model."""
+    short = {"prompts": 2, "group_size": 4, "steps": 3, "eval_every": 0, "sample_every": 0, "learning_rate": 1e-3}
+    return TrainConfig.flat(
+        model=str(folder),
+        chat=False,
+        algorithm="grpo",
+        max_response_tokens=MOST,
+        heldout_problems=2,
+        learning_rate_warmup=0,
+        **{**short, **settings},
+    )
+
+
+def engine_at(url, opened, folder, *, server="rljax", sampling=None, patience=2.0, needed=40, into=None):
+    config = TrainConfig.flat(model=str(folder))
+    save = partial(save_weights, config, opened.policy, companions(config, opened.tokenizer))
+    return ServerEngine(
+        url,
+        server,
+        save,
+        folder=into,
+        needed=needed,
+        sampling=sampling or sampling_of(opened),
+        vocabulary=opened.policy.vocab_size,
+        patience=patience,
+    )
+
+
+def sampling_of(opened, **settings):
+    return opened.worker.sampling._replace(max_tokens=MOST, temperature=1.0, **settings)
+
+
+def requests_of(sampling, prompts=5, group=3):
+    return [
+        Request((9, 20 + place, 33)[: 1 + place % 3], place, place, sampling, seed=1000 * place + member + (1 << 62))
+        for place in range(prompts)
+        for member in range(group)
+    ]
+
+
+def even_length(completions):
+    return [float(len(text) % 2 == 0) for text in completions]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"temperature": 0.0}, {"temperature": 0.7, "top_k": 20}, {"top_p": 0.8, "stop": ("a",)}]
+)
+def test_its_responses_are_those_of_the_built_in_engine(server, opened, folder, settings):
+    sampling = sampling_of(opened)._replace(**settings)
+    engine, requests = engine_at(server[0], opened, folder, sampling=sampling), requests_of(sampling)
+    found = engine.generate(opened.params, requests)
+    expected = opened.worker.engine.generate(opened.params, requests)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours.prompt_id, ours.group, ours.finish) == (theirs.prompt_id, theirs.group, theirs.finish)
+        np.testing.assert_array_equal(ours.tokens, theirs.tokens)
+        np.testing.assert_allclose(ours.behaviour_logp, theirs.behaviour_logp, atol=1e-4)
+        if sampling.temperature:
+            np.testing.assert_allclose(ours.policy_logp, theirs.policy_logp, atol=1e-4)
+    streamed = [piece for pieces in engine.stream(opened.params, requests) for piece in pieces]
+    assert sorted(streamed) == [*range(len(requests))]
+    assert isinstance(engine, StreamingEngine)
+    assert isinstance(engine, ReportingEngine)
+
+
+def test_weights_are_published_when_they_change(server, opened, folder, tmp_path):
+    url, served = server
+    engine, requests = engine_at(url, opened, folder, into=tmp_path), requests_of(sampling_of(opened), prompts=1)
+    before = served.batcher.version
+    engine.generate(opened.params, requests)
+    engine.generate(opened.params, requests)
+    assert served.batcher.version == before + 1
+    assert [file.name for file in tmp_path.iterdir()] == [f"version-{before + 1}"]
+    other = jax.tree.map(lambda leaf: 1.5 * leaf, opened.params)
+    found = engine.generate(other, requests)
+    assert served.batcher.version == before + 2
+    assert [file.name for file in tmp_path.iterdir()] == [f"version-{before + 2}"], "one folder at a time"
+    for ours, theirs in zip(found, opened.worker.engine.generate(other, requests), strict=True):
+        np.testing.assert_array_equal(ours.tokens, theirs.tokens)
+
+
+def test_a_run_learns_what_it_would_learn_with_the_built_in_engine(server, folder, tmp_path):
+    config = config_of(folder)
+    problems = (ROWS[:6], ROWS[6:])
+    rljax.train(config.replace(run=str(tmp_path / "own")), reward=even_length, problems=problems)
+    rljax.train(config.replace(run=str(tmp_path / "served"), engine_url=server[0]), reward=even_length, problems=problems)
+    exact = {"step", "reward", "response_length", "prompt_length", "truncated_share", "staleness", "trained_groups"}
+    for ours, theirs in zip(rows(tmp_path / "served"), rows(tmp_path / "own"), strict=True):
+        assert {name: ours[name] for name in exact & ours.keys()} == {name: theirs[name] for name in exact & ours.keys()}
+        numbers = [name for name in ours if isinstance(ours[name], float) and not is_time(name)]
+        assert [ours[name] for name in numbers] == pytest.approx([theirs[name] for name in numbers], rel=1e-3, abs=1e-4)
+    assert max(row["sampler_gap"] for row in rows(tmp_path / "served") if "sampler_gap" in row) < 1e-4
+
+
+def test_it_trains_asynchronously_and_resumes(server, folder, tmp_path):
+    config = config_of(folder, steps=4, engine_url=server[0], staleness=1, checkpoint_every=1)
+    problems = (ROWS[:6], ROWS[6:])
+    rljax.train(config.replace(run=str(tmp_path / "whole")), reward=even_length, problems=problems)
+    rljax.train(config.replace(run=str(tmp_path / "parts"), steps=2), reward=even_length, problems=problems)
+    rljax.train(
+        config.replace(run=str(tmp_path / "parts")), resume=tmp_path / "parts", reward=even_length, problems=problems
+    )
+    parts, whole = ([row for row in rows(tmp_path / name) if row["phase"] == "rl"] for name in ("parts", "whole"))
+    assert [row["loss"] for row in parts] == [row["loss"] for row in whole]
+    assert [row["staleness"] for row in parts] == [0, 1, 1, 1]
+
+
+def test_a_server_that_has_lost_its_weights_gets_them_again(folder, opened):
+    with serving(folder) as (url, served):
+        engine, requests = engine_at(url, opened, folder), requests_of(sampling_of(opened))
+        other = jax.tree.map(lambda leaf: 1.5 * leaf, opened.params)
+        before = engine.generate(other, requests)
+        original = served.load_weights(str(folder))
+        served.batcher.decoder.params, served.batcher.version = original, 0  # as after a restart
+        after = engine.generate(other, requests)
+        assert served.batcher.version == 1
+    for ours, theirs in zip(after, before, strict=True):
+        np.testing.assert_array_equal(ours.tokens, theirs.tokens)
+
+
+def test_two_runs_on_one_server_are_refused(folder, opened):
+    with serving(folder) as (url, served):
+        engine, requests = engine_at(url, opened, folder), requests_of(sampling_of(opened), prompts=1)
+        engine.generate(opened.params, requests)
+        served.batcher.version += 1
+        with pytest.raises(InputError, match="something else publishes to it"):
+            engine.generate(opened.params, requests)
+
+
+def test_a_full_queue_is_waited_for(folder, opened):
+    with serving(folder, queue=8, rows=2) as (url, _):
+        engine = engine_at(url, opened, folder, patience=30.0)
+        requests = requests_of(sampling_of(opened), prompts=12, group=2)
+        assert len(engine.generate(opened.params, requests)) == 24
+
+
+def test_the_key_is_sent(folder, opened, monkeypatch, tmp_path):
+    with serving(folder, api_key="secret") as (url, _):
+        with pytest.raises(InputError, match="401 The API key is missing"):
+            rljax.train(
+                config_of(folder, run=str(tmp_path / "run"), engine_url=url), reward=even_length, problems=(ROWS, ROWS)
+            )
+        assert not (tmp_path / "run").exists()
+        monkeypatch.setenv("RLJAX_ENGINE_KEY", "secret")
+        rljax.train(
+            config_of(folder, run=str(tmp_path / "run"), engine_url=url, steps=1), reward=even_length, problems=(ROWS, ROWS)
+        )
+
+
+def test_a_server_that_cannot_sample_what_is_needed_is_refused(server, folder, opened, tmp_path_factory):
+    with pytest.raises(InputError, match="has room for 192 tokens, and a prompt with its response may have 500"):
+        engine_at(server[0], opened, folder, needed=500)
+    with pytest.raises(InputError, match="allows responses of 64 tokens, and max_response_tokens=65"):
+        engine_at(server[0], opened, folder, sampling=sampling_of(opened)._replace(max_tokens=65))
+    with pytest.raises(InputError, match="leave sampling_mask out"):
+        engine_at(server[0], opened, folder, sampling=sampling_of(opened, top_k=3, kept=3))
+    other = make_model(tmp_path_factory.mktemp("models") / "wide", width=32)
+    wide = load(other, problems=[Problem("", "")], max_response_tokens=MOST)
+    with pytest.raises(InputError, match="has another model or tokenizer: fingerprint"):
+        engine_at(server[0], wide, other).generate(wide.params, requests_of(sampling_of(wide), prompts=1))
+
+
+def test_a_server_that_is_lost_ends_the_run_with_its_work_saved(folder, tmp_path, capsys, monkeypatch):
+    told = []
+    monkeypatch.setattr(Http, "tell", told.append, raising=False)
+    with serving(folder) as (url, _):
+        pass
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps({"prompt": row.prompt, "answer": "1"}) + "\n" for row in ROWS))
+    flags = ["train", "--model", str(folder), "--dataset", str(data), "--reward", "exact", "--run", str(tmp_path / "run")]
+    flags += ["--engine-url", url, "--engine-patience", "0.5", "--steps", "1", "--no-chat", "--quiet"]
+    assert main(flags) == ServerLostError.exit_code == 75
+    assert "did not answer /v1/models for 0.5 seconds" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_server_that_dies_within_a_run_is_named_with_the_way_to_go_on(folder, tmp_path):
+    calls = []
+    with serving(folder) as (url, served):
+
+        def reward(completions):
+            calls.append(None)
+            if len(calls) == 3:
+                served.batcher._fail("killed by the test")
+            return even_length(completions)
+
+        config = config_of(folder, run=str(tmp_path / "run"), engine_url=url, engine_patience=1.0, checkpoint_every=1)
+        with pytest.raises(ServerLostError, match=r"No step is lost\. To continue: rljax\.train"):
+            rljax.train(config, reward=reward, problems=(ROWS[:6], ROWS[6:]))
+    text = (tmp_path / "run" / "log.txt").read_text()
+    assert "does not answer" in text
+    assert "trying again for 1 seconds" in text
+
+
+class Answer:
+    """An OpenAI server that gives every request the same answer."""
+
+    def __init__(self, **choice):
+        self.choice = {
+            "index": 0,
+            "token_ids": [7, 1],
+            "sampler_logprobs": [-1.0, -2.0],
+            "logprobs": {"token_logprobs": [-1.0, -2.0]},
+            "finish_reason": "stop",
+            "weights_version": 1,
+        } | choice
+        self.choices = [self.choice]
+
+    async def models(self, _):
+        return JSONResponse({"data": [{"id": "m", "weights_version": 0}]})
+
+    async def answer(self, _):
+        return JSONResponse({"choices": self.choices})
+
+    async def weights(self, _):
+        return JSONResponse({})
+
+    def app(self):
+        posts = {"/v1/completions": self.answer, "/weights": self.weights}
+        return Starlette(
+            routes=[
+                Route("/v1/models", self.models),
+                *(Route(path, call, methods=["POST"]) for path, call in posts.items()),
+            ]
+        )
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"sampler_logprobs": None}, "has no 'sampler_logprobs'"),
+        ({"logprobs": None}, "has no 'logprobs'"),
+        ({"sampler_logprobs": [-1.0]}, "2 tokens, 1 log-probabilities of the sampler"),
+        ({"token_ids": [], "sampler_logprobs": [], "logprobs": {"token_logprobs": []}}, "at least one token"),
+        ({"token_ids": [7, 9999]}, "has another model"),
+        ({"finish_reason": "abort"}, "by 'abort'"),
+        ({"weights_version": 3}, "something else publishes"),
+        ({"weights_version": 0}, "lost its weights 5 times"),
+    ],
+)
+def test_answers_that_cannot_be_responses_are_refused(opened, folder, choice, message):
+    with running(Answer(**choice).app()) as url:
+        engine = engine_at(url, opened, folder)
+        with pytest.raises(InputError, match=message):
+            engine.generate(opened.params, requests_of(sampling_of(opened), prompts=1, group=1))
+
+
+def test_too_few_responses_are_refused(opened, folder):
+    with running(Answer().app()) as url, pytest.raises(InputError, match="1 responses to 3 requests"):
+        engine_at(url, opened, folder).generate(opened.params, requests_of(sampling_of(opened), prompts=1))
+
+
+@pytest.mark.parametrize(("name", "app"), [("vllm", vllm), ("sglang", sglang)])
+def test_a_run_samples_on_other_servers(opened, folder, tmp_path, name, app):
+    simulated = Simulated(opened.policy.vocab_size)
+    with running(app(simulated)) as url:
+        config = config_of(folder, run=str(tmp_path / "run"), engine_url=url, engine_server=name, models="none", steps=2)
+        rljax.train(config, reward=even_length, problems=(ROWS[:6], ROWS[6:]))
+    assert len(simulated.requests) == 2 * 2 + 2 * 8, "two evaluations of two prompts, two steps of eight responses"
+    assert len(simulated.folders) == 3, "the weights at the beginning and after each step"
+    assert {row["entropy"] > 0 for row in rows(tmp_path / "run") if row["phase"] == "rl"} == {True}
+    seeds = [body.get("seed", body.get("sampling_params", {}).get("sampling_seed")) for body in simulated.requests]
+    assert len(set(seeds)) == len(seeds) - 2, "every evaluation has the same seeds"
+    assert all(0 <= seed < 1 << 63 for seed in seeds)
+
+
+def test_a_restarted_server_without_versions_gets_its_weights_again(opened, folder):
+    simulated = Simulated(opened.policy.vocab_size)
+    requests = requests_of(sampling_of(opened), prompts=2)
+    with running(vllm(simulated)) as url:
+        engine = engine_at(url, opened, folder, server="vllm", patience=20.0)
+        engine.generate(opened.params, requests)
+    with running(vllm(simulated), port=int(url.rsplit(":", 1)[1])):
+        engine.http.losses += 1  # it was not asked while it was away
+        assert len(engine.generate(opened.params, requests)) == len(requests)
+    assert len(simulated.folders) == 2
+    assert simulated.folders[0] == simulated.folders[1]
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_truncation_is_refused_where_one_log_probability_is_reported(name):
+    whole = Sampling(4, (1,))
+    assert dialect_of(name).limits(whole) is None
+    for sampling in (whole._replace(top_k=3), whole._replace(top_p=0.5), whole._replace(stop=("a",))):
+        assert dialect_of(name).limits(sampling)
+    with pytest.raises(InputError, match="choose one of rljax, vllm, sglang"):
+        dialect_of("trl")
+
+
+def test_responses_are_copied_to_all_processes(server, opened, folder, monkeypatch):
+    requests = requests_of(sampling_of(opened))
+    found = engine_at(server[0], opened, folder).generate(opened.params, requests)
+    monkeypatch.setattr(server_engine, "of_first", lambda tree: jax.tree.map(np.asarray, tree))
+    for ours, theirs in zip(server_engine._shared(requests, found), found, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)

@@ -1,0 +1,177 @@
+"""Asynchronous training computes the numbers of a delayed sampler, in less time, and resumes to them."""
+
+import threading
+
+import jax
+import pytest
+from small_runs import SMALL, even_length, is_time, stopping_after
+from whole_runs import rows
+
+import rljax
+from rljax.errors import InputError
+from rljax.options import staleness
+from rljax.training import loop
+from rljax.training.interrupt import Interrupted
+
+STEPS = 6
+RUN = SMALL.replace(
+    algorithm="grpo",
+    algorithm_options={"beta": 0.05},
+    train_problems=12,
+    heldout_problems=2,
+    prompts=4,
+    group_size=4,
+    steps=STEPS,
+    learning_rate=3e-2,
+    learning_rate_warmup=0,
+    eval_every=3,
+    sample_every=0,
+    checkpoint_every=2,
+)
+MORE = RUN.replace(
+    algorithm="dapo",
+    algorithm_options={"max_length": 12, "cache": 2},
+    oversample=1.0,
+    max_tries=3,
+    minibatches=2,
+    passes=2,
+    lora_rank=2,
+    correction="capped",
+)
+"""Several sampling calls and updates a step, surplus groups, an adapter, and a correction."""
+
+
+def numbers(folder):
+    """All metrics of a run but its times."""
+    return [{name: value for name, value in row.items() if not is_time(name)} for row in rows(folder)]
+
+
+@pytest.fixture(scope="module")
+def delayed(tmp_path_factory):
+    """(settings, K) -> metrics of the run with a delayed sampler; each is trained once."""
+    found = {}
+
+    def trained(name, config, lag):
+        if (name, lag) not in found:
+            folder = tmp_path_factory.mktemp("delayed") / f"{name}-{lag}"
+            rljax.train(config.replace(run=str(folder), sampler_delay=lag), reward=even_length)
+            found[name, lag] = numbers(folder)
+        return found[name, lag]
+
+    return trained
+
+
+@pytest.mark.parametrize(("name", "config", "lag"), [("plain", RUN, 1), ("plain", RUN, 3), ("more", MORE, 2)])
+def test_its_numbers_are_those_of_a_delayed_sampler(delayed, tmp_path, name, config, lag):
+    rljax.train(config.replace(run=str(tmp_path / "run"), staleness=lag), reward=even_length)
+    found = numbers(tmp_path / "run")
+    assert found == delayed(name, config, lag)
+    assert [row["staleness"] for row in found if row["phase"] == "rl"][-1] >= lag
+
+
+@pytest.mark.parametrize("stop", [1, 2, 4])
+def test_a_resumed_run_samples_again_what_was_waiting(delayed, tmp_path, stop):
+    config = MORE.replace(run=str(tmp_path / "run"), staleness=2)
+    with pytest.raises(Interrupted):
+        rljax.train(config, reward=stopping_after(stop))
+    rljax.train(resume=tmp_path / "run", reward=even_length)
+    assert numbers(tmp_path / "run") == delayed("more", MORE, 2)
+
+
+def test_the_next_rollout_is_judged_while_the_learner_updates(tmp_path, monkeypatch):
+    judged, threads, calls = threading.Semaphore(0), set(), []
+
+    def reward(completions):
+        calls.append(threading.current_thread())
+        judged.release()
+        return even_length(completions)
+
+    def learn(tools, state, *rest):
+        threads.add(threading.current_thread())
+        is_last = int(state.step) == STEPS - 1
+        assert is_last or judged.acquire(timeout=60), "the next rollout waits for the updates"
+        return staleness_learn(tools, state, *rest)
+
+    staleness_learn = staleness.learn
+    monkeypatch.setattr(staleness, "learn", learn)
+    rljax.train(RUN.replace(run=str(tmp_path / "run"), staleness=1, eval_every=0), reward=reward)
+    assert set(calls) == {threading.main_thread()}
+    assert threading.main_thread() not in threads
+    assert not [thread for thread in threading.enumerate() if thread.name == "rljax-learning"]
+
+
+def test_at_most_k_rollouts_wait(tmp_path, monkeypatch):
+    """A learner that lets the sampler run ahead as far as it wants."""
+    seen, sampled = [], []
+
+    def learn(tools, state, *rest):
+        done = int(state.step)
+        limit = min(done + 3, STEPS - 1)
+        while (sampled[-1] if sampled else 0) < limit:
+            assert not stopped.wait(0.01)
+        seen.append(sampled[-1] - done)
+        return staleness_learn(tools, state, *rest)
+
+    def sample_rollout(setup, choose, state, *rest):
+        waiting = staleness_sample(setup, choose, state, *rest)
+        sampled.append(waiting.step)
+        return waiting
+
+    stopped, staleness_learn, staleness_sample = threading.Event(), staleness.learn, staleness.sample_rollout
+    monkeypatch.setattr(staleness, "learn", learn)
+    monkeypatch.setattr(staleness, "sample_rollout", sample_rollout)
+    rljax.train(RUN.replace(run=str(tmp_path / "run"), staleness=3, eval_every=0), reward=even_length)
+    assert seen == [3, 3, 3, 2, 1, 0]
+    assert sampled == [*range(STEPS)]
+
+
+def test_a_reward_that_fails_ahead_loses_no_finished_step(tmp_path, monkeypatch):
+    calls = []
+
+    def reward(completions):
+        calls.append(None)
+        if len(calls) >= 4:
+            raise RuntimeError("the judge is down")
+        return even_length(completions)
+
+    monkeypatch.setattr(loop, "WAITS", ())
+    config = RUN.replace(run=str(tmp_path / "run"), staleness=1, eval_every=0, max_failure_share=0.0)
+    with pytest.raises(InputError, match=r"the judge is down(.|\n)*No step is lost"):
+        rljax.train(config, reward=reward)
+    assert [row["step"] for row in rows(tmp_path / "run") if row["phase"] == "rl"] == [1, 2]
+
+
+def test_an_update_that_fails_ends_the_run(tmp_path, monkeypatch):
+    def learn(tools, state, *rest):
+        raise FloatingPointError("no update")
+
+    monkeypatch.setattr(staleness, "learn", learn)
+    with pytest.raises(FloatingPointError, match="no update"):
+        rljax.train(RUN.replace(run=str(tmp_path / "run"), staleness=2), reward=even_length)
+
+
+def test_settings_of_one_thread_are_refused(tmp_path):
+    with jax.default_matmul_precision("highest"), pytest.raises(InputError, match="--staleness learns in another thread"):
+        rljax.train(RUN.replace(run=str(tmp_path / "run"), staleness=1), reward=even_length)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"staleness": 1, "sampler_delay": 1}, "leave one of them out"),
+        ({"staleness": 0}, "staleness"),
+        ({"staleness": 6, "steps": 6}, "staleness=6 with steps=6"),
+        ({"staleness": 1, "remedy": "auto"}, "changes settings between steps"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(tmp_path, settings, message):
+    with pytest.raises(InputError, match=message):
+        rljax.train(RUN.replace(run=str(tmp_path / "run"), **settings), reward=even_length)
+
+
+def test_several_devices_take_turns(tmp_path):
+    """Two threads would start programs with messages in different orders on different devices."""
+    config = RUN.replace(run=str(tmp_path / "run"), staleness=1, fsdp=2, eval_every=0, steps=3)
+    rljax.train(config, reward=even_length)
+    rljax.train(config.replace(run=str(tmp_path / "delayed"), staleness=None, sampler_delay=1), reward=even_length)
+    assert numbers(tmp_path / "run") == numbers(tmp_path / "delayed")
