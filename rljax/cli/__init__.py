@@ -18,6 +18,7 @@ from typing import Annotated, Any, TextIO
 
 import tyro
 
+from rljax.cli.ablate import Ablate, as_train, run_ablate
 from rljax.cli.adapt import Adapt, run_adapt
 from rljax.cli.algorithms import Algorithms, run_algorithms
 from rljax.cli.average import Average, run_average
@@ -71,6 +72,7 @@ rljax sft --dataset FILE_OR_HUB_ID  fine-tune on demonstrations (SFT)
 rljax config [FLAGS]              print the settings in force, for --config
 rljax plan [FLAGS]                memory and work of a run, before it starts
 rljax tune --try NAME=VALUE,VALUE the best of several settings
+rljax ablate dapo --seeds 5       what each part of an algorithm contributes
 rljax eval RUN                    accuracy: greedy, avg@k, pass@k, maj@k
 rljax sample RUN --prompt "3+4="  continue a prompt
 rljax chat RUN_OR_MODEL           talk to a model in the terminal
@@ -140,6 +142,7 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyT
         "adapt": (Adapt, run_adapt),
         "plan": (Plan, run_plan),
         "tune": (Tune, run_tune),
+        "ablate": (Ablate, run_ablate),
         "pairs": (Pairs, run_pairs),
         "preprocess": (Preprocess, run_preprocess),
         "reward-model": (RewardModel, run_reward_model),
@@ -210,7 +213,10 @@ def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
 
 def _start(arguments: Sequence[str]) -> Start:
     """Find the settings before the flags of a command."""
-    return (start_of_sft if arguments[0] == "sft" else start_from_flags)(arguments[1:])
+    command, *words = arguments
+    if command == "ablate":
+        words = as_train(words)
+    return start_of_sft(words) if command == "sft" else start_from_flags(words)
 
 
 def _shown_on(stream: TextIO, text: str) -> str:

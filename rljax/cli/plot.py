@@ -12,10 +12,15 @@ from rljax.errors import InputError
 
 @dataclass(frozen=True)
 class Plot:
-    """Plot the curves of a run again, or the held-out accuracy of several runs in one figure."""
+    """Plot the curves of a run again, or the held-out accuracy of several runs in one figure.
+
+    A folder with runs, as `rljax train --seeds` writes it, is one curve: the mean over the runs, with its 95 % interval.
+    """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of runs."""
+    """Folders of runs, or folders with runs."""
+    group: bool = False
+    """Also average the named runs that differ only in their seeds."""
     out: Path | None = None
     """PNG file to write; by default curves.png in the run's folder, or overlay.png in this folder for several runs."""
 
@@ -30,11 +35,17 @@ def run_plot(command: Plot) -> int:
     """Draw one run's curves, or several runs in one picture."""
     from rljax.tracking.plots import overlay, plot_curves  # noqa: PLC0415
     from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415
+    from rljax.tracking.seeds import group_runs, runs_in  # noqa: PLC0415
 
-    folders = [RunFolder.open(path) for path in command.runs]
-    if not folders:
+    if not command.runs:
         raise InputError("Name at least one run folder to plot.")
-    if len(folders) == 1:
+    has_groups = any(runs_in(path) for path in command.runs if not (path / "config.json").is_file())
+    groups = {} if not (command.group or has_groups) else group_runs(command.runs, by_settings=command.group)
+    folders = [] if groups else [RunFolder.open(path) for path in command.runs]
+    if groups:
+        out = command.out or Path("overlay.png")
+        overlay({label: [run.metrics for run in runs] for label, runs in groups.items()}, out, title="Held-out accuracy")
+    elif len(folders) == 1:
         (folder,) = folders
         out = command.out or folder.curves
         plot_curves(folder.metrics, out, title=title_of(folder.config))

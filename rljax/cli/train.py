@@ -43,6 +43,9 @@ class Train(Settings):
     restarts: int = 0
     """Train in a process of its own, and start it again this many times at most if it crashes or is killed; needs --run. It goes on
     from its last checkpoint, as with --resume auto."""
+    seeds: tuple[int, ...] = ()
+    """Train with each of these seeds, one after the other, in RUN/seed-N, and report the mean over seeds with its 95 % interval:
+    --seeds 0 1 2. The same command, with the same --run, continues where it was stopped; a finished seed is not trained again."""
 
 
 @dataclass(frozen=True)
@@ -141,10 +144,14 @@ def _run(program: str, command: Train, start: Start, arguments: list[str], **opt
 
         train: Callable = getattr(rljax, program)
 
+    if command.seeds:
+        check_seeds(command, arguments)
     for note in start.notes if command.host in (None, 0) else ():
         print(f"note: {note}", file=sys.stderr)
     join_hosts(command.coordinator, command.hosts, command.host, limit=command.config.devices.host_timeout)
     try:
+        if command.seeds:
+            return train_seeds(program, command, train, **options)
         resume = None if command.resume is None else str(command.resume)
         trust = command.trust and (
             resume is not None or command.file is None
@@ -156,3 +163,50 @@ def _run(program: str, command: Train, start: Start, arguments: list[str], **opt
         text = "The smoke test has passed: every phase of this run works on this machine. Its accuracy means nothing."
         print(wrapped(text, columns_of(sys.stdout)))
     return 0
+
+
+def check_seeds(command: Train, arguments: Sequence[str]) -> None:
+    """Refuse flags that cannot apply to several seeds.
+
+    Raises:
+        InputError: names the flag.
+    """
+    if len(set(command.seeds)) < len(command.seeds) or min(command.seeds) < 0:
+        raise InputError(f"--seeds {' '.join(map(str, command.seeds))}: each seed must be at least 0 and occur once.")
+    if "--seed" in set(flags_in(arguments)):
+        raise InputError("--seed is one seed and --seeds are several; leave one of the two out.")
+    if command.resume not in (None, Path("auto")):
+        raise InputError("--resume continues one run; with --seeds, repeat the command with the same --run to continue.")
+    if command.coordinator is not None:
+        raise InputError("--seeds trains on one host; leave --coordinator out, or start each seed by itself.")
+
+
+def train_seeds(program: str, command: Train, train: Callable, **options: object) -> int:
+    """Train the seeds that are not finished, and print the table over seeds.
+
+    Raises:
+        InputError: a run failed, or the folder has runs with other settings.
+        Interrupted: a signal; the runs so far are saved.
+    """
+    from datetime import datetime  # noqa: PLC0415
+
+    from rljax.programs.seeds import Arm, run_arm, seeds_text, write_seeds  # noqa: PLC0415  as above
+    from rljax.tracking.run_folder import default_run_path  # noqa: PLC0415
+
+    config = command.config
+    folder = Path(config.run.folder or default_run_path(config.run.name, datetime.now()))
+    if config.run.folder is None:
+        print(f"The runs are in {folder}; to continue after a stop: the same command with --run {folder}.", file=sys.stderr)
+    arm = Arm(config.run.name, config, folder)
+    runs = run_arm(arm, command.seeds, lambda config: train(config, resume="auto", **options), tell=note)
+    files = write_seeds(folder, runs)
+    print(seeds_text(runs))
+    print(f"Numbers: {files.numbers}")
+    if files.picture is not None:
+        print(f"Curves: {files.picture}")
+    return 0
+
+
+def note(text: str) -> None:
+    """Print a line to stderr."""
+    print(text, file=sys.stderr, flush=True)

@@ -23,10 +23,17 @@ from rljax.tracking.display_text import METRICS
 from rljax.tracking.glossary import find_entry
 from rljax.tracking.phase_times import NOUNS
 from rljax.tracking.rows import Row, read_metrics
+from rljax.tracking.seeds import SeedMean, over_seeds
 
 INK, MUTED, GRID, WARM = "#1b1f24", "#6b7280", "#e5e7eb", "#fdf1dc"
 HELD_OUT = "#1f5fbf"
 COLORS = ("#1f5fbf", "#d9480f", "#2b8a3e", "#9c36b5", "#c2255c", "#0b7285", "#5f3dc4", "#866118")
+OVERLAY = (*COLORS, "#e8a700", "#74b816", "#4dabf7", INK)
+"""Colors of runs in one plot."""
+DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
+"""Line styles of runs in one plot: the next one is used after the last color."""
+FEW, SHORT = 6, 24
+"""Largest number of labels in a legend above a plot, and of characters in each; others are listed to its right."""
 PANELS = {
     "rl": {
         "reward": COLORS[2],
@@ -155,11 +162,11 @@ def plot_metrics(rows: Sequence[Row], names: Sequence[str], out_path: Path | str
     return True
 
 
-def overlay(runs: Mapping[str, Path | str], out_path: Path | str, *, title: str) -> None:
-    """Plot the held-out accuracy of several runs together.
+def overlay(runs: Mapping[str, Path | str | Sequence[Path]], out_path: Path | str, *, title: str) -> None:
+    """Plot the held-out accuracy of several runs together, or means over seeds with their 95 % intervals.
 
     Args:
-        runs: label of each run to its `metrics.jsonl`; at least one.
+        runs: label -> `metrics.jsonl` of a run, or of several runs that differ in their seeds; at least one.
         out_path: file of the plot, `.png`, `.pdf` or `.svg`; its folder is created.
         title: title of the plot.
 
@@ -169,20 +176,93 @@ def overlay(runs: Mapping[str, Path | str], out_path: Path | str, *, title: str)
     """
     if not runs:
         raise InputError("there is no run to plot; name at least one run folder.")
-    figure = _figure(8.5, 4.6, title)
-    axes = figure.add_subplot()
+    beside = 0.5 + 0.085 * max(map(len, runs)) if _is_beside(list(runs)) else 0.0
+    figure = _figure(8.5 + beside, max(4.6, 0.8 + 0.22 * len(runs)), title)
+    draw_overlay(figure.add_subplot(), runs)
+    _save(figure, out_path)
+
+
+def draw_overlay(axes: Axes, runs: Mapping[str, Path | str | Sequence[Path]]) -> None:
+    """Draw what `overlay` plots."""
     lines = []
-    for index, path in enumerate(runs.values()):
-        held_out = held_out_accuracy(read_metrics(path), warm_scale=None)
-        if not held_out.steps.size:
-            raise InputError(f"{path} has no evaluation of RL with an accuracy; evaluate during the run, or omit this run.")
-        lines += _draw_held_out(axes, held_out, COLORS[index % len(COLORS)])
+    for index, paths in enumerate(runs.values()):
+        several = [paths] if isinstance(paths, Path | str) else paths
+        curves = [_accuracy_of(path) for path in several]
+        color, dashes = OVERLAY[index % len(OVERLAY)], DASHES[index // len(OVERLAY) % len(DASHES)]
+        if len(curves) == 1:
+            lines += _draw_held_out(axes, curves[0], color, band=len(runs) <= FEW)
+        else:
+            lines += _draw_mean(axes, curves, color)
+        lines[-1].set_linestyle(dashes)
     _style(axes)
     _percent(axes, "held-out accuracy")
     axes.set_xlabel(STEP_LABELS["rl"], fontsize=9.5, color=MUTED)
     axes.set_xlim(0, max(1.0, *(line.get_xdata()[-1] for line in lines)))
     _legend(axes, lines, list(runs))
+
+
+def plot_ablation(
+    arms: Mapping[str, Sequence[Path]], differences: Mapping[str, SeedMean], out_path: Path | str, *, title: str
+) -> None:
+    """Plot the mean curve of each arm with its 95 % interval, and the final difference of each arm from the first one.
+
+    Args:
+        arms: arm -> `metrics.jsonl` of its runs; the complete algorithm is the first.
+        differences: arm -> its accuracy minus that of the first one, from -1 to 1.
+        out_path: file of the plot, `.png`, `.pdf` or `.svg`; its folder is created.
+        title: title of the plot.
+
+    Raises:
+        InputError: a run has no evaluation with an accuracy, or the suffix is unknown.
+    """
+    figure = _figure(13.0, max(4.6, 1.4 + 0.4 * len(arms)), title)
+    left, right = figure.subplots(1, 2, width_ratios=[1.5, 1.0])
+    draw_overlay(left, arms)
+    legend = left.get_legend()
+    if legend is not None:
+        legend.remove()  # the labels to the right have the colors
+    colors = dict(zip(arms, OVERLAY * (1 + len(arms) // len(OVERLAY)), strict=False))
+    for place, name in enumerate(arms):
+        found = differences.get(name)
+        right.plot(0.0 if found is None else 100 * found.value, -place, "o", color=colors[name], markersize=7, zorder=3)
+        if found is not None and math.isfinite(found.low):
+            right.plot([100 * found.low, 100 * found.high], [-place, -place], color=colors[name], linewidth=2.2)
+    _style(right)
+    right.axvline(0, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)))
+    right.set_yticks([-place for place in range(len(arms))], list(arms))
+    for label, name in zip(right.get_yticklabels(), arms, strict=True):
+        label.set(color=colors[name], fontsize=10, parse_math=False)
+    right.set_ylim(-len(arms) + 0.4, 0.6)
+    right.set_xlabel(f"difference from {next(iter(arms))} at the end, points", fontsize=9.5, color=MUTED)
     _save(figure, out_path)
+
+
+def _accuracy_of(path: Path | str) -> HeldOut:
+    held_out = held_out_accuracy(read_metrics(path), warm_scale=None)
+    if not held_out.steps.size:
+        raise InputError(f"{path} has no evaluation of RL with an accuracy; evaluate during the run, or omit this run.")
+    return held_out
+
+
+def mean_curve(curves: Sequence[HeldOut]) -> tuple[np.ndarray, list[SeedMean]]:
+    """Average curves over seeds at the steps that all of them have.
+
+    Raises:
+        InputError: there is no such step.
+    """
+    by_step = [dict(zip(curve.steps.tolist(), curve.values.tolist(), strict=True)) for curve in curves]
+    steps = sorted(set.intersection(*map(set, by_step)))
+    if not steps:
+        raise InputError("runs of one group were evaluated at no common step; plot them without --group.")
+    return np.array(steps), [over_seeds([values[step] for values in by_step]) for step in steps]
+
+
+def _draw_mean(axes: Axes, curves: Sequence[HeldOut], color: str) -> list[Line2D]:
+    """Draw the mean over seeds with a band of its intervals, if there are enough seeds."""
+    steps, means = mean_curve(curves)
+    axes.fill_between(steps, [m.low for m in means], [m.high for m in means], color=color, alpha=0.15, linewidth=0)
+    style = {"linewidth": 2.2, "marker": "o", "markersize": 4, "markeredgecolor": "white"}
+    return axes.plot(steps, [m.value for m in means], color=color, **style, clip_on=False, zorder=3)
 
 
 def curve_of(rows: Sequence[Row], key: str) -> Curve:
@@ -305,10 +385,17 @@ def _percent(axes: Axes, label: str) -> None:
     axes.set_ylabel(label, fontsize=10.5, color=INK)
 
 
+def _is_beside(labels: list[str]) -> bool:
+    """True if the labels need a legend to the right of the plot."""
+    return len(labels) > FEW or (len(labels) > 2 and max(map(len, labels)) > SHORT)
+
+
 def _legend(axes: Axes, handles: list[Line2D], labels: list[str]) -> None:
-    # Above the plot, where it hides nothing.
-    place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2}
-    legend = axes.legend(handles, labels, **place, ncols=min(len(labels), 3), frameon=False, fontsize=9.5)
+    # Above the plot or to its right, where it hides nothing.
+    place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2, "ncols": min(len(labels), 3)}
+    if _is_beside(labels):
+        place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.2, "handlelength": 3.0}
+    legend = axes.legend(handles, labels, **place, frameon=False, fontsize=9.5)
     for text in legend.get_texts():
         text.set_color(INK)
         text.set_parse_math(False)
@@ -341,9 +428,9 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
         _legend(axes, handles, labels)
 
 
-def _draw_held_out(axes: Axes, held_out: HeldOut, color: str) -> list[Line2D]:
+def _draw_held_out(axes: Axes, held_out: HeldOut, color: str, *, band: bool = True) -> list[Line2D]:
     """Draw the accuracies with a band of their intervals, if these are known."""
-    if np.isfinite(held_out.judged).any():
+    if band and np.isfinite(held_out.judged).any():
         axes.fill_between(held_out.steps, *held_out.interval(), color=color, alpha=0.15, linewidth=0)
     style = {"linewidth": 2.2, "marker": "o", "markersize": 5, "markeredgecolor": "white"}
     # Not clipped, because the first and the last point are on the plot's edges.

@@ -1,0 +1,97 @@
+"""`rljax ablate`: an algorithm without each of its parts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from rljax.cli.loading import loading
+from rljax.cli.starting import Settings, flags_in
+from rljax.cli.train import note
+from rljax.errors import InputError
+from rljax.training.config.start import Start
+from rljax.training.interrupt import INTERRUPTED
+
+OWN = ("--seeds", "--out")
+"""Flags that `rljax train` does not have, or has with another meaning."""
+REFUSED = ("--algorithm", "--run", "--resume", "--without", "--smoke")
+"""Flags of `rljax train` that cannot apply to an ablation."""
+
+
+@dataclass(frozen=True)
+class Ablate(Settings):
+    """Train an algorithm, and the algorithm without each of its parts, on the same seeds.
+
+    One table and one picture show held-out accuracy and the difference that each part makes, with 95 % intervals over seeds. The
+    warm start, if there is one, is made once per seed, and all arms begin from it. The same command continues an ablation that was
+    stopped. All other flags are those of `rljax train`: your model, dataset and reward.
+    """
+
+    whole: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ALGORITHM")] = ""
+    """Algorithm with a list of parts (`rljax algorithms NAME` shows them): dapo, vapo or vc_ppo. It comes first."""
+    seeds: int = 3
+    """Number of seeds of each arm, from --seed on."""
+    out: Path | None = None
+    """Folder of the runs, the table (ablation.json) and the picture (ablation.png); by default runs/ablation-ALGORITHM."""
+
+
+def as_train(arguments: Sequence[str]) -> list[str]:
+    """Replace the name of the algorithm by a flag of `rljax train`, and leave out the flags that only `rljax ablate` has.
+
+    Example:
+        >>> as_train(["dapo", "--seeds", "5", "--steps", "8", "--out=runs/a"])
+        ['--algorithm', 'dapo', '--steps', '8']
+    """
+    words: list[str] = []
+    rest = iter(arguments)
+    for place, word in enumerate(rest):
+        flag, equals, _ = word.partition("=")
+        if flag in OWN:
+            if not equals:
+                next(rest, None)
+        elif place == 0 and not word.startswith("-"):
+            words += ["--algorithm", word]
+        else:
+            words.append(word)
+    return words
+
+
+def run_ablate(command: Ablate, start: Start, arguments: list[str]) -> int:
+    """Train the arms, and print the table and the paths of the files."""
+    flags = set(flags_in(arguments))
+    refused = next((flag for flag in REFUSED if flag in flags), None)
+    if refused is not None:
+        raise InputError(f"{refused} cannot apply to an ablation: it sets {refused} itself; leave it out.")
+    if not command.whole or arguments[0] != command.whole:
+        raise InputError("write the algorithm first: `rljax ablate dapo --seeds 5`.")
+    if command.seeds < 1:
+        raise InputError(f"seeds is {command.seeds}; it must be at least 1.")
+    with loading(quiet=command.config.run.quiet):
+        import rljax  # noqa: PLC0415  --help need not wait for JAX
+        from rljax.cli import parse  # noqa: PLC0415  it imports this module
+        from rljax.programs import ablation  # noqa: PLC0415  as above
+        from rljax.training.interrupt import Interrupted  # noqa: PLC0415  as above
+
+    words = as_train(arguments)
+    arms = {command.whole: (), **{f"without {part}": ("--without", part) for part in ablation.parts_of(command.whole)}}
+    configs = {name: parse(["train", *words, *removed]).config for name, removed in arms.items()}
+    folder = command.out or Path("runs") / f"ablation-{command.whole}"
+    first = command.config.run.seed
+    try:
+        found = ablation.run_ablation(
+            configs,
+            range(first, first + command.seeds),
+            folder,
+            train=lambda config: rljax.train(config, resume="auto"),
+            fine_tune=lambda config: rljax.sft(config, resume="auto"),
+            tell=note,
+        )
+    except Interrupted:
+        note("The same command continues this ablation.")
+        return INTERRUPTED
+    numbers, picture = ablation.write_ablation(folder, found, title=f"Ablation of {command.whole}")
+    print(ablation.ablation_text(found))
+    print(f"Numbers: {numbers}\nPicture: {picture}")
+    return 0

@@ -1,0 +1,160 @@
+"""An ablation: an algorithm, and the algorithm without each of its parts, on the same seeds and from the same warm start.
+
+The warm start is made once per seed, by supervised fine-tuning, and every arm begins RL from its model in float32.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rljax.algorithms import ABLATIONS
+from rljax.errors import InputError
+from rljax.files import atomic_write
+from rljax.programs.export import export
+from rljax.programs.seeds import Arm, SeedResult, as_json, mean_of, result_of, run_arm
+from rljax.tracking.run_folder import RunFolder
+from rljax.tracking.seeds import SeedMean, over_seeds
+from rljax.training.config import TrainConfig
+
+NUMBERS, PICTURE, WARM_START, MODEL = "ablation.json", "ablation.png", "warm-start", "model"
+"""Files in the folder of an ablation, the folder of its warm starts, and the folder of a warm start's model."""
+Train = Callable[[TrainConfig], Any]
+"""Begins or resumes the run in the folder that the settings name."""
+
+
+class ArmResult(NamedTuple):
+    """What the runs of an arm measured."""
+
+    name: str
+    """The arm."""
+    runs: tuple[RunFolder, ...]
+    """The runs, in the order of the seeds."""
+    results: tuple[SeedResult, ...]
+    """What each run measured."""
+    before: SeedMean
+    """Held-out accuracy before RL."""
+    after: SeedMean
+    """Held-out accuracy at the end."""
+    difference: SeedMean | None
+    """Accuracy at the end minus that of the complete algorithm, paired by seed; None for the complete algorithm."""
+
+
+def parts_of(algorithm: str) -> tuple[str, ...]:
+    """Return the parts that can be removed from an algorithm.
+
+    Raises:
+        InputError: the algorithm has no list of parts.
+
+    Example:
+        >>> parts_of("dapo")
+        ('clip_higher', 'soft_overlong', 'token_level', 'dynamic_sampling')
+    """
+    if algorithm not in ABLATIONS:
+        raise InputError(
+            f"the algorithm {algorithm!r} has no parts to remove; those that have are {', '.join(ABLATIONS)}. To compare settings "
+            "of any algorithm, use `rljax tune --try`."
+        )
+    return tuple(ABLATIONS[algorithm])
+
+
+def arms_of(configs: Mapping[str, TrainConfig], folder: Path) -> list[Arm]:
+    """Return the arms, whose runs are in folders of their names."""
+    return [Arm(name, config, folder / name.replace(" ", "-")) for name, config in configs.items()]
+
+
+def run_ablation(
+    configs: Mapping[str, TrainConfig],
+    seeds: Sequence[int],
+    folder: Path,
+    *,
+    train: Train,
+    fine_tune: Train,
+    tell: Callable[[str], None],
+) -> list[ArmResult]:
+    """Train all arms with all seeds; what is finished is not trained again.
+
+    Args:
+        configs: arm -> its settings; the complete algorithm is the first.
+        seeds: the seeds.
+        folder: folder of the ablation.
+        train: trains with RL.
+        fine_tune: makes a warm start.
+        tell: shows what is next.
+
+    Raises:
+        InputError: a run cannot be trained, or the folder has runs with other settings.
+        Interrupted: a signal; the runs so far are saved.
+    """
+    base = next(iter(configs.values()))
+    # A policy that reads images cannot be written as a model folder: each arm makes its own warm start.
+    is_shared = bool(base.warm_start.steps) and base.model.images is None
+    if is_shared:
+        warm = Arm("warm start", warm_start_config(base), folder / WARM_START)
+        for run in run_arm(warm, seeds, fine_tune, tell=tell):
+            if not (run.path / MODEL).is_dir():
+                export(run.path, run.path / MODEL, which="last", dtype="float32")
+    runs: dict[str, list[RunFolder]] = {arm.name: [] for arm in arms_of(configs, folder)}
+    for seed in seeds:
+        for arm in arms_of(configs, folder):
+            config = begun_from(arm.config, folder / WARM_START / f"seed-{seed}" / MODEL) if is_shared else arm.config
+            runs[arm.name] += run_arm(arm._replace(config=config), [seed], train, tell=tell)
+    return compared(runs)
+
+
+def warm_start_config(config: TrainConfig) -> TrainConfig:
+    """Return the settings of the shared warm start."""
+    return config.replace(steps=0, models="none")
+
+
+def begun_from(config: TrainConfig, model: Path) -> TrainConfig:
+    """Return the settings of an arm that begins from the model of the shared warm start."""
+    return config.replace(model=str(model.absolute()), warm_start_steps=0, lora_start=None, models="none")
+
+
+def compared(runs: Mapping[str, Sequence[RunFolder]]) -> list[ArmResult]:
+    """Compare the arms with the first one, seed by seed."""
+    found: list[ArmResult] = []
+    for name, own in runs.items():
+        results = tuple(map(result_of, own))
+        pairs = zip(results, found[0].results, strict=True) if found else ()
+        differences = [
+            None if ours.after is None or theirs.after is None else ours.after - theirs.after for ours, theirs in pairs
+        ]
+        found.append(ArmResult(name, tuple(own), results, *mean_of(results), over_seeds(differences) if found else None))
+    return found
+
+
+def ablation_text(arms: Sequence[ArmResult]) -> str:
+    """Table of the arms."""
+    first = arms[0]
+    width = max(len(arm.name) for arm in arms)
+    head = f"    {'':<{width}}  {'before RL':<20}  {'after RL':<20}  difference (points)"
+    rows = [
+        f"    {arm.name:<{width}}  {arm.before.percent():<20}  {arm.after.percent():<20}  "
+        f"{'' if arm.difference is None else arm.difference.points()}".rstrip()
+        for arm in arms
+    ]
+    seeds = len(first.results)
+    title = f"Held-out accuracy, mean of {seeds} seed{'s' * (seeds > 1)} with its 95 % interval (from three seeds on)"
+    return "\n".join([title, head, *rows, f"    Differences are from {first.name}, paired by seed."])
+
+
+def write_ablation(folder: Path, arms: Sequence[ArmResult], *, title: str) -> tuple[Path, Path]:
+    """Write the results as JSON and as a picture, and return the paths of the two files."""
+    content = {
+        arm.name: {
+            "before": as_json(arm.before),
+            "after": as_json(arm.after),
+            "difference": None if arm.difference is None else as_json(arm.difference),
+            "seeds": [result._asdict() for result in arm.results],
+        }
+        for arm in arms
+    }
+    atomic_write(folder / NUMBERS, json.dumps(content, indent=1).encode() + b"\n")
+    from rljax.tracking.plots import plot_ablation  # noqa: PLC0415  matplotlib takes a second
+
+    curves = {arm.name: [run.metrics for run in arm.runs] for arm in arms}
+    differences = {arm.name: arm.difference for arm in arms if arm.difference is not None}
+    plot_ablation(curves, differences, folder / PICTURE, title=title)
+    return folder / NUMBERS, folder / PICTURE

@@ -1,0 +1,169 @@
+"""Several seeds of the same settings: one run per seed, and what they show together.
+
+The folders of the runs are the only record: a run that is finished is not trained again, and any other is begun or resumed.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rljax.files import atomic_write
+from rljax.tracking.rows import read_metrics
+from rljax.tracking.run_folder import RunFolder
+from rljax.tracking.seeds import SeedMean, over_seeds, seed_of
+from rljax.tracking.summary import summarise
+from rljax.training.config import TrainConfig
+from rljax.training.lifecycle.resume import changes_between, check_changes
+from rljax.training.parts.seams import saved_settings
+
+NUMBERS, PICTURE = "seeds.json", "seeds.png"
+"""Files in the folder of the runs."""
+
+
+class Arm(NamedTuple):
+    """Settings that are trained with several seeds."""
+
+    name: str
+    """What distinguishes the settings, in words."""
+    config: TrainConfig
+    """The settings; seed and folder of a run are replaced."""
+    folder: Path
+    """Folder of the runs, which are in `seed-N`."""
+
+    def of_seed(self, seed: int) -> TrainConfig:
+        """Return the settings of the run with this seed."""
+        return self.config.replace(seed=seed, run=str(self.folder / f"seed-{seed}"))
+
+
+class SeedResult(NamedTuple):
+    """What a finished run measured; None if it did not."""
+
+    seed: int
+    """The seed."""
+    before: float | None
+    """Held-out accuracy before RL, or before supervised fine-tuning; or perplexity, if nothing was judged."""
+    after: float | None
+    """The same at the end."""
+
+
+class Written(NamedTuple):
+    """Files that describe the runs together."""
+
+    numbers: Path
+    """`seeds.json`."""
+    picture: Path | None
+    """`seeds.png`; None if the runs have no accuracy to plot."""
+
+
+def run_arm(
+    arm: Arm, seeds: Sequence[int], train: Callable[[TrainConfig], Any], *, tell: Callable[[str], None]
+) -> list[RunFolder]:
+    """Train each seed whose run is not finished.
+
+    Args:
+        arm: the settings.
+        seeds: the seeds.
+        train: begins or resumes the run in the folder that the settings name.
+        tell: shows which seed is next.
+
+    Returns:
+        The folders of the runs, in the order of the seeds.
+
+    Raises:
+        InputError: a run cannot be trained, or an earlier run in its folder has other settings.
+    """
+    for place, seed in enumerate(seeds, 1):
+        config, is_done = arm.of_seed(seed), is_finished(arm.of_seed(seed))
+        of_all = f" ({place} of {len(seeds)})" if len(seeds) > 1 else ""
+        tell(f"{arm.name}, seed {seed}{of_all}{': finished already' if is_done else ''}")
+        if not is_done:
+            train(config)
+    return [RunFolder.open(arm.folder / f"seed-{seed}") for seed in seeds]
+
+
+def is_finished(config: TrainConfig) -> bool:
+    """Return whether the run in the folder of these settings is finished, and has made as many steps as they ask for.
+
+    Raises:
+        InputError: the run has other settings.
+    """
+    path = Path(config.run.folder or "")
+    if not (path / "config.json").is_file():
+        return False
+    folder = RunFolder.open(path)
+    saved, _ = saved_settings(folder.config)
+    changes = changes_between(saved, config.replace(run=saved.run.folder))
+    check_changes(changes)
+    has_models = config.run.models == "none" or any((path / name).is_dir() for name in ("best", "last"))
+    is_longer = any(change.name == "steps" for change in changes)
+    return summarise(folder).status == "finished" and has_models and not is_longer
+
+
+def result_of(run: RunFolder) -> SeedResult:
+    """Read what a run measured."""
+    summary = summarise(run)
+    if summary.after is not None:
+        return SeedResult(seed_of(run), None if summary.before is None else summary.before.accuracy, summary.after.accuracy)
+    values = [row["perplexity"] for row in read_metrics(run.metrics) if "perplexity" in row]
+    return SeedResult(seed_of(run), values[0] if values else None, values[-1] if values else None)
+
+
+def is_judged(runs: Sequence[RunFolder]) -> bool:
+    """Return whether the runs have a held-out accuracy, and not only a perplexity."""
+    return all(summarise(run).after is not None for run in runs)
+
+
+def mean_of(results: Sequence[SeedResult]) -> tuple[SeedMean, SeedMean]:
+    """Average the results before and after over seeds."""
+    return over_seeds(result.before for result in results), over_seeds(result.after for result in results)
+
+
+def seeds_text(runs: Sequence[RunFolder]) -> str:
+    """Table of the seeds and their mean."""
+    results, share = [result_of(run) for run in runs], is_judged(runs)
+    what = "held-out accuracy" if share else "held-out perplexity"
+    before, after = mean_of(results)
+    rows = [(f"seed {result.seed}", over_seeds([result.before]), over_seeds([result.after])) for result in results]
+    shown = [(name, *(written(value, share=share) for value in pair)) for name, *pair in [*rows, ("mean", before, after)]]
+    lines = [f"    {name:<10}  {first:>18}  {last:>18}" for name, first, last in [("", "before", "after"), *shown]]
+    return "\n".join([f"{what} of {len(results)} seeds, with the 95 % interval of the mean (from three seeds on)", *lines])
+
+
+def written(mean: SeedMean, *, share: bool) -> str:
+    """Format a mean as a share, or as a number.
+
+    Example:
+        >>> written(over_seeds([0.5]), share=True), written(over_seeds([2.5]), share=False)
+        ('50.0%', '2.5')
+    """
+    if share or math.isnan(mean.value):
+        return mean.percent()
+    interval = "" if math.isnan(mean.low) else f" ({mean.low:.4g} to {mean.high:.4g})"
+    return f"{mean.value:.4g}{interval}"
+
+
+def write_seeds(folder: Path, runs: Sequence[RunFolder]) -> Written:
+    """Write the results of the runs and their means as JSON, and the mean curve with its interval."""
+    results, judged = [result_of(run) for run in runs], is_judged(runs)
+    before, after = mean_of(results)
+    content = {
+        "metric": "accuracy" if judged else "perplexity",
+        "before": as_json(before),
+        "after": as_json(after),
+        "runs": [{"run": run.path.name, **result._asdict()} for run, result in zip(runs, results, strict=True)],
+    }
+    atomic_write(folder / NUMBERS, json.dumps(content, indent=1).encode() + b"\n")
+    if not judged or any(summarise(run).algorithm == "sft" for run in runs):
+        return Written(folder / NUMBERS, None)
+    from rljax.tracking.plots import overlay  # noqa: PLC0415  matplotlib takes a second
+
+    label = f"mean of {len(runs)} seeds"
+    overlay({label: [run.metrics for run in runs]}, folder / PICTURE, title=f"{folder.name}: held-out accuracy")
+    return Written(folder / NUMBERS, folder / PICTURE)
+
+
+def as_json(mean: SeedMean) -> dict[str, float | int | None]:
+    """Return a mean as JSON values; NaN becomes None."""
+    return {name: None if math.isnan(value) else value for name, value in mean._asdict().items()}

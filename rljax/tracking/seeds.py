@@ -1,0 +1,117 @@
+"""Runs that differ only in their seed: finding them, and means over seeds with their intervals."""
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, NamedTuple
+
+from rljax.errors import InputError
+from rljax.files import settings_hash
+from rljax.tracking.run_folder import RunFolder
+from rljax.tracking.summary import is_of_run
+
+FEWEST = 3
+"""Fewest seeds that get an interval: with two, the factor of the t distribution is 12.7."""
+OF_A_SEED = ("seed", "folder", "name")
+"""Settings of the group `run` in which the runs of a group may differ."""
+
+
+class SeedMean(NamedTuple):
+    """A mean over seeds, with its 95 % interval."""
+
+    value: float
+    """The mean; NaN without seeds."""
+    low: float
+    """Lower end of the interval; NaN with fewer than `FEWEST` seeds, and if all seeds have the same value."""
+    high: float
+    """Upper end of the interval; NaN as above."""
+    seeds: int
+    """Number of seeds."""
+
+    def percent(self) -> str:
+        """Format a share; its interval ends at 0 and at 100 %.
+
+        Example:
+            >>> over_seeds([0.5, 0.6, 0.7]).percent(), over_seeds([0.5]).percent(), over_seeds([]).percent()
+            ('60.0% (35 to 85)', '50.0%', '-')
+        """
+        if math.isnan(self.value):
+            return "-"
+        interval = "" if math.isnan(self.low) else f" ({100 * max(self.low, 0.0):.0f} to {100 * min(self.high, 1.0):.0f})"
+        return f"{self.value:.1%}{interval}"
+
+    def points(self) -> str:
+        """Format a difference of shares in percentage points.
+
+        Example:
+            >>> over_seeds([-0.01, 0.02, 0.05]).points(), over_seeds([-0.02]).points()
+            ('+2.0 (-5.5 to +9.5)', '-2.0')
+        """
+        interval = "" if math.isnan(self.low) else f" ({100 * self.low:+.1f} to {100 * self.high:+.1f})"
+        return f"{100 * self.value:+.1f}{interval}"
+
+
+def over_seeds(values: Iterable[float | None]) -> SeedMean:
+    """Average over seeds, with the 95 % interval of Student's t.
+
+    ::
+
+        x̄ ± t_{0.975, n-1} s / √n        s² = Σ (x - x̄)² / (n - 1)
+
+    Args:
+        values: one value per seed; None and NaN are left out.
+
+    Example:
+        >>> [round(float(number), 2) for number in over_seeds([1.0, 2.0, 3.0, 4.0, 5.0])]
+        [3.0, 1.04, 4.96, 5.0]
+    """
+    found = [float(value) for value in values if value is not None and math.isfinite(value)]
+    if len(found) < FEWEST or len(set(found)) == 1:
+        return SeedMean(mean(found) if found else math.nan, math.nan, math.nan, len(found))
+    from scipy.stats import t  # noqa: PLC0415  half a second
+
+    half = float(t.ppf(0.975, len(found) - 1)) * stdev(found) / math.sqrt(len(found))
+    return SeedMean(mean(found), mean(found) - half, mean(found) + half, len(found))
+
+
+def runs_in(folder: Path) -> list[RunFolder]:
+    """Open the runs in the folders inside a folder, in the order of their seeds."""
+    runs = [RunFolder.open(file.parent) for file in sorted(folder.glob("*/config.json"))]
+    return sorted((run for run in runs if is_of_run(run)), key=seed_of)
+
+
+def seed_of(run: RunFolder) -> int:
+    """Return the seed in the settings of a run."""
+    return int(run.config["run"]["seed"])
+
+
+def group_runs(paths: Sequence[Path], *, by_settings: bool = True) -> dict[str, list[RunFolder]]:
+    """Group runs whose results are averaged.
+
+    Args:
+        paths: folders of runs, or folders with runs, each of which is a group.
+        by_settings: whether the separate runs whose settings differ only in their seeds form a group.
+
+    Returns:
+        Label -> runs of a group, in the order of the paths. A group of a folder has the folder's name, one of separate runs that
+        of the first run; the label also has the number of seeds, if there are several.
+
+    Raises:
+        InputError: a folder is no run and has none, or two groups have the same label.
+    """
+    groups: dict[Any, tuple[str, list[RunFolder]]] = {}
+    for path in paths:
+        inside = [] if (path / "config.json").is_file() else runs_in(path)
+        if inside:
+            groups[path] = (path.resolve().name, inside)
+            continue
+        run = RunFolder.open(path)
+        own = {name: value for name, value in run.config["run"].items() if name not in OF_A_SEED}
+        settings = settings_hash({**run.config, "run": own})
+        groups.setdefault(settings if by_settings else path, (run.path.name, []))[1].append(run)
+    labels = [f"{name} ({len(runs)} seeds)" if len(runs) > 1 else name for name, runs in groups.values()]
+    same = next((label for label in labels if labels.count(label) > 1), None)
+    if same is not None:
+        raise InputError(f"two groups are called {same!r}; rename one of the folders.")
+    return dict(zip(labels, (runs for _, runs in groups.values()), strict=True))

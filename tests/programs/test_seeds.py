@@ -1,0 +1,96 @@
+"""`rljax train --seeds`: a run per seed, continued where it was killed, and one summary."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from reopened import checkpoint_of
+from small_cli import printed, refused
+from small_runs import SMALL, is_time
+
+import rljax
+from rljax.tracking.rows import read_metrics
+from rljax.tracking.seeds import over_seeds
+
+TINY = SMALL.replace(
+    **{"name": "tiny", "train_problems": 40, "heldout_problems": 6, "algorithm": "grpo", "algorithm_options": {}},
+    **{"warm_start_steps": 4, "warm_start_batch": 8, "steps": 4, "prompts": 4, "group_size": 4, "eval_every": 2},
+    **{"checkpoint_every": 1, "learning_rate": 1e-2, "sample_every": 0},
+)
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    """A file of settings for `--config`."""
+    file = tmp_path_factory.mktemp("settings") / "tiny.json"
+    file.write_text(json.dumps(TINY.to_json()))
+    return str(file)
+
+
+def rows(run):
+    return [
+        {name: value for name, value in row.items() if not is_time(name)} for row in read_metrics(run / "metrics.jsonl")
+    ]
+
+
+def test_killed_seeds_end_with_the_same_bits_as_runs_of_their_own(settings, tmp_path, capsys):
+    folder = tmp_path / "many"
+    words = ["train", "--config", settings, "--seeds", "3", "1", "2", "--run", str(folder)]
+    process = subprocess.Popen([sys.executable, "-m", "rljax", *words], stdout=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 240
+    while not (folder / "seed-1" / "metrics.jsonl").is_file():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert not (folder / "seed-2").exists()
+    first = (folder / "seed-3" / "log.txt").read_text()
+    shown = printed(capsys, *words)
+    assert (folder / "seed-3" / "log.txt").read_text() == first, "a finished seed is not opened again"
+    for seed in (1, 2, 3):
+        alone = rljax.train(TINY.replace(seed=seed, run=str(tmp_path / f"alone-{seed}")))
+        assert rows(alone.run) == rows(folder / f"seed-{seed}")
+        assert checkpoint_of(TINY.replace(seed=seed), folder / f"seed-{seed}").state.step == 4
+    found = json.loads((folder / "seeds.json").read_text())
+    assert [run["seed"] for run in found["runs"]] == [3, 1, 2]
+    mean = over_seeds([rows(folder / f"seed-{seed}")[-1]["accuracy"] for seed in (1, 2, 3)])
+    assert found["after"]["value"] == pytest.approx(mean.value)
+    assert f"{mean.value:.1%}" in shown.split("mean ")[-1]
+    assert (folder / "seeds.png").is_file()
+    assert "(3 seeds)" not in printed(capsys, "plot", str(folder), "--out", str(tmp_path / "group.png"))
+    assert (tmp_path / "group.png").is_file()
+    longer = printed(capsys, *words, "--steps", "5")
+    assert longer.count("Resumed at RL step 4 of 5") == 3 or all(
+        rows(folder / f"seed-{s}")[-1]["step"] == 5 for s in (1, 2, 3)
+    )
+
+
+def test_seeds_of_supervised_fine_tuning_report_perplexity(settings, tmp_path, capsys):
+    words = ["--config", settings, "--reward", "none", "--steps", "3", "--seeds", "0", "1", "--run", str(tmp_path / "sft")]
+    shown = printed(capsys, "sft", *words)
+    assert "held-out perplexity of 2 seeds" in shown
+    found = json.loads((tmp_path / "sft" / "seeds.json").read_text())
+    assert found["metric"] == "perplexity"
+    assert found["after"]["value"] < found["before"]["value"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--seeds 1 1", "each seed must be at least 0 and occur once"),
+        ("--seeds 1 2 --seed 3", "leave one of the two out"),
+        ("--seeds 1 2 --coordinator auto", "trains on one host"),
+    ],
+)
+def test_what_cannot_apply_to_several_seeds_is_refused(words, message, settings, tmp_path, capsys):
+    refused(capsys, message, "train", "--config", settings, *words.split(), "--run", str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_setting_needs_another_folder(settings, tmp_path, capsys):
+    words = ["train", "--config", settings, "--steps", "1", "--seeds", "0", "--run", str(tmp_path / "run")]
+    printed(capsys, *words)
+    refused(capsys, "cannot change learning_rate", *words, "--learning-rate", "1")

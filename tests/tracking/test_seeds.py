@@ -1,0 +1,115 @@
+"""Means over seeds, and which runs form a group."""
+
+import json
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rljax.errors import InputError
+from rljax.tracking import plots
+from rljax.tracking.seeds import group_runs, over_seeds
+from rljax.training.config import TrainConfig
+
+
+def run_at(path, **settings):
+    """The folder of a run without steps."""
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(TrainConfig.flat(**settings).to_json() | {"seams": []}))
+    return path
+
+
+def test_the_interval_is_that_of_a_t_test():
+    values = [0.2, 0.5, 0.4, 0.7]
+    found = over_seeds([*values, None, math.nan])
+    low, high = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert found == pytest.approx((np.mean(values), low, high, 4))
+
+
+@pytest.mark.parametrize("values", [[], [0.5], [0.5, 0.7], [0.5, 0.5, 0.5]])
+def test_few_or_equal_seeds_have_no_interval(values):
+    found = over_seeds(values)
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+    assert found.seeds == len(values)
+
+
+def test_runs_that_differ_only_in_their_seed_form_a_group(tmp_path):
+    settings = {"a": {"seed": 0, "run": "a"}, "b": {"seed": 1, "run": "b"}, "c": {"seed": 2, "algorithm": "grpo"}}
+    paths = [run_at(tmp_path / name, **each) for name, each in settings.items()]
+    assert [(label, len(runs)) for label, runs in group_runs(paths).items()] == [("a (2 seeds)", 2), ("c", 1)]
+    assert [*group_runs(paths, by_settings=False)] == ["a", "b", "c"]
+
+
+def test_a_folder_of_runs_is_a_group_in_the_order_of_the_seeds(tmp_path):
+    for seed in (10, 9):
+        run_at(tmp_path / "many" / f"seed-{seed}", seed=seed)
+    (label, runs), *others = group_runs([tmp_path / "many"]).items()
+    assert (label, [run.path.name for run in runs], others) == ("many (2 seeds)", ["seed-9", "seed-10"], [])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "many").symlink_to(tmp_path / "many")
+    with pytest.raises(InputError, match=r"two groups are called 'many \(2 seeds\)'"):
+        group_runs([tmp_path / "many", tmp_path / "other" / "many"])
+    with pytest.raises(InputError, match="holds no run"):
+        group_runs([tmp_path / "nothing"])
+
+
+def written(path, accuracies):
+    rows = [{"phase": "eval", "step": step, "accuracy": value} for step, value in accuracies.items()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Figures that would be saved."""
+    figures = []
+    monkeypatch.setattr(plots, "_save", lambda figure, path: figures.append(figure))
+    return figures
+
+
+def test_a_group_is_its_mean_at_the_common_steps_with_a_band(tmp_path, drawn):
+    curves = [{0: 0.1, 5: 0.4, 9: 0.9}, {0: 0.2, 5: 0.6}, {0: 0.3, 5: 0.2, 8: 0.1}]
+    paths = [written(tmp_path / f"{place}.jsonl", curve) for place, curve in enumerate(curves)]
+    plots.overlay({"group": paths, "one": paths[0]}, tmp_path / "o.png", title="t")
+    (axes,) = drawn[0].axes
+    mean, one = axes.get_lines()
+    np.testing.assert_allclose(mean.get_xydata(), [[0, 0.2], [5, 0.4]])
+    assert len(one.get_xdata()) == 3
+    edges = axes.collections[0].get_paths()[0].vertices
+    assert edges[:, 1].max() == pytest.approx(over_seeds([0.4, 0.6, 0.2]).high)
+    other = written(tmp_path / "other.jsonl", {1: 0.5})
+    with pytest.raises(InputError, match="no common step"):
+        plots.overlay({"group": [paths[1], other]}, tmp_path / "o.png", title="t")
+
+
+def test_thirty_six_runs_look_different_and_their_legend_hides_no_point(tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr(plots, "_save", lambda figure, path: saved.append(figure))
+    runs = {f"a rather long name {place}": written(tmp_path / f"{place}.jsonl", {0: 0.0, 9: 1.0}) for place in range(36)}
+    plots.overlay(runs, tmp_path / "o.png", title="t")
+    (figure,) = saved
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    assert len({(line.get_color(), str(line.get_linestyle()), str(line._dash_pattern)) for line in axes.get_lines()}) == 36
+    legend, plot = axes.get_legend().get_window_extent(), axes.get_window_extent()
+    assert legend.x0 >= plot.x1
+    assert legend.x1 <= figure.bbox.x1
+    assert legend.y0 >= figure.bbox.y0
+
+
+def test_twelve_colors_can_be_told_apart():
+    """Distances in CIELAB: about 2 are just noticeable."""
+
+    def lab(color):
+        channels = np.array([int(color[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+        linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+        matrix = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+        scaled = np.array(matrix) @ linear / np.array([0.95047, 1, 1.08883])
+        x, y, z = np.where(scaled > 0.008856, np.cbrt(scaled), 7.787 * scaled + 16 / 116)
+        return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+    assert len(plots.OVERLAY) == 12
+    assert min(np.linalg.norm(lab(a) - lab(b)) for a, b in combinations(plots.OVERLAY, 2)) > 20
