@@ -73,8 +73,8 @@ class EngineConfig:
     """With --engine-url: folder through which the weights reach the server, which must see it under the same path. By default a
     temporary folder, for a server on the same machine."""
     engine_patience: float | None = None
-    """With --engine-url: seconds for which a server that does not answer is asked again, by default 120. Then the run saves its work and ends, with
-    exit code 75."""
+    """With --engine-url: seconds for which a server that does not answer is asked again, by default 120. Then the run saves its
+    work and ends, with exit code 75."""
     delay: Annotated[int, tyro.conf.arg(name="sampler-delay")] = 0
     """Sample the responses of a step with the parameters of this many RL steps ago, as the sampler of an asynchronous trainer does;
     the first steps sample with the initial ones. This keeps one copy of the trained parameters per step of delay. The ratio is
