@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import Array, Float, PyTree, TypeCheckError, jaxtyped
-from type_checker import check, function_of
+from type_checker import CompiledSignature, check, function_of, read_signature
 
 from rljax.boxes import last_box
 from rljax.cli.algorithms_text import show_parts
@@ -104,3 +104,36 @@ def test_one_signature_is_read_once():
     others = [function_of(*name, longer, False), function_of(*name[:2], "other", signature, False)]
     assert first not in others
     assert function_of(*name, signature, True)[0] is not first
+
+
+def every_kind(a, b=2, /, c=NUMBERS, *args, d, e=5, **rest): ...
+
+
+def by_name(*, x, y=1): ...
+
+
+@pytest.mark.parametrize(
+    ("function", "calls"),
+    [
+        (
+            every_kind,
+            [((1,), {"d": 4}), ((1, 2, 3, 4, 5), {"d": 1, "z": 2, "a": 9}), ((), {}), ((1,), {})],
+        ),
+        (by_name, [((), {"x": 1}), ((), {"x": 1, "z": 2}), ((1,), {"x": 1})]),
+        (lambda x, /: None, [((1,), {}), ((), {"x": 1}), ((1, 2), {})]),
+        (lambda: None, [((), {}), ((1,), {})]),
+    ],
+)
+def test_arguments_are_bound_as_inspect_binds_them(function, calls):
+    ours, theirs = read_signature(function).replace(return_annotation=int), inspect.signature(function)
+    assert isinstance(ours, CompiledSignature)
+    for args, kwargs in calls:
+        found = []
+        for signature in (ours, theirs):
+            try:
+                bound = signature.bind(*args, **kwargs)
+                bound.apply_defaults()
+                found.append(list(bound.arguments.items()))
+            except TypeError as error:
+                found.append(str(error))
+        assert found[0] == found[1]
