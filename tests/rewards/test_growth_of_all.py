@@ -6,6 +6,7 @@ characters is bounded at that length instead.
 
 import ast
 import contextlib
+import functools
 import importlib
 import inspect
 import itertools
@@ -107,6 +108,7 @@ def texts_in(node):
     return node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
 
 
+@functools.cache
 def uses():
     """Every pattern with a method by which its module applies it."""
     found = {}
@@ -125,6 +127,7 @@ def uses():
     return found
 
 
+@functools.cache
 def readers():
     """Every function that can be called with one text."""
     found = {}
