@@ -4,7 +4,7 @@
 
 `rljax serve` samples for `rljax train --engine-url URL --staleness 1`. Every few seconds one of the two processes gets SIGKILL, and
 is started again: the server with its first weights, the learner with `--resume auto`. Every step has to be there once. Its numbers
-have to be those of the run without kills, up to rounding, because which prompts a server reads together depends on timing. A rounded
+have to be those of the run without kills, up to rounding, because timing decides which prompts a server reads together. A rounded
 log-probability may change a token, so one step in a hundred may differ.
 """
 
