@@ -41,4 +41,4 @@ def checkpoint_of(config, run, which="last", **seams):
 
 def learn_from(setup, state, groups):
     """The state after the updates on groups, and their metrics: scored and learned, as the loop has them."""
-    return make_learner(setup, state)(state, make_rollout_scorer(setup)(state, groups))
+    return make_learner(setup, state)(state, make_rollout_scorer(setup)(state, groups))[:2]

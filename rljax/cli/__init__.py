@@ -47,7 +47,7 @@ from rljax.cli.preference import Preference, run_preference
 from rljax.cli.preprocess import run_preprocess
 from rljax.cli.recommend import Recommend, run_recommend
 from rljax.cli.reward_model import RewardModel, run_reward_model
-from rljax.cli.runs import Runs, run_runs
+from rljax.cli.runs import Runs, Show, run_runs, run_show
 from rljax.cli.search import SearchSteps, run_search
 from rljax.cli.starting import Settings, flags_in, start_from_flags, starting_config
 from rljax.cli.train import SFT_FLAGS, Sft, Train, full_names, run_sft, run_train, start_of_sft
@@ -80,6 +80,7 @@ rljax serve RUN_OR_MODEL          a server for clients of OpenAI's interface
 rljax search RUN                  search over reasoning steps with the critic
 rljax generate RUN OUT.jsonl      training data written by the model
 rljax runs [FOLDER]               the runs in a folder: how far, and how well
+rljax show RUN                    its rollouts, token by token (HTML)
 rljax doctor RUN                  what is wrong with a run, as a report (HTML)
 rljax compare RUN RUN [RUN ...]   settings, accuracy and answers side by side
 rljax debug RUN                   which term, row and token was not finite
@@ -132,6 +133,7 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyT
         "search": (SearchSteps, run_search),
         "generate": (Generate, run_generate),
         "runs": (Runs, run_runs),
+        "show": (Show, run_show),
         "doctor": (Doctor, run_doctor),
         "compare": (Compare, run_compare),
         "debug": (Debug, run_debug),

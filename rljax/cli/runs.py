@@ -1,11 +1,11 @@
-"""`rljax runs`: a table of the runs in a folder."""
+"""`rljax runs`: a table of the runs in a folder; `rljax show`: the rollouts of one run."""
 
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
@@ -28,6 +28,72 @@ class Runs:
     """Folder that holds the folders of runs."""
     json: bool = False
     """Print JSON."""
+
+
+@dataclass(frozen=True)
+class Show:
+    """Show logged rollouts of a run: turns, tool calls, observations, and the values of each token.
+
+    All rollouts go into one HTML page that needs no network, with filters. The terminal gets a list of those that meet the
+    conditions, and the transcript of one of them.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Folder of the run."""
+    out: Path | None = None
+    """HTML file to write; by default rollouts.html in the run's folder."""
+    rollout: int | None = None
+    """Number of the rollout whose transcript is printed, from the list; by default the last one."""
+    color: Literal["logp", "advantage", "ratio", "mask"] = "logp"
+    """Value that colors the tokens in the terminal: log-probability before the step's updates, advantage, ratio of the
+    probabilities after and before the updates, or which tokens are trained on."""
+    step: int | None = None
+    """Only rollouts of this RL step."""
+    reward: tuple[float, float] | None = None
+    """Only rollouts with a reward in this range, e.g. `--reward 0 0.5`."""
+    length: tuple[int, int] | None = None
+    """Only rollouts with a number of tokens in this range."""
+    outcome: Literal["right", "wrong", "unjudged", "failed", "cut_off", "tool_error"] | None = None
+    """Only rollouts with this outcome. `failed` means that the reward or the environment failed."""
+    browser: bool = False
+    """Open the page in the browser."""
+
+
+def run_show(command: Show) -> int:
+    """Write the page of a run's rollouts, and print some of them.
+
+    Raises:
+        InputError: there is no run, it has logged no rollouts, none meets the conditions, or the page cannot be written.
+    """
+    from rljax.cli.transcript_text import print_rollouts  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.tracking.rollout_page import write_page  # noqa: PLC0415  as above
+    from rljax.tracking.rollout_rows import Filter, read_rollouts  # noqa: PLC0415  as above
+    from rljax.tracking.summary import open_run  # noqa: PLC0415  as above
+
+    folder = open_run(command.run)
+    rollouts = read_rollouts(folder)
+    wanted = Filter(command.step, command.reward, command.length, command.outcome)
+    rows = [row for row in rollouts.rows if wanted.accepts(row)]
+    if not rows:
+        steps = sorted({row["step"] for row in rollouts.rows})
+        raise InputError(
+            f"none of the {len(rollouts.rows)} rollouts meets these conditions; they are of the steps "
+            f"{', '.join(map(str, steps[:10]))}{' ...' if len(steps) > 10 else ''}."
+        )
+    number = len(rows) if command.rollout is None else command.rollout
+    if not 1 <= number <= len(rows):
+        raise InputError(f"--rollout is {number}, and the list has the rollouts 1 to {len(rows)}.")
+    out = write_page(folder, rollouts, command.out)
+    columns = min(columns_of(sys.stdout), 80)
+    if rollouts.note is not None:
+        print(f"{wrapped(rollouts.note, columns)}\n")
+    print_rollouts(rows, number, command.color, columns=columns)
+    print(f"\nPage: {out}")
+    if command.browser:
+        import webbrowser  # noqa: PLC0415  rarely needed
+
+        webbrowser.open(out.absolute().as_uri())
+    return 0
 
 
 def run_runs(command: Runs) -> int:

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.algorithms import Batch
 from rljax.data.history import History
 from rljax.errors import InputError
 from rljax.models import Params
@@ -125,9 +126,9 @@ class Overlap:
                 except Exception as error:  # of a reward or a server; the step that learns is finished first
                     self._error = error
                     break
-        state, scored_rollout, metrics, seconds = learning.result()
+        state, scored_rollout, batch, metrics, seconds = learning.result()
         after = after._replace(state=with_queue(state, tuple(newer)))
-        result = step_result(run, after, rollout.collected, scored_rollout, metrics, start=start)
+        result = step_result(run, after, rollout.collected, scored_rollout, batch, metrics, start=start)
         return result._replace(numbers=result.numbers | present(seconds))
 
     def _take(self, step: int) -> Waiting | None:
@@ -193,7 +194,7 @@ def learner_of(tools: Tools, state: TrainState) -> Tools:
 
 def learn(
     tools: Tools, state: TrainState, sampler: Params, collected: Collected
-) -> tuple[TrainState, ScoredRollout, LearnMetrics, PhaseSeconds]:
+) -> tuple[TrainState, ScoredRollout, Batch[Any], LearnMetrics, PhaseSeconds]:
     """Learn from a rollout in the learner's thread; also returns how long scoring and updates took."""
     stopwatch = Stopwatch()
     return *learn_from(tools, state, sampler, collected, stopwatch), stopwatch.lap()

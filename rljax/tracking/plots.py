@@ -39,6 +39,10 @@ PANELS = {
         "reward": COLORS[2],
         "response_length": COLORS[5],
         "turns": COLORS[7],
+        "episode_tool_calls": COLORS[0],
+        "episode_tool_errors": COLORS[4],
+        "episode_malformed_calls": COLORS[1],
+        "judge_seconds": COLORS[3],
         "truncated_share": MUTED,
         "filtered_ratio": COLORS[6],
         "entropy": COLORS[3],
@@ -56,6 +60,13 @@ PANELS = {
     "value": {"explained_variance": COLORS[0], "value_loss": COLORS[6]},
     "warm_start": {"heldout_loss": HELD_OUT, "loss": COLORS[2], "grad_norm": COLORS[1]},
 }
+TITLES = {
+    "episode_tool_calls": "tool calls per episode",
+    "episode_tool_errors": "tool errors per episode",
+    "episode_malformed_calls": "malformed calls per episode",
+    "judge_seconds": "waiting for the environment (s)",
+}
+"""Titles of panels whose metric has another meaning in a run with an environment."""
 STEP_LABELS = {"rl": "RL step", "value": "step of value pretraining", "warm_start": "warm-start step"}
 COLUMNS = 4
 WARM_SHARE = 0.25
@@ -117,6 +128,8 @@ def plot_curves(metrics: Path | str | Sequence[Row], out_path: Path | str, *, ti
     by_phase = {phase: [row for row in rows if row["phase"] == phase] for phase in ("value", last)}
     named = {(phase, key): curve_of(trained, key) for phase, trained in by_phase.items() for key in PANELS[phase]}
     curves = {name: curve for name, curve in named.items() if _shows_something(name[1], curve)}
+    if (last, "turns") not in curves:  # without an environment, the last panel has the time of judging
+        curves.pop((last, "judge_seconds"), None)
     phases = phase_curves(by_phase[last])
     columns = max(1 + bool(phases), min(COLUMNS, len(curves)))
     # The panel of times has its legend to its right, in the next cell.
@@ -493,7 +506,7 @@ def _shows_something(name: str, curve: Curve) -> bool:
 
 def _draw_panel(axes: Axes, name: str, color: str, curve: Curve) -> None:
     """Draw a metric under its name with its unit, and the limit of its alarm."""
-    title, scale = readable(name)
+    title, scale = (TITLES[name], 1.0) if name in TITLES else readable(name)
     _draw_curve(axes, Curve(curve.steps, curve.values * scale), color, title)
     if name in LIMITS:
         _draw_limit(axes, LIMITS[name] * scale)

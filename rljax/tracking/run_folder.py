@@ -10,6 +10,7 @@
       critic/ the pretrained critic as a model folder, if the algorithm has one
       metrics.jsonl one row per step: {"phase", "step", ...metrics}
       samples.jsonl    one row per decoded response: {"step", "prompt", "completion", "answer", "reward"}
+      rollouts.jsonl   one row per response with its turns and tokens, for `rljax show`; see `rljax.rollout.transcripts`
       alarms.jsonl     one row per alarm that was raised or cleared: {"step", "alarm", "event", ...}; derived from metrics.jsonl
       remedies.jsonl   one row per setting that an alarm has changed: {"step", "alarm", "setting", "before", "after"}
       heldout.jsonl    greedy answers to held-out problems before and after RL, with "problem", its index
@@ -163,6 +164,11 @@ class RunFolder:
         return self.path / "samples.jsonl"
 
     @property
+    def rollouts(self) -> Path:
+        """`rollouts.jsonl`."""
+        return self.path / "rollouts.jsonl"
+
+    @property
     def heldout(self) -> Path:
         """`heldout.jsonl`."""
         return self.path / "heldout.jsonl"
@@ -204,8 +210,13 @@ class RunFolder:
     @property
     def own_files(self) -> tuple[Path, ...]:
         """Files that a run writes into its folder."""
-        names = (self.config_file, self.starts, self.log, self.metrics, self.samples, self.heldout)
+        names = (self.config_file, self.starts, self.log, *self._growing)
         return (*names, self.alarms, self.remedies, self.path / "wandb.id", *self.tensorboard.glob("events.*"))
+
+    @property
+    def _growing(self) -> tuple[Path, ...]:
+        """Files to which the steps append."""
+        return (self.metrics, self.samples, self.heldout, self.rollouts)
 
     @property
     def has_progress(self) -> bool:
@@ -284,18 +295,19 @@ class RunFolder:
         return False
 
     def marks(self) -> dict[str, Mark]:
-        """Mark the ends of metrics, samples and held-out answers, by file name. Their contents are on disk when this returns.
+        """Mark the ends of metrics, samples, held-out answers and rollouts, by file name. Their contents are on disk when this
+        returns.
 
         A file that does not exist yet is empty.
         """
-        for path in filter(Path.is_file, (self.metrics, self.samples, self.heldout)):
+        for path in filter(Path.is_file, self._growing):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        return {path.name: mark_of(_content(path)) for path in (self.metrics, self.samples, self.heldout)}
+        return {path.name: mark_of(_content(path)) for path in self._growing}
 
     def rewind(self, marks: Mapping[str, Mark]) -> list[str]:
-        """Truncate metrics, samples and held-out answers to their ends when a checkpoint was saved, so that no step occurs
-        twice.
+        """Truncate metrics, samples, held-out answers and rollouts to their ends when a checkpoint was saved, so that no step
+        occurs twice.
 
         Args:
             marks: the result of `marks` at that time.
@@ -324,12 +336,11 @@ class RunFolder:
 
     def add_heldout(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows to `heldout.jsonl`."""
-        # A lone surrogate is written as its JSON escape: text from a model must never stop a run.
-        lines = [
-            f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n".encode(errors="backslashreplace") for row in rows
-        ]
-        with closing(AppendFile(self.heldout)) as file:
-            file.append(b"".join(lines))
+        _append(self.heldout, rows)
+
+    def add_rollouts(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows to `rollouts.jsonl`."""
+        _append(self.rollouts, rows)
 
     def write_alarms(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Replace `alarms.jsonl` by the rows that belong to the current `metrics.jsonl`."""
@@ -357,6 +368,14 @@ class RunFolder:
             return []
         *lines, _ = lines_of(self.heldout)
         return [parse_row(line, self.heldout, number, check_answer) for number, line in enumerate(lines, 1)]
+
+
+def _append(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Append rows to a file of JSON lines."""
+    # A lone surrogate is written as its JSON escape: text from a model must never stop a run.
+    lines = [f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n".encode(errors="backslashreplace") for row in rows]
+    with closing(AppendFile(path)) as file:
+        file.append(b"".join(lines))
 
 
 def default_run_path(experiment_name: str, now: datetime) -> Path:

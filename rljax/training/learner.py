@@ -20,8 +20,8 @@ from rljax.training.setup import Setup
 from rljax.training.state import TrainState
 from rljax.training.update import make_policy_update, put_layout
 
-Learn = Callable[[TrainState, ScoredRollout], tuple[TrainState, LearnMetrics]]
-"""(state, scored rollout) -> (the state after all updates, metrics); the old state is donated."""
+Learn = Callable[[TrainState, ScoredRollout], tuple[TrainState, LearnMetrics, Batch[np.ndarray]]]
+"""(state, scored rollout) -> (the state after all updates, metrics, the prepared batch); the old state is donated."""
 
 
 def make_learner(setup: Setup, state: TrainState) -> Learn:
@@ -33,7 +33,7 @@ def make_learner(setup: Setup, state: TrainState) -> Learn:
     prepare_batch = make_prepare(setup.algorithm, setup.options, minibatches=setup.config.optimization.minibatches, **parts)
     update_policy = make_policy_updates(setup, state)
 
-    def learn(state: TrainState, scored: ScoredRollout) -> tuple[TrainState, LearnMetrics]:
+    def learn(state: TrainState, scored: ScoredRollout) -> tuple[TrainState, LearnMetrics, Batch[np.ndarray]]:
         rollout, sequences = scored.groups.rollout, sequences_of(scored.groups)
         numbers = adjustments(setup.options, state)
         batch = prepare_batch(rollout, progress=scored.progress, past=scored.past, numbers=numbers)
@@ -48,7 +48,7 @@ def make_learner(setup: Setup, state: TrainState) -> Learn:
         state, updates = update_policy(state, sequences, batch)
         gap = sampler_gap(updates) if scored.sampler_gap is None else scored.sampler_gap
         metrics = metrics._replace(policy=mean_update(updates.metrics), sampler_gap=gap)
-        return after_updates(setup.options, state._replace(step=state.step + 1), metrics, updates)
+        return *after_updates(setup.options, state._replace(step=state.step + 1), metrics, updates), batch
 
     return learn
 

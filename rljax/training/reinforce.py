@@ -2,12 +2,14 @@
 
 import time
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from rljax.algorithms import Batch
 from rljax.models import Params
+from rljax.models.adapters import scored
 from rljax.parallel import is_first, on_first, return_freed_memory
 from rljax.records import required
-from rljax.rollout import Collected, Groups
+from rljax.rollout import Collected
 from rljax.tracking.phase_times import Stopwatch
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.grace_period import GracePeriod, leave
@@ -22,6 +24,7 @@ from rljax.training.scored_rollout import (
     RolloutScorer,
     ScoredRollout,
     make_choice,
+    make_policy_scores,
     make_rollout_scorer,
     next_rollout,
     sampler_of,
@@ -73,7 +76,7 @@ class Reinforcement:
         run, checkpoint, step = self._run, outcome.checkpoint, int(outcome.checkpoint.state.step)
         settings = run.config.run
         if outcome.details is not None and settings.sample_every and (step % settings.sample_every == 0 or step == 1):
-            show_samples(run, step, outcome.details.sampled)
+            show_samples(run, checkpoint.state, outcome.details)
         if step == run.config.optimization.steps or (settings.eval_every and step % settings.eval_every == 0):
             checkpoint = evaluate_and_keep_best(run, checkpoint, step)
             self._watch_row("eval", step, {"accuracy": required(checkpoint.notes.quality, "notes.quality").accuracy})
@@ -133,10 +136,12 @@ class StepResult(NamedTuple):
 
     checkpoint: Checkpoint
     """The checkpoint after the step."""
-    sampled: Groups
-    """All groups that were sampled."""
+    collected: Collected
+    """The groups that were sampled, and those that the step trained on."""
     scored_rollout: ScoredRollout
     """The rollout that the updates were computed from."""
+    batch: Batch[Any]
+    """The prepared batch of the updates."""
     numbers: dict[str, float]
     """Metrics of the step."""
 
@@ -155,32 +160,39 @@ def one_step(
     return_freed_memory()
     run.display.activity("learning", compiles=True)
     sampler, _ = sampler_of(setup, state)
-    state, scored_rollout, learned = learn_from(tools, state, sampler, collected, run.stopwatch)
+    state, *learned = learn_from(tools, state, sampler, collected, run.stopwatch)
     after = checkpoint._replace(state=state, history=history, carried=collected.surplus)
-    return step_result(run, after, collected, scored_rollout, learned, start=start)
+    return step_result(run, after, collected, *learned, start=start)
 
 
 def learn_from(
     tools: Tools, state: TrainState, sampler: Params, collected: Collected, stopwatch: Stopwatch
-) -> tuple[TrainState, ScoredRollout, LearnMetrics]:
+) -> tuple[TrainState, ScoredRollout, Batch[Any], LearnMetrics]:
     """Score a rollout that these trained parameters sampled, and make all updates on it; the old state is donated."""
     with stopwatch.phase("score"):
         scored_rollout = tools.score_rollout(state, collected.groups, None if sampler is state.params else sampler)
     return_freed_memory()
     with stopwatch.phase("update"):
-        state, metrics = tools.learn(state, scored_rollout)
+        state, metrics, batch = tools.learn(state, scored_rollout)
     return_freed_memory()
-    return state, scored_rollout, metrics
+    return state, scored_rollout, batch, metrics
 
 
 def step_result(
-    run: Run, after: Checkpoint, collected: Collected, scored_rollout: ScoredRollout, learned: LearnMetrics, *, start: float
+    run: Run,
+    after: Checkpoint,
+    collected: Collected,
+    scored_rollout: ScoredRollout,
+    batch: Batch[Any],
+    learned: LearnMetrics,
+    *,
+    start: float,
 ) -> StepResult:
     """Return the outcome of a step that began at `start`, on the monotonic clock."""
     seconds, wanted, version = time.monotonic() - start, run.config.sampling.prompts, int(after.state.step) - 1
     sampled = rollout_metrics(collected, wanted=wanted, version=version, seconds=seconds)
     numbers = present(learned) | present(sampled) | present(run.stopwatch.lap())
-    return StepResult(after, collected.sampled, scored_rollout, numbers)
+    return StepResult(after, collected, scored_rollout, batch, numbers)
 
 
 def tools_after(run: Run, checkpoint: Checkpoint) -> Tools:
@@ -197,9 +209,17 @@ def revised(setup: Setup, checkpoint: Checkpoint) -> Setup:
     return setup
 
 
-def show_samples(run: Run, step: int, groups: Groups) -> None:
-    """Show and log a few decoded responses."""
-    rows = run.setup.train.shown(groups, run.config.run.shown_samples)
+def show_samples(run: Run, state: TrainState, result: StepResult) -> None:
+    """Show and log a few decoded responses; write some with their tokens, scored after the step's updates."""
+    setup, step, settings = run.setup, int(state.step), run.config.run
+    rows = setup.train.shown(result.collected.sampled, settings.shown_samples)
     on_first(lambda: run.trackers.samples(step, rows))
     if is_first():
         run.display.samples(step, rows)
+    if settings.logged_rollouts != 0:
+        from rljax.rollout.transcripts import LOGGED, rollout_rows  # noqa: PLC0415  a step does not need it
+
+        score = partial(make_policy_scores(setup), scored(setup.base, state.params))
+        count = LOGGED if settings.logged_rollouts is None else settings.logged_rollouts
+        logged = rollout_rows(setup.train, result.collected, result.batch, score, step=step, count=count)
+        run.write("the rollouts", lambda: run.folder.add_rollouts(logged))

@@ -9,7 +9,9 @@ import time
 from dataclasses import replace
 from functools import partial
 
-from rljax.algorithms import Algorithm
+import numpy as np
+
+from rljax.algorithms import Algorithm, Batch
 from rljax.ops.weights import token_mean
 from rljax.parallel import any_host
 from rljax.records import required
@@ -123,7 +125,7 @@ def make_step(run: Run, steps: int, checkpoint: Checkpoint) -> Step:
         state, history, collected = next_rollout(setup, checkpoint.state, checkpoint.history, None, choose_prompts)
         check_drawn(collected.sampled)
         run.display.activity("learning", compiles=True)
-        state, measured = learn(state, score_rollout(state, collected.groups))
+        state, measured, _ = learn(state, score_rollout(state, collected.groups))
         metrics = present(measured) | {"seconds": time.monotonic() - start}
         skipped = None if measured.critic is None else float(measured.critic.skipped_value_updates)
         after = checkpoint._replace(state=state, history=history)
@@ -142,12 +144,12 @@ def make_value_learner(setup: Setup, state: TrainState, steps: int) -> Learn:
     optimizer = pretraining_optimizer(config, algorithm, steps * passes * schedule.minibatches * schedule.passes)
     update_critic = make_critic_updates(setup, optimizer, schedule, state, passes=passes)
 
-    def learn(state: TrainState, scored_rollout: ScoredRollout) -> tuple[TrainState, LearnMetrics]:
+    def learn(state: TrainState, scored_rollout: ScoredRollout) -> tuple[TrainState, LearnMetrics, Batch[np.ndarray]]:
         rollout, sequences = scored_rollout.groups.rollout, sequences_of(scored_rollout.groups)
         batch = prepare_batch(rollout)
         credit = measured_credit(algorithm, rollout, batch)
         state, critic = update_critic(state, sequences, batch)
-        return state._replace(value_step=state.value_step + 1), LearnMetrics(credit, critic)
+        return state._replace(value_step=state.value_step + 1), LearnMetrics(credit, critic), batch
 
     return learn
 

@@ -175,7 +175,7 @@ def test_values_are_those_before_the_critic_learned_from_the_batch(tmp_path):
     setup, state, scored_rollout = scored_rollout_of(
         TINY.replace(algorithm="ppo", group_size=4, critic_learning_rate=0.1), reward=even_length
     )
-    state, _ = make_learner(setup, state)(state, scored_rollout)
+    state, _, _ = make_learner(setup, state)(state, scored_rollout)
     folder = RunFolder.create(tmp_path / "run", {})
     terms = {
         term.name: term
@@ -193,7 +193,7 @@ def test_the_auxiliary_loss_is_a_part_of_the_replayed_update():
     state, scored_rollout = state._replace(step=jnp.int32(2)), scored_rollout._replace(progress=0.5)
     found = replay(setup, state, StoppedBatch(scored_rollout, 3, 0, None))
     terms = {term.name: term for term in found.terms}
-    _, metrics = make_learner(setup, state)(state, scored_rollout)
+    _, metrics, _ = make_learner(setup, state)(state, scored_rollout)
     assert terms["auxiliary_loss"].largest == pytest.approx(float(metrics.policy.options["auxiliary_loss"]), rel=1e-5)
     assert found.update_norm == pytest.approx(float(metrics.policy.grad_norm), rel=1e-4)
 

@@ -259,6 +259,17 @@ def test_the_curves_of_a_run_have_the_limits_of_its_alarms_and_turns_if_an_envir
     assert [text.get_text() for text in panels[0]["KL (nats/token)"].texts] == ["limit 0.1"]
 
 
+def test_a_run_with_tools_has_panels_of_calls_errors_and_the_wait(tmp_path, drawn):
+    tools = {"episode_tool_calls": 1.5, "episode_tool_errors": 0.25, "episode_malformed_calls": 0.0, "judge_seconds": 3.0}
+    for turns in (1.0, 2.5):
+        plots.plot_curves([rl(step, turns=turns, **tools) for step in (1, 2)], tmp_path / "c.png", title="t")
+    one, several = (dict(zip(labels(figure), figure.axes[1:], strict=True)) for figure in drawn)
+    calls = ["tool calls per episode", "tool errors per episode", "malformed calls per episode"]
+    assert set(calls) | {"waiting for the environment (s)"} <= set(several)
+    assert "waiting for the environment (s)" not in one
+    assert several["tool calls per episode"].get_lines()[-1].get_ydata().tolist() == [1.5, 1.5]
+
+
 def test_zeros_and_small_numbers_have_plain_axes(tmp_path, drawn):
     plots.plot_curves([rl(step, reward=0.0, kl=step * 1e-6) for step in (1, 2)], tmp_path / "c.png", title="t")
     panels = dict(zip(labels(drawn[0]), drawn[0].axes[1:], strict=True))

@@ -132,7 +132,7 @@ def test_the_kinds_of_the_problems_reach_a_part(sampled):
     scored_rollout = make_rollout_scorer(setup)(state, groups)
     assert scored_rollout.groups.rollout.kinds.tolist() == [0, 1, 1, 0]
     before = jax.device_get(state.params)
-    state, _ = make_learner(setup, state)(state, scored_rollout)
+    state, _, _ = make_learner(setup, state)(state, scored_rollout)
     assert max(distances(state.params, before)) > 0
 
 
@@ -142,11 +142,11 @@ def test_the_entropy_reaches_the_advantage_of_a_critic(sampled):
     setup, state = start_of_rl(ONE_STEP.replace(algorithm="ppo", **{"with": (part,)}))
     before = jax.device_get(state.params)
     alone = setup._replace(algorithm=monte_carlo(setup.algorithm))
-    state, metrics = make_value_learner(alone, state, 1)(state, make_rollout_scorer(alone)(state, sampled))
+    state, metrics, _ = make_value_learner(alone, state, 1)(state, make_rollout_scorer(alone)(state, sampled))
     assert np.isfinite(metrics.critic.value_loss)
     scored_rollout = make_rollout_scorer(setup)(state, sampled)
     assert (scored_rollout.groups.rollout.behaviour_entropy > 0).any()
-    state, _ = make_learner(setup, state)(state, scored_rollout)
+    state, _, _ = make_learner(setup, state)(state, scored_rollout)
     assert max(distances(state.params, before)) > 0
 
 

@@ -119,14 +119,14 @@ def test_a_reset_starts_the_optimiser_anew(learned, rank):
     setup, state, sampled = learned(TINY.replace(reference_period=2, lora_rank=rank))
     first = jax.device_get(state.params)
     score_rollout, learn = make_rollout_scorer(setup), make_learner(setup, state)
-    state, _ = learn(state, score_rollout(state, sampled))
+    state, _, _ = learn(state, score_rollout(state, sampled))
     equal(state.reference, first)
     assert any(leaf.any() for leaf in jax.tree.leaves(jax.device_get(state.opt_state)) if leaf.ndim), "moments"
-    state, _ = learn(state, score_rollout(state, sampled))
+    state, _, _ = learn(state, score_rollout(state, sampled))
     equal(state.reference, state.params)
     equal(state.opt_state, setup.optimizer.init(state.params))
     assert max(np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (state.params, first)), strict=True)) > 0
-    state, metrics = learn(state, score_rollout(state, sampled))
+    state, metrics, _ = learn(state, score_rollout(state, sampled))
     assert metrics.options["kl_to_reference"] > 0, "the samples are older than the reference"
 
 

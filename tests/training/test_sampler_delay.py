@@ -221,7 +221,7 @@ def test_without_a_correction_the_ratio_is_taken_to_the_old_policy(stale):
     assert scored_rollout.sampler_gap is None
     fresh = make_rollout_scorer(plain)(state, groups)
     assert differ(fresh.groups.rollout.behaviour_entropy, scored_rollout.groups.rollout.behaviour_entropy)
-    state, metrics = make_learner(plain, state)(jax.tree.map(jnp.copy, state), scored_rollout)
+    state, metrics, _ = make_learner(plain, state)(jax.tree.map(jnp.copy, state), scored_rollout)
     assert metrics.sampler_gap > 1e-3, "the first update measures it"
 
 

@@ -118,7 +118,7 @@ def updates(folder: Path) -> Callable[[], None]:
 
     def update() -> None:
         nonlocal state
-        state, _ = learn(state, score_rollout(state, groups))
+        state, _, _ = learn(state, score_rollout(state, groups))
         jax.block_until_ready(state)
 
     return update

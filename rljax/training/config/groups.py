@@ -275,6 +275,8 @@ class RunConfig:
     """Number of RL steps between shown samples; 0 shows none."""
     shown_samples: int = 3
     """Number of samples shown each time."""
+    logged_rollouts: int | None = None
+    """Number of responses written to rollouts.jsonl with their tokens each time samples are shown, by default 8; 0 writes none."""
     grace: float | None = None
     """Seconds after SIGTERM until an RL step that is still sampling or judging is abandoned and the steps before it are saved; by
     default, and with several hosts, the step in progress is finished."""
@@ -287,7 +289,7 @@ class RunConfig:
         """Refuse values that cannot work."""
         if self.folder is not None:
             check_local(self.folder, "run")
-        check_at_least(0, self, ["seed", "eval_every", "sample_every", "shown_samples", "grace"])
+        check_at_least(0, self, ["seed", "eval_every", "sample_every", "shown_samples", "logged_rollouts", "grace"])
         check_at_most_a_year(self, ["grace"])
         check_at_least(1, self, ["checkpoint_every", "max_to_keep", "max_best_to_keep", "keep_period"])
 

@@ -1,0 +1,144 @@
+"""Rollouts of a run as text for a terminal, at most 80 columns wide; the tokens have the color of one of their values."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from rich.console import Console
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from rljax.text import one_paragraph, printable, shortened
+from rljax.tracking.rollout_page import scales
+from rljax.tracking.rollout_rows import outcomes_of
+from rljax.tracking.rows import Row
+
+COLUMNS = 80
+MOST_LISTED = 20
+"""Rollouts in the list."""
+MOST_PROMPT = 600
+"""Characters of a prompt."""
+MOST_TOKENS = 1200
+"""Tokens of a transcript."""
+Color = Literal["logp", "advantage", "ratio", "mask"]
+LOW, HIGH, GREY = (217, 72, 15), (31, 95, 191), (107, 114, 128)
+LEGENDS: Mapping[Color, str] = {
+    "logp": "orange: log-probability of the token, from 0 to {logp:g} nats below",
+    "advantage": "blue: positive advantage, orange: negative; strongest at {advantage:g}",
+    "ratio": "blue: likelier after the updates, orange: less likely; strongest at x {ratio:g}",
+    "mask": "blue: trained on; gray: sampled, not trained on; no color: observed",
+}
+REMARKS = {"unstated": "no answer stated"}
+NAMES = {"unjudged": "not judged", "cut_off": "cut off", "tool_error": "tool error"}
+
+
+def print_rollouts(rows: Sequence[Row], chosen: int, color: Color, *, columns: int) -> None:
+    """Print a list of rollouts, and the transcript of one of them.
+
+    Args:
+        rows: the rollouts, at least one.
+        chosen: number of the rollout whose transcript is printed, from 1.
+        color: value that colors the tokens.
+        columns: columns to fill.
+    """
+    console = Console(width=min(columns, COLUMNS), highlight=False, soft_wrap=False)
+    first = max(0, min(chosen - 1 - MOST_LISTED // 2, len(rows) - MOST_LISTED))
+    console.print(table(rows, first))
+    if len(rows) > MOST_LISTED:
+        last = min(first + MOST_LISTED, len(rows))
+        console.print(f"Rollouts {first + 1} to {last} of {len(rows)}. --rollout N shows another one.", style="dim")
+    console.print()
+    for part in transcript(rows[chosen - 1], chosen, color, scales(rows)):
+        console.print(part)
+
+
+def table(rows: Sequence[Row], first: int) -> Table:
+    """List rollouts from the one with index `first` on."""
+    made = Table(box=None, pad_edge=False, expand=True, header_style="dim")
+    for name in ("no.", "step", "reward", "outcome", "tokens", "turns"):
+        made.add_column(name, justify="left" if name == "outcome" else "right", no_wrap=True)
+    made.add_column("problem", no_wrap=True, overflow="ellipsis", ratio=1)
+    for number, row in enumerate(rows[first : first + MOST_LISTED], first + 1):
+        outcome = ", ".join(NAMES.get(name, name) for name in outcomes_of(row))
+        length = "" if row["length"] is None else str(row["length"])
+        cells = (str(number), str(row["step"]), number_text(row["reward"]), outcome, length, str(row["turns"]))
+        made.add_row(*cells, Text(one_paragraph(row["question"])))
+    return made
+
+
+def number_text(value: float | None) -> str:
+    """Format a number that may be unknown.
+
+    Example:
+        >>> number_text(0.5), number_text(None)
+        ('0.5', '-')
+    """
+    return "-" if value is None else f"{value:.4g}"
+
+
+def transcript(row: Row, number: int, color: Color, scale: Mapping[str, float]) -> list[Text]:
+    """Format a rollout: its facts, the prompt, and its turns with their tool calls."""
+    place = "" if row["problem"] is None else f", problem {row['problem']}, response {row['member']}"
+    outcome = ", ".join(NAMES.get(name, name) for name in outcomes_of(row))
+    lines = [
+        Text(f"Rollout {number}: step {row['step']}{place}; reward {number_text(row['reward'])}, {outcome}", style="bold")
+    ]
+    reason = row["failure"] or REMARKS.get(row["remark"], row["remark"])
+    numbers = [f"{name} {number_text(value)}" for name, value in {**row["parts"], **row["metrics"]}.items()]
+    facts = ([] if reason is None else [reason.replace("_", " ")]) + numbers
+    lines += [Text("; ".join(facts), style="dim")] if facts else []
+    if row["length"] is not None:
+        lines.append(Text(LEGENDS[color].format(**scale), style="dim"))
+    lines += [Text(), Text("prompt", style="bold"), Text(printable(shortened(row["prompt"], MOST_PROMPT)))]
+    if row["answer"]:
+        lines.append(Text(f"Reference answer: {one_paragraph(shortened(row['answer'], MOST_PROMPT))}", style="dim"))
+    turn, left = 0, MOST_TOKENS
+    for span in row["spans"]:
+        turn += span["role"] == "policy"
+        head = f"policy, turn {turn}" if span["role"] == "policy" else one_paragraph(span["role"])
+        lines += [
+            Text(),
+            Text(head, style="bold"),
+            _tokens(row, span["start"], min(span["end"], span["start"] + left), color, scale),
+        ]
+        lines += [
+            Text(printable(f"calls {call['name']} {call['arguments']}"), style="bold") for call in span.get("calls", ())
+        ]
+        lines += [Text(printable(f"call that cannot be read: {text}"), style="red") for text in span.get("malformed", ())]
+        left -= span["end"] - span["start"]
+        if left <= 0:
+            rest = row["spans"][-1]["end"] - MOST_TOKENS
+            lines += [Text(f"{rest} more tokens are on the page.", style="dim")] if rest else []
+            break
+    return lines
+
+
+def _tokens(row: Row, start: int, end: int, color: Color, scale: Mapping[str, float]) -> Text:
+    text = Text()
+    for place in range(start, end):
+        text.append(printable(row["tokens"][place]), style_of(row, place, color, scale))
+    return text
+
+
+def style_of(row: Row, place: int, color: Color, scale: Mapping[str, float]) -> Style | None:
+    """Return the style of a token; None without a value."""
+    if color == "mask":
+        shade = {"t": HIGH, "s": GREY}.get(row["kinds"][place])
+        return None if shade is None else _background(shade, 0.8)
+    value = row[color][place]
+    if value is None:
+        return None
+    if color == "logp":
+        return _background(LOW, -value / scale["logp"])
+    size = value / scale["advantage"] if color == "advantage" else math.log(max(value, 1e-12)) / math.log(scale["ratio"])
+    return _background(HIGH if size >= 0 else LOW, abs(size))
+
+
+def _background(color: Sequence[int], strength: float) -> Style | None:
+    """Return white text on a shade of a color; None for a shade that nobody sees."""
+    strength = min(strength, 1.0)
+    if strength < 0.08:
+        return None
+    red, green, blue = (round(part * (0.25 + 0.75 * strength)) for part in color)
+    return Style(color="#ffffff", bgcolor=f"#{red:02x}{green:02x}{blue:02x}")

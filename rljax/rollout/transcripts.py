@@ -1,0 +1,324 @@
+"""Transcripts: a few rollouts of a step with their turns, tokens, log-probabilities, advantages and ratios, as rows of JSON.
+
+A row has one entry per token in `tokens`, `kinds`, `logp`, `advantage` and `ratio`; `spans` divides the tokens into turns.
+
+Axes: P groups, G responses per group, T response slots; B = P*G rows.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from rljax.algorithms import Batch
+from rljax.data.token_texts import token_texts
+from rljax.data.tool_calls import read_turn
+from rljax.models import Scores
+from rljax.records import required
+from rljax.rewards.calling import has_failed
+from rljax.rewards.failure import Failures
+from rljax.rollout.collect import Collected
+from rljax.rollout.environment import manner_of
+from rljax.rollout.groups import Groups, right_and_known
+from rljax.rollout.layout import Sequences
+from rljax.rollout.worker import RolloutWorker
+
+LOGGED = 8
+"""Responses that a run writes each time it shows samples, unless its settings have another number."""
+PER_GROUP = 2
+"""Responses per group: the one with the highest reward, and the one with the lowest."""
+MOST_TOKENS = 4096
+"""Largest number of tokens of a response in a row; the middle of a longer response is left out."""
+MOST_CHARACTERS = 8000
+"""Largest number of characters of a prompt in a row; the middle of a longer prompt is left out."""
+QUESTION = 200
+"""Largest number of characters of a problem in a row, which names it in lists."""
+TRAINED, SAMPLED, OBSERVED = "t", "s", "o"
+"""Kinds of tokens: the policy sampled it and it is trained on; sampled and not trained on; an observation of the environment."""
+ROLES = (
+    (re.compile(r"<tool_response>|\[TOOL_RESULTS\]|<｜tool▁output▁begin｜>|<\|start_header_id\|>ipython"), "tool"),
+    (re.compile(r"<\|im_start\|>(\w+)|<\|start_header_id\|>(\w+)|<start_of_turn>(\w+)"), None),
+    (re.compile(r"\[INST\]|<｜User｜>"), "user"),
+)
+"""Markup of chat templates -> the role of the message that it opens; None: the role is in the markup."""
+OWN_ROLES = ("assistant", "model")
+POLICY, ENVIRONMENT = "policy", "environment"
+
+Row = dict[str, Any]
+
+
+class Place(NamedTuple):
+    """One response of a step."""
+
+    groups: Groups
+    """The groups that it belongs to."""
+    group: int
+    """Index of its group."""
+    member: int
+    """Index of the response in its group."""
+    is_trained: bool
+    """Whether the step trained on its group."""
+
+
+def choose(trained: Groups, sampled: Groups, count: int) -> list[Place]:
+    """Choose responses of a step: the best and the worst one of each of the first groups.
+
+    If dynamic sampling dropped groups, a quarter of the responses is from dropped groups, or more if too few were trained on.
+
+    Args:
+        trained: the groups that the step trained on.
+        sampled: all groups that the step sampled.
+        count: largest number of responses.
+    """
+    kept = set(trained.prompt_ids.tolist())
+    dropped = [place for place in range(sampled.count) if sampled.prompt_ids[place] not in kept]
+    learned = [Place(trained, group, member, True) for group in range(trained.count) for member in extremes(trained, group)]
+    others = [Place(sampled, group, member, False) for group in dropped for member in extremes(sampled, group)]
+    room = max(count - len(learned), min(count // 4, len(others)))
+    return learned[: count - room] + others[:room]
+
+
+def extremes(groups: Groups, group: int) -> list[int]:
+    """Return the members of a group with the highest and with the lowest reward, in this order; failed ones are the lowest."""
+    valid = required(groups.rollout.valid, "rollout.valid")[group]
+    members = np.flatnonzero(groups.present[group])
+    rewards = np.where(valid, groups.rollout.rewards[group], -np.inf)[members]
+    order = members[np.argsort(-rewards, kind="stable")].tolist()
+    return order if len(order) <= PER_GROUP else [order[0], order[-1]]
+
+
+def sequences_at(places: Sequence[Place]) -> Sequences:
+    """Return the chosen responses as sequences, in order."""
+    rollouts = [place.groups.rollout for place in places]
+    logps = [required(rollout.policy_logp, "rollout.policy_logp") for rollout in rollouts]
+    kept = [place.groups.kept for place in places]
+    return Sequences(
+        np.stack([place.groups.prompt_tokens[place.group] for place in places]),
+        np.stack([place.groups.prompt_attention[place.group] for place in places]),
+        np.stack([place.groups.tokens[place.group, place.member] for place in places]),
+        np.stack([place.groups.attention[place.group, place.member] for place in places]),
+        np.stack([logp[place.group, place.member] for logp, place in zip(logps, places, strict=True)]),
+        kept=None
+        if any(array is None for array in kept)
+        else np.stack([required(a, "kept")[p.group, p.member] for a, p in zip(kept, places, strict=True)]),
+    )
+
+
+def transcripts(
+    worker: RolloutWorker,
+    places: Sequence[Place],
+    batch: Batch[np.ndarray] | None,
+    logp_after: Float[np.ndarray, "N T"],
+    *,
+    step: int,
+) -> list[Row]:
+    """Write responses of a step as rows.
+
+    ::
+
+        ratio_t = exp(logp_after_t - old_logp_t)
+
+    Args:
+        worker: sampled the responses; it has the problems, the tokenizer and the environment.
+        places: the N responses.
+        batch: the prepared batch of the step, of the trained groups; None if no response is of these.
+        logp_after: log-probability of each token under the policy after the step's updates, in nats.
+        step: RL steps done, this one included.
+
+    Returns:
+        A row per response. `logp` is the log-probability under the policy before the updates, in nats. `advantage` is in the unit
+        of the algorithm, and None at tokens that are not trained on. `ratio` is the probability after the updates over that in
+        the denominator of the algorithm's ratio. All are None at observations.
+    """
+    return [_row(worker, place, batch, after, step) for place, after in zip(places, logp_after, strict=True)]
+
+
+def _row(
+    worker: RolloutWorker, place: Place, batch: Batch[np.ndarray] | None, after: Float[np.ndarray, "T"], step: int
+) -> Row:
+    groups, group, member, _ = place
+    rollout = groups.rollout
+    at = np.flatnonzero(groups.attention[group, member])
+    length = len(at)
+    half = MOST_TOKENS // 2
+    at = at if length <= MOST_TOKENS else np.concatenate([at[:half], at[-half:]])
+    ids = groups.tokens[group, member][at].tolist()
+    numbers = _numbers(place, batch, after)
+    sampled, trained = rollout.mask[group, member][at].astype(bool), numbers.trained[at]
+    kinds = "".join(TRAINED if t else SAMPLED if s else OBSERVED for s, t in zip(sampled, trained, strict=True))
+    texts = token_texts(worker.judge.tokenizer, ids)
+    ends = np.isin(ids, worker.sampling.eos_ids)
+    problem = worker.prompts.problems[groups.prompt_ids[group]]
+    prompt = groups.prompt_tokens[group][groups.prompt_attention[group]].tolist()
+    right, known = right_and_known(rollout)
+    valid, verdict = required(rollout.valid, "rollout.valid")[group, member], int(groups.failed[group, member])
+    is_failure = has_failed(groups.failed[group])[member]
+    return {
+        "step": step,
+        "problem": int(groups.prompt_ids[group]),
+        "member": member,
+        "sampled_at": int(groups.version[group, member]),
+        "trained": place.is_trained,
+        "prompt": shortened("".join(token_texts(worker.judge.tokenizer, prompt))),
+        "question": shortened(problem.prompt, QUESTION),
+        "answer": None if problem.answer is None else str(problem.answer),
+        "reward": _number(rollout.rewards[group, member]) if valid else None,
+        "correct": bool(right[group, member]) if known[group, member] and rollout.correct is not None else None,
+        "failure": Failures._fields[verdict - 1] if is_failure else None,
+        "remark": Failures._fields[verdict - 1] if verdict and not is_failure else None,
+        "truncated": bool(required(rollout.truncated, "rollout.truncated")[group, member]),
+        "turns": int(groups.turns[group, member]),
+        "length": length,
+        "parts": _named(rollout.reward_parts if len(rollout.reward_parts or ()) > 1 else None, group, member),
+        "metrics": _named(groups.metrics, group, member),
+        **({} if length <= MOST_TOKENS else {"left_out": {"at": half, "tokens": length - MOST_TOKENS}}),
+        "spans": list(_spans(worker, ids, texts, sampled, ends)),
+        "tokens": texts,
+        "kinds": kinds,
+        "logp": _rounded(numbers.logp[at], sampled, digits=4),
+        "advantage": _rounded(numbers.advantage[at], trained),
+        "ratio": _rounded(numbers.ratio[at], sampled),
+    }
+
+
+class _Numbers(NamedTuple):
+    """Values at the tokens of one response, `[T]`."""
+
+    trained: Bool[np.ndarray, "T"]
+    logp: Float[np.ndarray, "T"]
+    advantage: Float[np.ndarray, "T"]
+    ratio: Float[np.ndarray, "T"]
+
+
+def _numbers(place: Place, batch: Batch[np.ndarray] | None, after: Float[np.ndarray, "T"]) -> _Numbers:
+    """Return the values at the tokens of a response; the batch has no log-probabilities of one without a reward."""
+    groups, group, member, is_trained = place
+    row = group * groups.tokens.shape[1] + member
+    logp = old = required(groups.rollout.policy_logp, "rollout.policy_logp")[group, member]
+    trained, advantage = np.zeros(logp.shape, bool), np.zeros(logp.shape, np.float32)
+    if batch is not None and is_trained:
+        trained, advantage = np.asarray(batch.mask[row], bool), np.asarray(batch.advantage[row])
+    if batch is not None and is_trained and required(groups.rollout.valid, "rollout.valid")[group, member]:
+        logp, old = np.asarray(batch.policy_logp[row]), np.asarray(batch.old_logp[row])
+    with np.errstate(over="ignore", invalid="ignore"):  # a run that breaks is the one that somebody looks at
+        return _Numbers(trained, logp, advantage, np.exp(np.asarray(after, np.float64) - old))
+
+
+def _spans(
+    worker: RolloutWorker,
+    ids: Sequence[int],
+    texts: Sequence[str],
+    sampled: Bool[np.ndarray, "N"],
+    ends: Bool[np.ndarray, "N"],
+) -> Iterator[Row]:
+    """Divide the tokens into turns of the policy and observations."""
+    has_tools = worker.environment is not None and bool(manner_of(worker.environment).tools)
+    is_first = True
+    for start, end in boundaries(sampled, ends):
+        if not sampled[start]:
+            yield {"role": observed_role("".join(texts[start:end])), "start": start, "end": end}
+            continue
+        span: Row = {"role": POLICY, "start": start, "end": end}
+        if has_tools:
+            turn = read_turn(worker.judge.tokenizer, ids[start:end], is_first=is_first)
+            calls = [{"name": call.name, "arguments": _as_json(call.arguments)} for call in turn.calls]
+            span |= {"calls": calls} if calls else {}
+            span |= {"malformed": list(turn.malformed)} if turn.malformed else {}
+        is_first = False
+        yield span
+
+
+def _as_json(arguments: Mapping[str, Any]) -> str:
+    """Write the arguments of a call as text, because a model may write values that JSON rows cannot have, such as NaN."""
+    try:
+        return shortened(json.dumps(arguments, ensure_ascii=False))
+    except RecursionError:
+        return "nested too deeply to be written"
+
+
+def boundaries(sampled: Bool[np.ndarray, "N"], ends: Bool[np.ndarray, "N"]) -> list[tuple[int, int]]:
+    """Return the start and the end of each turn and each observation.
+
+    Args:
+        sampled: whether the policy sampled the token.
+        ends: whether the token is one that ends a turn.
+
+    Example:
+        >>> boundaries(np.array([1, 1, 0, 0, 1, 1], bool), np.array([0, 1, 0, 1, 1, 0], bool))
+        [(0, 2), (2, 4), (4, 5), (5, 6)]
+    """
+    changes = (sampled[1:] != sampled[:-1]) | (sampled[1:] & ends[:-1])
+    edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(sampled)]
+    return list(pairwise(edges))
+
+
+def observed_role(text: str) -> str:
+    """Return the roles of the messages in an observation, read from the markup of the chat template; "environment" without any.
+
+    Example:
+        >>> observed_role("<|im_end|>\\n<|im_start|>user\\nhigher<|im_end|>\\n<|im_start|>assistant\\n"), observed_role("higher")
+        ('user', 'environment')
+    """
+    for pattern, role in ROLES:
+        found = [role or next(filter(None, match.groups())) for match in pattern.finditer(text)]
+        roles = [name for name in dict.fromkeys(found) if name not in OWN_ROLES]
+        if roles:
+            return " and ".join(roles)
+    return ENVIRONMENT
+
+
+def shortened(text: str, most: int = MOST_CHARACTERS) -> str:
+    """Leave out the middle of a long text.
+
+    Example:
+        >>> shortened("0123456789", 4)
+        '01… 6 characters left out …89'
+    """
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]}… {len(text) - 2 * half} characters left out …{text[-half:]}"
+
+
+def _named(arrays: Mapping[str, np.ndarray] | None, group: int, member: int) -> dict[str, float]:
+    """Return the values of a response by name, without those that it does not have."""
+    found = {name: _number(array[group, member]) for name, array in (arrays or {}).items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _rounded(values: np.ndarray, known: Bool[np.ndarray, "N"], *, digits: int | None = None) -> list[float | None]:
+    """Round values to decimal digits, or to five significant ones; None where they are unknown or not finite."""
+    return [_number(value, digits) if is_known else None for value, is_known in zip(values, known, strict=True)]
+
+
+def _number(value: float | np.floating[Any], digits: int | None = None) -> float | None:
+    number = float(value)
+    if not np.isfinite(number):
+        return None
+    rounded = round(number, digits) if digits is not None else float(f"{number:.5g}")
+    return rounded + 0.0  # without the sign of a zero
+
+
+def rollout_rows(
+    worker: RolloutWorker,
+    collected: Collected,
+    batch: Batch[np.ndarray],
+    score: Callable[[Sequences], Scores],
+    *,
+    step: int,
+    count: int,
+) -> list[Row]:
+    """Choose responses of a step, score them after its updates, and write them as rows.
+
+    Args:
+        worker: sampled the responses.
+        collected: the groups that the step sampled, and those that it trained on.
+        batch: the prepared batch of the groups that it trained on.
+        score: scores the responses under the policy after the updates.
+        step: RL steps done, this one included.
+        count: largest number of responses.
+    """
+    places = choose(collected.groups, collected.sampled, count)
+    return transcripts(worker, places, batch, np.asarray(score(sequences_at(places)).logp), step=step) if places else []

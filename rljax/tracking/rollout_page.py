@@ -1,0 +1,153 @@
+"""The rollouts of a run as one HTML page, which needs no network; whatever a model wrote is included as plain text.
+
+The page embeds each rollout as a block of JSON, which its script parses when the rollout is shown. A browser executes this script
+alone: the page names its digest.
+"""
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rljax.errors import InputError
+from rljax.files import atomic_write
+from rljax.text import printable
+from rljax.tracking.rollout_rows import Rollouts, evenly_spaced, outcomes_of
+from rljax.tracking.rows import Row
+from rljax.tracking.run_folder import RunFolder
+
+NAME = "rollouts.html"
+"""Name of the page in the run's folder."""
+MOST_BYTES = 32_000_000
+"""Largest size of the embedded rollouts; a run with more shows evenly spaced steps."""
+START = 90
+"""Characters of a problem in the list."""
+DEEPEST_LOGP = 5.0
+"""Log-probability with the strongest color is the negative of this, in nats."""
+SMALLEST_RATIO, LARGEST_RATIO = 1.01, 2.0
+"""Range of the ratio with the strongest color."""
+
+
+class Heading(NamedTuple):
+    """What the page says about the run."""
+
+    name: str
+    """Name of the run."""
+    path: str
+    """Its folder."""
+    algorithm: str
+    """Name of the algorithm."""
+    time: str
+    """When the page was written."""
+
+
+def write_page(folder: RunFolder, rollouts: Rollouts, out: Path | None = None) -> Path:
+    """Write the page of a run, and return its path.
+
+    Args:
+        folder: the run.
+        rollouts: its logged rollouts.
+        out: file to write; None for `rollouts.html` in the run's folder.
+
+    Raises:
+        InputError: the file's name does not end in .html, or it cannot be written.
+    """
+    out = folder.path / NAME if out is None else out
+    if out.suffix != ".html":
+        raise InputError(f"the page {str(out)!r} must end in .html; choose another name with --out.")
+    name, algorithm = folder.path.name or str(folder.path), str(folder.config["algorithm"].get("name"))
+    text = page(Heading(name, str(folder.path), algorithm, f"{datetime.now():%Y-%m-%d %H:%M}"), rollouts)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(out, text.encode())
+    except OSError as error:
+        raise InputError(f"the page {str(out)!r} cannot be written ({error}); choose another place with --out.") from error
+    return out
+
+
+def page(heading: Heading, rollouts: Rollouts) -> str:
+    """Render the rollouts as HTML.
+
+    Args:
+        heading: what the page says about the run.
+        rollouts: the logged rollouts, at least one.
+    """
+    bodies = [_embedded(row) for row in rollouts.rows]
+    sizes = {id(row): body for row, body in zip(rollouts.rows, bodies, strict=True)}
+    rows = evenly_spaced(rollouts.rows, map(len, bodies), MOST_BYTES)
+    notes = [] if rollouts.note is None else [rollouts.note]
+    steps, every = (len({row["step"] for row in some}) for some in (rows, rollouts.rows))
+    if steps < every:
+        notes.append(
+            f"The page has {steps} of the {every} logged steps, evenly spaced, because all would be too large for a browser."
+        )
+    blocks = {"index": _embedded([_entry(row) for row in rows]), "scales": _embedded(scales(rows))}
+    blocks |= {f"r{number}": sizes[id(row)] for number, row in enumerate(rows)}
+    script = _resource("rollout_page.js")
+    values = {
+        "digest": f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
+        "title": _text(f"{heading.name}: rollouts"),
+        "path": _text(heading.path),
+        "summary": _text(f"{heading.algorithm}; {len(rows)} rollouts of {_steps(rows)}; written {heading.time}"),
+        "notes": "".join(f'<p class="note">{_text(note)}</p>' for note in notes),
+        "data": "\n".join(
+            f'<script type="application/json" id="{name}">{block}</script>' for name, block in blocks.items()
+        ),
+        "script": script,
+    }
+    # One pass from the left: what is put in is not searched for places again.
+    parts = [piece.partition("}}") for piece in _resource("rollout_page.html").split("{{")]
+    return parts[0][0] + "".join(values[name] + rest for name, _, rest in parts[1:])
+
+
+def scales(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the values with the strongest color: the 90th percentile, over rollouts, of the largest advantage and ratio of each.
+
+    Example:
+        >>> scales([{"advantage": [None, -2.0, 1.0], "ratio": [1.25, None, 0.8]}])
+        {'logp': 5.0, 'advantage': 2.0, 'ratio': 1.25}
+    """
+    advantages = [max((abs(value) for value in row["advantage"] if value is not None), default=0.0) for row in rows]
+    ratios = [max((abs(math.log(value)) for value in row["ratio"] if value), default=0.0) for row in rows]
+    advantage = _percentile([value for value in advantages if value])
+    ratio = min(max(math.exp(_percentile([value for value in ratios if value])), SMALLEST_RATIO), LARGEST_RATIO)
+    return {"logp": DEEPEST_LOGP, "advantage": advantage or 1.0, "ratio": float(f"{ratio:.3g}")}
+
+
+def _percentile(values: Sequence[float]) -> float:
+    return float(f"{np.percentile(values, 90):.3g}") if values else 0.0
+
+
+def _steps(rows: Sequence[Row]) -> str:
+    steps = sorted({row["step"] for row in rows})
+    return f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
+
+
+def _entry(row: Row) -> dict[str, Any]:
+    """Make the entry of a rollout in the list."""
+    named = {name: row[name] for name in ("step", "problem", "reward", "length", "turns")}
+    return named | {"outcomes": outcomes_of(row), "start": " ".join(row["question"].split())[:START]}
+
+
+def _embedded(value: object) -> str:
+    """Write JSON that no text in it can end: a script element ends at `</script` only, whatever its type."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    escaped = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return escaped.encode("utf-8", errors="surrogatepass").decode("utf-8", errors="replace")  # half a pair is no character
+
+
+def _resource(name: str) -> str:
+    return (resources.files("rljax.tracking") / name).read_text(encoding="utf-8")
+
+
+def _text(value: object) -> str:
+    """Escape any value for the page."""
+    return escape(printable(value))

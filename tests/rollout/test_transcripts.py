@@ -1,0 +1,285 @@
+"""Transcripts of rollouts: what a run logs are the tokens, log-probabilities, advantages and masks of its training step."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from chat_models import save_chat_model
+from own_policies import gru_policy
+from reopened import first_state
+from small_runs import SMALL, even_length
+
+import rljax
+from rljax.agents import ToolEnvironment
+from rljax.data.problem import Problem
+from rljax.data.token_texts import token_texts
+from rljax.data.tokenizer import ByteTokenizer, IdTokenizer, load_tokenizer
+from rljax.models.adapters import scored
+from rljax.rollout import Response, Step, sequences_of, transcripts
+from rljax.rollout.transcripts import boundaries, observed_role
+from rljax.tracking.rollout_rows import check_rollout, read_rollouts
+from rljax.tracking.run_folder import RunFolder
+from rljax.training import reinforce
+from rljax.training.scored_rollout import make_policy_scores
+
+ALPHABET = "characters:0123456789<>=?"
+TOKENIZER = load_tokenizer(ALPHABET)
+GUESSES = [Problem(f"{n}?=", str(n % 10)) for n in range(10, 30)]
+PROBLEMS = (GUESSES[:16], GUESSES[16:])
+CONFIG = SMALL.replace(
+    tokenizer=ALPHABET,
+    steps=2,
+    prompts=4,
+    group_size=4,
+    learning_rate=1e-2,
+    eval_every=0,
+    sample_every=1,
+    warm_start_steps=0,
+)
+
+
+class Guessing:
+    """Guess a digit; a wrong guess is answered "<<" or ">>", and anything else "?"."""
+
+    max_turns = 3
+
+    def reset(self, problem):
+        return int(problem.answer)
+
+    def step(self, state, completion):
+        if completion[:1].isdigit():
+            if int(completion[0]) == state:
+                return Step(state, reward=1.0, correct=True, parts={"found": 1.0})
+            hint = "<<" if state < int(completion[0]) else ">>"
+            return Step(state, hint, reward=0.25, done=False, correct=False, parts={"found": 0.0, "tried": 1.0})
+        return Step(state, "?", done=False, metrics={"silent": 1.0})
+
+
+def kept_steps(monkeypatch):
+    """The results of the steps of a run, with the log-probabilities under the policy after each, and the worker."""
+    found, original = [], reinforce.one_step
+
+    def one_step(run, tools, *arguments):
+        result = original(run, tools, *arguments)
+        params = scored(run.setup.base, result.checkpoint.state.params)
+        after = make_policy_scores(run.setup)(params, sequences_of(result.collected.sampled)).logp
+        found.append((result, np.asarray(after), run.setup.train))
+        return result
+
+    monkeypatch.setattr(reinforce, "one_step", one_step)
+    return found
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory):
+    """Rows of a run with an environment, and the results of its steps."""
+    path = tmp_path_factory.mktemp("guess") / "run"
+    config = CONFIG.replace(run=str(path), algorithm="dapo", logged_rollouts=16, oversample=2.0, max_tries=1)
+    with pytest.MonkeyPatch.context() as patch:
+        steps = kept_steps(patch)
+        parts = {"policy": gru_policy(TOKENIZER.vocab_size), "problems": PROBLEMS, "environment": Guessing()}
+        rljax.train(config, **parts)
+    return read_rollouts(RunFolder.open(path)).rows, steps
+
+
+def test_every_row_has_the_values_of_its_training_step(logged):
+    rows, steps = logged
+    assert {row["step"] for row in rows} == {1, 2}
+    assert {row["trained"] for row in rows} == {True, False}
+    for row in rows:
+        result, after, _ = steps[row["step"] - 1]
+        groups = result.collected.groups if row["trained"] else result.collected.sampled
+        (group,) = np.flatnonzero(groups.prompt_ids == row["problem"])
+        member, rollout = row["member"], groups.rollout
+        used = groups.attention[group, member]
+        ids = groups.tokens[group, member][used]
+        assert "".join(row["tokens"]) == "".join(token_texts(TOKENIZER, ids.tolist()))
+        assert row["length"] == len(row["tokens"]) == used.sum()
+        sampled = rollout.mask[group, member][used]
+        assert [kind != "o" for kind in row["kinds"]] == sampled.tolist()
+        number = group * groups.tokens.shape[1] + member
+        if row["trained"]:
+            assert [kind == "t" for kind in row["kinds"]] == result.batch.mask[number][used].tolist()
+            same(row["advantage"], result.batch.advantage[number][used], result.batch.mask[number][used])
+            if rollout.valid[group, member]:
+                same(row["logp"], result.batch.policy_logp[number][used], sampled)
+        else:
+            assert "t" not in row["kinds"]
+            assert row["advantage"] == [None] * row["length"]
+        same(row["logp"], rollout.policy_logp[group, member][used], sampled)
+        everything = result.collected.sampled
+        if row["problem"] in everything.prompt_ids:
+            (place,) = np.flatnonzero(everything.prompt_ids == row["problem"])
+            logp = after[place * groups.tokens.shape[1] + member][used]
+            same(row["ratio"], np.exp(logp - rollout.policy_logp[group, member][used]), sampled, tolerance=2e-4)
+        reward = float(rollout.rewards[group, member]) if rollout.valid[group, member] else None
+        assert row["reward"] == pytest.approx(reward)
+        assert row["turns"] == groups.turns[group, member]
+        assert row["sampled_at"] == groups.version[group, member]
+
+
+def same(found, wanted, known, *, tolerance=1e-4):
+    """The numbers of a row, which are rounded; None exactly where there is none."""
+    assert [value is not None for value in found] == np.asarray(known, bool).tolist()
+    np.testing.assert_allclose([v for v in found if v is not None], np.asarray(wanted)[known], rtol=tolerance, atol=1e-4)
+
+
+def test_the_ratio_moves_with_the_advantage(logged):
+    """An update makes tokens of positive advantage likelier."""
+    pairs = [
+        (advantage, ratio)
+        for row in logged[0]
+        for advantage, ratio in zip(row["advantage"], row["ratio"], strict=True)
+        if advantage
+    ]
+    assert len(pairs) > 20
+    better = np.mean([ratio for advantage, ratio in pairs if advantage > 0])
+    assert better > np.mean([ratio for advantage, ratio in pairs if advantage < 0])
+
+
+def test_turns_divide_the_tokens_and_observations_stand_between_them(logged):
+    rows, _ = logged
+    assert max(row["turns"] for row in rows) > 1
+    for row in rows:
+        assert check_rollout(row) is None
+        assert sum(span["role"] == "policy" for span in row["spans"]) == row["turns"]
+        for span in row["spans"]:
+            kinds = set(row["kinds"][span["start"] : span["end"]])
+            assert (kinds == {"o"}) == (span["role"] == "environment")
+    hints = [
+        "".join(row["tokens"][s["start"] : s["end"]]) for row in rows for s in row["spans"] if s["role"] == "environment"
+    ]
+    assert set(hints) <= {"<<", ">>", "?"}
+    assert any("found" in row["parts"] for row in rows)
+    assert all(row["metrics"].keys() <= {"silent", "overflow"} for row in rows)
+
+
+def test_the_best_and_the_worst_response_of_a_group_are_chosen(logged):
+    rows, steps = logged
+    trained = [row for row in rows if row["trained"] and row["step"] == 1]
+    for best, worst in zip(trained[::2], trained[1::2], strict=True):
+        assert best["problem"] == worst["problem"]
+        groups = steps[0][0].collected.groups
+        (group,) = np.flatnonzero(groups.prompt_ids == best["problem"])
+        rewards = np.where(groups.rollout.valid[group], groups.rollout.rewards[group], -1)
+        assert [best["reward"], -1 if worst["reward"] is None else worst["reward"]] == [rewards.max(), rewards.min()]
+
+
+def test_a_run_can_log_none_and_a_resumed_run_logs_the_same(tmp_path):
+    sizes = {"prompts": 2, "heldout_problems": 4, "train_problems": 40, "logged_rollouts": 2}
+    config = CONFIG.replace(tokenizer="characters", algorithm="grpo", **sizes)
+    nothing = rljax.train(config.replace(run=str(tmp_path / "none"), steps=1, logged_rollouts=0), even_length).run
+    assert not (nothing / "rollouts.jsonl").exists()
+    whole = rljax.train(config.replace(run=str(tmp_path / "whole"), checkpoint_every=1), even_length).run
+    part = rljax.train(config.replace(run=str(tmp_path / "part"), steps=1), even_length).run
+    with (part / "rollouts.jsonl").open("a") as file:  # of a step after the checkpoint, which the resumed run repeats
+        file.write("{}\n")
+    rljax.train(config.replace(run=str(tmp_path / "part")), even_length, resume=part)
+    assert (part / "rollouts.jsonl").read_bytes() == (whole / "rollouts.jsonl").read_bytes()
+    rows = [json.loads(line) for line in (whole / "rollouts.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 1, 2, 2]
+
+
+def double(number: int) -> int:
+    """Double a number.
+
+    Args:
+        number: the number.
+    """
+    return 2 * number
+
+
+class Doubling(ToolEnvironment):
+    tools = (double,)
+
+
+CALL = '<tool_call>{"name": "double", "arguments": {"number": NaN}}</tool_call>'
+
+
+def test_tool_calls_are_read_from_the_tokens_of_a_turn(tmp_path):
+    """An engine that says a script: a call with an argument that JSON does not have, a broken call, and an answer."""
+    model = save_chat_model(tmp_path / "model")
+    config = SMALL.replace(
+        model=str(model),
+        chat=True,
+        max_prompt_tokens=1000,
+        max_response_tokens=2000,
+        prompts=1,
+        group_size=2,
+        algorithm="rloo",
+    )
+    tokenizer, script = load_tokenizer(str(model)), iter([CALL, '<tool_call>{"name"</tool_call>', "#6"])
+
+    class Saying:
+        def generate(self, params, requests):
+            (request,) = requests
+            ids = np.array([*tokenizer.encode(next(script)), tokenizer.eos_token_id], np.int32)
+            logp = np.full(len(ids), -0.5, np.float32)
+            return [Response(request.prompt_id, request.group, ids, np.ones(len(ids), bool), logp, logp, "stop")]
+
+    engine = Saying()
+    problems = ([Problem("Double 3.", "6")], [Problem("Double 4.", "8")])
+    setup, state = first_state(config, engine=engine, problems=problems, environment=Doubling())
+    groups = setup.train.generate(state.params, [0], 1, jax.random.key(0))
+    place = transcripts.Place(groups, 0, 0, False)
+    (row,) = transcripts.transcripts(setup.train, [place], None, groups.rollout.policy_logp[0], step=1)
+    assert check_rollout(json.loads(json.dumps(row, allow_nan=False))) is None
+    own = [span for span in row["spans"] if span["role"] == "policy"]
+    assert own[0]["calls"] == [{"name": "double", "arguments": '{"number": NaN}'}]
+    assert "is not JSON" in own[1]["malformed"][0]
+    assert "calls" not in own[2]
+    assert (row["metrics"]["tool_calls"], row["metrics"]["malformed_calls"]) == (1, 1)
+    assert row["reward"] == 1.0
+    assert "".join(row["tokens"]).count("<end>") >= 3, "special tokens are shown"
+    assert row["ratio"] == [None if kind == "o" else 1.0 for kind in row["kinds"]]
+
+
+def test_the_middle_of_a_long_response_is_left_out(logged, monkeypatch):
+    monkeypatch.setattr(transcripts, "MOST_TOKENS", 4)
+    result, _, worker = logged[1][0]
+    groups = result.collected.sampled
+    group, member = next(zip(*np.nonzero(groups.attention.sum(-1) > 6), strict=True))
+    place = transcripts.Place(groups, int(group), int(member), False)
+    (row,) = transcripts.transcripts(worker, [place], result.batch, groups.rollout.policy_logp[group, member][None], step=1)
+    assert len(row["tokens"]) == 4
+    assert row["left_out"] == {"at": 2, "tokens": row["length"] - 4}
+    assert check_rollout(row) is None
+
+
+@pytest.mark.parametrize("text", ["aé€😀b", "日本語", "plain"])
+def test_texts_of_tokens_join_to_the_text(text, tmp_path):
+    tokenizer = ByteTokenizer()
+    texts = token_texts(tokenizer, tokenizer.encode(text))
+    assert len(texts) == len(text.encode())
+    assert "".join(texts) == text
+    fast = load_tokenizer(str(save_chat_model(tmp_path / "model")))
+    assert "".join(token_texts(fast, [*fast.encode(text), fast.eos_token_id])) == f"{text}<end>"
+
+
+def test_bytes_that_are_no_character_do_not_swallow_what_follows():
+    tokenizer = ByteTokenizer()
+    ids = [0xE9 + 3, *tokenizer.encode("ab"), 0xFF + 3, *tokenizer.encode("c"), 0xF0 + 3]
+    assert "".join(token_texts(tokenizer, ids)) == "�ab�c�"
+    assert token_texts(IdTokenizer(9, eos=2), [5, 7, 2]) == ["5", " 7", "<eos>"]
+
+
+@pytest.mark.parametrize(
+    ("text", "role"),
+    [
+        ("<|im_end|>\n<|im_start|>tool\n6<|im_end|>\n<|im_start|>assistant\n", "tool"),
+        ("<|im_start|>user\n<tool_response>6</tool_response><|im_end|>", "tool"),
+        ("<|start_header_id|>ipython<|end_header_id|>\n\n6<|eot_id|>", "tool"),
+        ("<end_of_turn>\n<start_of_turn>user\nhigher<end_of_turn>\n<start_of_turn>model\n", "user"),
+        ("[TOOL_RESULTS] 6", "tool"),
+        ("[INST] higher [/INST]", "user"),
+        ("higher", "environment"),
+    ],
+)
+def test_roles_of_observations_are_read_from_the_template_s_markup(text, role):
+    assert observed_role(text) == role
+
+
+def test_turns_without_an_observation_between_them_are_two():
+    sampled, ends = np.array([1, 1, 1, 1, 0], bool), np.array([0, 1, 0, 1, 0], bool)
+    assert boundaries(sampled, ends) == [(0, 2), (2, 4), (4, 5)]
