@@ -160,9 +160,9 @@ def one_step(
     return_freed_memory()
     run.display.activity("learning", compiles=True)
     sampler, _ = sampler_of(setup, state)
-    state, *learned = learn_from(tools, state, sampler, collected, run.stopwatch)
+    state, scored_rollout, batch, learned = learn_from(tools, state, sampler, collected, run.stopwatch)
     after = checkpoint._replace(state=state, history=history, carried=collected.surplus)
-    return step_result(run, after, collected, *learned, start=start)
+    return step_result(run, after, collected, scored_rollout, batch, learned, start=start)
 
 
 def learn_from(
