@@ -89,6 +89,28 @@ def test_one_greedy_answer_each_by_default(run, tmp_path, capsys):
     assert "maj@" not in output
 
 
+def test_several_datasets_have_a_report_and_files_each(run, tmp_path, capsys):
+    for name in ("first", "second"):
+        rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(len(name))]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sets = ["--dataset", str(tmp_path / "first.jsonl"), "--also", str(tmp_path / "second.jsonl")]
+    assert main(["eval", str(run), *sets, "--out", str(tmp_path / "answers")]) == 0
+    shown = capsys.readouterr().out
+    assert shown.index("first:") < shown.index("second:")
+    for name in ("first", "second"):
+        saved = (tmp_path / "answers" / name / "samples.jsonl").read_text().splitlines()
+        assert len(saved) == len(name)
+    assert main(["eval", str(run), "--also", str(tmp_path / "second.jsonl"), "--out", str(tmp_path / "a.jsonl")]) == 0
+    assert (tmp_path / "a-held-out-problems.jsonl").is_file()
+    assert (tmp_path / "a-second.jsonl").is_file()
+    for words, message in (
+        (["--also", str(run / "first.jsonl")], "two datasets are called 'first'"),
+        (["--vote"], "--also"),
+    ):
+        assert main(["eval", str(run), *sets[:2], *(words if "--also" in words else [*sets[2:], *words])]) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_samples_are_saved_with_what_is_known_of_them(whole):
     rows = rows_of(whole / "samples.jsonl")
     assert sorted((row["problem"], row["sample"]) for row in rows) == list(np.ndindex(HELDOUT, SAMPLES))

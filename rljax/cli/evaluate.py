@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import tyro
@@ -25,6 +26,9 @@ class Eval(EvalSettings):
     """Folder of a run, Hugging Face folder, or hub id."""
     others: tyro.conf.Positional[tuple[str, ...]] = ()
     """Further runs, with --vote."""
+    also: tuple[str, ...] = ()
+    """Further datasets to answer after --dataset, each with its own report: --dataset math.jsonl --also aime.jsonl gsm8k.jsonl.
+    With --out, each dataset has a folder of its name, or its name in the file's name."""
     vote: bool = False
     """Evaluate the vote over the answers of several runs: the most frequent answer of all is right."""
     perturb: Literal["spaces", "case", "typos", "order"] | None = None
@@ -39,7 +43,38 @@ def run_eval(command: Eval) -> int:
         InputError: options exclude each other.
     """
     _check_several(command)
-    return _run_several(command) if command.vote or command.perturb is not None else _run_one(command)
+    if command.vote or command.perturb is not None:
+        return _run_several(command)
+    for name, one in parts_of(command).items():
+        if command.also:
+            print(f"{name}:")
+        _run_one(one)
+    return 0
+
+
+def parts_of(command: Eval) -> dict[str, Eval]:
+    """Return the evaluation of each dataset by the dataset's name: one for `--dataset`, and one for each of `--also`.
+
+    Raises:
+        InputError: two datasets have the same name.
+    """
+    sets = (command.dataset, *command.also)
+    names = ["held-out problems" if dataset is None else Path(dataset).stem for dataset in sets]
+    same = next((name for name in names if names.count(name) > 1), None)
+    if same is not None:
+        raise InputError(f"two datasets are called {same!r}, so their answers could not be told apart; rename one of them.")
+    if not command.also:
+        return {names[0]: command}
+    return {
+        name: replace(command, dataset=dataset, also=(), out=None if command.out is None else _named(command.out, name))
+        for name, dataset in zip(names, sets, strict=True)
+    }
+
+
+def _named(out: Path, name: str) -> Path:
+    """Return the file, or the folder, for the answers to one of several datasets."""
+    name = name.replace(" ", "-")
+    return out.with_name(f"{out.stem}-{name}{out.suffix}") if out.suffix else out / name
 
 
 def _check_several(command: Eval) -> None:
@@ -54,6 +89,8 @@ def _check_several(command: Eval) -> None:
         raise InputError(
             "--k has no place in an evaluation with --vote, in which all answers vote; leave one of the two out."
         )
+    if several is not None and command.also:
+        raise InputError(f"--also has no place in an evaluation with {several}; leave one of the two out.")
     if several is not None and command.choose:
         raise InputError(f"--choose has no place in an evaluation with {several}; leave one of the two out.")
 
@@ -80,7 +117,7 @@ def _run_several(command: Eval) -> int:
     return 0
 
 
-def _run_one(command: Eval) -> int:
+def _run_one(command: Eval) -> None:
     from rich.console import Console  # noqa: PLC0415  as above
 
     from rljax.data.prepared_folder import progress_bar  # noqa: PLC0415
@@ -105,4 +142,3 @@ def _run_one(command: Eval) -> int:
         files = sample_files(command.out)
         print(f"Answers: {files.samples}")
         print(f"Summary: {files.summary}")
-    return 0

@@ -22,6 +22,7 @@ CLASSES = {
         "trl-*.whl": (
             *(("trl/trainer/grpo_config.py", "GRPOConfig"), ("trl/trainer/base_config.py", "_BaseConfig")),
             *(("trl/trainer/model_config.py", "ModelConfig"), ("trl/scripts/utils.py", "ScriptArguments")),
+            ("trl/trainer/sft_config.py", "SFTConfig"),
         ),
         "transformers-*.whl": (("transformers/training_args.py", "TrainingArguments"),),
     },

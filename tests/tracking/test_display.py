@@ -19,6 +19,7 @@ from rljax.tracking.rich_display import RichDisplay
 
 METRIC_VALUES = {
     "loss": -0.01234,
+    "perplexity": 4.5678,
     "reward": 0.8234,
     "accuracy": 0.756,
     "entropy": 0.4321,
@@ -80,6 +81,7 @@ WRITTEN = [
     ("skipped updates", "0.5", "steps"),
     ("learning rate", "3.00e-05", ""),
     ("loss", "-0.0123", ""),
+    ("perplexity", "4.568", ""),
 ]
 SAMPLES = [
     {"prompt": "3+4=", "completion": "[red]7[/red] [/] \x1b[31mred", "answer": "7", "reward": 1.0},
