@@ -1,7 +1,7 @@
 """Runs that differ only in their seed: finding them, and means over seeds with their intervals."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -13,8 +13,6 @@ from rljax.tracking.summary import is_of_run
 
 FEWEST = 3
 """Fewest seeds that get an interval: with two, the factor of the t distribution is 12.7."""
-OF_A_SEED = ("seed", "folder", "name")
-"""Settings of the group `run` in which the runs of a group may differ."""
 
 
 class SeedMean(NamedTuple):
@@ -98,20 +96,37 @@ def group_runs(paths: Sequence[Path], *, by_settings: bool = True) -> dict[str, 
         of the first run; the label also has the number of seeds, if there are several.
 
     Raises:
-        InputError: a folder is no run and has none, or two groups have the same label.
+        InputError: a folder is no run and has none, the runs in a folder differ in more than their seeds, or two groups have the
+            same label.
     """
     groups: dict[Any, tuple[str, list[RunFolder]]] = {}
     for path in paths:
         inside = [] if (path / "config.json").is_file() else runs_in(path)
         if inside:
+            if len({settings_without_seed(run) for run in inside}) > 1:
+                raise InputError(
+                    f"the runs in {str(path)!r} differ in more than their seeds, so their mean would mean nothing; name them one "
+                    "by one."
+                )
             groups[path] = (path.resolve().name, inside)
             continue
         run = RunFolder.open(path)
-        own = {name: value for name, value in run.config["run"].items() if name not in OF_A_SEED}
-        settings = settings_hash({**run.config, "run": own})
-        groups.setdefault(settings if by_settings else path, (run.path.name, []))[1].append(run)
+        groups.setdefault(settings_without_seed(run) if by_settings else path, (run.path.name, []))[1].append(run)
     labels = [f"{name} ({len(runs)} seeds)" if len(runs) > 1 else name for name, runs in groups.values()]
     same = next((label for label in labels if labels.count(label) > 1), None)
     if same is not None:
         raise InputError(f"two groups are called {same!r}; rename one of the folders.")
     return dict(zip(labels, (runs for _, runs in groups.values()), strict=True))
+
+
+def settings_without_seed(run: RunFolder) -> str:
+    """Return a hash of the settings that the runs of a group share: all but the seed, folders, the name, and the number of steps.
+
+    The model may be that of the same seed, as in `rljax ablate`.
+    """
+    groups = {name: dict(group) for name, group in run.config.items() if isinstance(group, Mapping)}
+    for group, names in {"run": ("seed", "folder", "name"), "optimization": ("steps",)}.items():
+        groups[group] = {name: value for name, value in groups.get(group, {}).items() if name not in names}
+    model = groups.get("model", {})
+    groups["model"] = model | {"path": str(model.get("path")).replace(f"/seed-{seed_of(run)}/", "/seed-N/")}
+    return settings_hash(groups)

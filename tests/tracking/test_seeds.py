@@ -48,12 +48,28 @@ def test_a_folder_of_runs_is_a_group_in_the_order_of_the_seeds(tmp_path):
         run_at(tmp_path / "many" / f"seed-{seed}", seed=seed)
     (label, runs), *others = group_runs([tmp_path / "many"]).items()
     assert (label, [run.path.name for run in runs], others) == ("many (2 seeds)", ["seed-9", "seed-10"], [])
+    run_at(tmp_path / "mixed" / "a", seed=0)
+    run_at(tmp_path / "mixed" / "b", seed=1, algorithm="grpo")
+    with pytest.raises(InputError, match="differ in more than their seeds"):
+        group_runs([tmp_path / "mixed"])
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "many").symlink_to(tmp_path / "many")
     with pytest.raises(InputError, match=r"two groups are called 'many \(2 seeds\)'"):
         group_runs([tmp_path / "many", tmp_path / "other" / "many"])
     with pytest.raises(InputError, match="holds no run"):
         group_runs([tmp_path / "nothing"])
+
+
+def test_the_runs_of_an_ablation_form_a_group_although_their_models_differ(tmp_path):
+    for seed in (0, 1):
+        run_at(
+            tmp_path / "arm" / f"seed-{seed}",
+            seed=seed,
+            model=f"/a/warm-start/seed-{seed}/model",
+            dataset="d",
+            steps=5 + seed,
+        )
+    assert [*group_runs([tmp_path / "arm"])] == ["arm (2 seeds)"]
 
 
 def written(path, accuracies):
