@@ -73,6 +73,8 @@ WARM_SHARE = 0.25
 DOTS_PER_INCH = 150
 SUFFIXES = (".png", ".pdf", ".svg")
 LABELS = {metric.key: metric for metric in METRICS}
+Z = 1.959964
+"""Standard deviations of a 95 % interval."""
 
 
 class HeldOut(NamedTuple):
@@ -86,16 +88,20 @@ class HeldOut(NamedTuple):
     """Number of answers in each mean, `[N]`; NaN if the run did not record it."""
 
     def interval(self) -> np.ndarray:
-        """95 % Wilson interval of each accuracy, `[2, N]`; NaN if the number of answers is unknown."""
-        from scipy.stats import binomtest  # noqa: PLC0415  half a second
+        """95 % Wilson interval of each accuracy, `[2, N]`; NaN if the number of answers is unknown.
 
-        bounds = [
-            binomtest(round(value * count), int(count)).proportion_ci(0.95, "wilson")
-            if value * count >= 0 < count
-            else (math.nan, math.nan)
-            for value, count in zip(self.values, self.judged, strict=True)
-        ]
-        return np.array(bounds, float).reshape(-1, 2).T
+        ::
+
+            (p + z²/2n ± z √(p (1 - p) / n + z²/4n²)) / (1 + z²/n)        p = k/n of n answers right
+
+        Source:
+            Wilson 1927, J. Am. Stat. Assoc. 22(158). SciPy has it, but takes half a second to import.
+        """
+        n = np.where((self.judged > 0) & (self.values >= 0), self.judged, np.nan)
+        share = np.round(self.values * n) / n
+        middle, half = share + Z**2 / (2 * n), Z * np.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+        bounds = np.stack([middle - half, middle + half]) / (1 + Z**2 / n)
+        return np.clip(bounds, 0.0, 1.0)
 
 
 class Curve(NamedTuple):

@@ -27,6 +27,24 @@ def test_a_thread_that_is_left_behind_does_not_hold_the_process():
     assert done.stderr.endswith("note: the process ends without the thread mine, which a reward or other code left.\n")
 
 
+LOOKS_FOR_GARBAGE = """
+import gc, sys
+default = gc.get_threshold()
+from rljax.cli import main
+main(["--version"])
+is_unchanged = gc.get_threshold() == default
+sys.argv[1:] = ["--version"]
+import rljax.cli
+rljax.cli.end_without_threads = lambda code, has_hosts: print(is_unchanged, gc.get_threshold()[0])
+main()
+"""
+
+
+def test_garbage_is_looked_for_less_often_in_the_process_of_a_command_alone():
+    done = subprocess.run([sys.executable, "-c", LOOKS_FOR_GARBAGE], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "True 50000"
+
+
 def closing_fails():
     try:
         raise InputError("the reward is wrong")
