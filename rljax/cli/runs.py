@@ -45,8 +45,8 @@ class Show:
     rollout: int | None = None
     """Number of the rollout whose transcript is printed, from the list; by default the last one."""
     color: Literal["logp", "advantage", "ratio", "mask"] = "logp"
-    """Value that colors the tokens in the terminal: log-probability before the step's updates, advantage, ratio of the
-    probabilities after and before the updates, or which tokens are trained on."""
+    """Value that colors the tokens: log-probability before the step's updates, advantage, probability after them divided by the
+    one before, or what is trained on."""
     step: int | None = None
     """Only rollouts of this RL step."""
     reward: tuple[float, float] | None = None

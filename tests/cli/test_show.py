@@ -313,3 +313,33 @@ def test_a_failure_is_no_wrong_answer():
     assert outcomes_of(row(reward=None, failure="raised")) == ["failed"]
     assert outcomes_of(row(reward=0.5, correct=False)) == ["wrong"]
     assert outcomes_of(row(reward=-1.0, correct=True, metrics={"malformed_calls": 1.0})) == ["right", "tool_error"]
+
+
+KEYS = """
+const press = key => document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+setTimeout(() => { for (const key of KEYS) press(key); }, 200);
+"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "title", "token", "color"),
+    [
+        (["ArrowDown"], "Step 20, problem 7, response 0", None, "logp"),
+        (["j", "j", "j", "k", "3"], "Step 20, problem 7, response 0", None, "ratio"),
+        (["ArrowRight", "ArrowRight", "2"], "Step 40, problem 7, response 0", "1", "advantage"),
+        (["ArrowUp", "ArrowRight", "ArrowLeft", "ArrowLeft"], "Step 40, problem 7, response 0", "0", "logp"),
+    ],
+)
+def test_keys_move_between_rollouts_and_tokens(page, tmp_path, keys, title, token, color):
+    """The page with a script that presses keys, which its own policy would not let run."""
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
+    driven = tmp_path / "driven.html"
+    driven.write_text(text.replace("</body>", f"<script>const KEYS = {json.dumps(keys)};{KEYS}</script></body>"))
+    dom = opened(driven)
+    article = dom.split("<article")[1].split("</article>")[0]
+    assert title in article
+    assert re.findall(r'class="t[^"]* at" data-place="(\d+)"', article) == ([] if token is None else [token])
+    values = dom.split('id="values"')[1].split("</div>")[0]
+    assert ("nats (p = 0.7788)" in values) == (token is not None)
+    legends = {"logp": "under the policy before", "advantage": "in the unit of the algorithm", "ratio": "after the updates"}
+    assert legends[color] in article.split('class="legend"')[1]
