@@ -17,6 +17,8 @@ from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
 from rljax.preference.reward_model import RewardModel, save_reward_model
 from rljax.programs.trained_policy import fit_devices, load
+from rljax.tracking.rollout_rows import VALUES, read_rollouts
+from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import DevicesConfig
 
 REWARD = """
@@ -96,6 +98,14 @@ def assert_same_numbers(run, like):
         for name in filterfalse(is_time, ours):
             np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-4, err_msg=name)
     assert (run / "samples.jsonl").read_bytes() == (like / "samples.jsonl").read_bytes()
+    got, wanted = (read_rollouts(RunFolder.open(folder)).rows for folder in (run, like))
+    assert got, "the first host writes them"
+    for ours, theirs in zip(got, wanted, strict=True):
+        for name in VALUES:
+            pairs = zip(ours.pop(name), theirs.pop(name), strict=True)
+            known = [pair for pair in pairs if pair != (None, None)]
+            np.testing.assert_allclose(*zip(*known, strict=True) if known else ([], []), rtol=1e-2, atol=1e-3, err_msg=name)
+    assert got == wanted
 
 
 @pytest.fixture(scope="module")
