@@ -22,16 +22,15 @@ def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
         >>> token_texts(ByteTokenizer(), [*ByteTokenizer().encode("aé"), 2])
         ['a', '', 'é', '<eos>']
     """
-    texts: list[str] = []
+    special, texts = special_texts(tokenizer), list[str]()
     begin = read = 0  # tokens before `read` have their text; those from `begin` on are decoded again as its context
     for place, token in enumerate(ids):
-        special = special_text(tokenizer, token)
-        if special is not None:
-            texts.append(special)
+        if token in special:
+            texts.append(special[token])
             begin = read = place + 1
             continue
-        known = _decode(tokenizer, ids[begin:read])
-        text = _decode(tokenizer, ids[begin : place + 1])
+        known = full_text(tokenizer, ids[begin:read])
+        text = full_text(tokenizer, ids[begin : place + 1])
         is_open = text.endswith(UNKNOWN) and place + 1 - read < LONGEST_CHARACTER and place + 1 < len(ids)
         if is_open:
             texts.append("")
@@ -41,24 +40,23 @@ def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     return texts
 
 
-def special_text(tokenizer: Tokenizer, token: int) -> str | None:
-    """Return the name of a special token; None for any other token.
+def special_texts(tokenizer: Tokenizer) -> dict[int, str]:
+    """Return the names of the special tokens.
 
     Example:
         >>> from rljax.data.tokenizer import CharacterTokenizer
-        >>> special_text(CharacterTokenizer("01"), 1), special_text(CharacterTokenizer("01"), 2)
-        ('<eos>', None)
+        >>> special_texts(CharacterTokenizer("01"))
+        {0: '<pad>', 1: '<eos>'}
     """
     if isinstance(tokenizer, HuggingFaceTokenizer):
-        special = token in tokenizer.inner.added_tokens_decoder or token in tokenizer.inner.all_special_ids
-        return str(tokenizer.inner.convert_ids_to_tokens(int(token))) if special else None
+        ids = sorted({*tokenizer.inner.added_tokens_decoder, *tokenizer.inner.all_special_ids})
+        return dict(zip(ids, map(str, tokenizer.inner.convert_ids_to_tokens(ids)), strict=True))
     names = {tokenizer.pad_token_id: "<pad>", tokenizer.bos_token_id: "<bos>", tokenizer.eos_token_id: "<eos>"}
-    return names.get(int(token))
+    return {token: name for token, name in names.items() if token is not None}
 
 
-def _decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+def full_text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """Decode tokens, with the special tokens that the tokenizer can write."""
     if isinstance(tokenizer, HuggingFaceTokenizer):
-        return tokenizer.inner.decode(
-            [int(token) for token in ids], skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
+        return tokenizer.inner.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
     return tokenizer.decode(ids)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from rljax.algorithms import Batch
-from rljax.data.token_texts import token_texts
+from rljax.data.token_texts import full_text, token_texts
 from rljax.data.tool_calls import read_turn
 from rljax.models import Scores
 from rljax.records import required
@@ -163,7 +163,7 @@ def _row(
         "member": member,
         "sampled_at": int(groups.version[group, member]),
         "trained": place.is_trained,
-        "prompt": shortened("".join(token_texts(worker.judge.tokenizer, prompt))),
+        "prompt": shortened(full_text(worker.judge.tokenizer, prompt)),
         "question": shortened(problem.prompt, QUESTION),
         "answer": None if problem.answer is None else str(problem.answer),
         "reward": _number(rollout.rewards[group, member]) if valid else None,

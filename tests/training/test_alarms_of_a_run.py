@@ -55,12 +55,12 @@ def test_the_second_of_two_hosts_hears_that_the_first_one_stopped(run, monkeypat
     run.display, run.trackers = SimpleNamespace(update=nothing), Trackers([])
     run.record = partial(Run.record, run)
     run.setup = SimpleNamespace(train=SimpleNamespace(shown=lambda *_: []))
-    run.config = TrainConfig()
+    run.config, sampled = TrainConfig(), SimpleNamespace(collected=SimpleNamespace(sampled=None))
     run.saver, run.write = SimpleNamespace(wait=lambda: None), nothing
     for work in (
         lambda: Run.log(run, "rl", 1, {}),
         lambda: Run.report(run, []),
-        lambda: show_samples(run, 1, None),
+        lambda: show_samples(run, SimpleNamespace(step=1), sampled),
         lambda: finish(run, None),
     ):
         with pytest.raises(InputError, match=r"Host 0 of \d+ failed"):
