@@ -1,4 +1,4 @@
-"""Floor 2: generators, datasets, tokenizers and the order of the prompts; no model, no mesh.
+"""Layer 2: generators, datasets, tokenizers and the order of the prompts; no model, no mesh.
 
 Importing this package imports none of its modules, so `transformers` and `grain` are loaded only where they are used.
 """

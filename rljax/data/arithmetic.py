@@ -136,7 +136,7 @@ def _solve(values: Sequence[int], signs: Sequence[str], spans: Sequence[Span]) -
     """Solve from the innermost parentheses outwards; within each, products first, then from left to right."""
     values, signs, steps = list(values), list(signs), []
     for start, outer_stop in (*reversed(spans), (0, len(values))):
-        stop = outer_stop - len(steps)  # every step so far lies within this span and has removed one operand
+        stop = outer_stop - len(steps)  # every step so far is within this span and has removed one operand
         for remaining in range(stop - start - 1, 0, -1):
             chain = signs[start : start + remaining]
             at = start + (chain.index("*") if "*" in chain else 0)
@@ -243,7 +243,7 @@ def unfinished(
     A model that imitates them can calculate but often does not finish; it is left to RL to discover that finishing pays.
 
     Args:
-        problems: with whole demonstrations and the column `operands`.
+        problems: problems with complete demonstrations and the column `operands`.
         share: fraction of the longer problems whose demonstration loses its last step, in [0, 1].
         operands: the minimum number of operands of a longer problem.
         never: the number of operands from which every demonstration loses its last step; None: there is none.

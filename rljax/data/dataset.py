@@ -1,7 +1,7 @@
 """Problems from files and from the Hugging Face hub.
 
 GSM8K, MATH, AIME, HumanEval, MBPP, CodeContests, StrategyQA, CommonsenseQA, DAPO-Math-17k and the row formats of TRL and verl are
-recognised by their columns (see `formats`). Any other dataset is plain: a prompt, an answer, and further columns that a reward may
+recognized by their columns (see `formats`). Any other dataset is plain: a prompt, an answer, and further columns that a reward may
 use. The first row that can be read decides once which columns are used.
 """
 
@@ -31,7 +31,7 @@ class Loaded(NamedTuple):
     source: str
     """The file, or the hub dataset and its split."""
     format: str
-    """The name of the format that was recognised."""
+    """The name of the format that was recognized."""
 
 
 def load_problems(
@@ -48,7 +48,7 @@ def load_problems(
     Args:
         path_or_id: a `.jsonl`, `.json` (one list of objects) or `.parquet` file; a folder that contains one of them, named
             after the split; or the id of a dataset on the hub, `name` or `name:configuration`.
-        split: the split of a folder or hub dataset; a single file is read whole.
+        split: the split of a folder or hub dataset; a single file is read completely.
         prompt_column: the column with the question. None follows the format, or takes the first of `prompt`, `question`,
             `problem`, `text`.
         answer_column: the column with the answer; a dot leads into a nested one. None follows the format, or takes the first

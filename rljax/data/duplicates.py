@@ -43,7 +43,7 @@ def shingle_ranks(texts: Sequence[str]) -> list[Shingles]:
     rank = {shingle: position for position, shingle in enumerate(order)}
     limit = max(BOILERPLATE_TEXTS, BOILERPLATE_SHARE * len(texts))
     rare_sets = [{shingle for shingle in shingles if counts[shingle] <= limit} for shingles in split]
-    # A text of nothing but boilerplate is compared as a whole.
+    # If a text is nothing but boilerplate, all of it is compared.
     return [
         tuple(sorted(rank[shingle] for shingle in (rare if rare else shingles)))
         for rare, shingles in zip(rare_sets, split, strict=True)

@@ -9,7 +9,7 @@ OnError = Literal["fatal", "drop", "keep"]
 
 
 class Fault(NamedTuple):
-    """One row that cannot be used as it is."""
+    """One row that cannot be used unchanged."""
 
     source: str
     """The file, or the hub dataset and its split."""
@@ -65,7 +65,7 @@ def describe(faults: Sequence[Fault], *, shown: int = 3) -> str:
 
 
 def kind(value: object) -> str:
-    """Name the kind of a value in the words of JSON; a number is written as it is.
+    """Name the kind of a value in JSON's terms; a number is written unchanged.
 
     Example:
         >>> kind(None), kind([1]), kind(3.5)

@@ -1,7 +1,7 @@
 """Feedback on the responses of a served model: a queue of JSON lines that another process writes, read from a place onwards.
 
-A queue is a file that grows, or a folder of such files, `*.jsonl`. What was read is remembered as places: line and byte at which a
-line ended, with a digest of the bytes before it. So a file that was rotated, cut or replaced is recognised.
+A queue is a file that grows, or a folder of such files, `*.jsonl`. What was read is remembered as places: the line and byte where
+a line ended, with a digest of the bytes before it. So a file that was rotated, cut or replaced is recognized.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ class Feedback(NamedTuple):
     messages: Messages | None
     """The prompt as a chat; None for plain text."""
     response: str | tuple[int, ...]
-    """The response as text, or as the token ids that were drawn."""
+    """The response as text, or as the token ids that were sampled."""
     reward: float
     """The reward; 1 or 0 for thumbs up or down."""
     id: str | None = None
@@ -60,7 +60,7 @@ class Place(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A whole line of a queue."""
+    """A complete line of a queue."""
 
     place: Place
     """Where it ended."""
@@ -94,7 +94,7 @@ def queues(source: Path) -> list[Path]:
 
 
 def new_lines(source: Path, taken: Mapping[str, Sequence[Place]]) -> Iterator[Line | str]:
-    """Read the whole lines behind those that were taken; a line without its line end is still being written, and is left.
+    """Read the complete lines after those that were taken; a line without its line end is still being written, and is left.
 
     Args:
         source: a file, which need not exist yet, or a folder.
@@ -113,7 +113,7 @@ def new_lines(source: Path, taken: Mapping[str, Sequence[Place]]) -> Iterator[Li
 def parts(queue: Path, places: Sequence[Place]) -> list[Part]:
     """Files that hold the lines behind the last place, the oldest first.
 
-    They are the file itself; or, where it was rotated, the rotated file beside it that holds that place, the rotated ones that were
+    They are the file itself; or, if it was rotated, the rotated file next to it that contains that place, the rotated files that
     changed later, and the file itself from its beginning. Without a place they are all rotated files and the file itself, so that
     nothing is lost by a rotation before the first line is taken. A file that was cut is read on behind the last place that
     it still holds, and one that was replaced from its beginning; both have a note.
@@ -136,17 +136,17 @@ def parts(queue: Path, places: Sequence[Place]) -> list[Part]:
     content = queue.read_bytes()
     for place in reversed(places):
         if place.end <= len(content) and digest_of(content[: place.end]) == place.digest:
-            note = f"{queue} was cut behind line {place.line}, of {last.line} that were read; reading goes on there."
+            note = f"{queue} was cut after line {place.line}, of {last.line} that were read; reading continues there."
             return [Part(queue, place.end, place.line, note)]
     note = (
-        f"{queue} was replaced after line {last.line} of it was read, and no rotated file beside it holds that line. Lines behind "
-        "it that were not read are lost; the new file is read from its beginning."
+        f"{queue} was replaced after line {last.line} of it was read, and no rotated file next to it contains that line. Lines "
+        "after it that were not read are lost; the new file is read from its beginning."
     )
     return [Part(queue, note=note)]
 
 
 def rotated(queue: Path) -> list[Path]:
-    """Files beside a queue that were rotated away, the oldest first.
+    """Rotated files next to a queue, the oldest first.
 
     They are called `NAME.DIGITS` or `NAME.DATE`, or have `-` in place of the point: `queue.jsonl.1`, `queue.jsonl-20261122`,
     `queue.jsonl.2026-11-22_10-30-00`. Other names, such as those of backups and compressed files, are left alone.

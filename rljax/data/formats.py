@@ -1,4 +1,4 @@
-"""The published datasets that are recognised by their columns, and how a row of each becomes a problem.
+"""The published datasets that are recognized by their columns, and how a row of each becomes a problem.
 
 A format is a record of functions of a row. The first row of a dataset decides its format.
 """

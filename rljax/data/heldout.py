@@ -19,7 +19,7 @@ def is_heldout(prompt: str) -> bool:
     """Decide by its hash whether a prompt is held out.
 
     Args:
-        prompt: the whole prompt, `=` included.
+        prompt: the full prompt, `=` included.
 
     Returns:
         True for about one prompt in eight.

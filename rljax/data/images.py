@@ -116,7 +116,7 @@ def pixels_of(text: str, *, height: int, width: int) -> list[list[bool]]:
 
 
 def check_whole_images(text: str, *, height: int, width: int) -> None:
-    """Refuse a text with a part of an image: a row of Braille characters holds whole images, one behind the other.
+    """Refuse a text with a part of an image: a row of Braille characters contains complete images, one after another.
 
     Raises:
         InputError: the message names the patches and their number.
@@ -129,7 +129,7 @@ def check_whole_images(text: str, *, height: int, width: int) -> None:
         if len(run) % (rows * columns):
             raise InputError(
                 f"the prompt {text!r:.60} has {len(run)} patches in a row, and an image of {height} x {width} pixels has "
-                f"{rows * columns}; draw whole images of this size, or change images."
+                f"{rows * columns}; draw complete images of this size, or change images."
             )
 
 

@@ -1,4 +1,4 @@
-"""Batches by length: prompts drawn from length bins, and smaller groups for longer responses, under a budget of tokens.
+"""Batches by length: prompts sampled from length bins, and smaller groups for longer responses, under a budget of tokens.
 
 The size of a rollout is its number of tokens, not of responses. Both parts are pure functions: `LengthStream` maps a position
 to a record, as every order of prompts does, and `group_sizes` maps expected lengths to group sizes.
@@ -20,7 +20,7 @@ BINS = len(PERCENTILES) + 1
 
 
 class LengthStream(PromptStream):
-    """An endless order of records: for each position a length bin is drawn, then a record from that bin.
+    """An endless order of records: for each position a length bin is sampled, then a record from that bin.
 
     The bins end at the 25th, 50th, 75th and 95th percentile of length. An epoch has as many draws as there are records, and the
     order within a bin is shuffled again in each epoch. The record at a position depends only on the lengths, the weights and the

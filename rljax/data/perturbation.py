@@ -40,7 +40,7 @@ def case(text: str, draw: random.Random) -> str:
 
 
 def typos(text: str, draw: random.Random) -> str:
-    """Exchange two neighbouring letters inside of a tenth of the words of four letters or more, and of at least one.
+    """Swap two adjacent letters in a tenth of the words of at least four letters, and in at least one word.
 
     Example:
         >>> typos("Find the value of this sum", random.Random(0))

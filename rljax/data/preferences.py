@@ -1,6 +1,6 @@
 """Preference pairs from files and from the Hugging Face hub, in TRL's formats.
 
-Explicit pairs have a prompt and two responses. Implicit pairs are two whole texts or chats whose shared beginning is the prompt.
+Explicit pairs have a prompt and two responses. Implicit pairs are two complete texts or chats whose shared beginning is the prompt.
 Each may be text or chat messages. The first row that can be read decides once whether there is a prompt column.
 """
 
@@ -28,8 +28,8 @@ class Preference:
     """Two responses to one prompt, the first of which was preferred.
 
     Args:
-        prompt: the prompt as text; for a chat, the contents of its messages joined by newlines. Empty if two whole texts share
-            no beginning.
+        prompt: the prompt as text; for a chat, the contents of its messages joined by newlines. Empty if two complete texts
+            share no beginning.
         chosen: the preferred response.
         rejected: the other response.
         messages: the prompt as a chat, `{"role": ..., "content": ...}` each; None for plain text.
@@ -85,7 +85,7 @@ def read_preferences(
     Args:
         path_or_id: a `.jsonl`, `.json` (one list of objects) or `.parquet` file; a folder that contains one of them, named
             after the split; or the id of a dataset on the hub, `name` or `name:configuration`.
-        split: the split of a folder or hub dataset; a single file is read whole.
+        split: the split of a folder or hub dataset; a single file is read completely.
         prompt_column: the column with the prompt, text or chat messages. None takes the first of `prompt`, `question`,
             `problem`, `text`; if there is none, the prompt is the beginning that both responses share.
         chosen_column: the column with the preferred response, text or chat messages; a dot leads into a nested one.
@@ -274,7 +274,7 @@ def _margin(row: Mapping[str, object]) -> float:
 
 
 def split_pairs(preferences: Sequence[Preference], count: int, *, seed: int) -> tuple[list[Preference], list[Preference]]:
-    """Hold out pairs by a seeded draw of prompts, so that no prompt is in both parts.
+    """Hold out pairs by prompts that a seed chooses, so that no prompt is in both parts.
 
     Args:
         preferences: all pairs. If a prompt is empty, the preferred response stands in for it.

@@ -90,7 +90,7 @@ class Verdict(NamedTuple):
     """The result of verifying one row."""
 
     opinion: bool
-    """Whether the verifier had an opinion."""
+    """Whether the verifier returned a verdict."""
     reason: str | None = None
     """One of `REASONS`; None if the row passes."""
     detail: str = ""
@@ -200,7 +200,7 @@ def _has_check(example: Example, recipe: Preprocess) -> bool:
 def _drop_wrong(
     examples: Sequence[Example], to_check: Sequence[bool], verify: Verify, *, fatal: bool, watch: Watch = _unwatched
 ) -> tuple[list[Example], list[Dropped], int]:
-    r"""Drop rows whose demonstration is judged wrong, or whose answer is not recognised in `\boxed{answer}`.
+    r"""Drop rows whose demonstration is judged wrong, or whose answer is not recognized in `\boxed{answer}`.
 
     Args:
         examples: the rows.
@@ -210,7 +210,7 @@ def _drop_wrong(
         watch: wraps the batches, to show progress.
 
     Returns:
-        The rows that pass, the dropped rows, and the number of rows on which the verifier had an opinion.
+        The rows that pass, the dropped rows, and the number of rows on which the verifier returned a verdict.
 
     Raises:
         InputError: the verifier's, if `fatal`.
@@ -256,7 +256,7 @@ def _completion(problem: Problem) -> str:
 def _objection(problem: Problem, *, is_unread: bool) -> Verdict:
     judged = "the chosen reward (--reward; by default exact, which reads the answer after the last '#' or in a box)"
     if problem.demonstration is None:
-        what = f"the answer {problem.answer[:60]!r} is not recognised when it is the response, by {judged}"
+        what = f"the answer {problem.answer[:60]!r} is not recognized when it is the response, by {judged}"
         return Verdict(True, "unread answer" if is_unread else "wrong answer", what)
     ends = f"the demonstration, which ends in {problem.demonstration[-40:]!r},"
     if is_unread:

@@ -1,4 +1,4 @@
-"""Prompts as token arrays, and the order in which they are drawn."""
+"""Prompts as token arrays, and the order in which they are taken."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Prompts whose kind changes while a run goes on: one part of the records after another."""
+"""Prompts whose kind changes during a run: one part of the records after another."""
 
 from collections.abc import Sequence
 

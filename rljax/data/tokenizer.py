@@ -196,7 +196,7 @@ class HuggingFaceTokenizer:
     """A tokenizer of `transformers` behind the trainer's interface.
 
     Args:
-        inner: the tokenizer of `transformers`; its files are written beside exported weights.
+        inner: the tokenizer of `transformers`; its files are written next to exported weights.
         name: its folder or hub id, for messages.
         chat: how chats become text.
         keeps_special: whether decoded text has special tokens; padding and the end of a response are never part of it.

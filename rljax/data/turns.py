@@ -1,7 +1,7 @@
 """Messages between the turns of an episode as tokens, by the rules of the chat template.
 
 What was sampled is never rendered again: only the text between a turn's end and the beginning of the next turn is taken from the
-template. A template for which this differs from rendering the whole dialogue is refused.
+template. A template for which this differs from rendering the full dialogue is refused.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Floor 2: functions that judge responses, and the names under which users select them."""
+"""Layer 2: reward functions, and the names by which users select them."""
 
 from collections.abc import Callable
 from types import MappingProxyType
@@ -31,10 +31,10 @@ BY_NAME: LazyTable[Callable[..., list]] = LazyTable(
 """The rewards that come with the library."""
 
 RUN_PROGRAMS = ("code", "code_fraction")
-"""Those that run programs in the sandbox."""
+"""The rewards that run programs in the sandbox."""
 
 MADE_OF = MappingProxyType({"brier": "VERIFIER", "constitution": "FILE", "count_bonus": "SCALE"})
-"""Rewards that are made of what stands behind a colon, such as `brier:exact`, and what that is."""
+"""Reward families -> what follows the colon, as in `brier:exact`."""
 
 __getattr__, __dir__ = lazy_names(__name__)
 
@@ -42,18 +42,18 @@ __getattr__, __dir__ = lazy_names(__name__)
 def resolve(reward: str | Callable) -> Callable:
     """Find a reward function by its name.
 
-    For a reward that runs programs the sandbox is tried now, so that a run says at its start how programs are confined.
+    If the reward runs programs, the sandbox is tried now, so that a run reports at its start how programs are confined.
 
     Args:
-        reward: a key of `BY_NAME`; a key of `MADE_OF` with a colon and what it is made of; `module:function`;
+        reward: a key of `BY_NAME`; a key of `MADE_OF`, a colon and its argument; `module:function`;
             `path.py:function`; or the function itself.
 
     Returns:
         The function. It is called as `f(prompts=..., completions=..., **columns)`.
 
     Raises:
-        InputError: the name is unknown, the module or file cannot be imported, or it has no such function; the reward cannot be
-            made of what stands behind the colon; or it runs programs, and this machine cannot confine any.
+        InputError: the name is unknown, the module or file cannot be imported, or it has no such function; the argument after
+            the colon is not valid; or the reward runs programs, and this machine cannot confine any.
 
     Example:
         >>> resolve("exact").__name__, resolve("math:sqrt")(4.0)
@@ -80,7 +80,7 @@ def resolve(reward: str | Callable) -> Callable:
 
 
 def _makers() -> dict[str, Callable[[str], Callable]]:
-    """The functions that make the rewards of `MADE_OF`. They are imported here, because workers do without the NumPy they need."""
+    """The functions that build the rewards of `MADE_OF`. They are imported here, because they need NumPy and workers do not."""
     from rljax.rewards.confidence import brier  # noqa: PLC0415
     from rljax.rewards.constitution import read_constitution  # noqa: PLC0415
     from rljax.rewards.count_bonus import read_count_bonus  # noqa: PLC0415

@@ -50,7 +50,7 @@ class Answer(NamedTuple):
     reason: str
     """The reason of the first failure, in one line; empty if there is none."""
     whole: bool
-    """Whether the whole call failed, and therefore every completion."""
+    """Whether the call itself failed, and therefore every completion."""
     cause: BaseException | None
     """The exception that the call raised, if it raised one."""
 
@@ -113,10 +113,10 @@ def abstain(completions: Sequence[str]) -> list[None]:
 
 @contextmanager
 def shielded(function: str) -> Generator[None]:
-    """Call code of the user in the body: it cannot end the process or leave it elsewhere, and is refused if it closes its files.
+    """Call the user's code in the body: it cannot end the process or change its folder, and must not close the run's files.
 
     - A change of the working folder ends with the body.
-    - `os._exit` raises SystemExit in this process, so that a run never ends as if it were done; forked children end as they do.
+    - `os._exit` raises SystemExit in this process, so that the run is not taken for finished; forked children end as usual.
     - The body may close no file descriptor that it did not open.
 
     Args:
@@ -144,7 +144,7 @@ def shielded(function: str) -> Generator[None]:
         except OSError as error:
             raise InputError(
                 f"the reward {function} closed file descriptors that it had not opened, and with them the files of the run; let it "
-                "close its own files only. The run goes on from its last checkpoint when it is resumed."
+                "close its own files only. When it is resumed, the run continues from its last checkpoint."
             ) from error
 
 
@@ -217,7 +217,7 @@ def ask(
     try:
         with shielded(called_name(reward)), within(seconds):
             return reward(**arguments)
-    except (InputError, KeyboardInterrupt):  # the message of the first already says what the user has to change
+    except (InputError, KeyboardInterrupt):  # an InputError already tells the user what to change
         raise
     except BaseException as error:  # a reward is user code, and may raise anything, `sys.exit()` included
         return error
@@ -321,7 +321,7 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
         if not (value is None or isinstance(value, numbers.Real | Failed)):
             raise InputError(
                 f"the reward {function} returned {reprlib.repr(value)} for completion {position} (in {shown}); it must return "
-                f"a number, or None for no opinion."
+                f"a number, or None to abstain."
             )
     values = [_in_range(value) if isinstance(value, numbers.Real) else value for value in values]
     valid = np.array([isinstance(value, float) for value in values], bool)
@@ -399,7 +399,7 @@ def check_failures(answer: Answer, function: str, max_failure_share: float | int
 
 
 def joined(answers: Sequence[Answer]) -> Answer:
-    """The answers of several calls of one reward as that of a single call for all completions.
+    """Join the answers of several calls of one reward into the answer of a single call for all completions.
 
     Example:
         >>> parts = [read_answer([1.0, None], "mine", 2), read_answer([Failed("raised", "KeyError: 'x'")], "mine", 1)]
@@ -426,6 +426,6 @@ def _all_failed(count: int, failures: Failures, reason: str, cause: BaseExceptio
 
 
 def _unwrapped(value: object) -> object:
-    """Turn an array, or a number of NumPy or JAX, into Python lists and numbers; leave anything else as it is."""
+    """Turn an array, or a number of NumPy or JAX, into Python lists and numbers; return anything else unchanged."""
     convert = getattr(value, "tolist", None)
     return value if convert is None else convert()

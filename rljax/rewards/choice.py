@@ -31,7 +31,7 @@ _LONGEST_CHOICE = 2_000
 
 
 def _end_of_lead(text: str) -> int:
-    """Place where the words before a choice end."""
+    """Position at which the words before a choice end."""
     lead = _LEAD.match(text)
     return 0 if lead is None else lead.end()
 
@@ -85,7 +85,7 @@ def read_letter(text: str) -> str | None:
 def yes_no(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence) -> list[float | None]:
     """Give 1 for a completion that answers yes or no as the reference does, else 0 (StrategyQA).
 
-    The answer is the one that the completion states (see `rljax.rewards.extract.stated_text`), or the whole completion if it
+    The answer is the one that the completion states (see `rljax.rewards.extract.stated_text`), or the complete response if it
     states none. Anything but yes or no, with or without a reason, earns 0.
 
     Args:
@@ -115,7 +115,7 @@ def multiple_choice(
 ) -> list[float | None]:
     r"""Give 1 for a completion that picks the letter of the reference, else 0.
 
-    The answer is the one that the completion states (see `rljax.rewards.extract.stated_text`), or the whole completion if it
+    The answer is the one that the completion states (see `rljax.rewards.extract.stated_text`), or the complete response if it
     states none.
 
     Args:

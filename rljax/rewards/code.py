@@ -30,7 +30,7 @@ _NUMPY_NAMES = {"ndarray", "float64", "float32", "allclose"}
 _log = logging.getLogger(__name__)
 
 
-@reads("the last fenced block that defines what the tests use, else the whole response")
+@reads("the last fenced block that defines what the tests use, else the full response")
 @verifier
 def code(
     prompts: Sequence[object],
@@ -51,7 +51,7 @@ def code(
 
     The program is what `rljax.rewards.code_blocks.extracted_code` finds: the last block that defines what the tests use. It runs
     in the sandbox of `rljax.rewards.sandbox`. Whatever it tries there, it passes only by returning the values that the tests
-    expect; `rljax.rewards.sandbox.driver` says how. A program that does not finish fails.
+    expect; `rljax.rewards.sandbox.driver` explains how. A program that does not finish fails.
 
     Args:
         prompts: the tasks, as text or chats; those of HumanEval are the beginning of the program.
@@ -61,14 +61,14 @@ def code(
         test: for each prompt the source of a function `check(candidate)`, as in HumanEval; or a script of assertions, as in MBPP+.
         entry_point: for each prompt the name of the function under test; required with `check(candidate)`.
         stdin: for each prompt what a program reads, one text for each of its tests, as in CodeContests. The program is then the
-            last block; `rljax.rewards.standard_input.program_of_inputs` says how it runs and what passes.
+            last block; `rljax.rewards.standard_input.program_of_inputs` explains how it runs and what passes.
         stdout: for each prompt what it has to print, one text for each; required with `stdin`.
         limits: the resources that each program may use; set them with `functools.partial`.
         workers: how many programs run at a time; None runs one per core.
         progress: called with the number of programs judged and the number of all programs with tests; or None.
 
     Returns:
-        1.0 or 0.0 for each completion; None without tests, or where the tests cannot run on this machine (the log says why).
+        1.0 or 0.0 for each completion; None without tests, or if the tests cannot run on this machine (the log gives the reason).
 
     Raises:
         InputError: a `test` has no `entry_point`, `stdin` and `stdout` do not have as many texts, a row has them and other tests,
@@ -84,7 +84,7 @@ def code(
     return [None if verdict is None else float(all(share == 1.0 for share in verdict.shares)) for verdict in verdicts]
 
 
-@reads("the last fenced block that defines what the tests use, else the whole response")
+@reads("the last fenced block that defines what the tests use, else the full response")
 def code_fraction(
     prompts: Sequence[object],
     completions: Sequence[str],
@@ -104,7 +104,7 @@ def code_fraction(
 
     Each entry of `tests` counts once. In a `check` each assertion of its source counts once: it passes if it was reached and never
     failed, however often it ran. So the program cannot change the number of tests. A `check` that runs to its end without a failure
-    has passed as a whole; one that raises outside its assertions has failed as a whole.
+    passes completely; one that raises outside its assertions fails completely.
 
     Args:
         prompts: as for `code`.
@@ -188,7 +188,7 @@ def program_of(
         The program; None without tests.
 
     Raises:
-        InputError: there is a `test` without `entry_point`, `stdin` does not fit `stdout`, there are other tests beside them, or a
+        InputError: there is a `test` without `entry_point`, `stdin` does not fit `stdout`, there are other tests in addition, or a
             value is not text.
 
     Example:
@@ -305,9 +305,9 @@ def _begins(prompt: str, entry_point: str) -> bool:
 
 
 def _combined(prompt: str, program: str, entry_point: str) -> str:
-    """Append a program to the prompt that begins it. Where it defines the function again, the prompt brings imports and helpers.
+    """Append a program to the prompt that begins it. If it defines the function again, the prompt supplies imports and helpers.
 
-    What it imports from `__future__` must come first. Where it is only the function's body, it is indented if it is not.
+    What it imports from `__future__` must come first. If it is only the function's body, it is indented, unless it already is.
     """
     future = "".join(f"{found.group()}\n" for found in _FUTURE.finditer(program))
     rest = _FUTURE.sub("", program)

@@ -1,4 +1,4 @@
-"""Find the program in a response: a fenced block, or the whole response."""
+"""Find the program in a response: a fenced block, or the full response."""
 
 import re
 from collections.abc import Callable, Collection, Iterator
@@ -113,14 +113,14 @@ def extracted_code(completion: str, names: Collection[str] = ()) -> str:
     """Find the program in a response.
 
     A response often has several blocks: a first try, the program, its output, an example of its use. The program is the first of
-    these that there is:
+    these that exists:
 
     1. the last block marked as Python that defines one of the names,
     2. the last block without a language that defines one of them,
-    3. what is outside the blocks, if it defines one of them: up to the fence that closes it, or the whole response,
+    3. what is outside the blocks, if it defines one of them: up to the fence that closes it, or the full response,
     4. the last block marked as Python,
     5. the last block without a language,
-    6. the whole response, or what comes before a lone fence that closes it.
+    6. the full response, or what comes before a lone fence that closes it.
 
     Args:
         completion: a response. Only its last 200,000 characters are read.
@@ -154,14 +154,14 @@ def extracted_code(completion: str, names: Collection[str] = ()) -> str:
 
 
 def last_code(completion: str) -> str:
-    """Find the program in a response to a task that asks for a whole program, which need not define anything.
+    """Find the program in a response to a task that asks for a complete program, which need not define anything.
 
     Args:
         completion: a response. Only its last 200,000 characters are read.
 
     Returns:
         The last block marked as Python that prints, else what prints before a fence that closes it, else the last block marked as
-        Python, else the last one without a language, else the whole response.
+        Python, else the last one without a language, else the full response.
 
     Example:
         >>> last_code(chr(10).join(["```python", "def f(): ...", "```", "better:", "```py", "print(input())", "```", "Done."]))

@@ -31,7 +31,7 @@ def weighted(rewards: Mapping[str, Callable | str], weights: Mapping[str, float 
 
     Source:
         Rule-based reward of DeepSeek-R1, arXiv:2501.12948, Section 2.2.2 (answer plus format); Eq. 63 of the design document,
-        `rljax.ops.unpublished.mixture.multi_objective`. A part without an opinion on a completion contributes nothing.
+        `rljax.ops.unpublished.mixture.multi_objective`. A part that abstains on a completion contributes nothing.
     """
     return Weighted({name: resolve(reward) for name, reward in rewards.items()}, dict(weights))
 
@@ -52,7 +52,7 @@ def reasoning(
 
     Args:
         correctness: a reward, or its name; for example "math".
-        step_quality: a reward, or its name; the source does not say how to measure it.
+        step_quality: a reward, or its name; the source does not define how to measure it.
         length_penalty: a reward that grows with the length; for example `rljax.rewards.length.length_penalty`.
         step_weight: weight of the step quality.
         length_weight: weight of the penalty, which is subtracted.

@@ -1,4 +1,4 @@
-"""Calibration: a response states how sure it is, and the reward is highest for a confidence that is true."""
+"""Calibration: a response states how sure it is, and the reward is highest if the confidence is calibrated."""
 
 import re
 from collections import deque
@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+")
 def stated_confidence(text: str) -> float | None:
     """Read the confidence that a response states: the last `confidence: 0.8` or `<confidence>0.8</confidence>` in it.
 
-    Asterisks, underscores and backticks of Markdown may stand around the word and around the number. A number that goes on, such as
+    Asterisks, underscores and backticks of Markdown may surround the word and the number. A number that continues, such as
     `1e-3`, `0,8` or `0.8/1`, states no confidence.
 
     Args:
@@ -62,7 +62,7 @@ def without_confidence(text: str) -> str:
 
 
 def brier(verifier: Callable) -> Weighted:
-    """Make a reward: 1 for a right answer, less the Brier score of the confidence that the response states.
+    """Make a reward: 1 for a right answer, minus the Brier score of the confidence that the response states.
 
     ::
 
@@ -70,7 +70,7 @@ def brier(verifier: Callable) -> Weighted:
 
     For an answer that is right with probability p, the expected reward is highest at q = p, where it is p², so a more probable
     answer is still worth more. A response that states no confidence gets the worst Brier score, 1, whether its answer is right or
-    wrong: to leave it out is never better than to state one.
+    wrong: leaving it out is never better than stating one.
 
     Args:
         verifier: decides c; it reads the response without the statement of the confidence, as text. It is called once for each of

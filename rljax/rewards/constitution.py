@@ -61,7 +61,7 @@ KINDS: Mapping[str, Callable[[object], Broken]] = MappingProxyType(
         "max_words": lambda value: _more_than(value, lambda text: len(text.split())),
     }
 )
-"""Kind of a rule -> what makes its test of a value from the file; the test says which texts break the rule."""
+"""Kind of a rule -> the function that builds its test from a value in the file; the test reports which texts break the rule."""
 
 
 def constitution(rules: object) -> Weighted:
@@ -74,7 +74,7 @@ def constitution(rules: object) -> Weighted:
     Args:
         rules: a mapping from a name to a rule. A rule is a mapping that has one of `must` and `must_not` (a regular expression that
             must or must not occur), `max_characters` and `max_words` (the most that is allowed), and may have a `weight`, by
-            default 1. A pattern is looked for in the whole response, for at most two seconds, in a worker process.
+            default 1. A pattern is searched for in the full response, for at most two seconds, in a worker process.
 
     Returns:
         One reward with one part for each rule: 1 for a response that breaks it, else 0, with the weight -w. So the mean of a part,
@@ -90,9 +90,9 @@ def constitution(rules: object) -> Weighted:
         [-0.5, -1.0, 0.0]
 
     Source:
-        Written principles as a signal: Bai et al., arXiv:2212.08073; rules with weights beside a reward: Mu et al.,
-        arXiv:2411.01111. Models judge in both; here code does. The sum is that of `rljax.rewards.composite.constitutional`, where a
-        model can judge, too.
+        Written principles as a signal: Bai et al., arXiv:2212.08073; weighted rules in addition to a reward: Mu et al.,
+        arXiv:2411.01111. Models judge in both; here code does. `rljax.rewards.composite.constitutional` computes the same
+        sum, and there a model can judge, too.
     """
     if not isinstance(rules, Mapping) or not rules:
         raise InputError("a constitution needs at least one rule: a name, and below it for example `must_not: PATTERN`.")
@@ -114,7 +114,7 @@ def read_constitution(path: str | Path) -> Weighted:
         The reward.
 
     Raises:
-        InputError: the file cannot be read, a key is not text or stands twice, or a rule cannot be read.
+        InputError: the file cannot be read, a key is not text or occurs twice, or a rule cannot be read.
     """
     file = Path(path).expanduser()
     try:
@@ -136,11 +136,11 @@ class _Loader(yaml.SafeLoader):
         """Make a mapping.
 
         Raises:
-            ConstructorError: a key is not text, or stands twice.
+            ConstructorError: a key is not text, or occurs twice.
         """
         seen = set()
         for key, _ in node.value:
-            fault = "is not text; put it in quotes" if key.tag != _TEXT else "stands twice" if key.value in seen else None
+            fault = "is not text; put it in quotes" if key.tag != _TEXT else "occurs twice" if key.value in seen else None
             if fault is not None:
                 line = key.start_mark.line + 1
                 raise yaml.constructor.ConstructorError(None, None, f"line {line}: the key {key.value!r} {fault}")

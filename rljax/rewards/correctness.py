@@ -12,9 +12,9 @@ Reward = TypeVar("Reward", bound=Callable)
 def verifier(reward: Reward) -> Reward:
     """Mark a reward whose value is above 0 exactly when the answer is correct; `right_from` marks one with partial credit.
 
-    Where one of several rewards is a verifier, it alone decides what counts as correct: in the accuracy, in dynamic sampling, in
+    If one of several rewards is a verifier, it alone decides what counts as correct: in the accuracy, in dynamic sampling, in
     the loss on correct responses, in the difficulty window, in `rljax eval`. Without a verifier, a response counts as correct when
-    its whole reward is above 0.
+    its total reward is above 0.
 
     Args:
         reward: a reward function. Its attribute `verifies` becomes the function itself, so that a wrapper made with
@@ -65,7 +65,7 @@ def right_from(limit: float | int) -> Callable[[Reward], Reward]:
 
 
 def reads(form: str) -> Callable[[Reward], Reward]:
-    """Say in which form a reward reads the answer of a response. A run shows it at its start, and so does `rljax explain REWARD`.
+    """Declare the form in which a reward reads answers. A run shows it at its start, and so does `rljax explain REWARD`.
 
     Args:
         form: a noun phrase that follows "reads", such as "the number after the last ####".
@@ -89,12 +89,12 @@ def reads(form: str) -> Callable[[Reward], Reward]:
 
 
 def form_of(reward: Callable) -> str | None:
-    """The form in which a reward reads answers; None if it does not say."""
+    """The form in which a reward reads answers; None if it does not declare one."""
     return getattr(_inner(reward), "reads", None)
 
 
 def lowest_right(reward: Callable) -> float | int | None:
-    """The lowest value of a correct answer, of a verifier with partial credit; None: any value above 0 is one.
+    """The lowest value that a verifier with partial credit gives to a correct answer; None: any value above 0.
 
     Example:
         >>> from rljax.rewards import BY_NAME
@@ -105,7 +105,7 @@ def lowest_right(reward: Callable) -> float | int | None:
 
 
 def verifier_like(reward: Reward, other: Callable) -> Reward:
-    """Mark a reward as the same kind of verifier as another one; return it as it is where the other is none."""
+    """Mark a reward as the same kind of verifier as another one; return it unchanged if the other is not a verifier."""
     if not is_verifier(other):
         return reward
     limit = lowest_right(other)

@@ -19,13 +19,13 @@ def each(
     """Make a reward from a function that judges one completion at a time.
 
     The function is called as `f(prompt=..., completion=..., **columns)` with one entry of each. Without `**kwargs` it receives
-    only the arguments it names. It returns a number, or None for no opinion. If it raises, only that completion has failed.
+    only the arguments it names. It returns a number, or None to abstain. If it raises, only that completion fails.
 
     Args:
         function: the function, or its name as `rljax.rewards.resolve` reads it.
         seconds: wall-clock time limit of one call. With a limit, calls run in several worker processes, and a call that exceeds
-            it is killed. Each worker imports the function's module, which should therefore not import JAX. None runs one call
-            after the other in this process.
+            it is killed. Each worker imports the function's module, which should therefore not import JAX. None runs the calls
+            one after another in this process.
         workers: number of worker processes; None means one per core, at most 8. Only with `seconds`.
         memory: limit on the address space of a worker in bytes (Linux only). Only with `seconds`.
 

@@ -196,7 +196,7 @@ def _same_name(reference: tuple[str, str], answer: tuple[str, str]) -> bool:
 
 
 def _mentions(stated: tuple[str, str]) -> bool:
-    """Decide whether the name of an equation also stands in its value, so that the equation does not state the value."""
+    """Decide whether the name of an equation also occurs in its value, so that the equation does not state the value."""
     return stated[0] in stated[1]
 
 

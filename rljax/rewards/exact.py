@@ -12,7 +12,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
 
 
 def same_answer(left: str, right: str) -> bool:
-    """Compare two normalised answers as texts and as decimal numbers.
+    """Compare two normalized answers as texts and as decimal numbers.
 
     Args:
         left: an answer as `final_answer` returns it.

@@ -55,7 +55,7 @@ def normalized(text: str) -> str:
         text: an answer.
 
     Returns:
-        The answer in its normalised form.
+        The answer in its normalized form.
 
     Example:
         >>> normalized(" $1,234. "), normalized(r"(1,200)")
@@ -76,7 +76,7 @@ def final_answer(text: str) -> str | None:
         text: a response, or a reference solution.
 
     Returns:
-        The normalised answer; None if there is none or it is empty.
+        The normalized answer; None if there is none or it is empty.
 
     Example:
         >>> final_answer("7+5=12;12+9=21;#21"), final_answer("so it is\n#### 1,080")
@@ -124,7 +124,7 @@ def stated_text(text: str) -> str | None:
 
     The last balanced `\boxed{...}` counts. Without one, it is whichever comes later: the rest of the line after the last `####`,
     or the rest of the sentence after the last "answer is" or "answer:". In a text with `<answer>...</answer>`, only the content
-    of the last of these is searched, and it counts as a whole if it contains neither. Without any of these, the answer is a
+    of the last of these is searched, and all of it is the answer if it contains neither. Without any of these, the answer is a
     number with or without a unit that ends the text after "therefore", "thus" or "hence".
 
     Args:
@@ -150,13 +150,13 @@ def stated_text(text: str) -> str | None:
 
 
 def stated_answer(text: str) -> str | None:
-    r"""Read the answer that a free-form solution states, as `stated_text` does, and normalise it.
+    r"""Read the answer that a free-form solution states, as `stated_text` does, and normalize it.
 
     Args:
         text: a response, or a reference solution.
 
     Returns:
-        The normalised answer; None if there is none or it is empty.
+        The normalized answer; None if there is none or it is empty.
 
     Example:
         >>> stated_answer(r"The answer is \boxed{\frac{1}{2}}."), stated_answer("Adding up, the answer is 1,080. Done.")
@@ -186,13 +186,13 @@ def last_number(text: str) -> str | None:
 
 
 def stated_answer_or_last_number(text: str) -> str | None:
-    """Read the stated answer; if there is none, guess. The answer is normalised.
+    """Read the stated answer; if there is none, guess. The answer is normalized.
 
     Args:
         text: a response.
 
     Returns:
-        The result of `stated_text_or_last_number`, normalised.
+        The result of `stated_text_or_last_number`, normalized.
 
     Example:
         >>> stated_answer_or_last_number("The answer is 5, not 6."), stated_answer_or_last_number("It is 72.")

@@ -1,4 +1,4 @@
-r"""Rewards for mathematics: the stated answer must equal the reference as a whole.
+r"""Rewards for mathematics: all of the stated answer must equal the reference.
 
 Most answers are compared here, as text or as exact numbers with units. The rest goes to computer algebra in worker processes,
 because that may never finish: each pair has a time limit of two seconds. An answer that exceeds it is wrong, and counted apart
@@ -32,13 +32,13 @@ _AIME = re.compile(r"[0-9]{1,3}")
 
 
 def simplified(answer: str) -> str:
-    r"""Remove what does not change a LaTeX answer: spacing, sizes of brackets and fractions, and a text command around the whole.
+    r"""Remove what does not change a LaTeX answer: spacing, sizes of brackets and fractions, and a text command around all of it.
 
     Args:
         answer: an answer.
 
     Returns:
-        What `rljax.rewards.notation.plain` writes, without the text command; for more than 1,000 characters only the normalised
+        What `rljax.rewards.notation.plain` writes, without the text command; for more than 1,000 characters only the normalized
         text (see `rljax.rewards.extract.normalized`).
 
     Example:

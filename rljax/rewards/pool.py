@@ -53,7 +53,7 @@ class _Worker:
 class Pool:
     """Worker processes that call one function and are kept from call to call.
 
-    A worker that exceeds the time limit or dies is replaced; the others go on. After the first such loss, one worker more than
+    A worker that exceeds the time limit or dies is replaced; the others continue. After the first such loss, one worker more than
     `workers` is kept ready, so that the next loss costs no start. Workers start when they are first needed, and end with this
     process, however it ends.
 

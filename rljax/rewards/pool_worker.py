@@ -48,7 +48,7 @@ def main(descriptor: int, name: str, memory: int | None, begin: str | None = Non
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    confine.hide_memory()  # programs under test may run beside this process, which holds references
+    confine.hide_memory()  # programs under test may run at the same time as this process, which holds references
     if memory is not None and sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     connection = Connection(descriptor)

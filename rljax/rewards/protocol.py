@@ -1,11 +1,11 @@
 """The protocol of reward functions: how they are called, and what they may return.
 
 The convention is TRL's: `f(prompts=..., completions=..., **columns)`, where every argument is a list with one entry per
-completion. Where a prompt is a conversation, so is its completion: `completions[i][0]["content"]` is the text. The function
-returns a list of the same length with a number for each completion, or None for "no opinion". It may be a coroutine function. If it
+completion. If a prompt is a conversation, so is its completion: `completions[i][0]["content"]` is the text. The function
+returns a list of the same length with a number for each completion, or None to abstain. It may be a coroutine function. If it
 names an argument `progress`, it receives a function `(done, all)` to call, or None.
 
-A completion that could not be judged is neither wrong nor without an opinion. It is a failure, counted by reward and kind: it
+A completion that could not be judged is not wrong, and its reward does not abstain. It is a failure, counted by reward and kind: it
 gets no reward, and too many failures stop the run.
 """
 
@@ -34,8 +34,8 @@ IN_MESSAGES = "Its completions are lists of messages, because the prompts are; -
 Combination = Callable[
     [Float64[np.ndarray, "K N"], Bool[np.ndarray, "K N"], Float64[np.ndarray, "K"]], Float64[np.ndarray, "N"]
 ]
-"""(rewards of K parts for N completions, which of them have an opinion, weights) -> one number for each completion; 0 where no part
-has an opinion."""
+"""(rewards of K parts for N completions, which of them are valid, weights) -> one number for each completion; 0 where all parts
+abstain."""
 
 
 def weighted_sum(
@@ -45,7 +45,7 @@ def weighted_sum(
 
     Args:
         values: r, rewards of K parts.
-        valid: which of them have an opinion.
+        valid: False where a part abstains.
         weights: w, of the parts.
 
     Example:
@@ -62,7 +62,7 @@ def weighted_sum(
 def least(
     values: Float64[np.ndarray, "K N"], valid: Bool[np.ndarray, "K N"], weights: Float64[np.ndarray, "K"]
 ) -> Float64[np.ndarray, "N"]:
-    """The smallest of the weighted rewards that have an opinion: what one part overrates gains nothing while another does not.
+    """The smallest weighted reward among the parts that do not abstain, so that one part alone cannot be exploited.
 
     ::
 
@@ -72,7 +72,7 @@ def least(
 
     Args:
         values: r, rewards of K parts.
-        valid: which of them have an opinion.
+        valid: False where a part abstains.
         weights: w, of the parts.
 
     Example:
@@ -81,7 +81,7 @@ def least(
         [-1.5, 2.0]
 
     Source:
-        Coste et al., "Reward Model Ensembles Help Mitigate Overoptimization", arXiv:2310.02743, worst-case optimisation.
+        Coste et al., "Reward Model Ensembles Help Mitigate Overoptimization", arXiv:2310.02743, worst-case optimization.
     """
     smallest = np.where(valid, weights[:, None] * values, np.float64(np.inf)).min(axis=0)
     return np.where(valid.any(axis=0), smallest, np.float64(0))
@@ -95,18 +95,18 @@ class Scores(NamedTuple):
     """The rewards of N completions: the weighted sum, and each part separately."""
 
     total: Float32[np.ndarray, "N"]
-    """The weighted sum of the parts that have an opinion, or their minimum; 0 where `valid` is False."""
+    """The weighted sum of the parts that do not abstain, or their minimum; 0 where `valid` is False."""
     valid: Bool[np.ndarray, "N"]
-    """Whether at least one part has an opinion and none failed."""
+    """Whether at least one part gave a reward and none failed."""
     parts: dict[str, Float32[np.ndarray, "N"]]
-    """The unweighted rewards of each part by name; NaN for no opinion and for a failure."""
+    """The unweighted rewards of each part by name; NaN where it abstains or fails."""
     failures: dict[str, Failures]
     """The number of failures of each part by name."""
     failed: Int8[np.ndarray, "N"]
     """The kind of failure of the first part that failed: 0 for none, else the position in `Failures`, counted from 1."""
     correct: Float32[np.ndarray, "N"] | None = None
-    """1 where every verifier among the parts that has an opinion finds the answer correct, 0 where one does not, NaN where none
-    has an opinion or a part failed; None if no part is a verifier."""
+    """1 where every verifier that does not abstain finds the answer correct, 0 where one does not, NaN where all abstain or a part
+    failed; None if no part is a verifier."""
 
 
 @dataclass(frozen=True)
@@ -149,14 +149,14 @@ class Weighted:
                 raise InputError(f"the weight of the reward {name!r} is {weight}; it must be a finite number.")
 
     def __call__(self, prompts: Sequence[str], completions: Sequence[str], **columns: Sequence) -> list[float | None]:
-        """Return the totals, None where no part has an opinion or a part failed."""
+        """Return the totals, None where all parts abstain or one failed."""
         scores = judge(self, prompts, completions, columns)
         return [float(total) if valid else None for total, valid in zip(scores.total, scores.valid, strict=True)]
 
     def flat(self) -> "Weighted":
         """Replace every part that is itself a weighted sum by its parts, named `outer/inner`, with the product of the weights.
 
-        That of which a minimum is taken, and a minimum within a sum, stay as they are.
+        A minimum of weighted sums, and a minimum within a sum, stay unchanged.
         """
         rewards, weights = {}, {}
         for name, reward in self.rewards.items():
@@ -173,13 +173,13 @@ def combine(rewards: Sequence[Callable], weights: Sequence[float] | None, how: s
     """Make one reward of several.
 
     Args:
-        rewards: the functions. Their names are the names of the parts, that of a `Weighted` its own; a second one of a name is
-            NAME_2.
-        weights: one for each; None for 1 each.
+        rewards: the functions. Their names are the names of the parts; a `Weighted` brings its own name, and a second part with the
+            same name is NAME_2.
+        weights: one per reward; None for 1 each.
         how: a key of `COMBINATIONS`.
 
     Returns:
-        The weighted sum, or the minimum; a single reward without a weight as it is.
+        The weighted sum, or the minimum; a single reward without a weight is returned unchanged.
 
     Raises:
         InputError: there are no rewards, the number of weights differs, or a minimum is asked of a single reward.

@@ -194,7 +194,7 @@ def split_unit(text: str) -> Quantity:
     if (before := _MONEY_BEFORE.match(core)) and before.end() < len(core):
         read = read_unit(before[2].replace(r"\$", "$").removeprefix(r"\text{").removesuffix("}"))
         core, unit = before[1] + before[3] + core[before.end() :], () if read is None else read[1]
-    texts = 0  # of words in a text command; a second one is no unit, unless it stands below a fraction bar
+    texts = 0  # of words in a text command; a second one is no unit, unless it is below a fraction bar
     while found := _END.search(core):
         words = core[found.start() :] if found["words"] is None else f"{found['words']}{found['power'] or ''}"
         if found["sign"] == "°" and _ANGLE.search(core):
@@ -280,7 +280,7 @@ def split_base(text: str) -> tuple[str, str | None]:
         text: an answer.
 
     Returns:
-        The digits and the base; None if it states none. Other answers are returned as they are.
+        The digits and the base; None if it states none. Other answers are returned unchanged.
 
     Example:
         >>> split_base("1110_{4}"), split_base(r"11 \text{base} 2"), split_base("x_{1}")

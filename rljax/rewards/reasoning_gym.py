@@ -34,7 +34,7 @@ def final_answer(completion: str) -> str:
     return (completion if found is None else found).strip()
 
 
-@reads("the last `<answer>...</answer>`, else the whole response")
+@reads("the last `<answer>...</answer>`, else the full response")
 @right_from(1.0)
 def reasoning_gym(
     prompts: Sequence[str],
@@ -47,7 +47,7 @@ def reasoning_gym(
 
     Args:
         prompts: unused; every reward receives them.
-        completions: the responses. The last `<answer>...</answer>` is the answer; without one, the whole response is.
+        completions: the responses. The last `<answer>...</answer>` is the answer; without one, the full response is.
         reasoning_gym: the problems, as the task `reasoning_gym:NAME` makes them.
         progress: called with the number of answers scored and the number of all; or None.
         columns: unused.

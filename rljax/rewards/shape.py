@@ -93,7 +93,7 @@ def _both_signs(text: str) -> list[str]:
 
 
 def brackets(text: str) -> tuple[str, str, str] | None:
-    r"""Take off the brackets around a whole text.
+    r"""Remove the brackets around all of a text.
 
     Returns:
         The opening bracket, the content and the closing one, also where they differ, as in `[0,1)`; None if a bracket at the

@@ -105,8 +105,8 @@ def program_of_inputs(program: str, inputs: Sequence[str], outputs: Sequence[str
         2
 
     Source:
-        The comparison is that of CodeContests, Li et al., arXiv:2203.07814 (`OutputsMatch` of its published tester), where whole
-        numbers are compared exactly.
+        The comparison is that of CodeContests, Li et al., arXiv:2203.07814 (`OutputsMatch` of its published tester), where integers
+        are compared exactly.
     """
     tests = (
         f"assert same_output(run_program({read!r}), {printed!r})" for read, printed in zip(inputs, outputs, strict=True)

@@ -84,7 +84,7 @@ def on_tokens(
         The reward of the step that ends at each token (0 elsewhere), and whether a step ends there.
 
     Raises:
-        InputError: an end lies outside the completion, or a reward is not a finite number.
+        InputError: an end is outside the completion, or a reward is not a finite number.
 
     Example:
         >>> rewards, ends = on_tokens([(2, 1.0), (3, 0.5)], lambda ids: "".join(map(chr, ids)), [97, 98, 99])

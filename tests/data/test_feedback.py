@@ -147,7 +147,7 @@ def test_a_file_that_was_cut_is_read_on_behind_what_is_left(queue):
     taken = after({}, [*new_lines(queue, {})])
     queue.write_text(row(0) + row(7))
     lines = [*new_lines(queue, taken)]
-    assert notes(lines) == [f"{queue} was cut behind line 1, of 3 that were read; reading goes on there."]
+    assert notes(lines) == [f"{queue} was cut after line 1, of 3 that were read; reading continues there."]
     assert rewards(lines) == [7]
     assert rewards(new_lines(queue, after(taken, lines))) == []
 
@@ -156,7 +156,7 @@ def test_a_file_that_was_replaced_is_read_from_its_beginning(queue):
     taken = after({}, [*new_lines(queue, {})])
     queue.write_text(row(5) + row(6))
     (note, *lines) = new_lines(queue, taken)
-    assert note.startswith(f"{queue} was replaced after line 3 of it was read, and no rotated file beside it holds")
+    assert note.startswith(f"{queue} was replaced after line 3 of it was read, and no rotated file next to it contains")
     assert rewards(lines) == [5, 6]
     queue.unlink()
     assert parts(queue, taken["queue.jsonl"]) == []

@@ -78,9 +78,9 @@ def test_a_pattern_that_takes_too_long_fails_on_that_response_alone(monkeypatch)
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ("a: {must: x}\nb: {must: y}\na: {must: z}", "line 3: the key 'a' stands twice"),
-        ("a: {must: x, must: y}", "line 1: the key 'must' stands twice"),
-        ('{"a": {"must": "x"},\n "a": {"must": "y"}}', "line 2: the key 'a' stands twice"),
+        ("a: {must: x}\nb: {must: y}\na: {must: z}", "line 3: the key 'a' occurs twice"),
+        ("a: {must: x, must: y}", "line 1: the key 'must' occurs twice"),
+        ('{"a": {"must": "x"},\n "a": {"must": "y"}}', "line 2: the key 'a' occurs twice"),
         ("1: {must: x}", "line 1: the key '1' is not text; put it in quotes"),
         ("no: {must: x}", "line 1: the key 'no' is not text; put it in quotes"),
     ],

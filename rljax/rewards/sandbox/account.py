@@ -177,12 +177,12 @@ class Assertions:
         return _Assertion(self, number)
 
     def result(self) -> tuple[int, int]:
-        """Count those that passed, and all. A check that ran to its end and failed nowhere has passed as a whole."""
+        """Count the assertions that passed, and all of them. A check that ran to its end without a failure passes completely."""
         return (len(self.reached - self.failed), self._count) if self.failed else (1, 1)
 
 
 class _Assertion:
-    """The context of one assertion. What happens there is its own failure, and not that of the whole check."""
+    """The context of one assertion. What happens there is its own failure, not a failure of the full check."""
 
     def __init__(self, assertions: Assertions, number: int) -> None:
         self._all, self._number = assertions, number

@@ -209,7 +209,7 @@ def _connect(space: dict, trees: list[ast.Module], tests: list[ast.Module], entr
 
 
 def _checked(check: ast.Module, space: dict, candidate: object, judge: Judge) -> tuple[int, int]:
-    """Run HumanEval's `check`. If it raises outside its assertions, it has failed as a whole."""
+    """Run HumanEval's `check`. If it raises outside its assertions, it fails completely."""
     assertions = Assertions(judge, source.counted(check))
     space["__assertion__"] = assertions.one
     if not (callable(candidate) and _attempt(check, space, judge) and "check" in space):

@@ -31,7 +31,7 @@ class Limits(NamedTuple):
 
     seconds: float = 5.0
     """Time for all tests together, computing and sleeping; time in which other processes have the processors is not counted.
-    Where the kernel does not count that (macOS), as much wall-clock time, times the programs that run at once per core."""
+    If the kernel does not count that (macOS), the limit is wall-clock time, times the programs that run at once per core."""
     memory_bytes: int = 512 * 2**20
     """Address space."""
     file_bytes: int = 16 * 2**20

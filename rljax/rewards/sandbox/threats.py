@@ -18,7 +18,7 @@ LEVELS = ("namespaces", "seccomp", "rlimits")
 libraries, read-only, and a temporary folder; no network; no view of other processes; and the filter of `seccomp`.
 
 `seccomp` (Linux): a filter of system calls: no new process, no socket, no signal to another process, no file opened for writing.
-Where the kernel has Landlock, the program can read Python and the system's libraries and nothing else. Without Landlock it can
+If the kernel has Landlock, the program can read Python and the system's libraries and nothing else. Without Landlock it can
 read the files that the user can read; if the trainer runs as root, only those that everyone can read.
 
 `rlimits` (any POSIX system, and all that macOS offers): limits on time, memory (not on macOS) and file size, and no new process.
