@@ -94,7 +94,7 @@ def test_wrong_demonstrations_and_answers_that_are_not_known_again(prepare):
     assert "judged wrong against the answer '1'" in prepared.dropped[0].detail
     prepared = prepare(row("a", "{2}"), row("b", "}2"))
     assert reasons(prepared) == [("line 2", "wrong answer")]
-    assert "not recognised" in prepared.dropped[0].detail
+    assert "not recognized" in prepared.dropped[0].detail
 
 
 def test_no_opinion_is_no_objection(prepare):
