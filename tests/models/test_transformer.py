@@ -19,12 +19,9 @@ from rljax.models import (
     count_parameters,
     init_params,
     language_model,
-    score_tokens,
 )
 from rljax.models.config import REMATS
 from rljax.models.language_model import (
-    advance_decode,
-    begin_decode,
     empty_cache,
     extend_rows,
     grow_decode,
@@ -37,8 +34,17 @@ from rljax.models.transformer import rope_frequencies
 CONFIG = TransformerConfig(vocab_size=13, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24)
 TOKENS = jnp.array([[5, 6, 7, 8, 9, 2], [3, 4, 5, 6, 2, 2]])
 ATTENTION = jnp.ones_like(TOKENS, bool)
+# One program each: run piece by piece, every shape of every operation would be compiled by itself.
+advance_decode = jax.jit(language_model.advance_decode, static_argnums=0)
+score_tokens = jax.jit(language_model.score_tokens, static_argnums=(0, 3), static_argnames="chunk")
 
 
+def begin_decode(model, params, tokens, attention, budget):
+    """Compiled anew at each call, because it looks at `PREFILL_TOKENS` while it is traced."""
+    return jax.jit(partial(language_model.begin_decode, model, budget=budget))(params, tokens, attention)
+
+
+@partial(jax.jit, static_argnums=0)
 def logits(model, params, tokens, attention):
     """Log-odds of rows that hold one sequence each."""
     return logits_of(model, params, tokens, positions_of(attention), attention.astype(jnp.int32))
@@ -59,7 +65,7 @@ def params():
 
 @pytest.fixture(scope="module")
 def whole(params):
-    return jax.jit(logits, static_argnums=0)(Model(CONFIG), params, TOKENS, ATTENTION)
+    return logits(Model(CONFIG), params, TOKENS, ATTENTION)
 
 
 def test_a_token_sees_only_what_came_before(params, whole):
@@ -102,9 +108,9 @@ def test_a_prompt_read_in_chunks_leaves_the_cache_of_one_read_whole(params, monk
 
 def test_a_cache_read_in_chunks_has_the_precision_of_the_products(params, monkeypatch):
     model = Model(replace(CONFIG, compute_dtype="bfloat16"))
-    whole = jax.eval_shape(partial(begin_decode, model, budget=3), params, TOKENS, ATTENTION)
+    whole = jax.eval_shape(partial(language_model.begin_decode, model, budget=3), params, TOKENS, ATTENTION)
     monkeypatch.setattr(language_model, "PREFILL_TOKENS", 4)
-    in_chunks = jax.eval_shape(partial(begin_decode, model, budget=3), params, TOKENS, ATTENTION)
+    in_chunks = jax.eval_shape(partial(language_model.begin_decode, model, budget=3), params, TOKENS, ATTENTION)
     assert whole[1].cache[0].keys.dtype == jnp.bfloat16
     assert in_chunks == whole
 
@@ -229,8 +235,9 @@ def test_saving_memory_changes_neither_value_nor_gradient(params, variant):
         return (scores.logp + 0.3 * scores.entropy).sum()
 
     config = replace(CONFIG, remat=variant.get("remat", "none"))
-    value, gradient = jax.value_and_grad(total)(params, config, variant.get("chunk", 256))
-    expected, expected_gradient = jax.value_and_grad(total)(params, CONFIG, 256)
+    differentiated = jax.jit(jax.value_and_grad(total), static_argnums=(1, 2))
+    value, gradient = differentiated(params, config, variant.get("chunk", 256))
+    expected, expected_gradient = differentiated(params, CONFIG, 256)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), gradient, expected_gradient)
 
