@@ -104,7 +104,7 @@ def main() -> None:
     }
     print(json.dumps({name: value for name, value in result.items() if name != "rounds"}))
     if arguments.result is not None:
-        atomic_write(arguments.result, json.dumps(result, indent=1) + "\n")
+        atomic_write(arguments.result, (json.dumps(result, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

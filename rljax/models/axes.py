@@ -25,10 +25,12 @@ DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
 MESH_AXES: Mapping[str, str | tuple[str, ...] | None] = MappingProxyType(
     {
         "rows": (DATA, FSDP),
+        "copy_rows": DATA,
         "tokens": None,
         "features": None,
         "width": FSDP,
         "vocab": TENSOR,
+        "vocab_parts": (TENSOR, FSDP),
         "heads": TENSOR,
         "kv_heads": TENSOR,
         "hidden": TENSOR,
@@ -36,7 +38,9 @@ MESH_AXES: Mapping[str, str | tuple[str, ...] | None] = MappingProxyType(
         "rank": None,
     }
 )
-"""Logical axis -> mesh axes. `width` is the residual stream's axis in a parameter, `features` is this axis in an activation."""
+"""Logical axis -> mesh axes. `width` is the residual stream's axis in a parameter, `features` is this axis in an activation. Around
+the embedding and the head, where matrices are much larger than activations, the devices that share one copy of the parameters take
+all `copy_rows` together: each looks up its part of the width, and computes its part of the logits, `vocab_parts`."""
 
 PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from rljax.models.axes import constrained
 from rljax.models.copies import Copied, in_precision
 from rljax.models.packed import Features
-from rljax.models.token_scores import LOGITS, chunked
+from rljax.models.token_scores import HEAD, LOGITS, chunked
 from rljax.ops.arrays import sum_dtype
 
 
@@ -37,7 +37,7 @@ def over_vocabulary(
         function: logits `[..., V]` of each model -> one number per token `[...]`.
         features: features of each model, with the same rows, tokens and vocabulary.
         temperature: τ, positive.
-        chunk: tokens per part whose logits exist at once, for each model.
+        chunk: tokens per device whose logits exist at once, for each model.
         mesh: devices that share the rows and the vocabulary; None: one device.
 
     Returns:
@@ -63,10 +63,10 @@ def over_vocabulary(
 
 
 def _of_each_part(features: Features, parts: int, mesh: Mesh | None) -> Array | Copied:
-    """Repeat the head `[N, V, D]` once per part: each part sums its own gradient, and the sum over devices is taken once."""
+    """Repeat the head `[N, V, D]` once per copy of the parameters: each sums its own gradient, and the sum of all is taken once."""
 
     def repeated(head: Array) -> Array:
-        return constrained(jnp.broadcast_to(head[None], (parts, *head.shape)), ("rows", "vocab", "features"), mesh)
+        return constrained(jnp.broadcast_to(head[None], (parts, *head.shape)), ("copy_rows", *HEAD), mesh)
 
     head = repeated(features.head)
     return head if features.copy is None else Copied(head, repeated(features.copy))

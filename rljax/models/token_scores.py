@@ -3,7 +3,10 @@
 The logits exist for a chunk of tokens at a time, in the forward and in the backward pass alike. Both are a `lax.scan`, so the
 memory does not grow with the number of chunks.
 
-Axes: R rows, K scored tokens per row, N parts (one per device), C tokens per part in a chunk, D width, V vocabulary.
+The devices that share one copy of the parameters score all of its rows together. Each has a part of the vocabulary, so the head is
+never gathered, and its gradient is summed where it is used; the hidden states travel, which are much smaller.
+
+Axes: R rows, K scored tokens per row, N copies of the parameters, C tokens per copy in a chunk, D width, V vocabulary.
 """
 
 from collections.abc import Callable
@@ -14,11 +17,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
-from rljax.models.axes import TENSOR, constrained, row_shards
+from rljax.models.axes import DATA, FSDP, constrained
 from rljax.models.packed import MASKED, Features, sampling_mask
 from rljax.ops.arrays import sum_dtype
 
-LOGITS = ("rows", "tokens", "vocab")
+LOGITS = ("copy_rows", "tokens", "vocab_parts")
+HEAD = ("vocab_parts", "features")
 
 LOGITS_AT_ONCE = 40_000_000
 """Number of logits in a device's memory at once, by default: 160 MB."""
@@ -35,7 +39,7 @@ def default_chunk(vocab_size: int) -> int:
 
 
 class Chunked(NamedTuple):
-    """The tokens of all rows one after the other, divided so that each device has a part of each chunk."""
+    """The tokens of all rows one after the other, divided so that each copy of the parameters has a part of each chunk."""
 
     chunks: Array
     """The tokens, `[chunks, N, C, ...]`; the last chunk is padded with zeros."""
@@ -44,7 +48,7 @@ class Chunked(NamedTuple):
 
     @property
     def parts(self) -> int:
-        """N, number of parts, one per device."""
+        """N, number of copies of the parameters."""
         return self.chunks.shape[1]
 
     def join(self, numbers: Float[Array, "chunks N C"]) -> Float[Array, "R K"]:
@@ -58,16 +62,17 @@ def chunked(array: Array, chunk: int, mesh: Mesh | None) -> Chunked:
 
     Args:
         array: one entry per token, `[R, K, ...]`.
-        chunk: largest number of tokens per part in a chunk.
+        chunk: largest number of tokens per device in a chunk.
         mesh: devices that share the rows; None: one device.
 
     Raises:
         ValueError: the mesh does not divide the rows.
     """
     rows, length, *entry = array.shape
-    parts = 1 if mesh is None else row_shards(mesh)
-    if rows % parts:
-        raise ValueError(f"the {rows} rows must be a multiple of the {parts} devices that share them")
+    parts, together = (1, 1) if mesh is None else (mesh.shape[DATA], mesh.shape[FSDP])
+    if rows % (parts * together):
+        raise ValueError(f"the {rows} rows must be a multiple of the {parts * together} devices that share them")
+    array, chunk = constrained(array, ("copy_rows", "tokens", *["features"] * len(entry)), mesh), chunk * together
     tokens = rows // parts * length
     chunks = -(-tokens // chunk)
     size = -(-tokens // chunks)
@@ -101,9 +106,9 @@ def token_scores(
         copy: W already cast to the dtype of `hidden`; None: it is cast here.
         kept: ids of the tokens over which each softmax is taken, see `Packed.kept`; None: all.
         temperature: τ, positive.
-        chunk: tokens per part whose logits exist at once.
-        mesh: devices that share the rows and the vocabulary. Each device sums its own gradient of `head`; the sum over devices
-            is taken once. None: one device.
+        chunk: tokens per device whose logits exist at once.
+        mesh: devices that share the rows and the vocabulary. Each copy of the parameters sums its own gradient of `head`; the
+            sum over copies is taken once. None: one device.
 
     Returns:
         Log-probabilities and entropies, `[R, K]`, in nats, float32 at least; differentiable in `hidden` and `head`.
@@ -141,8 +146,8 @@ def _log_softmax(
 
 
 def _weight(head: Array, copy: Array | None, dtype: jnp.dtype, mesh: Mesh | None) -> Float[Array, "V D"]:
-    """Return the head for all chunks: cast, and gathered once over the devices that share its width."""
-    return constrained(head.astype(dtype) if copy is None else copy, ("vocab", "features"), mesh)
+    """Return the head for all chunks: cast, and divided once by tokens of the vocabulary instead of by width."""
+    return constrained(head.astype(dtype) if copy is None else copy, HEAD, mesh)
 
 
 def _is_token(logp: Float[Array, "N C V"], tokens: Int[Array, "N C"]) -> Bool[Array, "N C V"]:
@@ -151,7 +156,7 @@ def _is_token(logp: Float[Array, "N C V"], tokens: Int[Array, "N C"]) -> Bool[Ar
 
 def _chosen(logp: Float[Array, "N C V"], tokens: Int[Array, "N C"], mesh: Mesh | None) -> Float[Array, "N C"]:
     """Log-probability of each token. If devices share the vocabulary, each looks only in its own part."""
-    if mesh is None or mesh.shape[TENSOR] == 1:
+    if mesh is None or mesh.size == mesh.shape[DATA]:
         return jnp.take_along_axis(logp, tokens[..., None], axis=-1)[..., 0]
     return jnp.where(_is_token(logp, tokens), logp, 0.0).sum(-1)
 
@@ -197,9 +202,8 @@ def _backward(
             weight.dtype
         )
         by_head = jnp.einsum("NCV,NCD->NVD", by_logits, hidden, preferred_element_type=sum_dtype(hidden))
-        return constrained(total + by_head, ("rows", "vocab", "features"), mesh), jnp.einsum(
-            "NCV,VD->NCD", by_logits, weight
-        )
+        by_hidden = jnp.einsum("NCV,VD->NCD", by_logits, weight)
+        return constrained(total + by_head, ("copy_rows", *HEAD), mesh), by_hidden
 
     nothing = jnp.zeros((hidden.shape[1], *head.shape), sum_dtype(hidden))
     by_head, by_hidden = jax.lax.scan(accumulate, nothing, (hidden, tokens, kept, entropy, *gradient))

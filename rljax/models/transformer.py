@@ -332,8 +332,7 @@ class Transformer(nnx.Module):
         offset: Float[Array | np.ndarray, "B T D"] | None = None,
     ) -> tuple[Float[Array, "B T D"], Cache]:
         """Run the layers; see `Attention` for `segments`, `cache` and `slot`. `offset` is added to the token embeddings."""
-        embedding = jnp.asarray(uncopied(self.embedding.get_value()))
-        x = constrained(embedding, ("vocab", "features"), self.mesh)[tokens]
+        x = self._looked_up(tokens, is_decoding=cache is not None)
         if self.config.embedding_scale != 1:
             x = x * jnp.asarray(self.config.embedding_scale, self.config.compute_dtype).astype(x.dtype)
         x = constrained((x if offset is None else x + offset).astype(self.config.compute_dtype), RESIDUAL, self.mesh)
@@ -345,6 +344,18 @@ class Transformer(nnx.Module):
             x, layer_cache = run(layer, x, angles[index], segments, None if cache is None else cache[index], slot)
             caches.append(layer_cache)
         return self.norm(x), tuple(caches)
+
+    def _looked_up(self, tokens: Int[Array, "B T"], *, is_decoding: bool) -> Float[Array, "B T D"]:
+        """Return the embeddings of tokens.
+
+        A decoder has the whole width on each device. In training a device looks up its part of the width for all rows of its copy
+        of the parameters, so that neither the table nor its gradient travels, which are much larger than the tokens.
+        """
+        embedding = jnp.asarray(uncopied(self.embedding.get_value()))
+        if is_decoding:
+            return constrained(embedding, ("vocab", "features"), self.mesh)[tokens]
+        x = constrained(embedding, ("vocab", "width"), self.mesh)[constrained(tokens, ("copy_rows", "tokens"), self.mesh)]
+        return constrained(x, ("copy_rows", "tokens", "width"), self.mesh)
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Logits of every token before any temperature, float32 at least."""

@@ -39,9 +39,9 @@ def test_a_divergence_and_its_gradient_are_those_of_all_logits(chunk, parts):
         return over_vocabulary(DIVERGENCE, student, teacher, temperature=0.7, chunk=chunk, mesh=MESHES[parts])
 
     def slope(function):
-        return jax.grad(lambda *models: (WEIGHTS * function(*models)).sum(), (0, 1))(STUDENT, TEACHER)
+        return jax.jit(jax.grad(lambda *models: (WEIGHTS * function(*models)).sum(), (0, 1)))(STUDENT, TEACHER)
 
-    chex.assert_trees_all_close(in_chunks(STUDENT, TEACHER), whole(STUDENT, TEACHER), rtol=1e-5, atol=1e-6)
+    chex.assert_trees_all_close(jax.jit(in_chunks)(STUDENT, TEACHER), whole(STUDENT, TEACHER), rtol=1e-5, atol=1e-6)
     chex.assert_trees_all_close(slope(in_chunks), slope(whole), rtol=1e-4, atol=1e-5)
 
 

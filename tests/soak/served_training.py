@@ -150,7 +150,7 @@ def main() -> int:
     }
     print(json.dumps(result, indent=1))
     if arguments.result is not None:
-        atomic_write(arguments.result, json.dumps(result, indent=1) + "\n")
+        atomic_write(arguments.result, (json.dumps(result, indent=1) + "\n").encode())
     if is_equal:
         shutil.rmtree(work)
     else:
