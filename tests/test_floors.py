@@ -32,6 +32,7 @@ FLOORS = {
         "parallel": 3,
         "rollout": 4,
         "training": 5,
+        "engines": 5,
         "agents": 5,
         "preference": 5,
         "evaluation": 5,

@@ -93,8 +93,8 @@ def absent(flag: str) -> str | None:
     """Explain another library's setting that has no counterpart; None if no library has it.
 
     Example:
-        >>> absent("use_vllm")
-        'TRL has it; rljax has no such setting: sampling and training are one program on one mesh, so there is no inference server; see notebooks/your_sampler.md.'
+        >>> absent("vllm_mode")
+        'TRL has it; rljax has no such setting: the built-in engine shares the mesh; another one is a server with settings of its own; see notebooks/your_sampler.md.'
         >>> absent("stepz")
     """  # noqa: E501
     wanted = plain(flag)

@@ -379,6 +379,23 @@ def completion_text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     return opening + tokenizer.decode(ids)
 
 
+def check_vocab_size(tokenizer: Tokenizer, size: int) -> None:
+    """Refuse a tokenizer that has more tokens than a model.
+
+    Args:
+        tokenizer: the tokenizer.
+        size: number of the model's tokens.
+
+    Raises:
+        InputError: the message names both sizes.
+    """
+    if tokenizer.vocab_size > size:
+        raise InputError(
+            f"The tokenizer has ids up to {tokenizer.vocab_size - 1} and the model only {size} tokens; use the tokenizer that "
+            "belongs to the model."
+        )
+
+
 def check_no_special_token(tokenizer: Tokenizer, stop: Iterable[str]) -> None:
     """Refuse stop strings with a special token: they are looked for in decoded text, which has none.
 

@@ -1,1 +1,9 @@
-"""Engines outside the process: responses are sampled by a server that gets the weights of each step."""
+"""Layer 5: engines outside the process, for which a server samples with the weights of each step.
+
+`server_engine` publishes weights and collects responses, `dialects` writes requests for `rljax serve`, vLLM and SGLang, `http`
+sends them, and `build` makes the engine from the settings.
+"""
+
+from rljax.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

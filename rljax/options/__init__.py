@@ -5,6 +5,7 @@ settings do not ask for it. To add an idea, write a file with an `install` funct
 for what an option can do.
 """
 
+from rljax.lazy import lazy_names
 from rljax.options import (
     auxiliary_loss,
     batch_metrics,
@@ -33,3 +34,5 @@ INSTALLERS = (
     sampler_delay.install,
 )
 """The optional parts, in the order in which they change a step."""
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from rljax.data.tokenizer import Tokenizer
+from rljax.data.tokenizer import Tokenizer, check_vocab_size
 from rljax.errors import InputError
 from rljax.models import Params, Policy, count_parameters
 from rljax.models.huggingface import load_tensor, locate
@@ -61,7 +61,6 @@ from rljax.training.parts.model_folder import Companions, save_model
 from rljax.training.parts.policy import make_policy
 from rljax.training.parts.tokenizer import all_ends
 from rljax.training.state import TrainState
-from rljax.training.worker import check_vocabulary
 
 
 class Part(NamedTuple):
@@ -151,7 +150,7 @@ def make_language_model(config: PreferenceConfig, mesh: Mesh) -> tuple[Policy, T
     check_named(tokenizer)
     policy = make_policy(model_config(config), tokenizer, mesh)
     check_fits(count_parameters(required(policy.shapes, "policy.shapes")()), device_bytes(mesh))
-    check_vocabulary(policy, tokenizer)
+    check_vocab_size(tokenizer, policy.vocab_size)
     return policy, tokenizer
 
 

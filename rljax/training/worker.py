@@ -3,30 +3,18 @@
 from jax.sharding import Mesh
 
 from rljax.data.prompts import EncodedPrompts
-from rljax.data.tokenizer import Tokenizer, check_no_special_token
+from rljax.data.tokenizer import Tokenizer, check_no_special_token, check_vocab_size
 from rljax.errors import InputError
 from rljax.models import Policy
 from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
 from rljax.rollout.stopping import Decode
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import decode_slots
+from rljax.training.parts.model_folder import weights_writer
 from rljax.training.parts.problems import Problems
 from rljax.training.parts.reward import make_reward, own_reward
 from rljax.training.parts.seams import Seams
 from rljax.training.parts.tokenizer import all_ends
-
-
-def check_vocabulary(policy: Policy, tokenizer: Tokenizer) -> None:
-    """Refuse a tokenizer that has more tokens than the policy.
-
-    Raises:
-        InputError: the message names both sizes.
-    """
-    if tokenizer.vocab_size > policy.vocab_size:
-        raise InputError(
-            f"The tokenizer has ids up to {tokenizer.vocab_size - 1} and the model only {policy.vocab_size} tokens; use the "
-            "tokenizer that belongs to the model."
-        )
 
 
 def make_engine(
@@ -74,20 +62,23 @@ def make_worker(
     Raises:
         InputError: a part cannot work with the others.
     """
-    check_vocabulary(policy, tokenizer)
+    check_vocab_size(tokenizer, policy.vocab_size)
     reward = make_reward(config, mesh, problems) if seams.reward is None else own_reward(seams.reward, config)
-    engine = seams.engine
-    if config.sampling.engine_url is not None:
-        from rljax.engines.build import server_engine  # noqa: PLC0415  an extra
+    engine, url, sampling = seams.engine, config.sampling.engine_url, make_sampling(config, tokenizer)
+    if url is not None and engine is not None:
+        raise InputError(f"engine_url={url!r} and an engine passed to train() exclude each other; leave one of them out.")
+    if url is not None:
+        from rljax.engines.build import server_engine  # noqa: PLC0415  most runs sample by themselves
 
-        engine = server_engine(config, seams, policy, tokenizer, prompt_length)
+        save, sizes = weights_writer(config, policy, tokenizer), {"prompt_length": prompt_length}
+        engine = server_engine(url, config.sampling, save, sampling, vocabulary=policy.vocab_size, **sizes)
     elif engine is None:
         engine = make_engine(config, policy, mesh, prompt_length, left=left, text=tokenizer.decode)
     return RolloutWorker(
         engine=engine,
         prompts=prompts,
         prompt_length=prompt_length,
-        sampling=make_sampling(config, tokenizer),
+        sampling=sampling,
         judge=Judge(
             tokenizer,
             reward,

@@ -1,7 +1,6 @@
 """The trainer samples on a server: the tokens of the built-in engine, new weights for each step, and servers that fail."""
 
 import json
-from functools import partial
 
 import jax
 import numpy as np
@@ -18,15 +17,13 @@ import rljax
 from rljax.cli import main
 from rljax.data.problem import Problem
 from rljax.engines import server_engine
-from rljax.engines.build import save_weights
 from rljax.engines.dialects import dialect_of
-from rljax.engines.http import Http
 from rljax.engines.server_engine import ServerEngine
 from rljax.errors import InputError, ServerLostError
 from rljax.programs.trained_policy import load
 from rljax.rollout.request import ReportingEngine, Request, Sampling, StreamingEngine
 from rljax.training.config import TrainConfig
-from rljax.training.parts.model_folder import companions
+from rljax.training.parts.model_folder import weights_writer
 
 MOST = 12
 ROWS = [Problem(text, "") for text in ("one", "two", "three", "four", "five", "six", "seven", "eight")]
@@ -64,7 +61,7 @@ def config_of(folder, **settings):
 
 def engine_at(url, opened, folder, *, server="rljax", sampling=None, patience=2.0, needed=40, into=None):
     config = TrainConfig.flat(model=str(folder))
-    save = partial(save_weights, config, opened.policy, companions(config, opened.tokenizer))
+    save = weights_writer(config, opened.policy, opened.tokenizer)
     return ServerEngine(
         url,
         server,
@@ -210,9 +207,7 @@ def test_a_server_that_cannot_sample_what_is_needed_is_refused(server, folder, o
         engine_at(server[0], wide, other).generate(wide.params, requests_of(sampling_of(wide), prompts=1))
 
 
-def test_a_server_that_is_lost_ends_the_run_with_its_work_saved(folder, tmp_path, capsys, monkeypatch):
-    told = []
-    monkeypatch.setattr(Http, "tell", told.append, raising=False)
+def test_a_server_that_is_not_there_is_named(folder, tmp_path, capsys):
     with serving(folder) as (url, _):
         pass
     data = tmp_path / "rows.jsonl"

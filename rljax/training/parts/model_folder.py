@@ -72,6 +72,12 @@ def save_model(
     on_first(lambda: write_companions(folder, beside, is_policy=isinstance(model, Policy)))
 
 
+def weights_writer(config: TrainConfig, policy: Policy, tokenizer: Tokenizer) -> Callable[[Path, Params], None]:
+    """Return the function that writes a run's policy as a model folder, in the precision in which the learner multiplies."""
+    beside, dtype = companions(config, tokenizer), None if policy.contents is None else config.model.dtype
+    return lambda folder, params: atomically(folder, lambda part: save_model(part, policy, params, beside, dtype=dtype))
+
+
 def write_companions(folder: Path, beside: Companions, *, is_policy: bool = True) -> None:
     """Write tokenizer and, for a model that generates, generation_config.json into a model's folder."""
     save_tokenizer_files(beside.tokenizer, folder)
