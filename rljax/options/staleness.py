@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from rljax.algorithms import Batch
 from rljax.data.history import History
@@ -29,6 +30,7 @@ from rljax.rollout import Collected, Groups
 from rljax.rollout.meanwhile import check_settings, thread_settings
 from rljax.tracking.phase_times import PhaseSeconds, Stopwatch
 from rljax.training.checkpoints.checkpoint import Checkpoint
+from rljax.training.config import TrainConfig
 from rljax.training.grace_period import GracePeriod, leave
 from rljax.training.guard import check_drawn
 from rljax.training.learner import make_learner
@@ -53,18 +55,21 @@ def overlapping(setup: Setup) -> Setup:
             f"staleness={setup.config.sampling.staleness}: {reacting[0]} changes settings between steps, when the rollouts of the "
             "next ones have been sampled; leave one of the two out, or choose --sampler-delay."
         )
-    if not overlaps(setup):
+    if not overlaps(setup.config, setup.mesh):
         return setup
     return setup.with_option(Option("staleness", step=Overlap(setup.config.sampling.lag).step))
 
 
-def overlaps(setup: Setup) -> bool:
+def overlaps(config: TrainConfig, mesh: Mesh) -> bool:
     """Return whether sampling and learning may run at once.
 
-    Two programs with messages between devices must start in the same order on each of them, which two threads do not ensure.
+    Two programs with messages between devices must start in the same order on each of them, which two threads do not ensure. So on
+    several devices only the learner may run programs: a server has to sample, without an adapter, which is merged before it is
+    published, and without a reward model.
     """
-    has_server = setup.config.sampling.engine_url is not None
-    return jax.process_count() == 1 and (has_server or setup.mesh.size == 1)
+    has_server, merges = config.sampling.engine_url is not None, config.adapter.rank is not None
+    only_learns = has_server and not merges and "model:" not in config.reward.name
+    return jax.process_count() == 1 and (only_learns or mesh.size == 1)
 
 
 class Waiting(NamedTuple):

@@ -83,7 +83,7 @@ class EngineConfig:
     staleness: int | None = None
     """Asynchronous training: compute the same numbers as --sampler-delay of this many steps, but sample the next rollouts, at most
     this many, while the learner makes its updates. The two overlap if a server samples (--engine-url), and on a single device, in
-    the waits for rewards and environments. Otherwise they take turns."""
+    the waits for rewards and environments. Otherwise they take turns, also on several devices with an adapter or a reward model."""
 
 
 @dataclass(frozen=True)

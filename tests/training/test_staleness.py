@@ -10,6 +10,7 @@ from whole_runs import rows
 import rljax
 from rljax.errors import InputError
 from rljax.options import staleness
+from rljax.parallel import make_mesh
 from rljax.training import loop
 from rljax.training.interrupt import Interrupted
 
@@ -167,6 +168,22 @@ def test_settings_of_one_thread_are_refused(tmp_path):
 def test_settings_that_cannot_work_are_refused(tmp_path, settings, message):
     with pytest.raises(InputError, match=message):
         rljax.train(RUN.replace(run=str(tmp_path / "run"), **settings), reward=even_length)
+
+
+@pytest.mark.parametrize(
+    ("settings", "overlaps"),
+    [
+        ({}, True),
+        ({"fsdp": 2}, False),
+        ({"fsdp": 2, "engine_url": "http://127.0.0.1:1"}, True),
+        ({"fsdp": 2, "engine_url": "http://127.0.0.1:1", "lora_rank": 2}, False),
+        ({"fsdp": 2, "engine_url": "http://127.0.0.1:1", "reward": "exact,model:folder"}, False),
+        ({"engine_url": "http://127.0.0.1:1", "lora_rank": 2}, True),
+    ],
+)
+def test_only_one_thread_runs_programs_on_several_devices(settings, overlaps):
+    config = RUN.replace(staleness=1, **settings)
+    assert staleness.overlaps(config, make_mesh(1, settings.get("fsdp", 1))) == overlaps
 
 
 def test_several_devices_take_turns(tmp_path):
