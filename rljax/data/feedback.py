@@ -14,13 +14,18 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from rljax.data.cells import Messages, prompt_of, take
-from rljax.data.chat import chat_columns
+from rljax.data.chat import CHAT_COLUMNS, chat_columns
 from rljax.data.fault import BadRowError, kind, shown
+from rljax.text import did_you_mean
 
 WINDOW = 4096
 """Bytes before the end of a line that its digest is of."""
 _BOM = b"\xef\xbb\xbf"
 _ROTATED = re.compile(r"[.-](\d+|\d{4}-\d\d-\d\d([_T-]\d\d(-\d\d){0,2})?)")
+
+
+OPTIONAL = ("thumbs", "reward", "id", "logp", "finished")
+"""Names of a line that may be absent."""
 
 
 class Feedback(NamedTuple):
@@ -236,11 +241,21 @@ def feedback_of(row: object) -> Feedback:
     """
     if not isinstance(row, Mapping):
         raise BadRowError(f"the line must be an object, not {kind(row)}", "write one object in each line")
+    _check_names(row)
     prompt, messages = prompt_of(row, "prompt")
     finished = row.get("finished", True)
     if not isinstance(finished, bool):
         raise BadRowError(f"finished must be true or false, not {shown(finished)}", "correct it", column="finished")
     return Feedback(prompt, messages, _response(row), _reward(row), _id(row), _logp(row), finished, chat_columns(row))
+
+
+def _check_names(row: Mapping[str, object]) -> None:
+    """Refuse a name that looks like a misspelled optional one, because its value would be lost; other names are the writer's."""
+    absent = {*OPTIONAL, *CHAT_COLUMNS} - row.keys()
+    for name in map(str, row.keys() - {*Feedback._fields, "thumbs", *CHAT_COLUMNS}):
+        near = did_you_mean(name, absent, cutoff=0.85)
+        if near != ".":
+            raise BadRowError(f"the name {name!r} is unknown{near}", "correct or rename it", column=name)
 
 
 def _response(row: Mapping[str, object]) -> str | tuple[int, ...]:

@@ -226,6 +226,12 @@ def test_every_line_once_under_random_writes_rotations_and_looks(tmp_path, seed)
         (b'{"prompt": "1", "response": "2", "reward": 1, "id": 1.5}', "the id must be text or a whole number"),
         (b'{"prompt": "1", "response": "2", "reward": 1, "logp": [0.5]}', "none above 0"),
         (b'{"prompt": "1", "response": "2", "reward": 1, "finished": 1}', "finished must be true or false"),
+        (
+            b'{"prompt": "1", "response": "2", "reward": 1, "logps": [-0.5]}',
+            "the name 'logps' is unknown; did you mean 'logp'?",
+        ),
+        (b'{"prompt": "1", "response": "2", "reward": 1, "finish": false}', "did you mean 'finished'?"),
+        (b'{"prompt": "1", "response": "2", "reward": 1, "tool": []}', "did you mean 'tools'?"),
         (b'{"prompt": [{"role": "assistant", "content": "1"}], "response": "2", "reward": 1}', "ends with the assistant"),
     ],
 )
@@ -233,6 +239,11 @@ def test_a_bad_line_has_a_reason(line, message):
     found = read_line(line)
     assert isinstance(found, BadRowError)
     assert message in str(found)
+
+
+def test_names_of_the_writer_are_kept_out():
+    found = read_line(b'{"prompt": "1", "response": "2", "reward": 1, "user": "a", "uid": 3, "time": 1.5, "model": "m"}')
+    assert found.reward == 1.0
 
 
 def test_a_bad_line_does_not_stop_the_others(tmp_path):
