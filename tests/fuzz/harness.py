@@ -92,7 +92,7 @@ def stopped_before_computing(good: Good) -> Generator[None]:
     def stop(*arguments: object) -> Any:
         raise Stopped
 
-    places = {"first_state": first_state_of, "new_folder": stop, "execute": stop}
+    places = {"first_state": first_state_of, "new_folder": stop, "introduce": stop}
     with contextlib.ExitStack() as stack:
         for name, function in places.items():
             stack.enter_context(mock.patch.object(loop, name, function))

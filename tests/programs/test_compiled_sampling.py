@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import jax
+import numpy as np
 import pytest
 from small_runs import SMALL, live_caches
 
@@ -96,16 +97,21 @@ def test_a_layer_over_two_tensor_devices_adds_up_two_results_for_every_token():
     assert two - one == pytest.approx(2 * tokens * 4 * SHAPE.width, rel=0.05)
 
 
-def test_every_micro_batch_that_is_scored_gathers_the_parameters():
-    """GRPO with a penalty scores under its reference, and PPO with one under its critic too."""
+def test_every_micro_batch_that_is_scored_gathers_the_parameters_of_each_layer():
+    """GRPO with a penalty scores under its reference, and PPO with one under its critic too; the embedding stays in place."""
     mesh = make_mesh(1, 8)
-    policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
     parts = len(layout_of(CONFIG, mesh, START, PROMPTS * GROUP).responses)
-    others = 7 * bytes_on_a_device(parameter_shapes(policy, mesh))
-    vectors = 4 * sum(leaf.size for leaf in jax.tree.leaves(abstract_params(SHAPE)) if leaf.ndim == 1)
-    grpo, ppo = (bytes_sent_scoring(config, SHAPE, mesh, START) for config in (CONFIG, CONFIG.replace(algorithm="ppo")))
-    for messages in (grpo, ppo - grpo):
-        assert parts * (others - vectors) <= messages <= 1.2 * parts * others
+
+    def measured(layers):
+        shape = replace(SHAPE, layers=layers)
+        vectors = 4 * sum(leaf.size for leaf in jax.tree.leaves(abstract_params(shape)) if leaf.ndim == 1)
+        held = bytes_on_a_device(parameter_shapes(transformer_policy(shape, eos=0, mesh=mesh), mesh))
+        grpo, ppo = (bytes_sent_scoring(config, shape, mesh, START) for config in (CONFIG, CONFIG.replace(algorithm="ppo")))
+        return np.array([7 * held, vectors, grpo, ppo - grpo])
+
+    others, vectors, *messages = measured(layers=3) - measured(layers=1)
+    for sent in messages:
+        assert parts * (others - vectors) <= sent <= 1.2 * parts * others
 
 
 def test_one_device_sends_nothing():
