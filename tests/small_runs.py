@@ -22,6 +22,31 @@ SMALL = TrainConfig.flat(
     quiet=True,
 )
 
+STEPPED = SMALL.replace(
+    algorithm="grpo",
+    train_problems=12,
+    heldout_problems=2,
+    prompts=4,
+    group_size=4,
+    learning_rate=3e-2,
+    learning_rate_warmup=0,
+    eval_every=0,
+    sample_every=0,
+    checkpoint_every=2,
+)
+"""The simplest kind of RL steps; the test sets their number."""
+SEVERAL = {
+    "algorithm": "dapo",
+    "algorithm_options": {"max_length": 12, "cache": 2},
+    "oversample": 1.0,
+    "max_tries": 3,
+    "minibatches": 2,
+    "passes": 2,
+    "lora_rank": 2,
+    "correction": "capped",
+}
+"""Settings of steps with several sampling calls and updates, an adapter, and a correction."""
+
 
 def even_length(completions):
     """1 for a completion of an even number of characters."""

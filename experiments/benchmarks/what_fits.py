@@ -1,11 +1,11 @@
 """Which model fits which accelerator with which flags, by the accelerators' own compilers.
 
     python experiments/benchmarks/what_fits.py                      (all rows)
-    python experiments/benchmarks/what_fits.py --rows 0.6b-h100x1   (this one alone; the others stay as they are)
+    python experiments/benchmarks/what_fits.py --rows 0.6b-h100x1   (only this one; the other rows are kept)
 
 Needs the packages of `pip install 'jax[tpu]'` for TPUs and `pip install 'jax[cuda13]'` for H100s, and no such device: programs are
 compiled, not run. Two shallow models are compiled for each row, and the figures of the full depth follow from them, as in
-`rljax plan --topology`. Writes what_fits.json and what_fits.md beside this file.
+`rljax plan --topology`. Writes what_fits.json and what_fits.md next to this file.
 """
 
 import json
@@ -40,7 +40,7 @@ class Case(NamedTuple):
     topology: str
     """Devices, as `rljax plan --topology` names them."""
     flags: dict[str, Any]
-    """Settings beside those of all rows."""
+    """Settings in addition to those of all rows."""
 
 
 CASES = {

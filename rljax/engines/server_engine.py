@@ -39,7 +39,7 @@ class Published(NamedTuple):
     leaves: tuple["weakref.ref[jax.Array]", ...]
     """Their arrays; weak references, so that nothing is kept in memory."""
     folder: Path
-    """Where they are written."""
+    """Folder that they are written to."""
     version: int
     """Their version on the server."""
     losses: int

@@ -62,7 +62,7 @@ class AdamConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """Where responses are sampled, and how old the parameters may be that sample them."""
+    """The engine that samples responses, and the age of the parameters that it samples with."""
 
     engine_url: str | None = None
     """Sample on the server at this address, such as http://127.0.0.1:8000 of `rljax serve`; it gets the weights of each step. By

@@ -195,8 +195,8 @@ def overlay(runs: Mapping[str, Path | str | Sequence[Path]], out_path: Path | st
     """
     if not runs:
         raise InputError("there is no run to plot; name at least one run folder.")
-    beside = 0.5 + 0.085 * max(map(len, runs)) if _is_beside(list(runs)) else 0.0
-    figure = _figure(8.5 + beside, max(4.6, 0.8 + 0.22 * len(runs)), title)
+    margin = 0.5 + 0.085 * max(map(len, runs)) if _is_beside(list(runs)) else 0.0
+    figure = _figure(8.5 + margin, max(4.6, 0.8 + 0.22 * len(runs)), title)
     draw_overlay(figure.add_subplot(), runs)
     _save(figure, out_path)
 

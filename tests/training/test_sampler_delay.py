@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from bigram import BIGRAM
 from reopened import checkpoint_of, first_state, rl_state
-from small_runs import SMALL, even_length, stopping_after
+from small_runs import SEVERAL, SMALL, STEPPED, even_length, stopping_after
 from whole_runs import rows
 
 import rljax
@@ -36,32 +36,8 @@ from rljax.training.state import places as places_of
 from rljax.training.state import sampling_key
 
 DELAY, STEPS = 2, 5
-RUN = SMALL.replace(
-    algorithm="grpo",
-    algorithm_options={"beta": 0.0},
-    train_problems=12,
-    heldout_problems=2,
-    prompts=4,
-    group_size=4,
-    steps=STEPS,
-    learning_rate=3e-2,
-    learning_rate_warmup=0,
-    eval_every=0,
-    sample_every=0,
-    checkpoint_every=2,
-    sampler_delay=DELAY,
-)
-MORE = RUN.replace(
-    algorithm="dapo",
-    algorithm_options={"max_length": 12, "cache": 2},
-    oversample=1.0,
-    max_tries=3,
-    minibatches=2,
-    passes=2,
-    lora_rank=2,
-    correction="capped",
-)
-"""Several draws and updates a step, an adapter, and a correction."""
+RUN = STEPPED.replace(algorithm_options={"beta": 0.0}, steps=STEPS, sampler_delay=DELAY)
+MORE = RUN.replace(**SEVERAL)
 VARIANTS = {"plain": RUN, "more": MORE}
 PARTS = {"plain": {"reward": even_length, "policy": BIGRAM}, "more": {"reward": even_length}}
 """What is passed beside the settings: an adapter needs the built-in policy."""

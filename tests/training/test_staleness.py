@@ -5,7 +5,7 @@ import time
 
 import jax
 import pytest
-from small_runs import SMALL, even_length, is_time, stopping_after
+from small_runs import SEVERAL, STEPPED, even_length, is_time, stopping_after
 from whole_runs import rows
 
 import rljax
@@ -16,31 +16,8 @@ from rljax.training import loop
 from rljax.training.interrupt import Interrupted
 
 STEPS = 6
-RUN = SMALL.replace(
-    algorithm="grpo",
-    algorithm_options={"beta": 0.05},
-    train_problems=12,
-    heldout_problems=2,
-    prompts=4,
-    group_size=4,
-    steps=STEPS,
-    learning_rate=3e-2,
-    learning_rate_warmup=0,
-    eval_every=3,
-    sample_every=0,
-    checkpoint_every=2,
-)
-MORE = RUN.replace(
-    algorithm="dapo",
-    algorithm_options={"max_length": 12, "cache": 2},
-    oversample=1.0,
-    max_tries=3,
-    minibatches=2,
-    passes=2,
-    lora_rank=2,
-    correction="capped",
-)
-"""Several sampling calls and updates a step, surplus groups, an adapter, and a correction."""
+RUN = STEPPED.replace(algorithm_options={"beta": 0.05}, steps=STEPS, eval_every=3)
+MORE = RUN.replace(**SEVERAL)
 
 
 def numbers(folder):

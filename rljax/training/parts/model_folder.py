@@ -74,8 +74,8 @@ def save_model(
 
 def weights_writer(config: TrainConfig, policy: Policy, tokenizer: Tokenizer) -> Callable[[Path, Params], None]:
     """Return the function that writes a run's policy as a model folder, in the precision in which the learner multiplies."""
-    beside, dtype = companions(config, tokenizer), None if policy.contents is None else config.model.dtype
-    return lambda folder, params: atomically(folder, lambda part: save_model(part, policy, params, beside, dtype=dtype))
+    files, dtype = companions(config, tokenizer), None if policy.contents is None else config.model.dtype
+    return lambda folder, params: atomically(folder, lambda part: save_model(part, policy, params, files, dtype=dtype))
 
 
 def write_companions(folder: Path, beside: Companions, *, is_policy: bool = True) -> None:
