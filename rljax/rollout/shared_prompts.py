@@ -57,11 +57,11 @@ def full_responses(prompt: int, response: int, size: int, rows: int) -> int:
     Args:
         prompt: L, slots per prompt.
         response: T, slots per response.
-        size: G, responses per prompt.
-        rows: number of rows of L + T slots on each device. The result divides this number and G.
+        size: G, responses per prompt. The result divides this number.
+        rows: number of rows of L + T slots on each device; the longer rows that replace them have no more slots in total.
 
     Example:
-        >>> full_responses(64, 24, 8, 8), full_responses(64, 24, 8, 12), full_responses(512, 8_192, 8, 8)
+        >>> full_responses(64, 24, 8, 15), full_responses(64, 24, 8, 2), full_responses(512, 8_192, 8, 8)
         (8, 4, 1)
     """
 
@@ -69,7 +69,10 @@ def full_responses(prompt: int, response: int, size: int, rows: int) -> int:
         slots = row_slots(prompt, response, count)
         return slots / count * (1 + slots / ATTENTION_SLOTS)
 
-    best = min((count for count in range(1, size + 1) if size % count == 0 and rows % count == 0), key=work)
+    def fits(count: int) -> bool:
+        return -(-rows // count) * row_slots(prompt, response, count) <= rows * (prompt + response)
+
+    best = min((count for count in range(1, size + 1) if size % count == 0 and fits(count)), key=work)
     return best if work(best) <= (1 - LEAST_SAVED) * work(1) else 1
 
 
@@ -98,7 +101,8 @@ def lay_out_shared(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows:
     # most batches end here, before any row is packed
     if full == 1 and (parts == 1 or saved_share(sequences, groups) < LEAST_SAVED):
         return lay_out(sequences, mask, rows=rows, devices=devices)
-    fewer, slots, most = rows // full, row_slots(prompt, length, full), full * MOST_IN_A_ROW[0]
+    fewer = -(-rows // devices // full) * devices
+    slots, most = row_slots(prompt, length, full), full * MOST_IN_A_ROW[0]
     shared = pack_groups(sequences, groups, slots, most)
     used = -(-len(shared) // fewer)
     if used > parts or (full == 1 and not _saves(sequences, is_used, used * rows * slots, rows)):

@@ -108,6 +108,13 @@ def test_a_batch_takes_fewer_slots_of_as_many_rows():
     assert used.tolist() == [True] * 4 + [False] * 2, "6 groups of 27 slots in rows of 51: two are divided among two rows"
 
 
+def test_any_number_of_rows_is_replaced_by_longer_ones():
+    """Five rows of 21 slots: two rows of 51 slots, each with the four responses to a prompt."""
+    layout = lay_out_shared(FULL, FULL.attention, rows=5)
+    assert layout.packed.tokens.shape == (5, 2, 51)
+    assert (layout.responses >= 0).sum(-1).tolist() == [8, 8, 8, 0, 0]
+
+
 def test_the_program_depends_on_the_largest_lengths_alone():
     shapes = set()
     for seed in range(8):
@@ -136,7 +143,9 @@ def test_sequences_that_do_not_fit_share_nothing():
 def test_the_number_of_responses_to_a_row(prompt, response, size, rows):
     full = full_responses(prompt, response, size, rows)
     assert size % full == 0
-    assert rows % full == 0
+    longer = -(-rows // full)
+    assert longer * full >= rows, "as many responses of full length"
+    assert longer * row_slots(prompt, response, full) <= rows * row_slots(prompt, response, 1)
     assert row_slots(prompt, response, 1) == prompt + response
     assert full == 1 or row_slots(prompt, response, full) <= 0.8 * full * (prompt + response)
 
