@@ -1,12 +1,14 @@
 """Floor 1: functions of the user, named as `module:function` or `path.py:function`, and packages that only some runs need."""
 
+import ast
 import hashlib
 import importlib
 import importlib.machinery
 import importlib.util
 import sys
+import sysconfig
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -67,6 +69,53 @@ def check_trusted(folder: Path, names: Sequence[str], *, trust: bool) -> None:
             f"The run {str(folder)!r} executes {' and '.join(names)}, which is code that its config.json names; read it, then add "
             "--trust (trust=True)."
         )
+
+
+def sources_of(file: Path) -> list[Path]:
+    """List a Python file and the user's files that it imports, directly or not; nothing is executed.
+
+    A file belongs to the user if it is found in `sys.path` or next to the file that imports it, outside the folders in which Python
+    and packages are installed.
+    """
+    found: dict[Path, None] = {}
+    queue = [file.resolve()]
+    while queue:
+        path = queue.pop()
+        if path not in found:
+            found[path] = None
+            queue += [imported for name, level in _imports(path) for imported in _own_files(path, name, level)]
+    return [file.resolve(), *sorted(path for path in found if path != file.resolve())]
+
+
+def _imports(file: Path) -> Iterator[tuple[str, int]]:
+    """Yield the dotted names that a file imports, and the number of dots before each."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):  # the import itself explains what is wrong
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, 0) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            yield from ((f"{base}.{alias.name}".removeprefix("."), node.level) for alias in node.names)
+
+
+def _own_files(importer: Path, name: str, level: int) -> Iterator[Path]:
+    """Yield the user's files that `import name` executes in a file: the module, its packages, or the module that has the name."""
+    parts = name.split(".")
+    if not level and (parts[0] in sys.stdlib_module_names or parts[0] == __name__.partition(".")[0]):
+        return
+    roots = [importer.parents[level - 1]] if level else [*(Path(entry).resolve() for entry in sys.path), importer.parent]
+    installed = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib")]
+    for root in roots:
+        if not level and any(root.is_relative_to(place) for place in installed):
+            continue
+        places = [root.joinpath(*parts[: count + 1]) for count in range(len(parts))]
+        files = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()]
+        if files:
+            yield from (file.resolve() for file in files)
+            return
 
 
 def check_optional(package: str, distribution: str) -> None:

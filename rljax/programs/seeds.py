@@ -9,14 +9,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rljax.errors import InputError
 from rljax.files import atomic_write
+from rljax.options import INSTALLERS
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.seeds import SeedMean, over_seeds, seed_of
+from rljax.tracking.starts import changes_of_inputs
 from rljax.tracking.summary import summarise
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.resume import changes_between, check_changes
-from rljax.training.parts.seams import saved_settings
+from rljax.training.lifecycle.resume import inputs_of
+from rljax.training.lifecycle.start import settings_of
+from rljax.training.parts.seams import BUILT_IN
+from rljax.training.setup import make_setup
 
 NUMBERS, PICTURE = "seeds.json", "seeds.png"
 """Files in the folder of the runs."""
@@ -72,13 +77,15 @@ def run_arm(
         The folders of the runs, in the order of the seeds.
 
     Raises:
-        InputError: a run cannot be trained, or an earlier run in its folder has other settings.
+        InputError: a run cannot be trained, or an earlier run in its folder has other settings or has read other inputs.
     """
     for place, seed in enumerate(seeds, 1):
         config, is_done = arm.of_seed(seed), is_finished(arm.of_seed(seed))
         of_all = f" ({place} of {len(seeds)})" if len(seeds) > 1 else ""
         tell(f"{arm.name}, seed {seed}{of_all}{': finished already' if is_done else ''}")
-        if not is_done:
+        if is_done:
+            check_inputs_of(config)
+        else:
             train(config)
     return [RunFolder.open(arm.folder / f"seed-{seed}") for seed in seeds]
 
@@ -92,13 +99,27 @@ def is_finished(config: TrainConfig) -> bool:
     path = Path(config.run.folder or "")
     if not (path / "config.json").is_file():
         return False
+    _, _, changes = settings_of(config.replace(run=None), path, BUILT_IN)
     folder = RunFolder.open(path)
-    saved, _ = saved_settings(folder.config)
-    changes = changes_between(saved, config.replace(run=saved.run.folder))
-    check_changes(changes)
     has_models = config.run.models == "none" or any((path / name).is_dir() for name in ("best", "last"))
-    is_longer = any(change.name == "steps" for change in changes)
+    is_longer = any(change.name == "steps" for change in changes or ())
     return summarise(folder).status == "finished" and has_models and not is_longer
+
+
+def check_inputs_of(config: TrainConfig) -> None:
+    """Refuse to compare a finished run, in the folder of these settings, with runs that read other rows or another reward.
+
+    Raises:
+        InputError: what the run has read has changed since.
+    """
+    path = Path(config.run.folder or "")
+    settings, _, _ = settings_of(config.replace(run=None), path, BUILT_IN)
+    changes = changes_of_inputs(RunFolder.open(path), inputs_of(make_setup(settings, BUILT_IN, INSTALLERS), BUILT_IN))
+    if changes:
+        raise InputError(
+            f"The run {str(path)!r} is finished, and its {' and its '.join(change.name for change in changes)} changed after its "
+            "last start, so it cannot be compared with new runs. Restore what it read, or choose another folder for all of them."
+        )
 
 
 def result_of(run: RunFolder) -> SeedResult:

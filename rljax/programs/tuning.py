@@ -16,7 +16,9 @@ from filelock import FileLock, Timeout
 
 from rljax.errors import InputError
 from rljax.files import atomic_write, settings_hash
+from rljax.programs.seeds import check_inputs_of
 from rljax.text import one_line
+from rljax.tracking.run_folder import CONFIG
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.resume import FREE, schedules
 from rljax.training.objective.algorithm import make_algorithm, resolved_settings
@@ -165,7 +167,8 @@ def tune(
         All trials, beginning with those of earlier calls.
 
     Raises:
-        InputError: the folder has the results of another tuning, another process tunes in it, or candidates failed.
+        InputError: the folder has the results of another tuning, or of other inputs, another process tunes in it, or candidates
+            failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK)
@@ -194,13 +197,17 @@ def _tune(
 ) -> list[Trial]:
     plan = plan_of(configs, seeds, rungs)
     trials = read_trials(folder, plan)
+    for name, seed in dict.fromkeys((trial.candidate, trial.seed) for trial in trials if not trial.error):
+        place = folder_of(folder, configs, name, seed)
+        if (place / CONFIG).is_file():
+            check_inputs_of(configs[name].replace(seed=seed, run=str(place)))
     left = list(configs)
     for number, rung in enumerate(rungs):
         for name in left:
             for seed in seeds:
                 if any(trial[:3] == (number, name, seed) for trial in trials):
                     continue
-                place = folder / "runs" / f"{list(configs).index(name)}-{seed}"
+                place = folder_of(folder, configs, name, seed)
                 trial = _trial(number, name, configs[name].replace(seed=seed, run=str(place), steps=rung.steps), train)
                 trials.append(trial)
                 write_trials(folder, plan, trials)
@@ -221,6 +228,11 @@ def _tune(
         if number + 1 < len(rungs):
             left = best(score, rungs[number + 1].candidates)
     return trials
+
+
+def folder_of(folder: Path, configs: Mapping[str, TrainConfig], name: str, seed: int) -> Path:
+    """Return the folder of a candidate's run."""
+    return folder / "runs" / f"{list(configs).index(name)}-{seed}"
 
 
 def _trial(rung: int, name: str, config: TrainConfig, train: Train) -> Trial:

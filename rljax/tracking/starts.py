@@ -28,7 +28,7 @@ from rljax.data.tokenizer import HuggingFaceTokenizer, Tokenizer
 from rljax.distribution import NAME
 from rljax.errors import InputError
 from rljax.files import AppendFile
-from rljax.importing import is_own
+from rljax.importing import is_own, sources_of
 from rljax.models.huggingface import locate
 from rljax.rewards import MADE_OF
 from rljax.rewards.protocol import Weighted
@@ -276,11 +276,16 @@ def digest_of_name(name: str, built_in: Iterable[str]) -> str | None:
 
 
 def _digest_of_code(source: str) -> str | None:
-    """Compute a digest of a Python file, or of the file of a module."""
+    """Compute a digest of a Python file, or of the file of a module, and of the user's files that it imports."""
     if source.endswith(".py"):
-        return _digest_of_file(Path(source).expanduser())
-    spec = find_spec(source)
-    return None if spec is None or spec.origin is None else _digest_of_file(Path(spec.origin))
+        file = Path(source).expanduser()
+    else:
+        spec = find_spec(source)
+        file = None if spec is None or spec.origin is None else Path(spec.origin)
+    if file is None or not file.is_file():
+        return None
+    own, *imported = [_digest_of_file(path) for path in sources_of(file)]
+    return digest_of([own, *imported]) if imported else own
 
 
 def _digest_of_file(path: Path) -> str | None:

@@ -4,7 +4,8 @@
     python tests/soak/commands.py every --result tests/soak/commands.json
 
 `long` stops the commands that save as they go: training with an environment, on pairs, tuning, adapting. `every` kills each command
-once in its first second and once later. A result that exists already is added to; its seeds are not run again.
+of `rljax` three times in its first second, types it again each time, and lets the last start end; then it kills it once later. A
+result that exists already is added to; its seeds are not run again.
 """
 
 import argparse
@@ -26,10 +27,12 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from digit_pairs import even_pairs
+from served_model import NAME, make_model, post, server_process
 from small_runs import SMALL
 from smallest import SMALLEST
 from soak.run import CHILD, LIMIT, WORK, arrays, rows
 
+from rljax.cli import COMMANDS
 from rljax.training.checkpoints.checkpoint import newest_whole
 
 WORLD = WORK / "world"
@@ -40,6 +43,7 @@ SAVING = ("--checkpoint-every", "2", "--eval-every", "5")
 REWARD = "def even_length(completions):\n    return [float(len(text) % 2 == 0) for text in completions]\n"
 TIMES = re.compile(
     r'"(\w*seconds|tokens_per_second|judge|date|time)": [^,}\n]+|\d+\.\d+ s\b|\(\d+ s\)|in \d+\.\d+ minutes|\d+ ms'
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d"
 )
 SKIPPED = ("log.txt", "starts.jsonl", ".lock", ".tuning.lock", "tuning.png", "curves.png", "wandb.id")
 """Files with times, and pictures of files that are compared."""
@@ -103,10 +107,17 @@ LONG = {
     "train": Command(lambda folder: training(folder, "--resume", "auto", "--trust")),
 }
 """Commands that save as they go."""
-RUN, OTHER = str(WORLD / "run"), str(WORLD / "other")
+RUN, OTHER, CHATTY = str(WORLD / "run"), str(WORLD / "other"), str(WORLD / NAME)
+SFT = ("--dataset", str(WORLD / "demonstrations.jsonl"), *SIZES, "--steps", "6", "--batch", "4", "--checkpoint-every", "2")
+ABLATED = (*SIZES, "--config", str(WORLD / "tiny.json"), "--reward", "exact", "--seeds", "1", "--steps", "2")
 EVERY = {
     "config": lambda out: ["config", "--steps", "3"],
     "eval": lambda out: ["eval", RUN, "--trust"],
+    "show": lambda out: ["show", RUN, "--out", str(out / "rollouts.html")],
+    "chat": lambda out: ["chat", CHATTY, "--max-response-tokens", "8"],
+    "serve": lambda out: ["serve", CHATTY, "--port", "0", "--name", NAME, "--context", "64", "--max-response-tokens", "16"],
+    "sft": lambda out: ["sft", *SFT, "--run", str(out), "--resume", "auto"],
+    "ablate": lambda out: ["ablate", "dapo", *ABLATED, "--out", str(out)],
     "sample": lambda out: ["sample", RUN, "--prompt", "3+4=", "--seed", "1"],
     "search": lambda out: ["search", str(WORLD / "critic"), "--trust", "--limit", "2"],
     "generate": lambda out: ["generate", RUN, str(out / "rows.jsonl"), "--trust", "--limit", "4"],
@@ -131,6 +142,8 @@ EVERY = {
     **{name: command.begin for name, command in LONG.items() if name != "environment"},
 }
 """All commands: a folder for their output -> their words."""
+MAKERS = {*LONG, "sft", "ablate"}
+"""Commands that make the folder of their output, and print how they came to their end."""
 
 
 def started(words: list[str], output: Path) -> subprocess.Popen[str]:
@@ -142,10 +155,9 @@ def started(words: list[str], output: Path) -> subprocess.Popen[str]:
         "PYTHONPATH": os.pathsep.join(map(str, CHILD.parents[1:3])),
     }
     module = [] if words[0] == str(CHILD) else ["-m", "rljax"]
-    with output.open("w") as file:
-        return subprocess.Popen(
-            [sys.executable, *module, *words], env=environment, text=True, stdout=file, stderr=subprocess.STDOUT, cwd=WORLD
-        )
+    command = [sys.executable, *module, *words]
+    with output.open("w") as file, (WORLD / "typed.txt").open() as typed:
+        return subprocess.Popen(command, env=environment, stdin=typed, stdout=file, stderr=subprocess.STDOUT, cwd=WORLD)
 
 
 def finished(words: list[str], output: Path) -> int:
@@ -154,7 +166,7 @@ def finished(words: list[str], output: Path) -> int:
 
 
 def make_world() -> None:
-    """Make what the commands read: two runs, one with a critic, pairs, a queue, rows and code."""
+    """Make what the commands read: runs, one with a critic, a chat model, pairs, demonstrations, a queue, rows and code."""
     if (WORLD / "ready").exists():
         return
     shutil.rmtree(WORLD, ignore_errors=True)
@@ -174,7 +186,7 @@ def make_world() -> None:
         "minibatches": 2,
         "microbatch_rows": 4,
     }
-    changes |= {"learning_rate": 1e-2, "eval_every": 3, "checkpoint_every": 2, "sample_every": 2}
+    changes |= {"learning_rate": 1e-2, "eval_every": 3, "checkpoint_every": 2, "sample_every": 2, "logged_rollouts": 2}
     tiny = SMALL.replace(algorithm="grpo", algorithm_options={}, **changes)
     (WORLD / "tiny.json").write_text(json.dumps(tiny.to_json()))
     (WORLD / "mine.py").write_text(f"{REWARD}\nfrom rljax.ops.gae import gae\n")
@@ -184,6 +196,10 @@ def make_world() -> None:
     draw = random.Random(0)
     lines = ({"id": n, "prompt": "3+4=", "response": str(draw.randint(0, 99)), "reward": draw.random()} for n in range(100))
     (WORLD / "queue.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shown = ({"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(40))
+    (WORLD / "demonstrations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in shown))
+    (WORLD / "typed.txt").write_text("hello\n")
+    make_model(WORLD / NAME)
     critic = ("--algorithm", "vapo", "--value-pretraining-steps", "2")
     for name, words in (("run", ()), ("other", ("--seed", "1")), ("critic", critic)):
         if finished(training(WORLD / name, *words), WORLD / "output.txt"):
@@ -222,7 +238,7 @@ def untouched(name: str, begin: Callable[[Path], list[str]], kind: str) -> Path:
     folder = WORK / kind / name
     if not (WORK / kind / f"{name}.done").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        (folder if kind == "every" and name not in LONG else folder.parent).mkdir(parents=True, exist_ok=True)
+        (folder if kind == "every" and name not in MAKERS else folder.parent).mkdir(parents=True, exist_ok=True)
         output, begun = WORK / kind / f"{name}.txt", time.monotonic()
         if finished(begin(folder), output):
             raise RuntimeError(f"{name}: {output.read_text()[-3000:]}")
@@ -303,34 +319,48 @@ def stopped(name: str, seed: int, most: int = 8) -> Iterator[dict[str, Any]]:
         return
 
 
-def killed_twice(name: str, seed: int) -> Iterator[dict[str, Any]]:
-    """Kill a command in its first second and later, type it again, and compare its output and what it printed."""
-    begin, draw, folder = EVERY[name], random.Random(seed), WORK / "killed" / name
-    reference = untouched(name, begin, "every")
+def kill_after(words: list[str], output: Path, seconds: float) -> bool:
+    """Start a command and kill it; return whether it had ended."""
+    process = started(words, output)
+    time.sleep(seconds)
+    has_ended = process.poll() is not None
+    process.kill()
+    process.wait()
+    return has_ended
+
+
+def reply_of_a_server(words: list[str]) -> str:
+    """Serve, ask for the likeliest continuation of a prompt, and end the server."""
+    with server_process(Path(words[1]), *words[words.index("--context") :]) as (_, url):
+        return post(url, "/v1/completions", prompt="hello", max_tokens=8, temperature=0).json()["choices"][0]["text"]
+
+
+def killed(name: str, seed: int) -> Iterator[dict[str, Any]]:
+    """Kill a command three times in its first second, and once later; compare what the last start leaves and prints."""
+    begin, draw, folder = EVERY[name], random.Random(f"{name}-{seed}"), WORK / "killed" / name
     output, again = WORK / "killed" / f"{name}.txt", LONG[name].again if name in LONG else None
-    whole = float((WORK / "every" / f"{name}.done").read_text())
-    for kind, seconds in (("first second", draw.random()), ("later", draw.uniform(min(1.0, 0.5 * whole), whole))):
+    is_server = name == "serve"
+    reply = reply_of_a_server(begin(folder)) if is_server else ""
+    reference = folder if is_server else untouched(name, begin, "every")
+    whole = 8.0 if is_server else float((WORK / "every" / f"{name}.done").read_text())
+    early = [(place + draw.random()) / 3 for place in range(3)]
+    for kind, moments in (("first second", early), ("later", [draw.uniform(min(1.0, 0.5 * whole), whole)])):
         shutil.rmtree(folder, ignore_errors=True)
-        (folder.parent if name in LONG else folder).mkdir(parents=True, exist_ok=True)
-        process = started(begin(folder), output)
-        time.sleep(seconds)
-        ended = process.poll() is not None
-        process.kill()
-        process.wait()
-        code = 0 if ended else finished((again or begin)(folder), output)
-        text, before = (
-            path.read_text().replace(str(place), "OUT")
-            for path, place in ((output, folder), (WORK / "every" / f"{name}.txt", reference))
-        )
-        same = name in LONG or TIMES.sub("", text) == TIMES.sub("", before)
-        if code and name in LONG and LONG[name].ended in text:
-            code = 0
-        fault = (
-            f"exit {code}: {text[-1500:]}"
-            if code
-            else differing(folder, reference) or ("" if same else f"prints: {text[:600]}")
-        )
-        yield {"command": name, "seed": seed, "moment": kind, "ended": ended, "identical": not fault, "fault": fault}
+        (folder.parent if name in MAKERS else folder).mkdir(parents=True, exist_ok=True)
+        ended = [kill_after((again or begin)(folder), output, seconds) for seconds in moments]
+        row = {"command": name, "seed": seed, "moment": kind, "seconds": [round(each, 3) for each in moments]}
+        if is_server:
+            found = reply_of_a_server(begin(folder))
+            fault = "" if found == reply else f"replies {found!r} instead of {reply!r}"
+        else:
+            code, text = finished((again or begin)(folder), output), output.read_text()
+            if code and ended[-1] and name in LONG and LONG[name].ended in text:
+                code = 0
+            places = ((output, folder), (WORK / "every" / f"{name}.txt", reference))
+            ours, theirs = (TIMES.sub("", path.read_text().replace(str(place), "OUT")) for path, place in places)
+            wording = "" if name in MAKERS or ours == theirs else f"prints: {text[:600]}"
+            fault = f"exit {code}: {text[-1500:]}" if code else differing(folder, reference) or wording
+        yield row | {"ended": ended, "identical": not fault, "fault": fault}
 
 
 def summary(result: dict[str, Any]) -> dict[str, Any]:
@@ -342,8 +372,9 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
         "in_a_write": sum(row["in_write"] for row in long),
         "in_the_first_second": sum(row["moment"] == "first second" for row in long),
         "by_command": {name: sum(row["command"] == name for row in long) for name in LONG},
-        "every_command": len(every),
-        "every_command_identical": sum(row["identical"] for row in every),
+        "every_command": len({row["command"] for row in every}),
+        "kills_of_every_command": sum(len(row["seconds"]) for row in every),
+        "kills_of_every_command_identical": sum(len(row["seconds"]) for row in every if row["identical"]),
     }
     return {"date": str(date.today()), "command": result.get("command", []), "summary": counts}
 
@@ -361,6 +392,8 @@ def main() -> int:
     typed = shlex.join(["python", "tests/soak/commands.py", *sys.argv[1:]])
     result["command"] = [*dict.fromkeys([*result.get("command", []), typed])]
     table, end = result.setdefault(options.part, []), time.monotonic() + 60 * options.minutes
+    if missing := COMMANDS.keys() ^ (EVERY.keys()):
+        raise SystemExit(f"{', '.join(sorted(missing))}: in one of rljax.cli.COMMANDS and EVERY only.")
     names = options.only or list(LONG if options.part == "long" else EVERY)
     make_world()
     done = {(row["command"], row["seed"]) for row in table}
@@ -370,7 +403,7 @@ def main() -> int:
             break
         if (name, seed) in done:
             continue
-        new = list((stopped if options.part == "long" else killed_twice)(name, seed))
+        new = list((stopped if options.part == "long" else killed)(name, seed))
         table.extend(new)
         print(json.dumps(new), flush=True)
         ordered = summary(result) | {part: result[part] for part in ("long", "every") if part in result}

@@ -12,14 +12,18 @@ import rljax
 from rljax.cli import main
 from rljax.data.problem import Problem
 from rljax.errors import InputError
+from rljax.importing import sources_of
+from rljax.programs.seeds import check_inputs_of, is_finished
 from rljax.programs.trained_policy import load
 from rljax.tracking.run_folder import RunFolder
-from rljax.tracking.starts import accepted_changes, digest_of_rows, recorded_inputs
+from rljax.tracking.starts import accepted_changes, digest_of_name, digest_of_rows, recorded_inputs
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
+from rljax.training.lifecycle.resume import inputs_of
 from rljax.training.lifecycle.start import settings_of
 from rljax.training.parts.reward import digest_of_reward
-from rljax.training.parts.seams import Seams
+from rljax.training.parts.seams import BUILT_IN, Seams
+from rljax.training.setup import make_setup
 
 TINY = SMALL.replace(
     train_problems=40,
@@ -126,6 +130,53 @@ def test_commands_compare_the_environment_the_template_and_the_tokenizer(chat_ru
         assert [change["name"] for change in changes] == [name]
     finally:
         (chat_run / file).write_text(before)
+
+
+def test_a_finished_run_is_compared_with_new_ones_only_on_the_same_inputs(stopped):
+    settings = {name: value for name, value in json.loads((stopped / "config.json").read_text()).items() if name != "seams"}
+    typed = TrainConfig.from_json(settings).replace(run="run", dataset="rows.jsonl", reward="rw.py:judge", models="none")
+    assert is_finished(typed)  # although it names the files by relative paths
+    check_inputs_of(typed)
+    edit(stopped.parent / "rw.py", "== 0", "== 1")
+    with pytest.raises(InputError, match=r"is finished, and its reward changed after its last start"):
+        check_inputs_of(typed)
+
+
+@pytest.mark.parametrize(
+    "name", ["helper.py", "tools/__init__.py", "tools/words.py", "tools/deep.py", "elsewhere/shared.py"]
+)
+def test_the_digest_of_code_covers_the_files_that_it_imports(tmp_path, monkeypatch, name):
+    files = {
+        "rw.py": "import json, helper\nimport tools.words as words\n\ndef judge(completions):\n    return completions\n",
+        "helper.py": "raise RuntimeError('nothing may be executed')\n",
+        "tools/__init__.py": "",
+        "tools/words.py": "def later():\n    from .deep import thing\n    from ..helper import nothing\n",
+        "tools/deep.py": "from shared import thing\nimport numpy, rljax, rw, tools\n",
+        "elsewhere/shared.py": "thing = 1\n",
+        "other.py": "",
+    }
+    for own, text in files.items():
+        (tmp_path / own).parent.mkdir(exist_ok=True)
+        (tmp_path / own).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    reward = f"{tmp_path / 'rw.py'}:judge"
+    own = {path.relative_to(tmp_path).as_posix() for path in sources_of(tmp_path / "rw.py")}
+    assert own == {*files} - {"other.py"}
+    before = digest_of_name(reward, ())
+    (tmp_path / "other.py").write_text("thing = 2\n")
+    assert digest_of_name(reward, ()) == before
+    (tmp_path / name).write_text(f"{files[name]}\nthing = 2\n")
+    assert digest_of_name(reward, ()) != before
+
+
+def test_the_algorithm_of_a_file_is_an_input(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("from rljax.algorithms import BY_NAME\n\ndef mine():\n    return BY_NAME['grpo']()\n")
+    config = TINY.replace(algorithm=f"{file}:mine")
+    before = inputs_of(make_setup(config), BUILT_IN)
+    edit(file, "grpo", "rloo")
+    after = inputs_of(make_setup(config), BUILT_IN)
+    assert {name for name in before if before[name] != after[name]} == {"algorithm"}
 
 
 def test_an_evaluation_compares_the_same_inputs(stopped, capsys):

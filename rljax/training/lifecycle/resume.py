@@ -7,7 +7,7 @@ another order, if devices or micro-batches change). Any other change is refused 
 from collections.abc import Collection
 from dataclasses import replace
 
-from rljax.algorithms import Algorithm
+from rljax.algorithms import BY_NAME, Algorithm
 from rljax.errors import InputError
 from rljax.models.huggingface import locate
 from rljax.models.model_folder import GENERATION
@@ -86,6 +86,7 @@ def inputs_of(setup: Setup, seams: Seams) -> dict[str, str]:
         ),
         **text_inputs(setup.tokenizer, chat=config.model.chat),
         ENVIRONMENT: digest_of_name(named, ENVIRONMENTS) if named else digest_of_object(environment),
+        "algorithm": digest_of_name(config.algorithm.name, BY_NAME),
         "step reward": digest_of_name(config.reward.step_reward or "", STEP_REWARDS),
         "teacher": digest_of_model(config.algorithm.teacher),
         "model's configuration": None if model is None else digest_of_files(locate(model), ("config.json", GENERATION)),
