@@ -295,6 +295,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if sys.stdout is None or sys.stderr is None:  # closed before the start
         nowhere = Path(os.devnull).open("w")  # noqa: SIM115  it stays open until the end
         sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal or a pipe that is not UTF-8 gets escapes, as on stderr
+        sys.stdout.reconfigure(errors="backslashreplace")
     code = CRASHED
     try:
         code = _run_main(words)

@@ -8,8 +8,8 @@ from typing import Annotated
 import tyro
 
 from rljax.cli.loading import loading
+from rljax.cli.restarting import note
 from rljax.cli.starting import Settings, flags_in
-from rljax.cli.train import note
 from rljax.errors import InputError
 from rljax.training.config.start import Start
 from rljax.training.interrupt import INTERRUPTED

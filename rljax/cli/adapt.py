@@ -1,10 +1,12 @@
 """`rljax adapt`: learn from feedback on the responses of a served model."""
 
+import sys
 from dataclasses import dataclass
 
 import tyro
 
 from rljax.cli.loading import loading
+from rljax.cli.restarting import note
 from rljax.programs.adaptation_config import AdaptationConfig
 from rljax.training.interrupt import INTERRUPTED
 
@@ -38,4 +40,4 @@ def run_adapt(command: Adapt) -> int:
 
 def say(line: str) -> None:
     """Print a line at once, also into a file."""
-    print(line, flush=True)
+    note(line, sys.stdout)

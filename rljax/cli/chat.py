@@ -8,6 +8,8 @@ from typing import Literal
 
 import tyro
 
+from rljax.cli.restarting import note
+
 END, RESET = "/exit", "/reset"
 """Lines that end the conversation, and that begin a new one."""
 
@@ -170,4 +172,4 @@ def run_serve(command: Serve) -> int:
         version=command.version,
         grace_seconds=command.grace_seconds,
     )
-    return serve(settings, lambda line: print(f"rljax: {line}", file=sys.stderr, flush=True))
+    return serve(settings, lambda line: note(f"rljax: {line}"))

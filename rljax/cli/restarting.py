@@ -1,17 +1,28 @@
 """`--restarts N`: run training in a separate process, and restart it when it crashes."""
 
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TextIO, runtime_checkable
 
 from rljax.cli.starting import value_of
 from rljax.errors import InputError
+from rljax.training.interrupt import NOTICES, URGENT
 
 FINAL = (0, 2, 130, 141)
 """Exit codes after which a restart would do the same: done, an input to correct, stopped on request, output closed."""
 FLAG = "--restarts"
+
+
+def note(text: str, stream: TextIO | None = None) -> None:
+    """Print a line to stderr, or to another stream. Once that fails, as on a closed pipe or a full disk, output is discarded."""
+    screen: TextIO = sys.stderr if stream is None else stream
+    try:
+        print(text, file=screen, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), screen.fileno())
 
 
 @runtime_checkable
@@ -40,7 +51,7 @@ def run_with_restarts(
 ) -> int:
     """Run `rljax train` or `rljax sft` until it ends normally, or has crashed more than `restarts` times.
 
-    Ctrl-C, SIGTERM and the SIGHUP of a closed terminal are passed on, and end it for good.
+    Ctrl-C, SIGTERM, the SIGHUP of a closed terminal and the notices of schedulers are passed on, and end it for good.
 
     Args:
         arguments: flags of the command.
@@ -66,7 +77,7 @@ def run_with_restarts(
         if code in FINAL or signals or not left:
             break
         again = f"it is started again from its last checkpoint, {left - 1} more times at most"
-        print(f"note: the run crashed (exit code {code}); {again}.", file=sys.stderr)
+        note(f"note: the run crashed (exit code {code}); {again}.")
     return code if code >= 0 else 128 - code
 
 
@@ -94,8 +105,7 @@ def _one(words: Sequence[str], start: Callable[[Sequence[str]], Process], signal
         for started in process:
             started.send_signal(number)
 
-    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    numbers = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
+    numbers = [number for number in (*URGENT, *NOTICES) if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
     before = {number: signal.signal(number, pass_on) for number in numbers}
     try:
         process.append(start(words))

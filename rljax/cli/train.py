@@ -9,7 +9,7 @@ from types import MappingProxyType
 from rljax.cli.columns import columns_of, wrapped
 from rljax.cli.hosts import join_hosts
 from rljax.cli.loading import loading
-from rljax.cli.restarting import run_with_restarts
+from rljax.cli.restarting import note, run_with_restarts
 from rljax.cli.starting import Settings, flags_in, start_from_flags, value_of
 from rljax.errors import InputError
 from rljax.training.config.start import DEFAULT, Setting, Start
@@ -126,7 +126,7 @@ def run_sft(command: Sft, start: Start, arguments: list[str]) -> int:
 def run_train(command: Train, start: Start, arguments: list[str]) -> int:
     """Train, or resume a run.
 
-    The exit code is 0 if the run is done, 130 if Ctrl-C, SIGTERM, SIGHUP or SIGUSR1 stopped it and everything is saved. It is
+    The exit code is 0 if the run is done, 130 if a signal (Ctrl-C, SIGTERM, SIGHUP ...) stopped it and everything is saved. It is
     75 if another host was lost, or the server that samples.
     """
     return _run("train", command, start, arguments)
@@ -146,8 +146,8 @@ def _run(program: str, command: Train, start: Start, arguments: list[str], **opt
 
     if command.seeds:
         check_seeds(command, arguments)
-    for note in start.notes if command.host in (None, 0) else ():
-        print(f"note: {note}", file=sys.stderr)
+    for text in start.notes if command.host in (None, 0) else ():
+        note(f"note: {text}")
     join_hosts(command.coordinator, command.hosts, command.host, limit=command.config.devices.host_timeout)
     try:
         if command.seeds:
@@ -196,7 +196,7 @@ def train_seeds(program: str, command: Train, train: Callable, **options: object
     config = command.config
     folder = Path(config.run.folder or default_run_path(config.run.name, datetime.now()))
     if config.run.folder is None:
-        print(f"The runs are in {folder}; to continue after a stop: the same command with --run {folder}.", file=sys.stderr)
+        note(f"The runs are in {folder}; to continue after a stop: the same command with --run {folder}.")
     arm = Arm(config.run.name, config, folder)
     runs = run_arm(arm, command.seeds, lambda config: train(config, resume="auto", **options), tell=note)
     files = write_seeds(folder, runs)
@@ -205,8 +205,3 @@ def train_seeds(program: str, command: Train, train: Callable, **options: object
     if files.picture is not None:
         print(f"Curves: {files.picture}")
     return 0
-
-
-def note(text: str) -> None:
-    """Print a line to stderr."""
-    print(text, file=sys.stderr, flush=True)

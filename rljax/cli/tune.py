@@ -14,6 +14,7 @@ import tyro
 from rljax.cli.columns import columns_of, wrapped
 from rljax.cli.flags import known_flags
 from rljax.cli.loading import loading
+from rljax.cli.restarting import note
 from rljax.cli.starting import Settings, flags_in
 from rljax.cli.train import Train
 from rljax.errors import InputError
@@ -181,7 +182,7 @@ def run_tune(command: Tune, start: Start, arguments: list[str]) -> int:
             drop_failed=command.drop_failed,
         )
     except Interrupted:
-        print("The same command goes on with this tuning.", file=sys.stderr)
+        note("The same command continues this tuning.")
         return INTERRUPTED
     won = tuning.winner(trials)
     line = shlex.join(["rljax", "train", *words[won]])
@@ -208,9 +209,8 @@ def train_candidate(config: TrainConfig) -> tuple[float, float]:
 def tell(trial: "Trial") -> None:
     """Print the outcome of a run."""
     outcome = f"failed: {trial.error}" if trial.accuracy is None else f"{trial.accuracy:.1%}"
-    print(
-        f"rung {trial.rung + 1}, {trial.steps} steps, {trial.candidate}, seed {trial.seed}: {outcome} ({trial.seconds:.0f} s)",
-        file=sys.stderr,
+    note(
+        f"rung {trial.rung + 1}, {trial.steps} steps, {trial.candidate}, seed {trial.seed}: {outcome} ({trial.seconds:.0f} s)"
     )
 
 
@@ -231,11 +231,11 @@ def tuning_text(trials: "Sequence[Trial]", rungs: "Sequence[Rung]", won: str, *,
     seconds = sum(trial.seconds for trial in trials)
     made = sum(trial.steps - _steps_before(trial, rungs) for trial in trials)
     whole = rungs[-1].steps * len(scores(trials, 0)) * len({trial.seed for trial in trials})
-    note = (
+    about = (
         f"{made} RL steps in {seconds / 60:.1f} minutes; all candidates to the end would have made {whole}. The winner was chosen "
         "on the held-out problems, so its accuracy is that of the luckiest of several: expect a little less on others."
     )
-    return "\n\n".join([*blocks, wrapped(note, width)])
+    return "\n\n".join([*blocks, wrapped(about, width)])
 
 
 def _steps_before(trial: "Trial", rungs: "Sequence[Rung]") -> int:

@@ -1,7 +1,7 @@
 """Signals that end a run after its current step, with its work saved.
 
 They are Ctrl-C (SIGINT), SIGTERM from a machine that is about to shut down, SIGHUP from a terminal that was closed, and SIGUSR1,
-with which many cluster schedulers announce that they will end a job.
+SIGUSR2 and SIGXCPU, with which cluster schedulers announce that they will end a job.
 """
 
 import signal
@@ -20,12 +20,14 @@ class Interrupted(Exception):
 
 URGENT = (signal.SIGINT, signal.SIGTERM)
 """Signals whose second arrival interrupts at once. After the other signals, however many arrive, the step is finished."""
+NOTICES = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+"""The other signals."""
 
 
 class StopRequest:
     """Inside this context, the first SIGINT or SIGTERM is only recorded, and the second one interrupts at once.
 
-    SIGHUP and SIGUSR1 are only recorded. A SIGHUP that the process ignores, as under nohup, stays ignored.
+    `NOTICES` are only recorded. A signal that the process ignores, as SIGHUP under nohup, stays ignored.
 
     Args:
         tell: called at the first signal, inside the signal handler.
@@ -42,7 +44,7 @@ class StopRequest:
     def __enter__(self) -> "StopRequest":
         """Install the signal handlers, which Python allows only in the main thread."""
         if threading.current_thread() is threading.main_thread():
-            wanted = [number for number in (signal.SIGHUP, signal.SIGUSR1) if signal.getsignal(number) != signal.SIG_IGN]
+            wanted = [number for number in NOTICES if signal.getsignal(number) != signal.SIG_IGN]
             self._previous = {number: signal.signal(number, self._remember) for number in (*URGENT, *wanted)}
         return self
 

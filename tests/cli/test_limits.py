@@ -55,6 +55,13 @@ def test_a_report_on_a_terminal_of_ascii(tmp_path):
     assert "Traceback" not in text
 
 
+@pytest.mark.parametrize("line", ["rljax explain kl", "rljax algorithms grpo"])
+def test_text_on_a_terminal_of_ascii_has_escapes(line, tmp_path):
+    code, text = typed(line, tmp_path, PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
+    assert (code, "Traceback" in text) == (0, False), text
+    assert "\\u" in text or "\\x" in text
+
+
 def test_limits_are_found_in_the_text_of_tensorstore():
     text = "RESOURCE_EXHAUSTED: Too many open files [os_error_code='24']"
     assert "ulimit -n" in limit_reached(ValueError(text))

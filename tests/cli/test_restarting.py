@@ -11,7 +11,7 @@ import pytest
 from small_cli import refused
 
 import rljax
-from rljax.cli.restarting import run_with_restarts
+from rljax.cli.restarting import note, run_with_restarts
 
 
 class Crashing:
@@ -50,7 +50,7 @@ def test_a_folder_to_resume_stays():
     assert fake.words[1] == ["train", "--resume", "runs/a"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_request_to_stop_is_passed_on_and_ends_it(number):
     fake = Crashing([-15, 0], at_wait=lambda: signal.raise_signal(number))
     before = signal.signal(number, signal.SIG_DFL)
@@ -60,6 +60,18 @@ def test_a_request_to_stop_is_passed_on_and_ends_it(number):
     finally:
         signal.signal(number, before)
     assert fake.signals == [number]
+
+
+@pytest.mark.parametrize("place", ["closed pipe", "/dev/full"])
+def test_a_note_that_nobody_can_read_ends_nothing(place):
+    if place == "closed pipe":
+        reader, writer = os.pipe()
+        os.close(reader)
+    else:
+        writer = os.open(place, os.O_WRONLY)
+    with os.fdopen(writer, "w") as stream:
+        for _ in range(2):
+            note("one more trial", stream)
 
 
 def test_a_signal_that_is_ignored_stays_so():
@@ -92,7 +104,7 @@ STARTER = """
 import signal
 import sys
 
-from rljax.cli.restarting import run_with_restarts
+from rljax.cli.restarting import note, run_with_restarts
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background command, as the suite may be, ignores it
 sys.exit(run_with_restarts(["--run", "r"], 3))

@@ -33,6 +33,7 @@ from smallest import SMALLEST
 from soak.run import CHILD, LIMIT, WORK, arrays, rows
 
 from rljax.cli import COMMANDS
+from rljax.errors import InputError
 from rljax.training.checkpoints.checkpoint import newest_whole
 
 WORLD = WORK / "world"
@@ -124,11 +125,11 @@ EVERY = {
     "runs": lambda out: ["runs", str(WORLD)],
     "doctor": lambda out: ["doctor", RUN, "--out", str(out / "report.html")],
     "compare": lambda out: ["compare", RUN, OTHER],
-    "debug": lambda out: ["debug", RUN],
+    "debug": lambda out: ["debug", str(WORLD / "stopped")],
     "plot": lambda out: ["plot", RUN, "--out", str(out / "plot.svg")],
     "explain": lambda out: ["explain", "kl"],
     "export": lambda out: ["export", RUN, str(out / "model")],
-    "average": lambda out: ["average", RUN, OTHER, str(out / "mean")],
+    "average": lambda out: ["average", RUN, str(WORLD / "twin"), str(out / "mean")],
     "plan": lambda out: ["plan", "--config", str(WORLD / "tiny.json"), "--reward", "exact"],
     "pairs": lambda out: ["pairs", RUN, str(out / "pairs.jsonl"), "--trust", "--prompts", "8"],
     "preprocess": lambda out: ["preprocess", str(WORLD / "rows.jsonl"), str(out / "clean.jsonl")],
@@ -201,9 +202,12 @@ def make_world() -> None:
     (WORLD / "typed.txt").write_text("hello\n")
     make_model(WORLD / NAME)
     critic = ("--algorithm", "vapo", "--value-pretraining-steps", "2")
-    for name, words in (("run", ()), ("other", ("--seed", "1")), ("critic", critic)):
+    for name, words in (("run", ()), ("other", ("--seed", "1")), ("twin", ("--learning-rate", "5e-3")), ("critic", critic)):
         if finished(training(WORLD / name, *words), WORLD / "output.txt"):
             raise RuntimeError((WORLD / "output.txt").read_text())
+    diverging = training(WORLD / "stopped", "--learning-rate", "1e20", "--warm-start-steps", "0")
+    if finished(diverging, WORLD / "output.txt") != InputError.exit_code:
+        raise RuntimeError((WORLD / "output.txt").read_text())
     (WORLD / "ready").touch()
 
 

@@ -19,7 +19,7 @@ def test_the_first_signal_is_remembered_and_the_second_interrupts(number):
     assert signal.getsignal(number) == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU])
 def test_a_notice_asks_to_stop_and_never_interrupts(number):
     """Slurm sends SIGUSR1 some time before SIGTERM; a terminal that is closed may send SIGHUP more than once."""
     before, calls = signal.getsignal(number), []
