@@ -233,8 +233,10 @@ FAMILIES = (
     "qwen3",
     "qwen3_instruct_2507",
     "deepseek_r1_distill",
+    "gemma",
     "gemma3",
     "phi3",
+    "phi3_5",
 )
 CHATS = {
     "plain": ([{"role": "system", "content": "Be brief."}, ASKED], None),

@@ -50,6 +50,12 @@ def test_what_the_run_does_too_is_not_named(folder):
     assert notes(folder, temperature=0.7, top_p=0.8) == []
 
 
+@pytest.mark.parametrize(("entry", "settings"), [({"temperature": 0.0}, {}), ({"top_k": 0}, {"top_k": 5})])
+def test_a_sampling_setting_of_zero_is_a_setting(folder, entry, settings):
+    (folder / "generation_config.json").write_text(json.dumps(entry))
+    assert f"{next(iter(entry))}={next(iter(entry.values()))!r}" in notes(folder, **settings)[0]
+
+
 def test_a_run_beyond_the_positions_of_its_model_is_named(folder):
     raw = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 15}
     (folder / "config.json").write_text(json.dumps(raw))

@@ -149,7 +149,7 @@ def unused_generation_settings(config: TrainConfig, tokenizer: Tokenizer) -> lis
     unused = {
         name: value
         for name, value in raw.items()
-        if name not in IGNORED and value is not None and value != neutral.get(name) and value not in (False, [], {})
+        if name not in IGNORED and value is not None and value != neutral.get(name) and (value or name in own)
     }
     notes = []
     if unused:
