@@ -134,6 +134,8 @@ def limit_reached(error: BaseException) -> str | None:
         >>> limit_reached(OSError(errno.EMFILE, "Too many open files")), limit_reached(OSError(errno.ENOENT, "No such file"))
         ('this process may not open more files; raise the limit, such as with `ulimit -n 4096`', None)
     """
+    if any(isinstance(cause, RuntimeError) and "can't start new thread" in str(cause) for cause in causes(error)):
+        return "this process may not start more threads; raise the limits, such as with `ulimit -u unlimited -v unlimited`"
     return next((LIMITS[number] for number in _error_numbers(error) if number in LIMITS), None)
 
 

@@ -68,6 +68,11 @@ def test_limits_are_found_in_the_text_of_tensorstore():
     assert limit_reached(ValueError("os_error_code='2'")) is None
 
 
+def test_a_limit_of_threads_is_named():
+    assert "ulimit -u" in limit_reached(RuntimeError("can't start new thread"))
+    assert limit_reached(RuntimeError("can't start")) is None
+
+
 def test_a_process_that_may_open_few_files_is_refused():
     with pytest.raises(InputError, match=r"may open \d+ files only; raise the limit, such as with `ulimit -n 4096`"):
         allow_open_files(least=2**40)

@@ -126,7 +126,7 @@ EVERY = {
     "doctor": lambda out: ["doctor", RUN, "--out", str(out / "report.html")],
     "compare": lambda out: ["compare", RUN, OTHER],
     "debug": lambda out: ["debug", str(WORLD / "stopped")],
-    "plot": lambda out: ["plot", RUN, "--out", str(out / "plot.svg")],
+    "plot": lambda out: ["plot", RUN, "--out", str(out / "plot.png")],
     "explain": lambda out: ["explain", "kl"],
     "export": lambda out: ["export", RUN, str(out / "model")],
     "average": lambda out: ["average", RUN, str(WORLD / "twin"), str(out / "mean")],
@@ -149,12 +149,16 @@ MAKERS = {*LONG, "sft", "ablate"}
 
 def started(words: list[str], output: Path) -> subprocess.Popen[str]:
     """Start a command, whose words are written into a file."""
-    environment = os.environ | {
-        "JAX_COMPILATION_CACHE_DIR": str(WORK / "compiled"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join(map(str, CHILD.parents[1:3])),
-    }
+    environment = (
+        os.environ
+        | {
+            "JAX_COMPILATION_CACHE_DIR": str(WORK / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONHASHSEED": "0",  # Tyro prints sets in the completion script
+            "PYTHONPATH": os.pathsep.join(map(str, CHILD.parents[1:3])),
+        }
+    )
     module = [] if words[0] == str(CHILD) else ["-m", "rljax"]
     command = [sys.executable, *module, *words]
     with output.open("w") as file, (WORLD / "typed.txt").open() as typed:
@@ -358,7 +362,7 @@ def killed(name: str, seed: int) -> Iterator[dict[str, Any]]:
             fault = "" if found == reply else f"replies {found!r} instead of {reply!r}"
         else:
             code, text = finished((again or begin)(folder), output), output.read_text()
-            if code and ended[-1] and name in LONG and LONG[name].ended in text:
+            if code and name in LONG and LONG[name].ended in text:  # its process was about to end
                 code = 0
             places = ((output, folder), (WORK / "every" / f"{name}.txt", reference))
             ours, theirs = (TIMES.sub("", path.read_text().replace(str(place), "OUT")) for path, place in places)
