@@ -1,38 +1,55 @@
 """The optional parts of a run, one file per idea.
 
-`INSTALLERS` lists their install functions. Each takes the setup of a run and returns it with its option added, or unchanged if the
-settings do not ask for it. To add an idea, write a file with an `install` function and list it here; see `rljax.training.option`
-for what an option can do.
+`WANTED` lists them, each with the condition under which a run has it. The file of an idea is imported only for such a run. Its
+`install` function takes the setup of the run and returns it with the option added. To add an idea, write such a file and list it
+here; see `rljax.training.option` for what an option can do.
 """
 
-from rljax.lazy import lazy_names
-from rljax.options import (
-    auxiliary_loss,
-    batch_metrics,
-    controller,
-    distillation,
-    fisher_anchor,
-    kl_limit,
-    kl_target,
-    moving_reference,
-    remedies,
-    reward_history,
-    sampler_delay,
-)
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
 
-INSTALLERS = (
-    controller.install,
-    kl_target.install,
-    kl_limit.install,
-    fisher_anchor.install,
-    auxiliary_loss.install,
-    distillation.install,
-    reward_history.install,
-    batch_metrics.install,
-    moving_reference.install,
-    remedies.install,
-    sampler_delay.install,
+from rljax.lazy import LazyTable, lazy_names
+from rljax.training.setup import Install, Setup
+
+
+def learns_from_teacher(setup: Setup) -> bool:
+    """Whether the algorithm reads a teacher's log-probabilities, or the divergence from its distributions."""
+    return setup.algorithm.needs("teacher_logp") or setup.algorithm.teacher_divergence is not None
+
+
+WANTED: Mapping[str, Callable[[Setup], bool]] = MappingProxyType(
+    {
+        "controller": lambda setup: setup.config.optimization.remedy == "controller",
+        "kl_target": lambda setup: setup.config.algorithm.kl_target is not None,
+        "kl_limit": lambda setup: setup.config.optimization.kl_limit is not None,
+        "fisher_anchor": lambda setup: setup.config.algorithm.anchor is not None,
+        "auxiliary_loss": lambda setup: bool(setup.config.optimization.auxiliary),
+        "distillation": lambda setup: setup.config.algorithm.teacher is not None or learns_from_teacher(setup),
+        "reward_history": lambda setup: bool(setup.config.sampling.remembered_rewards),
+        "batch_metrics": lambda setup: setup.algorithm.correction is not None or setup.algorithm.needs("ref_logp"),
+        "moving_reference": lambda setup: (
+            setup.config.algorithm.reference_period is not None or setup.algorithm.reference_rate > 0
+        ),
+        "remedies": lambda setup: setup.config.optimization.remedy == "auto",
+        "sampler_delay": lambda setup: setup.config.sampling.lag > 0,
+    }
 )
-"""The optional parts, in the order in which they change a step."""
+"""File of an optional part -> whether a run has it, in the order in which the parts change a step."""
+_INSTALL: LazyTable[Install] = LazyTable({name: f"{__name__}.{name}:install" for name in WANTED})
+
+
+def install(name: str, setup: Setup) -> Setup:
+    """Add an optional part if the run has it.
+
+    Args:
+        name: a name of `WANTED`.
+        setup: the setup with the parts before it.
+    """
+    return _INSTALL[name](setup) if WANTED[name](setup) else setup
+
+
+INSTALLERS: tuple[Install, ...] = tuple(partial(install, name) for name in WANTED)
+"""The functions that add the optional parts, in order."""
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -28,10 +28,8 @@ Examples = tuple[Packed, Array]
 
 
 def install(setup: Setup) -> Setup:
-    """Add the loss if the settings give it a weight."""
+    """Add the loss."""
     config = setup.config
-    if not config.optimization.auxiliary:
-        return setup
     gradient = make_gradient(setup.supervised_score, config.optimization.auxiliary)
     if setup.tokenizer is None:  # a plan, which has the shapes of the examples
         return setup.with_option(Option(NAME, gradient=gradient))

@@ -128,9 +128,7 @@ def next_control(control: Control, *, divergence: Number, entropy: Number, targe
 
 
 def install(setup: Setup) -> Setup:
-    """Add the controller, and the entropy bonus that it weights, if the settings ask for it."""
-    if setup.config.optimization.remedy != "controller":
-        return setup
+    """Add the controller, and the entropy bonus that it weights."""
     check_controller(setup.config, setup.algorithm, own_optimizer=setup.own_optimizer)
     algorithm = with_bonus(setup.algorithm)
     option = Option(NAME, init=first_control, adjust=with_control, after_updates=make_steer(algorithm))

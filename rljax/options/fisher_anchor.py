@@ -21,6 +21,7 @@ from rljax.errors import InputError
 from rljax.models import Packed, Params, Scores
 from rljax.ops.regularise import diagonal_fisher, fisher_anchor
 from rljax.parallel import put_rows, row_shards
+from rljax.records import required
 from rljax.rollout import RolloutWorker, Sequences, pack
 from rljax.rollout.groups import padded_responses
 from rljax.sharing import shared
@@ -46,10 +47,8 @@ class Anchor(NamedTuple):
 
 
 def install(setup: Setup) -> Setup:
-    """Add the anchor if the settings have one."""
-    weight = setup.config.algorithm.anchor
-    if weight is None:
-        return setup
+    """Add the anchor."""
+    weight = required(setup.config.algorithm.anchor, "anchor")
     option = Option(
         NAME, init=anchor_at, from_start=True, begin=lambda state: begin(setup, state), gradient=make_pull(weight)
     )

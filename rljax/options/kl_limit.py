@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rljax.records import required
 from rljax.training.metrics import LearnMetrics, UpdateMetrics
 from rljax.training.option import Option, Updates
 from rljax.training.setup import Setup
@@ -11,10 +12,8 @@ from rljax.training.state import TrainState
 
 
 def install(setup: Setup) -> Setup:
-    """Add the limit if the settings have one."""
-    limit = setup.config.optimization.kl_limit
-    if limit is None:
-        return setup
+    """Add the limit."""
+    limit = required(setup.config.optimization.kl_limit, "kl_limit")
     return setup.with_option(
         Option("kl_limit", stop=lambda updates: is_beyond(limit, updates), after_updates=count_updates)
     )

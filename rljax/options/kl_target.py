@@ -16,6 +16,7 @@ from rljax.models import Params
 from rljax.ops.arrays import Number
 from rljax.ops.reference import adaptive_kl_coefficient
 from rljax.parallel import put
+from rljax.records import required
 from rljax.training.metrics import LearnMetrics
 from rljax.training.option import Option, Updates
 from rljax.training.setup import Setup
@@ -25,14 +26,12 @@ NAME = "kl_coefficient"
 
 
 def install(setup: Setup) -> Setup:
-    """Adjust the coefficient to the divergence if the settings have a target.
+    """Adjust the coefficient to the divergence.
 
     Raises:
         InputError: the algorithm has no KL penalty with a coefficient.
     """
-    target, gain = setup.config.algorithm.kl_target, setup.config.algorithm.kl_gain
-    if target is None:
-        return setup
+    target, gain = required(setup.config.algorithm.kl_target, "kl_target"), setup.config.algorithm.kl_gain
     try:
         first = kl_coefficient(setup.algorithm)
     except ValueError as error:

@@ -22,14 +22,12 @@ Move = Callable[[TrainState, LearnMetrics, Updates], tuple[TrainState, dict[str,
 
 
 def install(setup: Setup) -> Setup:
-    """Move the reference if the algorithm has a rate, or the settings have a period."""
+    """Move the reference at the algorithm's rate, or replace it at the period of the settings."""
     rate, period = setup.algorithm.reference_rate, setup.config.algorithm.reference_period
     if period is not None:
         check_period(setup.algorithm, setup.config)
         return setup.with_option(Option("moving_reference", after_updates=make_restart(setup.optimizer, period)))
-    if rate > 0:
-        return setup.with_option(Option("moving_reference", after_updates=make_average(rate)))
-    return setup
+    return setup.with_option(Option("moving_reference", after_updates=make_average(rate)))
 
 
 def check_period(algorithm: Algorithm, config: TrainConfig) -> None:

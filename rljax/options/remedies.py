@@ -24,9 +24,7 @@ NAME = "remedies"
 
 
 def install(setup: Setup) -> Setup:
-    """Add the remedies if the settings ask for them."""
-    if setup.config.optimization.remedy != "auto":
-        return setup
+    """Add the remedies."""
     return setup.with_option(Option(NAME, restart=write_remedies, react=react, revise=revise))
 
 

@@ -18,9 +18,9 @@ NAME = "reward_history"
 
 
 def install(setup: Setup) -> Setup:
-    """Keep the latest rewards of each training prompt if the settings ask for it."""
+    """Keep the latest rewards of each training prompt."""
     capacity = setup.config.sampling.remembered_rewards
-    if not capacity or setup.tokenizer is None:  # a plan does not know the number of prompts
+    if setup.tokenizer is None:  # a plan does not know the number of prompts
         return setup
     prompts = len(setup.train.prompts.tokens)
 

@@ -29,10 +29,8 @@ Cast = Callable[[Params], Copies | None]
 
 
 def install(setup: Setup) -> Setup:
-    """Add the delay if the settings have one, and let sampling and learning overlap with `--staleness`."""
+    """Add the delay, and let sampling and learning overlap with `--staleness`."""
     delay, cast = setup.config.sampling.lag, cast_of(setup.policy, setup.config)
-    if not delay:
-        return setup
 
     def sampler(state: TrainState) -> tuple[Params, int]:
         return state.options[NAME][0], sampler_version(int(state.step), delay)

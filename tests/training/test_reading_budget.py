@@ -13,7 +13,7 @@ from rljax.training import update
 
 PACKAGE = Path(update.__file__).resolve().parents[1]
 CORE = sorted((PACKAGE / "training").rglob("*.py"))
-IN_A_STEP, BEFORE_THE_GRADIENT = 64, 131
+IN_A_STEP, BEFORE_THE_GRADIENT = 64, 119
 FILES, LINES = 51, 9_750
 PROGRAM = """
 import json, sys, tempfile
