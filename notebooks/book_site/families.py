@@ -88,6 +88,13 @@ PAGES: Mapping[str, Family] = MappingProxyType(
             "As Llama, with factors of embeddings, scores, logits, and of what each layer adds.",
             "the mixture-of-experts and hybrid models, which are other families",
         ),
+        "phi3": Family(
+            "Phi-3 mini and medium with a context of 4,096 tokens, Phi-4 (14B)",
+            "microsoft/phi-4",
+            "As Llama, with queries, keys and values stored as one matrix, and gate and up as another; with `sliding_window`, each "
+            "token sees that many tokens, in all layers. Its low-rank adapters are exported merged, not as a folder for peft.",
+            "rotary positions of type `longrope` (contexts of 128,000 tokens, Phi-4-mini) and partly rotated heads",
+        ),
     }
 )
 
@@ -99,6 +106,7 @@ def family_pages() -> dict[str, str]:
 
 def _page(family: str, page: Family) -> str:
     name = FAMILIES[family].classes
+    adapter = "" if family == "phi3" else "; `--adapter` writes a folder for peft"
     defaults = [(f"`{entry}`", f"`{value}`") for entry, value in (USUAL | FAMILIES[family].defaults).items()]
     return f"""(model-{family})=
 # Model family: {name}
@@ -118,7 +126,7 @@ A folder or hub id whose `config.json` has `"model_type": "{family}"` loads, wit
 **Trained here with published weights**: {page.weights}.
 
 **Written.** `rljax export` writes the checkpoint's own `config.json`, tokenizer and tensor types, so `transformers` opens it as
-it opens the original; `--adapter` writes a folder for peft.
+it opens the original{adapter}.
 
 ## Entries that config.json may leave out
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
@@ -16,13 +17,20 @@ class Entry(NamedTuple):
     """One tensor of a checkpoint, and where and how it is stored in the parameters."""
 
     name: str
-    """Name of the tensor in the safetensors file."""
+    """Name of the tensor in `transformers`; it is also the name in the file, unless it is stored with others."""
     path: Path_
     """Keys of the array in the pytree of parameters."""
     read: Callable[[np.ndarray], np.ndarray]
     """Turns the tensor into the array."""
     write: Callable[[np.ndarray], np.ndarray]
     """Turns the array into the tensor; also traced, for the tensor's shape."""
+    fused: str | None = None
+    """Name of the stored tensor that holds this one among its rows, after those of earlier entries; None: it has its own."""
+
+    @property
+    def stored_name(self) -> str:
+        """Name of the tensor in the file that holds this one."""
+        return self.name if self.fused is None else self.fused
 
 
 NORM_NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
@@ -78,7 +86,8 @@ def _layer_entries(config: TransformerConfig, index: int) -> Iterator[Entry]:
         ("v", "value", config.kv_heads),
     ):
         projection = f"{prefix}.self_attn.{letter}_proj"
-        yield Entry(f"{projection}.weight", (*path, "attention", name), *_heads_in(heads, config.width))
+        fused = f"{prefix}.self_attn.qkv_proj.weight" if config.fused else None
+        yield Entry(f"{projection}.weight", (*path, "attention", name), *_heads_in(heads, config.width), fused)
         if config.qkv_bias:
             place = (*path, "attention", f"{name}_bias")
             yield Entry(f"{projection}.bias", place, lambda x, n=heads: x.reshape(n, -1), lambda x: x.reshape(-1))
@@ -95,9 +104,31 @@ def _layer_entries(config: TransformerConfig, index: int) -> Iterator[Entry]:
     if config.output_bias:
         yield Entry(f"{prefix}.self_attn.o_proj.bias", (*path, "attention", "output_bias"), same, same)
     for name in ("gate", "up", "down"):
-        yield Entry(f"{prefix}.mlp.{name}_proj.weight", (*path, "feed_forward", name), _transposed, _transposed)
+        fused = f"{prefix}.mlp.gate_up_proj.weight" if config.fused and name != "down" else None
+        yield Entry(f"{prefix}.mlp.{name}_proj.weight", (*path, "feed_forward", name), _transposed, _transposed, fused)
         if config.hidden_bias:
             yield Entry(f"{prefix}.mlp.{name}_proj.bias", (*path, "feed_forward", f"{name}_bias"), same, same)
+
+
+def stored_together(config: TransformerConfig) -> dict[str, list[Entry]]:
+    """Group the entries by the tensor of the file that holds them, in the order of its rows."""
+    together: dict[str, list[Entry]] = {}
+    for entry in entries(config):
+        together.setdefault(entry.stored_name, []).append(entry)
+    return together
+
+
+def joined(parts: list[Entry]) -> Callable[..., Any]:
+    """Return the function from the parameters of entries that are stored together to the tensor that holds them."""
+    if len(parts) == 1:
+        return parts[0].write
+
+    def write(*arrays: Any) -> Any:
+        tensors = [part.write(array) for part, array in zip(parts, arrays, strict=True)]
+        # NumPy keeps every dtype; only the tensor's shape is traced
+        return (np if isinstance(tensors[0], np.ndarray) else jnp).concatenate(tensors)
+
+    return write
 
 
 def put_at(tree: dict[str | int, Any], path: Path_, value: Any) -> None:

@@ -163,6 +163,8 @@ class TransformerConfig:
     """Factor applied to the outputs of attention and feed-forward layers before they join the residual stream."""
     logit_scale: float = 1.0
     """Factor applied to the logits."""
+    fused: bool = False
+    """Whether a checkpoint stores queries, keys and values as one matrix, and gate and up as another (Phi 3)."""
 
     def __post_init__(self):
         """Refuse shapes that no decoder can have."""

@@ -76,6 +76,9 @@ def checked_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     numbers = {"rms_norm_eps": raw.get("rms_norm_eps"), **_entries(raw, NUMBERS + family.numbers)}
     for name in ROPE:
         numbers |= _numbers_of_layers(name, raw.get(name), file)
+        kind = _kind_of(raw[name]) if isinstance(raw.get(name), dict) else None
+        if kind is not None and family.rope_types is not None and kind not in family.rope_types:
+            _refuse(file, f"{name}.rope_type", kind, " or ".join(map(repr, family.rope_types)))
     for name, value in numbers.items():
         if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
             _refuse(file, name, value, "a number above 0")

@@ -54,6 +54,11 @@ def _granite(raw: Raw) -> dict[str, Any]:
     }
 
 
+def _phi3(raw: Raw) -> dict[str, Any]:
+    del raw
+    return {"fused": True}
+
+
 class Family(NamedTuple):
     """A family of models."""
 
@@ -73,6 +78,8 @@ class Family(NamedTuple):
     """With a pattern, one layer out of this many has no window."""
     window_theta: float | None = None
     """Rotary base of layers with the window, if it differs from the other layers and config.json lacks it."""
+    rope_types: tuple[str, ...] | None = None
+    """Types of rotary scaling that the family accepts; None: all that can be read."""
 
 
 USUAL: Mapping[str, Any] = MappingProxyType({"rms_norm_eps": 1e-6})
@@ -144,6 +151,14 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             ANY_BIAS,
             numbers=("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"),
         ),
+        "phi3": Family(
+            "Phi3",
+            {"max_position_embeddings": 4_096, "rms_norm_eps": 1e-5, "sliding_window": None},
+            _phi3,
+            {"resid_pdrop": (0,), "embd_pdrop": (0,)},
+            window="always",
+            rope_types=("default",),
+        ),
     }
 )
 """Name of a family in config.json -> its record."""
@@ -157,7 +172,8 @@ NEAREST: Mapping[str, tuple[str, str]] = MappingProxyType(
         "mixtral": ("mistral", "experts"),
         "olmo": ("olmo2", "norms without parameters"),
         "olmoe": ("olmo2", "experts"),
-        "phi3": ("llama", "fused projections, and its own scaling of rotary positions"),
+        "phi": ("phi3", "layer norms with biases, attention and feed-forward layer side by side, and partly rotated heads"),
+        "phimoe": ("phi3", "experts"),
         "qwen2_moe": ("qwen2", "experts"),
         "qwen3_moe": ("qwen3", "experts"),
     }

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Float32, PyTree
 from safetensors import SafetensorError, safe_open
 
 from rljax.errors import InputError
-from rljax.models.checkpoint_tensors import entries, get_at, put_at, same
+from rljax.models.checkpoint_tensors import Entry, get_at, joined, put_at, same, stored_together
 from rljax.models.config import RopeScaling, TransformerConfig
 from rljax.models.config_json import checked_config, family_of, read_rope, read_window, window_entries
 from rljax.models.families import FAMILIES
@@ -220,7 +220,7 @@ def _check_all_used(names: Iterable[str], config: TransformerConfig, folder: Pat
     """Refuse a checkpoint with a tensor that this transformer would not use."""
     # A tied head may be stored as well; older checkpoints contain the rotary frequencies, which config.json defines.
     copies = {HEAD} if config.tied_head else set()
-    known = {entry.name for entry in entries(config)} | copies | set(besides)
+    known = set(stored_together(config)) | copies | set(besides)
     strange = sorted(name for name in names if name not in known and not name.endswith(".rotary_emb.inv_freq"))
     if strange:
         more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
@@ -258,25 +258,33 @@ def load_params(
     names = _stored_names(files, config)
     expected = abstract_params(config)
     params: dict[str | int, Any] = {}
-    for entry in entries(config):
-        name = names.get(entry.name, entry.name)
+    for own, parts in stored_together(config).items():
+        name = names.get(own, own)
         if name not in files:
-            raise InputError(f"The weights in {str(folder)!r} lack the tensor {entry.name!r} that config.json implies.")
-        tensor = _read(files[name], name)
-        shape = jax.eval_shape(entry.write, get_at(expected, entry.path)).shape
-        if tensor.shape != shape:
-            raise InputError(
-                f"{entry.name!r} in {str(folder)!r} has shape {tensor.shape}, but config.json implies {shape}."
-            )
-        if not np.isfinite(tensor).all():
-            raise InputError(
-                f"{entry.name!r} in {str(files[name])!r} has values that are NaN or infinite; download it again."
-            )
-        array = np.ascontiguousarray(entry.read(tensor))
-        sharding = None if shardings is None else get_at(shardings, entry.path)
-        leaf = jnp.asarray(array) if sharding is None else _sharded(array, sharding)
-        put_at(params, entry.path, leaf if convert is None else convert(tuple(map(DictKey, entry.path)), leaf))
+            raise InputError(f"The weights in {str(folder)!r} lack the tensor {own!r} that config.json implies.")
+        for entry, tensor in _read_parts(folder, files[name], name, parts, expected):
+            array = np.ascontiguousarray(entry.read(tensor))
+            sharding = None if shardings is None else get_at(shardings, entry.path)
+            leaf = jnp.asarray(array) if sharding is None else _sharded(array, sharding)
+            put_at(params, entry.path, leaf if convert is None else convert(tuple(map(DictKey, entry.path)), leaf))
     return params
+
+
+def _read_parts(
+    folder: Path, file: Path, name: str, parts: list[Entry], expected: PyTree
+) -> list[tuple[Entry, Float32[np.ndarray, "..."]]]:
+    """Read a tensor of a file, check its shape and values, and divide its rows among the entries that it holds."""
+    tensor, own = _read(file, name), parts[0].stored_name
+    shapes = [jax.eval_shape(entry.write, get_at(expected, entry.path)).shape for entry in parts]
+    shape = shapes[0] if len(parts) == 1 else (sum(part[0] for part in shapes), *shapes[0][1:])
+    if tensor.shape != shape:
+        raise InputError(f"{own!r} in {str(folder)!r} has shape {tensor.shape}, but config.json implies {shape}.")
+    if not np.isfinite(tensor).all():
+        raise InputError(f"{own!r} in {str(file)!r} has values that are NaN or infinite; download it again.")
+    if len(parts) == 1:
+        return [(parts[0], tensor)]
+    ends = np.cumsum([part[0] for part in shapes])[:-1]
+    return list(zip(parts, np.split(tensor, ends), strict=True))
 
 
 def _stored_names(files: Collection[str], config: TransformerConfig) -> dict[str, str]:
@@ -358,10 +366,13 @@ def model_contents(
         raw |= (
             {"tie_word_embeddings": config.tied_head} if raw.get("tie_word_embeddings", False) != config.tied_head else {}
         )
-    own = list(entries(config))
-    usual = types.get(own[0].name, DTYPES["float32"])
-    tensors = [Tensor(e.name, get_at(params, e.path), types.get(e.name, usual), e.write) for e in own]
-    tensors += [Tensor(name, array, usual, same) for name, array in extra.items()]
+    own = stored_together(config)
+    usual = types.get(next(iter(own)), DTYPES["float32"])
+    tensors = [
+        Tensor(name, tuple(get_at(params, part.path) for part in parts), types.get(name, usual), joined(parts))
+        for name, parts in own.items()
+    ]
+    tensors += [Tensor(name, (array,), usual, same) for name, array in extra.items()]
     return ModelContents(raw, tuple(tensors))
 
 

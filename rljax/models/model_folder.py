@@ -42,22 +42,27 @@ class Tensor(NamedTuple):
 
     name: str
     """Name in the safetensors file."""
-    array: Array | np.ndarray
-    """The parameter, in its layout on the devices."""
+    arrays: tuple[Array | np.ndarray, ...]
+    """The parameter, in its layout on the devices; several if the file holds them as one tensor."""
     dtype: np.dtype
     """Dtype in the file."""
-    layout: Callable[[Any], Any]
-    """Turns the parameter into the tensor."""
+    layout: Callable[..., Any]
+    """Turns the parameters into the tensor."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape in the file."""
-        return tuple(jax.eval_shape(self.layout, jax.ShapeDtypeStruct(self.array.shape, self.array.dtype)).shape)
+        return tuple(jax.eval_shape(self.layout, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in self.arrays)).shape)
 
     @property
     def size(self) -> int:
         """Bytes in the file."""
-        return self.array.size * self.dtype.itemsize
+        return self.parameters * self.dtype.itemsize
+
+    @property
+    def parameters(self) -> int:
+        """Number of values in the tensor."""
+        return sum(array.size for array in self.arrays)
 
 
 class ModelContents(NamedTuple):
@@ -129,7 +134,7 @@ def write_model(
         OSError: the folder cannot be written; the tensors are still fetched, so that no other host waits.
     """
     shards = in_shards(contents.tensors, max_shard_bytes)
-    arrays = (fetch(tensor.array) for shard in shards for tensor in shard)
+    arrays = (tuple(map(fetch, tensor.arrays)) for shard in shards for tensor in shard)
     try:
         if writes:
             folder.mkdir(parents=True, exist_ok=True)
@@ -209,7 +214,7 @@ def with_token_ids(
     return dict(raw) | {name: value for name, value in ids.items() if value is not None or name in raw}
 
 
-def _write_weights(folder: Path, shards: Sequence[Sequence[Tensor]], arrays: Iterator[np.ndarray]) -> None:
+def _write_weights(folder: Path, shards: Sequence[Sequence[Tensor]], arrays: Iterator[tuple[np.ndarray, ...]]) -> None:
     """Write the shards, and an index if there are several."""
     count = len(shards)
     names = [WEIGHTS] if count == 1 else [f"model-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)]
@@ -221,11 +226,11 @@ def _write_weights(folder: Path, shards: Sequence[Sequence[Tensor]], arrays: Ite
     if count > 1:
         tensors = [tensor for shard in shards for tensor in shard]
         weight_map = {tensor.name: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
-        totals = {"total_parameters": sum(t.array.size for t in tensors), "total_size": sum(t.size for t in tensors)}
+        totals = {"total_parameters": sum(t.parameters for t in tensors), "total_size": sum(t.size for t in tensors)}
         write_json(folder / INDEX, {"metadata": totals, "weight_map": weight_map})
 
 
-def _write_shard(file: Path, tensors: Sequence[Tensor], arrays: Iterator[np.ndarray]) -> None:
+def _write_shard(file: Path, tensors: Sequence[Tensor], arrays: Iterator[tuple[np.ndarray, ...]]) -> None:
     """Write one safetensors file: the length of its header, the header, and the tensors one after the other.
 
     The library writes a file from tensors that are all in memory, so this follows the format itself:
@@ -244,11 +249,11 @@ def _write_shard(file: Path, tensors: Sequence[Tensor], arrays: Iterator[np.ndar
     raw += b" " * (-len(raw) % 8)
     with file.open("wb") as out:
         out.write(len(raw).to_bytes(8, "little") + raw)
-        for tensor, array in zip(tensors, arrays, strict=False):
-            out.write(_bytes_of(tensor, array))
+        for tensor, own in zip(tensors, arrays, strict=False):
+            out.write(_bytes_of(tensor, own))
 
 
-def _bytes_of(tensor: Tensor, array: Shaped[np.ndarray, "..."]) -> memoryview:
+def _bytes_of(tensor: Tensor, arrays: tuple[Shaped[np.ndarray, "..."], ...]) -> memoryview:
     """Return the bytes of one tensor in the file."""
-    stored = np.ascontiguousarray(tensor.layout(array.astype(tensor.dtype)))
+    stored = np.ascontiguousarray(tensor.layout(*(array.astype(tensor.dtype) for array in arrays)))
     return stored.reshape(-1).view(np.uint8).data

@@ -50,8 +50,18 @@ class _Module(NamedTuple):
     factors: LowRank
 
 
+def _check_not_fused(config: TransformerConfig) -> None:
+    """Refuse a model for which `peft` adapts several of its matrices as one."""
+    if config.fused:
+        raise InputError(
+            "peft adapts the queries, keys and values of a Phi3 model as one matrix (qkv_proj), and rljax each of them, so the "
+            "adapter of such a model is neither written nor read as a folder of peft; leave --adapter out to merge it."
+        )
+
+
 def _modules(config: TransformerConfig, adapter: Adapter) -> Iterator[_Module]:
     """Iterate over the adapted layers, in the order of a checkpoint."""
+    _check_not_fused(config)
     for entry in entries(config):
         node: Any = adapter
         for key in entry.path:
@@ -154,6 +164,7 @@ def load_adapter(folder: Path, config: TransformerConfig) -> Adapter:
     Raises:
         InputError: a tensor is missing, has another shape, or changes a matrix that cannot be adapted.
     """
+    _check_not_fused(config)
     file, rank = folder / ADAPTER_WEIGHTS, read_adapter_config(folder).rank
     with opened_weights(file) as opened:
         tensors = {name.removeprefix(PREFIX): opened.get_tensor(name).astype(np.float32) for name in list(opened.keys())}

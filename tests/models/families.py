@@ -6,7 +6,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from transformers import AutoConfig
 
-from rljax.models.checkpoint_tensors import entries, get_at
+from rljax.models.checkpoint_tensors import get_at, joined, stored_together
 from rljax.models.huggingface import read_config
 from rljax.models.language_model import abstract_params
 
@@ -50,6 +50,7 @@ CASES = {
         **{"model_type": "granite", "embedding_multiplier": 3.0, "attention_multiplier": 0.3},
         **{"residual_multiplier": 0.4, "logits_scaling": 2.5},
     },
+    "phi3": {"model_type": "phi3", "sliding_window": 3},
 }
 """Name -> entries of config.json that are not those of every folder."""
 TOKENS = np.array([[3, 5, 7, 11, 13, 17, 19, 2, 4, 6], [2, 2, 9, 8, 15, 3, 12, 18, 0, 10]])
@@ -64,9 +65,9 @@ def write_folder(folder, name):
     (folder / "config.json").write_text(json.dumps(raw))
     config = read_config(folder)
     shapes, tensors = abstract_params(config), {}
-    for entry in entries(config):
-        random = np.random.default_rng(list(entry.name.encode()))
-        array = 0.4 * random.normal(size=get_at(shapes, entry.path).shape)
-        tensors[entry.name] = np.ascontiguousarray(entry.write(array), np.float32)
+    for stored, parts in stored_together(config).items():
+        random = np.random.default_rng(list(stored.encode()))
+        arrays = [0.4 * random.normal(size=get_at(shapes, part.path).shape) for part in parts]
+        tensors[stored] = np.ascontiguousarray(joined(parts)(*arrays), np.float32)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder

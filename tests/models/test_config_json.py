@@ -30,6 +30,8 @@ REPLACES = {
     "layer_types": ["sliding_attention"] * 2,
 }
 """Other values where one of the same type would not be another."""
+LONGROPE = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0], "original_max_position_embeddings": 16}
+"""What `transformers` accepts for Phi 3 in place of the scaling above."""
 
 
 def names_in_source(family):
@@ -47,7 +49,9 @@ def entries_of(family):
     for name in sorted(names_in_source(family) | set(plain) | {"original_max_position_embeddings"} | set(TINY)):
         value = plain.get(name)
         yield name, ...
-        if name in REPLACES:
+        if name == "rope_parameters" and family == "phi3":
+            yield name, LONGROPE
+        elif name in REPLACES:
             yield name, REPLACES[name]
         elif isinstance(value, bool):
             yield name, not value
@@ -61,7 +65,7 @@ def entries_of(family):
 def theirs_as_ours(theirs):
     """What `transformers` computes with, under rljax's names; transcribed from its modeling files."""
     family, layers = theirs.model_type, theirs.num_hidden_layers
-    bias = getattr(theirs, "attention_bias", False) and family not in ("mistral", "qwen2")
+    bias = getattr(theirs, "attention_bias", False) and family not in ("mistral", "qwen2", "phi3")
     kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * layers
     has_window = family not in ("llama", "olmo2", "smollm3", "granite")
     window = theirs.sliding_window if has_window else None
@@ -93,6 +97,8 @@ def theirs_as_ours(theirs):
         expected |= {"norms": "after", "joint_qk_norm": True}
     if family == "smollm3":
         expected["unrotated_layers"] = tuple(index for index in range(layers) if not theirs.no_rope_layers[index])
+    if family == "phi3":
+        expected["fused"] = True
     if family == "granite":
         expected |= {"embedding_scale": theirs.embedding_multiplier, "score_scale": theirs.attention_multiplier}
         expected |= {"residual_scale": theirs.residual_multiplier, "logit_scale": 1 / theirs.logits_scaling}

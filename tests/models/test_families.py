@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from rljax.errors import InputError
 from rljax.models import Model
-from rljax.models.checkpoint_tensors import entries, get_at
+from rljax.models.checkpoint_tensors import get_at, joined, stored_together
 from rljax.models.families import FAMILIES, NEAREST
 from rljax.models.huggingface import load_params, model_contents, read_config, save_pretrained
 from rljax.models.language_model import advance_decode, begin_decode, logits
@@ -50,10 +50,11 @@ def test_logits_and_gradients_are_those_of_transformers(loaded):
     torch.log_softmax(theirs(torch.tensor(TOKENS)).logits, -1)[..., 5].sum().backward()
     named = dict(theirs.named_parameters())
     ours = jax.grad(lambda p: jax.nn.log_softmax(whole(config, p))[..., 5].sum())(params)
-    for entry in entries(config):
-        expected, found = named[entry.name].grad.numpy(), entry.write(np.asarray(get_at(ours, entry.path)))
+    for stored, parts in stored_together(config).items():
+        expected = named[stored].grad.numpy()
+        found = joined(parts)(*(np.asarray(get_at(ours, part.path)) for part in parts))
         scale = np.abs(expected).max()
-        np.testing.assert_allclose(found / scale, expected / scale, atol=2e-5, err_msg=entry.name)
+        np.testing.assert_allclose(found / scale, expected / scale, atol=2e-5, err_msg=stored)
 
 
 def test_cached_decoding_is_the_whole_forward(loaded):

@@ -153,7 +153,7 @@ def test_a_model_spread_over_devices_is_written_the_same(tmp_path):
 def test_a_host_that_cannot_write_keeps_none_waiting(tmp_path):
     """All tensors are fetched on every host, also where the disk is full."""
     fetched = []
-    tensors = tuple(Tensor(f"t{n}", np.ones(2, np.float32), DTYPES["float32"], lambda x: x) for n in range(4))
+    tensors = tuple(Tensor(f"t{n}", (np.ones(2, np.float32),), DTYPES["float32"], lambda x: x) for n in range(4))
 
     def fetch(array):
         fetched.append(len(fetched))

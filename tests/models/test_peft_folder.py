@@ -38,6 +38,14 @@ def test_an_adapter_is_read_as_it_was_written(stored):
     jax.tree.map(np.testing.assert_array_equal, load_adapter(folder, config), adapter)
 
 
+def test_the_adapter_of_a_model_with_fused_matrices_is_neither_written_nor_read(stored, tmp_path):
+    folder, config, _, adapter = stored
+    with pytest.raises(InputError, match="Phi3 model as one matrix"):
+        save_adapter(tmp_path / "fused", replace(config, fused=True), adapter, alpha=4.5, base="a/base")
+    with pytest.raises(InputError, match="Phi3 model as one matrix"):
+        load_adapter(folder, replace(config, fused=True))
+
+
 def test_a_run_continues_the_adapter_and_a_model_opens_with_it(stored, tmp_path):
     folder, _, params, adapter = stored
     settings = with_stored_adapter(TrainConfig.flat(model=str(folder)))
