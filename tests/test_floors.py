@@ -96,7 +96,7 @@ def test_folders_of_training_do_not_import_each_other_in_a_circle():
 LAYERS_OF_TRAINING = {
     "settings and records": ("config/", "option", "state", "metrics", "guard", "interrupt", "scoring"),
     "checkpoints and phases": ("checkpoints/", "phase"),
-    "parts": ("parts/", "objective/", "grace_period", "memory_plan"),
+    "parts": ("parts/", "objective/", "memory_plan"),
     "setup": ("worker", "setup"),
     "updates": ("update", "value_update", "scored_rollout", "learner", "critic_learner"),
     "run": ("lifecycle/", "run"),

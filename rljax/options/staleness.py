@@ -31,11 +31,12 @@ from rljax.rollout.meanwhile import check_settings, thread_settings
 from rljax.tracking.phase_times import PhaseSeconds, Stopwatch
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
-from rljax.training.grace_period import GracePeriod, leave
 from rljax.training.guard import check_drawn
+from rljax.training.interrupt import GracePeriod
 from rljax.training.learner import make_learner
 from rljax.training.metrics import LearnMetrics, present
 from rljax.training.option import Option
+from rljax.training.phase import leave
 from rljax.training.reinforce import StepResult, Tools, learn_from, step_result
 from rljax.training.run import Run
 from rljax.training.scored_rollout import ChoosePrompts, ScoredRollout, next_rollout

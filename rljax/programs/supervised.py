@@ -27,7 +27,7 @@ from rljax.rollout import demonstrated
 from rljax.tracking.rows import read_metrics
 from rljax.training.checkpoints.checkpoint import BEST, Checkpoint, Quality
 from rljax.training.config import TrainConfig
-from rljax.training.grace_period import GracePeriod
+from rljax.training.interrupt import GracePeriod
 from rljax.training.lifecycle.outcome import write_final_models
 from rljax.training.lifecycle.start import Consent
 from rljax.training.loop import Result, run_training

@@ -9,19 +9,19 @@ A completion that could not be judged is not wrong, and its reward does not abst
 gets no reward, and too many failures stop the run.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Float64, Int8
 
 from rljax.errors import InputError
 from rljax.rewards.calling import Answer, Progress, ask, called_name, check_failures, has_failed, read_answer, wait_for
-from rljax.rewards.conversation import Messages, as_messages, reads_text
 from rljax.rewards.correctness import form_of, is_verifier, lowest_right
 from rljax.rewards.failure import Failures
 
@@ -30,6 +30,8 @@ MAX_FAILURE_SHARE = 0.1
 IN_MESSAGES = "Its completions are lists of messages, because the prompts are; --no-reward-messages makes them text."
 """Hint for a reward that raised on conversations."""
 
+Messages = Sequence[Mapping[str, str]]
+"""The messages of a conversation. In TRL's form a prompt is such a list, and a completion is one of one message."""
 
 Combination = Callable[
     [Float64[np.ndarray, "K N"], Bool[np.ndarray, "K N"], Float64[np.ndarray, "K"]], Float64[np.ndarray, "N"]
@@ -468,3 +470,43 @@ def score(
     """
     scores = judge(reward, prompts, completions, columns, max_failure_share=max_failure_share)
     return scores.total, scores.valid
+
+
+def reads_text(reward: Callable) -> bool:
+    """True if a reward is one of rljax, which read prompts and completions as text.
+
+    Example:
+        >>> from rljax.rewards import BY_NAME
+        >>> reads_text(BY_NAME["exact"]), reads_text(functools.partial(BY_NAME["math"])), reads_text(len)
+        (True, True, False)
+    """
+    while isinstance(reward, functools.partial):
+        reward = reward.func
+    return called_name(reward).startswith("rljax.")
+
+
+def as_messages(
+    prompts: Sequence[str], completions: Sequence[str], chats: Sequence[Messages | None]
+) -> tuple[list[Any], list[Any]]:
+    """Write the prompts that are conversations as lists of messages, and their completions as lists of one message.
+
+    Args:
+        prompts: N prompts as text.
+        completions: one per prompt.
+        chats: the messages of each prompt; None for a prompt that is plain text.
+
+    Returns:
+        N prompts and N completions. Every message is a new dict, because a reward may change its arguments.
+
+    Example:
+        >>> as_messages(["1+1", "2+2"], ["2", "4"], [[{"role": "user", "content": "1+1"}], None])
+        ([[{'role': 'user', 'content': '1+1'}], '2+2'], [[{'role': 'assistant', 'content': '2'}], '4'])
+    """
+    chat_prompts = [
+        text if chat is None else [dict(message) for message in chat] for text, chat in zip(prompts, chats, strict=True)
+    ]
+    chat_completions = [
+        text if chat is None else [{"role": "assistant", "content": text}]
+        for text, chat in zip(completions, chats, strict=True)
+    ]
+    return chat_prompts, chat_completions

@@ -2,11 +2,16 @@
 
 They are Ctrl-C (SIGINT), SIGTERM from a machine that is about to shut down, SIGHUP from a terminal that was closed, and SIGUSR1,
 SIGUSR2 and SIGXCPU, with which cluster schedulers announce that they will end a job.
+
+With `--grace N`, a step that is still sampling N seconds after SIGTERM is abandoned, and all steps before it are saved. Sampling
+and judging take most of a step, and do not change the training state. A resumed run samples the same responses again, so
+abandoning a step costs only its time.
 """
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -62,3 +67,38 @@ class StopRequest:
             self._tell()
         if number == signal.SIGTERM:
             self._terminating()
+
+
+class GracePeriod:
+    """Ends the process from a background thread, because the main thread may be in compiled code or in a reward.
+
+    Args:
+        seconds: time from the signal to the end of the process; None always finishes the step in progress.
+    """
+
+    def __init__(self, seconds: float | None):
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._leave: Callable[[], None] | None = None
+
+    def begin(self) -> None:
+        """Start the timer; may be called inside a signal handler."""
+        if self._seconds is not None:
+            timer = threading.Timer(self._seconds, self._end)
+            timer.daemon = True
+            timer.start()
+
+    @contextmanager
+    def within(self, leave: Callable[[], None]) -> Generator[None]:
+        """Run a part of a step that may be abandoned: if the time is up meanwhile, `leave` is called, which ends the process."""
+        self._leave = leave
+        try:
+            yield
+        finally:
+            with self._lock:  # never released again once `leave` was called
+                self._leave = None
+
+    def _end(self) -> None:
+        with self._lock:
+            if self._leave is not None:
+                self._leave()

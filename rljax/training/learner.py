@@ -9,7 +9,7 @@ from rljax.algorithms import Batch
 from rljax.algorithms.passed_updates import pass_over_updates
 from rljax.parallel import mini_batches, row_shards
 from rljax.rollout import Sequences, sequences_of
-from rljax.rollout.shared_prompts import layout_for
+from rljax.rollout.layout import layout_for
 from rljax.training.critic_learner import make_critic_learner
 from rljax.training.metrics import LearnMetrics, UpdateMetrics, mean_update
 from rljax.training.objective.algorithm import reward_weights, with_reward_weights

@@ -26,7 +26,7 @@ from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.checkpoints.manifest import Retention
 from rljax.training.checkpoints.saver import DiskWriter
 from rljax.training.config import TrainConfig
-from rljax.training.grace_period import GracePeriod
+from rljax.training.interrupt import GracePeriod
 from rljax.training.lifecycle.initial_state import (
     begin_options,
     check_models,

@@ -4,10 +4,13 @@ A phase is a record of functions: a step from one checkpoint to the next, and fu
 steps and at its end. Warm start, value pretraining, reinforcement learning and training on pairs are such records.
 """
 
+import sys
+import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from os import _exit as end_process  # imported here because `os._exit` is blocked while a reward is called
 from typing import Any, NamedTuple
 
 import jax
@@ -33,7 +36,7 @@ from rljax.training.checkpoints.checkpoint import (
 from rljax.training.checkpoints.manifest import Retention
 from rljax.training.checkpoints.saver import DiskWriter, Saver
 from rljax.training.guard import MOST_SKIPPED, skipped_in_a_row
-from rljax.training.interrupt import Interrupted, StopRequest
+from rljax.training.interrupt import INTERRUPTED, Interrupted, StopRequest
 from rljax.training.metrics import Numbers
 from rljax.training.state import TrainState
 
@@ -357,3 +360,34 @@ def _begin(run: Harness, owned: list[Checkpoint], phase: Phase) -> Checkpoint:
             run.save(LAST, checkpoint)
         run.stop_if_asked(checkpoint)
     return checkpoint
+
+
+def leave(run: Harness, checkpoint: Checkpoint) -> None:
+    """Save a checkpoint, close the trackers, and end the process."""
+    code = 1
+    try:
+        save_and_close(run, checkpoint)
+        code = INTERRUPTED
+    except Interrupted:  # the disk was full, which has been reported
+        code = INTERRUPTED
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        end_process(code)
+
+
+def save_and_close(run: Harness, checkpoint: Checkpoint) -> None:
+    """Save a checkpoint, then close the trackers; the folder's lock is released only if the checkpoint is on the disk."""
+    is_saved = False
+    try:
+        run.save(LAST, checkpoint)
+        run.saver.wait()
+        is_saved = True
+        run.say_stopped("Stopped within a step, which is abandoned. Everything up to the step before is saved.")
+    finally:
+        try:
+            run.trackers.close()
+        finally:
+            if is_saved:
+                run.folder.let_go()
+            sys.stdout.flush()

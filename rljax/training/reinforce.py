@@ -12,12 +12,12 @@ from rljax.records import required
 from rljax.rollout import Collected
 from rljax.tracking.phase_times import Stopwatch
 from rljax.training.checkpoints.checkpoint import Checkpoint
-from rljax.training.grace_period import GracePeriod, leave
 from rljax.training.guard import check_drawn
+from rljax.training.interrupt import GracePeriod
 from rljax.training.learner import Learn, make_learner
 from rljax.training.lifecycle.initial_state import first_rl_state
 from rljax.training.metrics import LearnMetrics, present, rollout_metrics
-from rljax.training.phase import Phase, Step, StepOutcome
+from rljax.training.phase import Phase, Step, StepOutcome, leave
 from rljax.training.run import Run, begin_watch, evaluate_and_keep_best, stop_reason
 from rljax.training.scored_rollout import (
     ChoosePrompts,

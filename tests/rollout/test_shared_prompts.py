@@ -18,7 +18,7 @@ from rljax.models.language_model import reads_shared_prompts
 from rljax.models.packed import MEMBERS, visible_slots
 from rljax.parallel import make_mesh, put_rows
 from rljax.rollout import Sequences, lay_out, pack
-from rljax.rollout.shared_prompts import full_responses, lay_out_shared, row_slots
+from rljax.rollout.layout import full_responses, lay_out_shared, row_slots
 
 PROMPTS, GROUP, BEFORE, LENGTH, VOCAB = 6, 4, 12, 9, 13
 COUNT = PROMPTS * GROUP

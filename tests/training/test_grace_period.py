@@ -17,11 +17,10 @@ from small_runs import SMALL, even_length, is_time
 import rljax
 from rljax.errors import InputError
 from rljax.tracking.rows import read_metrics
-from rljax.training import grace_period
+from rljax.training import phase
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import RunConfig
-from rljax.training.grace_period import GracePeriod
-from rljax.training.interrupt import INTERRUPTED, Interrupted, StopRequest
+from rljax.training.interrupt import INTERRUPTED, GracePeriod, Interrupted, StopRequest
 from rljax.training.run import Run
 
 PROGRAM = """
@@ -127,7 +126,7 @@ def test_the_trackers_are_closed_after_the_save_and_a_failed_one_keeps_the_folde
 
         return work
 
-    monkeypatch.setattr(grace_period, "end_process", calls.append)
+    monkeypatch.setattr(phase, "end_process", calls.append)
     run = mock.Mock(
         spec=Run,
         save=call("save"),
@@ -136,7 +135,7 @@ def test_the_trackers_are_closed_after_the_save_and_a_failed_one_keeps_the_folde
         trackers=SimpleNamespace(close=call("close")),
         folder=SimpleNamespace(let_go=call("let go")),
     )
-    grace_period.leave(run, mock.Mock(spec=Checkpoint))
+    phase.leave(run, mock.Mock(spec=Checkpoint))
     begun = {"save": ["save", "close"], "room": ["save", "room", "close"]}
     assert calls == [*begun.get(failing, ["save", "room", "say", "close", "let go"]), code]
     assert ("OSError: gone" in capsys.readouterr().err) == (code == 1)

@@ -13,8 +13,8 @@ from rljax.training import update
 
 PACKAGE = Path(update.__file__).resolve().parents[1]
 CORE = sorted((PACKAGE / "training").rglob("*.py"))
-IN_A_STEP, BEFORE_THE_GRADIENT = 64, 119
-FILES, LINES = 51, 9_750
+IN_A_STEP, BEFORE_THE_GRADIENT = 62, 116
+FILES, LINES = 50, 9_738
 PROGRAM = """
 import json, sys, tempfile
 from pathlib import Path
