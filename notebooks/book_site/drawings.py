@@ -45,7 +45,7 @@ MAP: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType(
             "clip or gate of tokens": ("dapo", "dapo_grpo", "cispo", "scale_rl", "sapo", "gmpo", "vespo", "dppo"),
             "which tokens": ("clip_cov", "kl_cov", "forking_tokens"),
             "ratio of responses": ("gspo", "gspo_token", "gepo", "luspo"),
-            "steps": ("grpo_process",),
+            "steps": ("grpo_process", "mt_grpo"),
         },
         "another baseline": {
             "the greedy response": ("remax",),

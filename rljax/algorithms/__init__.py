@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rljax.algorithms.gkd import gkd
     from rljax.algorithms.gmpo import gmpo
     from rljax.algorithms.gpg import gpg
-    from rljax.algorithms.grpo import grpo, grpo_process
+    from rljax.algorithms.grpo import grpo, grpo_process, mt_grpo
     from rljax.algorithms.gspo import gspo, gspo_token
     from rljax.algorithms.lite_ppo import lite_ppo
     from rljax.algorithms.losses import loss, value_loss
@@ -63,7 +63,7 @@ _ALGORITHMS = {
     "gkd": "gkd",
     "gmpo": "gmpo",
     "gpg": "gpg",
-    "grpo": "grpo grpo_process",
+    "grpo": "grpo grpo_process mt_grpo",
     "gspo": "gspo gspo_token",
     "lite_ppo": "lite_ppo",
     "luspo": "luspo",
@@ -132,6 +132,7 @@ __all__ = [
     "loss",
     "luspo",
     "max_rl",
+    "mt_grpo",
     "on_policy_distillation",
     "open_reasoner_zero",
     "opo",

@@ -55,6 +55,8 @@ class Rollout(NamedTuple, Generic[Data]):
     """Reward of each reasoning step, at the token where the step ends; for process supervision."""
     step_end: Bool[Data, "P G T"] | None = None
     """Tokens at which a reasoning step ends."""
+    turn_rewards: Float[Data, "P G T"] | None = None
+    """Reward of each turn of an episode, at the turn's last token, 0 elsewhere; `rewards` is their sum. For critics."""
     behaviour_entropy: Float[Data, "P G T"] | None = None
     """Entropy of the sampling policy at each token, nats; for algorithms that explore where it is high."""
     teacher_logp: Float[Data, "P G T"] | None = None

@@ -1,10 +1,10 @@
-"""GRPO: group relative policy optimization (arXiv:2402.03300), with outcome or process supervision."""
+"""GRPO: group relative policy optimization (arXiv:2402.03300), with outcome, process or turn supervision."""
 
 from functools import partial
 
 from rljax.algorithms.algorithm import Algorithm, Credit
 from rljax.algorithms.terms import kl_to_reference
-from rljax.ops.group import group_normalized, process_normalized
+from rljax.ops.group import group_normalized, process_normalized, turn_normalized
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import clipped
 from rljax.ops.weights import sequence_mean
@@ -53,3 +53,27 @@ def grpo_process(*, clip: float = 0.2, beta: float = 0.04, eps: float = 1e-6, dd
     """
     process = partial(process_normalized, eps=eps, ddof=ddof)
     return grpo(clip=clip, beta=beta)._replace(advantage=Credit(process, needs=("step_rewards", "step_end")))
+
+
+def mt_grpo(
+    *, clip: float = 0.2, beta: float = 0.04, turn_discount: float = 1.0, eps: float = 1e-6, ddof: int = 1
+) -> Algorithm:
+    """MT-GRPO: GRPO with credit for each turn of an agent (arXiv:2505.11821, Section 4).
+
+    ::
+
+        J of `grpo` with  A_it = Σ_{turns j ≥ k} λ^{j-k} (r_ij - mean_i r_ij) / std_i r_ij      k = turn of token t
+
+    Args:
+        clip: ε = 0.2 (PPO's).
+        beta: β = 0.04 (GRPO's), against the reference policy; 0 removes the term and the reference model.
+        turn_discount: λ, weight of the next turn's advantage; the paper's weight of the outcome in the first turn.
+        eps: added to the standard deviation (unstated in the paper).
+        ddof: of the standard deviation (unstated in the paper).
+
+    Deviations: the paper has two turns, the second of which earns the reward of the outcome; here a response may have any number,
+    and each turn is compared with the same turn of the other responses. An environment's steps are the turns; without one, a
+    step reward's steps are.
+    """
+    credit = partial(turn_normalized, discount=turn_discount, eps=eps, ddof=ddof)
+    return grpo(clip=clip, beta=beta)._replace(advantage=Credit(credit, needs=("step_rewards", "step_end")))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from rljax.ops.arrays import Mask, Number, in_float32, ratio_or_zero
-from rljax.ops.checks import check_floating, check_mask, check_nonnegative, check_rank, check_same_shape
+from rljax.ops.checks import check_nonnegative, check_steps
 from rljax.ops.masked import masked_centered
 
 
@@ -48,13 +48,7 @@ def plan_and_answer(
         Ours, in no paper: a design document asks for the subtasks of a reasoning task, but has no equation for it. Published for
         the same job: `rljax.ops.group.process_normalized`.
     """
-    check_floating(step_rewards=step_rewards)
-    check_rank(2, step_rewards=step_rewards)
-    if step_rewards.shape[-2] < 2:
-        shape = list(step_rewards.shape)
-        raise ValueError(f"step_rewards must hold groups of at least 2 responses on its second-to-last axis, got {shape}")
-    check_mask(step_end=step_end)
-    check_same_shape(step_rewards=step_rewards, step_end=step_end)
+    check_steps(step_rewards, step_end)
     check_nonnegative(plan_weight=plan_weight)
     end = step_end.astype(bool)
     ends_ahead = jax.lax.cumsum(end.astype(jnp.int32), step_rewards.ndim - 1, reverse=True)

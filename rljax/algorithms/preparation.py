@@ -90,20 +90,31 @@ def _trained_tokens(algorithm: Algorithm, rollout: Rollout[Array]) -> Bool[Array
 def _rewards(
     algorithm: Algorithm, rollout: Rollout[Array], policy_logp: Array
 ) -> tuple[Float[Array, "P G"], Float[Array, "P G T"]]:
-    """The reward of each response, and the same spread over its tokens: shaped by length, minus the KL penalty."""
+    """The reward of each response, and the same spread over its tokens: shaped by length, minus the KL penalty.
+
+    The reward of a turn is placed on the turn's last token, and the rest of a response's reward on its last token.
+    """
     rewards = rollout.rewards
     lengths = rollout.mask.sum(-1).astype(rewards.dtype)
     if algorithm.outcome_reward is not None:
         rewards = algorithm.outcome_reward(rewards, outcomes(rollout), lengths)
     if algorithm.shape_reward is not None:
         rewards = rewards + algorithm.shape_reward(lengths)
-    token_rewards = rewards_at_last_token(rewards, rollout.mask)
+    token_rewards = _rewards_on_tokens(rewards, rollout)
     if algorithm.reward_kl is None:
         return rewards, token_rewards
     penalty = algorithm.reward_kl(
         jnp.zeros_like(policy_logp), policy_logp, required(rollout.ref_logp, "rollout.ref_logp"), rollout.mask
     )
     return rewards + penalty.sum(-1), token_rewards + penalty
+
+
+def _rewards_on_tokens(rewards: Float[Array, "P G"], rollout: Rollout[Array]) -> Float[Array, "P G T"]:
+    """Place each response's reward on the tokens that earned it: that of a turn on its last token, the rest on the last one."""
+    if rollout.turn_rewards is None:
+        return rewards_at_last_token(rewards, rollout.mask)
+    of_turns = zero_outside(rollout.turn_rewards, rollout.mask)
+    return of_turns + rewards_at_last_token(rewards - of_turns.sum(-1), rollout.mask)
 
 
 @in_float32

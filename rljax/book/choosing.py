@@ -23,9 +23,10 @@ Says = Literal["supports", "contradicts", "is open"]
 class Facts:
     """Facts of a task that determine the algorithm."""
 
-    reward: Literal["verifier", "learned", "steps", "several", "pairs"] = "verifier"
-    """What judges: a 'verifier' of final answers; a 'learned' reward model; a reward for the 'steps' of a response; 'several'
-    rewards of different scales; or no reward, but 'pairs' of a preferred and a rejected response."""
+    reward: Literal["verifier", "learned", "steps", "turns", "several", "pairs"] = "verifier"
+    """What judges: a 'verifier' of final answers; a 'learned' reward model; a reward for the 'steps' of a response; an environment
+    that rewards 'turns'; 'several' rewards of different scales; or no reward, but 'pairs' of a preferred and a rejected
+    response."""
     length: int = 1024
     """Length of the longest response, in tokens."""
     budget: int = 100_000
@@ -69,7 +70,7 @@ def check_facts(facts: Facts) -> None:
     for name, least in LEAST.items():
         if getattr(facts, name) < least:
             raise InputError(f"{name} is {getattr(facts, name)}; it must be at least {least}.")
-    if facts.group == 1 and (facts.reward in ("steps", "several") or facts.pass_k > 1):
+    if facts.group == 1 and (facts.reward in ("steps", "turns", "several") or facts.pass_k > 1):
         raise InputError(
             "group is 1, but rewards of steps, several rewards and pass@k are compared within a group; it must be at least 2."
         )

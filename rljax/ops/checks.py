@@ -62,6 +62,17 @@ def check_group(**arrays: Any) -> None:
             raise ValueError(f"{name} must hold groups of at least 2 responses on its last axis, got {list(shape)}")
 
 
+def check_steps(step_rewards: Any, step_end: Any) -> None:
+    """Refuse rewards of steps that are not floating point, groups of fewer than 2 responses, or ends of another shape."""
+    check_floating(step_rewards=step_rewards)
+    check_rank(2, step_rewards=step_rewards)
+    if step_rewards.shape[-2] < 2:
+        shape = list(step_rewards.shape)
+        raise ValueError(f"step_rewards must hold groups of at least 2 responses on its second-to-last axis, got {shape}")
+    check_mask(step_end=step_end)
+    check_same_shape(step_rewards=step_rewards, step_end=step_end)
+
+
 def check_between(low: Number, high: Number, /, **numbers: Any) -> None:
     """Refuse a number outside the closed interval [low, high] (NaN is outside every interval)."""
     for name, value in numbers.items():

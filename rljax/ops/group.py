@@ -10,12 +10,11 @@ from jaxtyping import Array, Float
 
 from rljax.ops.arrays import Mask, Number, in_float32
 from rljax.ops.checks import (
-    check_floating,
-    check_mask,
+    check_between,
     check_nonnegative,
-    check_rank,
-    check_same_shape,
+    check_steps,
 )
+from rljax.ops.later_tokens import discounted_sums
 from rljax.ops.masked import group_members, masked_centered, masked_mean, masked_normalized
 
 
@@ -190,13 +189,63 @@ def process_normalized(
     Source:
         GRPO, arXiv:2402.03300, Section 4.1.3.
     """
-    check_floating(step_rewards=step_rewards)
-    check_rank(2, step_rewards=step_rewards)
-    if step_rewards.shape[-2] < 2:
-        shape = list(step_rewards.shape)
-        raise ValueError(f"step_rewards must hold groups of at least 2 responses on its second-to-last axis, got {shape}")
-    check_mask(step_end=step_end)
-    check_same_shape(step_rewards=step_rewards, step_end=step_end)
+    check_steps(step_rewards, step_end)
     rows = (*step_rewards.shape[:-2], -1)
     normalized = masked_normalized(step_rewards.reshape(rows), step_end.reshape(rows), eps=eps, ddof=ddof)
     return jax.lax.cumsum(normalized.reshape(step_rewards.shape), step_rewards.ndim - 1, reverse=True)
+
+
+@in_float32
+def turn_normalized(
+    step_rewards: Float[Array, "*P G T"],
+    step_end: Mask,
+    *,
+    discount: Number = 1.0,
+    eps: Number = 1e-6,
+    ddof: int = 1,
+) -> Float[Array, "*P G T"]:
+    """Advantage of a turn: its reward compared with the same turn of the other responses, plus those of the later turns.
+
+    ::
+
+        r̃_ij = (r_ij - mean_i r_ij) / (std_i r_ij + ε)        over the responses i that have a turn j
+        A_it = Σ_{j ≥ k} λ^{j-k} r̃_ij                          k = turn of token t
+
+    With two turns these are A_1 = r̃_1 + λ r̃_2 and A_2 = r̃_2, where r̃_2 is the normalized reward of the outcome.
+
+    Args:
+        step_rewards: reward of a turn, at the token where it ends, `[..., G, T]`; other slots may hold anything.
+        step_end: where turns end, bool or 0/1, `[..., G, T]`. A response may have any number of turns, even none.
+        discount: λ in [0, 1], weight of the next turn's advantage.
+        eps: ε, added to the standard deviation; not negative.
+        ddof: delta degrees of freedom of the standard deviation, 0 or 1; the paper states none.
+
+    Returns:
+        `[..., G, T]`, dimensionless; 0 after the last turn of a response. A turn that only one response has, or whose rewards are
+        identical, contributes 0.
+
+    Raises:
+        ValueError: integer rewards, groups of fewer than 2, mismatched shapes, `discount` outside [0, 1], negative `eps`, `ddof`
+            not 0 or 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> rewards, ends = jnp.array([[0.0, 1.0, 0.0], [2.0, 0.0, 0.0]]), jnp.array([[1, 1, 0], [1, 0, 1]])
+        >>> turn_normalized(rewards, ends, discount=0.5, eps=0.0, ddof=0).tolist()
+        [[-0.5, 1.0, 0.0], [0.5, -1.0, -1.0]]
+
+    Source:
+        MT-GRPO, arXiv:2505.11821, Section 4, for two turns.
+    """
+    check_steps(step_rewards, step_end)
+    check_between(0, 1, discount=discount)
+    end, length = step_end.astype(bool), step_rewards.shape[-1]
+    number = jnp.cumsum(end, axis=-1)
+    slot = jnp.where(end, number - 1, length)
+    turns = jnp.put_along_axis(jnp.zeros_like(step_rewards), slot, step_rewards, -1, inplace=False, mode="drop")
+    is_turn = jax.lax.broadcasted_iota(int, end.shape, end.ndim - 1) < number[..., -1:]
+    normalized = masked_normalized(turns.swapaxes(-1, -2), is_turn.swapaxes(-1, -2), eps=eps, ddof=ddof)
+    sums = discounted_sums(normalized.swapaxes(-1, -2), jnp.asarray(discount, step_rewards.dtype))
+    turn = number - end.astype(number.dtype)
+    found = jnp.take_along_axis(sums, jnp.minimum(turn, length - 1), -1)
+    return jnp.where(turn < number[..., -1:], found, 0.0)

@@ -93,7 +93,9 @@ class Verdicts(NamedTuple):
     step_rewards: Float32[np.ndarray, "N T"] | None = None
     """At the last token of each reasoning step, the reward of that step; for process supervision."""
     step_end: Bool[np.ndarray, "N T"] | None = None
-    """Whether a reasoning step ends at the token."""
+    """Whether a reasoning step, or a turn of an episode, ends at the token."""
+    turn_rewards: Float32[np.ndarray, "N T"] | None = None
+    """At the last token of each turn of an episode, the reward of that turn."""
     metrics: dict[str, Float32[np.ndarray, "N"]] | None = None
     """Metrics of the episodes of an environment; NaN if an episode has none."""
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Bool, Float32
 
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import Tokenizer, completion_text
@@ -41,8 +41,8 @@ class _Episode(NamedTuple):
     """Turns of the policy, and the observations between them."""
     turns: int = 0
     """Number of turns of the policy."""
-    reward: float | None = None
-    """Sum of the turns' rewards; None while there is none."""
+    rewards: tuple[float | None, ...] = ()
+    """Reward of each turn; None for no verdict."""
     correct: bool | None = None
     """Last statement of the environment about its success."""
     parts: Mapping[str, float] = MappingProxyType({})
@@ -53,6 +53,12 @@ class _Episode(NamedTuple):
     """Failure of the environment, if there was one."""
     done: bool = False
     """Whether the episode has ended."""
+
+    @property
+    def reward(self) -> float | None:
+        """Sum of the turns' rewards; None if no turn has one."""
+        rewards = [reward for reward in self.rewards if reward is not None]
+        return sum(rewards) if rewards else None
 
     @property
     def length(self) -> int:
@@ -88,6 +94,7 @@ def play(
     *,
     max_failure_share: float,
     seconds: float | None = None,
+    turn_rewards: int | None = None,
     judging: Callable[[], AbstractContextManager] = nullcontext,
 ) -> tuple[list[Response], Verdicts]:
     """Play an episode for each request.
@@ -101,6 +108,7 @@ def play(
         tokenizer: decodes turns and encodes observations.
         max_failure_share: largest share of the episodes in which the environment may fail.
         seconds: time limit of a call of the environment; None: its own.
+        turn_rewards: T, to return the reward of each turn at its last token, as `step_rewards` and `turn_rewards`, `[N, T]`.
         judging: its context is entered while the environment is waited for.
 
     Returns:
@@ -132,6 +140,10 @@ def play(
         correct=_correct(episodes),
         metrics=_sums([episode.metrics for episode in episodes]),
     )
+    if turn_rewards is not None:
+        on_tokens = [_on_tokens(episode, turn_rewards) for episode in episodes]
+        rewards, ends = (np.stack(arrays) for arrays in zip(*on_tokens, strict=True))
+        verdicts = verdicts._replace(step_rewards=rewards, step_end=ends, turn_rewards=rewards)
     return [_response(episode) for episode in episodes], verdicts
 
 
@@ -190,6 +202,17 @@ def _correct(episodes: Sequence[_Episode]) -> Float32[np.ndarray, "N"] | None:
         False if episode.correct is None and episode.pieces[-1].truncated else episode.correct for episode in episodes
     ]
     return np.array([np.nan if correct is None else float(correct) for correct in stated], np.float32)
+
+
+def _on_tokens(episode: _Episode, length: int) -> tuple[Float32[np.ndarray, "T"], Bool[np.ndarray, "T"]]:
+    """Rewards of the turns at their last tokens, 0 where the environment has no verdict, and the mask of these tokens."""
+    rewards, ends = np.zeros(length, np.float32), np.zeros(length, bool)
+    after = np.cumsum([len(piece.tokens) for piece in episode.pieces])
+    last = [end - 1 for end, piece in zip(after, episode.pieces, strict=True) if piece.mask.any()]
+    if episode.failure is None:
+        ends[last] = True
+        rewards[last] = [0.0 if reward is None else reward for reward in episode.rewards]
+    return rewards, ends
 
 
 def _begun(table: Table, requests: Sequence[Request], problems: Sequence[Problem]) -> list[_Episode]:
@@ -255,10 +278,9 @@ def _advanced(table: Table, episode: _Episode, outcome: object) -> _Episode:
         return episode._replace(failure=failure, done=True)
     check_step(table.environment, outcome)
     step: Any = outcome
-    rewards = [reward for reward in (episode.reward, step.reward) if reward is not None]
     episode = episode._replace(
         state=step.state,
-        reward=sum(rewards) if rewards else None,
+        rewards=(*episode.rewards, step.reward),
         correct=episode.correct if step.correct is None else bool(step.correct),
         parts=_added(episode.parts, step.parts),
         metrics=_added(episode.metrics, step.metrics),

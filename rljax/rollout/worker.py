@@ -38,6 +38,7 @@ class RolloutWorker:
         judging: returns a context that is entered while responses are judged, for example to measure the time.
         reward_groups: number of groups per call of the reward, which judges them while the next ones are sampled; None judges all
             groups in one call, after the last response.
+        needs_turns: whether a rollout contains the reward of each turn of the environment.
     """
 
     engine: Engine
@@ -49,6 +50,7 @@ class RolloutWorker:
     compares_with_greedy: bool = False
     judging: Callable[[], AbstractContextManager] = nullcontext
     reward_groups: int | None = None
+    needs_turns: bool = False
 
     def requests(self, prompt_ids: Sequence[int], groups: Sequence[int], key: PRNGKeyArray) -> list[Request]:
         """Make a request for a response to each of the prompts, with seeds from the key.
@@ -139,7 +141,8 @@ class RolloutWorker:
             # All hosts play together, so a single host cannot start over.
             patience = self.judge.patience if jax.process_count() == 1 else IMPATIENT
             share, seconds = self.judge.max_failure_share, self.judge.seconds
-            return patience.retry(partial(played, max_failure_share=share, seconds=seconds))
+            turns = self.sampling.max_tokens if self.needs_turns else None
+            return patience.retry(partial(played, max_failure_share=share, seconds=seconds, turn_rewards=turns))
         if self.reward_groups is not None:
             return judged_meanwhile(
                 self.engine,
@@ -233,6 +236,7 @@ def _stack_groups(
             valid=grouped(verdicts.valid, member),
             step_rewards=None if verdicts.step_rewards is None else grouped(verdicts.step_rewards, member),
             step_end=None if verdicts.step_end is None else grouped(verdicts.step_end, member),
+            turn_rewards=None if verdicts.turn_rewards is None else grouped(verdicts.turn_rewards, member),
             reward_parts=jax.tree.map(lambda array: grouped(array, member, np.nan), verdicts.reward_parts),
             correct=None if verdicts.correct is None else grouped(verdicts.correct, member, np.nan),
         ),

@@ -238,6 +238,24 @@ def _grpo_process(d, x, sg):
     )
 
 
+def _mt_grpo(d, x, sg):
+    a = {}
+    for p in range(d.prompts):
+        ends = [[t for t in range(d.length) if d.step_end[p, i, t]] for i in range(d.group)]
+        credit = {}
+        for turn in range(max(map(len, ends))):
+            present = [i for i in range(d.group) if turn < len(ends[i])]
+            rewards = [d.step_rewards[p, i, ends[i][turn]] for i in present]
+            scores = _zscores(rewards) if len(rewards) > 1 else [0.0]
+            credit |= {(i, turn): score for i, score in zip(present, scores, strict=True)}
+        for i in range(d.group):
+            for t in range(d.length):
+                a[p, i, t] = sum(credit[i, turn] for turn, end in enumerate(ends[i]) if end >= t)
+    return _sequence_mean(
+        d, lambda p, i, t: _pessimistic(_rho(d, x, p, i, t), a[p, i, t], 0.2, 0.2) - 0.04 * _k3(d, x, p, i, t)
+    )
+
+
 def _sequence_ratio(d, x, p, i):
     n = d.lengths[p, i]
     return exp(sum(x[p, i, t] - d.old_logp[p, i, t] for t in range(n)) / n)
@@ -536,6 +554,7 @@ OBJECTIVES = {
     "lite_ppo": _lite_ppo,
     "luspo": _luspo,
     "max_rl": _max_rl,
+    "mt_grpo": _mt_grpo,
     "on_policy_distillation": _on_policy_distillation,
     "open_reasoner_zero": _open_reasoner_zero,
     "opo": _opo,

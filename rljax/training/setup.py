@@ -21,7 +21,6 @@ from rljax.data.prompts import (
     right_pad_demonstrations,
 )
 from rljax.data.tokenizer import Tokenizer
-from rljax.errors import InputError
 from rljax.models import Params, Policy
 from rljax.models.adapters import Base
 from rljax.parallel import check_rows, make_mesh
@@ -195,12 +194,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
     )
     worker = make_worker(config, seams, mesh, policy, tokenizer, train, prompt_length, problems, left=left)
     check_judges(algorithm, config, worker)
-    step_reward = make_step_reward(algorithm, config)
-    if step_reward is not None and seams.environment is not None:
-        raise InputError(
-            f"environment: it judges complete turns, and {config.algorithm.name} learns from the reward of each reasoning step; "
-            "got both. Choose another algorithm, or leave the environment out."
-        )
+    step_reward = make_step_reward(algorithm, config, seams.environment)
     base = make_base(config, policy, mesh, is_own=seams.policy is not None)
     setup = planned_setup(config, algorithm, mesh, frozen_policy, built, own_optimizer=optimizer is not None)._replace(
         critic=make_critic(algorithm, config, policy, mesh, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id),
@@ -212,6 +206,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
             judge=worker.judge._replace(step_reward=step_reward),
             compares_with_greedy=algorithm.needs("greedy_rewards"),
             reward_groups=reward_groups(config, worker),
+            needs_turns=algorithm.needs("step_rewards") or algorithm.critic is not None,
         ),
         heldout=replace(worker, prompts=heldout).greedy(),
         prompt_length=prompt_length,

@@ -44,6 +44,7 @@ EVERYTHING = ROLLOUT._replace(
     bootstrap=draw()[..., 0],
     step_rewards=draw(),
     step_end=ROLLOUT.mask,
+    turn_rewards=jnp.where(jnp.arange(T) == T - 1, jnp.asarray(REWARDS)[..., None], 0.0),
     behaviour_entropy=draw(),
     teacher_logp=draw(),
     square_sum=jnp.abs(draw()),
@@ -67,6 +68,7 @@ def grouped(x):
         ("vapo_grpo", "values", "critic"),
         ("grpo_process", "step_rewards", "advantage"),
         ("grpo_process", "step_end", "advantage"),
+        ("mt_grpo", "step_rewards", "advantage"),
         ("dapo_grpo", "behaviour_entropy", "bonus"),
         ("on_policy_distillation", "teacher_logp", "advantage"),
         ("otb", "square_sum", "advantage"),
@@ -169,6 +171,7 @@ NEEDS = {
     "gkd": {"teacher_divergence"},
     "grpo": {"ref_logp"},
     "grpo_process": {"ref_logp", "step_end", "step_rewards"},
+    "mt_grpo": {"ref_logp", "step_end", "step_rewards"},
     "on_policy_distillation": {"teacher_logp"},
     "open_reasoner_zero": {"values"},
     "otb": {"square_sum"},
@@ -211,7 +214,9 @@ def test_needs_follows_the_slots():
         PLAIN.needs("reward")
 
 
-@pytest.mark.parametrize("name", ["dapo", "gdpo", "gepo", "grpo", "grpo_process", "otb", "reinforce_pp", "rloo", "vapo"])
+@pytest.mark.parametrize(
+    "name", ["dapo", "gdpo", "gepo", "grpo", "grpo_process", "mt_grpo", "otb", "reinforce_pp", "rloo", "vapo"]
+)
 def test_a_response_without_a_verdict_takes_no_part(name):
     algorithm = BY_NAME[name](**({"beta": 0.1} if name in {"rloo", "reinforce_pp"} else {}))
     rollout = EVERYTHING._replace(valid=jnp.arange(G) < G - 1, rewards=ROLLOUT.rewards.at[:, -1].set(jnp.nan))
@@ -246,10 +251,26 @@ def test_a_response_without_a_verdict_makes_no_group_mixed():
 def test_a_mask_may_be_of_numbers(dtype):
     rollout = EVERYTHING._replace(mask=ROLLOUT.mask.astype(dtype), step_end=ROLLOUT.mask.astype(dtype))
     rollout = rollout._replace(valid=EVERYTHING.valid.astype(dtype))
-    for name in ("ppo", "grpo_process"):
+    for name in ("ppo", "grpo_process", "mt_grpo"):
         ours, theirs = prepare(BY_NAME[name](), rollout), prepare(BY_NAME[name](), EVERYTHING)
         assert ours.mask.dtype == bool
         jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+def test_a_critic_gets_the_reward_of_a_turn_where_the_turn_ends():
+    """Three tokens, of which the second is an observation: the last one does not earn the first turn's reward."""
+    rollout = Rollout(
+        mask=jnp.array([[[True, False, True]]]),
+        behaviour_logp=jnp.zeros((1, 1, 3)),
+        rewards=jnp.array([[1.5]]),
+        turn_rewards=jnp.array([[[0.5, 0.0, 1.0]]]),
+        values=jnp.zeros((1, 1, 3)),
+    )
+    algorithm = BY_NAME["ppo"](lambda_=1.0)
+    assert prepare(algorithm, rollout).value_target.tolist() == [[1.5, 0.0, 1.0]]
+    assert prepare(algorithm, rollout._replace(turn_rewards=None)).value_target.tolist() == [[1.5, 0.0, 1.5]]
+    shaped = algorithm._replace(shape_reward=lambda lengths: -0.25 * lengths)
+    assert prepare(shaped, rollout).value_target.tolist() == [[1.0, 0.0, 0.5]], "the penalty is on the last token"
 
 
 def test_groups_are_kept_by_the_reward_before_shaping():

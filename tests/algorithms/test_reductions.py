@@ -106,7 +106,17 @@ def test_dapo_without_its_ideas_is_grpo(rollout):
 def test_process_supervision_of_one_step_is_outcome_supervision(rollout):
     last = jnp.asarray(np.arange(T) == LENGTHS[..., None] - 1)
     steps = rollout._replace(step_end=last, step_rewards=jnp.where(last, rollout.rewards[..., None], jnp.nan))
-    assert_same(descend(BY_NAME["grpo_process"](), steps), descend(BY_NAME["grpo"](), rollout))
+    for name in ("grpo_process", "mt_grpo"):
+        assert_same(descend(BY_NAME[name](), steps), descend(BY_NAME["grpo"](), rollout))
+
+
+def test_a_turn_with_equal_rewards_contributes_nothing(rollout):
+    """Two turns, of which only the first is rewarded: process supervision of that turn."""
+    first, last = (jnp.asarray(np.arange(T) == end) for end in (0, 1))
+    ends = jnp.broadcast_to(first | last, MASK.shape)
+    turns = rollout._replace(step_end=ends, step_rewards=jnp.where(first, rollout.rewards[..., None], 0.0))
+    outcome = turns._replace(step_end=jnp.broadcast_to(first, MASK.shape))
+    assert_same(descend(BY_NAME["mt_grpo"](), turns), descend(BY_NAME["grpo_process"](), outcome))
 
 
 def test_clip_cov_without_a_candidate_and_kl_cov_without_a_penalty_are_grpo_over_tokens(rollout):

@@ -85,6 +85,7 @@ CALLS = {
     "unpublished.group_baseline.reliability_quality": {"scores": X, "floor": 0.5, "valid": MASK},
     "unpublished.group_baseline.rank_based": {"rewards": REWARDS, "valid": VERDICTS},
     "group.process_normalized": {"step_rewards": X, "step_end": MASK, "eps": 1e-6, "ddof": 1},
+    "group.turn_normalized": {"step_rewards": X, "step_end": MASK, "discount": 0.5, "eps": 1e-6, "ddof": 1},
     "unpublished.reward_history.push_history": {
         "history": HISTORY,
         "prompt_ids": IDS,
@@ -327,6 +328,7 @@ DEFAULTS = {
     "group.group_normalized": {"eps": 1e-6, "ddof": 1},
     "group.mean_normalized": {"eps": 0.0},
     "group.process_normalized": {"eps": 1e-6, "ddof": 1},
+    "group.turn_normalized": {"discount": 1.0, "eps": 1e-6, "ddof": 1},
     "off_policy.gamma_weighted": {
         **{"power_positive": 2.0, "decay_positive": 3.0},
         **{"power_negative": 3.0, "decay_negative": 2.0},

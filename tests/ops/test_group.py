@@ -191,6 +191,47 @@ def test_process_normalized_matches_formula(rewards, ends, ddof):
         np.testing.assert_allclose(actual, slow_process(rewards, ends, 1e-6, 1), rtol=1e-9, atol=1e-9)
 
 
+def slow_turns(rewards, ends, discount, eps, ddof):
+    """A turn's z-score among the same turns of its group; a token gets those of its turn and of later ones."""
+    result = np.zeros(rewards.shape)
+    for p in range(len(rewards)):
+        turns = [[float(r) for r, end in zip(*row, strict=True) if end] for row in zip(rewards[p], ends[p], strict=True)]
+        for i, t in np.ndindex(rewards[p].shape):
+            current = int(ends[p, i, :t].sum())
+            for j in range(current, len(turns[i])):
+                same = [row[j] for row in turns if len(row) > j]
+                if len(set(same)) > 1:
+                    score = (turns[i][j] - mean(same)) / (slow_std(same, ddof) + eps)
+                    result[p, i, t] += discount ** (j - current) * score
+    return result
+
+
+turns = jax.jit(group.turn_normalized, static_argnames="ddof")
+
+
+@given(
+    hnp.arrays(np.float64, (2, 3, T), elements=tenths),
+    hnp.arrays(bool, (2, 3, T)),
+    st.sampled_from([0.0, 0.5, 1.0]),
+    st.sampled_from([0, 1]),
+)
+def test_turn_normalized_matches_formula(rewards, ends, discount, ddof):
+    dirty = np.where(ends, rewards, np.nan)
+    with jax.enable_x64(True):
+        actual = turns(jnp.array(dirty), jnp.array(ends), discount=discount, eps=0.25, ddof=ddof)
+        np.testing.assert_allclose(actual, slow_turns(rewards, ends, discount, 0.25, ddof), atol=1e-9)
+        actual = turns(jnp.array(dirty), jnp.array(ends))
+        np.testing.assert_allclose(actual, slow_turns(rewards, ends, 1.0, 1e-6, 1), rtol=1e-9, atol=1e-9)
+
+
+def test_two_turns_are_those_of_the_paper(x64):
+    """A_1 = turn + λ outcome, A_2 = outcome (MT-GRPO); a response that never ends a turn gets nothing."""
+    rewards = jnp.array([[1.0, 0.0, 5.0, 0.0], [0.0, 2.0, 0.0, 3.0], [0.0, 0.0, 0.0, 0.0]])
+    ends = jnp.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0]])
+    actual = group.turn_normalized(rewards, ends, discount=0.5, eps=0.0, ddof=0)
+    np.testing.assert_allclose(actual, [[-0.5, 1, 1, 0], [0.5, 0.5, -1, -1], [0, 0, 0, 0]], atol=1e-12)
+
+
 def test_process_with_one_step_a_response_is_outcome_supervision(x64):
     rewards = np.array([[0.3, -1.0], [2.0, 0.5]])
     steps, ends = np.full((2, 2, T), np.nan), np.zeros((2, 2, T), bool)
@@ -310,6 +351,8 @@ PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
         (lambda: group.process_normalized(PAIR, PAIR[0]), "step_end must have the shape of step_rewards"),
         (lambda: group.process_normalized(PAIR, 2 * PAIR), "step_end must hold only 0 and 1"),
         (lambda: group.process_normalized(PAIR, PAIR, ddof=3), "ddof must be one of 0, 1, got 3"),
+        (lambda: group.turn_normalized(PAIR[:1], PAIR[:1]), r"step_rewards .* on its second-to-last axis, got \[1, 2\]"),
+        (lambda: group.turn_normalized(PAIR, PAIR, discount=1.5), r"discount must lie in \[0, 1\], got 1.5"),
     ],
 )
 def test_refusals(call, message):

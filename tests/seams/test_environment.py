@@ -384,9 +384,38 @@ def test_what_is_no_environment_is_refused_before_anything_is_written(tmp_path, 
     assert not path.exists()
 
 
-def test_process_supervision_has_no_steps_to_judge_here(tmp_path):
-    config = OWN.replace(run=str(tmp_path / "refused"), algorithm="grpo_process", algorithm_options={})
-    with pytest.raises(InputError, match=r"^environment: it judges complete turns, and grpo_process learns .* got both"):
+TURNS = {"algorithm": "mt_grpo", "algorithm_options": {"beta": 0.0}}
+
+
+def test_a_turn_is_rewarded_at_its_last_token():
+    script = [["9.", "1.", "0."], ["1."], ["?.", "5.", "2."]]
+    rollout = played(script, **TURNS)[0].rollout
+    shown = ["9.<<1.<<0.", "1.", "?.?5.<<2."]
+    ends = [[text == "." for text in line] + [False] * (12 - len(line)) for line in shown]
+    assert rollout.step_end[:, 0].tolist() == ends
+    rewards = [[0.25, 0.25, 1.0], [1.0], [0.0, 0.25, 1.0]]
+    for place, expected in enumerate(rewards):
+        assert rollout.turn_rewards[place, 0][rollout.step_end[place, 0]].tolist() == expected
+    np.testing.assert_array_equal(rollout.turn_rewards, rollout.step_rewards)
+    np.testing.assert_allclose(rollout.turn_rewards.sum(-1), rollout.rewards)
+    assert played(script)[0].rollout.turn_rewards is None, "an algorithm of outcomes does not read them"
+
+
+def test_turns_are_credited_in_a_run(tmp_path):
+    config = OWN.replace(run=str(tmp_path / "turns"), steps=1, heldout_problems=1, **TURNS)
+    result = rljax.train(config, policy=POLICY, problems=PROBLEMS, environment=Guessing())
+    row = next(
+        row for row in map(json.loads, (result.run / "metrics.jsonl").read_text().splitlines()) if row["phase"] == "rl"
+    )
+    assert row["advantage_variance"] > 0
+    assert row["grad_norm"] > 0
+
+
+def test_a_step_reward_and_an_environment_are_refused(tmp_path):
+    config = OWN.replace(
+        run=str(tmp_path / "refused"), algorithm="grpo_process", step_reward="steps.py:f", algorithm_options={}
+    )
+    with pytest.raises(InputError, match=r"^step_reward='steps.py:f' cannot apply: the steps are the environment's turns"):
         rljax.train(config, policy=POLICY, problems=PROBLEMS, environment=Guessing())
     assert not (tmp_path / "refused").exists()
 

@@ -42,6 +42,7 @@ ONE_STEP = TINY.replace(
 
 
 ON_TRANSFORMERS = ("forking_tokens", "grpo_process", "ppo", "t1")
+OF_STEPS = ("grpo_process", "mt_grpo")
 """Algorithms that need entropies, judged steps, a critic and a reference of the built-in model."""
 
 
@@ -89,7 +90,7 @@ def sampled(judge):
 @pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"gkd", "on_policy_distillation", "remax"}))
 def test_every_algorithm_learns(judge, sampled, name):
     """The updates of a step, with all that the trainer prepares for them."""
-    config = ONE_STEP.replace(algorithm=name, step_reward=judge if name == "grpo_process" else None)
+    config = ONE_STEP.replace(algorithm=name, step_reward=judge if name in OF_STEPS else None)
     setup, state = start_of_rl(config)
     before = jax.device_get(state.params)
     state, metrics = learn_from(setup, state, sampled)

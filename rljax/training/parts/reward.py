@@ -13,7 +13,7 @@ from rljax.preference.note import PREFIX
 from rljax.rewards import BY_NAME, MADE_OF, RUN_PROGRAMS, resolve
 from rljax.rewards.protocol import combine, needs_all_hosts
 from rljax.rewards.steps import STEP_REWARDS
-from rljax.rollout import RolloutWorker
+from rljax.rollout import Environment, RolloutWorker
 from rljax.tracking.starts import digest_of_parts
 from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import Problems
@@ -126,8 +126,8 @@ def reward_groups(config: TrainConfig, worker: RolloutWorker) -> int | None:
     return groups
 
 
-def make_step_reward(algorithm: Algorithm, config: TrainConfig) -> Callable | None:
-    """Find the function that judges reasoning steps, if the algorithm learns from them.
+def make_step_reward(algorithm: Algorithm, config: TrainConfig, environment: Environment | None) -> Callable | None:
+    """Find the function that judges reasoning steps, if the algorithm learns from them; an environment judges its turns instead.
 
     Raises:
         InputError: the function is missing, cannot be found, or is not used by the algorithm.
@@ -137,7 +137,13 @@ def make_step_reward(algorithm: Algorithm, config: TrainConfig) -> Callable | No
         if step_reward is not None:
             raise InputError(
                 f"{name} does not learn from steps, so step_reward={step_reward!r} cannot apply to it; leave it "
-                "out, or choose grpo_process."
+                "out, or choose grpo_process or mt_grpo."
+            )
+        return None
+    if environment is not None:
+        if step_reward is not None:
+            raise InputError(
+                f"step_reward={step_reward!r} cannot apply: the steps are the environment's turns; leave it out."
             )
         return None
     if step_reward is None and config.generated_task is not None:
@@ -145,7 +151,7 @@ def make_step_reward(algorithm: Algorithm, config: TrainConfig) -> Callable | No
     if step_reward is None:
         raise InputError(
             f"{name} learns from the reward of each reasoning step; choose that reward with --step-reward "
-            f"({', '.join(STEP_REWARDS)}, or your own as file.py:function)."
+            f"({', '.join(STEP_REWARDS)}, or your own as file.py:function), or an environment, whose turns are the steps."
         )
     return named_step_reward(step_reward)
 
