@@ -415,7 +415,7 @@ def test_a_step_reward_and_an_environment_are_refused(tmp_path):
     config = OWN.replace(
         run=str(tmp_path / "refused"), algorithm="grpo_process", step_reward="steps.py:f", algorithm_options={}
     )
-    with pytest.raises(InputError, match=r"^step_reward='steps.py:f' cannot apply: the steps are the environment's turns"):
+    with pytest.raises(InputError, match=r"^step_reward='steps.py:f': the steps are the environment's turns"):
         rljax.train(config, policy=POLICY, problems=PROBLEMS, environment=Guessing())
     assert not (tmp_path / "refused").exists()
 

@@ -142,9 +142,7 @@ def make_step_reward(algorithm: Algorithm, config: TrainConfig, environment: Env
         return None
     if environment is not None:
         if step_reward is not None:
-            raise InputError(
-                f"step_reward={step_reward!r} cannot apply: the steps are the environment's turns; leave it out."
-            )
+            raise InputError(f"step_reward={step_reward!r}: the steps are the environment's turns; leave it out.")
         return None
     if step_reward is None and config.generated_task is not None:
         step_reward = config.generated_task.step_reward
