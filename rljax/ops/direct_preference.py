@@ -152,6 +152,55 @@ def conservative_dpo_loss(
 
 
 @in_float32
+def robust_dpo_loss(
+    chosen: Float[Array, "*pairs"],
+    rejected: Float[Array, "*pairs"],
+    ref_chosen: Float[Array, "*pairs"],
+    ref_rejected: Float[Array, "*pairs"],
+    *,
+    beta: Number = 0.1,
+    epsilon: Number,
+) -> Float[Array, "*pairs"]:
+    """DPO for labels of which some are wrong: an unbiased estimate of DPO's loss under the correct labels.
+
+    ::
+
+        L = (-(1 - ε) log σ(β h) + ε log σ(-β h)) / (1 - 2ε)        h as in `dpo_loss`
+
+    Its mean over labels that are wrong with probability ε is DPO's loss. It is negative for pairs with a large lead.
+    Unlike `conservative_dpo_loss`, it always increases the lead.
+
+    Args:
+        chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
+        rejected: log π(y_l|x) of the other, summed, carries the gradient, of the same shape.
+        ref_chosen: log π_ref(y_w|x), summed, of the same shape.
+        ref_rejected: log π_ref(y_l|x), summed, of the same shape.
+        beta: β, strength of the pull towards the reference, positive.
+        epsilon: ε, probability that a label is wrong, from 0 (DPO) to below 0.5.
+
+    Returns:
+        `[...]`, nats, to be minimized as a mean over the pairs; it has no lower bound.
+
+    Raises:
+        ValueError: not floating point, mismatched shapes, β not positive, or ε outside [0, 0.5).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> zero = jnp.zeros(1)
+        >>> round(float(robust_dpo_loss(jnp.array([20.0]), zero, zero, zero, beta=1.0, epsilon=0.1)[0]), 4)
+        -2.5
+
+    Source:
+        Robust DPO (rDPO), arXiv:2403.00409, the unbiased loss for a known flip rate.
+    """
+    check_positive(beta=beta)
+    check_between(0, 0.5, epsilon=epsilon)
+    check_positive(**{"1 - 2 * epsilon": 1 - 2 * epsilon})
+    logit = beta * _lead(chosen, rejected, ref_chosen, ref_rejected)
+    return ((1 - epsilon) * jax.nn.softplus(-logit) - epsilon * jax.nn.softplus(logit)) / (1 - 2 * epsilon)
+
+
+@in_float32
 def ipo_loss(
     chosen: Float[Array, "*pairs"],
     rejected: Float[Array, "*pairs"],

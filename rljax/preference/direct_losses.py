@@ -7,7 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.direct_preference import conservative_dpo_loss, dpo_loss, implicit_reward, ipo_loss, kto_loss
+from rljax.ops.direct_preference import (
+    conservative_dpo_loss,
+    dpo_loss,
+    implicit_reward,
+    ipo_loss,
+    kto_loss,
+    robust_dpo_loss,
+)
 from rljax.ops.reference_free import log_odds, orpo_loss, simpo_loss
 from rljax.records import required
 
@@ -77,6 +84,20 @@ def cdpo(*, beta: float = 0.1, epsilon: float = 0.1) -> DirectLoss:
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
         return conservative_dpo_loss(*_two(pairs.logp), *_two(pairs.reference()), beta=beta, epsilon=epsilon)
+
+    return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
+
+
+def robust_dpo(*, beta: float = 0.1, epsilon: float = 0.1) -> DirectLoss:
+    """Robust DPO, for partly wrong labels, with a loss that is unbiased under them (rDPO, arXiv:2403.00409).
+
+    Args:
+        beta: β = 0.1 (DPO's).
+        epsilon: ε = 0.1, the share of wrong labels, below 0.5; 0 is DPO itself.
+    """
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        return robust_dpo_loss(*_two(pairs.logp), *_two(pairs.reference()), beta=beta, epsilon=epsilon)
 
     return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
 
@@ -178,6 +199,7 @@ def _log_ratio_reward(beta: float) -> Callable[[PairLogps], Float[Array, "N 2"]]
 BY_NAME: dict[str, Callable[..., DirectLoss]] = {
     "dpo": dpo,
     "cdpo": cdpo,
+    "robust_dpo": robust_dpo,
     "ipo": ipo,
     "ipo_average": ipo_average,
     "kto": kto,

@@ -17,6 +17,7 @@ from rljax.ops.direct_preference import (
     ipo_loss,
     kto_loss,
     kto_reference_point,
+    robust_dpo_loss,
 )
 
 PAIRS = 5
@@ -69,6 +70,26 @@ def test_conservative_dpo_loss_and_its_gradient(four, beta, epsilon):
         np.testing.assert_allclose(
             conservative_dpo_loss(*arrays, beta=beta, epsilon=0.0), dpo_loss(*arrays, beta=beta), rtol=1e-12
         )
+
+
+@given(logps, scales, st.floats(0, 0.45))
+def test_robust_dpo_loss_its_gradient_and_that_it_is_unbiased(four, beta, epsilon):
+    with jax.enable_x64(True):
+        arrays = jnp.array(four)
+        expected, slopes, clean = np.zeros(PAIRS), np.zeros(PAIRS), np.zeros(PAIRS)
+        for at in range(PAIRS):
+            right, wrong = sigmoid(beta * lead(four, at)), sigmoid(-beta * lead(four, at))
+            expected[at] = (-(1 - epsilon) * math.log(right) + epsilon * math.log(wrong)) / (1 - 2 * epsilon)
+            slopes[at] = -beta * ((1 - epsilon) * wrong + epsilon * right) / (1 - 2 * epsilon)
+            clean[at] = -math.log(right)
+        actual = robust_dpo_loss(*arrays, beta=beta, epsilon=epsilon)
+        np.testing.assert_allclose(actual, expected, rtol=1e-7, atol=1e-9)
+        on_chosen, on_rejected = gradients(robust_dpo_loss, arrays, beta=beta, epsilon=epsilon)
+        np.testing.assert_allclose(on_chosen, slopes, rtol=1e-7, atol=1e-12)
+        np.testing.assert_allclose(on_rejected, -slopes, rtol=1e-7, atol=1e-12)
+        # Labels that are flipped with probability ε give DPO's loss under the correct labels, on average.
+        flipped = robust_dpo_loss(*arrays[jnp.array([1, 0, 3, 2])], beta=beta, epsilon=epsilon)
+        np.testing.assert_allclose((1 - epsilon) * actual + epsilon * flipped, clean, rtol=1e-7, atol=1e-9)
 
 
 @given(logps, scales)
@@ -233,6 +254,8 @@ def test_refusals_name_the_argument():
             ipo_loss(one, one, one, one, tau=wrong)
     with pytest.raises(ValueError, match=r"epsilon must lie in \[0, 0\.5\], got 0\.6"):
         conservative_dpo_loss(one, one, one, one, epsilon=0.6)
+    with pytest.raises(ValueError, match=r"1 - 2 \* epsilon must be positive, got 0"):
+        robust_dpo_loss(one, one, one, one, epsilon=0.5)
     with pytest.raises(ValueError, match="desirable must be a boolean array, got float32"):
         kto_loss(one, one, one, reference_point=0.0)
     with pytest.raises(ValueError, match="reference_point must not be negative, got -1"):

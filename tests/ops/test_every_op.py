@@ -138,6 +138,7 @@ CALLS = {
     "direct_preference.implicit_reward": {"logp": X, "ref_logp": Y, "beta": 0.1},
     "direct_preference.dpo_loss": {**FOUR, "beta": 0.5},
     "direct_preference.conservative_dpo_loss": {**FOUR, "beta": 0.5, "epsilon": 0.1},
+    "direct_preference.robust_dpo_loss": {**FOUR, "beta": 0.5, "epsilon": 0.1},
     "direct_preference.ipo_loss": {**FOUR, "tau": 0.5},
     "direct_preference.kto_reference_point": {"logp": X, "ref_logp": Y},
     "direct_preference.kto_loss": {
@@ -317,6 +318,7 @@ DEFAULTS = {
     "direct_preference.implicit_reward": {"beta": 0.1},
     "direct_preference.dpo_loss": {"beta": 0.1},
     "direct_preference.conservative_dpo_loss": {"beta": 0.1},
+    "direct_preference.robust_dpo_loss": {"beta": 0.1},
     "direct_preference.ipo_loss": {"tau": 0.1},
     "direct_preference.kto_loss": {"beta": 0.1, "desirable_weight": 1.0, "undesirable_weight": 1.0},
     "gae.td_errors": {"gamma": 1.0},

@@ -34,6 +34,13 @@ def cdpo(logp, ref, lengths, beta=0.1, epsilon=0.1):
     return (1 - epsilon) * minus_log_sigmoid(margin) + epsilon * minus_log_sigmoid(-margin), reward
 
 
+def robust_dpo(logp, ref, lengths, beta=0.1, epsilon=0.1):
+    reward = beta * (logp - ref)
+    margin = reward[0] - reward[1]
+    unbiased = (1 - epsilon) * minus_log_sigmoid(margin) - epsilon * minus_log_sigmoid(-margin)
+    return unbiased / (1 - 2 * epsilon), reward
+
+
 def ipo(logp, ref, lengths, tau=0.1):
     return ((logp[0] - ref[0]) - (logp[1] - ref[1]) - 1 / (2 * tau)) ** 2, tau * (logp - ref)
 
@@ -58,7 +65,7 @@ def orpo(logp, ref, lengths, coefficient=0.1):
     return -logp[0] / lengths[0] + coefficient * minus_log_sigmoid(odds[0] - odds[1]), odds
 
 
-BY_HAND = {f.__name__: f for f in (dpo, cdpo, ipo, ipo_average, kto, simpo, orpo)}
+BY_HAND = {f.__name__: f for f in (dpo, cdpo, robust_dpo, ipo, ipo_average, kto, simpo, orpo)}
 
 
 def numbers(loss):
@@ -99,7 +106,13 @@ def test_a_reference_point_that_is_missing_is_named():
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("dpo", {"beta": 0.0}), ("cdpo", {"epsilon": 0.7}), ("ipo", {"tau": -1.0}), ("orpo", {"coefficient": -0.1})],
+    [
+        ("dpo", {"beta": 0.0}),
+        ("cdpo", {"epsilon": 0.7}),
+        ("robust_dpo", {"epsilon": 0.5}),
+        ("ipo", {"tau": -1.0}),
+        ("orpo", {"coefficient": -0.1}),
+    ],
 )
 def test_values_that_cannot_work_are_refused_without_data(name, options):
     with pytest.raises(ValueError, match=next(iter(options))):
