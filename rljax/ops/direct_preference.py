@@ -191,7 +191,7 @@ def robust_dpo_loss(
         -2.5
 
     Source:
-        Robust DPO (rDPO), arXiv:2403.00409, the unbiased loss for a known flip rate.
+        Robust DPO (rDPO), arXiv:2403.00409, Section 3: the unbiased loss for a known flip rate.
     """
     check_positive(beta=beta)
     check_between(0, 0.5, epsilon=epsilon)
