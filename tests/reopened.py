@@ -6,9 +6,9 @@ from rljax.data.history import no_history
 from rljax.options import INSTALLERS
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints
-from rljax.training.learner import make_learner
 from rljax.training.lifecycle import initial_state as states
 from rljax.training.parts.seams import Seams
+from rljax.training.reinforce import make_learner
 from rljax.training.scored_rollout import make_rollout_scorer
 from rljax.training.setup import make_setup
 

@@ -7,7 +7,7 @@ from small_runs import even_length
 from whole_runs import TINY
 
 import rljax
-from rljax.training import learner
+from rljax.training import reinforce
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +21,7 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def prepared(monkeypatch):
     """Rollouts and batches, as the learner prepares them."""
-    seen, make_prepare = [], learner.make_prepare
+    seen, make_prepare = [], reinforce.make_prepare
 
     def make_witness(algorithm, choices, **minibatches):
         prepare = make_prepare(algorithm, choices, **minibatches)
@@ -33,5 +33,5 @@ def prepared(monkeypatch):
 
         return witness
 
-    monkeypatch.setattr(learner, "make_prepare", make_witness)
+    monkeypatch.setattr(reinforce, "make_prepare", make_witness)
     return seen

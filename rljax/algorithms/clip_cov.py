@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from rljax.algorithms.algorithm import Algorithm, Term, TermInputs
-from rljax.ops.checks import check_between, check_nonnegative
+from rljax.ops.arrays import check_between, check_nonnegative
 from rljax.ops.group import group_normalized
 from rljax.ops.masked import zero_outside
 from rljax.ops.ratio import token_log_ratio

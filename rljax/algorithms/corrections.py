@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from rljax.algorithms.algorithm import Correction, TermInputs
-from rljax.ops.checks import check_nonnegative
+from rljax.ops.arrays import check_nonnegative
 from rljax.ops.correction import (
     geometric_rejection,
     masked_importance_weight,

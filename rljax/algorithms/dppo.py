@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float
 
 from rljax.algorithms.algorithm import Algorithm, TermInputs
 from rljax.algorithms.corrections import sampling_denominator
-from rljax.ops.checks import check_at_least, check_nonnegative
+from rljax.ops.arrays import check_at_least, check_nonnegative
 from rljax.ops.group import group_centered
 from rljax.ops.off_policy import binary_total_variation, in_trust_region
 from rljax.ops.ratio import token_log_ratio

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from rljax.algorithms.algorithm import Algorithm
 from rljax.algorithms.terms import distance_from_teacher
-from rljax.ops.checks import check_between
+from rljax.ops.arrays import check_between
 from rljax.ops.distillation import generalized_jsd
 from rljax.ops.divergence import exact_kl
 from rljax.ops.ratio import token_log_ratio

@@ -5,8 +5,8 @@ from functools import partial
 from jaxtyping import Array, Float
 
 from rljax.algorithms.algorithm import Algorithm
+from rljax.ops.arrays import check_positive
 from rljax.ops.batch import gpg_scale
-from rljax.ops.checks import check_positive
 from rljax.ops.group import group_centered
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import reinforce

@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, in_float32, ratio_or_zero
-from rljax.ops.checks import check_nonnegative, check_steps
+from rljax.ops.arrays import Mask, Number, check_nonnegative, check_steps, in_float32, ratio_or_zero
 from rljax.ops.masked import masked_centered
 
 

@@ -20,8 +20,7 @@ from rljax.algorithms.algorithm import (
     Term,
     outcomes,
 )
-from rljax.ops.arrays import in_float32
-from rljax.ops.checks import check_between
+from rljax.ops.arrays import check_between, in_float32
 from rljax.ops.gae import rewards_at_last_token
 from rljax.ops.masked import zero_outside
 from rljax.ops.unpublished.reward_history import temporal_advantage
@@ -89,32 +88,39 @@ def _trained_tokens(algorithm: Algorithm, rollout: Rollout[Array]) -> Bool[Array
 
 def _rewards(
     algorithm: Algorithm, rollout: Rollout[Array], policy_logp: Array
-) -> tuple[Float[Array, "P G"], Float[Array, "P G T"]]:
-    """The reward of each response, and the same spread over its tokens: shaped by length, minus the KL penalty.
-
-    The reward of a turn is placed on the turn's last token, and the rest of a response's reward on its last token.
-    """
+) -> tuple[Float[Array, "P G"], Float[Array, "P G T"] | None]:
+    """The reward of each response, shaped by length, and the KL penalty of each token, which is added to it; None without one."""
     rewards = rollout.rewards
     lengths = rollout.mask.sum(-1).astype(rewards.dtype)
     if algorithm.outcome_reward is not None:
         rewards = algorithm.outcome_reward(rewards, outcomes(rollout), lengths)
     if algorithm.shape_reward is not None:
         rewards = rewards + algorithm.shape_reward(lengths)
-    token_rewards = _rewards_on_tokens(rewards, rollout)
     if algorithm.reward_kl is None:
-        return rewards, token_rewards
-    penalty = algorithm.reward_kl(
-        jnp.zeros_like(policy_logp), policy_logp, required(rollout.ref_logp, "rollout.ref_logp"), rollout.mask
-    )
-    return rewards + penalty.sum(-1), token_rewards + penalty
+        return rewards, None
+    reference = required(rollout.ref_logp, "rollout.ref_logp")
+    return rewards, algorithm.reward_kl(jnp.zeros_like(policy_logp), policy_logp, reference, rollout.mask)
 
 
-def _rewards_on_tokens(rewards: Float[Array, "P G"], rollout: Rollout[Array]) -> Float[Array, "P G T"]:
-    """Place each response's reward on the tokens that earned it: that of a turn on its last token, the rest on the last one."""
+def _with_penalty(rewards: Float[Array, "P G"], penalty: Float[Array, "P G T"] | None) -> Float[Array, "P G"]:
+    return rewards if penalty is None else rewards + penalty.sum(-1)
+
+
+def _token_rewards(
+    algorithm: Algorithm, rewards: Float[Array, "P G"], penalty: Float[Array, "P G T"] | None, rollout: Rollout[Array]
+) -> Float[Array, "P G T"] | None:
+    """The rewards on the tokens that earned them, minus the KL penalty; None if nothing reads them.
+
+    The reward of a turn is placed on the turn's last token, and the rest of a response's reward on its last token.
+    """
+    if algorithm.critic is None and not any("token_rewards" in credit.needs for credit in algorithm.credits):
+        return None
     if rollout.turn_rewards is None:
-        return rewards_at_last_token(rewards, rollout.mask)
-    of_turns = zero_outside(rollout.turn_rewards, rollout.mask)
-    return of_turns + rewards_at_last_token(rewards - of_turns.sum(-1), rollout.mask)
+        token_rewards = rewards_at_last_token(rewards, rollout.mask)
+    else:
+        of_turns = zero_outside(rollout.turn_rewards, rollout.mask)
+        token_rewards = of_turns + rewards_at_last_token(rewards - of_turns.sum(-1), rollout.mask)
+    return token_rewards if penalty is None else token_rewards + penalty
 
 
 @in_float32
@@ -142,7 +148,7 @@ def response_rewards(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.
     """
     _check_rollout(algorithm, rollout)
     rollout = _drop_abstentions(rollout)
-    return _rewards(algorithm, rollout, _policy_logp(rollout))[0]
+    return _with_penalty(*_rewards(algorithm, rollout, _policy_logp(rollout)))
 
 
 def _policy_logp(rollout: Rollout[Array]) -> Float[Array, "P G T"]:
@@ -155,7 +161,7 @@ def _credit(
     algorithm: Algorithm,
     rollout: Rollout[Array],
     rewards: Array,
-    token_rewards: Array,
+    token_rewards: Array | None,
     *,
     progress: Array | None,
     past: Past | None,
@@ -172,7 +178,7 @@ def _credit(
     if algorithm.mix is not None:
         of_critic, of_group = found
         return algorithm.mix(of_critic, of_group, required(progress, "progress"))
-    return found[0] if found else jnp.zeros_like(token_rewards)
+    return found[0] if found else jnp.zeros_like(rollout.behaviour_logp)
 
 
 def _evaluate(credit: Credit, inputs: Mapping[str, Any], past: Past | None) -> Float[Array, "P G T"]:
@@ -250,13 +256,14 @@ def _term_weights(
 
 
 def _critic_data(
-    critic: Critic | None, rollout: Rollout[Array], trained: Rollout[Array], token_rewards: Array, minibatches: int
+    critic: Critic | None, rollout: Rollout[Array], trained: Rollout[Array], token_rewards: Array | None, minibatches: int
 ) -> dict[str, Float[Array, "P G T"]]:
     """The critic's targets, and the weight of each token in its loss."""
     if critic is None:
         return {}
     values, weights = required(rollout.values, "rollout.values"), critic.weights
-    target = critic.target(token_rewards, values, rollout.mask, **_present(bootstrap=rollout.bootstrap))
+    rewards = required(token_rewards, "token_rewards")
+    target = critic.target(rewards, values, rollout.mask, **_present(bootstrap=rollout.bootstrap))
     return {
         "old_values": zero_outside(values, trained.mask),
         "value_target": zero_outside(target, trained.mask),
@@ -311,8 +318,9 @@ def prepare(
     trained = rollout._replace(mask=_trained_tokens(algorithm, rollout))
     policy_logp = _policy_logp(rollout)
     progress = None if progress is None else jnp.asarray(progress, policy_logp.dtype)
-    rewards, token_rewards = _rewards(algorithm, rollout, policy_logp)
-    credit = _credit(algorithm, rollout, rewards, token_rewards, progress=progress, past=past)
+    rewards, penalty = _rewards(algorithm, rollout, policy_logp)
+    token_rewards = _token_rewards(algorithm, rewards, penalty, rollout)
+    credit = _credit(algorithm, rollout, _with_penalty(rewards, penalty), token_rewards, progress=progress, past=past)
     advantage = _advantage(algorithm, rollout, trained, credit)
     batch = Batch(
         mask=trained.mask,

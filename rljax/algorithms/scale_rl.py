@@ -4,8 +4,8 @@ from functools import partial
 
 from rljax.algorithms.algorithm import Algorithm
 from rljax.algorithms.corrections import sampling_denominator
+from rljax.ops.arrays import check_at_least
 from rljax.ops.batch import centered_over_advantage_std
-from rljax.ops.checks import check_at_least
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.selection import has_mixed_outcomes
 from rljax.ops.surrogate import cispo

@@ -6,8 +6,7 @@ from jaxtyping import Array, Float
 
 from rljax.algorithms.algorithm import Algorithm
 from rljax.algorithms.terms import entropy_bonus
-from rljax.ops.arrays import Number
-from rljax.ops.checks import check_between, check_nonnegative
+from rljax.ops.arrays import Number, check_between, check_nonnegative
 from rljax.ops.divergence import batch_normalized_kl
 from rljax.ops.group import leave_one_out
 from rljax.ops.ratio import token_log_ratio

@@ -6,8 +6,7 @@ from functools import partial
 from jaxtyping import Array
 
 from rljax.algorithms.algorithm import Algorithm, Rollout, Term, TermInputs
-from rljax.ops.arrays import Number
-from rljax.ops.checks import check_nonnegative, check_positive
+from rljax.ops.arrays import Number, check_nonnegative, check_positive
 from rljax.ops.divergence import importance_weighted_k3, k3, kl_in_reward
 from rljax.ops.regularise import positive_example_weights
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Float
 
+from rljax.ops.arrays import check_at_least
 from rljax.ops.categorical import categorical_mean_of_logits, hl_gauss, two_hot, uniform_support
-from rljax.ops.checks import check_at_least
 from rljax.ops.unpublished.mixture import multi_head_value
 
 

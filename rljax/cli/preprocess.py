@@ -27,7 +27,7 @@ def _verify(
     reward: Callable, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, Sequence]
 ) -> tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"], Bool[np.ndarray, "N"]]:
     """Rewards, whether there is a verdict, and whether the completion states no answer in the form that the reward reads."""
-    from rljax.rewards.failure import UNSTATED  # noqa: PLC0415
+    from rljax.rewards.correctness import UNSTATED  # noqa: PLC0415
     from rljax.rewards.protocol import judge  # noqa: PLC0415
 
     scores = judge(reward, prompts, completions, columns, max_failure_share=0.0)

@@ -17,9 +17,8 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from rljax.errors import InputError
 from rljax.models.axes import INPUT_AXES
-from rljax.models.copies import Copied, Copies, with_copies
 from rljax.models.patterns import selected
-from rljax.models.policy import Params, path_names
+from rljax.models.policy import Copied, Copies, Params, path_names, with_copies
 from rljax.models.quantization import Quantized, dequantize, unquantized
 
 
@@ -175,16 +174,14 @@ def side_by_side(params: Params, adapter: Adapter, scale: Float[Array | np.ndarr
     return {name: side_by_side(value, adapter[name], scale) if name in adapter else value for name, value in params.items()}
 
 
-def scored(base: Base | None, params: Params | None, copies: Copies | None = None) -> Params:
+def scored(base: Base, params: Params | None, copies: Copies | None = None) -> Params:
     """Return the parameters that scores are computed with: as in `whole`, but with the adapter separate, not merged.
 
     Args:
-        base: the frozen model under the adapter; None: there is no adapter.
-        params: as in `whole`.
-        copies: copies of the base's parameters, or of `params` if there is no base; see `Policy.copies`.
+        base: the frozen model under the adapter.
+        params: the adapter; None is one that changes nothing.
+        copies: copies of the base's parameters; see `Policy.copies`.
     """
-    if base is None:
-        return with_copies(params, copies)
     below = with_copies(base.params, copies)
     return below if params is None else side_by_side(below, params, base.scale)
 

@@ -139,7 +139,7 @@ class TransformerConfig:
     remat: str = "none"
     """What each layer recomputes in the backward pass: one of `REMATS`."""
     attention: str = "blockwise"
-    """Program for attention over complete sequences: dense, blockwise, cudnn or splash; see `rljax.models.attention_paths`."""
+    """Program for attention over complete sequences: dense, blockwise, cudnn or splash; see `rljax.models.attention`."""
 
     activation: str = "silu"
     """Activation function of the gate, one of `ACTIVATIONS`."""

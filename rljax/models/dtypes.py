@@ -3,7 +3,7 @@
 import jax
 
 from rljax.errors import InputError
-from rljax.models.attention_paths import Facts, described
+from rljax.models.attention import Facts, described
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 """Dtypes in which products can be computed."""

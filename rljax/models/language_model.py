@@ -18,9 +18,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from rljax.models.axes import INPUT_AXES, constrained, parameter_axes, spec_of
 from rljax.models.config import TransformerConfig
-from rljax.models.copies import Copies
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
-from rljax.models.policy import Params, insert_rows, path_names
+from rljax.models.policy import Copies, Params, insert_rows, path_names
 from rljax.models.token_scores import default_chunk, features_scores
 from rljax.models.transformer import CACHED_KEYS, SLOTS, Cache, LayerCache, Transformer
 from rljax.sharing import shared

@@ -12,8 +12,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from rljax.models.axes import constrained
-from rljax.models.copies import Copied, in_precision
 from rljax.models.packed import Features
+from rljax.models.policy import Copied, in_precision
 from rljax.models.token_scores import HEAD, LOGITS, chunked
 from rljax.ops.arrays import sum_dtype
 

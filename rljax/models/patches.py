@@ -32,7 +32,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from rljax.errors import InputError
-from rljax.models.attention_paths import facts_of
+from rljax.models.attention import facts_of
 from rljax.models.axes import check_shape, parameter_partition
 from rljax.models.config import TransformerConfig
 from rljax.models.dtypes import check_dtype

@@ -16,9 +16,8 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from rljax.errors import InputError
 from rljax.models.axes import spec_of
-from rljax.models.copies import Copied, in_precision
 from rljax.models.packed import Packed, Scores, before_scored
-from rljax.models.policy import Decoder, Params, Policy, insert_rows, scores_of_distributions
+from rljax.models.policy import Copied, Decoder, Params, Policy, in_precision, insert_rows, scores_of_distributions
 from rljax.ops.arrays import at_least_float32, sum_dtype
 from rljax.ops.unpublished.mixture import neural_symbolic_mixture
 from rljax.records import required

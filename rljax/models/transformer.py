@@ -17,11 +17,10 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from rljax.models.adapters import Adapted
-from rljax.models.attention import attend_cached
-from rljax.models.attention_paths import attend_rows, attention_devices
+from rljax.models.attention import attend_cached, attend_rows, attention_devices
 from rljax.models.axes import constrained
 from rljax.models.config import TransformerConfig
-from rljax.models.copies import Copied, in_precision, uncopied
+from rljax.models.policy import Copied, in_precision, uncopied
 from rljax.models.quantization import Quantized, quantized_product
 from rljax.ops.arrays import sum_dtype
 

@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.tree_util import KeyPath
 from jaxtyping import Array, PRNGKeyArray, PyTree, UInt32
 
-from rljax.models.attention_paths import check_path, facts_of
+from rljax.models.attention import check_path, facts_of
 from rljax.models.axes import check_shape, parameter_partition
 from rljax.models.config import TransformerConfig
 from rljax.models.dtypes import check_dtype

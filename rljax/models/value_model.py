@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from rljax.errors import InputError
-from rljax.models.attention_paths import facts_of
+from rljax.models.attention import facts_of
 from rljax.models.dtypes import check_dtype
 from rljax.models.families import FAMILIES
 from rljax.models.huggingface import load_params, load_tensor, model_contents, read_config

@@ -1,10 +1,14 @@
-"""Types of the equations' arguments, and their conversion to floating point.
+"""Types of the equations' arguments, their conversion to floating point, and the checks of an equation's arguments.
 
 One rule sets the dtype of every equation: it computes in float32 at least. `in_float32` widens bfloat16 and float16 arguments,
 unless the equation first passes them to others that do. The result stays wide: float16 or bfloat16 in gives float32 out, and
 float64 in gives float64 out. The gradient with respect to an argument has that argument's dtype. Three functions return the
 dtype of what they update: `divergence.ema_update` and `reference.reset_reference` keep the reference's dtype,
 `weights.overlong_filter` the mask's.
+
+Shapes and dtypes are known while JAX traces, so a wrong one is refused under `jit` too. Values are known only outside a
+trace: a hyperparameter that is a Python number is always checked, a traced one is trusted.
+Every refusal is a `ValueError` that names the argument, its value, and what was expected.
 """
 
 import functools
@@ -13,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Num
 
@@ -124,3 +129,149 @@ def common_dtype(*arrays: Array | Number) -> jnp.dtype:
     """The common dtype of arrays of mixed precision, even under strict promotion; a Python number does not widen it."""
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(*arrays)
+
+
+def _describe(value: Any) -> str:
+    return f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else repr(value)
+
+
+def check_floating(**arrays: Any) -> None:
+    """Refuse an array that is not floating point (integer rewards would silently truncate every normalizer)."""
+    for name, value in arrays.items():
+        if not hasattr(value, "dtype") or not jnp.issubdtype(value.dtype, jnp.floating):
+            raise ValueError(f"{name} must be a floating-point array, got {_describe(value)}")
+
+
+def check_mask(**masks: Any) -> None:
+    """Refuse a mask that is neither boolean nor numeric 0/1, or that has an empty token axis."""
+    for name, value in masks.items():
+        if not hasattr(value, "dtype") or jnp.issubdtype(value.dtype, jnp.complexfloating):
+            raise ValueError(f"{name} must be a boolean or 0/1 array, got {_describe(value)}")
+        if value.shape[-1:] in ((), (0,)):
+            raise ValueError(f"{name} must have at least one token on its last axis, got {_describe(value)}")
+        is_number = not jnp.issubdtype(value.dtype, jnp.bool_)
+        if is_number and is_concrete(value) and not np.isin(np.asarray(value), (0, 1)).all():
+            raise ValueError(f"{name} must hold only 0 and 1, got values {np.unique(np.asarray(value))[:5]}")
+
+
+def check_same_shape(**arrays: Any) -> None:
+    """Refuse arrays that should have the same shape but do not."""
+    (first_name, first), *others = arrays.items()
+    for name, value in others:
+        if np.shape(value) != np.shape(first):
+            raise ValueError(
+                f"{name} must have the shape of {first_name} {list(np.shape(first))}, got {list(np.shape(value))}"
+            )
+
+
+def check_rank(minimum: int, /, **arrays: Any) -> None:
+    """Refuse an array with fewer than `minimum` axes, or with an empty axis among the last `minimum`."""
+    for name, value in arrays.items():
+        shape = np.shape(value)
+        if len(shape) < minimum or 0 in shape[len(shape) - minimum :]:
+            raise ValueError(f"{name} must have at least {minimum} non-empty axes, got shape {list(shape)}")
+
+
+def check_group(**arrays: Any) -> None:
+    """Refuse a group (the last axis) of fewer than two responses, which leaves nothing to compare a response with."""
+    for name, value in arrays.items():
+        shape = np.shape(value)
+        if not shape or shape[-1] < 2:
+            raise ValueError(f"{name} must hold groups of at least 2 responses on its last axis, got {list(shape)}")
+
+
+def check_steps(step_rewards: Any, step_end: Any) -> None:
+    """Refuse rewards of steps that are not floating point, groups of fewer than 2 responses, or ends of another shape."""
+    check_floating(step_rewards=step_rewards)
+    check_rank(2, step_rewards=step_rewards)
+    if step_rewards.shape[-2] < 2:
+        shape = list(step_rewards.shape)
+        raise ValueError(f"step_rewards must hold groups of at least 2 responses on its second-to-last axis, got {shape}")
+    check_mask(step_end=step_end)
+    check_same_shape(step_rewards=step_rewards, step_end=step_end)
+
+
+def check_between(low: Number, high: Number, /, **numbers: Any) -> None:
+    """Refuse a number outside the closed interval [low, high] (NaN is outside every interval)."""
+    for name, value in numbers.items():
+        if all(map(is_concrete, (low, high, value))):
+            values = np.asarray(value)
+            if not ((values >= low) & (values <= high)).all():
+                raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {value}")
+
+
+def check_positive(**numbers: Any) -> None:
+    """Refuse a number that is not above zero."""
+    for name, value in numbers.items():
+        if is_concrete(value) and not (np.asarray(value) > 0).all():
+            raise ValueError(f"{name} must be positive, got {value}")
+
+
+def check_nonnegative(**numbers: Any) -> None:
+    """Refuse a number below zero."""
+    for name, value in numbers.items():
+        if is_concrete(value) and not (np.asarray(value) >= 0).all():
+            raise ValueError(f"{name} must not be negative, got {value}")
+
+
+def check_at_least(minimum: int, /, **numbers: Any) -> None:
+    """Refuse a number below the integer `minimum`."""
+    for name, value in numbers.items():
+        if is_concrete(value) and not (np.asarray(value) >= minimum).all():
+            raise ValueError(f"{name} must be at least {minimum}, got {value}")
+
+
+def check_one_of(options: tuple[object, ...], /, **numbers: Any) -> None:
+    """Refuse a value outside a short list of choices; it must be known while tracing, since it selects the equation."""
+    for name, value in numbers.items():
+        if value not in options:
+            raise ValueError(f"{name} must be one of {', '.join(map(str, options))}, got {value}")
+
+
+def check_boolean(**arrays: Any) -> None:
+    """Refuse an array that is not boolean: a verdict is yes or no; a score is not a verdict."""
+    for name, value in arrays.items():
+        if not hasattr(value, "dtype") or not jnp.issubdtype(value.dtype, jnp.bool_):
+            raise ValueError(f"{name} must be a boolean array, got {_describe(value)}")
+
+
+def check_integer(**arrays: Any) -> None:
+    """Refuse an array that is not of integers, such as identities stored as floating point."""
+    for name, value in arrays.items():
+        if not hasattr(value, "dtype") or not jnp.issubdtype(value.dtype, jnp.integer):
+            raise ValueError(f"{name} must be an integer array, got {_describe(value)}")
+
+
+def check_lengths(**arrays: Any) -> None:
+    """Refuse lengths in tokens that are not numbers or are negative."""
+    for name, value in arrays.items():
+        kinds = (jnp.integer, jnp.floating)
+        if not hasattr(value, "dtype") or not any(jnp.issubdtype(value.dtype, kind) for kind in kinds):
+            raise ValueError(f"{name} must be an integer or floating-point array, got {_describe(value)}")
+        check_nonnegative(**{name: value})
+
+
+def check_one_a_row(**arrays: Any) -> None:
+    """Refuse arrays that should have one entry per row of the first array, whose last axis is the row."""
+    (first_name, first), *others = arrays.items()
+    for name, value in others:
+        rows = np.shape(first)[:-1]
+        if np.shape(value) != rows:
+            raise ValueError(
+                f"{name} must have one entry for each row of {first_name} {list(rows)}, got {list(np.shape(value))}"
+            )
+
+
+def check_ascending(**arrays: Any) -> None:
+    """Refuse an array that decreases anywhere along its last axis."""
+    for name, value in arrays.items():
+        if is_concrete(value) and not bool((np.diff(np.asarray(value, float)) >= 0).all()):
+            raise ValueError(f"{name} must be ascending, got {value}")
+
+
+def check_tokens(mask: Mask, gamma: Number, /, **arrays: Any) -> None:
+    """Refuse per-token arrays that are not floating point or not of the mask's shape, and a discount outside [0, 1]."""
+    check_floating(**arrays)
+    check_mask(mask=mask)
+    check_same_shape(**arrays, mask=mask)
+    check_between(0, 1, gamma=gamma)

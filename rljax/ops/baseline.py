@@ -7,8 +7,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Lengths, Mask, as_float, in_float32, ratio_or_zero
-from rljax.ops.checks import check_floating, check_group, check_lengths, check_mask, check_one_a_row, check_same_shape
+from rljax.ops.arrays import (
+    Lengths,
+    Mask,
+    as_float,
+    check_floating,
+    check_group,
+    check_lengths,
+    check_mask,
+    check_one_a_row,
+    check_same_shape,
+    in_float32,
+    ratio_or_zero,
+)
 from rljax.ops.masked import group_members, masked_centered, zero_outside
 
 

@@ -6,8 +6,9 @@ Unlike group statistics, they depend on every prompt of the batch: compute them 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, in_float32, power_of_two, ratio_or_zero
-from rljax.ops.checks import (
+from rljax.ops.arrays import (
+    Mask,
+    Number,
     check_floating,
     check_group,
     check_mask,
@@ -15,6 +16,9 @@ from rljax.ops.checks import (
     check_one_of,
     check_rank,
     check_same_shape,
+    in_float32,
+    power_of_two,
+    ratio_or_zero,
 )
 from rljax.ops.masked import group_members, masked_centered, masked_normalized
 from rljax.ops.selection import has_mixed_outcomes

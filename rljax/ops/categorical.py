@@ -9,14 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, in_float32, is_concrete
-from rljax.ops.checks import (
+from rljax.ops.arrays import (
+    Mask,
+    Number,
     check_at_least,
     check_between,
     check_floating,
     check_mask,
     check_positive,
     check_same_shape,
+    in_float32,
+    is_concrete,
 )
 from rljax.ops.masked import zero_outside
 

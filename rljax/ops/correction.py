@@ -8,8 +8,16 @@ and are 0 outside the mask. If the two policies agree and 1 is within the bounds
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.ops.arrays import Mask, Number, in_float32
-from rljax.ops.checks import check_between, check_floating, check_nonnegative, check_positive, check_same_shape
+from rljax.ops.arrays import (
+    Mask,
+    Number,
+    check_between,
+    check_floating,
+    check_nonnegative,
+    check_positive,
+    check_same_shape,
+    in_float32,
+)
 from rljax.ops.masked import zero_outside
 from rljax.ops.ratio import response_log_ratio, sequence_log_ratio, token_log_ratio
 

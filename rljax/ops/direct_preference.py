@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.ops.arrays import Number, in_float32
-from rljax.ops.checks import (
+from rljax.ops.arrays import (
+    Number,
     check_between,
     check_boolean,
     check_floating,
@@ -17,6 +17,7 @@ from rljax.ops.checks import (
     check_positive,
     check_rank,
     check_same_shape,
+    in_float32,
 )
 
 

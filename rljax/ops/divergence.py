@@ -11,8 +11,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, Tree, at_least_float32, common_dtype, in_float32
-from rljax.ops.checks import check_between, check_floating, check_nonnegative, check_rank, check_same_shape
+from rljax.ops.arrays import (
+    Mask,
+    Number,
+    Tree,
+    at_least_float32,
+    check_between,
+    check_floating,
+    check_nonnegative,
+    check_rank,
+    check_same_shape,
+    common_dtype,
+    in_float32,
+)
 from rljax.ops.masked import zero_outside
 
 

@@ -11,14 +11,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from rljax.ops.arrays import Mask, Number, as_float, common_dtype, in_float32
-from rljax.ops.checks import (
+from rljax.ops.arrays import (
+    Mask,
+    Number,
+    as_float,
     check_between,
     check_floating,
     check_lengths,
     check_mask,
     check_positive,
     check_tokens,
+    common_dtype,
+    in_float32,
 )
 from rljax.ops.later_tokens import discounted_sums, next_values, without_gaps
 from rljax.ops.masked import zero_outside

@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, in_float32
-from rljax.ops.checks import (
+from rljax.ops.arrays import (
+    Mask,
+    Number,
     check_between,
     check_nonnegative,
     check_steps,
+    in_float32,
 )
 from rljax.ops.later_tokens import discounted_sums
 from rljax.ops.masked import group_members, masked_centered, masked_mean, masked_normalized

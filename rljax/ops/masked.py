@@ -7,8 +7,18 @@ neither the value nor the gradient.
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from rljax.ops.arrays import Mask, Number, in_float32, power_of_two
-from rljax.ops.checks import check_floating, check_group, check_mask, check_nonnegative, check_one_of, check_same_shape
+from rljax.ops.arrays import (
+    Mask,
+    Number,
+    check_floating,
+    check_group,
+    check_mask,
+    check_nonnegative,
+    check_one_of,
+    check_same_shape,
+    in_float32,
+    power_of_two,
+)
 
 
 @in_float32

@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.ops.arrays import Mask, Number, in_float32
-from rljax.ops.checks import check_floating, check_nonnegative, check_positive, check_same_shape
+from rljax.ops.arrays import Mask, Number, check_floating, check_nonnegative, check_positive, check_same_shape, in_float32
 from rljax.ops.masked import zero_outside
 from rljax.ops.ratio import token_log_ratio
 

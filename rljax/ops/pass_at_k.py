@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.ops.arrays import Mask, Number, in_float32, ratio_or_zero
-from rljax.ops.checks import check_at_least, check_between, check_nonnegative
+from rljax.ops.arrays import Mask, Number, check_at_least, check_between, check_nonnegative, in_float32, ratio_or_zero
 from rljax.ops.masked import group_members
 
 

@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from rljax.ops.arrays import in_float32
-from rljax.ops.checks import check_floating, check_nonnegative, check_same_shape
+from rljax.ops.arrays import check_floating, check_nonnegative, check_same_shape, in_float32
 
 Margin = float | int | Num[Array, "*pairs"] | Num[Array, ""]
 

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, in_float32
-from rljax.ops.checks import check_floating, check_positive, check_rank, check_same_shape
+from rljax.ops.arrays import Mask, check_floating, check_positive, check_rank, check_same_shape, in_float32
 from rljax.ops.masked import masked_mean, masked_sum, zero_outside
 
 

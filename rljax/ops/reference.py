@@ -6,8 +6,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Number, Step, Tree, in_float32
-from rljax.ops.checks import check_at_least, check_floating, check_nonnegative, check_positive, check_same_shape
+from rljax.ops.arrays import (
+    Number,
+    Step,
+    Tree,
+    check_at_least,
+    check_floating,
+    check_nonnegative,
+    check_positive,
+    check_same_shape,
+    in_float32,
+)
 
 
 @in_float32

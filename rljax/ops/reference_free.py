@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Number, in_float32
-from rljax.ops.checks import check_floating, check_nonnegative, check_positive, check_same_shape
+from rljax.ops.arrays import Number, check_floating, check_nonnegative, check_positive, check_same_shape, in_float32
 
 
 @in_float32

@@ -6,8 +6,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.ops.arrays import FloatTree, Mask, Number, Tree, common_dtype, in_float32
-from rljax.ops.checks import check_floating, check_mask, check_nonnegative, check_same_shape
+from rljax.ops.arrays import (
+    FloatTree,
+    Mask,
+    Number,
+    Tree,
+    check_floating,
+    check_mask,
+    check_nonnegative,
+    check_same_shape,
+    common_dtype,
+    in_float32,
+)
 from rljax.ops.masked import zero_outside
 from rljax.ops.weights import token_mean
 

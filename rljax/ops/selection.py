@@ -6,11 +6,13 @@ Rewards are `[..., P, G]`; a function of a group returns one value per prompt, `
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.ops.arrays import Mask, Number, in_float32
-from rljax.ops.checks import (
+from rljax.ops.arrays import (
+    Mask,
+    Number,
     check_between,
     check_floating,
     check_positive,
+    in_float32,
 )
 from rljax.ops.masked import group_members
 

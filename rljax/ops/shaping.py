@@ -9,14 +9,17 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.ops.arrays import Lengths, Number, as_float, in_float32
-from rljax.ops.checks import (
+from rljax.ops.arrays import (
+    Lengths,
+    Number,
+    as_float,
     check_between,
     check_boolean,
     check_floating,
     check_lengths,
     check_positive,
     check_same_shape,
+    in_float32,
 )
 
 

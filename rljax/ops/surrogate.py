@@ -9,8 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, in_float32, is_concrete
-from rljax.ops.checks import check_floating, check_nonnegative, check_positive, check_same_shape
+from rljax.ops.arrays import (
+    Mask,
+    Number,
+    check_floating,
+    check_nonnegative,
+    check_positive,
+    check_same_shape,
+    in_float32,
+    is_concrete,
+)
 from rljax.ops.masked import masked_mean, zero_outside
 
 

@@ -6,8 +6,7 @@ These functions see all tokens of the batch: compute them once, before the batch
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.ops.arrays import Mask, Number, in_float32
-from rljax.ops.checks import check_between, check_floating, check_mask, check_same_shape
+from rljax.ops.arrays import Mask, Number, check_between, check_floating, check_mask, check_same_shape, in_float32
 from rljax.ops.masked import masked_centered, zero_outside
 
 

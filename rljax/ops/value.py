@@ -6,11 +6,15 @@ Losses are returned per token, to be **minimized** as `sum(weights * loss)`. For
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, common_dtype, in_float32, power_of_two
-from rljax.ops.checks import (
+from rljax.ops.arrays import (
+    Mask,
+    Number,
     check_floating,
     check_positive,
     check_same_shape,
+    common_dtype,
+    in_float32,
+    power_of_two,
 )
 from rljax.ops.masked import masked_centered, masked_mean, zero_outside
 

@@ -7,13 +7,16 @@ in the rows, so any split into micro-batches or devices adds up to the same numb
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.ops.arrays import Mask, Number, as_float, ratio_or_zero
-from rljax.ops.checks import (
+from rljax.ops.arrays import (
+    Mask,
+    Number,
+    as_float,
     check_at_least,
     check_boolean,
     check_mask,
     check_one_a_row,
     check_rank,
+    ratio_or_zero,
 )
 
 

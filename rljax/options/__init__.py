@@ -2,7 +2,7 @@
 
 `WANTED` lists them, each with the condition under which a run has it. The file of an idea is imported only for such a run. Its
 `install` function takes the setup of the run and returns it with the option added. To add an idea, write such a file and list it
-here; see `rljax.training.option` for what an option can do.
+here; see `rljax.training.state` for what an option can do.
 """
 
 from collections.abc import Callable, Mapping

@@ -11,16 +11,15 @@ from rljax.data.prompts import Demonstrations, EncodedPrompts, PromptStream, rig
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Scores
-from rljax.models.adapters import scored
 from rljax.ops.regularise import negative_log_likelihood
 from rljax.ops.weights import token_mean
 from rljax.parallel import put_rows
 from rljax.rollout import Sequences, demonstrated, pack
 from rljax.sharing import shared
 from rljax.training.config import TrainConfig
-from rljax.training.option import Frozen, Option
+from rljax.training.scoring import scored_params
 from rljax.training.setup import Setup
-from rljax.training.state import TrainState
+from rljax.training.state import Frozen, Option, TrainState
 
 NAME = "auxiliary_loss"
 Examples = tuple[Packed, Array]
@@ -62,7 +61,7 @@ def make_gradient(
         packed, mask = examples
 
         def objective(params: Params) -> Float[Array, ""]:
-            logp = score(scored(frozen.get("base"), params), packed).logp
+            logp = score(scored_params(frozen.get("base"), params), packed).logp
             return (token_mean(mask) * negative_log_likelihood(logp, mask)).sum()
 
         value, slope = jax.value_and_grad(objective)(state.params)

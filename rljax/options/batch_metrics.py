@@ -5,8 +5,8 @@ import numpy as np
 
 from rljax.algorithms import Batch, Rollout
 from rljax.ops.divergence import k3
-from rljax.training.option import Option
 from rljax.training.setup import Setup
+from rljax.training.state import Option
 
 
 def install(setup: Setup) -> Setup:

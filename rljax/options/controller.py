@@ -26,9 +26,8 @@ from rljax.parallel import put
 from rljax.sharing import shared
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics
-from rljax.training.option import Option, Updates
 from rljax.training.setup import Setup
-from rljax.training.state import TrainState
+from rljax.training.state import Option, TrainState, Updates
 
 TARGET = 1e-3
 """Target divergence per update, in nats per nat of entropy. It is the low end of the range 1e-3 to 2e-2 that arithmetic runs show

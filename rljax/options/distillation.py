@@ -22,9 +22,9 @@ from rljax.parallel import policy_shardings, put
 from rljax.preference.note import folder_tokenizer, read_note
 from rljax.records import required
 from rljax.training.config import TrainConfig
-from rljax.training.option import Frozen, Option
 from rljax.training.scoring import Compare
 from rljax.training.setup import Setup
+from rljax.training.state import Frozen, Option
 
 NAME = "teacher"
 

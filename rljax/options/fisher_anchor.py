@@ -26,11 +26,10 @@ from rljax.rollout import RolloutWorker, Sequences, pack
 from rljax.rollout.groups import padded_responses
 from rljax.sharing import shared
 from rljax.training.config import TrainConfig
-from rljax.training.option import Frozen, Option
 from rljax.training.parts.problems import is_run, training_problems
 from rljax.training.scoring import make_score
 from rljax.training.setup import Setup, encode_answerable
-from rljax.training.state import Places, TrainState, places
+from rljax.training.state import Frozen, Option, Places, TrainState, places
 
 NAME = "fisher_anchor"
 SAMPLES = 256

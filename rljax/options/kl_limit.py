@@ -6,9 +6,8 @@ import numpy as np
 
 from rljax.records import required
 from rljax.training.metrics import LearnMetrics, UpdateMetrics
-from rljax.training.option import Option, Updates
 from rljax.training.setup import Setup
-from rljax.training.state import TrainState
+from rljax.training.state import Option, TrainState, Updates
 
 
 def install(setup: Setup) -> Setup:

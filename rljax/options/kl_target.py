@@ -18,9 +18,8 @@ from rljax.ops.reference import adaptive_kl_coefficient
 from rljax.parallel import put
 from rljax.records import required
 from rljax.training.metrics import LearnMetrics
-from rljax.training.option import Option, Updates
 from rljax.training.setup import Setup
-from rljax.training.state import TrainState
+from rljax.training.state import Option, TrainState, Updates
 
 NAME = "kl_coefficient"
 

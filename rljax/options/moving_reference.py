@@ -14,9 +14,8 @@ from rljax.ops.reference import reset_reference
 from rljax.sharing import shared
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics
-from rljax.training.option import Option, Updates
 from rljax.training.setup import Setup
-from rljax.training.state import Places, TrainState, places
+from rljax.training.state import Option, Places, TrainState, Updates, places
 
 Move = Callable[[TrainState, LearnMetrics, Updates], tuple[TrainState, dict[str, float]]]
 

@@ -16,9 +16,9 @@ from rljax.tracking.alarms import QUIET, Watch
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
 from rljax.training.objective.optimizer import policy_optimizer
-from rljax.training.option import Option
 from rljax.training.run import Run
 from rljax.training.setup import Setup
+from rljax.training.state import Option
 
 NAME = "remedies"
 

@@ -10,9 +10,8 @@ from rljax.algorithms import Algorithm, Rollout, response_rewards
 from rljax.models import Params
 from rljax.ops.unpublished.reward_history import RewardHistory, empty_history, push_history
 from rljax.sharing import shared
-from rljax.training.option import Option, Traced, adjusted, adjustments, traced
 from rljax.training.setup import Setup
-from rljax.training.state import Places, TrainState, places
+from rljax.training.state import Option, Places, Traced, TrainState, adjusted, adjustments, places, traced
 
 NAME = "reward_history"
 

@@ -14,12 +14,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from rljax.models import Params, Policy
-from rljax.models.copies import Copies
+from rljax.models.policy import Copies
 from rljax.sharing import shared
 from rljax.training.config import TrainConfig
-from rljax.training.option import Option
 from rljax.training.setup import Setup
-from rljax.training.state import Places, TrainState, places
+from rljax.training.state import Option, Places, TrainState, places
 
 NAME = "sampler_delay"
 Queue = tuple[Params, ...]

@@ -31,17 +31,13 @@ from rljax.rollout.meanwhile import check_settings, thread_settings
 from rljax.tracking.phase_times import PhaseSeconds, Stopwatch
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
-from rljax.training.guard import check_drawn
-from rljax.training.interrupt import GracePeriod
-from rljax.training.learner import make_learner
 from rljax.training.metrics import LearnMetrics, present
-from rljax.training.option import Option
 from rljax.training.phase import leave
-from rljax.training.reinforce import StepResult, Tools, learn_from, step_result
+from rljax.training.reinforce import StepResult, Tools, learn_from, make_learner, step_result
 from rljax.training.run import Run
 from rljax.training.scored_rollout import ChoosePrompts, ScoredRollout, next_rollout
 from rljax.training.setup import Setup
-from rljax.training.state import TrainState
+from rljax.training.state import Option, TrainState
 
 
 def overlapping(setup: Setup) -> Setup:
@@ -101,15 +97,12 @@ class Overlap:
         self._error: Exception | None = None
         self._learner: Tools | None = None
 
-    def step(
-        self, run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: ChoosePrompts, grace: GracePeriod
-    ) -> StepResult:
+    def step(self, run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: ChoosePrompts) -> StepResult:
         """Make one step; see `rljax.training.reinforce.one_step`."""
         start, done = time.monotonic(), int(checkpoint.state.step)
         sample = partial(sample_rollout, tools.setup, choose_prompts)
-        with grace.within(partial(leave, run, checkpoint)), run.stopwatch.phase("sample"):
+        with run.abandonable(partial(leave, run, checkpoint)), run.stopwatch.phase("sample"):
             rollout = self._take(done) or sample(checkpoint.state, checkpoint.history, checkpoint.carried)
-        check_drawn(rollout.collected.sampled)
         state, (sampler, *newer), after = split(checkpoint, rollout)
         del checkpoint  # the updates donate its state
         newer.append(newest_entry(tools.setup, state.params))
@@ -121,7 +114,7 @@ class Overlap:
         del state, sampler
         last = min(done + self.staleness, run.config.optimization.steps - 1)
         leaving = partial(leave_once_learned, run, after, tuple(newer), learning)
-        with grace.within(leaving), run.stopwatch.phase("sample"):
+        with run.abandonable(leaving), run.stopwatch.phase("sample"):
             while (previous := self._waiting[-1] if self._waiting else rollout).step < last and not run.stop.requested:
                 if learning.done() and (self._waiting or learning.exception()):
                     break

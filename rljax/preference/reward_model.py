@@ -27,7 +27,7 @@ from rljax.models.model_folder import with_token_ids, write_model
 from rljax.models.value_model import ValueModel, load_value_model, value_contents
 from rljax.parallel import agree, fetch, put, put_rows, row_shards, shardings
 from rljax.preference.note import REWARD_NOTE, Note, check_named, folder_tokenizer, read_note, save_tokenizer
-from rljax.rewards.failure import Failed
+from rljax.rewards.correctness import Failed
 from rljax.text import one_line
 
 SHORTEST = 16

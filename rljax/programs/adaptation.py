@@ -20,7 +20,6 @@ from rljax.data.fault import BadRowError
 from rljax.data.feedback import Place
 from rljax.data.prompts import left_pad, right_pad
 from rljax.models import Params, Scores
-from rljax.models.adapters import scored
 from rljax.ops.divergence import importance_weighted_k3
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import dual_clipped
@@ -33,7 +32,7 @@ from rljax.rollout import Sequences, lay_out
 from rljax.sharing import shared
 from rljax.training.metrics import LearnMetrics, UpdateMetrics, mean_update, present
 from rljax.training.scored_rollout import make_prepare
-from rljax.training.scoring import make_score, make_scores
+from rljax.training.scoring import make_score, make_scores, scored_params
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
 from rljax.training.update import make_policy_update, put_layout
@@ -155,9 +154,9 @@ def rollout_of(
 ) -> Rollout[np.ndarray]:
     """Make the rollout of a batch, with the log-probabilities of the policy that sampled it."""
     sequences, base = sequences_of(examples, tools.setup), tools.setup.base
-    reference = np.asarray(tools.scores(scored(base, state.reference), sequences).logp)
+    reference = np.asarray(tools.scores(scored_params(base, state.reference), sequences).logp)
     newest = tools.config.served == "newest"
-    behaviour = np.array(tools.scores(scored(base, state.params), sequences).logp if newest else reference)
+    behaviour = np.array(tools.scores(scored_params(base, state.params), sequences).logp if newest else reference)
     for row, example in enumerate(examples):
         if example.logp is not None:
             behaviour[row, : len(example.logp)] = example.logp
@@ -180,7 +179,7 @@ def wrong_logp(tools: Tools, state: TrainState, examples: Sequence[Example]) -> 
     if all(example.logp is None for example in examples):
         return {}
     sequences = sequences_of(examples, tools.setup)
-    reference = np.asarray(tools.scores(scored(tools.setup.base, state.reference), sequences).logp)
+    reference = np.asarray(tools.scores(scored_params(tools.setup.base, state.reference), sequences).logp)
     found = {}
     for row, example in enumerate(examples):
         if example.logp is None:
@@ -235,7 +234,7 @@ def try_batch(tools: Tools, state: TrainState, examples: Sequence[Example], earl
 
 def _divergence(tools: Tools, state: TrainState, sequences: Sequences, rollout: Rollout[np.ndarray]) -> float:
     """KL(policy ‖ served) on the tokens of a batch, each weighted by its ratio to the sampling policy, in nats per token."""
-    now = jnp.asarray(tools.scores(scored(tools.setup.base, state.params), sequences).logp)
+    now = jnp.asarray(tools.scores(scored_params(tools.setup.base, state.params), sequences).logp)
     drew, reference = (
         jnp.asarray(rollout.behaviour_logp[:, 0]),
         jnp.asarray(required(rollout.ref_logp, "rollout.ref_logp")[:, 0]),

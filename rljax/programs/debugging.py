@@ -18,7 +18,6 @@ from rljax.algorithms.algorithm import ROLLOUT_FIELDS, RolloutField
 from rljax.algorithms.losses import term_inputs
 from rljax.errors import InputError
 from rljax.importing import check_trusted
-from rljax.models.adapters import scored
 from rljax.ops.divergence import k3
 from rljax.options import INSTALLERS
 from rljax.parallel import fetch, mini_batches, row_shards
@@ -34,15 +33,14 @@ from rljax.training.config import TrainConfig
 from rljax.training.guard import LARGEST_UPDATE
 from rljax.training.lifecycle.initial_state import state_like
 from rljax.training.objective.algorithm import with_reward_weights
-from rljax.training.option import adjusted, adjustments, traced
 from rljax.training.parts.reward import code_of, code_of_training
 from rljax.training.parts.seams import BUILT_IN, Seams, refuse_missing, saved_settings
 from rljax.training.reinforce import revised
 from rljax.training.run import NAME, StoppedBatch
 from rljax.training.scored_rollout import make_prepare, scored_rows
-from rljax.training.scoring import on_sequences
+from rljax.training.scoring import on_sequences, scored_params
 from rljax.training.setup import Setup, make_setup
-from rljax.training.state import TrainState
+from rljax.training.state import TrainState, adjusted, adjustments, traced
 from rljax.training.update import make_gradient, put_layout
 from rljax.training.value_update import make_values, value_schedule
 
@@ -215,7 +213,7 @@ def loss_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Bat
     """Measure the policy's scores, and every part of the loss at each token."""
     compare = lambda both, packed: setup.compare(both[0], both[1], packed)  # noqa: E731
     score = on_sequences(compare, setup.mesh, scored_rows(setup))
-    scores, further = score((scored(setup.base, state.params), setup.frozen), sequences)
+    scores, further = score((scored_params(setup.base, state.params), setup.frozen), sequences)
     distances = further.get("teacher_divergence")
     placed: Batch[Array] = jax.tree.map(jnp.asarray, batch)
     algorithm = adjusted(setup.algorithm, setup.options, state.options)

@@ -36,9 +36,9 @@ from rljax.preference.metrics import PairUpdateMetrics
 from rljax.preference.note import NOTES, folder_tokenizer
 from rljax.preference.pair_update import EncodedPairs, PairState, encode_pairs
 from rljax.settings.shared_groups import NetworkConfig
-from rljax.tracking.compiling import watch_compilation
 from rljax.tracking.display import Display, ScreenStream, make_display
 from rljax.tracking.display_text import IN_ORDER
+from rljax.tracking.phase_times import watch_compilation
 from rljax.tracking.rows import Row, read_metrics
 from rljax.tracking.run_folder import RunFolder, default_run_path
 from rljax.tracking.trackers import JsonlTracker, Trackers

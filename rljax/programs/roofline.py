@@ -12,8 +12,7 @@ from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 from rljax.models import TransformerConfig
 from rljax.parallel import row_shards
-from rljax.rollout.sizes import block_parts
-from rljax.rollout.slots import Caches, peak_bytes
+from rljax.rollout.slots import Caches, block_parts, peak_bytes
 from rljax.text import nearest_first
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import rows_at_once

@@ -27,7 +27,6 @@ from rljax.rollout import demonstrated
 from rljax.tracking.rows import read_metrics
 from rljax.training.checkpoints.checkpoint import BEST, Checkpoint, Quality
 from rljax.training.config import TrainConfig
-from rljax.training.interrupt import GracePeriod
 from rljax.training.lifecycle.outcome import write_final_models
 from rljax.training.lifecycle.start import Consent
 from rljax.training.loop import Result, run_training
@@ -127,13 +126,12 @@ def judges(run: Run) -> bool:
     return config.name != UNJUDGED or config.environment is not None or "reward" in parts
 
 
-def fine_tune(run: Run, owned: list[Checkpoint], grace: GracePeriod) -> Result:
+def fine_tune(run: Run, owned: list[Checkpoint]) -> Result:
     """Run the remaining phases: the supervised steps, and RL with no step, whose checkpoint other commands continue from.
 
     Args:
         run: the run.
         owned: the checkpoint to continue from; see `rljax.training.loop.execute`.
-        grace: not used, because no step samples.
 
     Raises:
         InputError: the run has RL steps.
@@ -146,7 +144,7 @@ def fine_tune(run: Run, owned: list[Checkpoint], grace: GracePeriod) -> Result:
     if int(owned[0].state.phase) <= WARM_START:
         run_phase(run, owned, supervised_phase(run))
     begin = replace(value_pretraining(run), steps=0, saves_start=False, evaluate_start=partial(evaluate_end, run))
-    for number, phase in ((VALUE_PRETRAINING, begin), (RL, reinforcement(run, grace))):
+    for number, phase in ((VALUE_PRETRAINING, begin), (RL, reinforcement(run))):
         if int(owned[0].state.phase) <= number:
             run_phase(run, owned, phase)
     from rljax.tracking.plots import plot_curves  # noqa: PLC0415  the first step need not wait for matplotlib

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int8
 
 from rljax.errors import InputError
-from rljax.rewards.failure import UNFINISHED, UNSTATED, Failed, Failures, Unfinished, Unstated
+from rljax.rewards.correctness import UNFINISHED, UNSTATED, Failed, Failures, Unfinished, Unstated
 from rljax.text import one_line
 
 Progress = Callable[[int, int], None]

@@ -4,9 +4,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from rljax.errors import InputError
-from rljax.rewards.correctness import reads, verifier
+from rljax.rewards.correctness import Unstated, reads, verifier
 from rljax.rewards.extract import LONGEST_READ, stated_text
-from rljax.rewards.failure import Unstated
 
 _YES_NO = {"yes": True, "no": False, "true": True, "false": False}
 _IN_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{([^{}\\]*)\}")

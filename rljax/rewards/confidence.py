@@ -6,9 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from rljax.errors import InputError
 from rljax.rewards.calling import Progress, arguments_for, called_name
-from rljax.rewards.correctness import is_verifier, lowest_right, verifier_like
+from rljax.rewards.correctness import Failed, is_verifier, lowest_right, verifier_like
 from rljax.rewards.extract import LONGEST_READ
-from rljax.rewards.failure import Failed
 from rljax.rewards.protocol import Weighted
 
 _MARKS = "*_`"

@@ -11,7 +11,7 @@ import yaml
 
 from rljax.errors import InputError
 from rljax.rewards.calling import Progress
-from rljax.rewards.failure import Failed
+from rljax.rewards.correctness import Failed
 from rljax.rewards.pool import shared_pool
 from rljax.rewards.protocol import Weighted
 from rljax.text import one_line

@@ -7,8 +7,7 @@ from typing import Any
 from rljax.errors import InputError
 from rljax.rewards import resolve
 from rljax.rewards.calling import Progress, arguments_for, called_name
-from rljax.rewards.correctness import verifier_like
-from rljax.rewards.failure import Failed
+from rljax.rewards.correctness import Failed, verifier_like
 from rljax.rewards.pool import shared_pool
 from rljax.text import one_line
 

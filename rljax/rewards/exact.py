@@ -4,9 +4,8 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 
-from rljax.rewards.correctness import reads, verifier
+from rljax.rewards.correctness import Unstated, reads, verifier
 from rljax.rewards.extract import final_answer, normalized
-from rljax.rewards.failure import Unstated
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
 

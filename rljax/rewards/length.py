@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int32
 
-from rljax.ops.checks import check_positive
+from rljax.ops.arrays import check_positive
 from rljax.ops.shaping import soft_overlong_penalty
 
 

@@ -12,11 +12,10 @@ import re
 from collections.abc import Callable, Sequence
 
 from rljax.errors import InputError
-from rljax.rewards.correctness import reads, verifier
+from rljax.rewards.correctness import Failed, Unfinished, Unstated, reads, verifier
 from rljax.rewards.effort import LONGEST_ALGEBRA, judgeable
 from rljax.rewards.exact import same_answer
 from rljax.rewards.extract import LONGEST_READ, normalized, stated_answer, stated_text, stated_text_or_last_number
-from rljax.rewards.failure import Failed, Unfinished, Unstated
 from rljax.rewards.notation import plain
 from rljax.rewards.pool import shared_pool
 from rljax.rewards.quantity import same_quantity

@@ -21,7 +21,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
 from rljax.errors import InputError
-from rljax.rewards.failure import Failed
+from rljax.rewards.correctness import Failed
 from rljax.rewards.pool_line import LONGEST_LINE, value_of
 from rljax.text import one_line
 

@@ -8,7 +8,7 @@ import json
 import math
 import numbers
 
-from rljax.rewards.failure import Failed
+from rljax.rewards.correctness import Failed
 from rljax.text import printable
 
 LONGEST_LINE = 2**16

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import NamedTuple
 
-from rljax.rewards.failure import Failed
+from rljax.rewards.correctness import Failed
 from rljax.rewards.pool_line import line_of
 from rljax.rewards.sandbox import confine
 from rljax.text import one_line

@@ -22,8 +22,7 @@ from jaxtyping import Bool, Float, Float32, Float64, Int8
 
 from rljax.errors import InputError
 from rljax.rewards.calling import Answer, Progress, ask, called_name, check_failures, has_failed, read_answer, wait_for
-from rljax.rewards.correctness import form_of, is_verifier, lowest_right
-from rljax.rewards.failure import Failures
+from rljax.rewards.correctness import Failures, form_of, is_verifier, lowest_right
 
 MAX_FAILURE_SHARE = 0.1
 """Default share of a batch that may fail before the run stops."""

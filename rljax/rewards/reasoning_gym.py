@@ -11,9 +11,8 @@ from functools import cache
 from typing import Any
 
 from rljax.importing import check_optional, import_optional
-from rljax.rewards.correctness import reads, right_from
+from rljax.rewards.correctness import Failed, Unfinished, reads, right_from
 from rljax.rewards.extract import tagged_text
-from rljax.rewards.failure import Failed, Unfinished
 from rljax.rewards.pool import shared_pool
 
 PACKAGE = "reasoning_gym"

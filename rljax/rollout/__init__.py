@@ -1,10 +1,9 @@
 """Rollouts: requests to an engine, environments, judging, and dynamic sampling."""
 
 from rljax.lazy import lazy_names
-from rljax.rollout.collect import Collected, collect
 from rljax.rollout.engine import DecodingEngine
 from rljax.rollout.environment import Environment, Step
-from rljax.rollout.groups import Groups, pad
+from rljax.rollout.groups import Collected, Groups, collect, pad
 from rljax.rollout.judging import Judge
 from rljax.rollout.layout import Layout, Sequences, demonstrated, lay_out, pack, sequences_of
 from rljax.rollout.request import Dialogue, DialogueEngine, Engine, Request, Response, Sampling, StreamingEngine

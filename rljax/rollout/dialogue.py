@@ -22,8 +22,7 @@ from rljax.records import required
 from rljax.rollout.engine import Decoding, DecodingEngine
 from rljax.rollout.request import Dialogue, DialogueEngine, Engine, Request, Response, check_responses
 from rljax.rollout.sampling import Prompts, decode_weights, empty_rows
-from rljax.rollout.sizes import padded_length, rooms
-from rljax.rollout.slots import FittingSlots, turn_bytes, turn_rows
+from rljax.rollout.slots import FittingSlots, padded_length, rooms, turn_bytes, turn_rows
 from rljax.sharing import bound
 
 FEWEST_TOKENS = 8

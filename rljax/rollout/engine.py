@@ -29,7 +29,7 @@ from rljax.rollout.sampling import (
     move_rows,
     read_prompts,
 )
-from rljax.rollout.sizes import block_parts, compiled_rows, fewer_rows, padded_length, rooms
+from rljax.rollout.slots import block_parts, compiled_rows, fewer_rows, padded_length, rooms
 from rljax.rollout.stopping import CHECK_TOKENS, Decode, may_have_stopped, stop_end
 
 Slots = Callable[[Params, int, int, int, int], int]

@@ -19,7 +19,7 @@ from rljax.errors import InputError
 from rljax.models import Params
 from rljax.parallel import agree
 from rljax.rewards.calling import called_name, check_failures, place_of, read_answer
-from rljax.rewards.failure import Failed
+from rljax.rewards.correctness import Failed
 from rljax.rollout.dialogue import begin_dialogue
 from rljax.rollout.environment import Environment, Manner, Message, check_environment, check_step, copied, manner_of
 from rljax.rollout.judging import Verdicts

@@ -228,6 +228,17 @@ def _fault(request: Request, response: Response) -> str | None:
     return _array_fault(response, request.sampling.max_tokens) or _mask_fault(response, request.sampling.kept)
 
 
+def _advice(logp: Float32[np.ndarray, "N"]) -> str:
+    """Explain log-probabilities that are not finite; nothing if the others are at fault."""
+    if np.isfinite(logp).all():
+        return ""
+    return (
+        ", because the policy's parameters are infinite, NaN or far too large: start a new run with a lower --learning-rate "
+        "(--warm-start-learning-rate if this is before RL); `rljax export RUN model` writes the best checkpoint as a model to "
+        "start from"
+    )
+
+
 def _array_fault(response: Response, budget: int) -> str | None:
     """Describe what is wrong with the arrays of a response; None if nothing is."""
     arrays = {name: response._asdict()[name] for name in _KINDS}
@@ -244,7 +255,7 @@ def _array_fault(response: Response, budget: int) -> str | None:
         logp = arrays[name][response.mask]
         possible = np.isfinite(logp) & (logp <= 1e-4)
         if not possible.all():
-            return f"must have finite log-probabilities of at most 0 in {name}; got {logp[~possible][0]}"
+            return f"must have finite log-probabilities of at most 0 in {name}; got {logp[~possible][0]}{_advice(logp)}"
     return None
 
 

@@ -10,7 +10,7 @@ from rljax.parallel import fetch, put_rows, row_shards
 from rljax.rollout.engine import Decoding, DecodingEngine
 from rljax.rollout.request import Request
 from rljax.rollout.sampling import decode, decode_weights, empty_rows, read_prompts
-from rljax.rollout.sizes import compiled_rows, padded_length, rooms
+from rljax.rollout.slots import compiled_rows, padded_length, rooms
 
 
 def stream_tokens(engine: DecodingEngine, params: Params, request: Request, *, every: int = 4) -> Iterator[list[int]]:

@@ -20,10 +20,9 @@ from rljax.data.tool_calls import read_turn
 from rljax.models import Scores
 from rljax.records import required
 from rljax.rewards.calling import has_failed
-from rljax.rewards.failure import Failures
-from rljax.rollout.collect import Collected
+from rljax.rewards.correctness import Failures
 from rljax.rollout.environment import manner_of
-from rljax.rollout.groups import Groups, right_and_known
+from rljax.rollout.groups import Collected, Groups, right_and_known
 from rljax.rollout.layout import Sequences
 from rljax.rollout.worker import RolloutWorker
 

@@ -20,7 +20,7 @@ from rljax.models import Params, TurnDecoder
 from rljax.models.policy import insert_rows, path_names
 from rljax.parallel import fetch, put_rows, replicated, row_sharding, row_shards
 from rljax.rollout.engine import seed_words
-from rljax.rollout.sizes import PROMPT_TOKENS_AT_ONCE, compiled_rows
+from rljax.rollout.slots import PROMPT_TOKENS_AT_ONCE, compiled_rows
 from rljax.rollout.truncation import keep_top_k, keep_top_p
 
 STEPS = 8

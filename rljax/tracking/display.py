@@ -14,8 +14,6 @@ from typing import Any, Protocol, TextIO, cast, runtime_checkable
 
 from rich.console import Console
 
-from rljax.tracking.plain_display import PlainDisplay
-
 
 @runtime_checkable
 class Display(Protocol):
@@ -171,4 +169,6 @@ def make_display(quiet: bool, stream: TextIO | ScreenStream) -> Display:
         from rljax.tracking.rich_display import RichDisplay  # noqa: PLC0415  not needed for files and pipes
 
         return RichDisplay(console)
+    from rljax.tracking.plain_display import PlainDisplay  # noqa: PLC0415  it also writes the log of a `Display`
+
     return PlainDisplay(file, quiet=quiet)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rljax.data.problem import Problem
 from rljax.errors import InputError
-from rljax.rewards.failure import Failures
+from rljax.rewards.correctness import Failures
 from rljax.tracking.run_folder import RunFolder
 
 LONGEST_PROMPT = 40
@@ -160,10 +160,6 @@ class Progress:
     def elapsed(self, now: float) -> str:
         """Time since the phase began."""
         return clock_time(now - self.started)
-
-    def with_compilation(self, seconds: float) -> "Progress":
-        """Return the phase after a compilation."""
-        return replace(self, compiled=self.compiled + seconds)
 
     def spent(self, now: float) -> str:
         """Time since the phase began, and how much of it was compilation, if that is a second or more."""

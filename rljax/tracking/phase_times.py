@@ -1,4 +1,4 @@
-"""Time that a run spends in each phase: seconds per phase of each RL step, measured on the host.
+"""Time that a run spends in each phase, and when JAX compiles: seconds per phase of each RL step, measured on the host.
 
 The host fetches responses, scores and metrics from the devices in any case, so a phase ends when its work ends, and measuring
 adds no synchronization.
@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, NamedTuple
+
+import jax
 
 from rljax.tracking.rows import Row
 
@@ -133,3 +135,38 @@ def time_text(spent: Mapping[str, float]) -> str:
         f"{NOUNS[name]} {seconds / total:.0%}".replace("%", " %") for name, seconds in ordered if seconds / total >= 0.005
     ]
     return ", ".join(shares)
+
+
+BEGIN, END = "/jax/core/compile/jaxpr_to_mlir_module_duration", "/jax/core/compile/backend_compile_duration"
+"""JAX events: a function was traced and lowered, just before XLA compiles it; XLA has compiled it."""
+
+
+@contextmanager
+def watch_compilation(tell: Callable[[str | None], None]) -> Generator[None]:
+    """Report when the compilation of a function begins, and when it has ended.
+
+    Args:
+        tell: receives the name of the function at the beginning, and None at the end.
+
+    Example:
+        >>> names = []
+        >>> with watch_compilation(names.append):
+        ...     def doubled(x):
+        ...         return 2 * x
+        ...     _ = jax.jit(doubled)(3.0)
+        >>> names[0], names[-1]
+        ('jit(doubled)', None)
+    """
+
+    def listener(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        del duration_secs
+        if event == BEGIN:
+            tell(str(kwargs.get("fun_name", "a function")))
+        elif event == END:
+            tell(None)
+
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    try:
+        yield
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listener)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -89,7 +90,7 @@ class RichDisplay:
         """Show the compilation instead of the activity if it takes a while, and add its time to the phase."""
         now, compiling = self._clock(), self._compiling
         if compiling is not None and self._progress is not None:
-            self._progress = self._progress.with_compilation(now - compiling[1])
+            self._progress = replace(self._progress, compiled=self._progress.compiled + now - compiling[1])
         self._compiling = None if function is None else (function, now)
 
     def stopping(self) -> None:

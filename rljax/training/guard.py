@@ -2,12 +2,8 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
-
-from rljax.errors import InputError
-from rljax.rollout import Groups
 
 MOST_SKIPPED = 5
 """Number of consecutive training steps without a sound update after which a run stops."""
@@ -80,23 +76,3 @@ def unsound_text(count: int, learning_rate: str, run: str) -> str:
         f"and `rljax train --model model` with a lower {learning_rate} continues from it. Infinite numbers from your own reward or "
         "algorithm have the same effect."
     )
-
-
-def check_drawn(groups: Groups) -> None:
-    """Refuse responses whose log-probabilities are not finite, which means that the policy's parameters are broken.
-
-    Raises:
-        InputError: the message reports the fraction of such tokens.
-    """
-    rollout = groups.rollout
-    sampled = rollout.mask & groups.present[..., None]
-    logp = rollout.behaviour_logp if rollout.policy_logp is None else rollout.policy_logp
-    if not sampled.any():
-        return
-    broken = float((~np.isfinite(logp[sampled])).mean())
-    if broken:
-        raise InputError(
-            f"The policy's log-probabilities are not finite for {broken:.0%} of the tokens that it sampled: its parameters are "
-            "infinite, NaN or far too large. Start a new run with a lower --learning-rate (--warm-start-learning-rate if this is "
-            "before RL); `rljax export RUN model` writes the best checkpoint as a model to start from."
-        )

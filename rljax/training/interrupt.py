@@ -73,20 +73,19 @@ class GracePeriod:
     """Ends the process from a background thread, because the main thread may be in compiled code or in a reward.
 
     Args:
-        seconds: time from the signal to the end of the process; None always finishes the step in progress.
+        seconds: time from the signal to the end of the process.
     """
 
-    def __init__(self, seconds: float | None):
+    def __init__(self, seconds: float):
         self._seconds = seconds
         self._lock = threading.Lock()
         self._leave: Callable[[], None] | None = None
 
     def begin(self) -> None:
         """Start the timer; may be called inside a signal handler."""
-        if self._seconds is not None:
-            timer = threading.Timer(self._seconds, self._end)
-            timer.daemon = True
-            timer.start()
+        timer = threading.Timer(self._seconds, self._end)
+        timer.daemon = True
+        timer.start()
 
     @contextmanager
     def within(self, leave: Callable[[], None]) -> Generator[None]:

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -16,8 +16,8 @@ from rljax.models import Params
 from rljax.parallel import agree, is_first, on_first, together, watched_hosts
 from rljax.records import required
 from rljax.rollout.judging import WAITS, Patience
-from rljax.tracking.compiling import watch_compilation
 from rljax.tracking.display import Display, ScreenStream, make_display
+from rljax.tracking.phase_times import watch_compilation
 from rljax.tracking.rows import last_evaluation
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.starts import Change, check_inputs, record_start
@@ -67,18 +67,17 @@ class Result(NamedTuple):
     """Parameters of the policy."""
 
 
-def execute(run: Run, owned: list[Checkpoint], grace: GracePeriod) -> Result:
+def execute(run: Run, owned: list[Checkpoint]) -> Result:
     """Run the remaining phases and return the result.
 
     Args:
         run: the run.
         owned: the checkpoint to continue from. It is removed from the list, so that only the running phase owns the arrays.
-        grace: how long a step of RL may continue after SIGTERM.
     """
     phases = [
         (WARM_START, lambda: cached_warm_start(run, owned[0])),
         (VALUE_PRETRAINING, lambda: value_pretraining(run)),
-        (RL, lambda: reinforcement(run, grace)),
+        (RL, lambda: reinforcement(run)),
     ]
     for number, make_phase in phases:
         if int(owned[0].state.phase) <= number:
@@ -98,7 +97,7 @@ def run_training(
     trackers: Sequence[Tracker] = (),
     resume: str | Path | None = None,
     consent: Consent = NO_CONSENT,
-    execute: Callable[[Run, list[Checkpoint], GracePeriod], Result] = execute,
+    execute: Callable[[Run, list[Checkpoint]], Result] = execute,
     command: str = "train",
 ) -> Result:
     """Train from the settings, or resume a run; see `rljax.train`.
@@ -140,7 +139,8 @@ def run_training(
         folder, losses = open_run(config, setup, owned, folder, changes)
         step = int(owned[0].state.step)
         on_first(lambda: record_start(folder, step, changes or (), inputs, changed_inputs))
-        grace = GracePeriod(config.run.grace if jax.process_count() == 1 else None)
+        seconds = config.run.grace if jax.process_count() == 1 else None
+        grace = None if seconds is None else GracePeriod(seconds)
         harness = open_harness(
             stack,
             folder,
@@ -148,7 +148,7 @@ def run_training(
             partial(make_trackers, config, folder, trackers),
             keep=retentions(config),
             resume=resume_command(folder, config, command),
-            terminating=grace.begin,
+            **({} if grace is None else {"terminating": grace.begin}),
         )
         display = harness.display
         stream.tell(display.warning)
@@ -157,14 +157,14 @@ def run_training(
         setup = setup.watched(display.judging)
         setup = setup.patient(Patience(WAITS, display.warning, lambda: harness.stop.requested))
         setup = setup._replace(train=setup.train.timed(partial(harness.stopwatch.phase, "judge")))
-        run = Run(**vars(harness), setup=setup)
+        run = Run(**vars(harness), setup=setup, abandonable=nullcontext if grace is None else grace.within)
         introduce(run, owned[0].state, changes)
         for loss in (*([ABANDONED] if killed and existing is not None else []), *losses):
             display.warning(loss)
         if existing is None:
             owned.append(with_options_begun(setup, owned.pop()))
             run.save(LAST, owned[0])
-        return execute(run, owned, grace)
+        return execute(run, owned)
 
 
 class Opening(NamedTuple):

@@ -22,15 +22,13 @@ from rljax.models.adapters import Base, init_adapter
 from rljax.parallel import make_mesh, policy_shardings, replicated, row_shards, with_places
 from rljax.records import required
 from rljax.rollout.environment import Environment
-from rljax.rollout.sizes import compiled_rows
-from rljax.rollout.slots import FittingSlots, peak_bytes, turn_bytes
+from rljax.rollout.slots import FittingSlots, compiled_rows, peak_bytes, turn_bytes
 from rljax.settings.sizes import byte_count
 from rljax.training.config import MICROBATCH_TOKENS, TrainConfig
 from rljax.training.objective.algorithm import add_correction, keeps_reference, make_algorithm, settings_for
 from rljax.training.objective.optimizer import critic_optimizer, policy_optimizer
-from rljax.training.option import Option, first_arrays
 from rljax.training.parts.adapter import base_shapes
-from rljax.training.state import CriticState, TrainState, create
+from rljax.training.state import CriticState, Option, TrainState, create, first_arrays
 
 Shapes = PyTree[jax.ShapeDtypeStruct]
 

@@ -19,8 +19,8 @@ from rljax.errors import InputError
 from rljax.parallel import any_host, is_first, on_first, together
 from rljax.tracking.alarms import Event
 from rljax.tracking.display import Display
-from rljax.tracking.log_file import LoggedDisplay
 from rljax.tracking.phase_times import Stopwatch
+from rljax.tracking.plain_display import LoggedDisplay
 from rljax.tracking.run_folder import Mark, RunFolder
 from rljax.tracking.trackers import Trackers
 from rljax.training.checkpoints.checkpoint import (

@@ -6,7 +6,8 @@ That batch is a safetensors file in the run folder, which contains arrays and no
 import json
 import shlex
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +35,7 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint, quality_of
 from rljax.training.config import TrainConfig
-from rljax.training.guard import check_drawn, unsound_text
+from rljax.training.guard import unsound_text
 from rljax.training.objective.algorithm import reward_weights
 from rljax.training.parts.reward import code_of_training
 from rljax.training.phase import Harness
@@ -110,6 +111,8 @@ class Run(Harness):
 
     setup: Setup
     """Everything that the run uses."""
+    abandonable: Callable[[Callable[[], None]], AbstractContextManager[object]] = nullcontext
+    """Context of a part of a step that a signal may end: the function saves the run, and ends the process."""
 
     @property
     def config(self) -> TrainConfig:
@@ -185,7 +188,6 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
     start = time.monotonic()
     evaluation = evaluate(run.setup.heldout, run.setup.whole(checkpoint.state.params))
     return_freed_memory()
-    check_drawn(evaluation.groups)
     metrics = evaluation.metrics() | {"seconds": time.monotonic() - start}
     quality = quality_of(metrics, run.config.run.best_metric or evaluation.best_metric)
     after = checkpoint._replace(notes=checkpoint.notes.evaluated(quality, step))

@@ -21,23 +21,20 @@ from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
 from rljax.evaluation.kinds import kind_numbers
 from rljax.models import Packed, Params, Scores
-from rljax.models.adapters import scored
 from rljax.models.over_vocabulary import over_vocabulary, square_sum
 from rljax.models.packed import batched
 from rljax.models.token_scores import default_chunk
 from rljax.ops.divergence import k3
-from rljax.ops.value import explained_variance
 from rljax.parallel import fetch, put
 from rljax.records import required
 from rljax.rollout import Collected, Groups, Sequences, collect, pad, sequences_of
 from rljax.rollout.groups import right_and_known
 from rljax.sharing import shared
 from rljax.training.config import TrainConfig
-from rljax.training.option import Option, Traced, adjusted, traced
-from rljax.training.scoring import make_score, make_scores, on_sequences
+from rljax.training.scoring import make_score, make_scores, on_sequences, scored_params
 from rljax.training.setup import Setup
-from rljax.training.state import TrainState, sampling_key
-from rljax.training.value_update import make_values
+from rljax.training.state import Option, Traced, TrainState, adjusted, sampling_key, traced
+from rljax.training.value_update import make_values, outcome_explained
 
 ChoosePrompts = Callable[[History, int, int, int], Choice]
 """(history, RL steps done, position in the prompt stream, count) -> the prompts to sample next."""
@@ -109,9 +106,9 @@ def next_rollout(
             "reverse; resume with the same rewards, marked with rljax.rewards.verifier or not, as before."
         )
     sampling = config.sampling
-    count = sampling.prompts if keep_group is None else sampling.sampled_prompts
+    count = round(sampling.prompts * (1.0 if keep_group is None else sampling.oversample))
     trained, version = sampler_of(setup, state)
-    params = setup.whole(trained)
+    params = trained if setup.base is None else setup.whole(trained)
 
     def sample(place: tuple[TrainState, History]) -> tuple[tuple[TrainState, History], Groups]:
         state, history = place
@@ -166,7 +163,7 @@ def make_prepare(
 
     Args:
         algorithm: prepares the batch.
-        options: options with changing coefficients; `numbers` has their arrays, see `rljax.training.option.adjustments`.
+        options: options with changing coefficients; `numbers` has their arrays, see `rljax.training.state.adjustments`.
         **minibatches: as in `rljax.algorithms.prepare`.
     """
     program = _prepare_program(
@@ -252,7 +249,7 @@ def make_rescore(setup: Setup) -> Callable[[TrainState, Groups], tuple[Groups, f
     def rescore(state: TrainState, groups: Groups) -> tuple[Groups, float | None]:
         rollout, mask = groups.rollout, groups.rollout.mask
         drawn = required(rollout.policy_logp, "rollout.policy_logp")
-        logp = scores(scored(setup.base, state.params), sequences_of(groups)).logp.reshape(mask.shape)
+        logp = scores(scored_params(setup.base, state.params), sequences_of(groups)).logp.reshape(mask.shape)
         logp = np.where(mask, logp, np.float32(0))
         gap = float(np.asarray(k3(jnp.asarray(drawn), jnp.asarray(logp)))[mask].mean()) if mask.any() else None
         return groups._replace(rollout=rollout._replace(policy_logp=logp)), gap
@@ -293,13 +290,13 @@ Score = Callable[[ScoreInputs], Array | np.ndarray]
 def make_ref_logp(setup: Setup) -> Score:
     """Build the function that scores a rollout with the reference policy."""
     scores = make_policy_scores(setup)
-    return lambda inputs: scores(scored(setup.base, inputs.state.reference), inputs.sequences).logp
+    return lambda inputs: scores(scored_params(setup.base, inputs.state.reference), inputs.sequences).logp
 
 
 def make_behaviour_entropy(setup: Setup) -> Score:
     """Build the function that computes the entropy of the policy that sampled the rollout."""
     scores = make_policy_scores(setup)
-    return lambda inputs: scores(scored(setup.base, inputs.sampler), inputs.sequences).entropy
+    return lambda inputs: scores(scored_params(setup.base, inputs.sampler), inputs.sequences).entropy
 
 
 def make_teacher_logp(setup: Setup) -> Score:
@@ -320,7 +317,7 @@ def make_square_sum(setup: Setup) -> Score:
         return batched(over_vocabulary(square_sum, features(params, packed), **numbers), packed)
 
     sums = on_sequences(square_sums, setup.mesh, scored_rows(setup))
-    return lambda inputs: sums(scored(setup.base, inputs.policy), inputs.sequences)
+    return lambda inputs: sums(scored_params(setup.base, inputs.policy), inputs.sequences)
 
 
 def make_kinds(setup: Setup) -> Score:
@@ -382,10 +379,3 @@ def _blend_program(blend: Callable) -> Any:
         return blend(before, now, done, outcome_explained(now, rewards, mask))
 
     return jax.jit(blended)
-
-
-def outcome_explained(
-    values: Float[Array, "P G T"], rewards: Float[Array, "P G"], mask: Bool[Array, "P G T"]
-) -> Float[Array, ""]:
-    """Return the fraction of the outcome reward's variance that the values explain, over all response tokens."""
-    return explained_variance(values, jnp.broadcast_to(rewards[..., None], values.shape), mask)

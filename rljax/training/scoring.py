@@ -10,7 +10,8 @@ from jaxtyping import Array, PyTree
 
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Policy, Scores
-from rljax.models.copies import Copies
+from rljax.models.adapters import Base, scored
+from rljax.models.policy import Copies, with_copies
 from rljax.parallel import fetch, put_rows, row_shards
 from rljax.rollout import Sequences, lay_out, pack
 from rljax.sharing import shared
@@ -26,6 +27,17 @@ Output = TypeVar("Output")
 
 Compare = Callable[[Params, Any, Packed], tuple[Scores, dict[str, Array]]]
 """(parameters, frozen arrays, packed rows) -> (scores of the response tokens, further inputs of the loss)."""
+
+
+def scored_params(base: Base | None, params: Params | None, copies: Copies | None = None) -> Params:
+    """Return the parameters that scores are computed with: the trained ones, on top of the frozen model under an adapter.
+
+    Args:
+        base: the frozen model under the adapter; None: there is no adapter.
+        params: the trained parameters.
+        copies: copies of the base's parameters, or of `params` if there is no base; see `Policy.copies`.
+    """
+    return with_copies(params, copies) if base is None else scored(base, params, copies)
 
 
 def make_score(policy: Policy, temperature: float) -> Score:

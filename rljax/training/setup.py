@@ -42,7 +42,6 @@ from rljax.training.objective.algorithm import (
 )
 from rljax.training.objective.critic import Critic, make_critic
 from rljax.training.objective.optimizer import check_freeze, policy_optimizer, with_frozen, without_frozen
-from rljax.training.option import Frozen, Option
 from rljax.training.parts.adapter import make_base, merge_adapter
 from rljax.training.parts.policy import chosen_policy
 from rljax.training.parts.problems import check_images, make_stream, problems_of_run
@@ -50,6 +49,7 @@ from rljax.training.parts.reward import make_step_reward, notes_on_reward, rewar
 from rljax.training.parts.seams import BUILT_IN, Seams, check_parts
 from rljax.training.parts.tokenizer import make_tokenizer, unused_generation_settings
 from rljax.training.scoring import Compare, Score, make_score, make_supervised_score, scores_alone
+from rljax.training.state import Frozen, Option
 from rljax.training.worker import make_worker
 
 

@@ -12,17 +12,15 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from rljax.algorithms import Algorithm, Batch, LossMetrics, loss
 from rljax.models import Packed, Params
-from rljax.models.adapters import scored
 from rljax.ops.weights import token_mean
 from rljax.parallel import accumulate, put, put_rows, replicated
 from rljax.rollout import Layout
 from rljax.sharing import shared
 from rljax.training.guard import is_sound, skip_count, where_sound
 from rljax.training.metrics import SupervisedMetrics, UpdateMetrics
-from rljax.training.option import Frozen, Traced, adjusted, traced
-from rljax.training.scoring import Compare, Copy, Score
+from rljax.training.scoring import Compare, Copy, Score, scored_params
 from rljax.training.setup import Setup
-from rljax.training.state import Places, TrainState, places
+from rljax.training.state import Frozen, Places, Traced, TrainState, adjusted, places, traced
 
 Update = Callable[..., tuple[TrainState, UpdateMetrics]]
 """(state, layout, batch, the options' data) -> (state, metrics); the old state is donated."""
@@ -123,7 +121,7 @@ def make_gradient(
         copies = None if copy is None or is_single else copy(state.params if base is None else base.params)
 
         def objective(params: Params, part: Layout) -> tuple[Array, LossMetrics]:
-            scores, further = compare(scored(base, params, copies), frozen, part.packed)
+            scores, further = compare(scored_params(base, params, copies), frozen, part.packed)
             return loss(current, scores.logp, rows_of(batch, part.responses), entropy=scores.entropy, **further)
 
         gradient, metrics = accumulate(objective, state.params, layout, counts=has_responses)
@@ -179,7 +177,7 @@ def _supervised_program(
 
     def step(state: TrainState, frozen: Frozen, packed: Packed, mask: Array) -> tuple[TrainState, SupervisedMetrics]:
         def objective(params: Params) -> tuple[Array, tuple[Array, Array]]:
-            scores = score(scored(frozen.get("base"), params), packed)
+            scores = score(scored_params(frozen.get("base"), params), packed)
             weights = token_mean(mask)
             value = -(weights * jnp.where(mask, scores.logp, 0.0)).sum()
             return value, (value, (weights * jnp.where(mask, scores.entropy, 0.0)).sum())

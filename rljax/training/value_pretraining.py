@@ -19,9 +19,6 @@ from rljax.rollout import sequences_of
 from rljax.sharing import shared
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import CriticConfig, TrainConfig
-from rljax.training.critic_learner import make_critic_updates, measured_credit
-from rljax.training.guard import check_drawn
-from rljax.training.learner import Learn
 from rljax.training.lifecycle.initial_state import rl_state
 from rljax.training.metrics import CreditMetrics, LearnMetrics, present
 from rljax.training.objective.algorithm import one_response_a_prompt
@@ -29,11 +26,12 @@ from rljax.training.objective.critic import critic_folder
 from rljax.training.objective.optimizer import pretraining_optimizer
 from rljax.training.parts.model_folder import companions, save_model
 from rljax.training.phase import Phase, Step, StepOutcome
+from rljax.training.reinforce import Learn
 from rljax.training.run import Run, evaluate_and_keep_best, stop_reason
 from rljax.training.scored_rollout import ScoredRollout, make_choice, make_prepare, make_rollout_scorer, next_rollout
 from rljax.training.setup import Setup
 from rljax.training.state import WARM_START, TrainState
-from rljax.training.value_update import value_schedule
+from rljax.training.value_update import make_critic_updates, measured_credit, value_schedule
 
 
 def pretraining_steps(algorithm: Algorithm, config: TrainConfig) -> int:
@@ -123,7 +121,6 @@ def make_step(run: Run, steps: int, checkpoint: Checkpoint) -> Step:
         start = time.monotonic()
         run.display.activity("sampling", compiles=True)
         state, history, collected = next_rollout(setup, checkpoint.state, checkpoint.history, None, choose_prompts)
-        check_drawn(collected.sampled)
         run.display.activity("learning", compiles=True)
         state, measured, _ = learn(state, score_rollout(state, collected.groups))
         metrics = present(measured) | {"seconds": time.monotonic() - start}

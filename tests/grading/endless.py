@@ -9,7 +9,7 @@ Three batches of 400 pairs of polynomials for two workers: without such answers,
 import random
 import time
 
-from rljax.rewards.failure import Unfinished
+from rljax.rewards.correctness import Unfinished
 from rljax.rewards.math import math_reward
 
 PAIRS, SHARE, WORKERS = 400, 0.05, 2

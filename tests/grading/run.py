@@ -21,7 +21,7 @@ from grading.own_references import references as own_references
 from grading.right import RIGHT
 from grading.wrong import WRONG
 
-from rljax.rewards.failure import Unfinished
+from rljax.rewards.correctness import Unfinished
 from rljax.rewards.math import math
 
 

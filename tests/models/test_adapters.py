@@ -21,6 +21,7 @@ from rljax.models.patterns import matches, selected
 from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, save_adapter
 from rljax.models.policy import path_names
 from rljax.parallel import make_mesh, policy_shardings, put
+from rljax.training.scoring import scored_params
 
 
 @partial(jax.jit, static_argnames="config")
@@ -59,7 +60,7 @@ def test_an_adapter_beside_its_matrices_is_the_merged_one(targets, remat):
         size = np.abs(other).max()
         np.testing.assert_allclose(one / size, other / size, atol=4e-5)  # XLA 0.12 sums in another order: 2.3e-5
     assert scored(base, None) is base.params
-    assert scored(None, base.params) is base.params
+    assert scored_params(None, base.params) is base.params
 
 
 def test_the_change_of_a_matrix_is_the_product_of_its_factors():

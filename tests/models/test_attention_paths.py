@@ -11,12 +11,12 @@ from small_models import LLAMA
 
 from rljax.errors import InputError
 from rljax.models import transformer_policy
-from rljax.models.attention import attend_within
-from rljax.models.attention_paths import (
+from rljax.models.attention import (
     Facts,
     attend_cudnn,
     attend_rows,
     attend_splash,
+    attend_within,
     check_path,
     facts_of,
     hindrance,

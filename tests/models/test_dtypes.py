@@ -11,7 +11,7 @@ from small_runs import SMALL, even_length
 import rljax
 from rljax.errors import InputError
 from rljax.models import transformer_policy
-from rljax.models.attention_paths import Facts
+from rljax.models.attention import Facts
 from rljax.models.dtypes import check_dtype, missing_dtype
 from rljax.models.huggingface import save_pretrained
 from rljax.models.language_model import init_params

@@ -14,9 +14,9 @@ from small_models import LLAMA, SCALE, SHAPES, a_packed, random_adapter, random_
 from rljax.errors import InputError
 from rljax.models import abstract_params, count_parameters, score_tokens, transformer_policy
 from rljax.models.adapters import Base, scored, whole
-from rljax.models.copies import with_copies
 from rljax.models.huggingface import save_pretrained
 from rljax.models.language_model import Model, product_copies
+from rljax.models.policy import with_copies
 from rljax.models.quantization import (
     LEVELS,
     Quantized,

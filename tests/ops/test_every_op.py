@@ -15,7 +15,7 @@ from absl.testing import parameterized
 
 from rljax.book.equations import public_ops
 from rljax.ops.unpublished.reward_history import empty_history
-from rljax.tracking.compiling import watch_compilation
+from rljax.tracking.phase_times import watch_compilation
 
 pytestmark = pytest.mark.usefixtures("untyped")
 

@@ -182,7 +182,7 @@ def test_every_mesh_draws_the_same_tokens(drawn, axes, monkeypatch):
         places.append([state.cache[0].keys.sharding for state in (rows.state, larger.state)])
         return larger
 
-    monkeypatch.setattr("rljax.rollout.sizes.LONG_BUDGET", 6)
+    monkeypatch.setattr("rljax.rollout.slots.LONG_BUDGET", 6)
     monkeypatch.setattr("rljax.rollout.engine.grow_rows", placed)
     for actual, expected in zip(responses(make_mesh(*axes)), drawn, strict=True):
         np.testing.assert_array_equal(actual.tokens, expected.tokens)

@@ -30,7 +30,7 @@ from rljax.preference.reward_model import (
     score_sequences,
     sequence_tokens,
 )
-from rljax.rewards.failure import Failed
+from rljax.rewards.correctness import Failed
 from rljax.rewards.protocol import judge
 
 TOKENIZER = CharacterTokenizer()

@@ -23,7 +23,7 @@ from rljax.programs.compiled_updates import for_measuring
 from rljax.rollout import Request, Sampling, Sequences, pack
 from rljax.rollout.engine import blocks_of
 from rljax.rollout.sampling import empty_rows, fill_rows, read_prompts
-from rljax.tracking.compiling import watch_compilation
+from rljax.tracking.phase_times import watch_compilation
 from rljax.training.memory_plan import bytes_on_a_device, planned_algorithm, state_shapes
 
 QWEN = TransformerConfig(

@@ -42,10 +42,10 @@ from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.guard import MOST_SKIPPED
-from rljax.training.learner import make_learner
 from rljax.training.lifecycle.initial_state import first_params, initial_state, state_like
 from rljax.training.objective.algorithm import reward_names, reward_weights
 from rljax.training.parts.seams import Seams, saved_settings
+from rljax.training.reinforce import make_learner
 from rljax.training.run import NAME, StoppedBatch, flatten, write_batch
 from rljax.training.scored_rollout import make_rollout_scorer
 from rljax.training.setup import make_setup

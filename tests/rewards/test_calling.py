@@ -12,7 +12,7 @@ import pytest
 
 from rljax.errors import InputError
 from rljax.rewards.calling import ask, check_failures, joined, read_answer, wait_for
-from rljax.rewards.failure import Failed, Failures
+from rljax.rewards.correctness import Failed, Failures
 from rljax.rewards.protocol import answers_of
 
 

@@ -10,7 +10,7 @@ from rljax.errors import InputError
 from rljax.ops.unpublished import mixture
 from rljax.rewards import BY_NAME, resolve
 from rljax.rewards.composite import constitutional, reasoning, weighted
-from rljax.rewards.failure import Failed, Failures
+from rljax.rewards.correctness import Failed, Failures
 from rljax.rewards.protocol import Weighted, combine, has_verifier, judge, least
 from rljax.training.config import TrainConfig
 from rljax.training.objective.algorithm import check_algorithm, make_algorithm

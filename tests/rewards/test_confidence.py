@@ -6,7 +6,7 @@ import pytest
 from rljax.errors import InputError
 from rljax.rewards import BY_NAME, resolve, right_from, verifier
 from rljax.rewards.confidence import brier, stated_confidence, without_confidence
-from rljax.rewards.failure import Failed
+from rljax.rewards.correctness import Failed
 from rljax.rewards.protocol import has_verifier, judge
 
 

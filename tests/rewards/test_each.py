@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rljax.errors import InputError
+from rljax.rewards.correctness import Failed, Failures
 from rljax.rewards.each import each
-from rljax.rewards.failure import Failed, Failures
 from rljax.rewards.format import in_tags
 from rljax.rewards.protocol import judge
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljax.errors import InputError
+from rljax.rewards.correctness import Unfinished
 from rljax.rewards.extract import last_number, normalized, stated_answer, stated_answer_or_last_number
-from rljax.rewards.failure import Unfinished
 from rljax.rewards.math import (
     aime,
     gsm8k,

@@ -12,7 +12,7 @@ import pytest
 
 from rljax.errors import InputError
 from rljax.rewards import pool as pools
-from rljax.rewards.failure import Failed
+from rljax.rewards.correctness import Failed
 from rljax.rewards.pool import Pool, shared_pool
 from rljax.rewards.sandbox import landlock
 

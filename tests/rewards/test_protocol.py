@@ -11,9 +11,8 @@ import pytest
 
 from rljax.errors import InputError
 from rljax.rewards import BY_NAME
-from rljax.rewards.correctness import form_of, verifier
+from rljax.rewards.correctness import UNFINISHED, Failed, Failures, Unfinished, form_of, verifier
 from rljax.rewards.exact import exact
-from rljax.rewards.failure import UNFINISHED, Failed, Failures, Unfinished
 from rljax.rewards.protocol import Weighted, forms_of, judge, score
 
 PROMPTS, COMPLETIONS = ["1+1=", "1+2="], ["#2", "#4"]

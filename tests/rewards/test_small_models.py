@@ -3,9 +3,9 @@
 import pytest
 from book_site.which_reward_reads_what import BEGIN, END, PAGE, RIGHT, WRONG, table
 
+from rljax.rewards.correctness import Unstated
 from rljax.rewards.equivalence import equivalent
 from rljax.rewards.exact import exact
-from rljax.rewards.failure import Unstated
 from rljax.rewards.math import math, math_or_last_number, settled
 
 SAME = [

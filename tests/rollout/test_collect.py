@@ -5,8 +5,7 @@ import pytest
 
 from rljax.algorithms import Rollout
 from rljax.errors import InputError
-from rljax.rollout.collect import collect
-from rljax.rollout.groups import Groups, concatenate, from_dict, pad, take, to_dict
+from rljax.rollout.groups import Groups, collect, concatenate, from_dict, pad, take, to_dict
 
 
 def groups(*prompt_ids):

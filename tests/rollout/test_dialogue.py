@@ -123,7 +123,7 @@ def test_turns_that_go_on_are_those_of_reading_everything_again(reread, slots):
 @pytest.mark.parametrize("slots", [16, 3])
 def test_a_long_dialogue_begins_with_little_room(reread, slots, monkeypatch):
     """Room for 15 tokens after a prompt, then 30 and 60; a context that is read again may need more at once."""
-    monkeypatch.setattr("rljax.rollout.sizes.LONG_BUDGET", 36)
+    monkeypatch.setattr("rljax.rollout.slots.LONG_BUDGET", 36)
     dialogue = begin_dialogue(an_engine(slots), PARAMS, REQUESTS)
     rooms = []
 
@@ -151,7 +151,7 @@ def held(tree):
 @pytest.mark.parametrize(("long", "fewest"), [(128, 8), (36, 8), (36, 2)])
 def test_a_dialogue_holds_the_caches_that_are_counted(axes, long, fewest, monkeypatch):
     """Rows and the copies of those that read their turns; or two caches, of which the second has more room."""
-    monkeypatch.setattr("rljax.rollout.sizes.LONG_BUDGET", long)
+    monkeypatch.setattr("rljax.rollout.slots.LONG_BUDGET", long)
     monkeypatch.setattr("rljax.rollout.slots.FEWEST_ROWS", fewest)
     mesh = make_mesh(*axes)
     policy = transformer_policy(SHAPE, eos=EOS, mesh=mesh)

@@ -15,7 +15,7 @@ from rljax.data.history import no_history
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
-from rljax.rewards.failure import Failed
+from rljax.rewards.correctness import Failed
 from rljax.rollout import Judge, Request, Response, Sampling
 from rljax.rollout.meanwhile import calls_of, judged_meanwhile
 from rljax.training.parts.reward import reward_groups

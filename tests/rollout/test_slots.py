@@ -18,8 +18,7 @@ from rljax.rollout import DecodingEngine, Request, Sampling, engine
 from rljax.rollout.dialogue import row_decoder
 from rljax.rollout.environment import Step
 from rljax.rollout.sampling import empty_rows, read_prompts
-from rljax.rollout.sizes import compiled_rows
-from rljax.rollout.slots import FittingSlots, row_bytes
+from rljax.rollout.slots import FittingSlots, compiled_rows, row_bytes
 from rljax.training import setup
 from rljax.training.memory_plan import USUAL_SLOTS, decode_slots, sampled_bytes
 from rljax.training.parts.policy import make_policy
@@ -133,8 +132,8 @@ def test_the_engine_decodes_no_more_rows_than_fit_and_draws_the_same(monkeypatch
 @pytest.mark.parametrize(("long", "parts"), [(128, 8_192), (16, 8_192), (128, 24)])
 def test_a_decode_holds_the_caches_that_are_counted(axes, each, long, parts, monkeypatch):
     """Of rows, of prompts that wait for them, and of rows with less room: 32 responses of 16 tokens after 12, in 8 rows."""
-    monkeypatch.setattr("rljax.rollout.sizes.LONG_BUDGET", long)
-    monkeypatch.setattr("rljax.rollout.sizes.PROMPT_TOKENS_AT_ONCE", parts)
+    monkeypatch.setattr("rljax.rollout.slots.LONG_BUDGET", long)
+    monkeypatch.setattr("rljax.rollout.slots.PROMPT_TOKENS_AT_ONCE", parts)
     mesh = make_mesh(*axes)
     policy = transformer_policy(SHAPE, eos=1, mesh=mesh)
     params = policy.init(jax.random.key(0))

@@ -12,7 +12,7 @@ import pytest
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
-from rljax.rewards.failure import Failures
+from rljax.rewards.correctness import Failures
 from rljax.rollout import Request, Response, Sampling, Step
 from rljax.rollout import steps as steps_module
 from rljax.rollout.play import play

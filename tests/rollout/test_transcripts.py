@@ -15,13 +15,13 @@ from rljax.agents import ToolEnvironment
 from rljax.data.problem import Problem
 from rljax.data.token_texts import token_texts
 from rljax.data.tokenizer import ByteTokenizer, IdTokenizer, load_tokenizer
-from rljax.models.adapters import scored
 from rljax.rollout import Response, Step, sequences_of, transcripts
 from rljax.rollout.transcripts import boundaries, observed_role
 from rljax.tracking.rollout_rows import check_rollout, read_rollouts
 from rljax.tracking.run_folder import RunFolder
 from rljax.training import reinforce
 from rljax.training.scored_rollout import make_policy_scores
+from rljax.training.scoring import scored_params
 
 ALPHABET = "characters:0123456789<>=?"
 TOKENIZER = load_tokenizer(ALPHABET)
@@ -62,7 +62,7 @@ def kept_steps(monkeypatch):
 
     def one_step(run, tools, *arguments):
         result = original(run, tools, *arguments)
-        params = scored(run.setup.base, result.checkpoint.state.params)
+        params = scored_params(run.setup.base, result.checkpoint.state.params)
         after = make_policy_scores(run.setup)(params, sequences_of(result.collected.sampled)).logp
         found.append((result, np.asarray(after), run.setup.train))
         return result

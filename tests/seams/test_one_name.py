@@ -11,7 +11,7 @@ from rljax.algorithms import Batch, Rollout
 from rljax.models import Packed
 from rljax.rollout import Groups, Request, Response, Sequences
 from rljax.rollout.judging import Verdicts
-from rljax.training import learner, update
+from rljax.training import reinforce, update
 
 PACKAGE = Path(rljax.__file__).parent
 
@@ -144,4 +144,4 @@ def test_these_tests_see_what_they_look_for():
     assert former_names(example) == {("told", 1)}
     assert len(FILES) > 600
     assert {file.relative_to(REPOSITORY).parts[0] for file in FILES} == {"rljax", "experiments", "tests"}
-    assert update.make_policy_update is learner.make_policy_update
+    assert update.make_policy_update is reinforce.make_policy_update

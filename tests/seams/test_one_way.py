@@ -19,7 +19,7 @@ from rljax.errors import InputError
 from rljax.rewards import verifier
 from rljax.rollout import Collected, Response, Step, pack, sequences_of
 from rljax.rollout.groups import from_dict, to_dict
-from rljax.training import learner
+from rljax.training import reinforce
 from rljax.training.lifecycle.outcome import accuracy_name
 from rljax.training.metrics import rollout_metrics
 from rljax.training.scored_rollout import for_algorithm, next_rollout
@@ -243,7 +243,7 @@ def test_the_rows_for_the_model_hold_tokens_and_policy_logp(answered):
 def test_a_run_hands_prepare_and_loss_the_same_numbers(tmp_path, monkeypatch):
     """Recorded on the way: the rollout that `prepare` gets, the batch and the rows that the update gets."""
     engine, rollouts, batches, rows = HandMade(), [], [], []
-    made = {"prepare": learner.make_prepare, "step": learner.make_policy_update}
+    made = {"prepare": reinforce.make_prepare, "step": reinforce.make_policy_update}
 
     def recorded_prepare(algorithm, choices, **minibatches):
         prepared = made["prepare"](algorithm, choices, **minibatches)
@@ -261,8 +261,8 @@ def test_a_run_hands_prepare_and_loss_the_same_numbers(tmp_path, monkeypatch):
 
         return recorded
 
-    monkeypatch.setattr(learner, "make_prepare", recorded_prepare)
-    monkeypatch.setattr(learner, "make_policy_update", recorded_step)
+    monkeypatch.setattr(reinforce, "make_prepare", recorded_prepare)
+    monkeypatch.setattr(reinforce, "make_policy_update", recorded_step)
     answers = []
     generate = engine.generate
     engine.generate = lambda params, requests: answers.append(generate(params, requests)) or answers[-1]

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from rljax.files import AppendFile
-from rljax.tracking.display import Display, PlainDisplay, ScreenStream, make_display
+from rljax.tracking.display import Display, ScreenStream, make_display
 from rljax.tracking.display_text import CORRECT, METRICS, Progress, clock_time, finite_mean, sparkline
-from rljax.tracking.log_file import LoggedDisplay
+from rljax.tracking.plain_display import LoggedDisplay, PlainDisplay
 from rljax.tracking.rich_display import RichDisplay
 
 METRIC_VALUES = {

@@ -19,7 +19,7 @@ from rljax.preference.direct_update import judge_logps
 from rljax.preference.metrics import DirectMetrics, PairUpdateMetrics, ScoreMetrics
 from rljax.preference.pair_update import EncodedPairs, judge_pairs
 from rljax.programs.supervised import MEASURES
-from rljax.rewards.failure import Failures
+from rljax.rewards.correctness import Failures
 from rljax.tracking.display_text import METRICS
 from rljax.tracking.glossary import GLOSSARY, find_entry
 from rljax.tracking.phase_times import PhaseSeconds

@@ -17,7 +17,7 @@ import rljax
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import count_parameters, transformer_policy
-from rljax.models.adapters import Base, scored
+from rljax.models.adapters import Base
 from rljax.models.huggingface import read_config
 from rljax.models.model_folder import read_json
 from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
@@ -31,7 +31,7 @@ from rljax.training.parts.adapter import base_entry, check_alone
 from rljax.training.parts.model_folder import companions, save_model
 from rljax.training.run import StoppedBatch
 from rljax.training.scored_rollout import make_rollout_scorer, scored_rows
-from rljax.training.scoring import make_score, make_scores
+from rljax.training.scoring import make_score, make_scores, scored_params
 from rljax.training.update import make_supervised_step
 
 TINY = SMALL.replace(
@@ -106,7 +106,7 @@ def test_in_bfloat16_sampler_and_update_differ_by_their_rounding_and_the_metric_
     setup, state, groups = drawn
     rollout, mask = groups.rollout, groups.rollout.mask.reshape(-1, groups.rollout.mask.shape[-1])
     scores = make_scores(make_score(setup.policy, 1.0), setup.mesh, scored_rows(setup))
-    logp = scores(scored(setup.base, state.params), sequences_of(groups)).logp
+    logp = scores(scored_params(setup.base, state.params), sequences_of(groups)).logp
     apart = np.abs(logp - rollout.policy_logp.reshape(logp.shape))[mask].max()
     scored_rollout = make_rollout_scorer(setup)(state, groups)
     replayed = {term.name: term for term in replay(setup, state, StoppedBatch(scored_rollout, 1, 0, None)).terms}

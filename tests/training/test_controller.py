@@ -32,8 +32,7 @@ from rljax.tracking.rows import read_metrics
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
 from rljax.training.metrics import LearnMetrics, UpdateMetrics
-from rljax.training.option import Updates
-from rljax.training.state import create
+from rljax.training.state import Updates, create
 
 
 def by_hand(control, divergence, entropy):

@@ -21,7 +21,6 @@ from rljax.models import TransformerConfig, init_params, transformer_policy
 from rljax.models.value_model import load_value_model
 from rljax.parallel import make_mesh
 from rljax.rollout import Sequences, lay_out, pack, sequences_of
-from rljax.training.critic_learner import credit_metrics
 from rljax.training.interrupt import Interrupted
 from rljax.training.metrics import present
 from rljax.training.objective.algorithm import make_algorithm, settings_for
@@ -30,7 +29,7 @@ from rljax.training.scoring import make_score, make_scores
 from rljax.training.state import create, place
 from rljax.training.update import put_layout
 from rljax.training.value_pretraining import monte_carlo
-from rljax.training.value_update import check_support, make_value_step, value_schedule
+from rljax.training.value_update import check_support, credit_metrics, make_value_step, value_schedule
 
 TINY = SMALL.replace(
     name="tiny",

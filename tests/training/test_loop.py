@@ -51,7 +51,12 @@ def test_metrics_are_in_their_units(finished):
             assert 0 <= row["truncated_share"] <= 1
             assert 1 <= row["response_length"] <= TINY.sampling.max_response_tokens
             np.testing.assert_allclose(row["reward"], row["accuracy"], rtol=1e-6, err_msg="this reward is 0 or 1")
-            sampled = row["tries"] * TINY.sampling.sampled_prompts * TINY.sampling.group_size * row["response_length"]
+            sampled = (
+                row["tries"]
+                * round(TINY.sampling.prompts * TINY.sampling.oversample)
+                * TINY.sampling.group_size
+                * row["response_length"]
+            )
             inside = sum(row[f"{phase}_seconds"] for phase in ("sample", "judge", "score", "update"))
             assert 0.5 * row["seconds"] < inside <= row["seconds"], "the phases are most of a step, and not more than it"
             assert ("save_seconds" in row) == (row["step"] in (3,)), "the row after a step that saved"

@@ -9,11 +9,11 @@ from reopened import first_state, learn_from, rl_state
 from small_runs import SMALL, even_length
 
 from rljax.errors import InputError
-from rljax.training import learner
-from rljax.training.learner import make_learner, update_order
+from rljax.training import reinforce
 from rljax.training.lifecycle.initial_state import place_state
 from rljax.training.metrics import present
 from rljax.training.objective.optimizer import learning_rate_of, policy_optimizer
+from rljax.training.reinforce import make_learner, update_order
 from rljax.training.scored_rollout import make_rollout_scorer
 from rljax.training.update import make_policy_update
 
@@ -58,7 +58,7 @@ def seen(monkeypatch):
 
         return update
 
-    monkeypatch.setattr(learner, "make_policy_update", recording)
+    monkeypatch.setattr(reinforce, "make_policy_update", recording)
     return found
 
 

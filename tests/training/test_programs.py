@@ -13,7 +13,7 @@ import rljax
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.policy import policy_of_logits
 from rljax.sharing import KEPT, bound, has_method, shared
-from rljax.tracking.compiling import watch_compilation
+from rljax.tracking.phase_times import watch_compilation
 from rljax.training.scoring import check_policy
 
 CONFIG = SMALL.replace(

@@ -16,7 +16,7 @@ from rljax.cli import main
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import count_parameters, transformer_policy
-from rljax.models.adapters import scored, whole
+from rljax.models.adapters import whole
 from rljax.models.model_folder import read_json
 from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from rljax.models.quantization import quantized_params, unquantized
@@ -28,7 +28,7 @@ from rljax.training.memory_plan import parameter_shapes, sampler_bytes
 from rljax.training.parts.model_folder import companions, save_model
 from rljax.training.parts.policy import make_shape
 from rljax.training.scored_rollout import scored_rows
-from rljax.training.scoring import make_score, make_scores
+from rljax.training.scoring import make_score, make_scores, scored_params
 
 TINY = SMALL.replace(
     width=128,
@@ -110,7 +110,7 @@ def test_the_update_scores_what_the_sampler_drew(config, dtype):
     groups = setup.train.generate(params, range(4), 4, jax.random.key(0))
     mask = groups.rollout.mask.reshape(-1, groups.rollout.mask.shape[-1])
     scores = make_scores(make_score(setup.policy, 1.0), setup.mesh, scored_rows(setup))
-    logp = scores(scored(setup.base, adapter), sequences_of(groups)).logp
+    logp = scores(scored_params(setup.base, adapter), sequences_of(groups)).logp
     apart = np.abs(logp - groups.rollout.policy_logp.reshape(logp.shape))[mask].max()
     assert apart < (1e-4 if dtype == "float32" else 0.1)
 

@@ -13,8 +13,8 @@ from rljax.training import update
 
 PACKAGE = Path(update.__file__).resolve().parents[1]
 CORE = sorted((PACKAGE / "training").rglob("*.py"))
-IN_A_STEP, BEFORE_THE_GRADIENT = 62, 116
-FILES, LINES = 50, 9_738
+IN_A_STEP, BEFORE_THE_GRADIENT = 45, 103
+FILES, LINES = 47, 9_670
 PROGRAM = """
 import json, sys, tempfile
 from pathlib import Path
@@ -87,7 +87,7 @@ def test_one_step_of_dapo_is_read_in_few_files():
     (line,) = (line for line in found.stdout.splitlines() if line.startswith("FILES ")) if not found.returncode else ("",)
     assert line, found.stderr
     step, before = json.loads(line.removeprefix("FILES "))
-    assert {"training/update.py", "algorithms/losses.py", "rollout/collect.py"} <= set(step)
+    assert {"training/update.py", "algorithms/losses.py", "rollout/groups.py"} <= set(step)
     assert not [file for file in step if file.startswith("options/")], "DAPO's own step passes no option"
     assert len(step) <= IN_A_STEP, step
     assert len(before) <= BEFORE_THE_GRADIENT, before

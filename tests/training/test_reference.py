@@ -24,13 +24,13 @@ from rljax.programs.debugging import replay
 from rljax.programs.plan import plan_of
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
-from rljax.training.learner import make_learner
 from rljax.training.metrics import LearnMetrics, UpdateMetrics
 from rljax.training.objective.optimizer import policy_optimizer
-from rljax.training.option import Updates
+from rljax.training.reinforce import make_learner
 from rljax.training.run import StoppedBatch
 from rljax.training.scored_rollout import make_prepare, make_rollout_scorer
 from rljax.training.setup import planned_setup
+from rljax.training.state import Updates
 
 TARGET, GAIN, BETA = 1e-4, 0.5, 0.1
 KL = kl_target.NAME

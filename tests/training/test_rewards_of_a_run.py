@@ -9,9 +9,9 @@ from whole_runs import TINY, rows
 
 import rljax
 from rljax.errors import InputError
-from rljax.rewards.failure import Failed
+from rljax.rewards.correctness import Failed
 from rljax.rewards.protocol import Weighted
-from rljax.tracking.display import PlainDisplay
+from rljax.tracking.plain_display import PlainDisplay
 
 
 @pytest.mark.parametrize(

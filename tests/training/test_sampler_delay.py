@@ -16,7 +16,6 @@ from rljax.algorithms import prepare
 from rljax.cli.plan import table_of
 from rljax.errors import InputError
 from rljax.models import transformer_policy
-from rljax.models.adapters import scored
 from rljax.options.controller import check_controller
 from rljax.options.sampler_delay import NAME, _entry_program, cast_of, first_queue
 from rljax.parallel import make_mesh, put, replicated
@@ -27,11 +26,11 @@ from rljax.rollout.sampling import decode_weights
 from rljax.training import reinforce
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
-from rljax.training.learner import make_learner
 from rljax.training.memory_plan import bytes_on_a_device, check_room, planned_algorithm, state_bytes, state_shapes
 from rljax.training.parts.policy import make_shape
+from rljax.training.reinforce import make_learner
 from rljax.training.scored_rollout import make_rollout_scorer, next_rollout, sampler_of, scored_rows
-from rljax.training.scoring import make_score, make_scores
+from rljax.training.scoring import make_score, make_scores, scored_params
 from rljax.training.state import places as places_of
 from rljax.training.state import sampling_key
 
@@ -106,7 +105,7 @@ def on_device(params):
 def scores_under(setup, params, groups):
     """Log-probability and entropy of the responses' tokens under trained parameters."""
     score = make_scores(make_score(setup.policy, 1.0), setup.mesh, scored_rows(setup))
-    found = score(scored(setup.base, on_device(params)), sequences_of(groups))
+    found = score(scored_params(setup.base, on_device(params)), sequences_of(groups))
     return [part.reshape(groups.rollout.mask.shape) for part in found]
 
 

@@ -95,7 +95,7 @@ def rl_step(folder: Path, pace: Pace) -> None:
 def updates(folder: Path) -> Callable[[], None]:
     """A function that makes an update on responses of one length, and goes on from the last one."""
     from rljax.rollout import Groups  # noqa: PLC0415
-    from rljax.training.learner import make_learner  # noqa: PLC0415
+    from rljax.training.reinforce import make_learner  # noqa: PLC0415
     from rljax.training.scored_rollout import make_rollout_scorer  # noqa: PLC0415
 
     step = work.step_of(folder)

@@ -6,8 +6,11 @@ Rewards are `[..., P, G]`, the G responses of a prompt on the last axis; `valid`
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from rljax.ops.arrays import Lengths, Mask, Number, as_float, in_float32, ratio_or_zero
-from rljax.ops.checks import (
+from rljax.ops.arrays import (
+    Lengths,
+    Mask,
+    Number,
+    as_float,
     check_between,
     check_floating,
     check_integer,
@@ -18,6 +21,8 @@ from rljax.ops.checks import (
     check_positive,
     check_rank,
     check_same_shape,
+    in_float32,
+    ratio_or_zero,
 )
 from rljax.ops.masked import group_members, masked_centered, masked_mean
 

@@ -3,8 +3,11 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from rljax.ops.arrays import Lengths, Mask, Number, as_float, in_float32
-from rljax.ops.checks import (
+from rljax.ops.arrays import (
+    Lengths,
+    Mask,
+    Number,
+    as_float,
     check_ascending,
     check_at_least,
     check_between,
@@ -14,6 +17,7 @@ from rljax.ops.checks import (
     check_positive,
     check_rank,
     check_same_shape,
+    in_float32,
 )
 from rljax.ops.masked import count_tokens
 

@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, Step, common_dtype, in_float32
-from rljax.ops.checks import (
+from rljax.ops.arrays import (
+    Mask,
+    Number,
+    Step,
     check_between,
     check_floating,
     check_mask,
@@ -13,6 +15,8 @@ from rljax.ops.checks import (
     check_one_a_row,
     check_rank,
     check_same_shape,
+    common_dtype,
+    in_float32,
 )
 from rljax.ops.masked import masked_centered
 from rljax.ops.unpublished.schedule import exponential_decay

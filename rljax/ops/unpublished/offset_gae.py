@@ -11,8 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, common_dtype, in_float32, is_concrete
-from rljax.ops.checks import check_at_least, check_between, check_nonnegative, check_positive, check_tokens
+from rljax.ops.arrays import (
+    Mask,
+    Number,
+    check_at_least,
+    check_between,
+    check_nonnegative,
+    check_positive,
+    check_tokens,
+    common_dtype,
+    in_float32,
+    is_concrete,
+)
 from rljax.ops.masked import zero_outside
 
 

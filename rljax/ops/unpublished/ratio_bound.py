@@ -3,8 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import in_float32
-from rljax.ops.checks import check_at_least, check_floating
+from rljax.ops.arrays import check_at_least, check_floating, in_float32
 
 
 @in_float32

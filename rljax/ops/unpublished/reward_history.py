@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from rljax.ops.arrays import Mask, in_float32
-from rljax.ops.checks import (
+from rljax.ops.arrays import (
+    Mask,
     check_at_least,
     check_between,
     check_floating,
@@ -22,6 +22,7 @@ from rljax.ops.checks import (
     check_one_a_row,
     check_rank,
     check_same_shape,
+    in_float32,
 )
 from rljax.ops.group import group_centered
 

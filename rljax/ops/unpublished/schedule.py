@@ -7,8 +7,7 @@ Optax schedule.
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Number, Step, in_float32
-from rljax.ops.checks import check_at_least, check_between, check_nonnegative, check_positive
+from rljax.ops.arrays import Number, Step, check_at_least, check_between, check_nonnegative, check_positive, in_float32
 
 
 @in_float32

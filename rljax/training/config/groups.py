@@ -373,8 +373,3 @@ class SamplingConfig(EngineConfig):
     def lag(self) -> int:
         """RL steps between the parameters that sample and those that learn."""
         return max(self.delay, self.staleness or 0)
-
-    @property
-    def sampled_prompts(self) -> int:
-        """Number of prompts sampled at a time when groups may be dropped."""
-        return round(self.prompts * self.oversample)

@@ -17,11 +17,20 @@ from rljax.rollout.decoder_check import check_decoder
 from rljax.training.objective.algorithm import keeps_reference
 from rljax.training.objective.critic import first_critic
 from rljax.training.objective.optimizer import check_optimizer, critic_optimizer, warm_start_optimizer
-from rljax.training.option import first_arrays
 from rljax.training.parts.adapter import first_adapter, fresh_adapter, merged
 from rljax.training.scoring import check_policy
 from rljax.training.setup import Setup
-from rljax.training.state import RL, WARM_START, CriticState, TrainState, begin_rl, create, end_warm_start, place
+from rljax.training.state import (
+    RL,
+    WARM_START,
+    CriticState,
+    TrainState,
+    begin_rl,
+    create,
+    end_warm_start,
+    first_arrays,
+    place,
+)
 
 
 def first_params(setup: Setup) -> Params:
