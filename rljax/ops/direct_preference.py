@@ -245,6 +245,135 @@ def ipo_loss(
 
 
 @in_float32
+def hinge_preference_loss(
+    chosen: Float[Array, "*pairs"],
+    rejected: Float[Array, "*pairs"],
+    ref_chosen: Float[Array, "*pairs"],
+    ref_rejected: Float[Array, "*pairs"],
+    *,
+    beta: Number = 0.1,
+) -> Float[Array, "*pairs"]:
+    """Hinge on the lead of the preferred response: a pair whose lead exceeds 1/β teaches nothing.
+
+    ::
+
+        L = max(0, 1 - β h)        h as in `dpo_loss`
+
+    Args:
+        chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
+        rejected: log π(y_l|x) of the other, summed, carries the gradient, of the same shape.
+        ref_chosen: log π_ref(y_w|x), summed, of the same shape.
+        ref_rejected: log π_ref(y_l|x), summed, of the same shape.
+        beta: β, positive; 1/β is the lead that is enough, nats.
+
+    Returns:
+        `[...]`, to be minimized as a mean over the pairs.
+
+    Raises:
+        ValueError: not floating point, mismatched shapes, or β not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> zero = jnp.zeros(2)
+        >>> hinge_preference_loss(jnp.array([0.5, 4.0]), zero, zero, zero, beta=0.5).tolist()
+        [0.75, 0.0]
+
+    Source:
+        SLiC-HF, arXiv:2305.10425, on the log-ratios to a reference: the hinge-norm loss of RSO, arXiv:2309.06657.
+    """
+    check_positive(beta=beta)
+    return jax.nn.relu(1 - beta * _lead(chosen, rejected, ref_chosen, ref_rejected))
+
+
+@in_float32
+def apo_zero_loss(
+    chosen: Float[Array, "*pairs"],
+    rejected: Float[Array, "*pairs"],
+    ref_chosen: Float[Array, "*pairs"],
+    ref_rejected: Float[Array, "*pairs"],
+    *,
+    beta: Number = 0.1,
+) -> Float[Array, "*pairs"]:
+    """Anchored preferences, towards the preferred response: it should become likelier than in the reference, the other less likely.
+
+    ::
+
+        L = σ(β h_l) - σ(β h_w)        h_i = log π(y_i|x)/π_ref(y_i|x)
+
+    For a policy that is worse than the preferred responses. DPO fixes the difference h_w - h_l alone; both may fall.
+
+    Args:
+        chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
+        rejected: log π(y_l|x) of the other, summed, carries the gradient, of the same shape.
+        ref_chosen: log π_ref(y_w|x), summed, of the same shape.
+        ref_rejected: log π_ref(y_l|x), summed, of the same shape.
+        beta: β, positive.
+
+    Returns:
+        `[...]`, in (-1, 1), to be minimized as a mean over the pairs.
+
+    Raises:
+        ValueError: not floating point, mismatched shapes, or β not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> zero = jnp.zeros(1)
+        >>> round(float(apo_zero_loss(jnp.array([2.0]), jnp.array([-2.0]), zero, zero, beta=1.0)[0]), 4)
+        -0.7616
+
+    Source:
+        APO, arXiv:2408.06266, APO-zero; TRL adds 1.
+    """
+    _lead(chosen, rejected, ref_chosen, ref_rejected)  # checks the shapes
+    check_positive(beta=beta)
+    return jax.nn.sigmoid(beta * (rejected - ref_rejected)) - jax.nn.sigmoid(beta * (chosen - ref_chosen))
+
+
+@in_float32
+def apo_down_loss(
+    chosen: Float[Array, "*pairs"],
+    rejected: Float[Array, "*pairs"],
+    ref_chosen: Float[Array, "*pairs"],
+    ref_rejected: Float[Array, "*pairs"],
+    *,
+    beta: Number = 0.1,
+) -> Float[Array, "*pairs"]:
+    """Anchored preferences, away from both responses: both should become less likely, the other one more so.
+
+    ::
+
+        L = σ(β h_w) - σ(β (h_w - h_l))        h_i = log π(y_i|x)/π_ref(y_i|x)
+
+    For a policy that is better than the preferred responses.
+
+    Args:
+        chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
+        rejected: log π(y_l|x) of the other, summed, carries the gradient, of the same shape.
+        ref_chosen: log π_ref(y_w|x), summed, of the same shape.
+        ref_rejected: log π_ref(y_l|x), summed, of the same shape.
+        beta: β, positive.
+
+    Returns:
+        `[...]`, in (-1, 1), to be minimized as a mean over the pairs.
+
+    Raises:
+        ValueError: not floating point, mismatched shapes, or β not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> zero = jnp.zeros(1)
+        >>> round(float(apo_down_loss(jnp.array([-1.0]), jnp.array([-3.0]), zero, zero, beta=1.0)[0]), 4)
+        -0.6119
+
+    Source:
+        APO, arXiv:2408.06266, APO-down; TRL adds 1.
+    """
+    check_positive(beta=beta)
+    lead = _lead(chosen, rejected, ref_chosen, ref_rejected)
+    return jax.nn.sigmoid(beta * (chosen - ref_chosen)) - jax.nn.sigmoid(beta * lead)
+
+
+@in_float32
 def kto_reference_point(logp: Float[Array, "*rows N"], ref_logp: Float[Array, "*rows N"]) -> Float[Array, ""]:
     """Estimate of the divergence from the reference, from responses paired with other prompts; a constant for the gradient.
 

@@ -1,6 +1,7 @@
 """Losses that train a language model on preferences without a reference policy.
 
-They read one number per response: its log-probability averaged over its tokens. All compute in float32 or wider.
+They read one number per response: its log-probability, averaged over its tokens, or summed for CPO. All compute in float32 or
+wider.
 """
 
 import jax
@@ -145,3 +146,40 @@ def orpo_loss(
     check_nonnegative(coefficient=coefficient)
     penalty = odds_ratio_loss(chosen, rejected)
     return coefficient * penalty - chosen.astype(penalty.dtype)
+
+
+@in_float32
+def cpo_loss(
+    chosen: Float[Array, "*pairs"], rejected: Float[Array, "*pairs"], *, beta: Number = 0.1, coefficient: Number = 1.0
+) -> Float[Array, "*pairs"]:
+    """DPO with a uniform reference, plus imitation of the preferred response.
+
+    ::
+
+        L = -log σ(β log π(y_w|x) - β log π(y_l|x)) - λ log π(y_w|x)
+
+    Args:
+        chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
+        rejected: log π(y_l|x) of the other, summed, carries the gradient, of the same shape.
+        beta: β, scale of the reward, positive.
+        coefficient: λ, weight of the imitation, not negative; the paper's is 1.
+
+    Returns:
+        `[...]`, nats, to be minimized as a mean over the pairs.
+
+    Raises:
+        ValueError: not floating point, mismatched shapes, β not positive, or a negative coefficient.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> round(float(cpo_loss(jnp.array([-1.0]), jnp.array([-1.0]), beta=1.0, coefficient=1.0)[0]), 4)
+        1.6931
+
+    Source:
+        CPO, arXiv:2401.08417, the sum of its L_prefer and L_NLL; its authors' code averages the latter over the tokens.
+    """
+    check_floating(chosen=chosen, rejected=rejected)
+    check_same_shape(chosen=chosen, rejected=rejected)
+    check_positive(beta=beta)
+    check_nonnegative(coefficient=coefficient)
+    return jax.nn.softplus(-beta * (chosen - rejected)) - coefficient * chosen

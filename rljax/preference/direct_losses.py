@@ -7,15 +7,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from rljax.ops.checks import check_nonnegative
 from rljax.ops.direct_preference import (
+    apo_down_loss,
+    apo_zero_loss,
     conservative_dpo_loss,
     dpo_loss,
+    hinge_preference_loss,
     implicit_reward,
     ipo_loss,
     kto_loss,
     robust_dpo_loss,
 )
-from rljax.ops.reference_free import log_odds, orpo_loss, simpo_loss
+from rljax.ops.reference_free import cpo_loss, log_odds, orpo_loss, simpo_loss
 from rljax.records import required
 
 
@@ -74,6 +78,74 @@ def dpo(*, beta: float = 0.1) -> DirectLoss:
     return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
 
 
+def dpo_average(*, beta: float = 5.0) -> DirectLoss:
+    """Length-normalized DPO: DPO on log-probabilities averaged over the tokens (Tülu 3, arXiv:2411.15124).
+
+    Args:
+        beta: β = 5 (Tülu 3's); larger than DPO's, since an average is smaller than a sum.
+    """
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        return dpo_loss(*_two(pairs.mean_logp()), *_two(pairs.reference() / pairs.lengths), beta=beta)
+
+    return DirectLoss(loss, _average_reward(beta), reference=True)
+
+
+def rpo(*, beta: float = 0.1, coefficient: float = 1.0) -> DirectLoss:
+    """DPO plus imitation of the preferred response: iterative reasoning preference optimization (arXiv:2404.19733, Eq. 1).
+
+    Args:
+        beta: β = 0.1 (the paper's).
+        coefficient: α = 1 (the paper's), weight of the negative log-likelihood per token of the preferred response.
+    """
+    check_nonnegative(coefficient=coefficient)
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        preferred = pairs.mean_logp()[:, 0]
+        return dpo_loss(*_two(pairs.logp), *_two(pairs.reference()), beta=beta) - coefficient * preferred
+
+    return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
+
+
+def hinge(*, beta: float = 0.1) -> DirectLoss:
+    """Hinge loss on the lead over the reference: the hinge-norm loss of RSO (arXiv:2309.06657), after SLiC-HF.
+
+    Args:
+        beta: β = 0.1 (DPO's); a pair whose lead exceeds 1/β nats teaches nothing.
+    """
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        return hinge_preference_loss(*_two(pairs.logp), *_two(pairs.reference()), beta=beta)
+
+    return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
+
+
+def apo_zero(*, beta: float = 0.1) -> DirectLoss:
+    """APO-zero: preferred responses become likelier, the others less likely (arXiv:2408.06266).
+
+    Args:
+        beta: β = 0.1 (DPO's).
+    """
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        return apo_zero_loss(*_two(pairs.logp), *_two(pairs.reference()), beta=beta)
+
+    return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
+
+
+def apo_down(*, beta: float = 0.1) -> DirectLoss:
+    """APO-down: both responses become less likely, the other one more so (arXiv:2408.06266).
+
+    Args:
+        beta: β = 0.1 (DPO's).
+    """
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        return apo_down_loss(*_two(pairs.logp), *_two(pairs.reference()), beta=beta)
+
+    return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
+
+
 def cdpo(*, beta: float = 0.1, epsilon: float = 0.1) -> DirectLoss:
     """Conservative DPO, for partly wrong labels (Mitchell 2023, "A note on DPO with noisy preferences", Eq. 3).
 
@@ -125,10 +197,7 @@ def ipo_average(*, tau: float = 0.1) -> DirectLoss:
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
         return ipo_loss(*_two(pairs.mean_logp()), *_two(pairs.reference() / pairs.lengths), tau=tau)
 
-    def reward(pairs: PairLogps) -> Float[Array, "N 2"]:
-        return implicit_reward(pairs.mean_logp(), pairs.reference() / pairs.lengths, beta=tau)
-
-    return DirectLoss(loss, reward, reference=True)
+    return DirectLoss(loss, _average_reward(tau), reference=True)
 
 
 def kto(*, beta: float = 0.1, desirable_weight: float = 1.0, undesirable_weight: float = 1.0) -> DirectLoss:
@@ -175,6 +244,20 @@ def simpo(*, beta: float = 2.0, margin: float = 1.0) -> DirectLoss:
     return DirectLoss(loss, lambda pairs: beta * pairs.mean_logp())
 
 
+def cpo(*, beta: float = 0.1, coefficient: float = 1.0) -> DirectLoss:
+    """CPO: contrastive preference optimization, with imitation of the preferred response (arXiv:2401.08417).
+
+    Args:
+        beta: β = 0.1 (its authors'), scale of the reward.
+        coefficient: λ = 1, weight of the negative log-likelihood of the preferred response, summed over its tokens as printed.
+    """
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        return cpo_loss(*_two(pairs.logp), beta=beta, coefficient=coefficient)
+
+    return DirectLoss(loss, lambda pairs: beta * pairs.logp)
+
+
 def orpo(*, coefficient: float = 0.1) -> DirectLoss:
     """ORPO: odds ratio preference optimization, with imitation of the preferred response (arXiv:2403.07691, Eqs. 6-7).
 
@@ -196,14 +279,25 @@ def _log_ratio_reward(beta: float) -> Callable[[PairLogps], Float[Array, "N 2"]]
     return lambda pairs: implicit_reward(pairs.logp, pairs.reference(), beta=beta)
 
 
+def _average_reward(beta: float) -> Callable[[PairLogps], Float[Array, "N 2"]]:
+    """Make a reward that is β times the log-ratio to the reference, averaged over the tokens."""
+    return lambda pairs: implicit_reward(pairs.mean_logp(), pairs.reference() / pairs.lengths, beta=beta)
+
+
 BY_NAME: dict[str, Callable[..., DirectLoss]] = {
     "dpo": dpo,
+    "dpo_average": dpo_average,
+    "rpo": rpo,
+    "hinge": hinge,
+    "apo_zero": apo_zero,
+    "apo_down": apo_down,
     "cdpo": cdpo,
     "robust_dpo": robust_dpo,
     "ipo": ipo,
     "ipo_average": ipo_average,
     "kto": kto,
     "simpo": simpo,
+    "cpo": cpo,
     "orpo": orpo,
 }
 

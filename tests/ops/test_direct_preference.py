@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from rljax.ops.direct_preference import (
+    apo_down_loss,
+    apo_zero_loss,
     conservative_dpo_loss,
     dpo_loss,
+    hinge_preference_loss,
     implicit_reward,
     ipo_loss,
     kto_loss,
@@ -90,6 +93,36 @@ def test_robust_dpo_loss_its_gradient_and_that_it_is_unbiased(four, beta, epsilo
         # Labels that are flipped with probability ε give DPO's loss under the correct labels, on average.
         flipped = robust_dpo_loss(*arrays[jnp.array([1, 0, 3, 2])], beta=beta, epsilon=epsilon)
         np.testing.assert_allclose((1 - epsilon) * actual + epsilon * flipped, clean, rtol=1e-7, atol=1e-9)
+
+
+@given(logps, scales)
+def test_hinge_preference_loss_and_its_gradient(four, beta):
+    with jax.enable_x64(True):
+        arrays = jnp.array(four)
+        room = np.array([1 - beta * lead(four, at) for at in range(PAIRS)])
+        np.testing.assert_allclose(hinge_preference_loss(*arrays, beta=beta), np.maximum(room, 0), rtol=1e-9, atol=1e-9)
+        on_chosen, on_rejected = gradients(hinge_preference_loss, arrays, beta=beta)
+        sure = np.abs(room) > 1e-6
+        np.testing.assert_allclose(on_chosen[sure], -beta * (room > 0)[sure])
+        np.testing.assert_allclose(on_rejected[sure], beta * (room > 0)[sure])
+
+
+@given(logps, scales)
+def test_apo_losses_and_their_gradients(four, beta):
+    """APO-zero moves the two apart whatever their lead; APO-down lowers the preferred one where the lead is large."""
+    with jax.enable_x64(True):
+        arrays = jnp.array(four)
+        chosen, rejected = beta * (four[0] - four[2]), beta * (four[1] - four[3])
+        up, down, apart = (np.array([*map(sigmoid, x)]) for x in (chosen, rejected, chosen - rejected))
+        near = {"rtol": 1e-7, "atol": 1e-12}
+        np.testing.assert_allclose(apo_zero_loss(*arrays, beta=beta), down - up, **near)
+        np.testing.assert_allclose(apo_down_loss(*arrays, beta=beta), up - apart, **near)
+        on_chosen, on_rejected = gradients(apo_zero_loss, arrays, beta=beta)
+        np.testing.assert_allclose(on_chosen, -beta * up * (1 - up), **near)
+        np.testing.assert_allclose(on_rejected, beta * down * (1 - down), **near)
+        on_chosen, on_rejected = gradients(apo_down_loss, arrays, beta=beta)
+        np.testing.assert_allclose(on_chosen, beta * (up * (1 - up) - apart * (1 - apart)), **near)
+        np.testing.assert_allclose(on_rejected, beta * apart * (1 - apart), **near)
 
 
 @given(logps, scales)

@@ -139,6 +139,8 @@ CALLS = {
     "direct_preference.dpo_loss": {**FOUR, "beta": 0.5},
     "direct_preference.conservative_dpo_loss": {**FOUR, "beta": 0.5, "epsilon": 0.1},
     "direct_preference.robust_dpo_loss": {**FOUR, "beta": 0.5, "epsilon": 0.1},
+    **{f"direct_preference.{name}_loss": {**FOUR, "beta": 0.5} for name in ("hinge_preference", "apo_zero", "apo_down")},
+    "reference_free.cpo_loss": {"chosen": X, "rejected": Y, "beta": 0.5, "coefficient": 0.5},
     "direct_preference.ipo_loss": {**FOUR, "tau": 0.5},
     "direct_preference.kto_reference_point": {"logp": X, "ref_logp": Y},
     "direct_preference.kto_loss": {
@@ -319,6 +321,8 @@ DEFAULTS = {
     "direct_preference.dpo_loss": {"beta": 0.1},
     "direct_preference.conservative_dpo_loss": {"beta": 0.1},
     "direct_preference.robust_dpo_loss": {"beta": 0.1},
+    **{f"direct_preference.{name}_loss": {"beta": 0.1} for name in ("hinge_preference", "apo_zero", "apo_down")},
+    "reference_free.cpo_loss": {"beta": 0.1, "coefficient": 1.0},
     "direct_preference.ipo_loss": {"tau": 0.1},
     "direct_preference.kto_loss": {"beta": 0.1, "desirable_weight": 1.0, "undesirable_weight": 1.0},
     "gae.td_errors": {"gamma": 1.0},

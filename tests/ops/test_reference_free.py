@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from rljax.ops.direct_preference import dpo_loss
 from rljax.ops.preference import bradley_terry_loss
-from rljax.ops.reference_free import log_odds, odds_ratio_loss, orpo_loss, simpo_loss
+from rljax.ops.reference_free import cpo_loss, log_odds, odds_ratio_loss, orpo_loss, simpo_loss
 
 PAIRS = 4
 means = hnp.arrays(np.float64, (2, PAIRS), elements=st.floats(-8, -0.01))
@@ -37,6 +37,20 @@ def test_simpo_loss_and_its_gradient(both, beta, margin):
         arrays = jnp.array(both)
         np.testing.assert_allclose(simpo_loss(*arrays, beta=beta, margin=margin), expected, rtol=1e-9, atol=1e-12)
         actual = slopes(lambda *both: simpo_loss(*both, beta=beta, margin=margin), arrays)
+        np.testing.assert_allclose(actual, slope, rtol=1e-9, atol=1e-12)
+
+
+@given(means, st.floats(0.05, 2), st.floats(0, 2))
+def test_cpo_loss_and_its_gradient(both, beta, coefficient):
+    expected, slope = np.zeros(PAIRS), np.zeros((2, PAIRS))
+    for at in range(PAIRS):
+        lead = beta * both[0, at] - beta * both[1, at]
+        expected[at] = -math.log(sigmoid(lead)) - coefficient * both[0, at]
+        slope[:, at] = -beta * sigmoid(-lead) - coefficient, beta * sigmoid(-lead)
+    with jax.enable_x64(True):
+        arrays = jnp.array(both)
+        np.testing.assert_allclose(cpo_loss(*arrays, beta=beta, coefficient=coefficient), expected, rtol=1e-9, atol=1e-12)
+        actual = slopes(lambda *both: cpo_loss(*both, beta=beta, coefficient=coefficient), arrays)
         np.testing.assert_allclose(actual, slope, rtol=1e-9, atol=1e-12)
 
 

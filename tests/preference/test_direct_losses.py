@@ -28,6 +28,39 @@ def dpo(logp, ref, lengths, beta=0.1):
     return minus_log_sigmoid(beta * (logp[0] - ref[0]) - beta * (logp[1] - ref[1])), beta * (logp - ref)
 
 
+def dpo_average(logp, ref, lengths, beta=5.0):
+    return dpo(logp / lengths, ref / lengths, lengths, beta)
+
+
+def rpo(logp, ref, lengths, beta=0.1, coefficient=1.0):
+    loss, reward = dpo(logp, ref, lengths, beta)
+    return loss - coefficient * logp[0] / lengths[0], reward
+
+
+def hinge(logp, ref, lengths, beta=0.1):
+    reward = beta * (logp - ref)
+    return max(0.0, 1 - reward[0] + reward[1]), reward
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def apo_zero(logp, ref, lengths, beta=0.1):
+    reward = beta * (logp - ref)
+    return sigmoid(reward[1]) - sigmoid(reward[0]), reward
+
+
+def apo_down(logp, ref, lengths, beta=0.1):
+    reward = beta * (logp - ref)
+    return sigmoid(reward[0]) - sigmoid(reward[0] - reward[1]), reward
+
+
+def cpo(logp, ref, lengths, beta=0.1, coefficient=1.0):
+    reward = beta * logp
+    return minus_log_sigmoid(reward[0] - reward[1]) - coefficient * logp[0], reward
+
+
 def cdpo(logp, ref, lengths, beta=0.1, epsilon=0.1):
     reward = beta * (logp - ref)
     margin = reward[0] - reward[1]
@@ -65,7 +98,10 @@ def orpo(logp, ref, lengths, coefficient=0.1):
     return -logp[0] / lengths[0] + coefficient * minus_log_sigmoid(odds[0] - odds[1]), odds
 
 
-BY_HAND = {f.__name__: f for f in (dpo, cdpo, robust_dpo, ipo, ipo_average, kto, simpo, orpo)}
+BY_HAND = {
+    f.__name__: f
+    for f in (dpo, dpo_average, rpo, hinge, apo_zero, apo_down, cdpo, robust_dpo, ipo, ipo_average, kto, simpo, cpo, orpo)
+}
 
 
 def numbers(loss):
@@ -110,6 +146,11 @@ def test_a_reference_point_that_is_missing_is_named():
         ("dpo", {"beta": 0.0}),
         ("cdpo", {"epsilon": 0.7}),
         ("robust_dpo", {"epsilon": 0.5}),
+        ("hinge", {"beta": 0.0}),
+        ("apo_zero", {"beta": -1.0}),
+        ("apo_down", {"beta": 0.0}),
+        ("rpo", {"coefficient": -0.1}),
+        ("cpo", {"coefficient": -0.1}),
         ("ipo", {"tau": -1.0}),
         ("orpo", {"coefficient": -0.1}),
     ],

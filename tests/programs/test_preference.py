@@ -125,7 +125,7 @@ def test_margins_of_the_pairs_are_not_passed_over_in_silence():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"loss": "dop"}, "The loss 'dop' is unknown; did you mean 'dpo'. Choose one of dpo, cdpo, ipo"),
+        ({"loss": "dop"}, "The loss 'dop' is unknown; did you mean 'dpo'. Choose one of dpo, dpo_average, rpo"),
         ({"loss": "orpo", "loss_options": {"beta": 1.0}}, "orpo has no option 'beta'; it has coefficient"),
         ({"loss_options": {"beta": -1.0}}, r"The options .* do not fit dpo: beta must be positive"),
         ({"max_tokens": 4}, r"every pair has a side of more than max_tokens=4 tokens, the shortest pair needs \d"),
