@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.checks import check_nonnegative
+from rljax.ops.arrays import check_nonnegative
 from rljax.ops.direct_preference import (
     apo_down_loss,
     apo_zero_loss,
