@@ -30,8 +30,8 @@ from rljax import load_config
 from rljax.algorithms import BY_NAME
 from rljax.book.genealogy import learns_from_teacher
 from rljax.cli import main
+from rljax.programs.start import with_shared_options
 from rljax.tracking.rows import read_metrics
-from rljax.training.config.start import with_shared_options
 
 CONFIG = load_config("arithmetic_algorithms")
 

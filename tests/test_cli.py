@@ -23,9 +23,9 @@ from rljax.cli import COMMANDS, DEFAULT_EXPERIMENT, main, parse, starting_config
 from rljax.cli.train_help import SHOWN
 from rljax.cli.version import LEAST_JAX, check_jax, version_text
 from rljax.errors import InputError
+from rljax.programs.start import experiment_files
 from rljax.tasks.sums import SumsConfig
 from rljax.training.config import TrainConfig
-from rljax.training.config.start import experiment_files
 
 SMALL = (
     *("--layers", "1", "--width", "16", "--heads", "2", "--kv-heads", "1", "--hidden", "16"),

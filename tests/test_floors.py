@@ -100,7 +100,7 @@ LAYERS_OF_TRAINING = {
     "setup": ("worker", "setup"),
     "updates": ("update", "value_update", "scored_rollout"),
     "run": ("lifecycle/", "run"),
-    "kinds of phases": ("warm_start", "value_pretraining", "reinforce"),
+    "phase of RL": ("reinforce",),
     "loop": ("loop",),
 }
 """Layers of the trainer, from the lowest on, and their folders and modules."""

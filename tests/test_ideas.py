@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from rljax.cli import COMMANDS, parse
-from rljax.training.config.start import known_settings
+from rljax.programs.start import known_settings
 from rljax.training.objective.algorithm import check_algorithm, make_algorithm
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -60,8 +60,8 @@ from rljax.errors import InputError
 from rljax.files import causes, check_local, limit_reached, no_room
 from rljax.lazy import lazy_names
 from rljax.machine import allow_open_files
+from rljax.programs.start import DEFAULT_EXPERIMENT, Start
 from rljax.text import did_you_mean, one_line, one_paragraph
-from rljax.training.config.start import DEFAULT_EXPERIMENT, Start
 from rljax.training.interrupt import INTERRUPTED
 
 PROGRAM = """Reinforcement learning for language models in JAX.

@@ -11,7 +11,7 @@ from rljax.cli.loading import loading
 from rljax.cli.restarting import note
 from rljax.cli.starting import Settings, flags_in
 from rljax.errors import InputError
-from rljax.training.config.start import Start
+from rljax.programs.start import Start
 from rljax.training.interrupt import INTERRUPTED
 
 OWN = ("--seeds", "--out")

@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 from rljax.cli.starting import Settings, flags_in
+from rljax.programs.start import DEFAULT, Start
 from rljax.settings.flat import flat_names
 from rljax.training.config import TrainConfig
-from rljax.training.config.start import DEFAULT, Start
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Any
 
 from rljax.cli.starting import Settings
 from rljax.errors import InputError
+from rljax.programs.start import Start
 from rljax.settings.sizes import byte_count
 from rljax.training.config import TrainConfig
-from rljax.training.config.start import Start
 
 CPU = "cpu"
 """Kind of device whose arrays are in the process's memory."""

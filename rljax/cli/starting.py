@@ -9,9 +9,8 @@ import tyro
 
 from rljax.errors import InputError
 from rljax.importing import check_trusted
-from rljax.programs.settings_file import check_code
+from rljax.programs.start import SAMPLING_SLOT, Start, Words, check_code, start
 from rljax.training.config import TrainConfig
-from rljax.training.config.start import SAMPLING_SLOT, Start, Words, start
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rljax.cli.loading import loading
 from rljax.cli.restarting import note, run_with_restarts
 from rljax.cli.starting import Settings, flags_in, start_from_flags, value_of
 from rljax.errors import InputError
-from rljax.training.config.start import DEFAULT, Setting, Start
+from rljax.programs.start import DEFAULT, Setting, Start
 from rljax.training.interrupt import INTERRUPTED
 
 

@@ -18,9 +18,9 @@ from rljax.cli.restarting import note
 from rljax.cli.starting import Settings, flags_in
 from rljax.cli.train import Train
 from rljax.errors import InputError
+from rljax.programs.start import Start
 from rljax.text import did_you_mean
 from rljax.training.config import TrainConfig
-from rljax.training.config.start import Start
 from rljax.training.interrupt import INTERRUPTED
 
 if TYPE_CHECKING:

@@ -22,6 +22,8 @@ from rljax.models import Params
 from rljax.options import INSTALLERS
 from rljax.parallel import on_first
 from rljax.programs.train import UNJUDGED, with_dataset
+from rljax.programs.value_pretraining import value_pretraining
+from rljax.programs.warm_start import warm_start_phase
 from rljax.records import required
 from rljax.rollout import demonstrated
 from rljax.tracking.rows import read_metrics
@@ -39,8 +41,6 @@ from rljax.training.run import Run, evaluate_and_keep_best
 from rljax.training.scoring import make_scores
 from rljax.training.setup import Setup
 from rljax.training.state import RL, VALUE_PRETRAINING, WARM_START
-from rljax.training.value_pretraining import value_pretraining
-from rljax.training.warm_start import warm_start_phase
 
 MEASURES = ("heldout_loss", "perplexity")
 """Metrics of the held-out demonstrations."""
@@ -98,9 +98,7 @@ def sft(
         config = supervised_config(config, epochs, rows)
     seams = Seams(reward=reward, dataset=rows)
     consent = Consent(trust=trust, changes=accept_changes)
-    result = run_training(
-        config, seams, installers=INSTALLERS, resume=resume, consent=consent, execute=fine_tune, command="sft"
-    )
+    result = run_training(config, seams, fine_tune, installers=INSTALLERS, resume=resume, consent=consent, command="sft")
     before, after = measured_at_ends(result.run / "metrics.jsonl")
     return FineTuned(result.run, before, after, result.params)
 
@@ -131,7 +129,7 @@ def fine_tune(run: Run, owned: list[Checkpoint]) -> Result:
 
     Args:
         run: the run.
-        owned: the checkpoint to continue from; see `rljax.training.loop.execute`.
+        owned: the checkpoint to continue from; see `rljax.programs.train.run_phases`.
 
     Raises:
         InputError: the run has RL steps.

@@ -1,4 +1,7 @@
-"""`rljax.train`: the training core with the built-in options."""
+"""`rljax.train`: the training core with the built-in options, and its phases: warm start, value pretraining, RL.
+
+Each phase passes a checkpoint to the next.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,12 +13,21 @@ from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Policy
 from rljax.options import INSTALLERS
+from rljax.programs.value_pretraining import value_pretraining
+from rljax.programs.warm_start import cached_warm_start
+from rljax.records import required
 from rljax.rollout import Engine, Environment
 from rljax.tracking.trackers import Tracker
+from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
+from rljax.training.lifecycle.outcome import finish, write_final_models
 from rljax.training.lifecycle.start import Consent
 from rljax.training.loop import Result, run_training
 from rljax.training.parts.seams import ROWS, Seams
+from rljax.training.phase import run_phase
+from rljax.training.reinforce import reinforcement
+from rljax.training.run import Run
+from rljax.training.state import RL, VALUE_PRETRAINING, WARM_START
 
 UNJUDGED = "none"
 """The reward of supervised fine-tuning without a reward."""
@@ -85,7 +97,29 @@ def train(
         )
     seams = Seams(policy, engine, environment, reward, optimizer, algorithm, problems, rows)
     consent = Consent(trust=trust, changes=accept_changes)
-    return run_training(config, seams, installers=INSTALLERS, trackers=trackers, resume=resume, consent=consent)
+    return run_training(config, seams, run_phases, installers=INSTALLERS, trackers=trackers, resume=resume, consent=consent)
+
+
+def run_phases(run: Run, owned: list[Checkpoint]) -> Result:
+    """Run the remaining phases and return the result.
+
+    Args:
+        run: the run.
+        owned: the checkpoint to continue from. It is removed from the list, so that only the running phase owns the arrays.
+    """
+    phases = [
+        (WARM_START, lambda: cached_warm_start(run, owned[0])),
+        (VALUE_PRETRAINING, lambda: value_pretraining(run)),
+        (RL, lambda: reinforcement(run)),
+    ]
+    for number, make_phase in phases:
+        if int(owned[0].state.phase) <= number:
+            run_phase(run, owned, make_phase())
+    checkpoint = owned.pop()
+    finish(run, checkpoint, write_final_models(run, checkpoint))
+    notes = checkpoint.notes
+    before, after = required(notes.quality_before, "notes.quality_before"), required(notes.quality, "notes.quality")
+    return Result(run.folder.path, before.accuracy, after.accuracy, run.setup.whole(checkpoint.state.params))
 
 
 def with_dataset(

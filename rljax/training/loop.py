@@ -1,4 +1,4 @@
-"""A complete run: warm start, value pretraining and reinforcement learning. Each phase passes a checkpoint to the next."""
+"""A run from its settings to its result: open or resume its folder, build what it uses, and run its phases."""
 
 import os
 import sys
@@ -14,7 +14,6 @@ from rljax.data.history import no_history
 from rljax.errors import InputError
 from rljax.models import Params
 from rljax.parallel import agree, is_first, on_first, together, watched_hosts
-from rljax.records import required
 from rljax.rollout.judging import WAITS, Patience
 from rljax.tracking.display import Display, ScreenStream, make_display
 from rljax.tracking.phase_times import watch_compilation
@@ -34,18 +33,15 @@ from rljax.training.lifecycle.initial_state import (
     param_shapes,
     state_like,
 )
-from rljax.training.lifecycle.outcome import accuracy_name, finish, write_final_models
+from rljax.training.lifecycle.outcome import accuracy_name
 from rljax.training.lifecycle.resume import check_steps, inputs_of, summary
 from rljax.training.lifecycle.start import NO_CONSENT, Consent, continue_folder, new_folder, settings_of
 from rljax.training.parts.adapter import base_entry, check_base
 from rljax.training.parts.seams import Seams
-from rljax.training.phase import hold, open_harness, reopen, run_phase
-from rljax.training.reinforce import reinforcement
+from rljax.training.phase import hold, open_harness, reopen
 from rljax.training.run import Run, describe, nothing_to_learn, resume_command
 from rljax.training.setup import Install, Setup, make_setup
-from rljax.training.state import RL, VALUE_PRETRAINING, WARM_START, TrainState
-from rljax.training.value_pretraining import value_pretraining
-from rljax.training.warm_start import cached_warm_start
+from rljax.training.state import TrainState
 
 ABANDONED = (
     "The process that trained here before did not end by itself: it was killed (by a person, for its memory, with its machine), "
@@ -67,37 +63,15 @@ class Result(NamedTuple):
     """Parameters of the policy."""
 
 
-def execute(run: Run, owned: list[Checkpoint]) -> Result:
-    """Run the remaining phases and return the result.
-
-    Args:
-        run: the run.
-        owned: the checkpoint to continue from. It is removed from the list, so that only the running phase owns the arrays.
-    """
-    phases = [
-        (WARM_START, lambda: cached_warm_start(run, owned[0])),
-        (VALUE_PRETRAINING, lambda: value_pretraining(run)),
-        (RL, lambda: reinforcement(run)),
-    ]
-    for number, make_phase in phases:
-        if int(owned[0].state.phase) <= number:
-            run_phase(run, owned, make_phase())
-    checkpoint = owned.pop()
-    finish(run, checkpoint, write_final_models(run, checkpoint))
-    notes = checkpoint.notes
-    before, after = required(notes.quality_before, "notes.quality_before"), required(notes.quality, "notes.quality")
-    return Result(run.folder.path, before.accuracy, after.accuracy, run.setup.whole(checkpoint.state.params))
-
-
 def run_training(
     config: TrainConfig | None,
     seams: Seams,
+    execute: Callable[[Run, list[Checkpoint]], Result],
     *,
     installers: Sequence[Install] = (),
     trackers: Sequence[Tracker] = (),
     resume: str | Path | None = None,
     consent: Consent = NO_CONSENT,
-    execute: Callable[[Run, list[Checkpoint]], Result] = execute,
     command: str = "train",
 ) -> Result:
     """Train from the settings, or resume a run; see `rljax.train`.

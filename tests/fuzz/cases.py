@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from smallest import SMALLEST
 
 from rljax.cli import COMMANDS
+from rljax.programs.start import known_settings
 from rljax.training.config import TrainConfig
-from rljax.training.config.start import known_settings
 
 NUMBERS = st.one_of(
     st.sampled_from(

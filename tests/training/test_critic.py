@@ -20,6 +20,7 @@ from rljax.errors import InputError
 from rljax.models import TransformerConfig, init_params, transformer_policy
 from rljax.models.value_model import load_value_model
 from rljax.parallel import make_mesh
+from rljax.programs.value_pretraining import monte_carlo
 from rljax.rollout import Sequences, lay_out, pack, sequences_of
 from rljax.training.interrupt import Interrupted
 from rljax.training.metrics import present
@@ -28,7 +29,6 @@ from rljax.training.objective.critic import first_critic, make_critic, make_head
 from rljax.training.scoring import make_score, make_scores
 from rljax.training.state import create, place
 from rljax.training.update import put_layout
-from rljax.training.value_pretraining import monte_carlo
 from rljax.training.value_update import check_support, credit_metrics, make_value_step, value_schedule
 
 TINY = SMALL.replace(

@@ -20,12 +20,12 @@ from rljax.algorithms import BY_NAME
 from rljax.cli import main, parse
 from rljax.errors import InputError
 from rljax.ops.unpublished.group_baseline import rank_based
+from rljax.programs.value_pretraining import make_value_learner, monte_carlo
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import present
 from rljax.training.objective.algorithm import check_algorithm, make_algorithm
 from rljax.training.reinforce import make_learner
 from rljax.training.scored_rollout import for_algorithm, make_rollout_scorer
-from rljax.training.value_pretraining import make_value_learner, monte_carlo
 
 CRITICS = {name for name in BY_NAME if BY_NAME[name]().critic is not None}
 

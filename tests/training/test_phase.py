@@ -217,6 +217,6 @@ def test_the_guard_the_stop_check_and_the_writer_of_checkpoints_have_one_caller(
 
 def test_every_program_that_trains_runs_phases_and_writes_no_checkpoint_itself():
     programs = {f"programs/{name}.py" for name in ("pair_training", "adaptation_run", "supervised")}
-    assert callers("run_phase") == {"training/loop.py", *programs}
+    assert callers("run_phase") == {"programs/train.py", *programs}
     assert callers("begin_save") == {"training/checkpoints/checkpoint.py", "training/checkpoints/saver.py"}
     assert callers("prune") == {"training/checkpoints/saver.py"}

@@ -9,9 +9,9 @@ from whole_runs import TINY, rows
 
 import rljax
 from rljax.errors import InputError
+from rljax.programs import warm_start as module
+from rljax.programs.warm_start import key_of, local_programs, read_cache, rows_of_warm_start
 from rljax.tracking.rows import read_metrics
-from rljax.training import warm_start as module
-from rljax.training.warm_start import key_of, local_programs, read_cache, rows_of_warm_start
 
 SMALL = TINY.replace(
     algorithm="grpo", algorithm_options={}, steps=1, warm_start_accuracy=None, warm_start_steps=3, keep_warm_start=True
