@@ -138,6 +138,6 @@ def test_the_package_of_the_trainer_imports_its_modules_when_they_are_used():
 
 
 def test_training_does_not_load_what_is_built_on_it():
-    loaded = fresh("import sys, rljax.training.loop; print(*sys.modules)")
+    loaded = fresh("import sys, rljax.training.loop, rljax.training.reinforce; print(*sys.modules)")
     assert "rljax.training.reinforce" in loaded
     assert not [name for name in loaded if name.startswith(("rljax.programs", "rljax.cli"))]
