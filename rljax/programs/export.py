@@ -5,18 +5,22 @@ from typing import Any, Protocol, runtime_checkable
 
 from jax.sharding import Mesh
 
+from rljax.data.tokenizer_files import save_tokenizer_files
 from rljax.errors import InputError
 from rljax.files import check_local
 from rljax.models import Policy
+from rljax.models.adapters import Adapter
+from rljax.models.huggingface import locate, read_config
 from rljax.models.model_folder import MAX_SHARD_SIZE, byte_count
-from rljax.parallel import agree, make_mesh, on_first, together
+from rljax.models.peft_folder import save_adapter
+from rljax.parallel import agree, fetch, make_mesh, on_first, together
 from rljax.parallel.memory import device_bytes
-from rljax.programs.trained_policy import Which, find_run, fit_devices, parameters_of
+from rljax.programs.trained_policy import Which, find_run, fit_devices, open_adapter, parameters_of
+from rljax.records import required
 from rljax.text import one_line
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import check_loaded
-from rljax.training.parts.adapter import check_alone, open_adapter, write_adapter
 from rljax.training.parts.model_folder import Companions, atomically, companions, save_model
 from rljax.training.parts.policy import make_policy
 from rljax.training.parts.seams import Seams, check_parts, refuse_missing, saved_settings
@@ -180,3 +184,43 @@ def push_folder(client: Client, folder: Path, repository: str, *, private: bool)
             f"{str(folder)!r} could not be pushed to {repository!r} ({one_line(error)}); the folder is complete, so push it again "
             f"with `hf upload {repository} {folder}`."
         ) from error
+
+
+def check_alone(config: TrainConfig, dtype: str | None) -> None:
+    """Refuse to write an adapter alone if there is none, if its base is in no folder, or if a dtype is chosen.
+
+    Args:
+        config: settings of the run.
+        dtype: chosen dtype of the weights, if any.
+
+    Raises:
+        InputError: the message says what to do.
+    """
+    if config.adapter.rank is None:
+        raise InputError("this run trained the full model, so it has no adapter; leave --adapter out.")
+    if config.model.path is None:
+        raise InputError(
+            "this run's adapter changes a model that began with random weights, which are in no folder that `peft` could open; "
+            "leave --adapter out, and the adapter is merged in."
+        )
+    if dtype is not None:
+        raise InputError(f"dtype={dtype!r} cannot apply to an adapter, which is float32; leave it out.")
+
+
+def write_adapter(folder: Path, config: TrainConfig, adapter: Adapter, beside: Companions) -> None:
+    """Write only an adapter and the tokenizer; all processes call it, and the first one writes.
+
+    Args:
+        folder: folder of the adapter.
+        config: settings of its run.
+        adapter: factors of the adapter, on the mesh.
+        beside: files and settings that accompany the weights.
+    """
+    host, path = fetch(adapter), required(config.model.path, "model")
+    shape = read_config(locate(path))
+
+    def write() -> None:
+        save_adapter(folder, shape, host, alpha=config.adapter.alpha, base=path)
+        save_tokenizer_files(beside.tokenizer, folder)
+
+    on_first(write)

@@ -18,6 +18,7 @@ from rljax.data.prompts import EncodedPrompts
 from rljax.data.tokenizer import Tokenizer, check_no_special_token, has_chat_template
 from rljax.errors import InputError
 from rljax.models import Params, Policy
+from rljax.models.adapters import Adapter, Base
 from rljax.parallel import is_first, make_mesh, policy_shardings, put, with_places
 from rljax.parallel.memory import device_bytes
 from rljax.records import required
@@ -29,7 +30,15 @@ from rljax.tracking.starts import ENVIRONMENT, check_inputs, digest_of_name, exa
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import DevicesConfig, TrainConfig
 from rljax.training.memory_plan import check_loaded
-from rljax.training.parts.adapter import first_adapter, make_base, merge_adapter, open_adapter, with_stored_adapter
+from rljax.training.parts.adapter import (
+    base_entry,
+    check_base,
+    first_adapter,
+    fresh_adapter,
+    make_base,
+    merge_adapter,
+    with_stored_adapter,
+)
 from rljax.training.parts.policy import chosen_policy
 from rljax.training.parts.problems import Problems, make_problems
 from rljax.training.parts.reward import code_of, digest_of_reward
@@ -420,3 +429,32 @@ def parameters_of(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolde
     like = with_places(params, places)
     del params
     return checkpoints.restore_params(run.checkpoints / which, like)
+
+
+class OpenAdapter(NamedTuple):
+    """An adapter from a run, with its base."""
+
+    base: Base
+    """The frozen model under the adapter."""
+    params: Adapter
+    """Factors of the adapter, on the mesh."""
+
+
+def open_adapter(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder, which: str) -> OpenAdapter:
+    """Read the adapter of a run's checkpoint, and load the base that its settings name.
+
+    Args:
+        config: settings of the run.
+        policy: the model.
+        mesh: the devices.
+        run: folder of the run.
+        which: "best" or "last" checkpoint.
+
+    Raises:
+        InputError: the base cannot be loaded or differs, or the checkpoint cannot be read.
+    """
+    base = required(make_base(config, policy, mesh, is_own=False), "lora_rank")
+    check_base(run, base_entry(config, base))
+    like = jax.eval_shape(partial(fresh_adapter, config, base))
+    places = policy_shardings(mesh, like, like, policy.partition)
+    return OpenAdapter(base, checkpoints.restore_params(run.checkpoints / which, with_places(like, places)))

@@ -22,12 +22,13 @@ from rljax.models.huggingface import read_config
 from rljax.models.model_folder import read_json
 from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from rljax.programs.debugging import replay
+from rljax.programs.export import check_alone
 from rljax.programs.trained_policy import load
 from rljax.rollout import demonstrated, pack, sequences_of
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
 from rljax.training.objective.optimizer import warm_start_optimizer
-from rljax.training.parts.adapter import base_entry, check_alone
+from rljax.training.parts.adapter import base_entry
 from rljax.training.parts.model_folder import companions, save_model
 from rljax.training.run import StoppedBatch
 from rljax.training.scored_rollout import make_rollout_scorer, scored_rows

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,21 +13,18 @@ from jax.tree_util import tree_leaves_with_path, tree_map_with_path
 from jaxtyping import PyTree
 
 from rljax.data.tokenizer import holds_tokenizer
-from rljax.data.tokenizer_files import save_tokenizer_files
 from rljax.errors import InputError
 from rljax.models import Params, Policy
 from rljax.models.adapters import Adapter, Base, adapted_paths, fingerprint, init_adapter, whole
 from rljax.models.axes import INPUT_AXES
 from rljax.models.huggingface import locate, read_config
-from rljax.models.peft_folder import ADAPTER_CONFIG, load_adapter, read_adapter_config, save_adapter
+from rljax.models.peft_folder import ADAPTER_CONFIG, load_adapter, read_adapter_config
 from rljax.models.quantization import check_blocks, matrix_shapes, quantized_params
-from rljax.parallel import fetch, on_first, policy_shardings, put, replicated, with_places
+from rljax.parallel import fetch, policy_shardings, put, replicated
 from rljax.parallel.mesh import path_names
 from rljax.records import required
 from rljax.tracking.run_folder import RunFolder
-from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import TrainConfig
-from rljax.training.parts.model_folder import Companions
 
 BASE = "base_fingerprint"
 """Entry of a run's config.json that identifies the base."""
@@ -185,72 +181,3 @@ def check_base(run: RunFolder, now: Mapping[str, str]) -> None:
             f"the model of its settings has {now.get(BASE)}. The factors are meaningless for other weights; restore the model "
             "that the run was started from."
         )
-
-
-class OpenAdapter(NamedTuple):
-    """An adapter from a run, with its base."""
-
-    base: Base
-    """The frozen model under the adapter."""
-    params: Adapter
-    """Factors of the adapter, on the mesh."""
-
-
-def open_adapter(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder, which: str) -> OpenAdapter:
-    """Read the adapter of a run's checkpoint, and load the base that its settings name.
-
-    Args:
-        config: settings of the run.
-        policy: the model.
-        mesh: the devices.
-        run: folder of the run.
-        which: "best" or "last" checkpoint.
-
-    Raises:
-        InputError: the base cannot be loaded or differs, or the checkpoint cannot be read.
-    """
-    base = required(make_base(config, policy, mesh, is_own=False), "lora_rank")
-    check_base(run, base_entry(config, base))
-    like = jax.eval_shape(partial(fresh_adapter, config, base))
-    places = policy_shardings(mesh, like, like, policy.partition)
-    return OpenAdapter(base, checkpoints.restore_params(run.checkpoints / which, with_places(like, places)))
-
-
-def check_alone(config: TrainConfig, dtype: str | None) -> None:
-    """Refuse to write an adapter alone if there is none, if its base is in no folder, or if a dtype is chosen.
-
-    Args:
-        config: settings of the run.
-        dtype: chosen dtype of the weights, if any.
-
-    Raises:
-        InputError: the message says what to do.
-    """
-    if config.adapter.rank is None:
-        raise InputError("this run trained the full model, so it has no adapter; leave --adapter out.")
-    if config.model.path is None:
-        raise InputError(
-            "this run's adapter changes a model that began with random weights, which are in no folder that `peft` could open; "
-            "leave --adapter out, and the adapter is merged in."
-        )
-    if dtype is not None:
-        raise InputError(f"dtype={dtype!r} cannot apply to an adapter, which is float32; leave it out.")
-
-
-def write_adapter(folder: Path, config: TrainConfig, adapter: Adapter, beside: Companions) -> None:
-    """Write only an adapter and the tokenizer; all processes call it, and the first one writes.
-
-    Args:
-        folder: folder of the adapter.
-        config: settings of its run.
-        adapter: factors of the adapter, on the mesh.
-        beside: files and settings that accompany the weights.
-    """
-    host, path = fetch(adapter), required(config.model.path, "model")
-    shape = read_config(locate(path))
-
-    def write() -> None:
-        save_adapter(folder, shape, host, alpha=config.adapter.alpha, base=path)
-        save_tokenizer_files(beside.tokenizer, folder)
-
-    on_first(write)
