@@ -12,7 +12,7 @@ from rljax.parallel import make_mesh, policy_shardings, put
 from rljax.programs.compiled_sampling import bytes_sent_sampling, bytes_sent_scoring
 from rljax.programs.compiled_updates import layout_of, sent_bytes
 from rljax.programs.roofline import cache_bytes, most_cache_bytes
-from rljax.rollout import DecodingEngine, Request, Sampling
+from rljax.rollout import DecodingEngine, Request, Sampling, slots
 from rljax.rollout import engine as engine_module
 from rljax.rollout import sampling as sampling_module
 from rljax.training.memory_plan import bytes_on_a_device, parameter_shapes
