@@ -247,7 +247,7 @@ def turn_normalized(
     turns = jnp.put_along_axis(jnp.zeros_like(step_rewards), slot, step_rewards, -1, inplace=False, mode="drop")
     is_turn = jax.lax.broadcasted_iota(int, end.shape, end.ndim - 1) < number[..., -1:]
     normalized = masked_normalized(turns.swapaxes(-1, -2), is_turn.swapaxes(-1, -2), eps=eps, ddof=ddof)
-    sums: Array = jax.jit(discounted_sums)(normalized.swapaxes(-1, -2), jnp.asarray(discount, step_rewards.dtype))
+    sums: Array = jax.jit(discounted_sums)(normalized.swapaxes(-1, -2), jnp.asarray(discount, step_rewards.dtype))  # pyright: ignore[reportUnknownVariableType]
     turn = number - end.astype(number.dtype)
     found = jnp.take_along_axis(sums, jnp.minimum(turn, length - 1), -1)
     return jnp.where(turn < number[..., -1:], found, 0.0)
