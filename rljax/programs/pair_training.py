@@ -524,7 +524,7 @@ def check_fingerprints(folder: PairFolder, fingerprints: Mapping[str, str]) -> N
     changed = [name for name, value in fingerprints.items() if saved.get(name) != value]
     if changed:
         raise InputError(
-            f"{' and '.join(changed).capitalize()} of the training in {str(folder.path)!r} have changed since it began, so it "
+            f"{' and '.join(changed).capitalize()} of the training in {str(folder.path)!r} changed since it began, so it "
             "cannot continue: restore them, or start a new training."
         )
 

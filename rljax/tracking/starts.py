@@ -183,7 +183,7 @@ def check_inputs(folder: RunFolder, now: Mapping[str, str | None], *, accepts: b
     if changes and not accepts:
         names = " and the ".join(change.name for change in changes)
         raise InputError(
-            f"The {names} of the run {str(folder.path)!r} have changed since it was last started, so its numbers before and after "
+            f"The {names} of the run {str(folder.path)!r} changed since it was last started, so its numbers before and after "
             "would not be comparable. Restore what it read, or add --accept-changes (accept_changes=True)."
         )
     return changes

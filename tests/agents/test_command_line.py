@@ -96,7 +96,7 @@ def test_a_file_trains_resumes_evaluates_and_samples(folder, capsys):
     assert re.search(r"environment .*game\.py:Letters is code .* a prompt gets one turn", capsys.readouterr().err)
     refused(capsys, r"is judged by .*game\.py:Letters", "eval", run, "--reward", "exact")
     (folder / "game.py").write_text(GAME + "\n# another one\n")
-    refused(capsys, "The environment of the run .* have changed", *resume, "--trust")
+    refused(capsys, "The environment of the run .* changed", *resume, "--trust")
     (folder / "game.py").write_text(GAME)
 
 

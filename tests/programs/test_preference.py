@@ -190,7 +190,7 @@ def test_an_interrupted_training_continues_exactly(trained, name, tmp_path, monk
     assert not (folder / "config.json").exists(), "a model is written at the end alone"
     with pytest.raises(InputError, match=r"cannot change --learning-rate; leave it out. quiet, "):
         train_preference(replace(CONFIG, learning_rate=0.5), preferences=DATA, resume=folder)
-    with pytest.raises(InputError, match=r"The pairs of the training in .* have changed since it began"):
+    with pytest.raises(InputError, match=r"The pairs of the training in .* changed since it began"):
         train_preference(preferences=(DATA[0][:-1], DATA[1]), resume=folder)
     again = train_preference(preferences=DATA, resume=folder)
     assert rows_of(folder) == rows_of(whole.folder)
@@ -233,5 +233,5 @@ def test_the_reference_of_a_resumed_training_is_the_first_model(trained, tmp_pat
             train_preference(config, preferences=DATA)
     for file in ("model.safetensors", "config.json"):
         shutil.copy(trained("simpo").folder / file, first / file)
-    with pytest.raises(InputError, match=r"The weights of the first model of the training in .* have changed"):
+    with pytest.raises(InputError, match=r"The weights of the first model of the training in .* changed"):
         train_preference(preferences=DATA, resume=folder)

@@ -67,7 +67,7 @@ def test_a_changed_input_is_refused_by_its_name_accepted_on_request_and_recorded
     edit(stopped.parent / file, old, new)
     assert main(words) == 2
     message = capsys.readouterr().err
-    assert re.search(rf"The [a-z -]*{name} of the run .* have changed since it was last started.*--accept-changes", message)
+    assert re.search(rf"The [a-z -]*{name} of the run .* changed since it was last started.*--accept-changes", message)
     assert (stopped / "starts.jsonl").read_text() == before
     assert main([*words, "--accept-changes"]) == 0
     changes = json.loads((stopped / "starts.jsonl").read_text().splitlines()[-1])["input_changes"]
@@ -124,7 +124,7 @@ def test_commands_compare_the_environment_the_template_and_the_tokenizer(chat_ru
         for words in (evaluate, resume):
             assert main(words) == 2
             message = capsys.readouterr().err
-            assert re.search(rf"The {name} of the run .* have changed since it was last started.*--accept-changes", message)
+            assert re.search(rf"The {name} of the run .* changed since it was last started.*--accept-changes", message)
             assert main([*words, "--accept-changes"]) == 0
         changes = json.loads((tmp_path / "run" / "starts.jsonl").read_text().splitlines()[-1])["input_changes"]
         assert [change["name"] for change in changes] == [name]
