@@ -162,7 +162,7 @@ def robust_dpo_loss(
     beta: Number = 0.1,
     epsilon: Number,
 ) -> Float[Array, "*pairs"]:
-    """DPO for labels of which some are wrong: an unbiased estimate of DPO's loss under the correct labels.
+    """DPO for partly wrong labels: an unbiased estimate of DPO's loss under the correct labels.
 
     ::
 
@@ -324,9 +324,9 @@ def apo_zero_loss(
     Source:
         APO, arXiv:2408.06266, APO-zero; TRL adds 1.
     """
-    _lead(chosen, rejected, ref_chosen, ref_rejected)  # checks the shapes
     check_positive(beta=beta)
-    return jax.nn.sigmoid(beta * (rejected - ref_rejected)) - jax.nn.sigmoid(beta * (chosen - ref_chosen))
+    of_chosen, of_rejected = _log_ratios(chosen, rejected, ref_chosen, ref_rejected)
+    return jax.nn.sigmoid(beta * of_rejected) - jax.nn.sigmoid(beta * of_chosen)
 
 
 @in_float32
@@ -369,8 +369,8 @@ def apo_down_loss(
         APO, arXiv:2408.06266, APO-down; TRL adds 1.
     """
     check_positive(beta=beta)
-    lead = _lead(chosen, rejected, ref_chosen, ref_rejected)
-    return jax.nn.sigmoid(beta * (chosen - ref_chosen)) - jax.nn.sigmoid(beta * lead)
+    of_chosen, of_rejected = _log_ratios(chosen, rejected, ref_chosen, ref_rejected)
+    return jax.nn.sigmoid(beta * of_chosen) - jax.nn.sigmoid(beta * (of_chosen - of_rejected))
 
 
 @in_float32
@@ -465,15 +465,20 @@ def kto_loss(
     return jnp.where(desirable, desirable_weight * jax.nn.sigmoid(-gain), undesirable_weight * jax.nn.sigmoid(gain))
 
 
-def _lead(
+def _log_ratios(
     chosen: Float[Array, "*pairs"],
     rejected: Float[Array, "*pairs"],
     ref_chosen: Float[Array, "*pairs"],
     ref_rejected: Float[Array, "*pairs"],
-) -> Float[Array, "*pairs"]:
-    """h: the difference between the two responses' log-ratios to the reference."""
+) -> tuple[Float[Array, "*pairs"], Float[Array, "*pairs"]]:
+    """h_w and h_l: the log-ratios of the two responses to the reference."""
     logps = {"chosen": chosen, "rejected": rejected, "ref_chosen": ref_chosen, "ref_rejected": ref_rejected}
     check_floating(**logps)
     check_same_shape(**logps)
-    chosen, rejected, ref_chosen, ref_rejected = logps.values()
-    return (chosen - ref_chosen) - (rejected - ref_rejected)
+    return chosen - ref_chosen, rejected - ref_rejected
+
+
+def _lead(*logps: Float[Array, "*pairs"]) -> Float[Array, "*pairs"]:
+    """h: the difference between the two responses' log-ratios to the reference."""
+    of_chosen, of_rejected = _log_ratios(*logps)
+    return of_chosen - of_rejected

@@ -62,6 +62,15 @@ def _two(sides: Float[Array, "N 2"]) -> tuple[Float[Array, "N"], Float[Array, "N
     return sides[:, 0], sides[:, 1]
 
 
+def _against_reference(equation: Callable[..., Float[Array, "N"]], *, beta: float, **options: float) -> DirectLoss:
+    """A loss of the summed log-probabilities of both responses under the policy and the reference."""
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        return equation(*_two(pairs.logp), *_two(pairs.reference()), beta=beta, **options)
+
+    return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
+
+
 def dpo(*, beta: float = 0.1) -> DirectLoss:
     """DPO: direct preference optimization (arXiv:2305.18290, Eq. 7).
 
@@ -71,11 +80,7 @@ def dpo(*, beta: float = 0.1) -> DirectLoss:
     Deviations: AdamW with a cosine schedule; the paper has RMSprop. Other settings of the paper: learning rate 1e-6, batches of
     64.
     """
-
-    def loss(pairs: PairLogps) -> Float[Array, "N"]:
-        return dpo_loss(*_two(pairs.logp), *_two(pairs.reference()), beta=beta)
-
-    return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
+    return _against_reference(dpo_loss, beta=beta)
 
 
 def dpo_average(*, beta: float = 5.0) -> DirectLoss:
@@ -113,11 +118,7 @@ def hinge(*, beta: float = 0.1) -> DirectLoss:
     Args:
         beta: β = 0.1 (DPO's); a pair whose lead exceeds 1/β nats teaches nothing.
     """
-
-    def loss(pairs: PairLogps) -> Float[Array, "N"]:
-        return hinge_preference_loss(*_two(pairs.logp), *_two(pairs.reference()), beta=beta)
-
-    return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
+    return _against_reference(hinge_preference_loss, beta=beta)
 
 
 def apo_zero(*, beta: float = 0.1) -> DirectLoss:
@@ -126,11 +127,7 @@ def apo_zero(*, beta: float = 0.1) -> DirectLoss:
     Args:
         beta: β = 0.1 (DPO's).
     """
-
-    def loss(pairs: PairLogps) -> Float[Array, "N"]:
-        return apo_zero_loss(*_two(pairs.logp), *_two(pairs.reference()), beta=beta)
-
-    return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
+    return _against_reference(apo_zero_loss, beta=beta)
 
 
 def apo_down(*, beta: float = 0.1) -> DirectLoss:
@@ -139,11 +136,7 @@ def apo_down(*, beta: float = 0.1) -> DirectLoss:
     Args:
         beta: β = 0.1 (DPO's).
     """
-
-    def loss(pairs: PairLogps) -> Float[Array, "N"]:
-        return apo_down_loss(*_two(pairs.logp), *_two(pairs.reference()), beta=beta)
-
-    return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
+    return _against_reference(apo_down_loss, beta=beta)
 
 
 def cdpo(*, beta: float = 0.1, epsilon: float = 0.1) -> DirectLoss:
@@ -153,11 +146,7 @@ def cdpo(*, beta: float = 0.1, epsilon: float = 0.1) -> DirectLoss:
         beta: β = 0.1 (DPO's).
         epsilon: ε = 0.1, the share of wrong labels, which the note leaves to the user; 0 is DPO itself.
     """
-
-    def loss(pairs: PairLogps) -> Float[Array, "N"]:
-        return conservative_dpo_loss(*_two(pairs.logp), *_two(pairs.reference()), beta=beta, epsilon=epsilon)
-
-    return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
+    return _against_reference(conservative_dpo_loss, beta=beta, epsilon=epsilon)
 
 
 def robust_dpo(*, beta: float = 0.1, epsilon: float = 0.1) -> DirectLoss:
@@ -167,11 +156,7 @@ def robust_dpo(*, beta: float = 0.1, epsilon: float = 0.1) -> DirectLoss:
         beta: β = 0.1 (DPO's).
         epsilon: ε = 0.1, the share of wrong labels, below 0.5; 0 is DPO itself.
     """
-
-    def loss(pairs: PairLogps) -> Float[Array, "N"]:
-        return robust_dpo_loss(*_two(pairs.logp), *_two(pairs.reference()), beta=beta, epsilon=epsilon)
-
-    return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
+    return _against_reference(robust_dpo_loss, beta=beta, epsilon=epsilon)
 
 
 def ipo(*, tau: float = 0.1) -> DirectLoss:

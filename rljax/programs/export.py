@@ -207,20 +207,20 @@ def check_alone(config: TrainConfig, dtype: str | None) -> None:
         raise InputError(f"dtype={dtype!r} cannot apply to an adapter, which is float32; leave it out.")
 
 
-def write_adapter(folder: Path, config: TrainConfig, adapter: Adapter, beside: Companions) -> None:
+def write_adapter(folder: Path, config: TrainConfig, adapter: Adapter, companions: Companions) -> None:
     """Write only an adapter and the tokenizer; all processes call it, and the first one writes.
 
     Args:
         folder: folder of the adapter.
         config: settings of its run.
         adapter: factors of the adapter, on the mesh.
-        beside: files and settings that accompany the weights.
+        companions: files and settings that accompany the weights.
     """
     host, path = fetch(adapter), required(config.model.path, "model")
     shape = read_config(locate(path))
 
     def write() -> None:
         save_adapter(folder, shape, host, alpha=config.adapter.alpha, base=path)
-        save_tokenizer_files(beside.tokenizer, folder)
+        save_tokenizer_files(companions.tokenizer, folder)
 
     on_first(write)
