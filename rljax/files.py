@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import secrets
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -258,3 +259,23 @@ def experiments_folder() -> Path:
         if folder.is_dir():
             return folder
     raise InputError("This installation of rljax has no folder experiments.")
+
+
+def check_file_size(size: int) -> None:
+    """Refuse work that would end in a file larger than this process may write.
+
+    Args:
+        size: bytes of a state to save; Orbax writes one of more than 2 GB in several files.
+
+    Raises:
+        InputError: the process may only write smaller files.
+
+    Example:
+        >>> check_file_size(1)
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit != resource.RLIM_INFINITY and limit < min(size, 2**31):
+        raise InputError(
+            f"this process may write files of {limit:,} bytes only, and a checkpoint takes {size:,}; raise the limit, such as with "
+            "`ulimit -f unlimited`."
+        )

@@ -17,6 +17,7 @@ from jaxtyping import PyTree
 
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
+from rljax.files import check_file_size
 from rljax.models import Params, Policy, count_parameters
 from rljax.models.adapters import Base, init_adapter
 from rljax.parallel import make_mesh, policy_shardings, replicated, row_shards, with_places
@@ -366,9 +367,8 @@ def check_room(
         Bytes per device for the cache of the built-in engine; None if unknown.
 
     Raises:
-        InputError: the run does not fit; the message names changes with which it would.
+        InputError: the run does not fit, and the message names changes with which it would; or a checkpoint cannot be written.
     """
-    delay = config.sampling.lag
 
     def needs_of(config: TrainConfig, mesh: Mesh) -> Needs:
         held = state_bytes(*state_shapes(config, algorithm, policy, mesh, optimizer=optimizer, options=options))
@@ -381,16 +381,16 @@ def check_room(
     if policy.shapes is None:
         return None
     needs = needs_of(config, mesh)
+    check_file_size(needs.held)
     if available is None:
         return None
-    room = available // mesh.size
-    left = room - needs.held - needs.weights
+    left = (room := available // mesh.size) - needs.held - needs.weights
     if needs.cache <= left:
         return _left(needs, room)
     changes: list[Change] = [(f"--cache-memory {left}B", {"cache_memory": f"{left}B"})] if left > 0 else []
     for flag, settings in changes_to_try(config, mesh.size):
         changes += [(flag, settings)] if {"fsdp", "lora_rank", "quantize"} & set(settings) else []
-    old = f" (with old parameters of {delay} steps, for sampler_delay={delay})" if delay else ""
+    old = f" (with old parameters of {lag} steps, for sampler_delay={lag})" if (lag := config.sampling.lag) else ""
     raise InputError(
         f"{needs.refusal('training state', mesh, room, old)} {_advice(way_out(config, changes, measure, room))} `rljax plan` with "
         "the same flags shows what else a run needs."

@@ -39,6 +39,16 @@ def test_a_limit_is_answered_by_what_to_type(limit, message, tmp_path):
     assert message in text.splitlines()[-1]
 
 
+def test_a_checkpoint_that_would_be_too_large_is_refused_before_training(tmp_path):
+    """Orbax's other writes, which go on after the first failure, print tracebacks of their own."""
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
+    code, text = typed(
+        f"ulimit -f 100; rljax train {FLAGS} --width 64 --heldout-problems 2 --run run --quiet", tmp_path, **cache
+    )
+    assert (code, "warm start" in text, "Traceback" in text) == (2, False, False), text
+    assert "may write files of 102,400 bytes only" in text.splitlines()[-1]
+
+
 @pytest.mark.parametrize("line", ["rljax explain >&-", "rljax algorithms 2>&- >&-", "rljax errata >/dev/full"])
 def test_a_closed_or_full_stream_is_no_traceback(line, tmp_path):
     code, text = typed(line, tmp_path)
