@@ -115,6 +115,7 @@ def run_sample(command: Sample) -> int:
             "gets one turn; read it, then add --trust.",
             file=sys.stderr,
         )
+    opened.say_unused(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)
     names = ("count", "temperature", "top_k", "top_p", "stop", "stop_ids", "seed")
     drawn = {name: getattr(command, name) for name in names}
     for prompt, texts in zip(command.prompt, opened.sample(command.prompt, **drawn) if command.prompt else [], strict=True):

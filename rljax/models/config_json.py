@@ -29,6 +29,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "quantization_config": (),
     "transformers_weights": (),
     "is_encoder_decoder": (False,),
+    "rope_interleaved": (False,),
 }
 """Entry that changes what `transformers` computes or opens -> the values, in addition to null, that have no effect."""
 DEFAULT_WINDOW, DEFAULT_FIRST = 4096, 28
@@ -47,6 +48,37 @@ ROPE_ENTRIES = {
     *(name for names in ROPE_NUMBERS.values() for name in names),
 }
 """Entries of a rotary scaling that are read or compared; YaRN has more."""
+CAUSAL, CLASSIFIERS = ("ForCausalLM",), ("ForSequenceClassification", "ForTokenClassification")
+"""Ends of the names of classes: language models; models with a head `score`."""
+
+
+def entries_that_are_read(family: Family) -> set[str]:
+    """Return the names of all entries of config.json that change a model of this family, or are refused."""
+    layers = ("layer_types", "no_rope_layers", "max_window_layers")
+    usual = (*SIZES, *OPTIONAL_SIZES, *NUMBERS, *SWITCHES, *NEUTRAL, *ROPE, *USUAL, *layers)
+    return {*usual, *family.defaults, *family.neutral, *family.numbers}
+
+
+def check_architectures(raw: Mapping[str, Any], file: Path, ends: tuple[str, ...]) -> None:
+    """Refuse a model of another kind.
+
+    Args:
+        raw: the contents of config.json.
+        file: the file, for error messages.
+        ends: ends of the names of the classes that can be read.
+
+    Raises:
+        InputError: the entry `architectures` has another class; the message names it.
+
+    Example:
+        >>> check_architectures({"architectures": ["LlamaForSequenceClassification"]}, Path("config.json"), CAUSAL)
+        Traceback (most recent call last):
+        rljax.errors.InputError: config.json has architectures ['LlamaForSequenceClassification']; a class that ends in \
+ForCausalLM is expected.
+    """
+    named = raw.get("architectures") or []
+    if not isinstance(named, list) or not all(isinstance(name, str) and name.endswith(ends) for name in named):
+        _refuse(file, "architectures", named, f"a class that ends in {' or '.join(ends)}")
 
 
 def checked_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:

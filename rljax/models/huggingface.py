@@ -1,8 +1,9 @@
 """Reading and writing of Hugging Face folders: config.json and safetensors, for the families of `rljax.models.families`."""
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+import sys
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -19,8 +20,17 @@ from safetensors import SafetensorError, safe_open
 from rljax.errors import InputError
 from rljax.models.checkpoint_tensors import Entry, get_at, joined, put_at, same, stored_together
 from rljax.models.config import RopeScaling, TransformerConfig
-from rljax.models.config_json import checked_config, family_of, read_rope, read_window, window_entries
+from rljax.models.config_json import (
+    CAUSAL,
+    check_architectures,
+    checked_config,
+    family_of,
+    read_rope,
+    read_window,
+    window_entries,
+)
 from rljax.models.families import FAMILIES
+from rljax.models.folder_notes import notes_on_folder
 from rljax.models.language_model import abstract_params
 from rljax.models.model_folder import (
     CODES,
@@ -33,10 +43,13 @@ from rljax.models.model_folder import (
     write_model,
 )
 from rljax.models.policy import HostParams, Params
+from rljax.models.transformer import rope_frequencies
 from rljax.text import one_line
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 """Two tensors that a tied model shares."""
+FREQUENCIES = ".rotary_emb.inv_freq"
+"""End of the name of a tensor with rotary frequencies, which config.json defines as well."""
 
 ADAPTER_CONFIG = "adapter_config.json"
 """The file that marks a folder with a low-rank adapter."""
@@ -74,7 +87,12 @@ def locate(name_or_folder: str, files: Collection[str] = MODEL_FILES) -> Path:
 
 
 def read_config(
-    folder: Path, *, compute_dtype: str = "float32", remat: str = "none", attention: str = "blockwise"
+    folder: Path,
+    *,
+    compute_dtype: str = "float32",
+    remat: str = "none",
+    attention: str = "blockwise",
+    classes: tuple[str, ...] = CAUSAL,
 ) -> TransformerConfig:
     """Read config.json.
 
@@ -83,9 +101,11 @@ def read_config(
         compute_dtype: precision of matrix products.
         remat: what layers recompute in the backward pass, one of `rljax.models.config.REMATS`.
         attention: program for attention over complete sequences.
+        classes: ends of the names of the classes of `transformers` that can be read.
 
     Raises:
-        InputError: config.json is missing, the family is unknown, or it needs a feature that this transformer lacks.
+        InputError: config.json is missing, the family is unknown, it needs a feature that this transformer lacks, or it is a
+            model of another class.
 
     If the weights store an output head that differs from the embedding, it is kept even if `tie_word_embeddings` is true, as in
     `transformers`.
@@ -103,6 +123,7 @@ def read_config(
             f"{str(folder)!r} is the folder of a run, not of a model; write one with `rljax export {folder} MODEL`."
         )
     raw = read_json(file)
+    check_architectures(raw, file, classes)
     raw = checked_config(raw, file)
     return TransformerConfig(
         **_shape_fields(raw, file),
@@ -216,17 +237,37 @@ def opened_weights(file: Path) -> Generator[Any]:
         raise InputError(f"{file} cannot be read ({one_line(error)}); download or export it again.") from error
 
 
-def _check_all_used(names: Iterable[str], config: TransformerConfig, folder: Path, besides: Collection[str]) -> None:
+def _check_all_used(files: Mapping[str, Path], config: TransformerConfig, folder: Path, besides: Collection[str]) -> None:
     """Refuse a checkpoint with a tensor that this transformer would not use."""
     # A tied head may be stored as well; older checkpoints contain the rotary frequencies, which config.json defines.
     copies = {HEAD} if config.tied_head else set()
     known = set(stored_together(config)) | copies | set(besides)
-    strange = sorted(name for name in names if name not in known and not name.endswith(".rotary_emb.inv_freq"))
+    strange = []
+    for name in sorted(set(files) - known):
+        if name.endswith(FREQUENCIES):
+            _check_frequencies(files[name], name, config)
+        else:
+            strange.append(name)
     if strange:
         more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
         raise InputError(
             f"The weights in {str(folder)!r} hold the tensor {strange[0]!r}{more}, which this transformer does not have; "
             "its results would differ from those of the checkpoint's model."
+        )
+
+
+def _check_frequencies(file: Path, name: str, config: TransformerConfig) -> None:
+    """Refuse stored rotary frequencies that are not those of config.json, before or after its scaling."""
+    stored = _read(file, name)
+    shapes = [
+        replace(config, rope_theta=theta) for theta in {config.rope_theta, config.window_rope_theta or config.rope_theta}
+    ]
+    shapes += [replace(shape, rope_scaling=None) for shape in shapes]
+    # Half the precision of bfloat16, in which they may have been stored once, and the smallest float16.
+    if not any(np.allclose(stored, rope_frequencies(shape), rtol=2**-8, atol=2**-24) for shape in shapes):
+        raise InputError(
+            f"{name!r} in {str(file)!r} holds other rotary frequencies than config.json implies; correct rope_theta and the "
+            "scaling there, or delete the tensor."
         )
 
 
@@ -252,9 +293,13 @@ def load_params(
     Raises:
         InputError: the weights or one tensor are missing, a tensor's shape differs from config.json, a tensor is not used, or has
             values that are not finite.
+
+    Entries of config.json and files of weights that are not read are listed on stderr.
     """
     files = _files(folder)
     _check_all_used(files, config, folder, besides)
+    for note in notes_on_folder(folder, set(files.values())) if jax.process_index() == 0 else ():
+        print(f"note: {note}.", file=sys.stderr)
     names = _stored_names(files, config)
     expected = abstract_params(config)
     params: dict[str | int, Any] = {}

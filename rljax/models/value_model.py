@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from rljax.errors import InputError
 from rljax.models.attention import facts_of
+from rljax.models.config_json import CAUSAL, CLASSIFIERS
 from rljax.models.dtypes import check_dtype
 from rljax.models.families import FAMILIES
 from rljax.models.huggingface import load_params, load_tensor, model_contents, read_config
@@ -143,7 +144,8 @@ def load_value_model(
         InputError: the folder contains no such model; a tensor's shape differs from config.json; its vocabulary, head or input
             differs from the required one; or the devices do not support the dtype of the products.
     """
-    config = replace(read_config(folder, compute_dtype=compute_dtype, remat=remat), tied_head=True)
+    shape = read_config(folder, compute_dtype=compute_dtype, remat=remat, classes=(*CAUSAL, *CLASSIFIERS))
+    config = replace(shape, tied_head=True)
     check_dtype(facts_of(config, None))
     head = load_tensor(folder, HEAD)
     if head is None:

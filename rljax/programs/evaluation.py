@@ -136,6 +136,7 @@ def answer_problems(
     opened.check_judges()
     options = {name: getattr(settings, name) for name in ("top_k", "top_p", "stop", "stop_ids")}
     worker = opened.sampler(temperature=settings.sampling_temperature, **options)
+    opened.say_unused(temperature=settings.sampling_temperature, top_k=settings.top_k, top_p=settings.top_p)
     columns = chosen_columns(worker.prompts.problems, settings.by)
     named = opened.config.reward.environment or opened.config.reward.name
     judged_by = judge_name(reward if parts.environment is None else parts.environment, named)
@@ -192,6 +193,7 @@ def open_sampler(
         accept_changes=settings.accept_changes,
     )
     opened.check_judges()
+    opened.say_unused(temperature=temperature, top_k=settings.top_k, top_p=settings.top_p)
     return opened, opened.sampler(temperature=temperature, top_k=settings.top_k, top_p=settings.top_p)
 
 

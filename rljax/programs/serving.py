@@ -64,13 +64,15 @@ class ServeSettings(NamedTuple):
 
 def open_policy(settings: ServeSettings, target: str) -> OpenPolicy:
     """Open the policy of a folder; a model with a chat template is opened for chats."""
-    return load(
+    opened = load(
         target,
         which=settings.which,
         tokenizer=settings.tokenizer,
         problems=[Problem("", "", messages=({"role": "user", "content": ""},))],
         max_response_tokens=settings.most_tokens,
     )
+    opened.say_unused(temperature=1.0, top_k=None, top_p=None)  # unless a request sets them
+    return opened
 
 
 def fingerprint(opened: OpenPolicy) -> str:

@@ -19,6 +19,8 @@ from rljax.data.tokenizer import Tokenizer, check_no_special_token, has_chat_tem
 from rljax.errors import InputError
 from rljax.models import Params, Policy
 from rljax.models.adapters import Adapter, Base
+from rljax.models.folder_notes import unused_generation_settings
+from rljax.models.huggingface import locate
 from rljax.parallel import is_first, make_mesh, policy_shardings, put, with_places
 from rljax.parallel.memory import device_bytes
 from rljax.records import required
@@ -75,6 +77,8 @@ class OpenPolicy(NamedTuple):
     """The run's environment, if it is untrusted code: a prompt then gets one turn."""
     trust: bool = False
     """Whether other code that the run's config.json names may be executed."""
+    model_folder: Path | None = None
+    """Folder of the model; None for a run."""
 
     def check_judges(self) -> None:
         """Refuse a policy whose answers cannot be judged.
@@ -85,6 +89,13 @@ class OpenPolicy(NamedTuple):
         refuse_missing(self.missing)
         if self.untrusted:
             _refuse_code(self.untrusted, [])
+
+    def say_unused(self, *, temperature: float, top_k: int | None, top_p: float | None) -> None:
+        """Print to stderr the generation settings of the model's folder that sampling with these settings does not follow."""
+        if self.model_folder is not None and is_first():
+            sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+            for note in unused_generation_settings(self.model_folder, **sampling):
+                print(f"note: {note}.", file=sys.stderr)
 
     def sampler(
         self,
@@ -328,7 +339,10 @@ def load(
         read |= {} if tokenizer is not None else text_inputs(vocabulary, chat=config.model.chat)
         check_inputs(run, read, accepts=accept_changes)
     worker = opened.worker if limit is None else opened.worker.first(limit)
-    return opened._replace(worker=worker, missing=missing, untrusted=untrusted, skipped=skipped, trust=trust)
+    folder = locate(str(target)) if run is None else None
+    return opened._replace(
+        worker=worker, missing=missing, untrusted=untrusted, skipped=skipped, trust=trust, model_folder=folder
+    )
 
 
 def applies_chat(

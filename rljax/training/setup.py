@@ -47,7 +47,7 @@ from rljax.training.parts.policy import chosen_policy
 from rljax.training.parts.problems import check_images, make_stream, problems_of_run
 from rljax.training.parts.reward import make_step_reward, notes_on_reward, reward_groups
 from rljax.training.parts.seams import BUILT_IN, Seams, check_parts
-from rljax.training.parts.tokenizer import make_tokenizer, unused_generation_settings
+from rljax.training.parts.tokenizer import make_tokenizer, unused_folder_settings
 from rljax.training.scoring import Compare, Score, make_score, make_supervised_score, scores_alone
 from rljax.training.state import Frozen, Option
 from rljax.training.worker import make_worker
@@ -225,7 +225,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
 def notes_on_model(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> list[str]:
     """List where the run deviates from the data and from the model's folder."""
     lost = lost_in_chats(problems, tokenizer, chat=config.model.chat)
-    return [*lost, *unused_generation_settings(config, tokenizer), *misfits(config)]
+    return [*lost, *unused_folder_settings(config, tokenizer), *misfits(config)]
 
 
 def planned_setup(

@@ -15,8 +15,11 @@ from rljax.errors import InputError
 from rljax.models import Model, transformer_policy
 from rljax.models.huggingface import load_params, locate, read_config, save_pretrained
 from rljax.models.language_model import logits
+from rljax.models.transformer import rope_frequencies
 from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Sampling
+
+FREQUENCIES = "model.layers.0.self_attn.rotary_emb.inv_freq"
 
 
 @pytest.fixture(params=SHAPES)
@@ -233,9 +236,26 @@ def test_a_tensor_without_a_place_is_named(llama, name):
 
 def test_copies_of_what_is_read_are_no_strangers(llama):
     tensors = load_file(llama / "model.safetensors")
-    copies = {"lm_head.weight": np.ones((20, 16)), "model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(2)}
+    copies = {"lm_head.weight": np.ones((20, 16)), FREQUENCIES: np.array([1.0, 500**-0.5], np.float16)}
     save_file(tensors | copies, llama / "model.safetensors")
     jax.tree.map(np.testing.assert_array_equal, load_params(llama, LLAMA), random_params(LLAMA))
+
+
+@pytest.mark.parametrize("stored", [[1.0, 1e4**-0.5], [1.0, 0.0], [1.0]])
+def test_other_rotary_frequencies_are_refused(llama, stored):
+    tensors = load_file(llama / "model.safetensors")
+    save_file(tensors | {FREQUENCIES: np.array(stored, np.float32)}, llama / "model.safetensors")
+    with pytest.raises(InputError, match=rf"'{FREQUENCIES}' in .* holds other rotary frequencies than config.json implies"):
+        load_params(llama, LLAMA)
+
+
+@pytest.mark.parametrize("is_scaled", [True, False])
+def test_rotary_frequencies_may_be_stored_before_or_after_their_scaling(llama, is_scaled):
+    config = replace(LLAMA, rope_scaling=STRETCH)
+    stored = rope_frequencies(config if is_scaled else LLAMA)
+    tensors = load_file(llama / "model.safetensors")
+    save_file(tensors | {FREQUENCIES: np.array(stored)}, llama / "model.safetensors")
+    jax.tree.map(np.testing.assert_array_equal, load_params(llama, config), random_params(LLAMA))
 
 
 def test_windows_that_no_family_has_are_not_saved(tmp_path):

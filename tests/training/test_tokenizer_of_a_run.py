@@ -10,11 +10,12 @@ from transformers import GenerationConfig
 from rljax.data.tokenizer import CharacterTokenizer
 from rljax.data.tokenizer_files import save_tokenizer_files
 from rljax.errors import InputError
+from rljax.models.folder_notes import NOT_SAMPLING
 from rljax.models.huggingface import save_pretrained
 from rljax.models.language_model import init_params
 from rljax.training.config import ModelConfig, TrainConfig
 from rljax.training.parts.policy import make_shape
-from rljax.training.parts.tokenizer import IGNORED, make_tokenizer, unused_generation_settings
+from rljax.training.parts.tokenizer import make_tokenizer, unused_folder_settings
 
 
 @pytest.fixture
@@ -27,17 +28,17 @@ def folder(tmp_path):
 
 def notes(folder, **settings):
     config = TrainConfig.flat(model=str(folder), max_prompt_tokens=8, max_response_tokens=8, **settings)
-    return unused_generation_settings(config, make_tokenizer(config))
+    return unused_folder_settings(config, make_tokenizer(config))
 
 
 def test_every_entry_of_generation_config_is_used_or_named(folder):
     names = set(GenerationConfig().to_dict())
     assert len(names) > 50
-    assert names >= IGNORED - {"trust_remote_code"}
+    assert names >= NOT_SAMPLING - {"trust_remote_code"}
     for name in names:
         (folder / "generation_config.json").write_text(json.dumps({name: 7}))
         text = " ".join(notes(folder))
-        assert (f"{name}=7" in text) == (name not in IGNORED), name
+        assert (f"{name}=7" in text) == (name not in NOT_SAMPLING), name
         (folder / "generation_config.json").write_text(json.dumps({name: None}))
         assert notes(folder) == []
 
@@ -46,7 +47,7 @@ def test_what_the_run_does_too_is_not_named(folder):
     (folder / "generation_config.json").write_text(
         json.dumps({"temperature": 0.7, "top_p": 0.8, "repetition_penalty": 1.0})
     )
-    assert "temperature=0.7, top_p=0.8; the run" in notes(folder)[0]
+    assert "temperature=0.7, top_p=0.8; tokens are sampled without" in notes(folder)[0]
     assert notes(folder, temperature=0.7, top_p=0.8) == []
 
 

@@ -12,8 +12,9 @@ from rljax.data.tokenizer import (
     turn_end,
 )
 from rljax.errors import InputError
+from rljax.models.folder_notes import unused_generation_settings
 from rljax.models.huggingface import locate, read_config
-from rljax.models.model_folder import GENERATION, end_tokens, read_json
+from rljax.models.model_folder import end_tokens, read_json
 from rljax.preference.note import folder_tokenizer, read_note
 from rljax.training.config import ModelConfig, TrainConfig
 
@@ -115,24 +116,7 @@ def all_ends(model: ModelConfig, tokenizer: Tokenizer, stop_ids: Sequence[int] =
     return tuple(dict.fromkeys([tokenizer.eos_token_id, *([] if turn is None else [turn]), *stored, *stop_ids]))
 
 
-IGNORED = frozenset(
-    {
-        *(
-            "transformers_version",
-            "_from_model_config",
-            "cache_implementation",
-            "use_cache",
-            "pad_token_id",
-            "bos_token_id",
-        ),
-        *("eos_token_id", "do_sample", "max_length", "max_new_tokens", "return_dict_in_generate", "output_attentions"),
-        *("output_hidden_states", "output_scores", "output_logits", "trust_remote_code", "disable_compile"),
-    }
-)
-"""Entries of generation_config.json that are read elsewhere, or that do not change any token."""
-
-
-def unused_generation_settings(config: TrainConfig, tokenizer: Tokenizer) -> list[str]:
+def unused_folder_settings(config: TrainConfig, tokenizer: Tokenizer) -> list[str]:
     """List settings of the model's folder that the run does not follow: sampling, penalties, and the context length.
 
     Args:
@@ -142,21 +126,7 @@ def unused_generation_settings(config: TrainConfig, tokenizer: Tokenizer) -> lis
     if config.model.path is None:
         return []
     folder, sampling = locate(config.model.path), config.sampling
-    file = folder / GENERATION
-    raw = read_json(file) if file.is_file() else {}
-    own = {"temperature": sampling.temperature, "top_k": sampling.top_k or 0, "top_p": sampling.top_p or 1.0}
-    neutral = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "repetition_penalty": 1.0, "num_beams": 1} | own
-    unused = {
-        name: value
-        for name, value in raw.items()
-        if name not in IGNORED and value is not None and value != neutral.get(name) and (value or name in own)
-    }
-    notes = []
-    if unused:
-        listed = ", ".join(f"{name}={value!r:.40}" for name, value in sorted(unused.items()))
-        notes.append(
-            f"{GENERATION} of the model asks for {listed}; the run samples with its own settings and applies none of these"
-        )
+    notes = unused_generation_settings(folder, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)
     context = [read_json(folder / "config.json").get("max_position_embeddings")]
     context += [tokenizer.inner.model_max_length] if isinstance(tokenizer, HuggingFaceTokenizer) else []
     positions = min((length for length in context if isinstance(length, int)), default=None)

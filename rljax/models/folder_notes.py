@@ -1,0 +1,86 @@
+"""What a model folder contains that nothing reads: entries of config.json, files of weights, settings of generation."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from rljax.models.config_json import entries_that_are_read
+from rljax.models.families import FAMILIES
+from rljax.models.model_folder import GENERATION, read_json
+
+WITHOUT_EFFECT = frozenset(
+    {
+        *("architectures", "model_type", "transformers_version", "_name_or_path", "_sliding_window_pattern"),
+        *("dtype", "torch_dtype", "initializer_range", "use_cache", "pretraining_tp", "chunk_size_feed_forward"),
+        *("bos_token_id", "eos_token_id", "pad_token_id", "problem_type", "id2label", "label2id", "num_labels"),
+        *("return_dict", "output_attentions", "output_hidden_states", "_attn_implementation", "transformers.js_config"),
+        *("is_llama_config", "cache_implementation"),
+    }
+)
+"""Entries of config.json that are read elsewhere, or that do not change what any family of `transformers` computes."""
+WEIGHT_FILES = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".ckpt")
+"""Ends of the names of files that may contain weights."""
+NOT_SAMPLING = frozenset(
+    {
+        *("transformers_version", "_from_model_config", "cache_implementation", "use_cache", "pad_token_id"),
+        *("bos_token_id", "eos_token_id", "do_sample", "max_length", "max_new_tokens", "return_dict_in_generate"),
+        *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "trust_remote_code"),
+        "disable_compile",
+    }
+)
+"""Entries of generation_config.json that are read elsewhere, or that do not change any token."""
+
+
+def notes_on_folder(folder: Path, used: Collection[Path]) -> list[str]:
+    """List the entries of a model's config.json that have no effect, and the files of weights that are not read.
+
+    Args:
+        folder: the model's folder.
+        used: the files of weights that are read.
+    """
+    raw = read_json(folder / "config.json")
+    family = FAMILIES[raw.get("model_type") or "llama"]
+    known = entries_that_are_read(family) | WITHOUT_EFFECT
+    unknown = {name: value for name, value in raw.items() if name not in known and value is not None}
+    own = f"{family.classes}ForCausalLM"
+    named = [name for name in raw.get("architectures") or () if name.endswith("ForCausalLM") and name != own]
+    left = sorted(
+        {file.name for file in folder.iterdir() if file.name.endswith(WEIGHT_FILES)} - {file.name for file in used}
+    )
+    notes = []
+    if unknown:
+        notes.append(
+            f"config.json of {folder} has {_listed(unknown)}; no {family.classes} model reads that, so it has no effect"
+        )
+    if named:
+        notes.append(f"config.json of {folder} has the architecture {named[0]}; by its model_type it is read as {own}")
+    if left:
+        notes.append(f"{folder} also has {', '.join(left)}; only {', '.join(sorted(file.name for file in used))} is read")
+    return notes
+
+
+def unused_generation_settings(folder: Path, *, temperature: float, top_k: int | None, top_p: float | None) -> list[str]:
+    """List settings of generation_config.json that sampling with these settings does not follow.
+
+    Args:
+        folder: the model's folder.
+        temperature: sampling temperature; 0 takes the most likely token.
+        top_k: number of most likely tokens that are sampled from; None: all.
+        top_p: share of the probability that is sampled from; None: all.
+    """
+    file = folder / GENERATION
+    raw = read_json(file) if file.is_file() else {}
+    own = {"temperature": temperature, "top_k": top_k or 0, "top_p": top_p or 1.0}
+    neutral = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "repetition_penalty": 1.0, "num_beams": 1} | own
+    unused = {
+        name: value
+        for name, value in raw.items()
+        if name not in NOT_SAMPLING and value is not None and value != neutral.get(name) and (value or name in own)
+    }
+    if not unused:
+        return []
+    return [f"{GENERATION} of the model asks for {_listed(unused)}; tokens are sampled without these settings"]
+
+
+def _listed(entries: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r:.40}" for name, value in sorted(entries.items()))

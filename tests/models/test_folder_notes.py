@@ -1,0 +1,108 @@
+"""Entries and files of a model folder that nothing reads are named, and a model of another class is refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from small_models import LLAMA, random_params
+from transformers import AutoConfig
+
+from rljax.cli import main
+from rljax.data.tokenizer import ByteTokenizer
+from rljax.data.tokenizer_files import save_tokenizer_files
+from rljax.errors import InputError
+from rljax.models.config_json import entries_that_are_read
+from rljax.models.families import FAMILIES
+from rljax.models.folder_notes import WITHOUT_EFFECT
+from rljax.models.huggingface import load_params, read_config, save_pretrained
+from rljax.models.value_model import load_value_model
+
+BYTES = replace(LLAMA, vocab_size=ByteTokenizer().vocab_size)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save_pretrained(tmp_path / "model", BYTES, random_params(BYTES), bos=None, eos=1)
+    return tmp_path / "model"
+
+
+def edited(file, **entries):
+    raw = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps(raw | entries))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_entry_of_a_family_in_transformers_is_known(family):
+    known = entries_that_are_read(FAMILIES[family]) | WITHOUT_EFFECT
+    assert set(AutoConfig.for_model(family).to_dict()) <= known
+
+
+def test_a_folder_of_its_own_has_no_notes(folder, capsys):
+    load_params(folder, read_config(folder))
+    assert capsys.readouterr().err == ""
+
+
+def test_entries_that_no_model_reads_are_named(folder, capsys):
+    edited(folder / "config.json", my_new_scale=2.0, embedding_multiplier=12, nothing=None, use_cache=False)
+    load_params(folder, read_config(folder))
+    assert "has embedding_multiplier=12, my_new_scale=2.0; no Llama model reads that" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("consolidated.safetensors", "extra.safetensors", "pytorch_model.bin", "adapter_model.safetensors"),
+        *("consolidated.00.pth", "model.safetensors.index.json", "model-00001-of-00001.safetensors", "tf_model.h5"),
+    ],
+)
+def test_files_of_weights_that_are_not_read_are_named(folder, capsys, file):
+    (folder / file).write_bytes(b"")
+    load_params(folder, read_config(folder))
+    assert f"also has {file}; only model.safetensors is read." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["LlamaForSequenceClassification", "LlamaForQuestionAnswering", "LlamaModel"])
+def test_a_model_of_another_class_is_refused(folder, name):
+    edited(folder / "config.json", architectures=[name])
+    with pytest.raises(InputError, match=rf"has architectures \['{name}'\]; a class that ends in ForCausalLM"):
+        read_config(folder)
+
+
+def test_a_classifier_is_read_where_one_is_wanted_and_no_encoder(folder):
+    edited(folder / "config.json", architectures=["LlamaForSequenceClassification"])
+    with pytest.raises(InputError, match=r"has no 'score.weight'"):
+        load_value_model(folder)
+    edited(folder / "config.json", architectures=["LlamaModel"])
+    with pytest.raises(InputError, match=r"architectures \['LlamaModel'\]"):
+        load_value_model(folder)
+
+
+def test_a_language_model_of_another_family_is_named(folder, capsys):
+    edited(folder / "config.json", architectures=["MistralForCausalLM"])
+    load_params(folder, read_config(folder))
+    assert "architecture MistralForCausalLM; by its model_type it is read as LlamaForCausalLM" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["eval"], "temperature=0.6, top_p=0.9"),
+        (["eval", "--samples", "2", "--temperature", "0.6"], "top_p=0.9"),
+        (["eval", "--samples", "2", "--temperature", "0.6", "--top-p", "0.9"], None),
+        (["generate"], "temperature=0.6, top_p=0.9"),
+    ],
+)
+def test_commands_name_generation_settings_that_they_do_not_use(folder, tmp_path, capsys, words, named):
+    edited(folder / "generation_config.json", temperature=0.6, top_p=0.9, eos_token_id=1)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    command, *rest = words
+    if command == "generate":
+        save_tokenizer_files(ByteTokenizer(), folder)
+        rest = [str(tmp_path / "out.jsonl"), "--samples", "2"]
+    else:
+        rest = ["--tokenizer", "bytes", *rest]
+    main([command, str(folder), "--dataset", str(rows), "--reward", "math", "--max-response-tokens", "2", *rest])
+    errors = capsys.readouterr().err
+    assert (named is None) == ("generation_config.json" not in errors)
+    assert named is None or f"asks for {named}" in errors
