@@ -1,12 +1,12 @@
-"""Thumbs on a served model: does `rljax adapt` improve the responses that the thumbs judge, and what happens to the others?
+"""Thumbs up or down for a served model: does `rljax adapt` improve what the thumbs reward, and what else changes?
 
-A small transformer learns sums of two and three numbers from demonstrations; half of them write a `*` that does not belong there,
-which leaves the answer right. This run is served: it samples responses to its training problems at temperature 1, and each gets
+A small transformer learns sums of two and three numbers from demonstrations; half of them contain a superfluous `*`,
+which does not affect the answer. This run is served: it samples responses to its training problems at temperature 1, and each gets
 thumbs up or down. `rljax adapt` reads them once, with default settings except for the learning rate. Two arms begin with the same
 served model and the same responses, and differ in the thumbs:
 
     verifier    up for a right answer;
-    rule up for a response without `*`, right or wrong: a preference that no demonstration and no reward expresses.
+    rule        up for a response without `*`, right or wrong: a preference that neither demonstrations nor rewards express.
 
 The same as commands, for one seed and arm:
 
@@ -205,7 +205,7 @@ def report(rows: Rows) -> str:
         lines.append(f"| {arm} | {number} | {share_text(before)} | {share_text(after)} | {points_text(after, before)} |")
     far = {arm: [row["kl"] for row in rows if row["arm"] == arm] for arm in ARMS}
     texts = [f"{np.mean(values):.3f} with the {arm}" for arm, values in far.items()]
-    lines += ["", f"Divergence from the served model on the last batch, nats a token: {', '.join(texts)}."]
+    lines += ["", f"Divergence from the served model on the last batch, nats per token: {', '.join(texts)}."]
     return "\n".join([*lines, "", *verdict_table(claims(rows))]) + "\n"
 
 

@@ -21,7 +21,7 @@ highlight_language = "none"  # blocks without a language are lines for a shell
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
-nb_execution_mode = "off"  # the notebooks hold their outputs, and tests/notebooks runs them
+nb_execution_mode = "off"  # the notebooks are committed with their outputs; tests/notebooks runs them
 nb_merge_streams = True
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
@@ -32,7 +32,7 @@ html_math_renderer = "mathml"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
-if "repository" in links:  # then every page leads to its source
+if "repository" in links:  # every page links to its source
     html_theme_options = {
         "source_repository": links["repository"],
         "source_branch": "main",

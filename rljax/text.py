@@ -1,4 +1,4 @@
-"""Floor 0: pure functions of strings that several floors need: one-line errors, text for a terminal, names that exist."""
+"""Layer 0: pure functions of strings that several layers need: one-line errors, text for a terminal, suggested names."""
 
 import difflib
 import re
@@ -48,7 +48,7 @@ def one_paragraph(text: object) -> str:
 
 
 def shortened(text: object, length: int) -> str:
-    """Shorten a long text to its two ends, which usually hold the question and the answer.
+    """Shorten a long text to its two ends, which usually contain the question and the answer.
 
     Args:
         text: any object; `str` converts it. Line ends at its start and end are dropped.
@@ -71,8 +71,8 @@ def did_you_mean(name: str, known: Iterable[str], *, nearest: bool = False, cuto
     Args:
         name: the unknown name.
         known: names that exist.
-        nearest: if none is near, name three at any distance, first those that contain the unknown one.
-        cutoff: similarity from which a name is near, from 0 to 1.
+        nearest: if no name is near, list the three nearest anyway, those that contain the unknown name first.
+        cutoff: least similarity of a near name, from 0 to 1.
 
     Returns:
         `; did you mean 'a' or 'b'?` with at most three names; if none is near, a full stop, or `; the nearest are 'a'.`
@@ -122,12 +122,12 @@ def nearest_first(name: str, known: Iterable[str], advice: str) -> str:
 
 
 def listed(names: Iterable[str], command: str, *, most: int = 40) -> str:
-    """List the names that exist, for a message about one that does not; of many, the first and the command that prints all.
+    """List the names that exist, for a message about one that does not; a long list is cut, and names the command that prints all.
 
     Args:
         names: names that exist, in the order to list them.
         command: the command that prints all of them.
-        most: number of names that are listed at most.
+        most: largest number of names in the list.
 
     Example:
         >>> listed(["dapo", "grpo", "ppo"], "rljax algorithms")

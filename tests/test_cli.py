@@ -106,7 +106,7 @@ def test_eval_prints_an_interval_and_writes_the_answers(run, tmp_path, capsys):
     assert main(["eval", str(run), "--limit", "5", "--out", str(out)]) == 0
     assert "95 % interval" in capsys.readouterr().out
     assert len(out.read_text().splitlines()) == 5
-    assert "exists already" in refused(capsys, "eval", str(run), "--out", str(out))
+    assert "already exists" in refused(capsys, "eval", str(run), "--out", str(out))
 
 
 def test_eval_on_a_dataset(run, tmp_path, capsys):

@@ -217,7 +217,7 @@ def test_ctrl_c_keeps_whole_calls_and_says_how_to_go_on(run, sampled, whole, tmp
 )
 def test_other_settings_are_refused(run, sampled, whole, changed, message):
     before = (whole / "samples.jsonl").read_bytes()
-    with pytest.raises(InputError, match="exists already and holds answers made with other settings") as refused:
+    with pytest.raises(InputError, match="already exists, with answers made under other settings") as refused:
         evaluate(run, *sampled, "--out", whole, *changed)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -227,7 +227,7 @@ def test_other_settings_are_refused(run, sampled, whole, changed, message):
 def test_a_foreign_or_edited_file_is_refused(run, sampled, whole, tmp_path):
     mine = tmp_path / "mine.jsonl"
     mine.write_text("my notes\n")
-    with pytest.raises(InputError, match="exists already, without readable settings"):
+    with pytest.raises(InputError, match="already exists, without readable settings"):
         evaluate(run, "--out", mine)
     assert mine.read_text() == "my notes\n"
     lines = (whole / "samples.jsonl").read_bytes().splitlines(keepends=True)

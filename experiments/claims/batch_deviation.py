@@ -1,16 +1,16 @@
-"""Does the standard deviation of the batch learn more than that of each group?
+"""Is more learned with the batch's standard deviation than with each group's?
 
-The paper finds that the group's mean with the batch's standard deviation is the more robust choice, and its Lite PPO takes
-it. REINFORCE++ with the group's mean as its baseline divides by the batch's deviation, too, and Dr.GRPO by none. Where
-every step has one size these differ by a scale alone, so there is one question here and not three.
+The paper finds that the group's mean with the batch's standard deviation is the more robust choice, and its Lite PPO
+takes it. REINFORCE++ with the group's mean as its baseline also divides by the batch's deviation, and Dr.GRPO by none.
+If every step has the same size, these three differ only by a scale, so they are one question.
 
-Setting: 16 codes of 3 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
-logits spread by 1.5, so that contexts reach from hopeless to easy, and the deviations of groups of 32 differ. Every seed
-has another first policy.
+Setting: 16 contexts, each with a code of 3 tokens from a vocabulary of 4; a response is right if all its tokens are,
+and the reward is 1 or 0. The initial logits have a standard deviation of 1.5, so contexts range from hopeless to easy
+and the standard deviations of groups of 32 differ. The initial policy differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; every
-step has the length 0.2, as Adam would hide how prompts are weighed against each other. The claim is decided only if the
-true deviations of the contexts differ by a fifth of their mean, on average over the training.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; every step
+has the length 0.2, because Adam would hide how prompts are weighted against each other. The claim is decided only if
+the true deviations of the contexts differ by a fifth of their mean, on average over training.
 
 Command: rljax claims --rerun batch_deviation
 """
@@ -26,7 +26,7 @@ WORLD = codes(contexts=16, length=3, tokens=4)
 
 
 def run(algorithm):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(
         WORLD,
         leaning(WORLD, spread=1.5),
@@ -45,7 +45,7 @@ ARMS = {
 
 
 def measure(setting, seeds):
-    """Pass rates, and how much the deviations of the contexts differ, over their mean."""
+    """Pass rates, and the relative spread of the contexts' standard deviations."""
     curves, _ = train_seeds(setting, seeds)
     p = np.asarray(curves.success, np.float64)
     deviation = np.sqrt(np.maximum(p * (1 - p), 0.0))

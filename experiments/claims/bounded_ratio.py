@@ -1,18 +1,18 @@
 """Does a ratio kept within a factor of ten train better under stale data?
 
-The design document clips the importance ratio to the range from 1/C to C, with C = 10, before anything else is done
-with it, to prevent extreme ratios. PPO's clip stays: it already bounds the ratio of a token with a positive advantage
-from above, and of one with a negative advantage from below. The bound takes the gradient from the other two as well: from
-a token with a negative advantage above ten, and from one with a positive advantage below a tenth, such as a right token that
-has become rare.
+The design document clips the importance ratio to the range from 1/C to C, with C = 10, before using it, to prevent
+extreme ratios. PPO's clip stays: it already bounds the ratio of a token with a positive advantage from above, and of
+one with a negative advantage from below. The bound also removes the gradient in the other two cases: a ratio above ten
+with a negative advantage, and a ratio below a tenth with a positive advantage, as for a right token that has become
+rare.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The verifier
-errs on one response in 20. The first policy is right on about one response in 40, and every seed has another one. The
-sampler is 64 rollouts old. GRPO without a penalty; one update on each rollout.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
+and differs from seed to seed. The sampler is 64 rollouts old. GRPO without a penalty; one update on each rollout.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. Adam;
-each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. Two further arms have no
-clip, so that the bound alone stands between the data and the policy.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. Adam; each
+arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. Two further arms have no clip,
+so only the bound limits the ratio.
 
 Command: rljax claims --rerun bounded_ratio
 """
@@ -35,7 +35,7 @@ WITHOUT_CLIP = GRPO._replace(surrogate=partial(clipped, low=1.0, high=math.inf))
 
 
 def run(algorithm, **settings):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=fallible(0.05), steps=400, **{"delay": 64} | settings)
 
 

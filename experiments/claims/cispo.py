@@ -2,12 +2,12 @@
 
 CISPO keeps the gradient of every token and clips only its weight. The paper reports that it needs half of DAPO's steps.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
-policy is right on about one response in 150, and every seed has another one.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.05. DAPO without dynamic sampling and punishment, so that the objective is the only difference; 8 updates on the
-whole rollout in place of 16 on its parts.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
+learning rate of 0.05. DAPO has no dynamic sampling and no overlong penalty here, so the objective is the only
+difference; 8 updates on the full rollout instead of 16 on its mini-batches.
 
 Command: rljax claims --rerun cispo
 """
@@ -21,7 +21,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def run(algorithm, **settings):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 200, "passes": 8} | settings)
 
 

@@ -1,15 +1,15 @@
 """Does Clip-Cov end better than GRPO?
 
-The paper finds that entropy falls where log-probability and advantage vary together. Clip-Cov takes the gradient from a
-few tokens drawn among those of high covariance, and ends at a better accuracy than GRPO.
+The paper finds that tokens whose log-probability and advantage have a high covariance lower the entropy. Clip-Cov
+removes the gradient of a few of these tokens, sampled at random, and ends at a better accuracy than GRPO.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The verifier
-errs on one response in 20. The first policy is right on about one response in 40, and every seed has another one. 4
-updates on each rollout.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
+and differs from seed to seed. 4 updates on each rollout.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. The
-share of tokens is 0.02, a hundred times the paper's, as a rollout has 384 tokens; covariances are bounded by 0.2 and 5.
-Adam; each arm has the learning rate, of 0.01, 0.03, 0.1 and 0.3, that ends best on 8 other seeds.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The share of
+tokens is 0.02, a hundred times the paper's, because a rollout has only 384 tokens; covariances are bounded by 0.2 and
+5. Adam; each arm uses the learning rate, out of 0.01, 0.03, 0.1 and 0.3, that ends best on 8 other seeds.
 
 Command: rljax claims --rerun clip_cov
 """
@@ -28,7 +28,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def run(algorithm):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=fallible(0.05), steps=100, passes=4)
 
 

@@ -2,13 +2,14 @@
 
 DAPO raises the upper bound of the ratio from 1.2 to 1.28 and reports that entropy no longer collapses.
 
-Setting: 8 codes of 6 tokens out of 4, of which two are right at each place, so that a policy that is always right may
-keep its entropy or lose it; a response is right if all its tokens are, and the reward is 1 or 0. Entropies are compared
-at the same pass rate, as training ends at different ones. Every seed has another first policy.
+Setting: 8 contexts with codes of 6 tokens from a vocabulary of 4, two of which are right at each position, so that a
+policy that is always right may keep its entropy or lose it; a response is right if all its tokens are, and the reward
+is 1 or 0. Entropies are compared at the same pass rate, because training ends at different ones. The initial policy
+differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.05. No dynamic sampling and no overlong punishment, so that the bound is the only difference; 8 updates on the
-whole rollout in place of 16 on its parts.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
+learning rate of 0.05. No dynamic sampling and no overlong penalty, so the bound is the only difference; 8 updates on
+the full rollout instead of 16 on its mini-batches.
 
 Command: rljax claims --rerun clip_higher_entropy
 """
@@ -26,7 +27,7 @@ WORLD = codes(contexts=8, length=6, tokens=4, right_tokens=2)
 
 
 def run(algorithm, **settings):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(
         WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 200, "passes": 8, "points": 50} | settings
     )

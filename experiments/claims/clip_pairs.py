@@ -2,12 +2,13 @@
 
 Table 14 of the design document compares six pairs (low, high), and finds the best accuracy at (0.1, 0.3).
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
-policy is right on about one response in 150, and every seed has another one.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.05. 8 updates on each rollout; the document says neither how many it took nor on what. The rival of a seed is the
-pair that is best on the other half of the seeds: the best on the same seeds would be so by luck, too.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
+learning rate of 0.05. 8 updates on each rollout; the document states neither the number of updates nor the data. Each
+half of the seeds compares with the pair that is best on the other half, because the best pair on the same seeds would
+partly be lucky.
 
 Command: rljax claims --rerun clip_pairs
 """
@@ -27,7 +28,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def run(algorithm, **settings):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 200, "passes": 8} | settings)
 
 
@@ -41,7 +42,7 @@ OTHERS = [arm for arm in ARMS if arm != "0.1, 0.3"]
 
 
 def lead(arms):
-    """What (0.1, 0.3) has over another pair, which is the best on the other half of the seeds."""
+    """Gain of (0.1, 0.3) over the other pair that is best on the other half of the seeds."""
     success = {arm: numbers["success"] for arm, numbers in arms.items()}
     seeds = np.arange(len(success["0.1, 0.3"]))
     leads = np.zeros(len(seeds))

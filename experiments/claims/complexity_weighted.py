@@ -1,18 +1,19 @@
-"""Does a lambda that falls where the policy is uncertain help on long responses?
+"""Does it help on long responses if lambda falls where the policy is uncertain?
 
 The design document lets lambda fall with the offset and with the complexity of the state at the temporal difference
-(its Eqs. 11-12), by a factor of 1 - beta times the complexity over its bound, and recommends beta = 0.1. It says that
-complexity is syntactic or semantic, and no more.
+(Eqs. 11-12), by a factor of 1 - beta times the complexity over its bound, and recommends beta = 0.1. It only says
+that complexity is syntactic or semantic.
 
-Setting: 4 codes of 4, 8, 16 and 32 tokens out of 2; a response is right if all its tokens are, and the reward is 1 or
-0. The verifier errs on one response in 20. The first policy is right on about one response in four, and every seed has
-another one. The critic has a value for every state, and is pretrained on 50 rollouts in all arms; its own lambda is 1.
+Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
+are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one
+response in four, and differs from seed to seed. The critic has a value for every state and is pretrained on 50 rollouts
+in all arms; its own lambda is 1.
 
-Deviations from the paper: policy and critic are tables, so that nothing which one prompt teaches helps another; the
-critic's state includes whether all tokens so far were right. Complexity is the policy's entropy before a token, over the
-largest of the rollout: the part complexity_weighted of the trainer. alpha is 0 in the arms that decide, so that
-complexity is all that differs; another arm has the document's alpha of 0.05, too, with 32 as the largest length.
-Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate on 8 other seeds; the critic's is
+Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
+state includes whether all tokens so far were right. Complexity is the policy's entropy before a token, over the largest
+entropy in the rollout, as in the trainer's part complexity_weighted. alpha is 0 in the arms that decide, so they differ
+only in complexity; a further arm also has the document's alpha of 0.05, with 32 as the largest length. Adam; each arm
+uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate on 8 other seeds; the critic's is
 0.05.
 
 Command: rljax claims --rerun complexity_weighted
@@ -30,7 +31,7 @@ WORLD = chains((4, 8, 16, 32), tokens=2)
 
 
 def run(*words):
-    """One arm."""
+    """Build the settings of an arm."""
     algorithm = with_parts(vc_ppo(), words)
     return Setting(WORLD, leaning(WORLD, lean=2.5), algorithm, judge=fallible(0.05), steps=100, value_steps=50)
 

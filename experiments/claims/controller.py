@@ -1,25 +1,28 @@
 """Does a controller of the step size make up for a learning rate that is ten times too large, or ten times too small?
 
-Yes, as far as is seen here. From ten times too large it ends at a pass rate of 0.472, where the fixed rate ends at 0.211 and the
-tuned one at 0.462: 0.262 of 0.252 come back. From ten times too small it is 0.436 of 0.430. Updates begin at a hundredth of their
-size, and grow by at most a factor of two a step, ever more slowly towards the target, so that a rate that is too large never acts
-in full.
+Yes, in this experiment. Starting from ten times too large, it ends at a pass rate of 0.472; the fixed rate ends at
+0.211, and the tuned one at 0.462. So it recovers 0.262 of a loss of 0.252, and 0.436 of 0.430 when starting from ten
+times too small. Updates begin at a hundredth of their size, and grow by at most a factor of two per step, more slowly
+near the target, so a rate that is too large never acts in full.
 
-`rljax train --remedy controller` scales every update, the clip range and an entropy bonus by what the last step did. The rule is
-one answer of ours to Eq. 61 of the design document, which lets a network predict hyper-parameters from statistics of the
-training and does not say how.
+`rljax train --remedy controller` scales every update, the clip range and an entropy bonus according to the last step.
+The rule is our interpretation of Eq. 61 of the design document, in which a network predicts hyperparameters from
+training statistics; the document does not say how.
 
-Setting: 8 codes of 6 tokens out of 4, DAPO's loss, 4 updates a rollout, a verifier that errs on one response in 20. The learning
-rate is the best of 0.01, 0.03, 0.1 and 0.3 on other seeds for the fixed setting; both start at ten times and at a tenth of it.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4, DAPO's loss, 4 updates per rollout, a verifier
+that errs on one response in 20. The learning rate is the best of 0.01, 0.03, 0.1 and 0.3 on other seeds for the fixed
+setting; both the fixed setting and the controller start from ten times and from a tenth of it.
 
-What the claim says is that something is gained from both starts. That all is recovered is not decided: the intervals are wider than
-the margin. Nor does it say that the controller beats a tuned rate, or that it knows the target of its divergence, which was chosen
-on other seeds of this world. The figures have the differences to the fixed tuned rate: 0.010 (-0.028 to 0.048) from ten times too
-large, 0.006 (-0.045 to 0.057) from ten times too small, -0.016 (-0.063 to 0.032) from the tuned rate itself, -0.011 (-0.043 to
-0.021) from a hundred times too large, and 0.008 (-0.048 to 0.064) from a hundred times too small.
+The claim is that the controller gains something from both starts. Whether it recovers everything is not decided,
+because the intervals are wider than the margin. The claim is not that the controller beats a tuned rate, or that it
+finds its target divergence, which was chosen on other seeds of this world. The figures contain the differences from the
+fixed tuned rate: 0.010 (-0.028 to 0.048) from ten times too large, 0.006 (-0.045 to 0.057) from ten times too small,
+-0.016 (-0.063 to 0.032) from the tuned rate itself, -0.011 (-0.043 to 0.021) from a hundred times too large, and 0.008
+(-0.048 to 0.064) from a hundred times too small.
 
-Deviations from the paper: there is no paper. The policy is a table of logits, so the divergence that the controller reads is
-exact, of all updates of a rollout together over the square of their number; the trainer estimates it.
+Deviations from the paper: there is no paper. The policy is a table of logits, so the divergence that the controller
+reads is exact: the divergence of all updates of a rollout together, divided by the square of their number. The trainer
+estimates it.
 
 Command: rljax claims --rerun controller
 """
@@ -59,16 +62,16 @@ RATES = (0.01, 0.03, 0.1, 0.3)
 
 
 class Arm(NamedTuple):
-    """A start, and whether the controller moves on from it."""
+    """A starting point, and whether the controller adjusts it."""
 
     factor: float
-    """What the tuned learning rate is multiplied by."""
+    """Factor on the tuned learning rate."""
     controlled: bool
     """Whether the control changes after each step."""
 
 
 def moved(old: Table, new: Table, states: Array, mask: Array) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Divergence of the new table from the old one, and the old one's entropy, over the tokens of a rollout."""
+    """Divergence of the new table from the old one, and the old table's entropy, over the tokens of a rollout."""
     before, after = (log_probabilities(WORLD, table) for table in (old, new))
     weight = mask / jnp.maximum(mask.sum(), 1)
     divergence, entropy = (jnp.exp(before) * (before - after)).sum(-1), -(jnp.exp(before) * before).sum(-1)
@@ -76,7 +79,7 @@ def moved(old: Table, new: Table, states: Array, mask: Array) -> tuple[Float[Arr
 
 
 def trained(arm: Arm, rate: Float[Array, ""], key: Key) -> tuple[Array, Array, Array]:
-    """Pass rate and entropy at eleven places of a training, and the last scale of the updates; the arm's fields are traced."""
+    """Pass rate and entropy at eleven points of a training, and the final scale of the updates; the arm's fields are traced."""
     setting = SETTING
     for_table, for_steps = jax.random.split(key)
     carry = _begin(setting, setting.initial(for_table))
@@ -135,7 +138,7 @@ def measure(arm: Arm, seeds: Sequence[int]) -> dict[str, np.ndarray]:
 
 
 def worse_start(arms: Arms) -> np.ndarray:
-    """Gain by the controller at the start where it is smaller, seed by seed."""
+    """Gain by the controller, per seed: the smaller one of the two starts."""
     gains = [difference("success", f"controlled, {start}", f"fixed, {start}")(arms) for start in ("x 10", "/ 10")]
     return np.minimum(*gains)
 

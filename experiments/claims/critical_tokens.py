@@ -1,17 +1,17 @@
-"""Is it enough to train on the tokens that the reward hangs on most?
+"""Is it enough to train on the tokens that the reward depends on most?
 
-One of the documents updates "critical" tokens alone, those that influence the reward, and says that this makes training
-more efficient. It defines neither the tokens nor a share; here they are those with the largest advantage of either sign
-under a critic, as the advantage is the change of the expected reward that a token made.
+One of the documents updates only "critical" tokens, those that influence the reward, and says that this makes training
+more efficient. It defines neither these tokens nor their share. Here they are the tokens with the largest absolute
+advantage under a critic, because the advantage is the change in expected reward due to a token.
 
-Setting: 4 codes of 4, 8, 16 and 32 tokens out of 2; a response is right if all its tokens are, and the reward is 1 or
-0. The first policy is right on about one response in four, and every seed has another one. The critic has a value for
-every state, which includes whether all tokens so far were right, and is pretrained on 50 rollouts. PPO with lambda =
-0.95 for both.
+Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
+are, and the reward is 1 or 0. The initial policy is right on about one response in four, and differs from seed to seed.
+The critic has a value for every state, which includes whether all tokens so far were right, and is pretrained on 50
+rollouts. PPO with lambda = 0.95 for both.
 
-Deviations from the paper: it has GRPO, whose advantage is the same for all tokens of a response and cannot choose
-among them, so that the algorithm is one with a critic. Policy and critic are tables, so that nothing which one prompt
-teaches helps another. Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, that has the highest mean pass rate
+Deviations from the paper: the document uses GRPO, whose advantage is the same for all tokens of a response and cannot
+rank them, so an algorithm with a critic is used instead. Policy and critic are tables, so nothing learned on one prompt
+helps another. Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate
 during training on 8 other seeds.
 
 Command: rljax claims --rerun critical_tokens
@@ -28,7 +28,7 @@ WORLD = chains((4, 8, 16, 32), tokens=2)
 
 
 def run(*words):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=2.5), with_parts(ppo(), words), steps=100, value_steps=50)
 
 

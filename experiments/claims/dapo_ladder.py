@@ -1,19 +1,19 @@
-"""Do DAPO's parts end in the order of its table when they are added one by one?
+"""If DAPO's parts are added one by one, do the pass rates rise in the order of its table?
 
-Table 1 goes from naive GRPO (30) over overlong filtering (36), clip-higher (38), soft overlong punishment (41) and a
-mean over tokens (42) to dynamic sampling (50). The statistic is Kendall's rank correlation of that order with the pass
-rates of a seed; a difference of up to 0.01 is a tie, which counts on neither side.
+Table 1 goes from naive GRPO (30) over overlong filtering (36), clip-higher (38), soft overlong penalty (41) and a mean
+over tokens (42) to dynamic sampling (50). The statistic is Kendall's rank correlation of that order with the pass rates
+of a seed; a difference of up to 0.01 is a tie, which counts neither way.
 
-Setting: 8 contexts; a right response takes 4 steps of thought and an answer, and may wander in between; a wrong answer
-ends it. The reward is 1 or -1. A response is cut off after 16 tokens, which counts as wrong; the soft punishment begins
-after 12. Each of the three tokens has a logit of its own at each step. The first policy wanders with most tokens, and
-two responses in five are cut off; every seed has another one.
+Setting: 8 contexts; a right response needs 4 steps of thought and then the answer, and may wander in between (tokens
+without effect); a wrong answer ends it. The reward is 1 or -1. A response is truncated after 16 tokens, which counts as
+wrong; the soft penalty begins after 12. Each of the three tokens has its own logit at each step. The initial policy
+wanders with most of its tokens, and two responses in five are truncated; it differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another.
-Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. 4 updates on the parts
-of a rollout of 16 prompts, where the paper has 16. Instead of sampling on, dynamic sampling draws four times as many
-prompts: the last row has four times the responses of the others, so that its place at the end says little about the
-part itself (`dynamic_sampling` has an arm of equal responses).
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. Adam; each
+arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. 4 updates on the mini-batches
+of a rollout of 16 prompts; the paper makes 16. Instead of sampling until the batch is full, dynamic sampling samples
+four times as many prompts. So the last row has four times the responses of the others, and its rank says little about
+dynamic sampling itself (`dynamic_sampling` has an arm with as many responses).
 
 Command: rljax claims --rerun dapo_ladder
 """
@@ -31,7 +31,7 @@ WORLD = wandering(contexts=8, needed=4, budget=16)
 
 
 def run(algorithm):
-    """One arm."""
+    """Build the settings of an arm."""
     initial = wanderer(WORLD, wander=1.5, answer=-1.5)
     tries = 1 if algorithm.keep_group is None else 4
     return Setting(WORLD, initial, algorithm, judge=signed(), prompts=16, group=8, minibatches=4, steps=60, tries=tries)

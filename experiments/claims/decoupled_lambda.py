@@ -3,15 +3,16 @@
 VC-PPO gives the critic lambda = 1, so that the reward reaches early tokens undiminished, and the policy 0.95, so that
 its advantages vary less. Without the decoupling, at 1 for both, AIME falls from 41.9 to 29.4.
 
-Setting: 4 codes of 4, 8, 16 and 32 tokens out of 2; a response is right if all its tokens are, and the reward is 1 or
-0. The verifier errs on one response in 20. The first policy is right on about one response in four, and every seed has
-another one. The critic has a value for every state, and is pretrained on 50 rollouts in all arms.
+Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
+are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one
+response in four, and differs from seed to seed. The critic has a value for every state and is pretrained on 50 rollouts
+in all arms.
 
-Deviations from the paper: policy and critic are tables, so that nothing which one prompt teaches helps another; the
-critic's state includes whether all tokens so far were right, which makes it a good one. Adam; each arm has the learning
-rate, of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds; the critic's is 0.05. By the end most seeds have solved
-or lost each context for good in every arm; where the pass rate has come to rest, the end cannot tell arms apart, and
-the claim is not decided.
+Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
+state includes whether all tokens so far were right, which makes it a good critic. Adam; each arm uses the learning
+rate, out of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds; the critic's is 0.05. By the end, most seeds have
+permanently solved or lost every context in every arm. If the pass rate no longer changes, its final value cannot tell
+the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun decoupled_lambda
 """
@@ -29,7 +30,7 @@ WORLD = chains((4, 8, 16, 32), tokens=2)
 
 
 def run(algorithm):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=2.5), algorithm, judge=fallible(0.05), steps=100, value_steps=50)
 
 

@@ -1,16 +1,17 @@
-"""Does a division by the group's deviation favour prompts that are too easy or too hard?
+"""Does dividing by the group's standard deviation favor prompts that are too easy or too hard?
 
-Dr.GRPO calls it a bias by difficulty: questions whose rewards hardly vary get a higher weight than those of
-intermediate difficulty.
+Dr.GRPO calls this a difficulty bias: questions whose rewards hardly vary get a higher weight than those of intermediate
+difficulty.
 
-Setting: 32 codes of 3 tokens out of 4, of which the first policy is right from almost never to mostly. Contexts with a
-pass rate below 0.2 or above 0.8 count as too hard or too easy; the others as intermediate. 500 rollouts of one policy a
-seed, of 32 prompts and 8 responses. The size of the mean gradient of each context's logits is taken, and the share of
-the extreme contexts in their sum. No training.
+Setting: 32 contexts, each with a code of 3 tokens from a vocabulary of 4, on which the initial policy ranges from
+almost never right to mostly right. Contexts with a pass rate below 0.2 or above 0.8 count as too hard or too easy; the
+others as intermediate. 500 rollouts of one policy per seed, of 32 prompts and 8 responses. The statistic is the extreme
+contexts' share of the sum of gradient norms, where each norm is the size of the mean gradient of a context's logits. No
+training.
 
-Deviations from the paper: the policy is a table of logits, so that the gradient of a context is its own. A group that
-is right or wrong throughout has no gradient in either algorithm, which is not so by the formula of the deviation alone,
-and works against the claim. All responses have one length, so that the other bias of GRPO plays no part.
+Deviations from the paper: the policy is a table of logits, so each context has its own gradient. A group that is right
+or wrong throughout has no gradient in either algorithm, which the weight 1/deviation alone would not suggest, and which
+works against the claim. All responses have the same length, so GRPO's length bias plays no part.
 
 Command: rljax claims --rerun difficulty_bias
 """
@@ -30,7 +31,7 @@ WORLD = codes(contexts=32, length=3, tokens=4)
 
 
 def run(algorithm):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=2.5, spread=1.5), algorithm, prompts=32)
 
 
@@ -38,7 +39,7 @@ ARMS = {"grpo": run(grpo(beta=0.0)), "dr_grpo": run(dr_grpo(max_length=3))}
 
 
 def measure(setting, seeds):
-    """Share of the contexts of extreme difficulty among all, and in the sizes of the gradients."""
+    """Share of the contexts of extreme difficulty, in their number and in the sum of gradient norms."""
 
     def one(key):
         table = setting.initial(key)

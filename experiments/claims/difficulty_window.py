@@ -1,18 +1,18 @@
 """Does a step learn more from prompts of intermediate difficulty?
 
-Bae and others keep prompts whose pass rate lies in a window around one half, and report that training gets further in as
-many steps than without a filter.
+Bae et al. keep prompts whose pass rate is in a window around one half, and report that training gets further in the
+same number of steps than without a filter.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
-policy is right on about one response in four, and every seed has another one. Groups of 8 responses, so the window from 0.25
-to 0.75 is 2 to 6 right ones. A hard start is right on about one response in 50.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The initial policy is right on about one response in four, and differs from seed to seed. Groups
+of 8 responses, so the window from 0.25 to 0.75 is 2 to 6 right ones. A hard start is right on about one response in 50.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; GRPO
-without a penalty, Adam at 0.05. Instead of sampling on, each step draws four times as many prompts, and trains on those
-in the window first. The arm of mixed outcomes does the same with 1 to 7 right ones. Only the abstract of the paper was
-read; the ends of the window are ours. The hard start was the only one at first. There the window leaves out the groups
-with one right response in eight, from which such a policy first learns; so a policy that is right more often was made the
-question, and the hard start is a further figure.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; GRPO without
+a penalty, Adam at a learning rate of 0.05. Instead of sampling until the batch is full, each step samples four times as
+many prompts, and trains on those in the window first. The arm of mixed outcomes does the same with 1 to 7 right ones.
+Only the abstract of the paper was read; the bounds of the window are ours. At first, the hard start was the only one.
+With it, the window leaves out groups with one right response in eight, from which such a policy learns first. So the
+claim is now decided by a policy that is right more often, and the hard start is a further figure.
 
 Command: rljax claims --rerun difficulty_window
 """
@@ -29,7 +29,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def run(keep, *, lean=3.0, **settings):
-    """One arm."""
+    """Build the settings of an arm."""
     algorithm = grpo(beta=0.0)._replace(keep_group=keep)
     return Setting(WORLD, leaning(WORLD, lean=lean), algorithm, **{"prompts": 8, "group": 8, "steps": 300} | settings)
 

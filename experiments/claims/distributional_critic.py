@@ -1,19 +1,20 @@
 """Does a critic that learns a distribution beat one that learns a number?
 
-The design document lets the critic learn probabilities of fixed support points in place of point estimates, as C51
-does (its Eq. 22). Farebrother and others report that values fitted by cross-entropy to such distributions are better
-than values fitted by squared error, most of all where targets are noisy.
+The design document lets the critic learn probabilities of fixed support points instead of point estimates, as C51 does
+(Eq. 22 of the document). Farebrother et al. report that values fitted by cross-entropy to such distributions are better
+than values fitted by squared error, especially if targets are noisy.
 
-Setting: 4 codes of 4, 8, 16 and 32 tokens out of 2; a response is right if all its tokens are, and the reward is 1 or
-0. The verifier errs on one response in 20. The first policy is right on about one response in four, and every seed has
-another one. The critic has 21 points from -0.5 to 1.5, or one number, for every state; values begin at 0.5, and there is no
-pretraining. The target is the return, brought onto the support: two-hot, which is C51's projection of a full return, as no
-next state's value is added; HL-Gauss spreads it over its neighbours.
+Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
+are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one
+response in four, and differs from seed to seed. The critic has 21 points from -0.5 to 1.5, or one number, for every
+state; values begin at 0.5, and there is no pretraining. The target is the return, projected onto the support by two-hot
+encoding, which is C51's projection of a full return without a next state's value; HL-Gauss spreads it over neighboring
+points.
 
-Deviations from the paper: C51 has 51 points. Policy and critic are tables, so that no network has features to gain from the
-richer target, which is where Farebrother and others find most of the benefit; the critic's state includes whether all tokens
-so far were right. Adam; each arm has the learning rate of the policy, of 0.03, 0.1 and 0.3, and of the critic, of 0.0125, 0.05
-and 0.2 for a number and of 0.8, 3.2 and 12.8 for a distribution, with the highest mean pass rate on 8 other seeds.
+Deviations from the paper: C51 has 51 points. Policy and critic are tables, so there are no network features that could
+gain from the richer target; Farebrother et al. find most of the benefit there; the critic's state includes whether all
+tokens so far were right. Adam; each arm uses the learning rates with the highest mean pass rate on 8 other seeds: for
+the policy 0.03, 0.1 or 0.3, for the critic 0.0125, 0.05 or 0.2 (a number) and 0.8, 3.2 or 12.8 (a distribution).
 
 Command: rljax claims --rerun distributional_critic
 """
@@ -36,7 +37,7 @@ OF_A_NUMBER, OF_A_DISTRIBUTION = (0.0125, 0.05, 0.2), (0.8, 3.2, 12.8)
 
 
 def run(head, rates, **settings):
-    """The candidates of one arm: a learning rate of the critic each."""
+    """The candidates of an arm, each with another learning rate of the critic."""
     algorithm = vc_ppo()
     algorithm = algorithm._replace(critic=algorithm.critic._replace(head=head))
     initial = leaning(WORLD, lean=2.5)

@@ -1,16 +1,16 @@
-"""Is a bound on the moved probability better than one on the ratio?
+"""Is a bound on the change in probability better than one on the ratio?
 
-DPPO leaves a token out when its probability has moved by more than 0.15, in place of a ratio outside 0.8 to 1.2, which
-stops rare tokens too soon and common ones too late. The paper reports more stable and more efficient training.
+DPPO leaves a token out if its probability has changed by more than 0.15. A bound on the ratio, 0.8 to 1.2, stops rare
+tokens too early and common ones too late. The paper reports more stable and more efficient training.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The verifier
-errs on one response in 20. The first policy is right on about one response in 40, and every seed has another one. 8
-updates on each rollout.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
+and differs from seed to seed. 8 updates on each rollout.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. With
-a vocabulary of 4 no token is rarer than about one in a hundred at first. Both arms take a mean over tokens
-and GRPO's z-score (the paper's own advantage has no deviation), and DPPO's ratio is capped at 20. Adam; each arm has the
-learning rate, of 0.01, 0.03, 0.1 and 0.3, with the highest mean pass rate on 8 other seeds.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. With a
+vocabulary of 4 no token is rarer than about one in a hundred at first. Both arms take a mean over tokens and GRPO's
+z-score (the paper's own advantage has no deviation), and DPPO's ratio is capped at 20. Adam; each arm uses the learning
+rate, out of 0.01, 0.03, 0.1 and 0.3, with the highest mean pass rate on 8 other seeds.
 
 Command: rljax claims --rerun dppo
 """
@@ -32,7 +32,7 @@ BOUND = dppo(cap=20.0)._replace(advantage=grpo(beta=0.0).advantage)
 
 
 def run(algorithm):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=fallible(0.05), steps=100, passes=8)
 
 

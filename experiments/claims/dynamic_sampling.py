@@ -1,14 +1,14 @@
-"""Does dynamic sampling learn more from a step?
+"""Does a step learn more with dynamic sampling?
 
-DAPO samples on until a batch is full of prompts with both right and wrong responses, and reports that training gets
-there in fewer steps, in less time.
+DAPO keeps sampling until a batch is full of prompts with both right and wrong responses, and reports that training
+needs fewer steps and less time.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
-policy is right on about one response in 150, and every seed has another one.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.05. Instead of sampling on, each step draws four times as many prompts, and trains on those with mixed outcomes
-first. The arm of equal responses trains on all that it draws.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
+learning rate of 0.05. Instead of sampling until the batch is full, each step samples four times as many prompts, and
+trains on those with mixed outcomes first. The arm of equal responses trains on all that it samples.
 
 Command: rljax claims --rerun dynamic_sampling
 """
@@ -22,7 +22,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def run(algorithm, **settings):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 300} | settings)
 
 

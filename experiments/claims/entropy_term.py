@@ -1,15 +1,15 @@
-"""Does an entropy term in the loss end better than none?
+"""Does training with an entropy term in the loss end better than without?
 
-The design document gives the entropy a coefficient of 0.01 in its objective, and recommends 0.001 to 0.1 (its
-Table 1); another of the documents says that the term helps most where rewards are sparse.
+The design document gives the entropy a coefficient of 0.01 in its objective, and recommends 0.001 to 0.1 (its Table 1);
+another of the documents says that the term helps most if rewards are sparse.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if each token is one of two right ones, so that a policy
-which is always right may keep some entropy, and the reward is 1 or 0. The first policy is right on about one response
-in 80, and every seed has another one. GRPO without KL.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if each token is one of
+two right ones, so a policy that is always right may keep some entropy; the reward is 1 or 0. The initial policy is
+right on about one response in 80, and differs from seed to seed. GRPO without KL.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another.
-Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. All arms take the
-largest, at which a policy without the term loses some contexts for good.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. Adam; each
+arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. In all arms that was the
+largest, at which a policy without the term permanently loses some contexts.
 
 Command: rljax claims --rerun entropy_term
 """
@@ -27,7 +27,7 @@ WORLD = codes(contexts=8, length=6, tokens=4, right_tokens=2)
 
 
 def run(*words):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=0.0), with_parts(grpo(beta=0.0), words), steps=100)
 
 

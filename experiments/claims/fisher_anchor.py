@@ -1,21 +1,21 @@
-"""Does a Fisher anchor leave more of two tasks that are learned one after the other?
+"""If two tasks are learned one after the other, does a Fisher anchor help to keep both?
 
-Elastic weight consolidation pulls weights back to those after the first task, each by how much that task depends on it. The paper
-reports that both tasks are then done well, where training on alone forgets the first, and a pull of one strength for all weights
-does not learn the second.
+Elastic weight consolidation pulls weights back to those after the first task, each in proportion to how much that task
+depends on it. The paper reports that the network is then good at both tasks. Plain training forgets the first, and a
+pull of equal strength on all weights prevents learning the second.
 
-Setting: two tasks of 8 codes of 3 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The right
-token of the first task is token 0, of the second token 1. Each place of a code has weights of its own, and shares 2 of 24 further
-features with others, of both tasks: its logits are the sum. The first policy is right on about one response in 12, and every seed
-has another one. Training on the first task is the same for all arms; they differ in that on the second. The statistic is the mean
-of both pass rates at the end.
+Setting: two tasks with 8 codes each, of 3 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The right token of the first task is token 0, of the second token 1. Each position of a code has
+its own weights, and 2 of 24 features that it shares with positions of both tasks; its logits are the sum of all of
+these. The initial policy is right on about one response in 12, and differs from seed to seed. Training on the first
+task is the same for all arms; they differ only on the second. The statistic is the mean of both pass rates at the end.
 
-Deviations from the paper: codes in place of images, GRPO in place of supervised training, two tasks instead of many, and a Fisher
-information that is exact, of the policy after the first task. Adam, which rescales the sum of both gradients. Each arm has the
-learning rate on the second task, of 0.01, 0.03, 0.1 and 0.3, and with an anchor its weight, of 1, 10, 100 and 1000, with the
-highest mean of both pass rates on 8 other seeds. The anchor of one strength has the mean of the Fisher information for all weights.
-The Fisher anchor took the largest rate and the smallest weight, so that a wider search might gain it more. The same in
-the trainer is `experiments/continual_anchor.py`.
+Deviations from the paper: codes instead of images, GRPO instead of supervised training, two tasks instead of many, and
+the exact Fisher information of the policy after the first task. Adam, which rescales the sum of both gradients. Each
+arm uses the learning rate on the second task, out of 0.01, 0.03, 0.1 and 0.3, and the weight of its anchor, out of 1,
+10, 100 and 1000, with the highest mean of both pass rates on 8 other seeds. The anchor of equal strength uses the mean
+Fisher information for all weights. For the Fisher anchor these were the largest rate and the smallest weight, so a
+wider search might improve it. The same experiment with the trainer is `experiments/continual_anchor.py`.
 
 Command: rljax claims --rerun fisher_anchor
 """
@@ -53,25 +53,25 @@ class Arm(NamedTuple):
     """An anchor."""
 
     algorithm: Algorithm
-    """What both tasks are trained with."""
+    """Settings of the training on both tasks."""
     weights: tuple[float, ...]
     """Weights of the anchor to try."""
     even: bool
-    """Whether all weights of the policy are held with the same strength."""
+    """Whether the anchor pulls all weights with the same strength."""
 
 
 class Memory(NamedTuple):
-    """What the optimizer of a linear policy knows."""
+    """State of the optimizer of a linear policy."""
 
     adam: optax.OptState
     moved: Float[Array, "F V"]
-    """The policy's weights, less those before this task."""
+    """The policy's weights minus those before this task."""
     fisher: Float[Array, "F V"]
-    """Fisher information of the first task, of each weight."""
+    """Fisher information of each weight on the first task."""
 
 
 def linear(rate: Array | float, weight: Array | float, even: Array | bool) -> optax.GradientTransformation:
-    """Steps of Adam on the weights of features, brought to the logits; the anchor pulls the weights back."""
+    """Adam on the feature weights, with its steps mapped to the logits; the anchor pulls the weights back."""
     adam = optax.scale_by_adam()
 
     def init(params: Any) -> Memory:
@@ -93,7 +93,7 @@ def linear(rate: Array | float, weight: Array | float, even: Array | bool) -> op
 
 
 def initial(key: Key) -> Table:
-    """First logits of both tasks, with some more for the right token of each."""
+    """Initial logits of both tasks, a little higher for the right tokens."""
     table = leaning(SECOND)(key)
     return table.at[FIRST.rows :].set(jnp.roll(table[FIRST.rows :], 1, axis=-1))
 
@@ -137,7 +137,7 @@ def pass_rates(arm: Arm, tried: Sequence[tuple[float, float]], seeds: Sequence[i
 
 
 def measure(arm: Arm, seeds: Sequence[int]) -> dict[str, np.ndarray]:
-    """Train an arm with several seeds, at the learning rate and weight that are best on other ones."""
+    """Train an arm with several seeds, at the learning rate and weight that are best on other seeds."""
     tried = [(rate, weight) for rate in RATES for weight in arm.weights]
     best = tried[int(pass_rates(arm, tried, TUNING_SEEDS)["both"].mean(-1).argmax())]
     chosen = zip(("learning_rate", "weight"), best, strict=True)

@@ -1,14 +1,14 @@
-"""Is the fifth of the tokens with the highest entropy enough, or better?
+"""Is it enough, or even better, to train on the fifth of the tokens with the highest entropy?
 
-The paper trains DAPO on the 20 % of the tokens where the policy's entropy is highest, and reports that this is as good
-as all tokens for a small model, and better for large ones.
+The paper trains DAPO on the 20 % of tokens with the highest entropy of the policy, and reports that this is as good as
+all tokens for a small model, and better for large ones.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
-policy is right on about one response in 150, and every seed has another one.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.05. The overlong punishment has no effect, as all responses are short. In a table, no token of low entropy stands
-for a habit of language.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
+learning rate of 0.05. The overlong penalty has no effect, because all responses are short. In a table, unlike in a
+language model, low-entropy tokens are not fixed phrases.
 
 Command: rljax claims --rerun forking_tokens
 """
@@ -22,7 +22,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def run(algorithm, **settings):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 300, "passes": 2} | settings)
 
 

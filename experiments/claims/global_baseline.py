@@ -1,16 +1,17 @@
-"""Is a baseline over the whole batch better than the group's where prompts are of all difficulties?
+"""Is a baseline over the full batch better than the group's if prompts differ in difficulty?
 
-REINFORCE++ normalises rewards over the batch, without a group, and reports more stable training than GRPO, whose
-statistics of a few responses are noisy. Where some prompts are easy and others hopeless, one baseline for all is far
-from most of them.
+REINFORCE++ normalizes rewards over the batch, without a group, and reports more stable training than GRPO, whose
+statistics of a few responses are noisy. If some prompts are easy and others hopeless, one baseline for all is far from
+most of them.
 
-Setting: 16 codes of 3 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The
-verifier errs on one response in 20. The first logits spread by 2, so that contexts reach from hopeless to easy; every
-seed has another first policy. A step has 8 prompts of 8 responses, in one arm 64 of one.
+Setting: 16 contexts, each with a code of 3 tokens from a vocabulary of 4; a response is right if all its tokens are,
+and the reward is 1 or 0. The verifier errs on one response in 20. The initial logits have a standard deviation of 2, so
+contexts range from hopeless to easy; the initial policy differs from seed to seed. A step has 8 prompts with 8
+responses each, in one arm 64 prompts with one.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another.
-REINFORCE++ needs only one response a prompt, which is why one arm has no groups. No KL penalty in any arm. Adam; each
-arm has the learning rate, of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate on 8 other seeds.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. REINFORCE++
+needs only one response per prompt, which is why one arm has no groups. No KL penalty in any arm. Adam; each arm uses
+the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate on 8 other seeds.
 
 Command: rljax claims --rerun global_baseline
 """
@@ -26,7 +27,7 @@ WORLD = codes(contexts=16, length=3, tokens=4)
 
 
 def run(algorithm, **settings):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, spread=2.0), algorithm, judge=fallible(0.05), **({"steps": 150} | settings))
 
 

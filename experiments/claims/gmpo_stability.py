@@ -3,11 +3,11 @@
 GMPO takes the geometric mean of a response's clipped ratios, and reports more stable training and a better accuracy
 than GRPO, with wider bounds.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
-policy is right on about one response in 150, and every seed has another one.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.2, a large step, as stability is the question.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
+learning rate of 0.2, a large step, because stability is the question.
 
 Command: rljax claims --rerun gmpo_stability
 """
@@ -21,7 +21,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def run(algorithm, **settings):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(
         WORLD,
         leaning(WORLD),

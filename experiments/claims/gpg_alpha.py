@@ -1,15 +1,15 @@
-"""Does GPG's division by the share of groups with a signal do more than a larger learning rate?
+"""Does GPG's division by the share of groups with a signal achieve more than a larger learning rate?
 
 Groups that are right or wrong throughout have no gradient, and a batch with many of them takes a small step. GPG
 divides by the share of the others, and reports a better accuracy with that factor.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
-policy is right on about one response in 150, and every seed has another one.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another;
-gradient descent at 30, as Adam would take out the scale that the factor changes. The factor is 1 or more, so that it also
-makes the steps larger: an arm without it has the learning rate times the factor's mean. That mean is exact for the
-policies in the course of a training with the factor, of 8 seeds that no arm has.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; gradient
+descent at 30, because Adam would remove the scale that the factor changes. The factor is at least 1, so it also makes
+the steps larger; an arm without it therefore has the learning rate times the factor's mean. That mean is exact, over
+the policies of trainings with the factor on 8 seeds that no arm uses.
 
 Command: rljax claims --rerun gpg_alpha
 """
@@ -30,7 +30,7 @@ PROMPTS = GROUP = 8
 
 
 def run(algorithm):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(
         WORLD,
         leaning(WORLD),
@@ -43,7 +43,7 @@ def run(algorithm):
 
 
 def mean_factor():
-    """Mean of the factor in the course of training with it, where at least one group has a signal."""
+    """Mean of the factor while training with it, over batches in which at least one group has a signal."""
     curves, _ = train_seeds(run(gpg()), range(1000, 1008))
     p = np.asarray(curves.success, np.float64)
     share = (1 - p**GROUP - (1 - p) ** GROUP).mean(-1, keepdims=True)

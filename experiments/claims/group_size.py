@@ -1,13 +1,13 @@
-"""Which group size ends best from the same number of responses?
+"""With the same number of responses, which group size ends best?
 
-Table 15 of the design document has the best accuracy at 8 responses a prompt, 5 points above 2, and a little less at
-16 and 32.
+In Table 15 of the design document, 8 responses per prompt have the best accuracy, 5 points above 2 responses, and
+slightly above 16 and 32.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
-policy is right on about one response in 150, and every seed has another one.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.05. Every arm draws 64 responses a step.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
+learning rate of 0.05. Every arm samples 64 responses per step.
 
 Command: rljax claims --rerun group_size
 """
@@ -21,7 +21,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def run(algorithm, **settings):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **{"steps": 300} | settings)
 
 

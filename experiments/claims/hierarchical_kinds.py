@@ -1,15 +1,15 @@
-"""Does a baseline over all problems of one kind help, mixed with that of the batch?
+"""Does it help to mix the batch's baseline with one over all problems of the same kind?
 
-The design document compares a response with those to similar problems, and mixes this with a comparison with the
-whole batch (its Eq. 51, 0.7 of the former); its Table 6 gains 0.8 points on GSM8K with it.
+The design document compares a response with responses to similar problems, and mixes this (with weight 0.7) with a
+comparison with the full batch (Eq. 51 of the document); in its Table 6 this gains 0.8 points on GSM8K.
 
-Setting: 8 codes, 4 of them of 3 tokens and 4 of 9, each token out of 2; a response is right if all its tokens are, and
-the reward is 1 or 0. The length is the kind of a problem, and kinds differ in difficulty. Every seed has another first
-policy. The arms are the trainer's part hierarchical.
+Setting: 8 contexts, 4 with codes of 3 tokens and 4 with codes of 9, from a vocabulary of 2; a response is right if all
+its tokens are, and the reward is 1 or 0. The length is the kind of a problem, and kinds differ in difficulty. The
+initial policy differs from seed to seed. The arms use the trainer's part hierarchical.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. No
-arm divides by a deviation, as the document's equation has none. Adam; each arm has the learning rate, of 0.03, 0.1, 0.3
-and 1, that has the highest mean pass rate during training on 8 other seeds.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. No arm
+divides by a standard deviation, because the document's equation does not. Adam; each arm uses the learning rate, out of
+0.03, 0.1, 0.3 and 1, with the highest mean pass rate during training on 8 other seeds.
 
 Command: rljax claims --rerun hierarchical_kinds
 """
@@ -32,7 +32,7 @@ def by_kind(rewards, mask, *, of_kinds):
 
 
 def run(part):
-    """One arm."""
+    """Build the settings of an arm."""
     algorithm = with_parts(grpo(beta=0.0), [part])
     if algorithm.needs("kinds"):  # a rollout of tabular training names no kinds
         credit = Credit(partial(by_kind, of_kinds=algorithm.advantage.function), needs=("rewards", "mask"))

@@ -1,19 +1,20 @@
-"""Is a mixture of VAPO's and GRPO's advantages better than both?
+"""Is a mixture of VAPO's and GRPO's advantages better than either?
 
-The design document begins with VAPO's advantage and goes over to GRPO's as training proceeds (its Eqs. 58-59), to
-have the precision of the one and the robustness of the other.
+The design document begins with VAPO's advantage and moves to GRPO's during training (Eqs. 58-59 of the document), to
+combine the precision of the former with the robustness of the latter.
 
-Setting: 4 codes of 4, 8, 16 and 32 tokens out of 2; a response is right if all its tokens are, and the reward is 1 or
-0. The verifier errs on one response in 20. The first policy is right on about one response in four, and every seed has
-another one. The critic has a value for every state, and is pretrained on 50 rollouts where there is one.
+Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
+are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one
+response in four, and differs from seed to seed. The critic has a value for every state and is pretrained on 50 rollouts
+in the arms that have one.
 
-Deviations from the paper: policy and critic are tables, so that nothing which one prompt teaches helps another; the
-critic's state includes whether all tokens so far were right. alpha is 1.25, so that lambda is 0.8 to 0.975. The share
-of VAPO falls from 1 to 0.05; the document has no numbers. GRPO has VAPO's clip, mean over tokens and loss on right
-responses, so that the advantage is the only difference. Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1,
-that ends best on 8 other seeds; the critic's is 0.05. The rival of a seed is the parent that is better on the other
-half of the seeds. By the end most seeds have solved or lost each context for good in every arm; where the pass rate has
-come to rest, the end cannot tell arms apart, and the claim is not decided.
+Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
+state includes whether all tokens so far were right. alpha is 1.25, so lambda is 0.8 to 0.975. VAPO's share falls from 1
+to 0.05; the document has no numbers. GRPO has VAPO's clip, mean over tokens and loss on right responses, so the
+advantage is the only difference. Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, that ends best on
+8 other seeds; the critic's is 0.05. Each half of the seeds compares with the parent that is better on the other half.
+By the end, most seeds have permanently solved or lost every context in every arm. If the pass rate no longer changes,
+its final value cannot tell the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun hybrid
 """
@@ -34,7 +35,7 @@ MIXED = vapo_grpo(alpha=1.25)
 
 
 def run(algorithm):
-    """One arm."""
+    """Build the settings of an arm."""
     value_steps = 0 if algorithm.critic is None else 50
     return Setting(WORLD, leaning(WORLD, lean=2.5), algorithm, judge=fallible(0.05), steps=100, value_steps=value_steps)
 
@@ -47,7 +48,7 @@ ARMS = {
 
 
 def lead(arms):
-    """What the mixture has over one of its parents, which is the better one on the other half of the seeds."""
+    """Gain of the mixture over the parent that is better on the other half of the seeds."""
     seeds = np.arange(len(arms["mixed"]["success"]))
     leads = np.zeros(len(seeds))
     for half in (seeds < len(seeds) // 2, seeds >= len(seeds) // 2):

@@ -1,19 +1,19 @@
-"""Does IPO stay nearer its reference than DPO where preferences are certain?
+"""If preferences are certain, does IPO stay closer to its reference than DPO?
 
-IPO's authors show that DPO's pull to the reference fades as preferences become certain: it drives the probability of a
-rejected response to 0 at any strength, while IPO stops at a lead of 1/(2 tau).
+IPO's authors show that DPO's pull towards the reference fades as preferences become certain: it drives the probability
+of a rejected response to 0 at any strength, while IPO stops at a margin of 1/(2 tau).
 
-Setting: 8 codes of 6 tokens out of 4. 256 pairs of responses of the first policy, which is the reference; the one with
-more right tokens is preferred, always, and a coin decides once between equals. 2,000 updates on all pairs. Every seed
-has another first policy and other pairs. Strengths of 0.01, 0.1 and 1 for both losses; a seed counts with the strength
-at which the difference is smallest.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4. 256 pairs of responses of the initial policy,
+which is the reference; the one with more right tokens is always preferred, and ties are broken once, at random. 2,000
+updates on all pairs. The initial policy differs from seed to seed and other pairs. Strengths of 0.01, 0.1 and 1 for
+both losses; for each seed, the strength with the smallest difference counts.
 
-Deviations from the paper: that IPO stops and DPO does not, at one strength, follows from the minima of the two losses;
-the experiment can show little more than that it happens within this training. It does not say that IPO is the better
-choice: its best pass rate, at 0.01, is below that of DPO at 1, which has taken less from rejected responses, as the
-figures show. The policy is a table of logits over tokens, so that pairs share the logits of their tokens; the paper's example
-has one logit a response. Pairs contradict each other in that they share tokens, which holds DPO back, too. Adam at 0.05,
-untuned. A finite training shows how far each has gone, not the limit.
+Deviations from the paper: it follows from the minima of the two losses that, at a given strength, IPO stops and DPO
+does not; the experiment can only show that this happens within this training. It does not say that IPO is the better
+choice: its best pass rate, at 0.01, is below that of DPO at 1, which has lowered rejected responses less, as the
+figures show. The policy is a table of logits over tokens, so pairs share the logits of their tokens; the paper's
+example has one logit per response. Pairs that share tokens contradict each other, which also holds DPO back. Adam at a
+learning rate of 0.05, untuned. A finite training shows how far each has moved, not its limit.
 
 Command: rljax claims --rerun ipo_certain
 """
@@ -30,23 +30,23 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def more_right_tokens(key, one, other):
-    """The response with more right tokens; a coin between equals."""
+    """Prefer the response with more right tokens; break ties at random."""
     coin = 0.5 * jax.random.bernoulli(key, 0.5, one.reward.shape)
     return (one.tokens == 0).sum(-1) > (other.tokens == 0).sum(-1) - coin
 
 
 def run(loss):
-    """One arm."""
+    """Build the settings of an arm."""
     return PairSetting(WORLD, leaning(WORLD), loss, more_right_tokens, steps=2000)
 
 
 def dpo(beta):
-    """DPO of a strength."""
+    """DPO of a given strength."""
     return lambda p: dpo_loss(p.chosen, p.rejected, p.ref_chosen, p.ref_rejected, beta=beta)
 
 
 def ipo(tau):
-    """IPO of a strength, which stops at a lead of 1/(2 tau) nats."""
+    """IPO of a given strength, which stops at a margin of 1/(2 tau) nats."""
     return lambda p: ipo_loss(p.chosen, p.rejected, p.ref_chosen, p.ref_rejected, tau=tau)
 
 
@@ -56,7 +56,7 @@ ARMS = {f"{name} {strength:g}": run(loss(strength)) for name, loss in LOSSES.ite
 
 
 def at(strength, number):
-    """What IPO has over DPO, both of a strength."""
+    """Difference between IPO and DPO at the same strength."""
     return difference(number, f"ipo {strength:g}", f"dpo {strength:g}")
 
 

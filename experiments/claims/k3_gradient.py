@@ -1,12 +1,12 @@
-"""Is the gradient of k3 in the loss that of the KL divergence?
+"""Is the gradient of k3 in the loss the gradient of the KL divergence?
 
 k3 is an unbiased estimate of the divergence, and GRPO puts it into the loss. DeepSeek-V3.2 says that its gradient is
-biased where the policy has left the sampler, and multiplies it by the importance ratio.
+biased if the policy differs from the sampler, and multiplies it by the importance ratio.
 
 Setting: a policy over 16 tokens, its reference and a sampler that is some updates behind; all are softmax functions of
 normal logits. Means and gradients are exact sums over the tokens. No training.
 
-Deviations from the paper: none in the equations; the policies are drawn, not trained.
+Deviations from the paper: none in the equations; the policies are random, not trained.
 
 Command: rljax claims --rerun k3_gradient
 """
@@ -27,7 +27,7 @@ ARMS = {
 
 
 def measure(penalty, seeds):
-    """Distance of the mean gradient from that of KL(policy, reference), over the size of the latter."""
+    """Relative distance of the mean gradient from the gradient of KL(policy, reference)."""
 
     def one(key, drift):
         for_policy, for_reference, for_sampler = jax.random.split(key, 3)

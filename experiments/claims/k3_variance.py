@@ -1,12 +1,12 @@
-"""Has k3 less variance than k1?
+"""Does k3 have less variance than k1?
 
 The note derives k3 as k1 with a control variate: unbiased like k1, never negative, and of less variance, in an example
 close to the reference and in one further away.
 
 Setting: a policy over 16 tokens and its reference, softmax functions of normal logits that differ by noise of 0.3
-(near), 1 (as the claim is decided), or 3 (far). Means and variances are exact sums over the tokens. No training.
+(near), 1 (which decides the claim) or 3 (far). Means and variances are exact sums over the tokens. No training.
 
-Deviations from the paper: softmax policies in place of the note's normal distributions.
+Deviations from the paper: softmax policies instead of the note's normal distributions.
 
 Command: rljax claims --rerun k3_variance
 """
@@ -43,7 +43,7 @@ def measure(distance, seeds):
 
 
 def gain(arms, arm):
-    """Log of the variance of k1 over that of k3."""
+    """Log of the ratio of variances, k1 to k3."""
     return arms[arm]["log_variance_k1"] - arms[arm]["log_variance_k3"]
 
 

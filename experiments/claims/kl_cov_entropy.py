@@ -1,17 +1,18 @@
 """Does a penalty on the tokens of high covariance keep the entropy up?
 
-The paper finds that entropy falls where log-probability and advantage vary together, and that Clip-Cov and KL-Cov,
-which cut or penalise a few such tokens, keep the entropy and end at a better accuracy.
+The paper finds that tokens whose log-probability and advantage have a high covariance lower the entropy, and that
+Clip-Cov and KL-Cov, which clip or penalize a few such tokens, keep the entropy and end at a better accuracy.
 
-Setting: 8 codes of 6 tokens out of 4, of which two are right at each place, so that a policy that is always right may
-keep its entropy or lose it; a response is right if all its tokens are, and the reward is 1 or 0. Entropies are compared
-at the same pass rate, as training ends at different ones. Every seed has another first policy.
+Setting: 8 contexts with codes of 6 tokens from a vocabulary of 4, two of which are right at each position, so that a
+policy that is always right may keep its entropy or lose it; a response is right if all its tokens are, and the reward
+is 1 or 0. Entropies are compared at the same pass rate, because training ends at different ones. The initial policy
+differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.05. The shares of tokens are ten and a hundred times the paper's (2e-3 for KL-Cov, 2e-4 for Clip-Cov), as a rollout
-has 384 tokens; Clip-Cov's covariances are bounded by 0.2 and 5. The pass rate of the comparison, 80 % of the
-way, was fixed before the run and is reached early; at the end, where the arms' pass rates differ by a thousandth, the
-entropy under KL-Cov is the higher one, which is shown and decides nothing.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
+learning rate of 0.05. The shares of tokens are ten and a hundred times the paper's (2e-3 for KL-Cov, 2e-4 for
+Clip-Cov), because a rollout has only 384 tokens; Clip-Cov's covariances are bounded by 0.2 and 5. The pass rate of the
+comparison, 80 % of the way, was fixed before the run and is reached early; at the end, where the arms' pass rates
+differ by a thousandth, the entropy under KL-Cov is higher; this is shown but does not decide the claim.
 
 Command: rljax claims --rerun kl_cov_entropy
 """
@@ -26,7 +27,7 @@ WORLD = codes(contexts=8, length=6, tokens=4, right_tokens=2)
 
 
 def run(algorithm, **settings):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(
         WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 200, "passes": 8, "points": 50} | settings
     )

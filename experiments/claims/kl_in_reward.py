@@ -1,19 +1,20 @@
 """Is a KL penalty better as k1 in the reward than as k3 in the loss?
 
-The paper looks at estimators of the divergence from the reference, in the reward and in the loss. It reports that
-on-policy those with an unbiased gradient give better performance than those with a biased one, and that the latter can be
-unstable. k1 in the reward is unbiased; k3 in the loss, as in GRPO, k3 in the reward and k1 in the loss are not.
+The paper compares estimators of the divergence from the reference, in the reward and in the loss. It reports that,
+on-policy, estimators with an unbiased gradient perform better than those with a biased one, which can be unstable. k1
+in the reward is unbiased; k3 in the loss, as in GRPO, k3 in the reward and k1 in the loss are not.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The verifier
-errs on one response in 20. The first policy is the reference; it is right on about one response in 40, and every seed has
-another one. RLOO with a sum over the tokens in all arms, so that the coefficient, 0.05 a nat, means the same in the reward
-and in the loss. One update a rollout. The divergence of whole responses is exact.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is the reference; it is right on about
+one response in 40, and differs from seed to seed. RLOO with a sum over the tokens in all arms, so the coefficient, 0.05
+per nat, means the same in the reward and in the loss. One update per rollout. The divergence of complete responses is
+exact.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another, and
-there are no tasks out of distribution. The divergence of a token does not depend on earlier tokens here, so that k2 in the
-loss has the right gradient, too. Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, with the best pass
-rate at the end less the price of the divergence, 0.05 a nat, on 8 other seeds: what the arms are trained for, so that a
-weaker penalty is no advantage.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another, and there
+are no tasks out of distribution. The divergence of a token does not depend on earlier tokens here, so k2 in the loss
+also has the right gradient. Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final
+pass rate minus 0.05 per nat of divergence on 8 other seeds. That is what the arms are trained for, so a weaker penalty
+is no advantage.
 
 Command: rljax claims --rerun kl_in_reward
 """
@@ -41,12 +42,12 @@ ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 
 
 def less(rewards, logp, ref_logp, mask, *, estimator):
-    """Token rewards less a penalty; `rloo(beta=...)` has the same with k1."""
+    """Token rewards minus a penalty; `rloo(beta=...)` does the same with k1."""
     return rewards - BETA * zero_outside(estimator(logp, ref_logp), mask)
 
 
 def run(algorithm):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=fallible(0.05), steps=200)
 
 
@@ -64,7 +65,7 @@ ARMS = (
 
 
 def divergence(table, reference):
-    """KL divergence of whole responses from the reference, nats, the mean over the contexts."""
+    """KL divergence of complete responses from the reference in nats, averaged over the contexts."""
     logp, ref_logp = log_probabilities(WORLD, table), log_probabilities(WORLD, reference)
     p, ends = jnp.exp(logp), jnp.asarray(WORLD.ends)
     of_token = (p * (logp - ref_logp)).sum(-1)
@@ -78,13 +79,13 @@ DIVERGENCES = jax.jit(jax.vmap(divergence))
 
 
 def measure(setting, seeds):
-    """Numbers at the learning rate with the best objective on other seeds."""
+    """Metrics at the learning rate with the best objective on other seeds."""
     tried = [numbers_of(setting._replace(learning_rate=rate), TUNING_SEEDS)["objective"].mean() for rate in RATES]
     return numbers_of(setting._replace(learning_rate=RATES[int(np.argmax(tried))]), seeds)
 
 
 def numbers_of(setting, seeds):
-    """Pass rates, how far the policy is from the reference, and the objective: pass rate less the divergence at its price."""
+    """Pass rates, the divergence from the reference, and the objective: pass rate minus the coefficient times the divergence."""
     curves, tables = train_seeds(setting, seeds)
     firsts = [setting.initial(jax.random.split(jax.random.key(seed), 3)[0]) for seed in seeds]
     curve = np.asarray(curves.success.mean(-1))

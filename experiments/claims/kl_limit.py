@@ -1,15 +1,15 @@
-"""Does a limit of the divergence protect many passes over a rollout?
+"""Does a limit on the divergence help with many passes over a rollout?
 
-The design document constrains the mean KL divergence of an update to a delta (its Eq. 8), and so does a second one.
-Where a rollout is gone through many times, updates that stop at a limit should end better than updates that do not.
+The design document limits the mean KL divergence of an update to a delta (Eq. 8 of the document), and so does a second
+document. With many passes over a rollout, updates that stop at a limit should end better than updates that do not.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
-policy is right on about one response in 150, and every seed has another one. A rollout is gone through 16 times with
-steps of one length, 1; the ratio is not clipped, so that the limit alone holds the policy back.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed. There are
+16 passes over a rollout, with steps of length 1; the ratio is not clipped, so only the limit holds the policy back.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. A
-rollout is one mini-batch here, and its updates end once the divergence at the last of them is above the limit, while
-`--kl-limit` takes the mean over the updates so far. The documents state no delta; the arms have three.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. A rollout is
+one mini-batch here, and its updates end once the divergence at the last update exceeds the limit; `--kl-limit` uses the
+mean over the updates so far. The documents state no delta; the arms try three values.
 
 Command: rljax claims --rerun kl_limit
 """
@@ -27,7 +27,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def within(limit):
-    """All tokens while the policy is within the limit, and none beyond it: their gradient is 0, and so is the step."""
+    """All tokens while the policy is within the limit; beyond it, no tokens, so the gradient and the step are 0."""
 
     def mask(inputs, advantage, mask):
         del advantage
@@ -38,7 +38,7 @@ def within(limit):
 
 
 def run(algorithm):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(
         WORLD,
         leaning(WORLD),

@@ -1,16 +1,16 @@
-"""Do wrong responses grow longer under a mean over each response?
+"""Do wrong responses grow longer if the loss averages over each response?
 
-Dr.GRPO shows that 1/|o| punishes the tokens of a long wrong response less than those of a short one, and that the
-length of wrong responses grows under GRPO and does not without the two biases.
+Dr.GRPO shows that 1/|o| penalizes the tokens of a long wrong response less than those of a short one, and that wrong
+responses grow under GRPO but not without its two biases.
 
-Setting: 8 contexts; every token thinks on or stops, and an answer follows, right or wrong. Each context has two logits
-for thinking on and two for the answer, the same at every place. So the length of a response says nothing about its
-answer. After 64 tokens of thought there is an answer anyway, and nothing is cut off. Contexts differ in
-difficulty; the mean length is about 13.
+Setting: 8 contexts; each token either continues the thought or ends it, and then an answer follows, right or wrong.
+Each context has two logits for continuing and two for the answer, the same at every position, so the length of a
+response says nothing about its answer. After 64 tokens of thought the answer is forced, so no response is truncated.
+Contexts differ in difficulty; the mean length is about 13.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.05. Lengths are compared where both arms have the same pass rate, 80 % of the way to its end, as at the end hardly a
-response is wrong.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
+learning rate of 0.05. Lengths are compared at the same pass rate of both arms, 80 % of the way to its final value,
+because at the end hardly any response is wrong.
 
 Command: rljax claims --rerun length_bias
 """
@@ -24,7 +24,7 @@ WORLD = stopping(contexts=8, horizon=64, shared=True)
 
 
 def run(algorithm, **settings):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, undecided(8), algorithm, **({"prompts": 8, "group": 8, "steps": 200, "points": 50} | settings))
 
 
@@ -32,7 +32,7 @@ ARMS = {"grpo": run(grpo(beta=0.0)), "dr_grpo": run(dr_grpo(max_length=64))}
 
 
 def growth(arms, arm):
-    """How much longer than before training wrong responses are in the course of it, tokens."""
+    """Growth of wrong responses during training, in tokens."""
     return (arms[arm]["wrong_length_curve"] - arms[arm]["first_wrong_length"][:, None]).mean(-1)
 
 

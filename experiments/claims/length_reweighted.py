@@ -1,17 +1,17 @@
-"""Do weights that fall with the length shorten responses, and cost no accuracy?
+"""Do weights that fall with the length shorten responses without a loss of accuracy?
 
-The design document tilts the weights of tokens by (length / median length) to the power of -0.5 at most, to keep
+The design document multiplies the weights of tokens by (length / median length) to a power of down to -0.5, to keep
 responses short without a loss of quality.
 
-Setting: 8 contexts; every token thinks on or stops, and an answer follows, right or wrong. Each context has two logits
-for thinking on and two for the answer, the same at every place. So the length of a response says nothing about its
-answer. After 64 tokens of thought there is an answer anyway, and nothing is cut off. Contexts differ in
-difficulty; the mean length is about 13.
+Setting: 8 contexts; each token either continues the thought or ends it, and then an answer follows, right or wrong.
+Each context has two logits for continuing and two for the answer, the same at every position, so the length of a
+response says nothing about its answer. After 64 tokens of thought the answer is forced, so no response is truncated.
+Contexts differ in difficulty; the mean length is about 13.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.05. The exponent is the document's largest, 0.5; the reference length is 13 tokens, the mean of the first policy.
-The document's own is the median of the batch, which moves the scale of the loss from batch to batch; a further arm has it, as
-the part weights=length_reweighted of the trainer.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
+learning rate of 0.05. The exponent is the document's largest, 0.5; the reference length is 13 tokens, the mean of the
+initial policy. The document uses the median of the batch, which changes the scale of the loss from batch to batch; a
+further arm does so with the trainer's part weights=length_reweighted.
 
 Command: rljax claims --rerun length_reweighted
 """
@@ -28,12 +28,12 @@ WORLD = stopping(contexts=8, horizon=64, shared=True)
 
 
 def run(algorithm, **settings):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, undecided(8), algorithm, **({"prompts": 8, "group": 8, "steps": 200} | settings))
 
 
 def tilted(mask):
-    """Token mean, tilted against long responses."""
+    """Token mean with lower weights for long responses."""
     return length_reweighted(token_mean(mask), mask, alpha=0.5, reference=13.0)
 
 

@@ -1,20 +1,20 @@
-"""Does the length-shaped reward spare difficult problems, and make responses to simple ones shorter?
+"""Does the length-shaped reward shorten responses to simple problems only, and not to difficult ones?
 
 The design document subtracts a penalty for length from the reward, logarithmic and light for good responses, quadratic
-for others (its Eqs. 31-33), and says that this encourages thorough reasoning for difficult problems while it discourages
-verbosity for simple ones.
+for others (Eqs. 31-33 of the document), and says that this encourages thorough reasoning on difficult problems and
+discourages verbosity on simple ones.
 
-Setting: 8 contexts. A right response takes some steps of thought and an answer, and may wander in between; a wrong answer
-ends it. Simple problems take 1 step, difficult ones 6. A response is cut off after 24 tokens, which counts as wrong. Each of
-the three tokens has a logit of its own at each step. Every seed has another first policy. Advantages are the reward less the
-group's mean, as the document has them.
+Setting: 8 contexts. A right response needs some steps of thought and then the answer, and may wander in between (tokens
+without effect); a wrong answer ends it. Simple problems take 1 step, difficult ones 6. A response is truncated after 24
+tokens, which counts as wrong. Each of the three tokens has its own logit at each step. The initial policy differs from
+seed to seed. The advantage is the reward minus the group's mean, as in the document.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. The
-document gives no target length, and no value of alpha or beta: the target is 8 tokens, the longest right response being 7,
-and both factors are 1; lambda and gamma are the document's 0.05 and 2, in a further arm 0.1 and 5. It is the part
-outcome_reward=length_shaped of the trainer. Adam at 0.05, for all arms. Lengths are of right responses,
-as a wrong answer ends one early. A simple response has at least 2 tokens, a difficult one 7; what the plain arm has beyond
-that is all that can be saved.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The document
+gives no target length, and no value of alpha or beta: the target is 8 tokens, the longest right response being 7, and
+both factors are 1; lambda and gamma are the document's 0.05 and 2, in a further arm 0.1 and 5. The arms use the
+trainer's part outcome_reward=length_shaped. Adam at a learning rate of 0.05, for all arms. Only right responses are
+measured, because a wrong answer ends a response early. A response needs at least 2 tokens for a simple problem and 7
+for a difficult one; only tokens beyond that can be saved.
 
 Command: rljax claims --rerun length_shaped
 """
@@ -34,7 +34,7 @@ SIMPLE = np.array(NEEDED) == 1
 
 
 def thoughts(needed, *, budget):
-    """`wandering` in which each context needs steps of its own number."""
+    """`wandering` with a different number of steps in each context."""
     begins = np.concatenate([[0], np.cumsum(np.array(needed) + 1)])
     states = int(begins[-1])
     right, wrong = states, states + 1
@@ -51,7 +51,7 @@ WORLD = thoughts(NEEDED, budget=24)
 
 
 def run(*words):
-    """One arm."""
+    """Build the settings of an arm."""
     algorithm = with_parts(grpo(beta=0.0), ["advantage=centered", *words])
     return Setting(WORLD, wanderer(WORLD, wander=0.5, answer=-1.5), algorithm, steps=200)
 
@@ -65,7 +65,7 @@ ARMS = {
 
 
 def measure(setting, seeds):
-    """Pass rate, and length of right responses, of simple and of difficult problems at the end; the course of the pass rate."""
+    """Pass rate and length of right responses at the end, for simple and for difficult problems; the curve of the pass rate."""
     curves, tables = train_seeds(setting, seeds)
     alone = [WORLD._replace(start=WORLD.start[at : at + 1]) for at in range(len(NEEDED))]
     length_of = jax.jit(jax.vmap(lambda table: jnp.stack([exact(world, table).right_length for world in alone])))
@@ -82,7 +82,7 @@ def measure(setting, seeds):
 
 
 def shorter(arms, name, kind):
-    """Log of the length without the shaped reward over that with it."""
+    """Log of the ratio of lengths, without the shaped reward to with it."""
     return np.log(arms["plain"][f"{kind}_length"] / arms[name][f"{kind}_length"])
 
 

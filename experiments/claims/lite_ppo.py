@@ -1,20 +1,20 @@
 """Are two techniques enough to beat DAPO?
 
-Lite PPO takes the group's mean with the batch's standard deviation, and a mean over tokens, and nothing else. The paper
-reports that it surpasses GRPO and DAPO, which has many more parts.
+Lite PPO has only two techniques: the group's mean with the batch's standard deviation, and a mean over tokens. The
+paper reports that it surpasses GRPO and DAPO, which has many more parts.
 
-Setting: 8 contexts; a right response takes 4 steps of thought and an answer, and may wander in between; a wrong answer
-ends it. The reward is 1 or -1. A response is cut off after 16 tokens, which counts as wrong; DAPO's soft punishment
-begins after 12. Each of the three tokens has a logit of its own at each step. The first policy wanders with most
-tokens, and two responses in five are cut off; every seed has another one. Every arm draws 64 prompts a step: DAPO
-trains on 16 of them, those that its dynamic sampling keeps first, the others on all.
+Setting: 8 contexts; a right response needs 4 steps of thought and then the answer, and may wander in between (tokens
+without effect); a wrong answer ends it. The reward is 1 or -1. A response is truncated after 16 tokens, which counts as
+wrong; DAPO's soft penalty begins after 12. Each of the three tokens has its own logit at each step. The initial policy
+wanders with most of its tokens, and two responses in five are truncated; it differs from seed to seed. Every arm
+samples 64 prompts per step; DAPO trains on the first 16 that its dynamic sampling keeps, the other arm on all.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another.
-Adam; each arm has the learning rate, of 0.01, 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. 4 updates on the
-parts of a rollout. DAPO draws on until it has enough prompts in the paper; here it draws four times as many. On this
-world its soft punishment is a hindrance (`soft_overlong`), which speaks for Lite PPO. By the end most seeds have solved
-or lost each context for good in both arms; where the pass rate has come to rest, the end cannot tell arms apart, and the
-claim is not decided.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. Adam; each
+arm uses the learning rate, out of 0.01, 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. 4 updates on the
+mini-batches of a rollout. In the paper, DAPO keeps sampling until it has enough prompts; here it samples four times as
+many. In this world its soft penalty is a disadvantage (`soft_overlong`), which favors Lite PPO. By the end, most seeds
+have permanently solved or lost every context in both arms. If the pass rate no longer changes, its final value cannot
+tell the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun lite_ppo
 """
@@ -32,7 +32,7 @@ WORLD = wandering(contexts=8, needed=4, budget=16)
 
 
 def run(algorithm):
-    """One arm."""
+    """Build the settings of an arm."""
     initial = wanderer(WORLD, wander=1.5, answer=-1.5)
     prompts, tries = (64, 1) if algorithm.keep_group is None else (16, 4)
     return Setting(WORLD, initial, algorithm, judge=signed(), prompts=prompts, minibatches=4, steps=60, tries=tries)

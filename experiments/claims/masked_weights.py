@@ -1,21 +1,21 @@
-"""Is it better to drop tokens of extreme ratio than to cap their weight?
+"""Is it better to drop tokens with extreme ratios than to cap their weight?
 
-IcePop leaves tokens out whose learner's probability over the engine's lies outside (0.5, 5), where truncated importance
-sampling caps it at 2. The authors report stable training where capping does not suffice.
+IcePop drops tokens if the ratio of the learner's probability to the engine's is outside (0.5, 5); truncated importance
+sampling caps it at 2. The authors report stable training where capping is not enough.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The verifier
-errs on one response in 20. The first policy is right on about one response in 40, and every seed has another one. The
-engine rounds log-probabilities to multiples of 4 nats: of the tokens that it draws from the first policy, the mask drops
-one in 7, and one in 110 has a ratio above 5. Two further arms draw by top-p, 0.9, while the learner's
-probabilities are those before the cut; a ratio lies between 0.9 and 1 there, so that nothing is masked and cap and mask are
-one weight. It is the same for all tokens that can be drawn at a place, so that weights change little; the others
-are never drawn, which no weight repairs.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
+and differs from seed to seed. The engine rounds log-probabilities to multiples of 4 nats: of the tokens that it samples
+with the initial policy, the mask drops one in 7, and one in 110 has a ratio above 5. Two further arms sample with top-p
+0.9, while the learner's probabilities are those before truncation. There the ratio is between 0.9 and 1, so nothing is
+masked and capping and masking give the same weight. It is the same for all tokens that can be sampled at a position, so
+weights change little; the other tokens are never sampled, which no weight can repair.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; it
-has no experts, whose routing makes the ratios extreme in the paper, and whose mask drops far fewer tokens. The rounding
-is so coarse that the mask has something to drop in a vocabulary of 4. Most of what it drops has a ratio below 0.5,
-which the cap leaves with a small weight. Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, that ends best
-on 8 other seeds. One update a rollout, so that the engine is all that is off-policy.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; it has no
+experts; in the paper, their routing makes ratios extreme, and the mask drops far fewer tokens. The rounding is coarse
+so that the mask has something to drop in a vocabulary of 4. Most of what it drops has a ratio below 0.5, which the cap
+leaves with a small weight. Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, that ends best on 8
+other seeds. One update per rollout, so only the engine makes the data off-policy.
 
 Command: rljax claims --rerun masked_weights
 """
@@ -43,13 +43,13 @@ def rounded(key, logp):
 
 
 def nucleus(key, logp):
-    """Log-probabilities of an engine that draws by top-p, 0.9; a token that it leaves out is as good as impossible."""
+    """Log-probabilities of an engine that samples with top-p 0.9; tokens that it leaves out are practically impossible."""
     del key
     return jnp.maximum(keep_top_p(logp, 0.9), -60.0)
 
 
 def run(correction, sampler=rounded):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(
         WORLD,
         leaning(WORLD, lean=1.5),
@@ -70,7 +70,7 @@ ARMS = {
 
 
 def masked_share(setting, seed):
-    """Share of the tokens of the first policy, as the engine draws them, whose ratio lies outside (0.5, 5)."""
+    """Share of tokens, sampled by the engine from the initial policy, whose ratio is outside (0.5, 5)."""
     logp = jax.nn.log_softmax(setting.initial(jax.random.split(jax.random.key(seed), 3)[0]))
     engine = jax.nn.log_softmax(setting.sampler(None, logp))
     ratio = jnp.exp(logp - engine)
@@ -78,7 +78,7 @@ def masked_share(setting, seed):
 
 
 def measure(setting, seeds):
-    """Numbers of a training at the best rate, and the masked share."""
+    """Metrics of a training at the best rate, and the masked share."""
     share = np.array([masked_share(setting, seed) for seed in seeds])
     return measure_tuned(setting, seeds, number="success") | {"masked_share": share}
 

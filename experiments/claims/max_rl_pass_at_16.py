@@ -1,14 +1,14 @@
-"""Is pass@16 of MaxRL above that of RLOO at the same pass@1?
+"""At the same pass@1, does MaxRL have a higher pass@16 than RLOO?
 
-MaxRL climbs the log of the pass rate, so that hard prompts weigh more, and reports a better pass@k than GRPO and RLOO
-at the same pass@1.
+MaxRL maximizes the log of the pass rate, which gives hard prompts a higher weight, and reports a better pass@k than
+GRPO and RLOO at the same pass@1.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
-policy is right on about one response in 150, and every seed has another one.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another;
-every step has the length 0.2, as Adam would hide how prompts are weighed against each other. pass@16 is exact, from the
-pass rate of each context.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; every step
+has the length 0.2, because Adam would hide how prompts are weighted against each other. pass@16 is exact, from the pass
+rate of each context.
 
 Command: rljax claims --rerun max_rl_pass_at_16
 """
@@ -22,7 +22,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def run(algorithm, **settings):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(
         WORLD,
         leaning(WORLD),

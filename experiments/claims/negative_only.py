@@ -1,17 +1,17 @@
-"""Do wrong responses alone end with a better pass@16 than right ones alone?
+"""Does training on wrong responses only end with a better pass@16 than training on right ones only?
 
-The paper trains on wrong responses alone, or on right ones alone. Wrong ones alone raise pass@k for every k up to 256
-and often match PPO and GRPO, while right ones alone lose pass@k at large k.
+The paper trains on wrong responses only, or on right ones only. Wrong ones raise pass@k for every k up to 256 and often
+match PPO and GRPO, while right ones lower pass@k at large k.
 
-Setting: 8 codes of 6 tokens out of 4, of which two are right at each place, so that a policy that is always right may
-keep its diversity or lose it; a response is right if all its tokens are. The verifier errs on one response in 20. The
-reward is 1 or -1, without a baseline, as in the paper. The first policy is right on about one response in 20, and every
-seed has another one. pass@16 is exact, from the pass rate of each context.
+Setting: 8 contexts with codes of 6 tokens from a vocabulary of 4, two of which are right at each position, so that a
+policy that is always right may keep its diversity or lose it; a response is right if all its tokens are. The verifier
+errs on one response in 20. The reward is 1 or -1, without a baseline, as in the paper. The initial policy is right on
+about one response in 20, and differs from seed to seed. pass@16 is exact, from the pass rate of each context.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps or harms
-another; so pass@16 can only fall where a context itself gets worse, and what makes right ones alone lose at a large k in
-the paper is mostly missing. The paper's k reaches 256. Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1,
-that ends best on 8 other seeds.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps or harms another; so
+pass@16 can only fall if a context itself gets worse, and the reason for the paper's losses at large k is mostly
+missing. The paper's k goes up to 256. Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, that ends
+best on 8 other seeds.
 
 Command: rljax claims --rerun negative_only
 """
@@ -43,7 +43,7 @@ def right_alone(rewards, valid=None):
 
 
 def run(algorithm):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, steps=100, judge=signed(fallible(0.05)))
 
 

@@ -1,20 +1,20 @@
 """Does a lambda that falls with the distance to the reward help on long responses?
 
-The design document lets lambda fall with the offset between a token and a temporal difference (its Eqs. 11-12), and
-says that advantages then vary less on long sequences and updates are more stable. VAPO's own lambda grows with the
-length instead.
+The design document lets lambda fall with the offset between a token and a temporal difference (Eqs. 11-12 of the
+document), and says that this reduces the variance on long sequences and stabilizes updates. VAPO's own lambda grows
+with the length instead.
 
-Setting: 4 codes of 4, 8, 16 and 32 tokens out of 2; a response is right if all its tokens are, and the reward is 1 or
-0. The verifier errs on one response in 20. The first policy is right on about one response in four, and every seed has
-another one. The critic has a value for every state, and is pretrained on 50 rollouts in both arms; its own lambda is 1.
-The arm is the trainer's part offset_decayed.
+Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
+are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one
+response in four, and differs from seed to seed. The critic has a value for every state and is pretrained on 50 rollouts
+in both arms; its own lambda is 1. The arm uses the trainer's part offset_decayed.
 
-Deviations from the paper: policy and critic are tables, so that nothing which one prompt teaches helps another; the
-critic's state includes whether all tokens so far were right. No complexity term. alpha is the document's 0.05, the
-largest length 32; at 16 tokens the weight is 0.95^16 times 0.67. Adam; each arm has the learning rate, of 0.03, 0.1,
-0.3 and 1, that ends best on 8 other seeds; the critic's is 0.05. By the end most seeds have solved or lost each context
-for good in every arm; where the pass rate has come to rest, the end cannot tell arms apart, and the claim is not
-decided.
+Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
+state includes whether all tokens so far were right. No complexity term. alpha is the document's 0.05, the largest
+length 32; at 16 tokens the weight is 0.95^16 times 0.67. Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3
+and 1, that ends best on 8 other seeds; the critic's is 0.05. By the end, most seeds have permanently solved or lost
+every context in every arm. If the pass rate no longer changes, its final value cannot tell the arms apart, and the
+claim is not decided.
 
 Command: rljax claims --rerun offset_decayed
 """
@@ -33,7 +33,7 @@ WORLD = chains((4, 8, 16, 32), tokens=2)
 
 
 def run(algorithm):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=2.5), algorithm, judge=fallible(0.05), steps=100, value_steps=50)
 
 

@@ -1,14 +1,15 @@
-"""Do baselines of least variance have less of it?
+"""Do the baselines that are derived as optimal have less variance?
 
-OPO weighs the rewards of the baseline by the lengths of the responses, and OTB by how much gradient each token adds up
-to. Both derive that this is the baseline of least variance, and report smaller gradient norms and stable training.
+OPO weights the rewards in the baseline by response length, and OTB by the accumulated gradient norm of the tokens. Both
+derive that their baseline has the least variance, and report smaller gradient norms and stable training.
 
-Setting: 4 contexts; every token thinks on or stops, and an answer follows, right or wrong. Each context has two logits
-for thinking on and two for the answer, the same at every place. So the length of a response says nothing about its
-answer. After 32 tokens of thought there is an answer anyway, and nothing is cut off. Contexts differ in
-difficulty; the mean length is about 12. 400 rollouts of one policy a seed, of 4 prompts and 8 responses. No training.
+Setting: 4 contexts; each token either continues the thought or ends it, and then an answer follows, right or wrong.
+Each context has two logits for continuing and two for the answer, the same at every position, so the length of a
+response says nothing about its answer. After 32 tokens of thought the answer is forced, so no response is truncated.
+Contexts differ in difficulty; the mean length is about 12. 400 rollouts of one policy per seed, of 4 prompts and 8
+responses. No training.
 
-Deviations from the paper: the variance itself in place of its effects on training.
+Deviations from the paper: the variance itself is measured instead of its effects on training.
 
 Command: rljax claims --rerun optimal_baselines
 """
@@ -34,7 +35,7 @@ ARMS = {
 
 
 def measure(setting, seeds):
-    """Variance of the gradient of a rollout, summed over its numbers, over the square of its mean."""
+    """Variance of a rollout's gradient, summed over its entries, divided by the squared norm of its mean."""
 
     def one(key):
         table = setting.initial(key)

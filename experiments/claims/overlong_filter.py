@@ -1,18 +1,18 @@
-"""Does training learn more where responses that were cut off are left out of the loss?
+"""Does training learn more if truncated responses are left out of the loss?
 
-DAPO calls the punishment of truncated responses a noise, since the reasoning up to there may be sound. Leaving them out
-stabilises training and raises its accuracy from 30 to 36.
+DAPO says that penalizing truncated responses adds noise, because the reasoning so far may be sound. Leaving them out
+stabilizes training and raises accuracy from 30 to 36.
 
-Setting: 8 contexts; a right response takes 4 steps of thought and an answer, and may wander in between; a wrong answer
-ends it. The reward is 1 or -1. A response is cut off after 16 tokens, which counts as wrong. Each of the three tokens
-has a logit of its own at each step. The first policy wanders with most tokens, and two responses in five are cut off;
-every seed has another one.
+Setting: 8 contexts; a right response needs 4 steps of thought and then the answer, and may wander in between (tokens
+without effect); a wrong answer ends it. The reward is 1 or -1. A response is truncated after 16 tokens, which counts as
+wrong. Each of the three tokens has its own logit at each step. The initial policy wanders with most of its tokens, and
+two responses in five are truncated; it differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another.
-Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. To wander never helps
-here, as a longer thought may in a language model; but the sound steps of a truncated response are punished with it. By
-the end most seeds have solved or lost each context for good in every arm; where the pass rate has come to rest, the end
-cannot tell arms apart, and the claim is not decided.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. Adam; each
+arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. Wandering never helps here,
+whereas longer thought may help a language model; but the sound steps of a truncated response are penalized with it. By
+the end, most seeds have permanently solved or lost every context in every arm. If the pass rate no longer changes, its
+final value cannot tell the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun overlong_filter
 """
@@ -31,7 +31,7 @@ ROWS = dapo_ladder(dapo(max_length=16, cache=4))
 
 
 def run(algorithm):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, wanderer(WORLD, wander=1.5, answer=-1.5), algorithm, judge=signed(), steps=100)
 
 

@@ -1,19 +1,20 @@
 """Does RL raise pass@1 and lower pass@k for large k?
 
-The paper reports that models trained with verifiable rewards are better than their base models at k = 1, that base models
-are better where k is large, and that the boundary of what a model can solve narrows as training goes on.
+The paper reports that models trained with verifiable rewards are better than their base models at k = 1, that base
+models are better at large k, and that models can solve fewer problems as training continues.
 
 Setting: 16 contexts. The first of 4 tokens of a response chooses an approach; one of 4 is right for a context, and the
-others fail. All contexts share the row of this choice, as the policy does not see which approach a prompt needs: 7 need the
-first, 4, 3 and 2 the others. The 3 tokens after it, out of 4, have rows of each context's own, and must all be right. The
-first policy takes every approach about equally often, and is right on about one response in 60; every seed has another
-one. Groups of 16. pass@k is exact, from the pass rate of each context.
+others fail. All contexts share the logits of this choice, because the policy does not see which approach a prompt
+needs: 7 contexts need the first approach, and 4, 3 and 2 the others. For the next 3 tokens, from a vocabulary of 4,
+each context has its own logits, and all must be right. The initial policy takes every approach about equally often and
+is right on about one response in 60; it differs from seed to seed. Groups of 16. pass@k is exact, from the pass rate of
+each context.
 
-Deviations from the paper: the policy is a table of logits. Where every context has rows of its own, no approach that
-pays is lost for good, and RL can hardly lower pass@k; an arm shows it. So contexts that need different approaches share a row: this
-setting was chosen because RL could lower pass@k in it, and the claim is whether it does. Adam; each arm has the learning
-rate, of 0.03, 0.1, 0.3, 1 and 3, with the best pass@1 at the end on 8 other seeds. Further arms have a KL penalty, and train
-for pass@8.
+Deviations from the paper: the policy is a table of logits. If every context has its own logits, no useful approach is
+permanently lost, and RL can hardly lower pass@k; one arm shows this. So contexts that need different approaches share
+logits: this setting was chosen because RL could lower pass@k in it, and the claim is whether it does. Adam; each arm
+uses the learning rate, out of 0.03, 0.1, 0.3, 1 and 3, with the best pass@1 at the end on 8 other seeds. Further arms
+have a KL penalty, and train for pass@8.
 
 Command: rljax claims --rerun pass_at_k_after_rl
 """
@@ -31,7 +32,7 @@ KS = (1, 4, 16, 64, 256)
 
 
 def approaches(*, shared):
-    """Codes whose first token is an approach, right where the context needs it; `shared`: one row for the choice."""
+    """Codes whose first token is an approach, which must be the one that the context needs; `shared`: one row for the choice."""
     world = codes(contexts=len(NEEDED), length=4, tokens=4)
     onward, row = world.next_state.copy(), world.row.copy()
     for start, right in zip(world.start, NEEDED, strict=True):
@@ -42,7 +43,7 @@ def approaches(*, shared):
 
 
 def initial(world):
-    """First tables: the approaches about equally likely, the tokens after them leaning to the right one."""
+    """Initial tables: all approaches are about equally likely, and later tokens lean towards the right one."""
     begin = leaning(world, lean=1.0)
     own = np.ones((world.rows, 1), np.float32)
     own[world.row[world.start]] = 0.0
@@ -55,7 +56,7 @@ def initial(world):
 
 
 def run(algorithm, *, shared=True):
-    """One arm."""
+    """Build the settings of an arm."""
     world = approaches(shared=shared)
     return Setting(world, initial(world), algorithm, group=16, steps=300)
 
@@ -79,7 +80,7 @@ def measure(setting, seeds):
 
 
 def gain(arms, name, k):
-    """What training adds to pass@k."""
+    """Change in pass@k due to training."""
     return arms[name][f"pass_at_{k}"] - arms[name][f"first_pass_at_{k}"]
 
 

@@ -1,16 +1,16 @@
 """Should every prompt count the same, or every token of the batch?
 
 ScaleRL compares a mean over each response, over the tokens of each prompt, and over all tokens of the batch. The mean
-over each prompt ends best there, and is taken.
+over the tokens of each prompt ends best and is used.
 
-Setting: 4 codes of 4, 8, 16 and 32 tokens out of 2; a response is right if all its tokens are, and the reward is 1 or
-0. The verifier errs on one response in 20. So a prompt of 32 tokens weighs 8 times one of 4 in a mean over the batch,
-and the same in one over prompts. The first policy is right on about one response in four, and every seed has another
-one.
+Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
+are, and the reward is 1 or 0. The verifier errs on one response in 20. So a prompt of 32 tokens has 8 times the weight
+of one of 4 in a mean over the batch, and the same weight in a mean over prompts. The initial policy is right on about
+one response in four, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. All
-responses to a prompt have one length. Every step has one size, as Adam would hide how prompts are weighed against each
-other; each arm has the size, of 0.1, 0.3, 1 and 3, that ends best on 8 other seeds.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. All
+responses to a prompt have the same length. Every step has the same size, because Adam would hide how prompts are
+weighted against each other; each arm uses the size, out of 0.1, 0.3, 1 and 3, that ends best on 8 other seeds.
 
 Command: rljax claims --rerun prompt_mean
 """
@@ -29,7 +29,7 @@ WORLD = chains((4, 8, 16, 32), tokens=2)
 
 
 def run(weights):
-    """One arm."""
+    """Build the settings of an arm."""
     algorithm = grpo(beta=0.0)._replace(weights=weights)
     return Setting(WORLD, leaning(WORLD, lean=2.5), algorithm, judge=fallible(0.05), steps=150, optimizer=unit_steps())
 

@@ -1,19 +1,20 @@
 """Does a baseline weighted by quality help?
 
-The design document weighs the responses of a group in its baseline by a quality, such as 1/sqrt(length) or the
-policy's confidence (its Eq. 52), and gains 1.6 points on GSM8K in its Table 6.
+The design document weights the responses in a group's baseline by a quality, such as 1/sqrt(length) or the policy's
+confidence (Eq. 52 of the document), and gains 1.6 points on GSM8K in its Table 6.
 
-Setting: 8 contexts; a right response takes 4 steps of thought and an answer, and may wander in between; a wrong answer
-ends it. It is cut off after 16 tokens, which counts as wrong. Each of the three tokens has a logit of its own at each
-step. The first policy wanders with most tokens, and two responses in five are cut off; every seed has another one. So
-responses differ in length and in confidence.
-The arms are the trainer's parts length_quality and confidence_quality.
+Setting: 8 contexts; a right response needs 4 steps of thought and then the answer, and may wander in between (tokens
+without effect); a wrong answer ends it. It is truncated after 16 tokens, which counts as wrong. Each of the three
+tokens has its own logit at each step. The initial policy wanders with most of its tokens, and two responses in five are
+truncated; it differs from seed to seed. So responses differ in length and in confidence. The arms use the trainer's
+parts length_quality and confidence_quality.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. No
-arm divides by a deviation, as the document's equation has none. Confidence is the geometric mean of the tokens'
-probabilities, as the product would leave all weight to one response. Adam; each arm has the learning rate, of 0.03,
-0.1, 0.3 and 1, that ends best on 8 other seeds. By the end most seeds have solved or lost each context for good in
-every arm; where the pass rate has come to rest, the end cannot tell arms apart, and the claim is not decided.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. No arm
+divides by a standard deviation, because the document's equation does not. Confidence is the geometric mean of the
+tokens' probabilities, because the product would give one response all the weight. Adam; each arm uses the learning
+rate, out of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. By the end, most seeds have permanently solved or
+lost every context in every arm. If the pass rate no longer changes, its final value cannot tell the arms apart, and the
+claim is not decided.
 
 Command: rljax claims --rerun quality_groups
 """
@@ -31,7 +32,7 @@ WORLD = wandering(contexts=8, needed=4, budget=16)
 
 
 def run(part):
-    """One arm."""
+    """Build the settings of an arm."""
     algorithm = with_parts(grpo(beta=0.0), [part])
     return Setting(WORLD, wanderer(WORLD, wander=1.5, answer=-1.5), algorithm, steps=100)
 

@@ -1,13 +1,13 @@
-"""Do ranks lose less to outliers of the reward than z-scores?
+"""Are rank-based advantages less affected by reward outliers than z-scores?
 
-The design document calls advantages by rank robust to outliers and to the scale of rewards. What is robust loses
-little to outliers, so what they cost each advantage is compared.
+The design document calls rank-based advantages robust to outliers and to the scale of rewards. So the loss that
+outliers cause is compared between the two advantages.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
-policy is right on about one response in 150, and every seed has another one.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.05. One reward in fifty is an error of 100, up or down.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
+learning rate of 0.05. One reward in fifty is an error of 100, up or down.
 
 Command: rljax claims --rerun rank_outliers
 """
@@ -32,7 +32,7 @@ def faulty(key, rewards):
 
 
 def run(algorithm, **settings):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 300} | settings)
 
 
@@ -46,7 +46,7 @@ ARMS = {
 
 
 def loss(arms, advantage, number):
-    """What the outliers cost an advantage."""
+    """Change in an advantage due to the outliers."""
     return arms[f"{advantage}, no outliers"][number] - arms[advantage][number]
 
 

@@ -1,17 +1,19 @@
-"""Does a baseline weighted by the reliability of rewards help where the reward is noisy?
+"""If the reward is noisy, does a baseline weighted by the reliability of rewards help?
 
-The design document weighs the responses of a group in its baseline by a quality, and names the reliability of the reward
-as one (its Eq. 52). The trainer's part takes several ratings of each response, and weighs by the inverse of their variance.
+The design document weights the responses in a group's baseline by a quality, for example the reliability of the reward
+(Eq. 52 of the document). The trainer's part takes several ratings of each response, and weights by their inverse
+variance.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are. Four raters say 1 or 0 of each response,
-and their mean is the reward. Every second response is hard to judge: there a rater errs with a probability of 0.3, else of
-0.02. The first policy is right on about one response in 40, and every seed has another one.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are.
+Four raters give each response 1 or 0, and their mean is the reward. Every second response is hard to judge: a rater
+errs on it with probability 0.3, otherwise with 0.02. The initial policy is right on about one response in 40, and
+differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. The
-document does not say what reliability is: the inverse variance is our reading, with a floor of 0.01. Only the baseline is
-weighted, as in the document's equation, and no arm divides by a deviation. A further arm knows which responses are hard to
-judge, and weighs by the inverse of the variance that their rewards have. Adam; each arm has the learning rate, of 0.03, 0.1,
-0.3 and 1, with the highest mean pass rate on 8 other seeds.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The document
+does not say what reliability is: the inverse variance is our reading, with a floor of 0.01. Only the baseline is
+weighted, as in the document's equation, and no arm divides by a standard deviation. A further arm knows which responses
+are hard to judge, and weights by the inverse of the true variance of their rewards. Adam; each arm uses the learning
+rate, out of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate on 8 other seeds.
 
 Command: rljax claims --rerun reliability_quality
 """
@@ -34,7 +36,7 @@ EASY, HARD = 0.02, 0.3
 
 
 def ratings(key, rewards):
-    """Ratings of each response in one number: a bit for each rater, and one for a response that is hard to judge."""
+    """Encode the ratings of each response in a number: a bit per rater, and a bit that is set if the response is hard to judge."""
     for_kind, for_errors = jax.random.split(key)
     hard = jax.random.bernoulli(for_kind, 0.5, rewards.shape)
     errs = jax.random.bernoulli(for_errors, jnp.where(hard, HARD, EASY)[..., None], (*rewards.shape, RATERS))
@@ -44,7 +46,7 @@ def ratings(key, rewards):
 
 
 def read(numbers):
-    """What `ratings` wrote: the verdicts by rater, and which responses are hard to judge."""
+    """Decode the output of `ratings`: the verdicts by rater, and which responses are hard to judge."""
     bits = (numbers.astype(jnp.int32)[..., None] >> jnp.arange(RATERS + 1)) & 1
     verdicts = {f"rater {at}": bits[..., at].astype(numbers.dtype) for at in range(RATERS)}
     return verdicts, bits[..., RATERS].astype(bool)
@@ -59,25 +61,25 @@ BY_RELIABILITY = with_parts(grpo(beta=0.0), ["advantage=reliability_quality"])
 
 
 def equal(numbers):
-    """Reward less the group's mean."""
+    """Reward minus the group's mean."""
     return group_centered(mean_of(read(numbers)[0]))
 
 
 def by_reliability(numbers):
-    """Reward less a mean in which responses weigh by how far their ratings agree: the trainer's part."""
+    """Reward minus a mean weighted by how well a response's ratings agree, with the trainer's part."""
     verdicts, _ = read(numbers)
     return BY_RELIABILITY.advantage.function(mean_of(verdicts), verdicts)
 
 
 def by_truth(numbers):
-    """Reward less a mean weighted by the inverse variance of the ratings' mean, which is known for each kind of response."""
+    """Reward minus a mean weighted by the true inverse variance of the mean rating, which depends on the kind of response."""
     verdicts, hard = read(numbers)
     error = jnp.where(hard, HARD, EASY)
     return weighted_centered(mean_of(verdicts), RATERS / (error * (1 - error)))
 
 
 def run(credit):
-    """One arm."""
+    """Build the settings of an arm."""
     algorithm = BY_RELIABILITY._replace(advantage=credit)
     return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=ratings, steps=150)
 

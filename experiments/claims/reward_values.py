@@ -1,15 +1,15 @@
 """Does it matter whether a right answer is worth 1 or 2, and a wrong one 0 or -1?
 
-The design document's Theorem 5.1 says that an affine change of the rewards only scales group-relative advantages,
-and DAPO takes +1 and -1 where GRPO takes 1 and 0. With a division by the standard deviation, or an optimiser that takes
-out the scale, nothing should change; with a critic that starts at 0, it may.
+The design document's Theorem 5.1 says that an affine change of the rewards only scales group-relative advantages, and
+DAPO uses +1 and -1 where GRPO uses 1 and 0. With a division by the standard deviation, or an optimizer that removes the
+scale, nothing should change; with a critic that starts at 0, something may.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
-policy is right on about one response in 150, and every seed has another one. +1 and -1 are the trainer's part
-outcome_reward=rule.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed. +1 and -1
+come from the trainer's part outcome_reward=rule.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.05.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
+learning rate of 0.05.
 
 Command: rljax claims --rerun reward_values
 """
@@ -24,7 +24,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def run(algorithm, **settings):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **({"prompts": 8, "group": 8, "steps": 300} | settings))
 
 

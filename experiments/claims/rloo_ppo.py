@@ -3,15 +3,15 @@
 The paper argues that most of PPO is unnecessary for language models, and reports that RLOO ends with better rewards
 than PPO.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The verifier
-errs on one response in 20. The first policy is right on about one response in 40, and every seed has another one. PPO's
-critic has a value for every state, and starts at 0.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
+and differs from seed to seed. PPO's critic has a value for every state, and starts at 0.
 
-Deviations from the paper: policy and critic are tables, so that nothing which one prompt teaches helps another; the
-critic's state includes whether all tokens so far were right, which a language model's critic would have to learn. No KL
-penalty. Adam; each arm has two candidates, and 8 trials: the learning rates 0.03, 0.1, 0.3 and 1, for PPO with a lambda
-of 0.95 and of 1, for RLOO with groups of 8 and of 4 of the 64 responses. What ends best on 8 other seeds is taken. The
-critic's learning rate is 0.05.
+Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
+state includes whether all tokens so far were right, which a language model's critic would have to learn. No KL penalty.
+Adam; each arm has 8 trials, the learning rates 0.03, 0.1, 0.3 and 1 with two variants: a lambda of 0.95 or 1 for PPO,
+and groups of 8 or 4 of the 64 responses for RLOO. The trial that ends best on 8 other seeds is used. The critic's
+learning rate is 0.05.
 
 Command: rljax claims --rerun rloo_ppo
 """
@@ -29,7 +29,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def run(algorithm, **settings):
-    """One candidate."""
+    """Build the settings of a candidate."""
     return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=fallible(0.05), **({"steps": 150} | settings))
 
 

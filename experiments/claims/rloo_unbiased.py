@@ -3,13 +3,14 @@
 The paper takes the mean reward of the other responses as a baseline: an unbiased estimate of the expected reward that
 does not depend on the response itself. Such a baseline leaves the gradient unbiased.
 
-Setting: 4 codes of 3 tokens out of 3, of unequal difficulty. Two times 4,000 rollouts of one policy a seed, of 4 prompts
-and 4 responses. The product of the errors of both halves' mean gradients has the squared bias as its mean, without the
-noise of either; it is divided by the squared size of the exact gradient of the pass rate. No training.
+Setting: 4 contexts, each with a code of 3 tokens from a vocabulary of 3, of unequal difficulty. Two halves of 4,000
+rollouts of one policy per seed, with 4 prompts and 4 responses. The product of the errors of the two halves' mean
+gradients has the squared bias as its expectation, without the noise of either; it is divided by the squared norm of the
+exact gradient of the pass rate. No training.
 
-Deviations from the paper: none in the estimator. The arms beside it are not the paper's: the group's mean, which includes
-the response itself, shortens the gradient by 1/G, which is a squared bias of 1/16; z-scores have no scale to compare, so
-of them only the part across the true direction counts.
+Deviations from the paper: none in the estimator. The other arms are not the paper's. The group's mean, which includes
+the response itself, shortens the gradient by a fraction of 1/G, a squared bias of 1/16. The scale of z-scores is
+arbitrary, so only their error orthogonal to the true gradient counts.
 
 Command: rljax claims --rerun rloo_unbiased
 """
@@ -30,7 +31,7 @@ WORLD = codes(contexts=4, length=3, tokens=3)
 
 
 def run(algorithm):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, prompts=4, group=4)
 
 
@@ -42,7 +43,7 @@ ARMS = {
 
 
 def measure(setting, seeds):
-    """Squared bias over the squared true gradient, and that of the direction alone: the squared tangent of its angle."""
+    """Squared bias, and its part orthogonal to the true gradient, each divided by the squared norm of the true gradient."""
 
     def one(key):
         table = setting.initial(key)

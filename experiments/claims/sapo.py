@@ -1,13 +1,13 @@
 """Is a soft gate better than a hard clip?
 
-SAPO replaces the clip by a gate that falls off smoothly, faster for negative advantages, and reports a better pass@1 at
-the same training budget than GSPO and GRPO.
+SAPO replaces the clip with a gate that falls off smoothly, faster for negative advantages, and reports a better pass@1
+at the same training budget than GSPO and GRPO.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
-policy is right on about one response in 150, and every seed has another one.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.05.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
+learning rate of 0.05.
 
 Command: rljax claims --rerun sapo
 """
@@ -21,7 +21,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def run(algorithm, **settings):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 200, "passes": 8} | settings)
 
 

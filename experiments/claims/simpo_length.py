@@ -1,18 +1,18 @@
-"""Does an average over tokens keep preferences from making responses longer?
+"""Does averaging over tokens prevent preferences from making responses longer?
 
-SimPO's reward is the average log-probability of a token. The paper compares it with the sum: without the division by
-the length, responses become longer, and repetitive.
+SimPO's reward is the average log-probability of a token. The paper compares it with the sum: without dividing by the
+length, responses become longer and repetitive.
 
-Setting: 8 contexts; every token thinks on or stops, and an answer follows, right or wrong. Each context has two logits
-for thinking on and two for the answer, the same at every place. So the length of a response says nothing about its
-answer. 256 pairs of responses of the first policy; the right one is preferred, and between equals the longer one with
-probability 0.7, as annotators have it. After 64 tokens of thought there is an answer anyway. Every seed has another
-first policy and other pairs.
+Setting: 8 contexts; each token either continues the thought or ends it, and then an answer follows, right or wrong.
+Each context has two logits for continuing and two for the answer, the same at every position, so the length of a
+response says nothing about its answer. 256 pairs of responses of the initial policy; the right one is preferred, and
+between equals the longer one with probability 0.7, like annotators do. After 64 tokens of thought the answer is forced.
+The initial policy differs from seed to seed and other pairs.
 
 Deviations from the paper: the policy is a table of logits. The preference for length is ours, so that there is
-something to exploit; the paper's data have one of their own. SimPO has its authors' beta = 2 and margin 1. The sum has
-a beta of 2/13 and the same margin, as responses have 13 tokens at first, so that both rewards begin at one scale. Adam
-at 0.05, 200 updates.
+something to exploit; the paper's data have their own. SimPO has its authors' beta = 2 and margin 1. The sum has a beta
+of 2/13 and the same margin, because responses have 13 tokens at first and both rewards should begin at the same scale.
+Adam at a learning rate of 0.05, 200 updates.
 
 Command: rljax claims --rerun simpo_length
 """
@@ -29,7 +29,7 @@ WORLD = stopping(contexts=8, horizon=64, shared=True)
 
 
 def right_or_longer(key, one, other):
-    """The right response; between equals the longer one with probability 0.7."""
+    """Prefer the right response; if both are equal, the longer one with probability 0.7."""
     longer = jax.random.bernoulli(key, jnp.where(one.length > other.length, 0.7, 0.3))
     return jnp.where(one.reward == other.reward, longer, one.reward > other.reward)
 
@@ -40,12 +40,12 @@ def average(pairs):
 
 
 def total(pairs):
-    """The same without the division by the length."""
+    """SimPO without the division by the length."""
     return simpo_loss(pairs.chosen, pairs.rejected, beta=2.0 / 13.0, margin=1.0)
 
 
 def run(loss):
-    """One arm."""
+    """Build the settings of an arm."""
     return PairSetting(WORLD, undecided(8), loss, right_or_longer, steps=200)
 
 

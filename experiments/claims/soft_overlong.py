@@ -1,19 +1,19 @@
-"""Does a punishment that begins before the limit end better than none?
+"""Does training with a penalty that begins before the limit end better than without?
 
-DAPO subtracts up to 1 from the reward over the last tokens before the limit, in place of a sudden end. Accuracy rises
-from 38 to 41, with less noise in the reward.
+DAPO subtracts up to 1 from the reward over the last tokens before the limit, instead of at once. Accuracy rises from 38
+to 41, with less noise in the reward.
 
-Setting: 8 contexts; a right response takes 4 steps of thought and an answer, and may wander in between; a wrong answer
-ends it. The reward is 1 or -1. A response is cut off after 16 tokens, which counts as wrong; the punishment begins
-after 12. Each of the three tokens has a logit of its own at each step. The first policy wanders with most tokens, and
-two responses in five are cut off; every seed has another one.
+Setting: 8 contexts; a right response needs 4 steps of thought and then the answer, and may wander in between (tokens
+without effect); a wrong answer ends it. The reward is 1 or -1. A response is truncated after 16 tokens, which counts as
+wrong; the penalty begins after 12. Each of the three tokens has its own logit at each step. The initial policy wanders
+with most of its tokens, and two responses in five are truncated; it differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another.
-Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. The punishment is added
-to GRPO alone; the paper adds it to a clip and a filter; the two rows of `dapo_ladder` that differ by it alone, with
-both, are shown there. To wander never helps here. The first policy is right on one response in 18, so that most groups
-of 8 are all wrong, and there the punishment is the only difference between responses: it teaches to answer early,
-right or wrong. A policy that is right more often would see less of this.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. Adam; each
+arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. The penalty is added to plain
+GRPO; the paper adds it to the clip and the filter, as in the two rows of `dapo_ladder` that differ only by it.
+Wandering never helps here. The initial policy is right on one response in 18, so most groups of 8 are all wrong, and
+the penalty is then the only difference between responses: it teaches the policy to answer early, right or wrong. A
+policy that is right more often would see less of this.
 
 Command: rljax claims --rerun soft_overlong
 """
@@ -33,7 +33,7 @@ NAIVE = dapo_ladder(FULL)["naive_grpo"]
 
 
 def run(algorithm):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, wanderer(WORLD, wander=1.5, answer=-1.5), algorithm, judge=signed(), steps=100)
 
 

@@ -1,18 +1,18 @@
-"""Does a sampler that is 64 steps old cost GEPO less than GRPO?
+"""If the sampler is 64 steps old, does GEPO lose less than GRPO?
 
-GEPO divides by the expectation of the group's probabilities, which is to keep the weights' variance low when the
-sampler is far away. The paper reports that it loses 3 % from a delay of 0 to the largest delay, and that GRPO and GSPO
-lose more.
+GEPO divides by the expectation of the group's probabilities, to keep the variance of the weights low if the sampler is
+far from the learner. The paper reports that GEPO loses 3 % between no delay and the largest delay, and that GRPO and
+GSPO lose more.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
-policy is right on about one response in 150, and every seed has another one.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.05. The delay is counted in steps, and a ring of old tables serves it; GSPO's bounds are a hundred times the
-paper's, while GRPO and GEPO keep theirs of 0.2. The probabilities of responses to one prompt differ far more in a table
-of 4 tokens than in a language model, so GEPO's weights leave its clip without any delay, and GEPO hardly learns. A
-method that does not learn has nothing to lose to a delay. So the claim is decided only if GEPO, without delay, learns at
-least half of what GRPO does; at delay 64, too, GRPO is better here.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
+learning rate of 0.05. The delay is in steps: sampling uses a table from that many steps ago; GSPO's bounds are a
+hundred times the paper's, while GRPO and GEPO keep theirs of 0.2. The probabilities of responses to one prompt differ
+far more in a table of 4 tokens than in a language model, so GEPO's weights leave its clip without any delay, and GEPO
+hardly learns. A method that does not learn has nothing to lose to a delay. So the claim is decided only if GEPO,
+without delay, learns at least half as much as GRPO; at delay 64, GRPO is also better here.
 
 Command: rljax claims --rerun staleness_gepo
 """
@@ -26,7 +26,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def run(algorithm, **settings):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 400} | settings)
 
 
@@ -42,7 +42,7 @@ ARMS = {
 
 
 def loss(arms, name, delay):
-    """What a delay costs an algorithm, for each seed."""
+    """Loss of an algorithm due to a delay, for each seed."""
     return arms[f"{name}, delay 0"]["area"] - arms[f"{name}, delay {delay}"]["area"]
 
 

@@ -1,18 +1,21 @@
-"""Is it better to train in a mixture with rules than to add the rules after the training?
+"""Is it better to train in a mixture with rules than to add the rules after training?
 
-The design document mixes a network with symbolic rules (its Eq. 64), each token by the probability a of the network's and 1 - a of
-the rules'. It says neither what is learned better in the mixture nor what the network is worth without it.
+The design document mixes a network with symbolic rules (Eq. 64 of the document): a token's probability is a times the
+network's plus 1 - a times the rules'. It says neither what is learned better in the mixture nor how good the network is
+without it.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one
-response in 20. Rules know the last 3 tokens, and are always right; on the first 3 they have no opinion, and the network alone
-decides, as with `rljax train --calculator`. The first network is right on about one response in 150, and every seed has another
-one. One arm trains in a mixture of 0.4 of the rules, another trains the network alone; pass rates of both are those in the mixture,
-so that the rules help both alike when it comes to be judged. Two further arms have 0.9.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The verifier errs on one response in 20. Rules know the last 3 tokens, and are always right; on
+the first 3 they abstain, and the network alone decides, as with `rljax train --calculator`. The initial network is
+right on about one response in 150, and differs from seed to seed. One arm trains in a mixture of 0.4 of the rules,
+another trains the network alone. The pass rates of both are measured in the mixture, so the rules help both alike. Two
+further arms have 0.9.
 
-Deviations from the paper: there is no paper, and the document learns the share, which is fixed here. The policy is a table of
-logits, so that nothing which one prompt teaches helps another: what it learns where the rules know teaches it nothing
-elsewhere. GRPO without a penalty, Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate in
-the mixture on 8 other seeds. The same in the trainer is `experiments/calculator.py`.
+Deviations from the paper: there is no paper, and the document learns the share, which is fixed here. The policy is a
+table of logits, so nothing learned on one prompt helps another: what it learns at positions that the rules know does
+not help it elsewhere. GRPO without a penalty, Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with
+the highest mean pass rate in the mixture on 8 other seeds. The same experiment with the trainer is
+`experiments/calculator.py`.
 
 Command: rljax claims --rerun symbolic_mixture
 """
@@ -43,25 +46,25 @@ HAS_OPINION = (jnp.arange(WORLD.rows) % WORLD.horizon >= 3)[:, None]
 
 
 class Arm(NamedTuple):
-    """Where a network is trained, and where it is judged."""
+    """Settings of the training and of the evaluation of a network."""
 
     algorithm: Algorithm
-    """What is trained with."""
+    """Settings of the training."""
     trained: float
-    """Share of the rules in training; 0: the network alone."""
+    """Share of the rules in training; 0: only the network."""
     judged: float
     """Share of the rules in the pass rates."""
 
 
 def mixture(table: Table, share: Array | float) -> Table:
-    """Log-probabilities of the mixture where the rules have an opinion, of the network elsewhere."""
+    """Log-probabilities of the mixture at positions that the rules know, of the network elsewhere."""
     logp = jax.nn.log_softmax(table)
     both = neural_symbolic_mixture(logp, jnp.broadcast_to(RIGHT, logp.shape), alpha=1 - share)
     return jnp.where(HAS_OPINION, both, logp)
 
 
 def trained(algorithm: Algorithm, share: Array, judged: Array, rate: Array, key: Key) -> dict[str, Array]:
-    """Pass rates of the mixture, and of the network alone, at eleven places of a training."""
+    """Pass rates of the mixture and of the network without rules, at eleven points of a training."""
 
     def step(state: tuple[Table, optax.OptState], key: Key) -> tuple[tuple[Table, optax.OptState], None]:
         table, moments = state
@@ -102,7 +105,7 @@ def program() -> Any:
 
 
 def curves(arm: Arm, rates: Sequence[float], seeds: Sequence[int]) -> dict[str, np.ndarray]:
-    """Pass rates by learning rate, seed and place."""
+    """Pass rates by learning rate, seed and point in training."""
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
     with jax.numpy_dtype_promotion("standard"):  # Optax raises its decays to the power of an integer count
         found = program()(jnp.float32(arm.trained), jnp.float32(arm.judged), jnp.asarray(rates, jnp.float32), keys)
@@ -110,7 +113,7 @@ def curves(arm: Arm, rates: Sequence[float], seeds: Sequence[int]) -> dict[str, 
 
 
 def measure(arm: Arm, seeds: Sequence[int]) -> dict[str, np.ndarray]:
-    """Train an arm with several seeds, at the learning rate that is best on other ones."""
+    """Train an arm with several seeds, at the learning rate that is best on other seeds."""
     search = curves(arm, RATES, TUNING_SEEDS)["curve"].mean((1, 2))
     rate = RATES[int(search.argmax())]
     found = {name: curve[0] for name, curve in curves(arm, [rate], seeds).items()}

@@ -1,14 +1,14 @@
 """Do earlier rewards of a prompt help its group?
 
-The last row of the design document's Table 6 completes the groups with earlier responses to the same prompt (its
-Algorithm 5), and gains 0.8 points on GSM8K.
+The last row of the design document's Table 6 adds earlier responses to the same prompt to each group (Algorithm 5 of
+the document), and gains 0.8 points on GSM8K.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
-policy is right on about one response in 150, and every seed has another one.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.05. The last 16 rewards of each prompt complete groups of 4; both arms divide by the standard deviation of what
-they compare with.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
+learning rate of 0.05. The last 16 rewards of each prompt are added to groups of 4; both arms divide by the standard
+deviation of the rewards that they compare with.
 
 Command: rljax claims --rerun temporal_groups
 """
@@ -22,7 +22,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def run(algorithm, **settings):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **{"prompts": 16, "group": 4, "steps": 300} | settings)
 
 

@@ -1,20 +1,20 @@
-"""Does truncated importance sampling repair what a quantised engine breaks?
+"""Does truncated importance sampling repair the damage of a quantized engine?
 
-The engine that samples does not compute the learner's probabilities, least of all when it is quantised. The authors
-weigh each token by the learner's probability over the engine's, at most 2, and report that this restores what quantised
-rollouts lose.
+The engine that samples does not compute the learner's probabilities, especially if it is quantized. The authors weight
+each token by the ratio of the learner's probability to the engine's, at most 2, and report that this restores what
+quantized rollouts lose.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The verifier
-errs on one response in 20. The first policy is right on about one response in 40, and every seed has another one. The
-engine rounds log-probabilities to multiples of 2 nats: of the tokens that it draws from the first policy, one in 15 has
-a ratio above 2. Two further arms draw by top-p, 0.9, from the exact probabilities, while the learner's are those before the
-cut; a ratio lies between 0.9 and 1 there. It is the same for all tokens that can be drawn at a place, so that weights
-change little; the others are never drawn, which no weight repairs.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
+and differs from seed to seed. The engine rounds log-probabilities to multiples of 2 nats: of the tokens that it samples
+with the initial policy, one in 15 has a ratio above 2. Two further arms sample with top-p 0.9 from the exact
+probabilities, while the learner's probabilities are those before truncation. There the ratio is between 0.9 and 1. It
+is the same for all tokens that can be sampled at a position, so weights change little; the other tokens are never
+sampled, which no weight can repair.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. The
-rounding is coarser than that of 8 bits, and is that of the last layer alone. Adam; each arm has the learning rate, of
-0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. One update a rollout, so that the engine is all that is
-off-policy.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The rounding
+is coarser than 8 bits, and only applies to the last layer. Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3
+and 1, that ends best on 8 other seeds. One update per rollout, so only the engine makes the data off-policy.
 
 Command: rljax claims --rerun truncated_weights
 """
@@ -42,13 +42,13 @@ def rounded(key, logp):
 
 
 def nucleus(key, logp):
-    """Log-probabilities of an engine that draws by top-p, 0.9; a token that it leaves out is as good as impossible."""
+    """Log-probabilities of an engine that samples with top-p 0.9; tokens that it leaves out are practically impossible."""
     del key
     return jnp.maximum(keep_top_p(logp, 0.9), -60.0)
 
 
 def run(algorithm, sampler):
-    """One arm."""
+    """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=fallible(0.05), steps=150, sampler=sampler)
 
 

@@ -1,19 +1,19 @@
 """Does a policy learn more if its critic was pretrained?
 
-VC-PPO names the bias of the critic's first values as one of two causes of PPO's failure on long chains of thought, and
-lets the critic learn from returns of the fixed first policy before training.
+VC-PPO names the bias of the critic's initial values as one of two causes of PPO's failure on long chains of thought,
+and lets the critic learn from returns of the fixed initial policy before training.
 
-Setting: 4 codes of 4, 8, 16 and 32 tokens out of 2; a response is right if all its tokens are, and the reward is 1 or
-0. The verifier errs on one response in 20. The first policy is right on about one response in four, and every seed has
-another one. The critic has a value for every state; it starts at 0.5 everywhere, well above the truth. 50 rollouts of
-pretraining.
+Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
+are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one
+response in four, and differs from seed to seed. The critic has a value for every state; it starts at 0.5 everywhere,
+well above the truth. 50 rollouts of pretraining.
 
-Deviations from the paper: policy and critic are tables, so that nothing which one prompt teaches helps another; the
-critic's state includes whether all tokens so far were right. The critic's first bias is a constant, while a reward
-model's depends on the place. Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, with the highest mean pass
-rate on 8 other seeds; the critic's is 0.05. Pretraining draws 50 rollouts more, which the statistic does not count. An
-arm trains on as many instead: against it the end is undecided, and the mean over all 150 rollouts is lower with
-pretraining, as the policy rests meanwhile.
+Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
+state includes whether all tokens so far were right. The critic's initial bias is a constant, while a reward model's
+depends on the position. Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest mean pass
+rate on 8 other seeds; the critic's is 0.05. Pretraining samples 50 rollouts more, which the statistic does not count. A
+further arm trains on as many instead: compared with it, the final difference is undecided, and the mean over all 150
+rollouts is lower with pretraining, because the policy does not learn meanwhile.
 
 Command: rljax claims --rerun value_pretraining
 """
@@ -29,7 +29,7 @@ WORLD = chains((4, 8, 16, 32), tokens=2)
 
 
 def run(**settings):
-    """One arm."""
+    """Build the settings of an arm."""
     initial = leaning(WORLD, lean=2.5)
     return Setting(WORLD, initial, vc_ppo(), judge=fallible(0.05), **({"steps": 100, "first_value": 0.5} | settings))
 

@@ -1,20 +1,21 @@
 """Do VAPO's parts matter in the order of its table?
 
-Table 1 leaves one part out at a time. From the full method's 60 AIME falls to 11 without value pretraining, 33 without
+Table 1 leaves out one part at a time. From the full method's 60, AIME falls to 11 without value pretraining, 33 without
 decoupled GAE, 45 without the length-adaptive lambda, 46 without clip-higher, 53 without the mean over tokens, 54
 without the loss on right responses and 55 without groups. The statistic is Kendall's rank correlation of this order
-with the mean pass rates during training of a seed; a difference of up to 0.005 is a tie, which counts on neither side.
+with a seed's mean pass rates during training; a difference of up to 0.005 is a tie, which counts neither way.
 
-Setting: 4 codes of 4, 8, 16 and 32 tokens out of 2; a response is right if all its tokens are, and the reward is 1 or
-0. The verifier errs on one response in 20. The first policy is right on about one response in four, and every seed has
-another one. The critic has a value for every state, which starts at 0.5, and is pretrained on 50 rollouts. 4 updates on
-the parts of a rollout of 8 prompts and 8 responses; without groups, of 64 prompts and one response.
+Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
+are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one
+response in four, and differs from seed to seed. The critic has a value for every state, which starts at 0.5, and is
+pretrained on 50 rollouts. 4 updates on the mini-batches of a rollout of 8 prompts with 8 responses each; without
+groups, 64 prompts with one response each.
 
-Deviations from the paper: policy and critic are tables, so that nothing which one prompt teaches helps another; the
-critic's state includes whether all tokens so far were right. alpha is 1.25, so that lambda is 0.8 to 0.975. Adam at 0.1
-for all arms, untuned, as the paper leaves the settings of the full method as they are; the critic's is 0.05. By the end
-every arm but one has solved or lost each context for good, so that pass rates at the end tell nothing apart; they are
-shown beside the statistic. Most parts differ by less than a tie.
+Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
+state includes whether all tokens so far were right. alpha is 1.25, so lambda is 0.8 to 0.975. Adam at a learning rate
+of 0.1 for all arms, untuned, because the paper keeps the settings of the full method; the critic's is 0.05. By the end,
+every arm but one has permanently solved or lost every context, so final pass rates cannot tell the arms apart; they are
+shown next to the statistic. Most parts differ by so little that they tie.
 
 Command: rljax claims --rerun vapo_parts
 """
@@ -42,7 +43,7 @@ assert TABLE.keys() == ABLATIONS["vapo"].keys()
 
 
 def run(algorithm):
-    """One arm."""
+    """Build the settings of an arm."""
     assert algorithm.critic is not None
     prompts, group = (64, 1) if algorithm.group_size == 1 else (8, 8)
     return Setting(

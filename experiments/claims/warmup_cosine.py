@@ -1,15 +1,15 @@
 """Does a learning rate that rises and falls end better than a constant one?
 
-The design document lets the learning rate rise linearly and fall along a cosine (its Eq. 57), and calls the
-optimisation more stable for it. As it is printed the rise is a fall; what is meant is taken.
+The design document lets the learning rate rise linearly and fall along a cosine (Eq. 57 of the document), and says that
+this makes optimization more stable. As printed, the formula makes the rise a fall; the experiment uses what is meant.
 
-Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The verifier
-errs on one response in 20. The first policy is right on about one response in 40, and every seed has another one. 150
-steps, the first 15 of them with a rising rate.
+Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
+the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
+and differs from seed to seed. 150 steps, the first 15 of them with a rising rate.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. The
-document has no numbers for the rise. Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, that ends best on 8
-other seeds; with the schedule that is its peak.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The document
+has no numbers for the rise. Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, that ends best on 8
+other seeds; with the schedule, this is the peak rate.
 
 Command: rljax claims --rerun warmup_cosine
 """
@@ -31,7 +31,7 @@ SCHEDULE = partial(warmup_cosine, peak=1.0, warmup_steps=15, total_steps=150)
 
 
 def run(optimizer):
-    """One arm."""
+    """Build the settings of an arm."""
     initial = leaning(WORLD, lean=1.5)
     return Setting(WORLD, initial, grpo(beta=0.0), judge=fallible(0.05), steps=150, optimizer=optimizer)
 

@@ -1,17 +1,18 @@
-"""Do rewards less a leave-one-out mean learn more than z-scores where prompts are of all difficulties?
+"""If prompts differ in difficulty, is more learned from rewards minus a leave-one-out mean than from z-scores?
 
-GRPO divides by the standard deviation of a group. Dr.GRPO calls that a bias by difficulty, and leaves the deviation out;
-what is left is, up to a factor, the advantage of RLOO. A prompt that is nearly always or nearly never right then weighs less.
-That this learns more is our reading of a bias that is left out; the paper compares whole algorithms.
+GRPO divides by the standard deviation of a group. Dr.GRPO calls that a difficulty bias, and leaves the deviation out;
+what remains is, up to a factor, the advantage of RLOO. A prompt that is nearly always or nearly never right then has
+less weight. That this learns more is our interpretation; the paper compares complete algorithms.
 
-Setting: 16 codes of 3 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The verifier
-errs on one response in 20. The first logits spread by 2, so that contexts reach from hopeless to easy; every seed has
-another first policy. The arms differ in the advantage alone. All responses have one length.
+Setting: 16 contexts, each with a code of 3 tokens from a vocabulary of 4; a response is right if all its tokens are,
+and the reward is 1 or 0. The verifier errs on one response in 20. The initial logits have a standard deviation of 2, so
+contexts range from hopeless to easy; the initial policy differs from seed to seed. The arms differ only in the
+advantage. All responses have the same length.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. No KL
-penalty. Every step has the same length, as Adam would hide how prompts are weighed against each other; each arm has the
-length, of 0.3, 1, 3 and 10, with the highest mean pass rate on 8 other seeds. Two further arms have Adam, with the
-learning rate, of 0.03, 0.1, 0.3 and 1, that is best in the same way.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. No KL
+penalty. Every step has the same length, because Adam would hide how prompts are weighted against each other; each arm
+uses the length, out of 0.3, 1, 3 and 10, with the highest mean pass rate on 8 other seeds. Two further arms use Adam,
+with the learning rate, out of 0.03, 0.1, 0.3 and 1, that is best in the same sense.
 
 Command: rljax claims --rerun zscore_rloo
 """
@@ -32,7 +33,7 @@ OPTIMIZERS = {"": unit_steps(), ", Adam": optax.scale_by_adam()}
 
 
 def run(algorithm, words):
-    """One arm: a setting, and the rates of its search."""
+    """Build an arm: a setting, and the learning rates to search."""
     setting = Setting(
         WORLD, leaning(WORLD, spread=2.0), algorithm, judge=fallible(0.05), steps=150, optimizer=OPTIMIZERS[words]
     )
@@ -47,7 +48,7 @@ ARMS = {
 
 
 def measure(arm, seeds):
-    """Numbers of a training at the best rate."""
+    """Metrics of a training at the best rate."""
     setting, rates = arm
     return measure_tuned(setting, seeds, rates=rates)
 

@@ -1,8 +1,8 @@
-"""Claims of papers about algorithms, each put to the test by an experiment of its own.
+"""Claims of papers about algorithms, each tested by its own experiment.
 
-A claim is one file of experiments/claims/, which defines `CLAIM`. Its results are a JSON file beside it: numbers of every arm and
-seed. The statistic is one number a seed, larger where the claim is more right; seeds are paired, as every arm trains on the same
-worlds. Its 95 % interval decides, by one rule for all claims.
+A claim is a file in experiments/claims/ that defines `CLAIM`. Its results are in the JSON file next to it: the metrics of every arm
+and seed. The statistic is one number per seed, larger if the claim is more right; seeds are paired, because every arm trains on the
+same worlds. Its 95 % interval decides, by the same rule for all claims.
 """
 
 import importlib.util
@@ -24,9 +24,9 @@ from rljax.errors import InputError
 from rljax.text import did_you_mean, one_line
 
 Numbers = Mapping[str, np.ndarray]
-"""Numbers of one arm by name, each with a first axis over seeds."""
+"""Metrics of one arm by name, each with a leading axis over seeds."""
 Arms = Mapping[str, Numbers]
-"""Numbers of every arm, of the same seeds in the same order."""
+"""Metrics of every arm, for the same seeds in the same order."""
 FEWEST_SEEDS = 5
 """A claim with fewer seeds is not decided."""
 
@@ -39,41 +39,41 @@ RATES_AFTER_PILOT = (
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, and how its experiment decides it."""
+    """A claim, and the experiment that decides it."""
 
     paper: str
-    """Where it was made, such as `DAPO, arXiv:2503.14476`."""
+    """Source of the claim, such as `DAPO, arXiv:2503.14476`."""
     place: str
     """Section, equation or table."""
     text: str
-    """The claim, in a phrase of ours."""
+    """The claim, in our words."""
     arms: Mapping[str, Any]
     """Name of an arm -> its settings."""
     measure: Callable[[Any, Sequence[int]], Numbers]
-    """(settings of an arm, seeds) -> its numbers."""
+    """(settings of an arm, seeds) -> metrics of the arm."""
     statistic: Callable[[Arms], np.ndarray]
-    """Numbers of every arm -> one number a seed."""
+    """Metrics of every arm -> one number per seed."""
     unit: str
-    """What the statistic is, in words, with its unit."""
+    """Description of the statistic, with its unit."""
     margin: float = 0.0
     """Smallest size of the statistic that would matter."""
     kind: Literal["above", "equal"] = "above"
     """`above`: the claim says that the statistic is above the margin. `equal`: that it is within the margin of 0."""
     seeds: int = 16
-    """Number of seeds, from `first_seed` on, or from the first that `first_look` has not."""
+    """Number of seeds, starting at `first_seed`, or after the seeds of `first_look`."""
     first_seed: int = 0
-    """First seed; those below it were looked at while the experiment was made, as `pilot` says. Not with `first_look`."""
+    """First seed; smaller seeds were used while the experiment was designed, see `pilot`. 0 if there is a `first_look`."""
     first_look: Interval | None = None
-    """What the seeds from 0 on had left undecided, where the claim is decided on others."""
+    """Undecided result of the first seeds, if the claim is decided on others."""
     figures: Mapping[str, Callable[[Arms], np.ndarray]] | None = None
-    """Other statistics that the page shows, by name; they decide nothing."""
+    """Other statistics that the page shows, by name; they do not decide the claim."""
     condition: tuple[str, Callable[[Arms], np.ndarray]] | None = None
-    """What must hold for the experiment to be a test of the claim: words, and a statistic whose interval must lie above 0. Else
+    """Condition for a fair test of the claim: its description, and a statistic whose interval must be above 0. Otherwise
     the claim is not decided."""
     budget: str = ""
-    """What is equal between the arms, where `lab.results.budget_of` cannot read it from them."""
+    """Description of what the arms have in common, if `lab.results.budget_of` cannot derive it."""
     pilot: str = ""
-    """What was chosen after results of this experiment had been seen, in sentences; empty: nothing."""
+    """What was chosen after seeing results of this experiment, in sentences; empty: nothing."""
 
     def __post_init__(self) -> None:
         if self.first_seed and self.first_look is not None:
@@ -81,12 +81,12 @@ class Claim:
 
     @property
     def seed_range(self) -> range:
-        """Seeds that decide it."""
+        """Seeds that decide the claim."""
         first = self.first_seed if self.first_look is None else self.first_look.seeds
         return range(first, first + self.seeds)
 
     def first_look_text(self) -> str:
-        """Write what came of the first look, and which seeds the result is of; empty without one.
+        """Describe the result of the first look, and the seeds of the final result; empty without a first look.
 
         Example:
             >>> claim = Claim("", "", "", {}, dict, len, "", seeds=64, first_look=Interval(0.12, -0.1, 0.34, 16))
@@ -100,7 +100,7 @@ class Claim:
 
 
 def difference(number: str, arm: str, baseline: str) -> Callable[[Arms], np.ndarray]:
-    """Statistic of two arms: a number of one, less that of the other, seed by seed.
+    """Statistic of two arms: a metric of one minus the same metric of the other, per seed.
 
     Example:
         >>> arms = {"with": {"success": np.array([0.5, 0.75])}, "without": {"success": np.array([0.25, 0.25])}}
@@ -111,15 +111,15 @@ def difference(number: str, arm: str, baseline: str) -> Callable[[Arms], np.ndar
 
 
 def difference_at_equal_success(number: str, arm: str, baseline: str) -> Callable[[Arms], np.ndarray]:
-    """Statistic of two arms: a number of one, less that of the other, where both have the same pass rate, seed by seed.
+    """Statistic of two arms: a metric of one minus the same metric of the other, per seed, at the same pass rate of both.
 
-    The pass rate is 80 % of the way from the first one to the lower of the two best ones. Numbers between two points of a curve
-    are interpolated; a curve that falls back counts as its best pass rate so far.
+    The pass rate is 80 % of the way from the initial one to the lower of the two highest ones. Values between two points of a curve
+    are interpolated; if a pass rate falls, its highest value so far counts.
 
     Args:
         number: name of a curve with as many points as `curve`, the pass rate.
-        arm: the one arm.
-        baseline: the other, with the same first policies.
+        arm: the first arm.
+        baseline: the second arm, with the same initial policies.
 
     Example:
         >>> rate = np.array([[0.0, 0.5, 1.0]])
@@ -143,13 +143,13 @@ def difference_at_equal_success(number: str, arm: str, baseline: str) -> Callabl
 
 
 STILL_LEARNING = 0.01
-"""Pass rate that arms gain in the last fifth of training, unless they have come to rest."""
+"""Least gain in pass rate in the last fifth of training of arms that are still learning."""
 
 
 def still_learning(*arms: str) -> tuple[str, Callable[[Arms], np.ndarray]]:
-    """Condition that pass rates at the end can tell arms apart: their mean has not come to rest.
+    """Condition that final pass rates can tell arms apart: their mean still rises.
 
-    Where it has, each prompt is solved or lost for good, and the end says nothing about how well an arm learns.
+    If it no longer does, each prompt is permanently solved or lost, and the final pass rate does not show how well an arm learns.
 
     Args:
         arms: names of arms; each has a `curve` of five points after the first, or a multiple of that.
@@ -169,9 +169,9 @@ def still_learning(*arms: str) -> tuple[str, Callable[[Arms], np.ndarray]]:
 
 
 def at_rest(*arms: str) -> tuple[str, Callable[[Arms], np.ndarray]]:
-    """Condition that pass rates at the end are where training leads: each arm has come to rest.
+    """Condition that final pass rates are the limits of training: no arm is still learning.
 
-    Where one still learns, a difference at the end is one of speed.
+    If an arm still learns, a final difference is a difference in speed.
 
     Args:
         arms: names of arms, with curves as for `still_learning`.
@@ -190,16 +190,16 @@ def at_rest(*arms: str) -> tuple[str, Callable[[Arms], np.ndarray]]:
 
 
 def agreement(number: str, order: Sequence[str], *, tie: float) -> Callable[[Arms], np.ndarray]:
-    """Statistic of several arms: Kendall's rank correlation of an order with a number, where small differences are ties.
+    """Statistic of several arms: Kendall's rank correlation of an order with a metric; small differences are ties.
 
     ::
 
         (pairs in the order - pairs against it) / all pairs
 
     Args:
-        number: name of a number.
-        order: names of arms, from the lowest number to the highest as the claim has it.
-        tie: pairs whose numbers differ by no more count on neither side.
+        number: name of the metric.
+        order: names of the arms, from the lowest to the highest metric according to the claim.
+        tie: pairs that differ by at most this count neither way.
 
     Example:
         >>> arms = {name: {"area": np.array([value])} for name, value in (("a", 0.1), ("b", 0.5), ("c", 0.5001))}
@@ -231,7 +231,7 @@ def over_seeds(values: Sequence[float] | np.ndarray) -> Interval:
 
 
 def verdict_of(interval: Interval, *, kind: Literal["above", "equal"], margin: float) -> Verdict:
-    """Decide a claim by an interval.
+    """Decide a claim from an interval.
 
     ::
 
@@ -241,11 +241,11 @@ def verdict_of(interval: Interval, *, kind: Literal["above", "equal"], margin: f
 
     Args:
         interval: the statistic over seeds.
-        kind: what the claim says of it.
+        kind: what the claim says about it.
         margin: m, not negative.
 
     Returns:
-        The verdict; "not decided" with fewer than `FEWEST_SEEDS` seeds, and where a number is not finite.
+        The verdict; "not decided" with fewer than `FEWEST_SEEDS` seeds, or if a number is not finite.
 
     Example:
         >>> verdict_of(Interval(0.12, 0.1, 0.14, 8), kind="above", margin=0.05)
@@ -268,7 +268,7 @@ def verdict_of(interval: Interval, *, kind: Literal["above", "equal"], margin: f
 
 
 def claim_files() -> dict[str, Path]:
-    """Experiments on claims by name, in alphabetical order."""
+    """Files of the experiments by name of the claim, in alphabetical order."""
     return {file.stem: file for file in sorted(claims_folder().glob("*.py"))}
 
 
@@ -280,11 +280,11 @@ class Page(NamedTuple):
     file: Path
     """The file."""
     text: str
-    """Its docstring: question, setting, deviations from the paper, command."""
+    """The file's docstring: question, setting, deviations from the paper, command."""
     claim: Claim
-    """Its claim."""
+    """The claim that the file defines."""
     constants: Mapping[str, Any] = MappingProxyType({})
-    """Numbers that the file names at its top level, in capitals; its functions may read them."""
+    """The file's numeric constants, which its functions may read."""
 
 
 def read_page(file: Path) -> Page:
@@ -297,7 +297,7 @@ def read_page(file: Path) -> Page:
     if spec is None or spec.loader is None or not file.is_file():
         raise InputError(f"{file} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # as an import would; dataclasses look there
+    sys.modules[spec.name] = module  # like an import; dataclasses need it
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # an experiment is user code
@@ -312,7 +312,7 @@ def read_page(file: Path) -> Page:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is a number, or a tuple of numbers.
+    """True if a value is a number or a tuple of numbers.
 
     Example:
         >>> is_plain((0.1, 3)), is_plain("words")

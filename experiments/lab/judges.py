@@ -1,6 +1,6 @@
-"""Rewards that training sees in place of the true ones, which are 1 for a right response and 0 for a wrong one.
+"""Rewards that training sees instead of the true ones, which are 1 for a right response and 0 for a wrong one.
 
-A verifier that never errs makes the first right response of a prompt all there is to learn from it, and the largest step the best.
+With a verifier that never errs, one right response to a prompt is all there is to learn, and the largest step is best.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Judge = Callable[[Key, Float[Array, "P G"]], Float[Array, "P G"]]
 
 
 def fallible(share: float) -> Judge:
-    """A verifier that takes right for wrong, and wrong for right.
+    """Build a verifier that errs in both directions.
 
     Args:
         share: probability of an error, for each response, in [0, 1].
@@ -34,10 +34,10 @@ def fallible(share: float) -> Judge:
 
 
 def signed(judge: Judge | None = None) -> Judge:
-    """+1 and -1 in place of 1 and 0.
+    """Build a verifier whose verdicts are +1 and -1 instead of 1 and 0.
 
     Args:
-        judge: who decides; None: the truth.
+        judge: decides what is right; None: the truth.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -1,10 +1,10 @@
-"""Key of an arm: a hash of its settings, under which its results are kept.
+"""Key of an arm: a hash of its settings, under which its results are stored.
 
-A key depends on what an arm is, not on how the code says it: the arrays of its world, its numbers, the equations of its algorithm
-with their numbers, the steps that its optimizer makes, each function by its name and by the numbers it was made with, and the
-constants of its page. Code that moves, is reworded or gains a setting that is off leaves every key as it was. Code that computes
-something else under the same name leaves it, too: a test runs one seed of some claims again, and `python -m lab.results NAME` does
-so for a claim before it writes new keys.
+A key depends on what an arm computes, not on how the code is written: the arrays of its world, its numbers, the equations of its
+algorithm with their numbers, the steps of its optimizer, the name of each function with the numbers in its closure, and the
+constants of its page. Moving or rewording code, or adding a setting that is off, changes no key. Neither does code that computes
+something else under the same name, so a test runs one seed of some claims again, and `python -m lab.results NAME` does so for a
+claim before it writes new keys.
 """
 
 import hashlib
@@ -30,17 +30,17 @@ from rljax.files import settings_hash
 
 
 def arm_key(page: Page, arm: str) -> str:
-    """Key of an arm of a claim."""
+    """Compute the key of an arm of a claim."""
     claim = page.claim
     return settings_hash(described(claim.arms[arm]), described(claim.measure), described(page.constants))
 
 
 @singledispatch
 def described(value: Any) -> Any:
-    """Describe settings as JSON: the same for what was made in the same way, wherever its code is.
+    """Describe settings as JSON. Equal settings have equal descriptions, wherever their code is.
 
     Raises:
-        TypeError: a value of a kind that no description exists for.
+        TypeError: a value of a type that cannot be described.
 
     Example:
         >>> from lab.judges import fallible
@@ -122,7 +122,7 @@ def _(value: FunctionType) -> Any:
 
 
 def _numbers_in(value: Any) -> Iterator[str]:
-    """Numbers that a slot's function was made with, at any depth, where `fillings` may not see them."""
+    """Yield the numbers bound in a slot's function at any depth, some of which `fillings` does not report."""
     if isinstance(value, partial):
         inner = {**value.keywords, "func": value.func}
     elif isinstance(value, FunctionType):
@@ -138,7 +138,7 @@ def _numbers_in(value: Any) -> Iterator[str]:
 
 
 def _is_off(part: Any) -> bool:
-    """Whether a setting counts as absent, so that one which is new and off changes no key."""
+    """True if a setting counts as absent, so that a new setting that is off changes no key."""
     return part is None or part is False or part in ([], {})
 
 
@@ -152,7 +152,7 @@ def _bytes_hash(data: bytes) -> str:
 
 
 def world_hash(world: World) -> str:
-    """Hash of a world.
+    """Compute the hash of a world.
 
     Example:
         >>> from lab.worlds import codes
@@ -163,7 +163,7 @@ def world_hash(world: World) -> str:
 
 
 def steps_of(optimizer: optax.GradientTransformation) -> list[Float[np.ndarray, "2"]]:
-    """Steps that an optimizer makes for 30 pairs of gradients, one a hundredth of the other; their size and sign change."""
+    """Compute an optimizer's steps for 30 pairs of gradients of changing size and sign, the second a hundredth of the first."""
     pair, found = jnp.array([1.0, 0.01]), []
     state = optimizer.init(pair)
     with jax.numpy_dtype_promotion("standard"):  # as in training

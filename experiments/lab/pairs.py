@@ -1,12 +1,12 @@
-"""Direct preference losses on a table of logits: pairs of responses of the first policy, and a policy that learns from them.
+"""Direct preference losses on a table of logits: a policy learns from pairs of responses of the initial policy.
 
-The losses are those of `rljax.ops`; the first policy is the reference, and its pairs are drawn once, before training.
+The losses are from `rljax.ops`; the initial policy is the reference, and its pairs are sampled once, before training.
 
 Axes: N pairs, S states, V tokens, R rows of logits, T tokens of a response.
 """
 
 # pyright: reportCallIssue=false
-# The count of a starred list of scores is not known to a type checker.
+# A type checker does not know the length of a starred list of scores.
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from lab.worlds import Key, Table, World, exact, log_probabilities
 
 
 class Responses(NamedTuple):
-    """Drawn responses, one of each pair, or what someone who judges them sees."""
+    """Sampled responses, one of each pair."""
 
     states: Int[Array, "N T"]
     """State before each token."""
@@ -40,24 +40,24 @@ class Responses(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Log-probabilities of the responses of each pair, summed over their tokens, nats, and their lengths."""
+    """Log-probabilities of each pair's responses in nats, summed over their tokens, and their lengths."""
 
     chosen: Float[Array, "N"]
-    """Of the preferred one, under the policy."""
+    """Of the preferred response, under the policy."""
     rejected: Float[Array, "N"]
-    """Of the other, under the policy."""
+    """Of the rejected response, under the policy."""
     ref_chosen: Float[Array, "N"]
-    """Of the preferred one, under the reference."""
+    """Of the preferred response, under the reference."""
     ref_rejected: Float[Array, "N"]
-    """Of the other, under the reference."""
+    """Of the rejected response, under the reference."""
     chosen_length: Int[Array, "N"]
-    """Tokens of the preferred one."""
+    """Tokens of the preferred response."""
     rejected_length: Int[Array, "N"]
-    """Tokens of the other."""
+    """Tokens of the rejected response."""
 
     @property
     def lead(self) -> Float[Array, "N"]:
-        """By how much the log-ratio of the preferred one to the reference exceeds that of the other, nats."""
+        """Log-ratio to the reference of the preferred response minus that of the rejected one, nats."""
         return (self.chosen - self.ref_chosen) - (self.rejected - self.ref_rejected)
 
 
@@ -67,23 +67,23 @@ class PairSetting(NamedTuple):
     world: World
     """The task."""
     initial: Callable[[Key], Table]
-    """Key of a seed -> the first table of logits, which is the reference."""
+    """Key of a seed -> the initial table of logits, which is the reference."""
     loss: Callable[[Scores], Float[Array, "N"]]
-    """Loss of each pair, to be minimised as a mean."""
+    """Loss of each pair; training minimizes the mean."""
     prefer: Callable[[Key, Responses, Responses], Bool[Array, "N"]]
-    """(key, one response of each pair, the other) -> where the one is preferred."""
+    """(key, first response of each pair, second response) -> True if the first is preferred."""
     pairs: int = 256
-    """N, pairs; about the same number for each context."""
+    """N, the number of pairs, about equally many for each context."""
     steps: int = 1000
-    """Updates, each on all pairs."""
+    """Number of updates, each on all pairs."""
     learning_rate: float = 0.05
-    """Of Adam, for the logits."""
+    """Learning rate of Adam for the logits."""
     points: int = 10
-    """Points of a curve after the first."""
+    """Number of points of a curve after the first."""
 
 
 def draw_pairs(setting: PairSetting, table: Table, key: Key) -> tuple[Responses, Responses]:
-    """Draw two responses to each prompt from a table, and sort them: the preferred one of each pair first."""
+    """Sample two responses to each prompt from a table, and put the preferred one of each pair first."""
     world = setting.world
     for_tokens, for_labels = jax.random.split(key)
     start = jnp.asarray(world.start)[jnp.arange(setting.pairs) % len(world.start)]
@@ -101,7 +101,7 @@ def draw_pairs(setting: PairSetting, table: Table, key: Key) -> tuple[Responses,
 
 
 def score_pairs(world: World, table: Table, reference: Table, pairs: tuple[Responses, Responses]) -> Scores:
-    """Score the responses of pairs, the preferred one of each first, under a policy and its reference."""
+    """Score the responses of pairs, which have the preferred one first, under a policy and its reference."""
 
     def total(logits: Table, responses: Responses) -> Float[Array, "N"]:
         logp = log_probabilities(world, logits)[responses.states, responses.tokens]
@@ -113,16 +113,16 @@ def score_pairs(world: World, table: Table, reference: Table, pairs: tuple[Respo
 
 
 def measure_pairs(setting: PairSetting, seeds: Sequence[int]) -> dict[str, np.ndarray]:
-    """Train with several seeds, and take the numbers that experiments compare.
+    """Train with several seeds, and compute the metrics that experiments compare.
 
     Returns:
         For each seed, at the end of training: `success` (mean pass rate of the contexts), `length` (tokens), `chosen` and
-        `rejected` (mean log-probability of the responses of the pairs, less that under the reference, nats), `lead` (the
-        difference of the two) and `lowest_rejected` (that of the rejected response which fell most); `first_success` and
-        `first_length` before it; and `curve`, the pass rate at `points` + 1 places.
+        `rejected` (mean log-ratio of the pairs' responses to the reference, nats), `lead` (their difference) and
+        `lowest_rejected` (the lowest log-ratio of a rejected response); before training: `first_success` and `first_length`;
+        and `curve`, the pass rate at `points` + 1 points of training.
 
     Raises:
-        ValueError: `steps` is no multiple of `points`.
+        ValueError: `steps` is not a multiple of `points`.
     """
     if setting.steps % setting.points:
         raise ValueError(f"steps must be a multiple of points, got {setting.steps} and {setting.points}")
@@ -138,7 +138,7 @@ def measure_pairs(setting: PairSetting, seeds: Sequence[int]) -> dict[str, np.nd
 
 
 def _train(setting: PairSetting, reference: Table, key: Key) -> dict[str, Array]:
-    """Numbers of one seed."""
+    """Train with one seed and compute its metrics."""
     world, pairs = setting.world, draw_pairs(setting, reference, key)
     optimizer = optax.adam(setting.learning_rate)
 

@@ -1,4 +1,4 @@
-"""Pictures of claims: the arms' curves of one with the statistic of every seed, and the intervals of all."""
+"""Plots of claims: for one claim, the curves of its arms and the statistic of every seed; for all claims, their intervals."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from lab.results import Outcome
 
 COLORS = dict(zip(VERDICTS, ("C2", "C3", "0.45", "C1"), strict=True))
-"""Colour of a verdict."""
+"""Color of a verdict."""
 
 
 def draw(claim: Claim, outcome: "Outcome", file: Path) -> None:
-    """Draw an outcome; without curves there is the statistic alone.
+    """Plot an outcome: the curves, if there are any, and the statistic.
 
     Args:
         claim: the claim.
-        outcome: its results, of at least one seed.
-        file: the picture.
+        outcome: its results, with at least one seed.
+        file: image file to write.
     """
     curves = {arm: numbers["curve"] for arm, numbers in outcome.arms.items() if "curve" in numbers}
     figure = Figure(figsize=(7.5 if curves else 3.5, 3), dpi=100, layout="constrained")
@@ -36,13 +36,13 @@ def draw(claim: Claim, outcome: "Outcome", file: Path) -> None:
 
 
 def draw_all(claims: Sequence[ClaimResult], file: Path) -> None:
-    """Draw the statistic of every claim with its interval, in units of the claim's margin, under the verdicts.
+    """Plot the statistic of every claim with its interval, in units of the claim's margin, grouped by verdict.
 
-    The axis is linear within the margin and logarithmic beyond. A square is a claim that its statistic lies within the margin.
+    The axis is linear within the margin and logarithmic beyond. A square marks a claim that two things are equal.
 
     Args:
-        claims: with at least `FEWEST_SEEDS` seeds each.
-        file: the picture.
+        claims: the claims, each with at least `FEWEST_SEEDS` seeds.
+        file: image file to write.
     """
     ordered = sorted(claims, key=lambda claim: (-VERDICTS.index(claim.verdict), claim.statistic.value / claim.margin))
     figure = Figure(figsize=(7.5, 1.2 + 0.155 * len(ordered)), dpi=100, layout="constrained")

@@ -1,7 +1,7 @@
-"""Results of the experiments on claims: numbers of each arm and seed in a JSON file, with the verdict that they give.
+"""Results of the experiments on claims: the metrics of each arm and seed in a JSON file, with their verdict.
 
-Results are kept under the key of their arm, `lab.keys`: an arm with other settings has no results. The file says in words, too,
-which algorithms an arm holds, or, without one, the equations that its functions call. `rljax claims` reads the part `claim`.
+Results are stored with the key of their arm (`lab.keys`): after a change of settings an arm has no results. The file also names the
+algorithms of each arm, or, if it has none, the equations that its functions call. `rljax claims` reads the entry `claim`.
 """
 
 import inspect
@@ -40,7 +40,7 @@ class Results(NamedTuple):
     seconds: float
     """Time of all runs."""
     runs: dict[str, dict[str, dict[str, Any]]]
-    """Arm -> seed, in decimal -> name of a number -> number or list."""
+    """Arm -> seed as text -> name of a metric -> number or list."""
 
     @property
     def seeds(self) -> list[int]:
@@ -49,7 +49,7 @@ class Results(NamedTuple):
         return sorted(map(int, set.intersection(*common))) if common else []
 
     def arms(self) -> Arms:
-        """Numbers of every arm over the common seeds."""
+        """Metrics of every arm over the common seeds."""
         seeds = self.seeds
         return {arm: _stacked([runs[str(seed)] for seed in seeds]) for arm, runs in self.runs.items()}
 
@@ -60,17 +60,17 @@ class Outcome(NamedTuple):
     verdict: Verdict
     """The verdict."""
     statistic: Interval
-    """The statistic over seeds."""
+    """Mean of the statistic over seeds, with its interval."""
     figures: dict[str, Interval]
     """The other statistics by name."""
     arms: Arms
-    """Numbers of every arm; empty without results."""
+    """Metrics of every arm; empty without results."""
     date: str
     """Day of the results; empty without results."""
     minutes: float
     """Time of the experiment."""
     condition: Interval | None = None
-    """The statistic of the claim's condition over seeds; None if the claim has none, or no results."""
+    """Mean of the condition's statistic over seeds; None without a condition or without results."""
 
 
 def _stacked(rows: Sequence[Mapping[str, Any]]) -> Numbers:
@@ -118,7 +118,7 @@ def equations_in(settings: object) -> list[dict[str, str]]:
 
 
 def _equation_names(function: FunctionType) -> str:
-    """Name of the op that a function is, or of those that it calls, and the numbers that it was made with; empty without ops."""
+    """Name the op that a function is, or the ops that it calls, and the numbers bound in it; empty without ops."""
     names, around = names_of_ops(), inspect.getclosurevars(function)
     called = [value for value in around.globals.values() if isinstance(value, FunctionType)]
     functions = [function] if function in names else called
@@ -128,12 +128,12 @@ def _equation_names(function: FunctionType) -> str:
 
 
 def contents_of(settings: object) -> list[dict[str, str]]:
-    """The algorithms in the settings of an arm, or without any the equations."""
+    """Describe the algorithms in the settings of an arm, or, if there are none, the equations."""
     return algorithms_in(settings) or equations_in(settings)
 
 
 def read_results(page: Page) -> Results:
-    """Read the results of an experiment: those of its seeds, for the arms whose settings are those of the file."""
+    """Read the results of an experiment, for its seeds and for the arms whose settings have not changed."""
     file = page.file.with_suffix(".json")
     found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"date": "", "seconds": 0.0, "keys": {}}
     seeds = {str(seed) for seed in page.claim.seed_range}
@@ -153,7 +153,7 @@ def _rounded(value: Any) -> Any:
 
 
 def write_results(page: Page, results: Results) -> None:
-    """Write the results beside the experiment, one line for each arm and seed."""
+    """Write the results next to the experiment, one line for each arm and seed."""
 
     def block(parts: Mapping[str, Any]) -> str:
         return "{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(part)}" for name, part in parts.items()) + "\n }"
@@ -177,7 +177,7 @@ def write_results(page: Page, results: Results) -> None:
 
 
 def summary_of(claim: Claim, outcome: Outcome) -> dict[str, Any]:
-    """What `rljax claims` shows of a claim, as `rljax.book.claims.read_claim` reads it."""
+    """Summarize a claim for `rljax claims`, in the form that `rljax.book.claims.read_claim` reads."""
     return {
         "paper": claim.paper,
         "place": claim.place,
@@ -210,7 +210,7 @@ def _short(value: float) -> float:
 
 
 def budget_of(claim: Claim) -> str:
-    """What is equal between trained arms, and how their learning rates were chosen; empty if no arm is trained."""
+    """Describe what trained arms have in common, and how their learning rates were chosen; empty if no arm is trained."""
     if claim.budget:
         return claim.budget
     settings = [found for arm in claim.arms.values() for found in _settings_in(arm)]
@@ -237,11 +237,11 @@ def _settings_in(arm: object) -> list[Setting]:
 
 
 def run_page(page: Page, *, again: bool = False) -> Results:
-    """Run what is missing of an experiment; write the results after each arm.
+    """Run the missing arms and seeds of an experiment; write the results after each arm.
 
     Args:
         page: the experiment.
-        again: run every arm and seed, also those that have results.
+        again: run every arm and seed, including those that have results.
 
     Returns:
         The results of all arms and seeds.
@@ -267,7 +267,7 @@ def run_page(page: Page, *, again: bool = False) -> Results:
 
 
 def outcome_of(page: Page, results: Results) -> Outcome:
-    """Decide a claim by its results."""
+    """Decide a claim from its results."""
     claim, seeds = page.claim, results.seeds
     if not seeds:
         return Outcome("not decided", over_seeds([]), {}, {}, "", 0.0)
@@ -282,29 +282,29 @@ def outcome_of(page: Page, results: Results) -> Outcome:
 
 
 def run_claim(name: str, *, again: bool) -> None:
-    """Run an experiment, write its results and its picture.
+    """Run an experiment; write its results and its plot.
 
     Args:
         name: the claim.
-        again: run every arm and seed; else only those without results.
+        again: run every arm and seed; otherwise only those without results.
 
     Raises:
         InputError: there is no such claim.
     """
     page = find_page(name)
     results = run_page(page, again=again)
-    write_results(page, results)  # its words may have changed although nothing was missing
+    write_results(page, results)  # its texts may have changed even if nothing was missing
     draw(page.claim, outcome_of(page, results), page.file.with_suffix(".png"))
 
 
 def rekey(page: Page) -> list[str]:
-    """Write the keys of the arms as they are now for results of code that was reworked, if one seed gives the same numbers again.
+    """Write new keys after code was reworked, if one seed of every arm still gives the same numbers.
 
     Args:
         page: the claim; its file has runs of every arm.
 
     Returns:
-        The arms whose numbers differ; if there is one, the file stays as it is.
+        The arms whose numbers differ; if there are any, the file is unchanged.
     """
     found = json.loads(page.file.with_suffix(".json").read_text(encoding="utf-8"))
     differing = [arm for arm in page.claim.arms if not _is_repeated(page, arm, found["runs"][arm])]
@@ -314,9 +314,9 @@ def rekey(page: Page) -> list[str]:
 
 
 def _is_repeated(page: Page, arm: str, runs: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether the first seed of an arm gives its numbers again; of a training, the beginning of its curve.
+    """True if the first seed of an arm gives the same numbers again; for a training, the same beginning of the curve.
 
-    Later, one token that another machine samples otherwise changes all that follows.
+    Later in a training, a single token that another machine samples differently changes everything that follows.
     """
     seed = next(iter(runs))
     numbers = page.claim.measure(page.claim.arms[arm], [int(seed)])

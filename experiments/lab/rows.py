@@ -1,4 +1,4 @@
-"""Rows of an experiment: a JSON file that is written again after every run, means over its seeds, and the day and machine."""
+"""Rows of an experiment in a JSON file that grows with every run, and texts for its page: means over seeds, date and machine."""
 
 import json
 import math
@@ -16,27 +16,27 @@ from rljax.machine import usable_processors
 
 
 def write_rows(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as a JSON list with a row a line, so that a further run is a further line.
+    """Write rows as a JSON list with one row per line, so that another run adds another line.
 
-    The file is replaced as a whole: whoever stops an experiment finds the rows before or after a run in it.
+    The file is replaced atomically: if the experiment is stopped, it contains the rows from before or after a run.
 
     Args:
         file: where the rows go.
-        rows: all rows so far; what JSON cannot hold is refused.
+        rows: all rows so far.
 
     Raises:
-        TypeError: JSON cannot hold a row; the file is left as it was.
+        TypeError: a row cannot be written as JSON; the file is unchanged.
     """
     lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
     atomic_write(file, f"[\n{lines}\n]\n".encode())
 
 
 def rows_of(file: Path, settings: Callable[[Mapping[str, Any]], str]) -> list[dict[str, Any]]:
-    """Read the rows of a file that were made with the present settings; none if there is no file.
+    """Read the rows of a file that were made with the current settings; none if there is no file.
 
     Args:
-        file: as `write_rows` writes it.
-        settings: row -> the hash that a row of its kind has now.
+        file: a file that `write_rows` wrote.
+        settings: row -> the current hash of the settings of such a row.
     """
     rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
     return [row for row in rows if row["settings"] == settings(row)]
@@ -49,18 +49,18 @@ def add_missing_rows(
     *,
     settings: Callable[[Mapping[str, Any]], str],
 ) -> list[dict[str, Any]]:
-    """Make the rows that a file does not have yet, and write it after each, so that a stopped experiment goes on.
+    """Make the rows that a file does not have yet, and write the file after each, so that a stopped experiment can continue.
 
-    Rows that were made with other settings are not read, and leave the file with the first new row.
+    Rows that were made with other settings are ignored, and dropped when the first new row is written.
 
     Args:
-        file: a list of rows, which need not exist.
-        wanted: for each row the entries that it is known by, such as its arm and its seed.
-        make: is called with these entries by name, and returns the others.
-        settings: row -> the hash that a row of its kind has now; it needs no more than the entries of `wanted`.
+        file: the file of rows; it need not exist.
+        wanted: for each row, the entries that identify it, such as its arm and its seed.
+        make: called with these entries as keyword arguments; returns the other entries.
+        settings: row -> the current hash of the settings of such a row; it may only use the entries of `wanted`.
 
     Returns:
-        All rows: those of the file, then the new ones.
+        All rows: first those from the file, then the new ones.
     """
     rows = rows_of(file, settings)
     for key in wanted:
@@ -72,19 +72,19 @@ def add_missing_rows(
 
 
 def write_page(file: Path, command: str, caption: str, report: str) -> None:
-    """Write the page of results beside a file of rows: the command, when and on what it was run, what the numbers are, and tables.
+    """Write the page of results next to a file of rows: command, date and machine, a caption, and tables.
 
     Args:
-        file: of the rows; the page has its name with `.md`.
-        command: what makes both.
-        caption: what the numbers are.
+        file: the file of rows; the page has the same name with `.md`.
+        command: the command that writes both.
+        caption: description of the numbers.
         report: the tables, in Markdown.
     """
     file.with_suffix(".md").write_text(f"`{command}` ({made_on()}): {caption}\n\n{report}", encoding="utf-8")
 
 
 def share_text(shares: Mapping[int, float]) -> str:
-    """Write the mean of a share over seeds, in per cent, with its 95 % t interval if there are seeds enough for one.
+    """Format the mean of a share over seeds in percent, with its 95 % t interval if there are enough seeds.
 
     Args:
         shares: the share of each seed.
@@ -100,11 +100,11 @@ def share_text(shares: Mapping[int, float]) -> str:
 
 
 def points_text(one: Mapping[int, float], other: Mapping[int, float]) -> str:
-    """Write the mean difference of two shares, paired by seed, in points, with its 95 % t interval if there are seeds enough.
+    """Format the mean difference of two shares in points, paired by seed, with its 95 % t interval if there are enough seeds.
 
     Args:
-        one: a share of each seed.
-        other: what is subtracted; a seed that one of the two lacks is left out.
+        one: a share for each seed.
+        other: the share to subtract; seeds that are in only one of the two are left out.
 
     Example:
         >>> points_text({0: 0.5, 1: 0.6}, {0: 0.4, 1: 0.6, 2: 0.9})
@@ -122,21 +122,21 @@ class Comparison(NamedTuple):
     """A claim about the difference of two shares."""
 
     text: str
-    """What is claimed, in a phrase."""
+    """The claim, as a phrase."""
     one: Mapping[int, float]
     """A share, by seed."""
     other: Mapping[int, float]
-    """What is subtracted, by seed."""
+    """The share to subtract, by seed."""
     kind: Literal["above", "equal"] = "above"
-    """What the claim says of the difference."""
+    """What the claim says about the difference."""
 
 
 def verdict_table(comparisons: Iterable[Comparison], *, margin: float = 0.01) -> list[str]:
-    """Write comparisons with their verdicts, by the rule of `rljax claims`, as a sentence and the lines of a Markdown table.
+    """Format comparisons and their verdicts, by the rule of `rljax claims`, as a sentence and a Markdown table.
 
     Args:
         comparisons: the claims, in their order.
-        margin: smallest difference that would matter, a share.
+        margin: smallest difference of shares that would matter.
 
     Example:
         >>> one, other = {seed: 0.5 for seed in range(5)}, {seed: 0.1 * seed for seed in range(5)}
@@ -152,7 +152,7 @@ def verdict_table(comparisons: Iterable[Comparison], *, margin: float = 0.01) ->
 
 
 def made_on() -> str:
-    """Describe day, machine and versions of a run, as a page of results shows them.
+    """Describe the date, machine and versions of a run for its page of results.
 
     Example:
         >>> made_on().count(", ")

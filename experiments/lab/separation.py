@@ -1,4 +1,4 @@
-"""Which of several arms a comparison can tell apart: arms whose intervals over the seeds share no point."""
+"""Which of several arms a comparison can tell apart: arms whose intervals over the seeds are disjoint."""
 
 import itertools
 import math
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def is_apart(one: Interval, other: Interval) -> bool:
-    """Whether two intervals share no point; False where one of them has no ends.
+    """True if two intervals are disjoint; False if one of them has no ends.
 
-    This asks for more than a difference whose interval leaves out 0: two 95 % intervals may overlap although the paired
+    This is stricter than a paired difference whose interval excludes 0: two 95 % intervals may overlap although the paired
     difference is certain.
 
     Example:
@@ -27,16 +27,16 @@ def is_apart(one: Interval, other: Interval) -> bool:
 
 
 def tiers(intervals: Mapping[str, Interval]) -> list[str]:
-    """The most arms of which every two are apart, from the lowest to the highest; of several such choices one.
+    """Find a largest set of arms that are all apart from each other, ordered from the lowest to the highest.
 
-    The interval that ends first belongs to some largest choice; so does, of those that lie above it, the one that ends first,
-    and so on.
+    The interval with the lowest upper end is in some largest set. Of the intervals above it, so is the one with the lowest upper
+    end, and so on.
 
     Args:
-        intervals: interval of each arm; one without ends is apart from none.
+        intervals: interval of each arm; an arm whose interval has no ends is apart from none.
 
     Returns:
-        Names of arms; one name where no two are apart, none where no interval has ends.
+        Names of arms; one name if no two are apart, none if no interval has ends.
 
     Example:
         >>> ends = {"a": (0.0, 2.0), "b": (1.0, 3.0), "c": (2.5, 4.0)}
@@ -51,10 +51,10 @@ def tiers(intervals: Mapping[str, Interval]) -> list[str]:
 
 
 def certain_pairs(values: Mapping[str, Mapping[int, float]]) -> int:
-    """Number of pairs of arms whose paired difference over the seeds has a 95 % interval without 0.
+    """Count the pairs of arms whose paired difference over the seeds has a 95 % interval that excludes 0.
 
     Args:
-        values: a number of each arm, by seed; a seed that one arm of a pair lacks is left out.
+        values: a metric of each arm, by seed; seeds that only one arm of a pair has are left out.
 
     Example:
         >>> one = {seed: float(seed) for seed in range(5)}
@@ -69,13 +69,13 @@ def certain_pairs(values: Mapping[str, Mapping[int, float]]) -> int:
 
 
 def draw_comparisons(comparisons: Mapping[str, Mapping[str, Mapping[int, float]]], file: Path) -> None:
-    """Draw comparisons beside each other, each with its title; those without arms that were run are left out.
+    """Plot comparisons next to each other, each with its title; comparisons without any results are left out.
 
     Args:
-        comparisons: for each title, a number of each arm, by seed.
-        file: the picture.
+        comparisons: for each title, a metric of each arm, by seed.
+        file: image file to write.
     """
-    from matplotlib.figure import Figure  # noqa: PLC0415  who reads intervals need not wait for it
+    from matplotlib.figure import Figure  # noqa: PLC0415  only plots need it
 
     shown = {title: values for title, values in comparisons.items() if all(values.values())}
     rows = max(1, math.ceil(len(shown) / 2))
@@ -91,11 +91,11 @@ def draw_comparisons(comparisons: Mapping[str, Mapping[str, Mapping[int, float]]
 
 
 def draw_arms(axes: "Axes", values: Mapping[str, Mapping[int, float]]) -> None:
-    """Draw a row for each arm, the lowest mean first: a dot for every seed, the mean, and its interval.
+    """Plot a row for each arm, the lowest mean first: a dot per seed, the mean, and its interval.
 
     Args:
-        axes: where to draw.
-        values: a number of each arm, by seed.
+        axes: axes to plot on.
+        values: a metric of each arm, by seed.
     """
     found = {arm: over_seeds([*by_seed.values()]) for arm, by_seed in values.items()}
     order = sorted(found, key=lambda arm: found[arm].value)
@@ -116,21 +116,21 @@ class Case(NamedTuple):
     """Four arms on a task."""
 
     settings: Settings
-    """Settings beside those of the experiment, by their flat names; `task` is among them where the case has another name."""
+    """Settings in addition to the experiment's, by their flat names; they include `task` if the case has another name."""
     arms: Mapping[str, Settings]
-    """Settings of each arm beside these."""
+    """Further settings of each arm."""
     decides: str
-    """Name of the number that decides."""
+    """Name of the metric that decides."""
     theory: str
-    """What the arms differ in, and which difference is expected."""
+    """Explanation of how the arms differ, and of the expected order."""
     shown: tuple[str, ...] = ()
-    """Further numbers on the page."""
+    """Further metrics on the page."""
     seeds: range = range(8)
     """Seeds of RL, the same ones for all arms."""
 
 
 def values_of(rows: Rows, task: str, case: Case, number: str) -> dict[str, dict[int, float]]:
-    """A number of each arm of a task, by seed.
+    """Collect a metric of each arm of a task, by seed.
 
     Example:
         >>> case = Case({}, {"slow": {}, "fast": {}}, "accuracy", "The faster one learns more.")
@@ -143,18 +143,18 @@ def values_of(rows: Rows, task: str, case: Case, number: str) -> dict[str, dict[
 
 
 def intervals_of(rows: Rows, task: str, case: Case, number: str) -> dict[str, Interval]:
-    """Mean of a number over the seeds, with its 95 % t interval, for each arm of a task, the lowest first."""
+    """Compute the mean of a metric over the seeds, with its 95 % t interval, for each arm of a task, the lowest first."""
     found = {arm: over_seeds([*values.values()]) for arm, values in values_of(rows, task, case, number).items()}
     return dict(sorted(found.items(), key=lambda item: item[1].value))
 
 
 def report(rows: Rows, cases: Mapping[str, Case], *, beside: Sequence[str]) -> str:
-    """The summary and the table of each task, in Markdown.
+    """Format the summary and the table of each task in Markdown.
 
     Args:
         rows: a row has its `task`, `arm`, `seed`, `curve` of held-out accuracy from before RL on, and `numbers` by name.
-        cases: the arms of each task, by its name; one without rows is left out.
-        beside: numbers that are shown of every task, beside the one that decides.
+        cases: name of a task -> its arms; tasks without rows are left out.
+        beside: metrics that are shown for every task in addition to the one that decides.
     """
     tasks = {task: case for task, case in cases.items() if any(row["task"] == task for row in rows)}
     columns = "task | number that decides | arms of which every two are apart | pairs apart | paired difference certain"
@@ -185,7 +185,7 @@ def report(rows: Rows, cases: Mapping[str, Case], *, beside: Sequence[str]) -> s
 
 
 def section(rows: Rows, task: str, case: Case, *, beside: Sequence[str]) -> list[str]:
-    """The arms of a task, in Markdown."""
+    """Format the arms of a task in Markdown."""
     numbers = [*dict.fromkeys((case.decides, *beside, *case.shown))]
     before = over_seeds([row["curve"][0] for row in rows if row["task"] == task and row["arm"] == next(iter(case.arms))])
     lines = ["", f"## {task}", "", case.theory, "", f"{before.seeds} seeds; accuracy before RL {before.text()}.", ""]

@@ -1,11 +1,11 @@
-"""A policy that is a table of logits, on a small world of tokens: any algorithm trains for hundreds of steps in a second.
+"""Policies that are tables of logits, in small worlds of tokens: any algorithm trains for hundreds of steps in a second.
 
-The losses are those of the library, `rljax.algorithms.prepare` and `loss`; only the network is missing. Experiments on claims
-train here. What depends on a network (features that prompts share, the noise of a large vocabulary, a capacity that runs out) does
-not show in a table.
+The losses are the library's own, `rljax.algorithms.prepare` and `loss`; only the network is missing. Experiments on claims
+train here. Effects of a network (features that prompts share, the noise of a large vocabulary, limited capacity) do not appear in
+a table.
 
-Axes: S states, V tokens, R rows of logits, N numbers of the critic's head, C contexts (prompts), and those of a rollout, P prompts,
-G responses, T tokens.
+Axes: S states, V tokens, R rows of logits, N outputs of the critic's head, C contexts (prompts); in a rollout, P prompts, G
+responses, T tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from rljax.records import required
 
 
 def unit_steps() -> optax.GradientTransformation:
-    """Divide a gradient by its norm: steps of one size, in which prompts keep their shares. A gradient of 0 stays 0."""
+    """Divide a gradient by its norm: all steps have the same size, and prompts keep their shares. A gradient of 0 stays 0."""
 
     def divide(updates: optax.Updates, _: optax.Params | None) -> optax.Updates:
         norm = jnp.maximum(optax.tree.norm(updates), 1e-12)
@@ -35,48 +35,48 @@ def unit_steps() -> optax.GradientTransformation:
 
 
 class Setting(NamedTuple):
-    """A training run on a world."""
+    """A training run in a world."""
 
     world: World
     """The task."""
     initial: Callable[[Key], Table]
-    """Key of a seed -> the first table of logits: the model before RL."""
+    """Key of a seed -> the initial table of logits: the model before RL."""
     algorithm: Algorithm
-    """What is trained with."""
+    """The algorithm."""
     prompts: int = 8
-    """P, prompts of a rollout, drawn from the contexts with replacement."""
+    """P, the number of prompts of a rollout, sampled from the contexts with replacement."""
     group: int = 8
-    """G, responses of a prompt."""
+    """G, the number of responses to a prompt."""
     steps: int = 300
     """Rollouts."""
     learning_rate: float = 0.05
-    """For the logits."""
+    """Learning rate of the logits."""
     optimizer: optax.GradientTransformation = optax.scale_by_adam()
-    """What is done to a gradient before the learning rate. Adam brings the rows of every context to steps of one size, so that it
-    hides how an algorithm weighs prompts against each other; `unit_steps` does not."""
+    """Transformation of the gradient before the learning rate. Adam gives the rows of every context steps of the same size, so it
+    hides how an algorithm weights prompts against each other; `unit_steps` does not."""
     minibatches: int = 1
-    """Optimiser updates that a rollout is cut into."""
+    """Number of mini-batches of a rollout, each for one update."""
     passes: int = 1
-    """Times that a rollout is gone through."""
+    """Number of passes over a rollout."""
     delay: int = 0
     """Age of the sampler's table, in rollouts; its log-probabilities are the ratio's denominator."""
     sampler: Callable[[Key, Float[Array, "S V"]], Float[Array, "S V"]] | None = None
-    """(key, log-probabilities of the policy) -> those of the engine that samples; None: the same."""
+    """(key, log-probabilities of the policy) -> log-probabilities of the engine that samples; None: the same."""
     tries: int = 1
-    """Dynamic sampling draws `tries` times P prompts, and trains on P of them, those that the algorithm keeps first."""
+    """Dynamic sampling samples `tries` times P prompts, and trains on P of them, first on those that the algorithm keeps."""
     judge: Callable[[Key, Float[Array, "P G"]], Float[Array, "P G"]] | None = None
     """(key, true rewards) -> the rewards that training sees; None: the true ones."""
     past: int = 0
-    """Earlier rewards of each prompt that complete its group; 0: none."""
+    """Number of earlier rewards of each prompt that are added to its group; 0: none."""
     value_learning_rate: float = 0.05
-    """For the critic's table, whose gradient goes through the same optimizer."""
+    """Learning rate of the critic's table, whose gradient goes through the same optimizer."""
     value_steps: int = 0
-    """Rollouts of the first policy on which only the critic learns, from the Monte-Carlo return."""
+    """Number of rollouts of the initial policy on which only the critic learns, from Monte-Carlo returns."""
     first_value: float = 0.0
-    """The critic's value of every state before it learns. A head of several numbers begins with zeros; the value of a categorical
-    one is then the middle of its support."""
+    """The critic's value of every state before it learns. A head with several outputs starts at zeros; for a categorical head, the
+    value is then the middle of its support."""
     points: int = 10
-    """Points of a curve after the first."""
+    """Number of points of a curve after the first."""
 
 
 class _Tables(NamedTuple):
@@ -105,9 +105,9 @@ def draw_states(
 
     Args:
         world: the task.
-        logp: log-probability of every token in every state, of the policy that samples.
+        logp: log-probability of every token in every state under the policy that samples.
         first: first state of each response.
-        uniform: a number in [0, 1) for each token. One draw for a whole rollout compiles faster than one a token.
+        uniform: a number in [0, 1) for each token. Sampling once per rollout compiles faster than once per token.
 
     Returns:
         The state before each token, the tokens, which of them count, and the state in which each response stops.
@@ -126,12 +126,12 @@ def draw_states(
 
 
 def _first(array: Array, kept: Array, count: int) -> Array:
-    """`count` rows, the kept ones first, each kind in its order."""
+    """Return the first `count` rows, kept rows before the others, each in their order."""
     return array[jnp.argsort(~kept, stable=True)[:count]]
 
 
 def _values(algorithm: Algorithm, outputs: Float[Array, "*rows T N"]) -> Float[Array, "*rows T"]:
-    """Values of the critic's numbers for each state."""
+    """Compute values from the critic's outputs."""
     return required(algorithm.critic, "algorithm.critic").head.value(outputs)
 
 
@@ -140,7 +140,7 @@ def _of_token(of_state: Float[Array, "S V"], states: Array, tokens: Array) -> Ar
 
 
 def _sample(setting: Setting, carry: _Carry, first_table: Table, key: Key) -> _Sample:
-    """Draw a rollout with the oldest table of the ring."""
+    """Sample a rollout with the oldest table in the ring buffer."""
     tables, old = carry.tables, carry.ring[0]
     world, algorithm = setting.world, setting.algorithm
     count = setting.prompts * setting.tries
@@ -184,7 +184,7 @@ def _flat(array: Array, minibatches: int) -> Array:
 def _objective(
     setting: Setting, tables: _Tables, batch: Batch[Array], states: Array, tokens: Array, train_policy: bool
 ) -> Float[Array, ""]:
-    """Loss of a mini-batch; the critic's has no gradient in common with the policy's."""
+    """Compute the loss of a mini-batch; the critic and the policy share no parameters."""
     algorithm, world = setting.algorithm, setting.world
     total = jnp.zeros((), jnp.float32)
     if train_policy:
@@ -213,7 +213,7 @@ def _update(
         algorithm = algorithm._replace(
             critic=critic._replace(target=lambda *a, **k: critic.target(*a, **{**k, "lambda_": 1.0}))
         )
-    past = Past(carry.history, sample.contexts) if setting.past else None  # pyright: ignore[reportArgumentType]  one record a run
+    past = Past(carry.history, sample.contexts) if setting.past else None  # pyright: ignore[reportArgumentType]  one record per run
     batch = prepare(
         algorithm,
         sample.rollout,
@@ -242,7 +242,7 @@ def _optimizer(setting: Setting) -> optax.GradientTransformation:
 
 
 def _begin(setting: Setting, logits: Table) -> _Carry:
-    """State of a run before its first rollout."""
+    """Build the state of a run before its first rollout."""
     world, critic = setting.world, setting.algorithm.critic
     size = 1 if critic is None else critic.head.size
     if setting.first_value and size > 1:
@@ -257,10 +257,10 @@ def train(setting: Setting, key: Key) -> tuple[Exact, Table]:
     """Train with one seed.
 
     Returns:
-        What the policy does, before training and at `points` places of it, on a first axis; and the last table.
+        Properties of the policy before training and at `points` points of training, on a leading axis; and the final table.
 
     Raises:
-        ValueError: `steps` is no multiple of `points`.
+        ValueError: `steps` is not a multiple of `points`.
     """
     if setting.steps % setting.points:
         raise ValueError(f"steps must be a multiple of points, got {setting.steps} and {setting.points}")
@@ -298,7 +298,7 @@ def _scale_each(rates: _Tables) -> optax.GradientTransformation:
 
 
 def train_seeds(setting: Setting, seeds: Sequence[int]) -> tuple[Exact, Float[Array, "N R V"]]:
-    """Train with several seeds side by side; each array gets a first axis over them.
+    """Train with several seeds in parallel; each array gets a leading axis over seeds.
 
     Example:
         >>> from rljax.algorithms import grpo
@@ -315,7 +315,7 @@ def train_seeds(setting: Setting, seeds: Sequence[int]) -> tuple[Exact, Float[Ar
 
 
 def _quick_compilation() -> dict[str, bool | int]:
-    """Options of a program that runs for a second: compiling it is most of the work."""
+    """Compiler options for a program that runs for a second, so that most of the time is compilation."""
     options: dict[str, bool | int] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
     if version("jaxlib").startswith("0.10."):  # other versions may not know it
         options["xla_cpu_use_fusion_emitters"] = False
@@ -323,7 +323,7 @@ def _quick_compilation() -> dict[str, bool | int]:
 
 
 def rollout_gradient(setting: Setting, logits: Table, key: Key) -> Table:
-    """Gradient of the policy's loss over one rollout of the policy itself."""
+    """Compute the gradient of the policy's loss on one rollout of the policy itself."""
     carry = _begin(setting, logits)
     sample = _sample(setting, carry, logits, key)
     batch = prepare(setting.algorithm, sample.rollout)
@@ -342,13 +342,13 @@ def rollout_gradient(setting: Setting, logits: Table, key: Key) -> Table:
 
 
 def measure(setting: Setting, seeds: Sequence[int]) -> dict[str, np.ndarray]:
-    """Train with several seeds, and take the numbers that experiments compare.
+    """Train with several seeds, and compute the metrics that experiments compare.
 
     Returns:
-        For each seed, at the end of training: `success` (mean pass rate of the contexts), `entropy` (nats a token), `length`,
-        `right_length`, `wrong_length` (tokens) and `pass_at_16`; before it `first_entropy`, `first_wrong_length` and
-        `first_pass_at_16`; `curve`, the pass rate at `points` + 1 places, and `area`, its mean; `entropy_curve`,
-        `wrong_length_curve` and `pass_at_16_curve` at the same places.
+        For each seed, at the end of training: `success` (mean pass rate of the contexts), `entropy` (nats per token), `length`,
+        `right_length`, `wrong_length` (tokens) and `pass_at_16`; before training: `first_entropy`, `first_wrong_length` and
+        `first_pass_at_16`; `curve`, the pass rate at `points` + 1 points of training, and `area`, its mean; `entropy_curve`,
+        `wrong_length_curve` and `pass_at_16_curve` at the same points.
     """
     curves, _ = train_seeds(setting, seeds)
     success = curves.success.mean(-1)

@@ -1,7 +1,7 @@
-"""Tasks of the claims: what an arm trains on, without its algorithm, and facts of it that are known before training.
+"""Tasks of the claims: the setting of an arm without its algorithm, and facts about it that are known before training.
 
-Claims whose arms have one setting but for the algorithm and the learning rate have one task. Functions of a setting are compared by
-what they do, as each arm may have made its own.
+Claims whose arms only differ in the algorithm and the learning rate share a task. Functions in a setting are compared by their
+results, because each arm may have built its own.
 
 Axes: C contexts (prompts), V tokens, R rows of logits, N seeds.
 """
@@ -24,24 +24,24 @@ from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 
 NUMBER = "area"
-"""Number of an arm that scores an algorithm: the mean pass rate during training."""
+"""Metric of an arm that scores an algorithm: the mean pass rate during training."""
 SEEDS = 16
 """Seeds of a task: the first ones of its claim."""
 OWN_REWARDS = ("reliability_quality",)
-"""Claims whose judge writes several ratings into one number, which only the claim's own algorithms can read."""
+"""Claims whose judge encodes several ratings in one number, which only the claim's own algorithms can decode."""
 DRAWS = 200_000
-"""Verdicts that tell how often a judge errs."""
+"""Number of verdicts from which the error rate of a judge is estimated."""
 
 
 class Task(NamedTuple):
-    """A task: all that arms of one or more claims train on."""
+    """A task that arms of one or more claims train on."""
 
     page: Page
     """The first of the claims."""
     arm: str
-    """Its first arm with this task."""
+    """The first arm of that claim with this task."""
     setting: Setting
-    """The setting of this arm; its algorithm is no part of the task."""
+    """The setting of that arm; its algorithm is not part of the task."""
     arms: tuple[tuple[str, str], ...]
     """Every claim and arm with this task."""
 
@@ -62,24 +62,24 @@ class Sources(NamedTuple):
     tasks: list[Task]
     """In the order of the claims' names."""
     without_setting: list[str]
-    """Claims whose arms are no settings of a tabular training."""
+    """Claims whose arms are not settings of a tabular training."""
     without_number: list[str]
-    """Claims whose numbers have no mean pass rate during training."""
+    """Claims without the mean pass rate during training among their metrics."""
     own_rewards: list[str]
     """Claims with rewards that only their own algorithms can read."""
 
 
 def setting_of(arm: Any) -> Setting | None:
-    """The setting of an arm without what belongs to its algorithm: tries, earlier rewards and a critic's start.
+    """Return the setting of an arm without the fields that belong to its algorithm: tries, earlier rewards, the critic's start.
 
-    An arm may be a setting, several candidates, of which the first counts, or a setting beside other things; else it has none.
+    An arm may be a setting, several candidates (the first counts), or a record with a setting; otherwise it has none.
     """
     found = next((part for part in arm if isinstance(part, Setting)), None) if type(arm) in (tuple, list) else arm
     return found._replace(tries=1, past=0, value_steps=0, first_value=0.0) if isinstance(found, Setting) else None
 
 
 def with_algorithm(arm: Any, algorithm: Algorithm) -> Any:
-    """An arm with another algorithm, of the same form, as its claim's `measure` takes it; of several candidates the first.
+    """Replace the algorithm of an arm, in the form that its claim's `measure` accepts; of several candidates, use the first.
 
     Raises:
         ValueError: the arm has no setting.
@@ -94,9 +94,9 @@ def with_algorithm(arm: Any, algorithm: Algorithm) -> Any:
 
 
 def fingerprint(setting: Setting) -> tuple[Any, ...]:
-    """All of a setting but its algorithm, critic, learning rate and points of a curve: the same for two arms with one task.
+    """Identify a task: everything in a setting except algorithm, critic, learning rate and number of points.
 
-    The functions count by what they return for one key.
+    Functions are represented by their result for one key.
     """
     key, world = jax.random.key(0), setting.world
     table = setting.initial(key)
@@ -118,10 +118,10 @@ def sources(pages: Sequence[Page], results: Mapping[str, Results]) -> Sources:
 
     Args:
         pages: the claims.
-        results: of each claim by name.
+        results: results of each claim by name.
 
     Raises:
-        InputError: a claim has no results of its present settings.
+        InputError: a claim has no results for its current settings.
     """
     arms: dict[tuple[Any, ...], list[tuple[Page, str, Setting]]] = {}
     found = Sources([], [], [], [])
@@ -145,23 +145,23 @@ def sources(pages: Sequence[Page], results: Mapping[str, Results]) -> Sources:
 
 def _names_of_numbers(results: Results, claim: str) -> list[str]:
     if not results.seeds:
-        raise InputError(f"The claim {claim} has no results of its present settings; run rljax claims --rerun {claim}.")
+        raise InputError(f"The claim {claim} has no results for its current settings; run rljax claims --rerun {claim}.")
     return [*next(iter(results.arms().values()))]
 
 
 def scores_in_results(
     task: Task, algorithm: Algorithm, pages: Mapping[str, Page], results: Mapping[str, Results]
 ) -> tuple[str, list[float]] | None:
-    """Scores that an arm of a claim has already: of this algorithm on this task, measured in the same way.
+    """Find scores of an algorithm on a task that a claim already has, measured in the same way.
 
     Args:
         task: the task.
-        algorithm: what the arm must train with.
+        algorithm: the algorithm that the arm must use.
         pages: claims by name.
-        results: of each claim by name.
+        results: results of each claim by name.
 
     Returns:
-        The claim and the arm in words, and the score of each seed of the task; None if there is no such arm.
+        "CLAIM: ARM", and the score of each seed of the task; None if there is no such arm.
     """
     for name, arm in task.arms:
         claim, runs = pages[name].claim, results[name].runs[arm]
@@ -181,16 +181,16 @@ def scores_in_results(
 
 
 def _way_of(measure: Any) -> tuple[str, str, dict[str, Any]]:
-    """A measure by its name and its defaults, be they its own or a partial's."""
+    """Describe a measure by its name, its defaults and the arguments that a partial binds."""
     function = getattr(measure, "func", measure)
     defaults = {name: each.default for name, each in inspect.signature(measure).parameters.items()}
     return function.__module__, function.__qualname__, defaults
 
 
 def share_of_errors(judge: Judge | None) -> float:
-    """Share of pairs in which a wrong response gets a higher reward than a right one; equal rewards count as a half.
+    """Compute the share of pairs in which a wrong response gets a higher reward than a right one; equal rewards count one half.
 
-    This is the share of errors of a judge that takes right for wrong as often as wrong for right, whatever the rewards' scale.
+    If a judge errs equally often in both directions, this is its error rate, whatever the scale of its rewards.
 
     Example:
         >>> from lab.judges import fallible, signed
@@ -209,19 +209,21 @@ def share_of_errors(judge: Judge | None) -> float:
 
 
 def facts_of(setting: Setting, seeds: Sequence[int]) -> dict[str, float]:
-    """Facts of a task that are known before training.
+    """Compute facts about a task that are known before training.
 
     Args:
-        setting: the task; its algorithm and learning rate do not count.
-        seeds: whose first policies are looked at.
+        setting: the task; its algorithm and learning rate are ignored.
+        seeds: seeds of the initial policies.
 
     Returns:
-        `contexts`, `prompts`, `group`, `steps`; `updates` of a rollout; `delay` of the sampler in rollouts, and `mismatch`, the
-        distance in total variation of its tokens from those of the policy; `errors`, the share of the judge's; `equal_steps`, the
-        step for a gradient over that for one a hundred times as large; and of the first policy, the mean over seeds: `length` of a
-        response, `right`, the pass rate, and `mixed`, the share of groups with right and wrong responses.
+        `contexts`, `prompts`, `group`, `steps`; `updates` per rollout; `delay` of the sampler in rollouts, and `mismatch`, the
+        total variation distance between its tokens and the policy's; `errors`, the error rate of the judge; `equal_steps`, the
+        ratio of the steps for a gradient and for one a hundred times as large; and of the initial policy, as means over seeds:
+        `length` of a response, `right`, the pass rate, and `mixed`, the share of groups with right and wrong responses.
     """
-    keys = jnp.stack([jax.random.split(jax.random.key(seed), 3)[0] for seed in seeds])  # as `lab.tabular.train` draws it
+    keys = jnp.stack(
+        [jax.random.split(jax.random.key(seed), 3)[0] for seed in seeds]
+    )  # the same keys as in `lab.tabular.train`
     tables = jnp.stack([jnp.asarray(setting.initial(key)) for key in keys])
     first = jax.jit(jax.vmap(lambda table: exact(setting.world, table)))(tables)
     p = np.asarray(first.success, np.float64)

@@ -1,4 +1,4 @@
-"""Learning rates that every arm of a comparison tunes by the same search, so that none is favoured by the rate of another."""
+"""Search the learning rate of every arm of a comparison in the same way, so that no arm profits from a rate tuned for it."""
 
 from collections.abc import Sequence
 
@@ -23,19 +23,19 @@ def tune(
     rates: Sequence[float] = RATES,
     seeds: Sequence[int] = TUNING_SEEDS,
 ) -> Setting:
-    """Find the candidate and the learning rate with the highest mean pass rate.
+    """Find the candidate and the learning rate with the highest pass rate.
 
     Args:
         settings: candidates of one arm; all of them are tried at all rates.
-        number: "area", the mean pass rate during training, or "success", that at its end.
-        rates: learning rates to try; they take the place of the settings' own.
-        seeds: those of the search.
+        number: "area", the mean pass rate during training, or "success", the final pass rate.
+        rates: learning rates to try; they replace the settings' own.
+        seeds: seeds of the search.
 
     Returns:
-        The best setting, with the best rate as its learning rate; the first of equals.
+        The best setting, with the best rate as its learning rate; the first one in case of a tie.
 
     Raises:
-        ValueError: `number` is neither of the two, or there is nothing to try.
+        ValueError: `number` is not one of these, or there is nothing to try.
 
     Example:
         >>> from rljax.algorithms import rloo
@@ -57,7 +57,7 @@ def tune(
 
 
 def _mean_rates(setting: Setting, rates: Float[Array, "K"], keys: Key, number: str) -> np.ndarray:
-    """Score of a setting at each learning rate, over the seeds."""
+    """Compute the mean score of a setting over the seeds at each learning rate."""
 
     def one(rate: Float[Array, ""], key: Key) -> Float[Array, ""]:
         curve = train(setting._replace(learning_rate=rate), key)[0].success.mean(-1)  # pyright: ignore[reportArgumentType]  traced
@@ -76,16 +76,16 @@ def measure_tuned(
     number: str = "area",
     rates: Sequence[float] = RATES,
 ) -> dict[str, np.ndarray]:
-    """Train with several seeds at the learning rate, and with the candidate, that are best on other seeds.
+    """Train with several seeds, using the candidate and the learning rate that are best on other seeds.
 
     Args:
         settings: an arm, or its candidates.
-        seeds: those that a claim is decided on.
-        number: what the search looks for, as in `tune`.
+        seeds: seeds that decide a claim.
+        number: metric that the search maximizes, as in `tune`.
         rates: learning rates of the search.
 
     Returns:
-        The numbers of `lab.tabular.measure`, `learning_rate` and `candidate`, its place among the settings.
+        The metrics of `lab.tabular.measure`, `learning_rate`, and `candidate`, its index among the settings.
 
     Raises:
         ValueError: as `tune`.

@@ -1,4 +1,4 @@
-"""Small worlds of tokens, in which a policy is a table of logits, and what such a policy does, computed exactly.
+"""Small worlds of tokens, in which a policy is a table of logits, and exact properties of such a policy.
 
 A world is a table of transitions, so the pass rate, the entropy and the lengths of a policy need no sampling.
 
@@ -18,16 +18,16 @@ Table = Float[Array, "R V"]
 
 
 class World(NamedTuple):
-    """States, and what a token does in each; an outcome belongs to the state in which a response stops."""
+    """States, and the state that each token leads to; the reward depends on the state in which a response stops."""
 
     next_state: Int[np.ndarray, "S V"]
     """State after each token."""
     ends: Bool[np.ndarray, "S"]
     """States in which a response is over."""
     reward: Float[np.ndarray, "S"]
-    """Reward of a response that stops here, whether it ended or was cut off; above 0 where it is right."""
+    """Reward of a response that stops in a state, ended or truncated; above 0 if it is right."""
     row: Int[np.ndarray, "S"]
-    """Row of the table of logits that a state reads; states with one row share their policy."""
+    """Row of the table of logits that a state reads; states with the same row share their policy."""
     start: Int[np.ndarray, "C"]
     """First state of each context."""
     horizon: int
@@ -40,12 +40,12 @@ class World(NamedTuple):
 
 
 class Exact(NamedTuple):
-    """What a policy does, computed from the table without sampling."""
+    """Properties of a policy, computed from its table without sampling."""
 
     success: Float[Array, "C"]
     """Probability of a right response, per context."""
     entropy: Float[Array, ""]
-    """Mean entropy of a token that the policy draws, nats."""
+    """Mean entropy of the policy at a token that it samples, nats."""
     length: Float[Array, ""]
     """Mean length of a response in tokens."""
     right_length: Float[Array, ""]
@@ -55,7 +55,7 @@ class Exact(NamedTuple):
 
 
 def pass_rate_at(success: Float[Array, "*rows C"], k: int) -> Float[Array, "*rows"]:
-    """Probability that at least one of k responses is right, over the contexts: exact, from their pass rates.
+    """Compute pass@k, averaged over the contexts, exactly from their pass rates.
 
     Example:
         >>> import jax.numpy as jnp
@@ -66,7 +66,7 @@ def pass_rate_at(success: Float[Array, "*rows C"], k: int) -> Float[Array, "*row
 
 
 def exact(world: World, table: Table) -> Exact:
-    """Follow the probability of every state through all T tokens."""
+    """Compute the properties of a policy by following the probability of every state through all T tokens."""
     logp = jax.nn.log_softmax(table)[world.row]
     p = jnp.exp(logp)
     entropy_of = -(p * logp).sum(-1)
@@ -110,11 +110,11 @@ def log_probabilities(world: World, logits: Table) -> Float[Array, "S V"]:
 
 
 def leaning(world: World, *, lean: float = 1.0, spread: float = 1.0) -> Callable[[Key], Table]:
-    """First tables of logits: normal noise, and some more for token 0, which is right in every world here.
+    """Build the function that makes initial tables: normal noise, plus `lean` for token 0, which is right in every world here.
 
     Args:
         world: the task.
-        lean: what token 0 has more than the others, nats.
+        lean: difference between the logits of token 0 and of the others, nats.
         spread: standard deviation of the noise; it makes some contexts easier than others.
     """
 
@@ -126,18 +126,18 @@ def leaning(world: World, *, lean: float = 1.0, spread: float = 1.0) -> Callable
 
 
 def codes(*, contexts: int, length: int, tokens: int, right_tokens: int = 1, shared: bool = False) -> World:
-    """A code to guess for each context: a response has `length` tokens, and is right if every one is a right token.
+    """Build a world with a code to guess for each context: a response has `length` tokens, and is right if all of them are.
 
-    States are (context, place, whether all tokens so far were right), and two ends. A wrong token does not show, and the rest
-    of the response goes on: the reward alone tells.
+    States are (context, position, whether all tokens so far were right), and two end states. The policy does not see a wrong
+    token, and the response continues: only the reward shows it.
 
     Args:
         contexts: C.
         length: tokens of every response.
         tokens: V.
-        right_tokens: how many of them are right at each place, from token 0 on. With one, a policy that is always right has no
-            entropy; with several it may keep some.
-        shared: whether all contexts read the rows of the first.
+        right_tokens: number of tokens that are right at each position, counted from token 0. With one, a policy that is always
+            right has no entropy; with several it may keep some.
+        shared: True if all contexts read the rows of the first.
     """
     states = contexts * length * 2
     right, wrong = states, states + 1
@@ -165,16 +165,16 @@ def codes(*, contexts: int, length: int, tokens: int, right_tokens: int = 1, sha
 
 
 def stopping(*, contexts: int, horizon: int, budget: int | None = None, shared: bool = False) -> World:
-    """A chain of thought of any length, and an answer: token 1 thinks on, token 0 stops; then token 0 is right, and 1 wrong.
+    """Build a world with a chain of thought of any length: token 1 continues, token 0 stops; then the answer, 0 is right, 1 wrong.
 
-    When to stop and what to answer are decisions of different rows, so that a better answer makes no response shorter by itself.
+    Different rows decide when to stop and what to answer, so a better answer does not shorten responses by itself.
 
     Args:
         contexts: C.
-        horizon: tokens of thought after which there is an answer anyway.
-        budget: T, tokens after which a response is cut off, which counts as wrong; None: `horizon` and the answer.
-        shared: whether all places of a context read the same two rows, so that lengths are geometric, and answers equally good;
-            else every place has rows of its own. The rows of stopping come first, those of answers after them.
+        horizon: number of tokens of thought after which the answer is forced.
+        budget: T, number of tokens after which a response is truncated, which counts as wrong; None: `horizon` and the answer.
+        shared: True if all positions of a context read the same two rows, so that lengths are geometric and answers equally
+            good; otherwise every position has its own rows. Rows for stopping come first, then rows for answers.
     """
     states = contexts * horizon
     right, wrong = 2 * states, 2 * states + 1
@@ -195,10 +195,10 @@ def stopping(*, contexts: int, horizon: int, budget: int | None = None, shared: 
 
 
 def undecided(contexts: int) -> Callable[[Key], Table]:
-    """First tables of logits of `stopping` with shared rows: 1 token in 12 stops, and contexts differ in difficulty.
+    """Build the function that makes initial tables for `stopping` with shared rows: 1 token in 12 stops.
 
-    The length of a response says nothing about its answer, so that nothing is gained by a longer or shorter one: after the last
-    token of thought there is an answer anyway, as good as any other.
+    Contexts differ in difficulty. The length of a response says nothing about its answer, so longer or shorter responses gain
+    nothing: after the last token of thought the answer is forced, and as good as any other.
 
     Args:
         contexts: C.
@@ -213,13 +213,13 @@ def undecided(contexts: int) -> Callable[[Key], Table]:
 
 
 def chains(lengths: Sequence[int], *, tokens: int) -> World:
-    """A code to guess for each context, as in `codes`, of a length of its own: right if every token is token 0.
+    """Build a world like `codes` in which each context's code has its own length: a response is right if every token is token 0.
 
-    States are (context, place, whether all tokens so far were right), and two ends. A wrong token does not show, and the rest
-    of the response goes on. The policy reads context and place; a critic has a value for every state, and so knows more.
+    States are (context, position, whether all tokens so far were right), and two end states. The policy does not see a wrong
+    token, and the response continues. The policy reads context and position; a critic has a value for every state, and knows more.
 
     Args:
-        lengths: tokens of the responses of each context.
+        lengths: number of tokens of the responses in each context.
         tokens: V.
 
     Example:
@@ -246,16 +246,16 @@ def chains(lengths: Sequence[int], *, tokens: int) -> World:
 
 
 def wandering(*, contexts: int, needed: int, budget: int) -> World:
-    """A response takes some steps of thought before it answers, may wander on the way, and is cut off in the end.
+    """Build a world in which a response needs steps of thought before its answer, may wander, and has a token limit.
 
-    Token 0 is the right step, and after the needed ones the right answer; token 1 wanders, which leads nowhere and costs a
-    token; token 2 gives a wrong answer, which ends the response. A response that is cut off is wrong, however far it got.
-    States are (context, steps taken), each with a row of its own, and two ends.
+    Token 0 is the right step, and after the needed steps the right answer; token 1 wanders, which has no effect and costs a
+    token; token 2 gives a wrong answer, which ends the response. A truncated response is wrong, however far it got.
+    States are (context, steps taken), each with its own row, and two end states.
 
     Args:
         contexts: C.
-        needed: steps before the answer.
-        budget: T, tokens after which a response is cut off.
+        needed: number of steps before the answer.
+        budget: T, number of tokens after which a response is truncated.
 
     Example:
         >>> world = wandering(contexts=2, needed=3, budget=8)
@@ -274,12 +274,12 @@ def wandering(*, contexts: int, needed: int, budget: int) -> World:
 
 
 def wanderer(world: World, *, wander: float, answer: float, spread: float = 1.0) -> Callable[[Key], Table]:
-    """First tables of logits of `wandering`: normal noise, and some more or less for two of the tokens.
+    """Build the function that makes initial tables for `wandering`: normal noise, plus constants for two of the tokens.
 
     Args:
         world: a world of `wandering`.
-        wander: what token 1 has more than token 0, nats.
-        answer: what token 2, the wrong answer, has more than token 0, nats.
+        wander: logit of token 1 minus logit of token 0, nats.
+        answer: logit of token 2, the wrong answer, minus logit of token 0, nats.
         spread: standard deviation of the noise.
     """
 

@@ -1,4 +1,4 @@
-"""The pages of claims: what was claimed, and what small experiments say, sorted by verdict, and a page for each."""
+"""The pages of claims: an index that compares each claim with its experiment, sorted by verdict, and a page for each claim."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,19 +11,19 @@ from rljax.book.claims import VERDICTS, ClaimResult, Verdict, claim_names, read_
 from rljax.book.claims_summary import SUMMARY
 
 MEANING: dict[Verdict, str] = {
-    "holds here": "The 95 % interval lies on the claim's side, beyond the smallest size that would matter.",
-    "contradicted": "The interval lies on the other side, beyond that size. A larger model may still bear it out.",
+    "holds here": "The 95 % interval is on the claim's side, beyond the smallest size that would matter.",
+    "contradicted": "The interval is on the other side, beyond that size. A larger model may still confirm the claim.",
     "not seen at this scale": "The interval ends below the smallest size that would matter.",
-    "not decided": "The interval is too wide to tell, or the experiment is no fair test: its page says which.",
+    "not decided": "The interval is too wide to tell, or the experiment is not a fair test; its page explains which.",
 }
 INTRODUCTION = """(page-claims)=
 # Claims of papers, put to the test
 
 {count} claims about algorithms, each decided by its own experiment in `experiments/claims/`. In most of them a
-policy is a table of logits on a small world of tokens, under the library's losses, advantages and weights. So an
-experiment takes seconds, arms train on the same worlds from the same seeds, and pass rates are exact.
-What depends on a network does not show: features that prompts share, a large vocabulary, a capacity that runs out.
-**A verdict is about these worlds.**
+policy is a table of logits in a small world of tokens, trained with the library's losses, advantages and weights. So an
+experiment takes seconds, arms train in the same worlds from the same seeds, and pass rates are exact.
+Effects of a network do not appear: features that prompts share, a large vocabulary, limited capacity.
+**A verdict holds for these worlds only.**
 
 ## In ten lines
 
@@ -43,8 +43,9 @@ may decide otherwise there.
 
 A claim's statistic is one number per seed, with Student's t interval over the seeds; `rljax claims NAME` prints the rule for all.
 About one interval in twenty misses its true value by chance. What was chosen after results had been seen is under "pilot".
-{again} claims, not decided with 16 seeds, have results of 64 others. To learn more or faster is a higher mean pass rate during
-training, to end better a higher one at the end. All took {minutes:.0f} minutes on two cores, without the trainer's experiments.
+{again} claims that 16 seeds did not decide were run again with 64 others. "Learns more" or "faster" means a higher mean pass rate
+during training; "ends better" means a higher one at the end. All of them took {minutes:.0f} minutes on two cores, not counting the
+experiments with the trainer.
 
     rljax claims cispo
     rljax claims --rerun cispo
@@ -53,7 +54,7 @@ The first prints its setting, its deviations from the paper and all metrics; the
 
 
 def claims_pages() -> dict[str, str]:
-    """A page for each claim, and the index, in which every claim stands under its verdict."""
+    """A page for each claim, and the index, which lists every claim under its verdict."""
     claims = [*map(read_claim, claim_names())]
     minutes = sum(claim.minutes for claim in claims)
     again = sum(bool(claim.first_look) for claim in claims)
@@ -75,7 +76,7 @@ def claims_picture(file: Path) -> None:
 
 
 def summary(verdicts: Mapping[str, Verdict]) -> str:
-    """A line for each question: its claims in a few words, under their verdicts."""
+    """A line for each question, with its claims in a few words by verdict."""
     lines = []
     for question, claims in SUMMARY.items():
         parts = []
@@ -98,7 +99,7 @@ def _link(name: str) -> str:
 def _statistic(claim: ClaimResult) -> str:
     statistic = f"{claim.statistic.text()}: {claim.unit} ({claim.statistic.seeds} seeds)"
     if claim.condition_statistic is not None:
-        statistic += f"; a test if {claim.condition_statistic.text()} lies above 0: {claim.condition}"
+        statistic += f"; a test if {claim.condition_statistic.text()} is above 0: {claim.condition}"
     return escaped(statistic)
 
 
@@ -111,7 +112,7 @@ def _page(claim: ClaimResult) -> str:
     """The experiment of a claim: numbers, picture and words."""
     rows = [
         ("claim", escaped(claim.text)),
-        ("made by", escaped(f"{claim.paper}, {claim.place}")),
+        ("source", escaped(f"{claim.paper}, {claim.place}")),
         ("verdict", claim.verdict),
         ("statistic", _statistic(claim)),
         ("budget", escaped(claim.budget)),

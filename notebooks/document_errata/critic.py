@@ -1,6 +1,6 @@
-"""Errata of the design document: foundations, schedules, VAPO and its critic (its Sections 2, 3 and 7).
+"""Errata of the design document: foundations, schedules, VAPO and its critic (Sections 2, 3 and 7 of the document).
 
-Each counterexample takes the form to refute as an argument, by default the document's form. The tests also pass the right form,
+Each counterexample takes the formula to refute as an argument, by default the document's. The tests also pass the correct formula,
 which must not be refuted.
 """
 
@@ -47,7 +47,7 @@ def policy_gradient_theorem(weight: Callable[[float, int], float] = undiscounted
         return (jnp.exp(logp(at).sum(-1)) * (weights * logp(logits) * to_go).sum(-1)).sum()
 
     exact, ours = (float(jax.jit(jax.grad(function))(at)[1]) for function in (expected_return, theorem))
-    numbers = f"the theorem's {ours:.3f}, that of J itself {exact:.3f}"
+    numbers = f"{ours:.3f} by the theorem, {exact:.3f} for J itself"
     return Evidence(
         f"gamma = 0.5, derivative with respect to the second token's logit: {numbers}", holds=abs(ours - exact) > 1e-6
     )
@@ -211,7 +211,7 @@ ERRATA = (
         number="7",
         document=DESIGN,
         where="Eq. 10",
-        claim="The objective to maximise is L_CLIP + c1 L_VF + ...",
+        claim="The objective to maximize is L_CLIP + c1 L_VF + ...",
         correction="- c1 L_VF, because the critic's error must decrease",
         source="PPO, arXiv:1707.06347, Eq. 9",
         check=value_loss_sign,
@@ -220,7 +220,7 @@ ERRATA = (
         number="8a",
         document=DESIGN,
         where="Eqs. 11-12",
-        claim="The sum of (gamma lambda_l)^l TD errors is a generalised advantage estimate",
+        claim="The sum of (gamma lambda_l)^l TD errors is a generalized advantage estimate",
         correction="(gamma lambda_l)^l is not a product of one-step factors, so no backward recursion computes the sum",
         source="GAE, arXiv:1506.02438, Eq. 16",
         check=no_recursion,
@@ -238,7 +238,7 @@ ERRATA = (
         number="8c",
         document=DESIGN,
         where="Eq. 11 and Table 1",
-        claim="alpha lies in [0.1, 1.0]",
+        claim="alpha is in [0.1, 1.0]",
         correction="The document's own table recommends 0.05 in [0.01, 0.1]; VAPO's alpha is 0.05, in another formula",
         source="the document against itself",
         check=alpha_range,

@@ -78,8 +78,8 @@ def dapo_grpo(
         ddof: of the standard deviation.
 
     Deviations: the document leaves the bonus undefined; `rljax.ops.unpublished.mixture.entropy_bonus` is our interpretation.
-    Besides that it mentions groups, the asymmetric clip and dynamic sampling, so the weights are GRPO's, without KL or
-    overlong penalty.
+    Apart from the bonus, it mentions only groups, the asymmetric clip and dynamic sampling, so the weights are GRPO's, and there
+    is no KL or overlong penalty.
     """
     return dapo(clip_low=clip_low, clip_high=clip_high, eps=eps, ddof=ddof)._replace(
         shape_reward=None, weights=sequence_mean, bonus=partial(_explore, beta=beta), group_size=None

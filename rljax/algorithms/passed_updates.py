@@ -6,7 +6,7 @@ from jax.tree_util import tree_map_with_path
 
 
 def pass_over_updates(opt_state: Any, count: int) -> Any:
-    """Make an Optax state's schedules count updates that were planned but skipped, so that they still reach their end.
+    """Count updates that were planned but skipped in an Optax state's schedules, so that the schedules still reach their end.
 
     Moments and the counts that correct their bias stay unchanged. The schedules are those of `optax.inject_hyperparams`.
 

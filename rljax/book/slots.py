@@ -81,8 +81,8 @@ def fillings(algorithm: Algorithm) -> dict[str, Filling]:
 PAGE = """# Algorithms and their slots
 
 `rljax algorithms --table` prints this page from the records. Each row is an algorithm as its paper has it, each column a slot
-of the record; a cell names the equations in the slot, without their numbers, and is empty where the slot is. What an option adds
-that is 0 by default is not here; `rljax algorithms NAME` lists it.
+of the record; a cell names the equations in the slot, without their numbers, and is empty if the slot is empty. Terms whose
+coefficient is 0 by default are not in the tables; `rljax algorithms NAME` lists them.
 
 {algorithms}
 

@@ -1,4 +1,4 @@
-"""`rljax average`: one model out of several runs."""
+"""`rljax average`: average the models of several runs."""
 
 from dataclasses import dataclass
 from pathlib import Path

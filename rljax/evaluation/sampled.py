@@ -263,7 +263,7 @@ def _refuse_other_settings(files: SampleFiles, settings: dict) -> None:
         before = json.loads(files.settings.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{str(files.samples)!r} exists already, without readable settings in {files.settings.name} that describe how it was "
+            f"{str(files.samples)!r} already exists, without readable settings in {files.settings.name} that describe how it was "
             f"made; choose another --out."
         ) from error
     before = before if isinstance(before, dict) else {}
@@ -273,7 +273,7 @@ def _refuse_other_settings(files: SampleFiles, settings: dict) -> None:
             f"{name} was {_short(before.get(name))} and is now {_short(settings.get(name))}" for name in names
         )
         raise InputError(
-            f"{str(files.samples)!r} exists already and holds answers made with other settings ({changed}); choose another "
+            f"{str(files.samples)!r} already exists, with answers made under other settings ({changed}); choose another "
             f"--out, or use the settings in {files.settings.name} to continue it."
         )
 

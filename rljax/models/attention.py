@@ -84,9 +84,9 @@ def attend_cached(
         values: values of every slot.
         segments: above 0 if a slot holds a token.
         slot: slot of the first new token, one for all rows or one per row.
-        block: queries that attend to all keys at once; None: `block_size` decides.
+        block: number of queries that attend to all keys at once; None: `block_size` decides.
         devices: number of devices that share rows and heads.
-        window: most tokens that a token sees, see `visible_in_cache`.
+        window: largest number of tokens that a token sees, see `visible_in_cache`.
     """
     rows, length, key_heads, group, _ = query.shape
     block = block_size(rows, key_heads * group, keys.shape[3], devices=devices) if block is None else block
@@ -121,7 +121,7 @@ def visible_in_cache(
         new: number of new tokens.
         first: index of the first of the T tokens among the new tokens.
         count: T.
-        window: most tokens that a token sees: itself and the nearest ones before it in the ring; None: all of them.
+        window: largest number of tokens that a token sees: itself and the nearest ones before it in the ring; None: all of them.
     """
     slots = segments.shape[1]
     place = (jnp.arange(slots)[None] - jnp.reshape(slot, (-1, 1)))[:, None]
@@ -173,9 +173,9 @@ def attend_within(
         keys: rotated key of every token.
         values: value of every token.
         segments: sequence of each token; 0 is padding, which sees itself.
-        block: queries that attend to all keys at once; None: `block_size` decides.
+        block: number of queries that attend to all keys at once; None: `block_size` decides.
         devices: number of devices that share rows and heads.
-        window: most tokens that a token sees, see `visible_slots`.
+        window: largest number of tokens that a token sees, see `visible_slots`.
     """
     rows, slots, key_heads, group, _ = query.shape
     if block is None:
@@ -328,12 +328,12 @@ def hindrance(path: str, facts: Facts) -> str | None:
         if facts.dtype not in ("bfloat16", "float16"):
             return f"cuDNN computes in bfloat16 or float16, and the products are in {facts.dtype}"
         if facts.head_dim > most or facts.head_dim % 8:
-            return f"cuDNN takes heads of a multiple of 8 up to {most} features, and these have {facts.head_dim}"
+            return f"cuDNN needs a head_dim that is a multiple of 8, at most {most}, and this model has {facts.head_dim}"
     if path == "splash":
         if facts.platform != "tpu":
             return f"splash attention is a kernel for TPUs, and the devices are {described(facts)}"
         if facts.head_dim % LANES:
-            return f"splash attention takes heads of a multiple of {LANES} features, and these have {facts.head_dim}"
+            return f"splash attention needs a head_dim that is a multiple of {LANES}, and this model has {facts.head_dim}"
     return None
 
 
@@ -376,7 +376,7 @@ def attend_rows(
         segments: sequence of each token; 0 is padding, whose result is meaningless.
         config: configuration of the model.
         mesh: devices that share rows and heads.
-        window: most tokens that a token sees, see `rljax.models.packed.visible_slots`.
+        window: largest number of tokens that a token sees, see `rljax.models.packed.visible_slots`.
 
     Raises:
         InputError: the configured program cannot run.
@@ -438,7 +438,7 @@ def attend_splash(
         values: value of every token.
         segments: sequence of each token; 0 is padding.
         mesh: devices that share rows and heads; each runs the kernel on its own part.
-        window: most tokens that a token sees; the kernel also skips the blocks before the window.
+        window: largest number of tokens that a token sees; the kernel also skips the blocks before the window.
         interpret: emulate the kernel without a TPU, slowly.
     """
     if mesh is None or mesh.size == 1:

@@ -134,7 +134,7 @@ def with_fisher(
     anchor: Anchor = state.options[NAME]
     key = jax.random.fold_in(
         jax.random.wrap_key_data(state.key), jnp.uint32(2**32 - 1)
-    )  # `state.draws` never gets that far
+    )  # `state.draws` never becomes that large
     responses, mask = responses_of(worker, state.params, samples, key)
     add, fisher = _squares_program(score, places(anchor.fisher), samples), anchor.fisher
     for row in range(samples):

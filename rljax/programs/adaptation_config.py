@@ -17,7 +17,7 @@ class AdaptationConfig:
     target: tyro.conf.Positional[str]
     """Folder of the served run, or of its checkpoint (RUN/checkpoints/last)."""
     feedback: Path
-    """The queue: a file of JSON lines that grows, or a folder of such files, *.jsonl."""
+    """The feedback queue: a JSON Lines file that other programs append to, or a folder of such files, *.jsonl."""
     folder: Annotated[Path | None, tyro.conf.arg(name="run")] = None
     """Folder of the adapted run, which the same command continues; by default RUN-adapted."""
     checkpoint: Literal["best", "last"] = "best"

@@ -1,7 +1,7 @@
 """Whether an answer is correct: rewards that decide it (verifiers), and records of completions that could not be judged.
 
-A failure is neither a wrong answer nor a missing verdict. An answer that a verifier could not finish judging is a wrong answer, and
-is counted apart: the model wrote it, so it must not be able to stop the run.
+A failure is neither a wrong answer nor a missing verdict. An answer that a verifier could not finish judging is a wrong answer
+with its own count: the model wrote it, so it must not be able to stop the run.
 """
 
 from collections.abc import Callable
@@ -68,10 +68,10 @@ class Failures(NamedTuple):
     out_of_range: int = 0
     """Completions whose reward was NaN, infinite or too large for 32-bit numbers."""
     unfinished: int = 0
-    """Completions whose answer the verifier could not finish judging. They are wrong answers and no failures."""
+    """Completions whose answer the verifier could not finish judging. They are wrong answers, not failures."""
 
     unstated: int = 0
-    """Completions that state no answer in the form that the reward reads. They are wrong answers and no failures."""
+    """Completions that state no answer in the form that the reward reads. They are wrong answers, not failures."""
 
     @property
     def total(self) -> int:
@@ -120,20 +120,20 @@ def verifier(reward: Reward) -> Reward:
         True
     """
     try:
-        reward.verifies = reward  # pyright: ignore[reportFunctionMemberAccess]  a function holds attributes
+        reward.verifies = reward  # pyright: ignore[reportFunctionMemberAccess]  functions have attributes
     except AttributeError as error:
-        raise InputError(f"{reward!r} cannot be marked as a verifier; wrap it in a function of its own.") from error
+        raise InputError(f"{reward!r} cannot be marked as a verifier; wrap it in a function.") from error
     return reward
 
 
 def right_from(limit: float | int) -> Callable[[Reward], Reward]:
-    """Mark a reward that gives partial credit as a verifier: an answer is correct from this value on.
+    """Mark a reward with partial credit as a verifier: an answer is correct if its reward is at least `limit`.
 
     Args:
         limit: the lowest value of a correct answer.
 
     Returns:
-        What marks a reward, as `verifier` does.
+        A decorator that marks a reward, like `verifier`.
 
     Example:
         >>> @right_from(1.0)
@@ -144,7 +144,7 @@ def right_from(limit: float | int) -> Callable[[Reward], Reward]:
     """
 
     def mark(reward: Reward) -> Reward:
-        verifier(reward).right_from = limit  # pyright: ignore[reportFunctionMemberAccess]  a function holds attributes
+        verifier(reward).right_from = limit  # pyright: ignore[reportFunctionMemberAccess]  functions have attributes
         return reward
 
     return mark
@@ -157,7 +157,7 @@ def reads(form: str) -> Callable[[Reward], Reward]:
         form: a noun phrase that follows "reads", such as "the number after the last ####".
 
     Returns:
-        What marks a reward.
+        A decorator that marks a reward.
 
     Example:
         >>> @reads("the first word")
@@ -168,7 +168,7 @@ def reads(form: str) -> Callable[[Reward], Reward]:
     """
 
     def mark(reward: Reward) -> Reward:
-        reward.reads = form  # pyright: ignore[reportAttributeAccessIssue]  a function holds attributes
+        reward.reads = form  # pyright: ignore[reportAttributeAccessIssue]  functions have attributes
         return reward
 
     return mark
@@ -215,7 +215,7 @@ def is_verifier(reward: Callable) -> bool:
 
 
 def is_right(reward: float, correct: bool | None) -> bool:
-    """True if an answer is right: by the verifier where one decided, else by a reward above 0.
+    """True if an answer is right: the verifier decides; without its verdict, a reward above 0.
 
     Example:
         >>> is_right(0.2, False), is_right(0.2, None)

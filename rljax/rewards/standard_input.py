@@ -1,4 +1,4 @@
-"""Programs that read standard input and print their answer, as in programming contests: as a function that the sandbox can test."""
+"""Wrap programs that read standard input and print their answer, as in programming contests, in functions for the sandbox."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ _compiled = compile({program!r}, "<program>", "exec")
 
 
 class _Stream(io.BytesIO):
-    """A standard stream: it stays open when a wrapper around it is thrown away."""
+    """A standard stream: it stays open when a wrapper around it is discarded."""
 
     def __init__(self, number, content=b""):
         super().__init__(content)
@@ -63,7 +63,7 @@ def run_program(text):
 '''
 _COMPARISON = '''
 def same_output(printed, expected):
-    """True if two outputs are the same words, up to capital letters; numbers may differ by less than 1e-5."""
+    """True if two outputs have the same words, ignoring case; numbers may differ by less than 1e-5."""
     if type(printed) is not str:
         return False
     words, wanted = printed.lower().split(), expected.lower().split()
@@ -84,8 +84,8 @@ def program_of_inputs(program: str, inputs: Sequence[str], outputs: Sequence[str
     r"""Make a program that reads standard input into one that the sandbox can test, one test for each input.
 
     The program runs once for each input, in the process of the candidate: it sees the inputs, but no expected output. It passes a
-    test if it ends without an error (`sys.exit(0)` is none) and prints what is expected: the same words, whatever the white space
-    and the capital letters; where one of two words has a decimal point, they may differ by less than 1e-5 as numbers.
+    test if it ends without an error (`sys.exit(0)` is not an error) and prints the expected words; white space and capitalization
+    do not matter. If one of two words has a decimal point, they may differ by less than 1e-5 as numbers.
 
     It may read with `input`, `sys.stdin`, `open(0)`, `open("/dev/stdin")` and `os.read(0, n)`, and print with `print`, `sys.stdout`
     and `os.write(1, b)`. Descriptors 0 and 1 of the process itself are empty: a program that opens them in another way
@@ -93,9 +93,9 @@ def program_of_inputs(program: str, inputs: Sequence[str], outputs: Sequence[str
     process or at exit (`atexit`) fails its tests.
 
     Args:
-        program: its source.
-        inputs: what it reads, for each test.
-        outputs: what it has to print, for each test.
+        program: source of the program.
+        inputs: standard input of each test.
+        outputs: expected output of each test.
 
     Returns:
         The program and its tests.
@@ -105,8 +105,8 @@ def program_of_inputs(program: str, inputs: Sequence[str], outputs: Sequence[str
         2
 
     Source:
-        The comparison is that of CodeContests, Li et al., arXiv:2203.07814 (`OutputsMatch` of its published tester), where integers
-        are compared exactly.
+        CodeContests, Li et al., arXiv:2203.07814: the comparison follows `OutputsMatch` of its published tester, which compares
+        integers exactly.
     """
     tests = (
         f"assert same_output(run_program({read!r}), {printed!r})" for read, printed in zip(inputs, outputs, strict=True)

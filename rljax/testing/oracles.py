@@ -1,11 +1,11 @@
 # pyright: basic
-"""Every algorithm's objective as loops over prompts, responses and _tokens, from its paper and from no code of this library.
+"""Every algorithm's objective as loops over prompts, responses and tokens, written from its paper without code of this library.
 
-An objective takes a rollout and log-probabilities `x[p, i, t]` in float64, and a copy `sg` that it may not differentiate. It is to
-be maximized; `VALUE_LOSSES` have the values in the place of the log-probabilities, and are to be minimized. A response is a
+An objective takes a rollout and log-probabilities `x[p, i, t]` in float64, and a copy `sg` of them under stop-gradient. It is
+maximized; `VALUE_LOSSES` take values instead of log-probabilities, and are minimized. A response is a
 row without gaps that begins in column 0 (`Example.compact`), and has at least one token.
 
-The hyperparameters are those of `OPTIONS`, which put every part of an algorithm to work on responses of six tokens.
+The hyperparameters are in `OPTIONS`; with them, every part of an algorithm has an effect on responses of six tokens.
 """
 
 from itertools import combinations
@@ -44,16 +44,16 @@ def _rho(d, x, p, i, t):
     return exp(x[p, i, t] - d.old_logp[p, i, t])
 
 
-def _centred(rewards):
+def _centered(rewards):
     return [r - sum(rewards) / len(rewards) for r in rewards]
 
 
 def _zscores(rewards, eps=1e-6, ddof=1):
-    away = _centred(rewards)
+    away = _centered(rewards)
     return [a / (sqrt(sum(b * b for b in away) / (len(away) - ddof)) + eps) for a in away]
 
 
-def _others(rewards):
+def _minus_others(rewards):
     return [r - (sum(rewards) - r) / (len(rewards) - 1) for r in rewards]
 
 
@@ -107,7 +107,7 @@ def _cispo(d, x, sg):
 
 
 def _covariance(d, a):
-    """Of each token with an advantage of its response: over the rollout, before its updates."""
+    """Covariance of each token's log-probability and its advantage, over the rollout, before its updates."""
     mean_logp = _token_mean(d, lambda p, i, t: d.old_logp[p, i, t])
     mean_advantage = _token_mean(d, lambda p, i, t: a[p][i])
     return {(p, i, t): (d.old_logp[p, i, t] - mean_logp) * (a[p][i] - mean_advantage) for p, i, t in _tokens(d)}
@@ -146,7 +146,7 @@ def _dapo_grpo(d, x, sg):
 
 
 def _dppo(d, x, sg):
-    a = _by_group(d, _centred)
+    a = _by_group(d, _centered)
 
     def surrogate(p, i, t):
         probability, old = exp(sg[p, i, t]), exp(d.sampled_logp[p, i, t])
@@ -159,7 +159,7 @@ def _dppo(d, x, sg):
 
 
 def _dr_grpo(d, x, sg):
-    a = _by_group(d, _centred)
+    a = _by_group(d, _centered)
     return sum(_pessimistic(_rho(d, x, p, i, t), a[p][i], 0.2, 0.2) / 7 for p, i, t in _tokens(d)) / len(d.rows)
 
 
@@ -186,7 +186,7 @@ def _gdpo(d, x, sg):
 
 
 def _gepo(d, x, sg):
-    a, total = _by_group(d, _centred), 0.0
+    a, total = _by_group(d, _centered), 0.0
     for p in range(d.prompts):
         q, w = [], []
         for i in range(d.group):
@@ -214,7 +214,7 @@ def _gmpo(d, x, sg):
 
 
 def _gpg(d, x, sg):
-    a = _by_group(d, _centred)
+    a = _by_group(d, _centered)
     return 3 / (3 - 1) * _token_mean(d, lambda p, i, t: a[p][i] / 2 * (x[p, i, t] - d.old_logp[p, i, t]))
 
 
@@ -229,10 +229,10 @@ def _grpo_process(d, x, sg):
     a = {}
     for p in range(d.prompts):
         steps = [(i, t) for i in range(d.group) for t in range(d.length) if d.step_end[p, i, t]]
-        normalised = dict(zip(steps, _zscores([d.step_rewards[p, i, t] for i, t in steps]), strict=True))
+        normalized = dict(zip(steps, _zscores([d.step_rewards[p, i, t] for i, t in steps]), strict=True))
         for i in range(d.group):
             for t in range(d.length):
-                a[p, i, t] = sum(normalised[j, end] for j, end in steps if j == i and end >= t)
+                a[p, i, t] = sum(normalized[j, end] for j, end in steps if j == i and end >= t)
     return _sequence_mean(
         d, lambda p, i, t: _pessimistic(_rho(d, x, p, i, t), a[p, i, t], 0.2, 0.2) - 0.04 * _k3(d, x, p, i, t)
     )
@@ -293,7 +293,7 @@ def _deviation(numbers):
 
 
 def _lite_ppo(d, x, sg):
-    a, std = _by_group(d, _centred), _deviation([d.rewards[row] for row in d.rows])
+    a, std = _by_group(d, _centered), _deviation([d.rewards[row] for row in d.rows])
     return _token_mean(d, lambda p, i, t: _pessimistic(_rho(d, x, p, i, t), a[p][i] / (std + 1e-6), 0.2, 0.2))
 
 
@@ -304,13 +304,13 @@ def _luspo(d, x, sg):
     return total / len(d.rows)
 
 
-def _whole_responses(d, x, a):
-    """REINFORCE, a response as one action."""
+def _reinforce_responses(d, x, a):
+    """REINFORCE, with each response as one action."""
     return sum(a[p][i] * (x[p, i, t] - d.old_logp[p, i, t]) for p, i, t in _tokens(d)) / len(d.rows)
 
 
 def _max_rl(d, x, sg):
-    return _whole_responses(d, x, _by_group(d, lambda r: [(one * len(r) - sum(r)) / sum(r) for one in r]))
+    return _reinforce_responses(d, x, _by_group(d, lambda r: [(one * len(r) - sum(r)) / sum(r) for one in r]))
 
 
 def _on_policy_distillation(d, x, sg):
@@ -328,7 +328,7 @@ def _opo(d, x, sg):
     for p in range(d.prompts):
         total = sum(d.lengths[p, i] * d.rewards[p, i] for i in range(d.group))
         a.append([d.rewards[p, i] - total / sum(d.lengths[p]) for i in range(d.group)])
-    return _whole_responses(d, x, a)
+    return _reinforce_responses(d, x, a)
 
 
 def _otb(d, x, sg):
@@ -368,7 +368,7 @@ def _gain_in_pairs(rewards):
 
 
 def _pkpo(d, x, sg):
-    return _whole_responses(d, x, _by_group(d, _gain_in_pairs))
+    return _reinforce_responses(d, x, _by_group(d, _gain_in_pairs))
 
 
 def _ppo(d, x, sg):
@@ -388,25 +388,25 @@ def _reinforce_pp(d, x, sg):
 
 
 def _reinforce_pp_baseline(d, x, sg):
-    centred_rewards = _by_group(d, _centred)
-    a = _over_batch(d, lambda p, i, t: centred_rewards[p][i])
+    centered_rewards = _by_group(d, _centered)
+    a = _over_batch(d, lambda p, i, t: centered_rewards[p][i])
     return _token_mean(
         d, lambda p, i, t: _pessimistic(_rho(d, x, p, i, t), a(p, i, t), 0.2, 0.2) - 0.1 * _k1(d, x, p, i, t) ** 2 / 2
     )
 
 
 def _remax(d, x, sg):
-    return _whole_responses(
+    return _reinforce_responses(
         d, x, [[d.rewards[p, i] - d.greedy_rewards[p] for i in range(d.group)] for p in range(d.prompts)]
     )
 
 
 def _rloo(d, x, sg):
-    penalised = [
+    penalized = [
         [sum(_token_reward(d, p, i, t, beta=0.1) for t in range(d.lengths[p, i])) for i in range(d.group)]
         for p in range(d.prompts)
     ]
-    a = _by_group(d, _others, penalised)
+    a = _by_group(d, _minus_others, penalized)
     return sum(a[p][i] * (x[p, i, t] - d.old_logp[p, i, t]) for p, i, t in _tokens(d)) / len(d.rows)
 
 
@@ -421,7 +421,7 @@ def _sapo(d, x, sg):
 
 
 def _scale_rl(d, x, sg):
-    a, total = _by_group(d, _centred), 0.0
+    a, total = _by_group(d, _centered), 0.0
     std = _deviation([a[p][i] for p, i in d.rows])
     groups = sorted({p for p, _ in d.mixed})
     for group in groups:
@@ -437,14 +437,14 @@ def _scale_rl(d, x, sg):
 
 def _t1(d, x, sg):
     mean_kl = _token_mean(d, lambda p, i, t: _k1(d, d.old_logp, p, i, t))
-    penalised = [
+    penalized = [
         [
             d.rewards[p, i] - 0.1 * sum(_k1(d, d.old_logp, p, i, t) - mean_kl for t in range(d.lengths[p, i]))
             for i in range(d.group)
         ]
         for p in range(d.prompts)
     ]
-    a = _by_group(d, _others, penalised)
+    a = _by_group(d, _minus_others, penalized)
     return sum(a[p][i] * (x[p, i, t] - d.old_logp[p, i, t]) + 0.01 * d.entropy[p, i, t] for p, i, t in _tokens(d)) / len(
         d.rows
     )
@@ -532,7 +532,7 @@ OPTIONS = {
     "vapo": {"alpha": 0.5},
     "vapo_grpo": {"alpha": 0.5, "initial": 0.8, "decay": 2.0},
 }
-"""Name of an algorithm -> the hyperparameters that its objective here has, where they are not the algorithm's defaults."""
+"""Name of an algorithm -> the hyperparameters of its objective here that differ from the algorithm's defaults."""
 OBJECTIVES = {
     "cispo": _cispo,
     "clip_cov": _clip_cov,
@@ -586,7 +586,7 @@ VALUE_LOSSES = {
 
 
 def slope(objective, example: Example, x: np.ndarray, step: float = 1e-6) -> np.ndarray:
-    """Gradient of an objective by central differences, the copy that it may not differentiate held still."""
+    """Gradient of an objective by central differences, with the copy under stop-gradient held fixed."""
     gradient = np.zeros_like(x)
     for index in zip(*np.nonzero(example.mask), strict=True):
         around = []

@@ -58,7 +58,7 @@ def make_choice(config: TrainConfig, stream: PromptStream) -> ChoosePrompts:
 
 
 def sizes_of(config: TrainConfig, history: History, prompt_ids: Int[np.ndarray, "P"]) -> Int[np.ndarray, "P"] | None:
-    """Return the number of responses to each prompt under the token budget; None without a budget, when all numbers are equal.
+    """Return the number of responses to each prompt under the token budget; None without a budget: all groups are then equal.
 
     The expected length of a response to a new prompt is the mean over all responses so far, or the maximum if there are none yet.
     """
@@ -73,7 +73,7 @@ def sizes_of(config: TrainConfig, history: History, prompt_ids: Int[np.ndarray, 
 
 
 def sampler_of(setup: Setup, state: TrainState) -> tuple[Params, int]:
-    """Return the trained parameters that sample the next rollout (the state's, unless an option has others), and their RL steps."""
+    """Return the trained parameters that sample the next rollout, and their RL step; an option may replace the state's."""
     for option in setup.options:
         if option.sampler is not None:
             return option.sampler(state)
@@ -99,8 +99,8 @@ def next_rollout(
         InputError: the carried groups were judged by another kind of reward.
     """
     config, keep_group, worker = setup.config, setup.algorithm.keep_group, setup.train
-    states = worker.environment is not None  # an environment may or may not report correctness
-    if carried is not None and not states and (carried.rollout.correct is not None) != worker.verifies:
+    may_vary = worker.environment is not None  # an environment may or may not report correctness
+    if carried is not None and not may_vary and (carried.rollout.correct is not None) != worker.verifies:
         raise InputError(
             "When the run was saved, a verifier among the rewards decided what is correct, and now none does, or the "
             "reverse; resume with the same rewards, marked with rljax.rewards.verifier or not, as before."
@@ -248,10 +248,10 @@ def make_rescore(setup: Setup) -> Callable[[TrainState, Groups], tuple[Groups, f
 
     def rescore(state: TrainState, groups: Groups) -> tuple[Groups, float | None]:
         rollout, mask = groups.rollout, groups.rollout.mask
-        drawn = required(rollout.policy_logp, "rollout.policy_logp")
+        sampled = required(rollout.policy_logp, "rollout.policy_logp")
         logp = scores(scored_params(setup.base, state.params), sequences_of(groups)).logp.reshape(mask.shape)
         logp = np.where(mask, logp, np.float32(0))
-        gap = float(np.asarray(k3(jnp.asarray(drawn), jnp.asarray(logp)))[mask].mean()) if mask.any() else None
+        gap = float(np.asarray(k3(jnp.asarray(sampled), jnp.asarray(logp)))[mask].mean()) if mask.any() else None
         return groups._replace(rollout=rollout._replace(policy_logp=logp)), gap
 
     return rescore

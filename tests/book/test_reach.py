@@ -1,4 +1,4 @@
-"""Every equation is reached by a command: by what the commands and the trainer use, as far as that leads; or it says why not."""
+"""Every equation is used, directly or indirectly, by the commands or the trainer, or a reason is given why not."""
 
 import ast
 import re
@@ -14,16 +14,16 @@ from rljax.lazy import LazyTable
 
 PACKAGE = Path(rljax.__file__).parent
 ROOTS = ("cli", "training")
-"""Folders whose whole content a command may run."""
+"""Folders in which a command may run anything."""
 Symbol = tuple[str, str]
 """A module and a name at its top level; the name "" is the module itself."""
 UNREACHED = {
-    "categorical.c51_projection": "The critic's targets are whole returns, of which it is `two_hot`, the head of that name.",
-    "divergence.entropy": "A model computes it over parts of the vocabulary, so that all logits never exist at once.",
+    "categorical.c51_projection": "The critic's targets are complete returns, whose projection is `two_hot`.",
+    "divergence.entropy": "A model computes it over parts of the vocabulary, so that the full logits are never in memory.",
     "gae.decoupled_gae": "The slots `advantage` and `target` of a critic are its two halves.",
     "ratio.group_expectation_log_ratio": "The slots `denominator` and `log_ratio` of GEPO are its two halves.",
-    "selection.rl_kl_from_pass_rate": "It says why a window of difficulty helps, and nothing is decided by it.",
-    "shaping.weighted_composite": "`--reward-weights` is the same on the host, with opinions left out.",
+    "selection.rl_kl_from_pass_rate": "It explains why a difficulty window helps; no decision depends on it.",
+    "shaping.weighted_composite": "`--reward-weights` computes the same sum on the host, without rewards that abstain.",
     "unpublished.mixture.constitutional_sum": "`--reward A,constitution:FILE` is the same sum on the host.",
     "unpublished.mixture.multi_objective": "`--reward A,B --reward-weights` is the same sum.",
 }
@@ -44,7 +44,7 @@ def tree(module: str) -> ast.Module:
 
 @cache
 def definitions(module: str) -> dict[str, list[ast.stmt]]:
-    """Top-level name -> the statements that define it; those that define none stand under the empty name."""
+    """Top-level name -> the statements that define it; those that define none are under the empty name."""
     found: dict[str, list[ast.stmt]] = {"": []}
     for statement in tree(module).body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -61,7 +61,7 @@ def definitions(module: str) -> dict[str, list[ast.stmt]]:
 
 @cache
 def imports(module: str) -> dict[str, Symbol]:
-    """Name -> what it stands for, wherever in the module it is imported."""
+    """Name -> the symbol that it refers to; imports anywhere in the module count."""
     found: dict[str, Symbol] = {}
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.ImportFrom) and node.module in sources():
@@ -71,31 +71,31 @@ def imports(module: str) -> dict[str, Symbol]:
     return found
 
 
-def resolved(symbol: Symbol) -> Symbol | None:
-    """Where a name is defined, through any re-exports; None outside the package."""
+def resolve(symbol: Symbol) -> Symbol | None:
+    """Follow re-exports to the module that defines a name; None outside the package."""
     module, name = symbol
     if not name or name in definitions(module):
         return symbol
-    return resolved(imports(module)[name]) if name in imports(module) else None
+    return resolve(imports(module)[name]) if name in imports(module) else None
 
 
 def references(symbol: Symbol) -> set[Symbol]:
-    """What the definition of a name refers to by a name, as `module.name`, as text `module:name`, or as a table of such texts."""
+    """Symbols that the definition of a name refers to: names, `module.name`, texts `module:name`, and tables of such texts."""
     module, name = symbol
     table = vars(import_module(module)).get(name)
     sources_of_table = table.sources.values() if isinstance(table, LazyTable) else ()
-    found = {resolved((source.partition(":")[0], source.partition(":")[2])) for source in sources_of_table}
+    found = {resolve((source.partition(":")[0], source.partition(":")[2])) for source in sources_of_table}
     for node in (node for statement in definitions(module)[name] for node in ast.walk(statement)):
         if isinstance(node, ast.Name):
-            found.add(resolved((module, node.id)))
+            found.add(resolve((module, node.id)))
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            holder = resolved((module, node.value.id))
+            holder = resolve((module, node.value.id))
             if holder is not None and not holder[1]:
-                found.add(resolved((holder[0], node.attr)))
+                found.add(resolve((holder[0], node.attr)))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             text = re.fullmatch(r"(rljax[\w.]*):(\w+)", node.value)
             if text and text[1] in sources():
-                found.add(resolved((text[1], text[2])))
+                found.add(resolve((text[1], text[2])))
     return {symbol for symbol in found if symbol is not None and symbol[1]}
 
 
@@ -117,12 +117,12 @@ def reached() -> set[str]:
     return {names[symbol] for symbol in symbols if symbol in names}
 
 
-def test_every_equation_is_reached_or_says_why_not(reached):
+def test_every_equation_is_reached_or_has_a_reason(reached):
     assert set(names_of_ops().values()) - reached == set(UNREACHED)
 
 
-def test_the_walk_follows_what_is_used_and_not_what_is_passed_on():
-    assert resolved(("rljax.algorithms", "prepare")) == ("rljax.algorithms.preparation", "prepare")
+def test_the_walk_follows_uses_but_not_re_exports():
+    assert resolve(("rljax.algorithms", "prepare")) == ("rljax.algorithms.preparation", "prepare")
     assert ("rljax.algorithms.gepo", "gepo") in reached_from({("rljax.algorithms", "BY_NAME")})
     assert not any(name == "prepare" for _, name in reached_from({("rljax.algorithms", "")}))
 

@@ -1,4 +1,4 @@
-"""Search: people's questions find the right equation first, and the scores are those of the rule."""
+"""Search: a question finds the right equation first, and the scores follow the documented rule."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def names(query: str) -> list[str]:
     return [match.entry.name for match in search(query)]
 
 
-def test_every_entry_has_ideas_and_none_is_of_something_else():
+def test_every_entry_has_ideas_and_every_idea_belongs_to_an_entry():
     assert list(IDEAS) == [name for name in IDEAS if name in ENTRIES]
     assert set(ENTRIES) == set(IDEAS)
     for phrases in IDEAS.values():
@@ -57,19 +57,19 @@ def test_symbols_papers_and_authors_are_found():
     assert "selection.has_mixed_outcomes" not in both
 
 
-def test_how_the_policy_is_kept_near_the_reference():
+def test_a_question_about_drift_from_the_reference_finds_the_divergences():
     found = names("how do I keep the policy from drifting away from the reference?")
     assert {"divergence.k3", "divergence.kl_in_reward"} <= set(found[:5])
 
 
-def test_a_full_name_finds_that_alone_and_nonsense_nothing():
+def test_a_full_name_finds_only_its_entry_and_nonsense_finds_nothing():
     assert names("dapo") == ["dapo"]
     assert names("clipped") == ["surrogate.clipped"]
     assert names("zzz qqq") == []
     assert names("?!") == []
 
 
-def test_scores_are_those_of_the_rule():
+def test_scores_follow_the_rule():
     scores = {match.entry.name: match.score for match in search("clip higher")}
     assert (
         scores["surrogate.clipped"] == 7 + 7 + 14

@@ -1,4 +1,4 @@
-"""A run that crashes is started again; one that ends by itself, or is asked to stop, is not."""
+"""`--restarts` starts a run again after a crash, but not if it ends by itself or is asked to stop."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from rljax.cli.restarting import note, run_with_restarts
 
 
 class Crashing:
-    """Stands for the processes that are started: each ends with the next code."""
+    """A fake for the processes that are started: each ends with the next exit code."""
 
     def __init__(self, codes, at_wait=lambda: None):
         self.codes, self.at_wait, self.words, self.signals = list(codes), at_wait, [], []
@@ -36,7 +36,7 @@ class Crashing:
     ("codes", "restarts", "expected"),
     [([0], 3, 0), ([-9, 1, 75, 0], 3, 0), ([2], 3, 2), ([1, 130], 3, 130), ([-9, -9], 1, 137), ([1, 1, 1], 2, 1)],
 )
-def test_it_is_started_again_after_a_crash_alone(codes, restarts, expected, capsys):
+def test_only_a_crash_leads_to_a_restart(codes, restarts, expected, capsys):
     fake = Crashing(codes)
     assert run_with_restarts(["--run", "r", "--restarts", "3", "--steps", "5"], restarts, fake.start) == expected
     assert not fake.codes
@@ -44,14 +44,14 @@ def test_it_is_started_again_after_a_crash_alone(codes, restarts, expected, caps
     assert capsys.readouterr().err.count("note: the run crashed (exit code ") == len(codes) - 1
 
 
-def test_a_folder_to_resume_stays():
+def test_a_restart_keeps_the_folder_to_resume():
     fake = Crashing([1, 0])
     assert run_with_restarts(["--resume", "runs/a"], 1, fake.start) == 0
     assert fake.words[1] == ["train", "--resume", "runs/a"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
-def test_a_request_to_stop_is_passed_on_and_ends_it(number):
+def test_a_request_to_stop_is_passed_on_and_ends_the_restarts(number):
     fake = Crashing([-15, 0], at_wait=lambda: signal.raise_signal(number))
     before = signal.signal(number, signal.SIG_DFL)
     try:
@@ -63,7 +63,7 @@ def test_a_request_to_stop_is_passed_on_and_ends_it(number):
 
 
 @pytest.mark.parametrize("place", ["closed pipe", "/dev/full"])
-def test_a_note_that_nobody_can_read_ends_nothing(place):
+def test_a_note_that_cannot_be_written_raises_nothing(place):
     if place == "closed pipe":
         reader, writer = os.pipe()
         os.close(reader)
@@ -74,7 +74,7 @@ def test_a_note_that_nobody_can_read_ends_nothing(place):
             note("one more trial", stream)
 
 
-def test_a_signal_that_is_ignored_stays_so():
+def test_a_signal_that_is_ignored_stays_ignored():
     """`nohup` lets a command outlive its terminal."""
     fake = Crashing([0], at_wait=lambda: signal.raise_signal(signal.SIGHUP))
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -89,13 +89,13 @@ TRAINING = """
 import signal, sys, time
 from pathlib import Path
 
-came = []
-signal.signal(signal.SIGINT, lambda *_: came.append(1))
+received = []
+signal.signal(signal.SIGINT, lambda *_: received.append(1))
 Path("ready").touch()
-while not came:
+while not received:
     time.sleep(0.01)
 time.sleep(0.5)
-Path("came").write_text(str(len(came)))
+Path("received").write_text(str(len(received)))
 sys.exit(130)
 """
 
@@ -106,16 +106,16 @@ import sys
 
 from rljax.cli.restarting import note, run_with_restarts
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background command, as the suite may be, ignores it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored if the suite is a shell's background command
 sys.exit(run_with_restarts(["--run", "r"], 3))
 """
 
 
-def test_ctrl_c_of_a_terminal_reaches_the_training_once(tmp_path):
-    """A terminal signals the whole group of the command that it runs."""
+def test_ctrl_c_in_a_terminal_reaches_the_training_once(tmp_path):
+    """A terminal signals the process group of the command that it runs."""
     (tmp_path / "rljax").mkdir()
     (tmp_path / "rljax" / "__init__.py").touch()
-    (tmp_path / "rljax" / "__main__.py").write_text(TRAINING)  # what `python -m rljax` finds in the working directory
+    (tmp_path / "rljax" / "__main__.py").write_text(TRAINING)  # `python -m rljax` in this directory runs it
     (tmp_path / "starts").mkdir()
     starter = tmp_path / "starts" / "start.py"
     starter.write_text(STARTER)
@@ -130,10 +130,10 @@ def test_ctrl_c_of_a_terminal_reaches_the_training_once(tmp_path):
     finally:
         process.kill()
         process.wait()
-    assert (tmp_path / "came").read_text() == "1"
+    assert (tmp_path / "received").read_text() == "1"
 
 
-def test_a_folder_has_to_be_named(capsys):
+def test_restarts_need_a_run_folder(capsys):
     refused(
         capsys, "--restarts 2 continues the run in a folder that you name; add --run FOLDER", "train", "--restarts", "2"
     )

@@ -1,4 +1,4 @@
-"""Pass rates kept over steps, and the choice of prompts by them."""
+"""The history of pass rates, and the choice of prompts by pass rate."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from rljax.errors import InputError
 EVERYTHING = Window(0.0, 1.0)
 
 
-def of(attempts, passes):
+def history_of(attempts, passes):
     return History(*(np.array(column, np.float32) for column in (attempts, passes, np.zeros(len(attempts)))))
 
 
@@ -60,14 +60,14 @@ def test_the_window_moves():
 @given(st.integers(0, 50), st.integers(0, 12))
 def test_an_open_window_is_the_stream_itself(position, count):
     stream = PromptStream(range(7), seed=1)
-    history = of([0, 1, 2, 3, 4, 5, 6], [0, 1, 1, 0, 2, 5, 6])
+    history = history_of([0, 1, 2, 3, 4, 5, 6], [0, 1, 1, 0, 2, 5, 6])
     choice = choose(history, stream, position, count, window=EVERYTHING, seed=0)
     assert choice.problems.tolist() == stream.indices(position, count)
     assert (choice.position, choice.passed_over) == (position + count, 0)
 
 
-def test_only_the_window_and_the_untried_are_taken():
-    history = of([4, 4, 4, 4, 0, 0], [0, 1, 3, 4, 0, 0])
+def test_only_prompts_in_the_window_and_untried_prompts_are_chosen():
+    history = history_of([4, 4, 4, 4, 0, 0], [0, 1, 3, 4, 0, 0])
     stream = PromptStream(range(6), seed=2)
     choice = choose(history, stream, 0, 8, window=Window(0.25, 0.75), seed=0, revisit=0.0)
     assert choice.problems.tolist() == [i for i in stream.indices(0, 99) if i in (1, 2, 4, 5)][:8]
@@ -78,8 +78,8 @@ def test_only_the_window_and_the_untried_are_taken():
     assert trusted.problems.tolist() == stream.indices(0, 8)
 
 
-def test_too_few_in_the_window_are_filled_up_by_the_nearest():
-    history = of([10] * 5, [0, 1, 5, 8, 10])
+def test_if_the_window_has_too_few_prompts_the_nearest_ones_are_added():
+    history = history_of([10] * 5, [0, 1, 5, 8, 10])
     stream = PromptStream(range(5), seed=0)
     choice = choose(history, stream, 0, 4, window=Window(0.5, 0.5), seed=0, revisit=0.0, patience=2)
     walked = stream.indices(0, 8)
@@ -88,11 +88,11 @@ def test_too_few_in_the_window_are_filled_up_by_the_nearest():
     distance = {0: 0.5, 1: 0.4, 2: 0.0, 3: 0.3, 4: 0.5}
     nearest = sorted(range(8), key=lambda place: (distance[walked[place]], place))[:4]
     assert choice.problems.tolist() == [walked[place] for place in sorted(nearest)]
-    assert {2, 3} <= set(choice.problems.tolist()), "both have been needed"
+    assert {2, 3} <= set(choice.problems.tolist()), "both are needed"
 
 
-def test_what_lies_outside_is_revisited_now_and_then():
-    history = of([4] * 400, [4] * 400)
+def test_prompts_outside_the_window_are_revisited_now_and_then():
+    history = history_of([4] * 400, [4] * 400)
     stream = PromptStream(range(400), seed=0)
     choice = choose(history, stream, 0, 20, window=Window(0.2, 0.8), seed=0, revisit=0.25)
     assert 40 < choice.position < 160
@@ -102,15 +102,15 @@ def test_what_lies_outside_is_revisited_now_and_then():
 
 
 @given(st.integers(0, 30), st.integers(1, 6), st.integers(1, 6))
-def test_resuming_goes_on_as_if_never_stopped(position, first, second):
-    history = of([4, 4, 4, 0, 0, 4, 4, 4], [0, 2, 4, 0, 0, 2, 2, 2])
+def test_a_resumed_choice_continues_as_if_never_stopped(position, first, second):
+    history = history_of([4, 4, 4, 0, 0, 4, 4, 4], [0, 2, 4, 0, 0, 2, 2, 2])
     stream = PromptStream(range(8), seed=3)
     options = {"window": Window(0.2, 0.8), "seed": 5, "revisit": 0.3}
-    whole = choose(history, stream, position, first + second, **options)
+    full = choose(history, stream, position, first + second, **options)
     begun = choose(history, stream, position, first, **options)
     rest = choose(history, PromptStream(range(8), seed=3), begun.position, second, **options)
-    assert [*begun.problems, *rest.problems] == whole.problems.tolist()
-    assert rest.position == whole.position
+    assert [*begun.problems, *rest.problems] == full.problems.tolist()
+    assert rest.position == full.position
 
 
 def test_refusals():
@@ -145,7 +145,7 @@ def test_refusals():
     ],
 )
 @pytest.mark.usefixtures("untyped")
-def test_recording_refuses_what_does_not_fit(changes, message):
+def test_recording_refuses_arrays_that_do_not_fit(changes, message):
     arguments = {"problems": np.array([0]), "rewards": np.ones((1, 2)), "lengths": np.ones((1, 2), int)} | changes
     with pytest.raises(ValueError, match=message):
         record(no_history(3), **arguments)

@@ -108,7 +108,7 @@ def test_unreadable_settings_are_refused(tmp_path, broken):
     files = sample_files(tmp_path / "a.jsonl")
     reopen(files, {"seed": 0}, CALLS)
     files.settings.write_bytes(broken)
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         reopen(files, {"seed": 0}, CALLS)
 
 

@@ -1,4 +1,4 @@
-"""pass@k, avg@n and maj@k against enumeration of all subsets; intervals against what they must cover."""
+"""pass@k, avg@n and maj@k, compared with an enumeration of all subsets; intervals, compared with their known coverage."""
 
 import itertools
 import math
@@ -34,7 +34,7 @@ def enumerated_pass(right, judged, k):
 
 
 def enumerated_majority(answers, right, judged, k):
-    """Vote in every subset; of a tie every winner takes an equal part, a winner's worth the share right of all its voters."""
+    """Vote in every subset. Tied winners share the vote equally; a winner scores the fraction of its voters that are right."""
     picks, total = subsets(judged, k), 0.0
     for pick in picks:
         votes = Counter(answers[i] for i in pick if answers[i] is not None)
@@ -62,7 +62,7 @@ def test_pass_at_k_of_many_samples_is_the_formula():
 
 
 @pytest.mark.parametrize("k", range(1, N + 1))
-def test_majority_is_the_mean_over_subsets_with_ties_shared(k):
+def test_majority_is_the_mean_over_subsets_and_ties_are_shared(k):
     answers = RNG.choice(np.array(["a", "b", "c", None], object), size=(150, N))
     right = (answers == "a") | ((answers == "b") & (RNG.random(answers.shape) < 0.3))
     judged = RNG.random(right.shape) < 0.85
@@ -70,7 +70,7 @@ def test_majority_is_the_mean_over_subsets_with_ties_shared(k):
     np.testing.assert_allclose(majority_at_k(answers.tolist(), right, judged, k=k), expected, rtol=1e-12, atol=1e-15)
 
 
-def test_majority_of_one_is_pass_at_one_where_every_right_response_answers():
+def test_majority_of_one_is_pass_at_one_if_every_right_response_has_an_answer():
     answers = RNG.choice(np.array(["a", "b", None], object), size=(20, N))
     right, judged = answers == "a", np.ones((20, N), bool)
     np.testing.assert_allclose(majority_at_k(answers.tolist(), right, judged, k=1), pass_at_k(right, judged, k=1))
@@ -83,7 +83,7 @@ def test_majority_of_many_stays_finite():
     assert 0.3 < share < 0.37
 
 
-def test_average_looks_at_judged_values_only():
+def test_the_average_ignores_unjudged_values():
     values = np.array([[1.0, np.nan, 0.5], [np.nan, np.inf, np.nan]])
     judged = np.array([[True, False, True], [False, False, False]])
     np.testing.assert_array_equal(average_at_n(values, judged), [0.75, np.nan])
@@ -106,25 +106,25 @@ def test_shapes_that_differ_are_refused(untyped):
         majority_at_k([["a"] * 3, ["a"] * 2], ones, ones, k=1)
 
 
-def test_the_interval_is_wilsons():
+def test_the_interval_is_wilson_s():
     low, high = wilson_interval(50, 100)
     assert (low, high) == pytest.approx((0.4038, 0.5962), abs=1e-4)
     assert wilson_interval(0, 0) == (0.0, 1.0)
 
 
-def test_problems_that_are_right_or_wrong_have_wilsons_interval():
+def test_binary_problems_have_wilson_s_interval():
     found = over_problems(np.array([1.0] * 8 + [0.0] * 2 + [np.nan]))
     assert found == pytest.approx((0.8, 0.4901625, 0.9433178, 10), abs=1e-6)
     assert ratio_over_problems(np.array([4.0, 7.0]), np.array([4, 7])).low == pytest.approx(2 / (2 + 1.959964**2))
 
 
-def test_other_problems_have_the_percentiles_of_the_bootstrap():
-    """Of two problems a resample is twice the first, twice the second (a quarter each) or both."""
+def test_problems_with_partial_credit_have_a_bootstrap_interval():
+    """A resample of two problems is the first twice, the second twice (a quarter of the time each), or both."""
     found = ratio_over_problems(np.array([1.0, 6.0, 0.0]), np.array([4, 8, 0]))
     assert found == Estimate(7 / 12, 0.25, 0.75, 2)
 
 
-def test_the_bootstrap_has_about_the_normal_width_and_its_seed():
+def test_the_bootstrap_has_about_the_normal_width_and_depends_on_its_seed():
     values = RNG.random(400)
     found = over_problems(values)
     width = 2 * 1.96 * values.std() / math.sqrt(400)
@@ -133,7 +133,7 @@ def test_the_bootstrap_has_about_the_normal_width_and_its_seed():
     assert found != over_problems(values, seed=1)
 
 
-def test_intervals_take_problems_not_answers_for_independent():
+def test_intervals_treat_problems_not_answers_as_independent():
     """A thousand answers that agree within each problem are no more evidence than the problems are."""
     share = np.arange(20) % 2 * 0.9 + 0.05
     few = ratio_over_problems(share * 2, np.full(20, 2.0))
@@ -141,7 +141,7 @@ def test_intervals_take_problems_not_answers_for_independent():
     assert few.high - few.low > 0.3
 
 
-def test_no_interval_where_nothing_can_be_said():
+def test_there_is_no_interval_without_enough_problems():
     assert np.isnan(over_problems(np.array([np.nan]))[:3]).all()
     single = over_problems(np.array([0.5]))
     assert single.value == 0.5
@@ -150,7 +150,7 @@ def test_no_interval_where_nothing_can_be_said():
     assert over_problems(np.array([np.nan])).text() == "-"
 
 
-def test_what_is_no_share_has_no_wilson_interval():
+def test_a_mean_that_is_not_a_fraction_has_no_wilson_interval():
     assert mean_over_problems(np.array([1.0, 1.0, np.nan, 1.0])) == Estimate(1.0, 1.0, 1.0, 3)
     values = RNG.normal(5, 2, 300)
     found = mean_over_problems(values)
@@ -164,8 +164,8 @@ def pairs(both, first, second, neither):
     return np.array(before, bool), np.array([True] * both + [False] * first + [True] * second + [False] * neither, bool)
 
 
-def test_the_paired_interval_is_that_of_newcombes_examples():
-    """Figures of the 10th method in his paper, for first less second."""
+def test_the_paired_interval_agrees_with_newcombe_s_examples():
+    """Figures of method 10 in the paper, for the first share minus the second."""
     for counts, low, high in (((36, 12, 2, 0), 0.0569, 0.3404), ((54, 0, 0, 0), -0.0664, 0.0664)):
         before, after = pairs(*counts)
         found = paired_share_difference(after, before)
@@ -176,7 +176,7 @@ def test_the_paired_interval_is_that_of_newcombes_examples():
 
 
 def test_the_paired_interval_covers_the_difference():
-    """Exact coverage: over all tables of 10 pairs, by their probability."""
+    """Exact coverage: all tables of 10 pairs, weighted by their probability."""
     n = 10
     tables = [(a, b, c, n - a - b - c) for a in range(n + 1) for b in range(n + 1 - a) for c in range(n + 1 - a - b)]
     intervals = [paired_share_difference(*pairs(*table)) for table in tables]

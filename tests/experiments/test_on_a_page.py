@@ -1,4 +1,4 @@
-"""The references on one page: short, equal on one device and on eight, and the same bit for bit after a restart."""
+"""The one-page implementations of DAPO and VAPO are short, and give the same results on eight devices and after a restart."""
 
 import importlib.util
 import re
@@ -31,7 +31,7 @@ def loaded(name):
 
 @pytest.fixture(scope="module", params=PAGES)
 def page(request):
-    """The page with a smaller batch, and a reward that divides the groups before anything is learned."""
+    """The page with a smaller batch, and a reward under which groups are mixed before anything is learned."""
     module = loaded(request.param)
     module.P, module.G, module.WARM_ROWS, module.VALUE_STEPS = 4, 4, 8, 0
     module.is_right = lambda problem, response: bool(response.sum() % 2)
@@ -40,7 +40,7 @@ def page(request):
 
 
 def compiled_once(compile_for):
-    """The programs of one and of eight devices. All trainings here have the same: their optimizers have the same schedule."""
+    """Compile once for one device and once for eight: every training here has the same optimizer schedule."""
     known = {}
 
     def programs(devices, *optimizer):
@@ -60,7 +60,7 @@ def assert_equal(ours, theirs):
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(ours), jax.device_get(theirs))
 
 
-def test_a_page_is_short_and_has_no_part_of_the_trainer():
+def test_a_page_is_short_and_imports_nothing_of_the_trainer():
     for name, lines in (("dapo", 200), ("vapo", 240)):
         text = path_of(name).read_text(encoding="utf-8")
         assert len(text.splitlines()) <= lines
@@ -77,7 +77,7 @@ def test_eight_devices_have_the_losses_of_one(page, on_one_device):
     assert matrix.sharding.shard_shape(matrix.shape) == (matrix.shape[0] // 2, matrix.shape[1] // 2)
 
 
-def test_a_continued_run_is_the_uninterrupted_one_bit_for_bit(page, on_one_device, tmp_path):
+def test_a_resumed_run_equals_the_uninterrupted_run_bit_for_bit(page, on_one_device, tmp_path):
     devices, folder = jax.devices()[:1], tmp_path / "run"
     _, first = page.train(devices, warm_steps=2, rl_steps=1, folder=folder)
     state, then = page.train(devices, **STEPS, folder=folder)

@@ -82,7 +82,7 @@ Values = st.one_of(
 
 @st.composite
 def command_lines(draw: st.DrawFn, good: Good, place: Path) -> list[str]:
-    """A command with flags that exist, and values that may not do."""
+    """A command with flags that exist, and values that may be invalid."""
     command = draw(
         st.sampled_from(
             ["train"] * 8 + ["config"] * 4 + [*(name for name in COMMANDS if name != "errata"), "", "trian", "\0"]
@@ -124,7 +124,7 @@ def command_lines(draw: st.DrawFn, good: Good, place: Path) -> list[str]:
 
 @st.composite
 def settings_files(draw: st.DrawFn, good: Good, place: Path) -> list[str]:
-    """A file of settings with values of any kind, or one that is damaged."""
+    """A settings file with values of any type, or a damaged one."""
     names = draw(st.lists(st.sampled_from(sorted(known_settings())) | TEXTS, max_size=4, unique=True))
     settings: Any = {name: draw(Values) for name in names}
     if draw(st.booleans()):
@@ -166,7 +166,7 @@ def datasets(draw: st.DrawFn, good: Good, place: Path) -> list[str]:
 
 @st.composite
 def model_folders(draw: st.DrawFn, good: Good, place: Path) -> list[str]:
-    """A model's folder of which one file is damaged, or says something else."""
+    """A model folder in which one file is damaged, missing or changed."""
     folder = place / "model"
     shutil.copytree(good.folder / "model", folder, dirs_exist_ok=True)
     damage_folder(draw, folder)
@@ -189,7 +189,7 @@ def model_folders(draw: st.DrawFn, good: Good, place: Path) -> list[str]:
 
 @st.composite
 def run_folders(draw: st.DrawFn, good: Good, place: Path) -> list[str]:
-    """A run's folder of which one or two files are damaged, or say something else."""
+    """A run folder in which one or two files are damaged, missing or changed."""
     folder = place / "run"
     shutil.copytree(good.folder / "run", folder, dirs_exist_ok=True)
     for _ in range(draw(st.integers(1, 2))):
@@ -214,11 +214,11 @@ KINDS: dict[str, Callable[..., Any]] = {
     "model folders": model_folders,
     "run folders": run_folders,
 }
-"""Strategies of the words of a command, by what has the fault."""
+"""What has the fault -> the strategy that generates the words of a command."""
 
 
 def damage_folder(draw: st.DrawFn, folder: Path) -> None:
-    """Damage one file of a folder, delete it, or put something else in its place."""
+    """Damage a file of a folder, delete it, or replace it by a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     if not files:
         return
@@ -241,7 +241,7 @@ def damage_folder(draw: st.DrawFn, folder: Path) -> None:
 
 
 def damaged(draw: st.DrawFn, content: bytes) -> bytes:
-    """Bytes with a part cut out, changed or put in."""
+    """Bytes with a part removed, changed or inserted."""
     begin = draw(st.integers(0, len(content)))
     end = min(len(content), begin + draw(st.integers(0, 8)))
     middle = draw(
@@ -251,7 +251,7 @@ def damaged(draw: st.DrawFn, content: bytes) -> bytes:
 
 
 def mutated(draw: st.DrawFn, value: Any) -> Any:
-    """JSON with one entry, at any depth, that is deleted, renamed or has another value."""
+    """JSON in which one entry, at any depth, is deleted, renamed or changed."""
     if isinstance(value, dict) and value and draw(st.integers(0, 9)):
         name, kind = draw(st.sampled_from(sorted(value))), draw(st.integers(0, 5))
         rest = {key: entry for key, entry in value.items() if key != name}
@@ -267,5 +267,5 @@ def mutated(draw: st.DrawFn, value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """The value with text that YAML can write."""
+    """The value, with the characters that YAML cannot write replaced."""
     return json.loads(json.dumps(value).encode("ascii", "replace").decode().replace("\\ud800", "?"))

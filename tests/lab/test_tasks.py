@@ -186,5 +186,5 @@ def test_scores_are_taken_from_a_claim_only_where_an_arm_is_the_algorithm_as_it_
 def test_a_claim_without_results_is_refused(claims):
     pages, results = claims
     empty = results["sapo"]._replace(runs={"grpo": {}, "sapo": {}})
-    with pytest.raises(InputError, match="The claim sapo has no results of its present settings"):
+    with pytest.raises(InputError, match="The claim sapo has no results for its current settings"):
         sources([pages["sapo"]], {"sapo": empty})

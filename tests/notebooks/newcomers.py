@@ -1,4 +1,4 @@
-"""Newcomers' questions on the built site: the answer is at most two clicks from the start, or among the first results of a search.
+"""Newcomers' questions: the answer is at most two clicks from the site's start page, or among the first results of a search.
 
     python tests/notebooks/newcomers.py build/site
 
@@ -51,7 +51,7 @@ SYNONYMS = (
     Question("Qwen3", "Qwen3", ("generated/models/qwen3.html",), "qwen3"),
     Question("MBPP", "MBPP", ("recipe_mbpp.html",), "rljax train"),
 )
-"""Words that readers search for, which have to be found by a search: a click does not count."""
+"""Words that a search has to find; a link to the page does not count."""
 
 
 def links_of(page: Path, site: Path) -> set[str]:
@@ -62,7 +62,7 @@ def links_of(page: Path, site: Path) -> set[str]:
 
 
 def clicks(site: Path) -> Mapping[str, int]:
-    """Pages within two clicks of the start page, and how many."""
+    """Pages within two clicks of the start page -> the number of clicks."""
     distance = {"index.html": 0}
     for depth in (1, 2):
         for name in [page for page, at in distance.items() if at == depth - 1]:

@@ -24,7 +24,7 @@ def test_a_traced_value_is_not_concrete():
 
 
 @pytest.mark.parametrize("dtype", [bool, jnp.int32, jnp.uint8])
-def test_integers_and_booleans_become_the_precision_of_the_moment(dtype):
+def test_integers_and_booleans_become_floats_of_the_default_precision(dtype):
     x = jnp.array([0, 1], dtype)
     assert as_float(x).dtype == jnp.float32
     assert as_float(x).tolist() == [0.0, 1.0]
@@ -33,7 +33,7 @@ def test_integers_and_booleans_become_the_precision_of_the_moment(dtype):
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
-def test_a_floating_point_array_stays_as_it_is(dtype, x64):
+def test_a_floating_point_array_is_unchanged(dtype, x64):
     x = jnp.ones(2, dtype)
     assert as_float(x) is x
 
@@ -47,7 +47,7 @@ def test_the_common_dtype_is_the_widest_under_any_promotion(promotion):
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_half_precision_is_widened_wherever_it_hides(dtype):
+def test_half_precision_is_widened_in_arguments_of_any_structure(dtype):
     x = jnp.ones(300, dtype)
     assert at_least_float32(x).dtype == jnp.float32
     total = in_float32(lambda tree, *, more: tree["x"].sum() + more)
@@ -55,13 +55,13 @@ def test_half_precision_is_widened_wherever_it_hides(dtype):
     assert jax.grad(lambda x: total({"x": x}, more=x[0]))(x).dtype == dtype
 
 
-def test_what_is_wide_enough_or_no_real_number_stays_as_it_is(x64):
+def test_wide_arrays_and_values_that_are_not_real_are_unchanged(x64):
     wide = np.ones(2), np.ones(2, np.float32), jnp.ones(2, jnp.float32)
     for x in (*wide, jnp.ones(2, bool), jax.random.key(0), 0.5, None, "a"):
         assert at_least_float32(x) is x
 
 
-def test_a_power_of_two_lies_within_a_factor_of_two_below_the_largest():
+def test_the_power_of_two_is_at_most_the_largest_entry_and_above_half_of_it():
     x = np.array([[3e38, 1.0], [-1e-37, 0.0], [4.0, 1.0], [0.1, -0.3], [0.0, 0.0]], np.float32)
     scale = np.asarray(power_of_two(jnp.asarray(x)))[:, 0]
     mantissa, _ = np.frexp(scale)

@@ -1,6 +1,7 @@
-"""One table: a legal call of every equation. Its gradient in every real argument is that of its value, in float64; and it refuses
-every kind of bad argument by a ValueError that names it, while tracing where the shape tells. Compiled, mapped over a further axis
-or given half precision, it computes the same.
+"""A table with a legal call of every equation, and the properties that every equation has.
+
+The gradient in every real argument agrees with finite differences. Every kind of bad argument raises a ValueError that names it; if
+its shape is enough to tell, while tracing. Compiled, mapped over another axis or in half precision, the equation computes the same.
 """
 
 import inspect
@@ -277,13 +278,13 @@ def call(name, **changed):
     )
 
 
-def test_the_table_is_whole():
+def test_the_table_is_complete():
     assert set(CALLS) == set(OPS) - NO_ARRAYS
     for name, arguments in CALLS.items():
         assert set(inspect.signature(OPS[name]).parameters) - set(arguments) <= {"advantage"}, name
 
 
-# Numbers that are as much an operand of the equation as its arrays.
+# Numbers that are operands of the equation, like its arrays, and therefore positional.
 OPERANDS = {
     ("categorical.c51_projection", "discount"),
     ("reference.adaptive_kl_coefficient", "coefficient"),
@@ -293,7 +294,7 @@ OPERANDS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_arrays_are_positional_and_hyper_parameters_have_a_name(name):
+def test_arrays_are_positional_and_hyperparameters_are_keyword_only(name):
     signature = inspect.signature(OPS[name]).parameters
     for argument in arrays(name):
         if signature[argument].default is inspect.Parameter.empty:
@@ -303,7 +304,7 @@ def test_arrays_are_positional_and_hyper_parameters_have_a_name(name):
             assert signature[argument].kind == inspect.Parameter.KEYWORD_ONLY, argument
 
 
-# Every default that is a number: who writes a call without it relies on it.
+# Every default that is a number: calls that omit the argument rely on it.
 DEFAULTS = {
     "batch.batch_normalized": {"eps": 1e-8, "ddof": 0},
     "batch.batch_normalized_rewards": {"eps": 1e-8, "ddof": 0},
@@ -365,14 +366,14 @@ DEFAULTS = {
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_numbers_that_a_call_leaves_out(name):
+def test_defaults_do_not_change(name):
     defaults = {key: parameter.default for key, parameter in inspect.signature(OPS[name]).parameters.items()}
     assert {key: x for key, x in defaults.items() if isinstance(x, float | int | tuple)} == DEFAULTS.get(name, {})
 
 
-# One array for all rows; ops with one weight for each score of a row; and examples that are averaged.
-OF_ALL_ROWS = {"support", "edges"}
-ONE_WEIGHT_A_SCORE = {
+# Arguments that all rows share; ops with one weight per score of a row; and an op that averages over its rows.
+SHARED_BY_ROWS = {"support", "edges"}
+ONE_WEIGHT_PER_SCORE = {
     "batch.decoupled_normalized",
     "unpublished.mixture.constitutional_sum",
     "unpublished.mixture.multi_objective",
@@ -380,9 +381,9 @@ ONE_WEIGHT_A_SCORE = {
 NO_ROWS = {"regularise.diagonal_fisher"}
 
 
-def of_one_row(name, row):
-    """The call of a single row of the table's arrays; with a slice, of the same row on an axis of length 1."""
-    kept = OF_ALL_ROWS | ({"weights"} if name in ONE_WEIGHT_A_SCORE else set())
+def call_with_row(name, row):
+    """Call an op with a single row of the table's arrays; with a slice, the row keeps an axis of length 1."""
+    kept = SHARED_BY_ROWS | ({"weights"} if name in ONE_WEIGHT_PER_SCORE else set())
     rows = {key: CALLS[name][key][row] for key in arrays(name) if CALLS[name][key].ndim and key not in kept}
     if "parts" in CALLS[name]:
         rows["parts"] = jax.tree.map(lambda x: jnp.asarray(x[row]), CALLS[name]["parts"])
@@ -395,15 +396,15 @@ def agree(some, others):
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if "history" not in CALLS[name] and name not in NO_ROWS])
-def test_a_row_may_stand_alone_among_others_or_on_an_axis_of_its_own(name):
-    """An axis that is counted from the front is another one here and there. What the whole batch decides needs the last way."""
-    alone = of_one_row(name, 1)
+def test_a_row_has_the_same_result_alone_among_others_or_with_an_axis_of_length_1(name):
+    """Catches axes counted from the front. Ops over the full batch can only be compared with an axis of length 1."""
+    alone = call_with_row(name, 1)
     if not agree(jax.tree.map(lambda x: x[1] if x.ndim else x, call(name)), alone):
-        assert agree(jax.tree.map(lambda x, y: x.reshape(y.shape), of_one_row(name, slice(1, 2)), alone), alone)
+        assert agree(jax.tree.map(lambda x, y: x.reshape(y.shape), call_with_row(name, slice(1, 2)), alone), alone)
 
 
 def masked_arrays(name):
-    """Arrays of which a mask selects entries or rows, and the mask; lengths are no lengths when one of them is below 0."""
+    """Arrays whose entries or rows a mask selects, and the mask. Lengths are left out, because the test would make them invalid."""
     masks = [CALLS[name][key] for key in arrays(name) if key in MASKS]
     mask = masks[0] if masks else np.array(True)
     real = {key: x for key, x in real_arguments(name).items() if key != "lengths"}
@@ -412,7 +413,7 @@ def masked_arrays(name):
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if masked_arrays(name)[0] and not name.endswith("join_history")])
-def test_what_lies_outside_the_mask_is_not_read(name):
+def test_entries_outside_the_mask_are_not_read(name):
     fitting, mask = masked_arrays(name)
     expected = call(name)
     for other in (np.nan, np.inf, 7.0):
@@ -423,8 +424,8 @@ def test_what_lies_outside_the_mask_is_not_read(name):
         chex.assert_trees_all_close(call(name, **dirty), expected, rtol=1e-6)
 
 
-# Where the equation has sg[.], the gradient is not that of the value; `test_ratio.py`, `test_surrogate.py` and
-# `test_off_policy.py` and `test_direct_preference.py` say what it is.
+# If the equation contains sg[.], its gradient is not the derivative of its value; `test_ratio.py`, `test_surrogate.py`,
+# `test_off_policy.py` and `test_direct_preference.py` test it.
 STOPPED = {
     "direct_preference.kto_reference_point": {"logp", "ref_logp"},
     "off_policy.gamma_weighted": {"log_ratio"},
@@ -438,19 +439,19 @@ def real_outputs(tree):
     return [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
 
 
-def wide(x):
+def in_float64(x):
     return x.astype(np.float64) if np.issubdtype(x.dtype, np.floating) else x
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", [name for name in CALLS if real_arguments(name)])
-def test_the_gradient_is_that_of_the_value(name):
-    fixed = {key: jax.tree.map(wide, x) if key == "history" else x for key, x in CALLS[name].items()}
-    arguments = {key: wide(x) for key, x in real_arguments(name).items()}
+def test_the_gradient_agrees_with_finite_differences(name):
+    fixed = {key: jax.tree.map(in_float64, x) if key == "history" else x for key, x in CALLS[name].items()}
+    arguments = {key: in_float64(x) for key, x in real_arguments(name).items()}
     fixed = {key: jnp.asarray(x) if isinstance(x, np.ndarray) else x for key, x in fixed.items() if key not in arguments}
     shapes = [leaf.shape for leaf in real_outputs(jax.eval_shape(lambda x: OPS[name](**fixed, **x), arguments))]
     if not shapes:
-        return  # counts, verdicts and places have no gradient
+        return  # counts, booleans and indices have no gradient
     cotangents = [np.random.default_rng(1).normal(size=shape) for shape in shapes]
 
     def total(arguments):
@@ -470,7 +471,7 @@ def test_the_gradient_is_that_of_the_value(name):
 
 
 def refused(name, argument, wrong, *, traced):
-    """Whether a call is refused by a ValueError that names the argument, or one whose shape it does not fit."""
+    """Assert that a call raises a ValueError that names the argument, or an array that its shape does not fit."""
     named = "|".join(rf"\b{key}\b" for key in (argument, *arrays(name)))
     with pytest.raises(ValueError, match=named):
         jax.eval_shape(lambda x: call(name, **{argument: x}), wrong) if traced else call(name, **{argument: wrong})
@@ -485,12 +486,12 @@ KINDS = {
 
 
 @pytest.mark.parametrize(("name", "argument"), [key for key, kind in KINDS.items() if kind == "f" and key[1] != "lengths"])
-def test_whole_numbers_are_refused_for_real_ones(name, argument):
+def test_integer_arrays_are_refused_if_real_ones_are_expected(name, argument):
     refused(name, argument, np.ones(CALLS[name][argument].shape, int), traced=True)
 
 
 @pytest.mark.parametrize(("name", "argument"), [key for key in KINDS if key[1] in MASKS])
-def test_a_mask_holds_0_and_1_for_at_least_one_token(name, argument):
+def test_a_mask_contains_0_and_1_and_at_least_one_token(name, argument):
     mask = CALLS[name][argument]
     refused(name, argument, 2 * mask, traced=False)
     refused(name, argument, mask / 2, traced=False)
@@ -520,19 +521,19 @@ def test_a_group_of_one_is_refused(name):
         argument: CALLS[name][argument][:, :1] for argument in ("rewards", "weights", "valid") if argument in CALLS[name]
     }
     if name.startswith("unpublished.reward_history.") or name.endswith("batch_normalized_rewards"):
-        jax.eval_shape(partial(call, name, **alone))  # compared with the past, or with the whole batch
+        jax.eval_shape(partial(call, name, **alone))  # compared with earlier rewards, or with the full batch
     else:
         with pytest.raises(ValueError, match=r"rewards must hold groups of at least 2 responses .* got \[2, 1\]"):
             jax.eval_shape(partial(call, name, **alone))
 
 
 @pytest.mark.parametrize(("name", "argument"), [(name, argument) for name in CALLS for argument in numbers(name)])
-def test_no_hyper_parameter_is_nan(name, argument):
+def test_nan_is_refused_for_every_hyperparameter(name, argument):
     with pytest.raises(ValueError, match=rf"\b{argument}\b.*nan"):
         call(name, **{argument: float("nan")})
 
 
-def of_role(*roles):
+def with_argument(*roles):
     return [(name, argument) for name in CALLS for argument in numbers(name) if argument in roles]
 
 
@@ -540,30 +541,32 @@ def of_role(*roles):
     ("name", "argument"),
     [
         key
-        for key in of_role("gamma", "lambda_", "lambda_base", "policy_lambda", "value_lambda", "discount", "rate", "weight")
+        for key in with_argument(
+            "gamma", "lambda_", "lambda_base", "policy_lambda", "value_lambda", "discount", "rate", "weight"
+        )
         if not key[0].startswith("unpublished.length.")  # whose gamma is the steepness of an exponential
     ],
 )
 @pytest.mark.parametrize("wrong", [-0.01, 1.01])
-def test_a_share_lies_between_0_and_1(name, argument, wrong):
+def test_a_share_is_between_0_and_1(name, argument, wrong):
     with pytest.raises(ValueError, match=rf"{argument} must lie in \[0, 1\], got {wrong}"):
         call(name, **{argument: wrong})
 
 
-@pytest.mark.parametrize(("name", "argument"), of_role("eps", "eta", "coefficient", "high", "clip"))
+@pytest.mark.parametrize(("name", "argument"), with_argument("eps", "eta", "coefficient", "high", "clip"))
 def test_a_size_is_not_negative(name, argument):
     with pytest.raises(ValueError, match=rf"{argument} must (be positive|not be negative|lie in .*), got -0.01"):
         call(name, **{argument: -0.01})
 
 
-@pytest.mark.parametrize(("name", "argument"), of_role("ddof"))
+@pytest.mark.parametrize(("name", "argument"), with_argument("ddof"))
 def test_ddof_is_0_or_1(name, argument):
     with pytest.raises(ValueError, match="ddof must be one of 0, 1, got 2"):
         call(name, ddof=2)
 
 
 def traced_and_fixed(name):
-    """Arguments that a compiled call traces, and the numbers and functions that it knows."""
+    """Arguments that are traced in a compiled call, and the op with its other arguments bound."""
     known = {key for key, x in CALLS[name].items() if not all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(x))}
     traced = {key: jax.tree.map(jnp.asarray, x) for key, x in CALLS[name].items() if key not in known}
     return traced, partial(OPS[name], **{key: CALLS[name][key] for key in known})
@@ -572,16 +575,16 @@ def traced_and_fixed(name):
 class EveryOp(chex.TestCase):
     @chex.variants(with_jit=True, without_jit=True, with_device=True)
     @parameterized.parameters(*CALLS)
-    def test_compiled_or_not_and_wherever_the_arrays_lie_it_is_one_equation(self, name):
+    def test_results_agree_compiled_or_not_and_on_any_device(self, name):
         traced, op = traced_and_fixed(name)
         once = self.variant(op)(**traced)
         chex.assert_trees_all_close(once, op(**traced), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if traced_and_fixed(name)[0]])
-def test_a_further_axis_is_mapped_and_a_second_call_is_not_traced(name):
+def test_another_axis_can_be_mapped_and_a_second_call_is_not_traced(name):
     traced, op = traced_and_fixed(name)
-    chex.clear_trace_counter()  # it counts by name, and every case here has the same
+    chex.clear_trace_counter()  # it counts by name, and all cases here have the same name
 
     @jax.jit
     @chex.assert_max_traces(n=1)
@@ -594,8 +597,8 @@ def test_a_further_axis_is_mapped_and_a_second_call_is_not_traced(name):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_second_call_outside_of_a_program_compiles_nothing(name):
-    """Else every call in a notebook would take a tenth of a second and more."""
+def test_a_second_call_outside_jit_compiles_nothing(name):
+    """Otherwise every call in a notebook would take a tenth of a second or more."""
     traced, op = traced_and_fixed(name)
     op(**traced)
     compiled = []
@@ -605,38 +608,38 @@ def test_a_second_call_outside_of_a_program_compiles_nothing(name):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_constants_of_a_trace_are_accepted(name):
-    """Arrays that are known while a function around the op is traced: what is computed from them is not."""
+def test_concrete_arrays_are_accepted_while_tracing(name):
+    """Arrays may be concrete while an enclosing function is traced; what is computed from them is then traced."""
     traced, op = traced_and_fixed(name)
     shapes = jax.eval_shape(lambda: op(**traced))
     assert all(jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype == bool for leaf in jax.tree.leaves(shapes))
 
 
-OF_THE_REFERENCE = {
+KEEPS_DTYPE = {
     "divergence.ema_update",
     "reference.reset_reference",
-}  # the result replaces an argument, and has its dtype
+}  # the result replaces an argument, so it has its dtype
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if real_arguments(name) or "parts" in CALLS[name]])
-def test_half_precision_gives_what_its_rounded_numbers_give(name):
+def test_half_precision_arrays_give_the_result_of_their_rounded_values_in_float32(name):
     traced, op = traced_and_fixed(name)
     halves = jax.tree.map(lambda x: x.astype(jnp.bfloat16) if jnp.issubdtype(x.dtype, jnp.floating) else x, traced)
     rounded = op(**jax.tree.map(lambda x, half: half.astype(x.dtype), traced, halves))
-    if name in OF_THE_REFERENCE:
+    if name in KEEPS_DTYPE:
         rounded = rounded.astype(jnp.bfloat16)
     chex.assert_trees_all_equal_shapes_and_dtypes(op(**halves), rounded)
     chex.assert_trees_all_close(op(**halves), rounded, rtol=1e-5)
 
 
 def may_be_traced(name):
-    """Hyper-parameters that are real and may be arrays."""
+    """Hyperparameters that are real and may be arrays."""
     parameters = inspect.signature(OPS[name]).parameters
     return [key for key in numbers(name) if isinstance(CALLS[name][key], float) and parameters[key].annotation is not float]
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if may_be_traced(name)])
-def test_hyper_parameters_of_half_precision_give_what_their_rounded_numbers_give(name):
+def test_half_precision_hyperparameters_give_the_result_of_their_rounded_values(name):
     halves = {key: jnp.asarray(CALLS[name][key], jnp.bfloat16) for key in may_be_traced(name)}
     rounded = call(name, **{key: half.astype(jnp.float32) for key, half in halves.items()})
     chex.assert_trees_all_equal_shapes_and_dtypes(call(name, **halves), rounded)

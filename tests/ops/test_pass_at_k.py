@@ -1,4 +1,4 @@
-"""Credit for the best of k against enumeration of the subsets, unbiasedness against enumeration of all outcomes, and reductions."""
+"""Credit for the best of k, compared with enumerations of the subsets and of all outcomes, and special cases."""
 
 from itertools import combinations, product
 from math import comb
@@ -19,7 +19,7 @@ valid_of = hnp.arrays(bool, (P, G))
 
 
 def best_with(rewards, k, i):
-    """Sum over the subsets of k with response i of their best reward, and how many subsets of k there are."""
+    """Best reward of each subset of k that contains response i, summed, over the number of subsets of k."""
     subsets = [s for s in combinations(range(len(rewards)), k) if i in s]
     return sum(max(rewards[j] for j in s) for s in subsets) / comb(len(rewards), k)
 
@@ -125,7 +125,7 @@ def test_pass_at_1(x64):
     np.testing.assert_allclose(pass_at_k.pass_at_k_normalized(binary, k=1), z_score, rtol=1e-12)
 
 
-def test_best_of_all_of_two_is_what_one_adds_to_the_other():
+def test_with_two_responses_the_marginal_credit_is_the_gain_over_the_other_response():
     assert pass_at_k.pass_at_k_marginal(jnp.array([0.25, 1.0]), k=2).tolist() == [0.0, 1.5]
 
 

@@ -1,7 +1,7 @@
-"""Estimators, losses and gradients against another library's, computed in float64 on the same inputs.
+"""Estimators, losses and gradients, compared in float64 with another library (the peer) on the same inputs.
 
-Its losses are minimised, ours are `-Σ weights · surrogate`; its arrays are 24 rows of 33 tokens. Each difference of convention
-is named where it is met. It adds 1e-8 to every count of tokens it divides by, hence 1e-9 and not 1e-12 throughout.
+The peer minimizes its losses; ours are `-Σ weights · surrogate`. The arrays have 24 rows of 33 tokens. The docstring of a test
+names any difference of convention. The peer adds 1e-8 to every token count that it divides by, so the tolerance is 1e-9, not 1e-12.
 """
 
 import jax
@@ -32,7 +32,7 @@ def assert_equals(peer, name, surrogates, loss_weights):
 
 
 def sequence_sum(mask):
-    """Sum over tokens, mean over responses; no weighting of ours, since it favours long responses by their length."""
+    """Sum over tokens, mean over responses. The library has no such weights, because they favor long responses."""
     return mask / mask.shape[0]
 
 
@@ -45,14 +45,14 @@ AGGREGATIONS = {
 
 @pytest.mark.parametrize("name", ["k1", "k2", "k3"])
 def test_divergence_estimators(peer, name):
-    """It leaves 0 outside the mask, where ours does not look."""
+    """The peer returns 0 outside the mask; our estimators take no mask."""
     estimate = getattr(divergence, name)(jnp.array(peer["in_logp"]), jnp.array(peer["in_ref_logp"]))
     np.testing.assert_allclose(np.where(peer["in_mask"], estimate, 0.0), peer[f"out_kl_{name}"], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_clipped_loss(peer, aggregation):
-    """Its ordinary loss has the dual clip switched on, with c = 3, and ranges 0.2 and 0.28."""
+    """The peer's default loss includes the dual clip, with c = 3, and clips at 1 - 0.2 and 1 + 0.28."""
     mask = jnp.array(peer["in_mask"])
 
     def surrogates(logp):
@@ -64,7 +64,7 @@ def test_clipped_loss(peer, aggregation):
 
 @pytest.mark.parametrize("log_ratio", [ratio.sequence_log_ratio, ratio.sequence_token_log_ratio])
 def test_gspo(peer, log_ratio):
-    """It computes the token form, with ranges 0.02 and 0.03; for an advantage constant over a row ours agree in both forms."""
+    """The peer uses the token form; if the advantage is constant over a row, both of our forms agree with it."""
     mask, advantage = jnp.array(peer["in_mask"]), jnp.array(peer["in_seq_advantages"])
 
     def surrogates(logp):
@@ -74,7 +74,7 @@ def test_gspo(peer, log_ratio):
 
 
 def test_cispo(peer):
-    """Its weight is clipped to [0.8, 1.28] and it multiplies log π; ours multiplies log ρ, less by weight · A · log π_old."""
+    """The peer's weight, clipped to [0.8, 1.28], multiplies log π; ours multiplies log ρ; the test adds weight · A · log π_old."""
     mask, advantage = jnp.array(peer["in_mask"]), jnp.array(peer["in_token_advantages"])
     behaviour = jnp.array(peer["in_old_logp"])
 
@@ -87,7 +87,7 @@ def test_cispo(peer):
 
 
 def test_sapo(peer):
-    """The peer ignores the aggregation of its settings (a token mean): it takes the mean over responses of token means."""
+    """The peer ignores the aggregation that it is set to (a token mean), and averages each response, then the responses."""
     mask, advantage = jnp.array(peer["in_mask"]), jnp.array(peer["in_token_advantages"])
 
     def surrogates(logp):
@@ -97,7 +97,7 @@ def test_sapo(peer):
 
 
 def test_geometric_mean(peer):
-    """It clips at 0.28 for A > 0 and at -0.2 for A < 0, the paper (and ours) at ±0.4; it too averages over responses."""
+    """The peer clips at 0.28 if A > 0 and at -0.2 if A < 0; the paper and our default clip at ±0.4. Both average over responses."""
     mask, advantage = jnp.array(peer["in_mask"]), jnp.array(peer["in_seq_advantages"])
 
     def surrogates(logp):

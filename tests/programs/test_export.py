@@ -1,4 +1,4 @@
-"""Exported folders: what others open, how a mesh and two hosts write them, and the hub."""
+"""Exported folders: transformers opens them, a mesh and two hosts write them, and they can be pushed to the hub."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def exported(run, tmp_path_factory):
     return folder, params
 
 
-def test_the_folder_holds_what_others_read(exported):
+def test_the_folder_contains_what_transformers_reads(exported):
     folder, _ = exported
     files = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
     assert sorted(file.name for file in folder.iterdir()) == files
@@ -61,7 +61,7 @@ def test_the_folder_holds_what_others_read(exported):
     assert read_json(folder / "config.json")["pad_token_id"] == 0
 
 
-def test_rljax_opens_it_without_a_word_on_the_tokenizer(exported, capsys):
+def test_rljax_opens_it_without_naming_the_tokenizer(exported, capsys):
     folder, params = exported
     opened = load(folder, problems=[rljax.data.problem.Problem("1+1=", "2")])
     assert isinstance(opened.tokenizer, CharacterTokenizer)
@@ -73,7 +73,7 @@ def test_rljax_opens_it_without_a_word_on_the_tokenizer(exported, capsys):
     assert printed(capsys, "sample", str(folder), "--prompt-ids", *map(str, ids), "--max-response-tokens", "3") == text
 
 
-def test_transformers_computes_and_draws_the_same(exported):
+def test_transformers_generates_the_same_text(exported):
     torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install torch")
     folder, _ = exported
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -107,7 +107,7 @@ def read_shape():
     return make_shape(TINY.model, CharacterTokenizer().vocab_size)
 
 
-def test_a_checkpoint_stays_as_it_was_but_for_its_weights(tmp_path):
+def test_an_exported_checkpoint_differs_from_its_source_only_in_its_weights(tmp_path):
     source = checkpoint_folder(tmp_path / "source")
     run_without_training(tmp_path / "run", TINY.replace(model=str(source)), which=["best"])
     folder = rljax.export(tmp_path / "run", tmp_path / "model")
@@ -123,7 +123,7 @@ def test_a_checkpoint_stays_as_it_was_but_for_its_weights(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
-def test_files_of_a_chat_model_are_its_own(tmp_path):
+def test_a_chat_model_keeps_its_own_files(tmp_path):
     inner = transformers.PreTrainedTokenizerFast(tokenizer_file=None, tokenizer_object=words(), eos_token="</s>")
     inner.chat_template = CHAT
     inner.save_pretrained(tmp_path / "tokenizer")
@@ -169,7 +169,7 @@ def test_the_pretrained_critic_is_a_model_with_a_tokenizer(tmp_path):
     assert transformers.AutoConfig.from_pretrained(folder).pad_token_id == 0
 
 
-def test_ids_where_there_is_no_tokenizer(exported, tmp_path, capsys):
+def test_a_model_without_a_tokenizer_samples_ids(exported, tmp_path, capsys):
     folder, _ = exported
     bare = tmp_path / "bare"
     bare.mkdir()
@@ -197,7 +197,7 @@ def test_ids_where_there_is_no_tokenizer(exported, tmp_path, capsys):
 
 
 class FakeHub:
-    """A hub that keeps what it gets."""
+    """A fake hub that records its calls and the pushed files."""
 
     def __init__(self, fails=""):
         self.calls, self.files, self.fails = [], [], fails
@@ -218,7 +218,7 @@ class FakeHub:
         self.files = sorted(file.name for file in folder_path.iterdir())
 
 
-def test_the_folder_is_pushed_whole(run, tmp_path):
+def test_the_complete_folder_is_pushed(run, tmp_path):
     hub = FakeHub()
     folder = rljax.export(run[0], tmp_path / "model", push="me/model", private=True, client=hub)
     assert [name for name, _ in hub.calls] == ["whoami", "create_repo", "upload_folder"]
@@ -269,6 +269,6 @@ def test_two_hosts_write_what_one_writes(run, exported, tmp_path):
 
 
 def test_generation_config_of_a_run_has_its_sampling():
-    beside = partial(companions, tokenizer=CharacterTokenizer())
-    raw = generation_config(beside(TrainConfig.flat(temperature=0.7, top_k=5)))
+    companions_of = partial(companions, tokenizer=CharacterTokenizer())
+    raw = generation_config(companions_of(TrainConfig.flat(temperature=0.7, top_k=5)))
     assert (raw["temperature"], raw["top_k"], raw["top_p"]) == (0.7, 5, 1.0)

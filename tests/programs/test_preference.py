@@ -1,4 +1,4 @@
-"""Training on pairs directly: every loss learns an order, again the same with the same seed, and writes a model that opens."""
+"""Direct training on pairs: every loss learns the preference, is reproducible, and writes a model that can be opened."""
 
 import json
 import math
@@ -48,7 +48,7 @@ def rows_of(folder):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Each loss's result, trained once."""
+    """Return a function from a loss's name to its result; each loss is trained once."""
     results = {}
 
     def result(name):
@@ -85,7 +85,7 @@ def test_every_loss_learns_which_response_is_preferred(trained, name):
         assert result.before["margin"] == 0.0, "the reference is the model before training"
 
 
-def test_the_first_losses_are_those_of_the_reference(trained):
+def test_the_first_losses_are_the_values_at_the_reference(trained):
     first = {name: rows_of(trained(name).folder)[1]["loss"] for name in ("dpo", "cdpo", "ipo", "kto")}
     expected = {"dpo": math.log(2), "cdpo": math.log(2), "ipo": 25.0, "kto": 0.5}
     assert first == pytest.approx(expected, rel=1e-5)
@@ -99,7 +99,7 @@ def test_the_same_seed_gives_the_same_numbers(trained, name, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, once.params, again.params)
 
 
-def test_the_folder_opens_as_the_model_that_was_trained_and_is_trained_on(trained):
+def test_the_folder_opens_as_the_trained_model_and_can_be_trained_further(trained):
     result = trained("orpo")
     opened = load(result.folder, problems=[Problem("12=", "")], max_response_tokens=6)
     ((text,),) = opened.sample(["12="])
@@ -116,7 +116,7 @@ def test_options_reach_the_loss():
     assert numbers["loss"] == pytest.approx(1.0, rel=1e-5)
 
 
-def test_margins_of_the_pairs_are_not_passed_over_in_silence():
+def test_unused_margins_of_the_pairs_are_reported():
     train = [replace(pair, margin=1.0) for pair in DATA[0][:32]]
     setup, _ = make_preference_setup(CONFIG, (train, DATA[1]))
     assert setup.data.warnings == ["The pairs have margins, which dpo does not read."]
@@ -132,7 +132,7 @@ def test_margins_of_the_pairs_are_not_passed_over_in_silence():
         ({"replicas": 8, "batch": 12}, "batch is 12 rows, which 8 devices cannot share"),
     ],
 )
-def test_settings_that_cannot_work(changes, message):
+def test_impossible_settings_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         make_preference_setup(replace(CONFIG, **changes), DATA)
 
@@ -145,7 +145,7 @@ def test_a_model_larger_than_the_memory_is_refused(monkeypatch):
         make_preference_setup(CONFIG, DATA)
 
 
-def test_a_reward_model_is_no_language_model(tmp_path):
+def test_a_reward_model_is_refused(tmp_path):
     vocab = CharacterTokenizer().vocab_size
     shape = TransformerConfig(vocab_size=vocab, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
     model = value_model(Model(shape), 1)
@@ -154,8 +154,8 @@ def test_a_reward_model_is_no_language_model(tmp_path):
         make_preference_setup(replace(CONFIG, model=str(tmp_path)), DATA)
 
 
-def test_a_model_never_holds_broken_parameters(tmp_path):
-    """Updates that are not sound are skipped, and the training stops after a few with the model before them."""
+def test_updates_that_are_not_finite_never_reach_the_model(tmp_path):
+    """They are skipped, and after a few of them the training stops with the model from before."""
     config = replace(CONFIG, learning_rate=1e30, learning_rate_warmup=0, output=str(tmp_path / "model"))
     with pytest.raises(
         InputError, match=r"far too large, in 5 updates in a row, .* start again from it .* lower --learning-rate"
@@ -166,8 +166,8 @@ def test_a_model_never_holds_broken_parameters(tmp_path):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(params)))
 
 
-def interrupted_after(row, monkeypatch):
-    """A Ctrl-C once this row of metrics is written."""
+def interrupt_after(row, monkeypatch):
+    """Press Ctrl-C once this row of metrics is written."""
     log = JsonlTracker.log
 
     def log_and_stop(self, phase, step, metrics):
@@ -180,34 +180,36 @@ def interrupted_after(row, monkeypatch):
 
 @pytest.mark.parametrize("name", ["dpo", "kto"])
 def test_an_interrupted_training_continues_exactly(trained, name, tmp_path, monkeypatch, capsys):
-    whole, folder = trained(name), tmp_path / "stopped"
+    uninterrupted, folder = trained(name), tmp_path / "stopped"
     with monkeypatch.context() as patched:
-        interrupted_after(("preference", 13), patched)
+        interrupt_after(("preference", 13), patched)
         with pytest.raises(Interrupted):
             train_preference(replace(CONFIG, loss=name, output=str(folder)), preferences=DATA)
     assert capsys.readouterr().out.endswith(f"\n  train_preference(preferences=preferences, resume={str(folder)!r})\n")
     assert [row["phase"] for row in rows_of(folder)] == ["eval", *["preference"] * 13]
-    assert not (folder / "config.json").exists(), "a model is written at the end alone"
+    assert not (folder / "config.json").exists(), "the model is written only at the end"
     with pytest.raises(InputError, match=r"cannot change --learning-rate; leave it out. quiet, "):
         train_preference(replace(CONFIG, learning_rate=0.5), preferences=DATA, resume=folder)
     with pytest.raises(InputError, match=r"The pairs of the training in .* changed since it began"):
         train_preference(preferences=(DATA[0][:-1], DATA[1]), resume=folder)
     again = train_preference(preferences=DATA, resume=folder)
-    assert rows_of(folder) == rows_of(whole.folder)
-    assert (again.before, again.after) == (whole.before, whole.after)
-    jax.tree.map(np.testing.assert_array_equal, again.params, whole.params)
-    assert {path.name for path in folder.iterdir()} == {path.name for path in whole.folder.iterdir()}
+    assert rows_of(folder) == rows_of(uninterrupted.folder)
+    assert (again.before, again.after) == (uninterrupted.before, uninterrupted.after)
+    jax.tree.map(np.testing.assert_array_equal, again.params, uninterrupted.params)
+    assert {path.name for path in folder.iterdir()} == {path.name for path in uninterrupted.folder.iterdir()}
     with pytest.raises(InputError, match="it has ended, or an older rljax made it"):
         train_preference(preferences=DATA, resume=folder)
 
 
 class Killed(BaseException):
-    """Stands for the end of the process."""
+    """A fake for the end of the process."""
 
 
 @pytest.mark.parametrize("resumes", [True, False], ids=["resume", "the same command"])
-def test_a_training_that_was_killed_before_its_first_save_begins_again(trained, resumes, tmp_path, monkeypatch):
-    whole, config = trained("dpo"), replace(CONFIG, loss="dpo", output=str(tmp_path / "killed"))
+def test_a_training_that_was_killed_before_its_first_save_starts_from_the_beginning(
+    trained, resumes, tmp_path, monkeypatch
+):
+    uninterrupted, config = trained("dpo"), replace(CONFIG, loss="dpo", output=str(tmp_path / "killed"))
 
     def killed(*arguments):
         raise Killed
@@ -219,8 +221,8 @@ def test_a_training_that_was_killed_before_its_first_save_begins_again(trained, 
     assert not list((tmp_path / "killed").glob("checkpoints/last/*"))
     start = {"resume": tmp_path / "killed"} if resumes else {"config": config}
     again = train_preference(**start, preferences=DATA)
-    assert again.after == whole.after
-    assert rows_of(tmp_path / "killed") == rows_of(whole.folder)
+    assert again.after == uninterrupted.after
+    assert rows_of(tmp_path / "killed") == rows_of(uninterrupted.folder)
 
 
 def test_the_reference_of_a_resumed_training_is_the_first_model(trained, tmp_path, monkeypatch):
@@ -228,7 +230,7 @@ def test_the_reference_of_a_resumed_training_is_the_first_model(trained, tmp_pat
     shutil.copytree(trained("orpo").folder, first)
     config = replace(CONFIG, tokenizer=None, model=str(first), output=str(folder), steps=4)
     with monkeypatch.context() as patched:
-        interrupted_after(("preference", 2), patched)
+        interrupt_after(("preference", 2), patched)
         with pytest.raises(Interrupted):
             train_preference(config, preferences=DATA)
     for file in ("model.safetensors", "config.json"):

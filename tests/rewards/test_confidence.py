@@ -1,4 +1,4 @@
-"""Stated confidences: how they are read, and the reward that is highest for a true one."""
+"""Stated confidences: how they are parsed, and the Brier reward, which is highest for a calibrated confidence."""
 
 import numpy as np
 import pytest
@@ -68,7 +68,7 @@ def test_the_verifier_reads_the_answer_alone():
 
 @pytest.mark.parametrize("probability", [0.0, 0.15, 0.5, 0.7, 1.0])
 def test_the_expected_reward_is_highest_at_the_true_probability(probability):
-    """The mean of the rewards of a right and of a wrong answer with the same confidence, weighed by their probability."""
+    """The rewards of a right and a wrong answer with the same confidence, averaged with their probabilities."""
     grid = np.linspace(0, 1, 101)
     completions = [f"#{answer} confidence: {q:.2f}" for answer in (12, 13) for q in grid]
     values = np.array(resolve("brier:exact")(["?"] * 202, completions, answer=["12"] * 202)).reshape(2, 101)
@@ -79,7 +79,7 @@ def test_the_expected_reward_is_highest_at_the_true_probability(probability):
     assert probability * silent[0] + (1 - probability) * silent[1] <= expected.min() + 1e-6
 
 
-def test_partial_credit_no_opinion_and_failures():
+def test_partial_credit_missing_verdicts_and_failures():
     @right_from(0.5)
     def share(completions):
         return [0.25, 0.5, None, Failed("raised", "no")]
@@ -105,7 +105,7 @@ def test_a_verifier_may_be_a_coroutine_function():
     assert scores.correct.tolist() == [1.0, 0.0]
 
 
-def test_what_cannot_be_calibrated():
+def test_a_reward_that_is_no_verifier_is_refused():
     with pytest.raises(InputError, match=r"needs a verifier, .*has_final_answer is not one; name one, e\.g\. brier:exact"):
         brier(BY_NAME["format"])
     with pytest.raises(InputError, match="the reward 'brier' needs a verifier; write brier:VERIFIER"):

@@ -1,4 +1,4 @@
-"""Calling rewards as TRL's users write them, and refusing what they must not answer."""
+"""Rewards written as for TRL are called correctly, and invalid return values are refused."""
 
 import asyncio
 import functools
@@ -61,7 +61,7 @@ def test_a_reward_may_change_its_lists_but_not_ours():
     assert (COMPLETIONS, COLUMNS["level"]) == (["#2", "#4"], [1, 7])
 
 
-def test_none_is_no_opinion():
+def test_none_means_no_verdict():
     values, valid = ask(lambda completions: [None, 3])
     assert (values.tolist(), valid.tolist()) == ([0.0, 3.0], [False, True])
 
@@ -113,7 +113,7 @@ def test_coroutines_are_awaited_inside_a_running_loop():
         ([1j, 1.0], "returned 1j for completion 0"),
     ],
 )
-def test_bad_answers_name_the_function_and_what_it_returned(returned, message):
+def test_an_invalid_return_value_is_named_with_its_function(returned, message):
     def strange(completions):
         return returned
 
@@ -125,7 +125,7 @@ OUT_OF_RANGE = [math.nan, math.inf, -math.inf, 3e38, -1e19, 1e300, 10**400, np.f
 
 
 @pytest.mark.parametrize("value", OUT_OF_RANGE, ids=lambda value: f"{value:.6}" if isinstance(value, float) else "long")
-def test_a_number_that_cannot_be_used_is_a_failure_and_counts_against_the_share(value):
+def test_an_unusable_number_is_a_failure_and_counts_towards_the_largest_share(value):
     def strange(completions):
         return [value, 1.0, *[0.5] * (len(completions) - 2)]
 
@@ -139,7 +139,7 @@ def test_a_number_that_cannot_be_used_is_a_failure_and_counts_against_the_share(
         judge(strange, ["?"] * 20, ["a"] * 20, {}, max_failure_share=0.0)
 
 
-def test_an_unfinished_answer_is_wrong_and_no_failure():
+def test_an_unfinished_answer_is_wrong_but_not_a_failure():
     def verifies(completions):
         return [Unfinished("no answer within 2 s")] * 15 + [1.0]
 
@@ -158,23 +158,23 @@ def test_an_unfinished_answer_is_wrong_and_no_failure():
     assert both.failed.tolist() == [1, *[UNFINISHED] * 14, 0]
 
 
-def test_equal_amounts_are_equal_sums():
-    """Any split of an amount into weights gives the same 32-bit number: no group of equal rewards counts as mixed."""
+def test_equal_amounts_have_equal_sums():
+    """However an amount is split into weights, its 32-bit sum is the same, so a group of equal rewards never counts as mixed."""
     rng = np.random.default_rng(0)
     for _ in range(300):
         tenths = rng.integers(1, 30, size=rng.integers(2, 6))
         split = [float(n) / 10 for n in tenths]
         names = [f"part{n}" for n in range(len(split))]
         rewards = {name: lambda completions: [1.0, 0.0] for name in names} | {"all": lambda completions: [0.0, 1.0]}
-        whole = float(tenths.sum()) / 10
+        amount = float(tenths.sum()) / 10
         total = judge(
-            Weighted(rewards, dict(zip(names, split, strict=True)) | {"all": whole}), ["?"] * 2, ["a"] * 2, {}
+            Weighted(rewards, dict(zip(names, split, strict=True)) | {"all": amount}), ["?"] * 2, ["a"] * 2, {}
         ).total
-        assert total[0] == total[1], (split, whole)
+        assert total[0] == total[1], (split, amount)
         returned = {name: lambda completions, value=value: [value, 0.0] for name, value in zip(names, split, strict=True)}
-        returned["all"] = lambda completions, value=whole: [0.0, value]
+        returned["all"] = lambda completions, value=amount: [0.0, value]
         total = judge(Weighted(returned, dict.fromkeys(returned, 1.0)), ["?"] * 2, ["a"] * 2, {}).total
-        assert total[0] == total[1], (split, whole)
+        assert total[0] == total[1], (split, amount)
 
 
 class Judge:
@@ -187,13 +187,13 @@ async def failing(completions):
 
 
 @pytest.mark.parametrize(("reward", "name"), [(Judge(), "Judge"), (failing, "failing")])
-def test_what_a_reward_raises_is_chained(reward, name):
+def test_the_exception_of_a_reward_is_chained(reward, name):
     with pytest.raises(InputError, match=rf"the reward \S*{name} raised KeyError: .* fix the function") as caught:
         ask(reward)
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_a_column_that_is_not_there_is_named():
+def test_a_missing_column_is_named():
     with pytest.raises(
         InputError, match=r"needs solution, tests, but the data has the columns prompts, completions, answer"
     ):
@@ -234,7 +234,7 @@ def test_a_weighted_sum():
     assert {array.dtype for array in (scores.total, *scores.parts.values())} == {np.dtype(np.float32)}
 
 
-def test_a_row_without_any_opinion_is_not_valid():
+def test_a_row_that_no_reward_judges_is_not_valid():
     scores = combine({"a": lambda completions: [None, 1.0], "b": lambda completions: [None, None]}, {"a": 1.0, "b": 1.0})
     assert (scores.total.tolist(), scores.valid.tolist()) == ([0.0, 1.0], [False, True])
 
@@ -262,7 +262,7 @@ def many(reward, count=20, **options):
     return judge(reward, ["?"] * count, ["#2"] * count, {}, **options)
 
 
-def test_failures_are_counted_apart_and_get_no_reward():
+def test_failures_have_their_own_counts_and_no_reward():
     scores = many(answers(20, raised=1, timed_out=1))
     assert scores.failures == {"<lambda>": Failures(raised=1, timed_out=1)}
     assert scores.valid.tolist() == [True] * 18 + [False] * 2
@@ -298,12 +298,12 @@ def test_too_many_failures_stop_the_run(count, failed, share, stops):
         many(reward, count, max_failure_share=share)
 
 
-def test_the_first_failure_is_told():
+def test_the_message_quotes_the_first_failure():
     with pytest.raises(InputError, match=r"\(2 raised, 3 timed out\).*the first: completion 15: KeyError: 'x'\. Fix the"):
         many(answers(20, raised=2, timed_out=3))
 
 
-def test_a_whole_call_may_fail_only_if_everything_may():
+def test_a_complete_call_may_fail_only_if_the_largest_share_is_1():
     def short(completions):
         return [1.0]
 
@@ -320,12 +320,12 @@ def test_a_whole_call_may_fail_only_if_everything_may():
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, math.nan])
-def test_a_share_is_between_nothing_and_everything(share):
+def test_the_largest_share_of_failures_is_from_0_to_1(share):
     with pytest.raises(InputError, match=r"max_failure_share is .*; it must be a number from 0 to 1"):
         many(answers(20), max_failure_share=share)
 
 
-def test_what_says_itself_what_to_mend_is_passed_on():
+def test_an_input_error_of_a_reward_is_passed_on_unchanged():
     def careful(completions):
         raise InputError("the reference answer 3 is 'x'.")
 
@@ -337,7 +337,7 @@ def test_what_says_itself_what_to_mend_is_passed_on():
             many(reward, max_failure_share=1.0)
 
 
-def test_coroutines_wait_together():
+def test_coroutines_run_concurrently():
     met = asyncio.Event()
 
     async def first(completions):
@@ -351,7 +351,7 @@ def test_coroutines_wait_together():
     assert combine({"a": first, "b": second, "c": exact}, {"a": 1.0, "b": 1.0, "c": 1.0}).total.tolist() == [4.0, 3.0]
 
 
-def test_one_coroutine_that_fails_leaves_the_other_its_answer():
+def test_a_failing_coroutine_does_not_affect_the_others():
     both = Weighted({"good": patient, "bad": failing}, {"good": 1.0, "bad": 1.0})
     scores = judge(both, PROMPTS, COMPLETIONS, COLUMNS, max_failure_share=1.0)
     assert scores.parts["good"].tolist() == [2.0, 2.0]
@@ -360,7 +360,7 @@ def test_one_coroutine_that_fails_leaves_the_other_its_answer():
     assert not scores.total.any()
 
 
-def test_progress_goes_to_whom_it_is_named():
+def test_progress_is_passed_to_rewards_that_name_it():
     seen = []
 
     def named(completions, progress):
@@ -378,7 +378,7 @@ def test_progress_goes_to_whom_it_is_named():
         ask(exact, {"answer": ["2", "3"], "progress": [1, 2]})
 
 
-def test_every_built_in_reward_says_what_it_reads():
+def test_every_built_in_reward_declares_what_it_reads():
     for name, reward in BY_NAME.items():
         assert form_of(reward), name
     both = Weighted({"right": BY_NAME["math"], "own": lambda completions: [0.0]}, {"right": 1.0, "own": 1.0})

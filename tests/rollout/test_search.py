@@ -1,4 +1,4 @@
-"""Beam search over steps, on a small world whose best response is known: three digits, and their sum is the value."""
+"""Beam search over steps, in a small world whose best response is known: three digits, valued by their sum."""
 
 import jax
 import numpy as np
@@ -59,38 +59,38 @@ def test_a_wide_search_finds_the_best_response():
         assert len(result.best.prefix.logp) == len(result.best.prefix.tokens) == 7
 
 
-def test_values_choose_what_goes_on():
-    """With the opposite values the same draws end in the smallest digits."""
+def test_the_values_choose_which_prefixes_continue():
+    """With negated values, the same samples end in the smallest digits."""
     (result, _) = found(Digits(), samples=200, keep=2, value=lambda prefixes: -digit_sum(prefixes))
     assert result.best.prefix.text == "0;0;0;#"
     only_number = found(Digits(), samples=8, keep=8, value=lambda prefixes: np.full(len(prefixes), np.nan))
-    assert only_number[0].best.prefix.ended, "prefixes without a value are alike, and the search ends"
+    assert only_number[0].best.prefix.ended, "prefixes without a value count as equal, and the search still ends"
 
 
-def test_every_drawn_token_is_counted():
+def test_every_sampled_token_is_counted():
     engine = Digits()
     results = found(engine, samples=4, keep=2)
-    drawn = sum(2 for call in engine.calls for _ in call)  # every step, and # with the end token, has two tokens
-    assert sum(result.tokens for result in results) == drawn
+    sampled = sum(2 for call in engine.calls for _ in call)  # every step, and # with the end token, has two tokens
+    assert sum(result.tokens for result in results) == sampled
     assert results[0].tokens == 4 * 4 * 2
 
 
-def test_copies_leave_the_beam_and_the_samples_go_to_the_others():
-    """One digit alone: a single prefix is left, which has all samples of the next step."""
+def test_duplicates_are_dropped_from_the_beam_and_their_samples_go_to_the_other_prefixes():
+    """With a single digit, one prefix is left, and it gets all samples of the next step."""
     engine = Digits(digits=1)
     (result, _) = found(engine, samples=4, keep=4)
     assert result.best.prefix.text == "0;0;0;#"
     assert [len(call) for call in engine.calls] == [8, 8, 8, 8]
 
 
-def test_a_response_ends_where_its_budget_does():
+def test_a_response_ends_when_its_budget_is_used_up():
     for budget in (1, 3, 5):
         (result, _) = found(Digits(), samples=4, keep=2, budget=budget)
         assert not result.best.prefix.ended
         assert len(result.best.prefix.tokens) == budget
 
 
-def test_rows_are_filled_up_to_a_number_that_is_compiled_and_are_not_counted():
+def test_calls_are_padded_to_a_compiled_number_of_rows_and_padding_is_not_counted():
     engine = Digits()
     results = found(engine, samples=3, keep=1, rows=16)
     assert [len(call) for call in engine.calls] == [16] * 4
@@ -102,6 +102,6 @@ def test_rows_are_filled_up_to_a_number_that_is_compiled_and_are_not_counted():
 
 
 @pytest.mark.parametrize("settings", [Search(2, 3, (";",)), Search(2, 0, (";",)), Search(2, 1, ()), Search(2, 1, ("",))])
-def test_what_cannot_be_searched_is_refused(settings):
+def test_impossible_search_settings_are_refused(settings):
     with pytest.raises(ValueError, match=r"keep must be|step_ends must"):
         beam_search(worker_of(Digits()), None, digit_sum, [0], search=settings, key=jax.random.key(0))

@@ -1,4 +1,4 @@
-"""One value, one name: what an engine answers is followed by its numbers to the loss, through every record on its way."""
+"""One value, one name: every field of an engine's responses keeps its name and its values in every record up to the loss."""
 
 from dataclasses import replace
 
@@ -33,17 +33,17 @@ OWN = SMALL.replace(
 
 
 def response(request, number):
-    """Recognisable numbers: response `number` of a call has log-probabilities -number.place, and observes its third token."""
+    """A response with recognizable log-probabilities, -(number + 1).place; its third token is an observation."""
     length = 4 + number
     places = np.arange(length, dtype=np.float32)
-    drawn = places != 2
+    sampled = places != 2
     return Response(
         request.prompt_id,
         request.group,
         tokens=(2 + (number + np.arange(length)) % 10).astype(np.int32),
-        mask=drawn,
-        behaviour_logp=np.where(drawn, -(number + 1) - places / 100, 77).astype(np.float32),
-        policy_logp=np.where(drawn, -(number + 1) - places / 100 - 0.005, 99).astype(np.float32),
+        mask=sampled,
+        behaviour_logp=np.where(sampled, -(number + 1) - places / 100, 77).astype(np.float32),
+        policy_logp=np.where(sampled, -(number + 1) - places / 100 - 0.005, 99).astype(np.float32),
         finish=("stop", "length", "turns")[number % 3],
         version=20 + number,
         turns=1 + number % 3,
@@ -51,7 +51,7 @@ def response(request, number):
 
 
 class HandMade:
-    """Answers every call with the responses above."""
+    """An engine that returns the responses above."""
 
     def __init__(self):
         self.requests, self.responses = [], []
@@ -67,7 +67,7 @@ PARTS = {"policy": gru_policy(TOKENIZER.vocab_size), "problems": (SUMS[:20], SUM
 
 @pytest.fixture(scope="module")
 def answered():
-    """Groups of hand-made responses, the responses, and the prompts that were asked."""
+    """Groups of hand-made responses, the responses, and the ids of their prompts."""
     engine = HandMade()
     setup, state = first_state(OWN, engine=engine, **PARTS)
     prompt_ids = [5, 0, 17]
@@ -76,7 +76,7 @@ def answered():
 
 
 def laid_out(responses, name):
-    """A field of the responses as an array [P, G, T], 0 where there is none and, of log-probabilities, where it was observed."""
+    """A field of the responses as an array [P, G, T]; padding and log-probabilities of observations are 0."""
     array = np.zeros((PROMPTS, GROUP, LENGTH), responses[0]._asdict()[name].dtype)
     for number, each in enumerate(responses):
         values = each._asdict()[name]
@@ -88,7 +88,7 @@ TOKEN_FIELDS = ("tokens", "mask", "behaviour_logp", "policy_logp")
 
 
 @pytest.mark.parametrize("name", TOKEN_FIELDS)
-def test_the_groups_hold_what_the_engine_answered_under_its_name(answered, name):
+def test_the_groups_keep_the_fields_of_the_responses(answered, name):
     groups, responses, _ = answered
     holder = groups.rollout if name in Rollout._fields else groups
     np.testing.assert_array_equal(holder._asdict()[name], laid_out(responses, name))
@@ -108,7 +108,7 @@ def test_each_response_keeps_its_prompt_its_end_and_its_version(answered):
     assert groups.rollout.rewards.reshape(-1).tolist() == even_length(texts), "observations are not judged"
 
 
-def test_a_prompt_has_its_name_from_the_request_on():
+def test_prompt_tokens_has_one_name_from_the_request_to_the_sequences():
     engine = HandMade()
     setup, state = first_state(OWN, engine=engine, **PARTS)
     groups = setup.train.generate(state.params, [5, 0, 17], GROUP, jax.random.key(0))
@@ -140,7 +140,7 @@ def one_point_five(completions):
     return [1.5] * len(completions)
 
 
-def test_what_a_verifier_finds_reaches_the_rollout_the_accuracy_and_the_samples(answered):
+def test_a_verdict_reaches_the_rollout_the_accuracy_and_the_shown_samples(answered):
     plain, *_ = answered
     assert plain.rollout.correct is None
     engine = HandMade()
@@ -166,7 +166,7 @@ def test_what_a_verifier_finds_reaches_the_rollout_the_accuracy_and_the_samples(
 
 
 def test_dynamic_sampling_and_the_history_follow_the_verifier(answered):
-    """All rewards are above 0, and those of a group differ only by the verifier; the last problem has no opinion of it."""
+    """All rewards are above 0, so only the verifier tells responses apart; it returns no verdict on the first problem."""
     calls = []
 
     @verifier
@@ -182,7 +182,7 @@ def test_dynamic_sampling_and_the_history_follow_the_verifier(answered):
     state, history, collected = next_rollout(setup, state, no_history(20), None, first_three)
     assert calls == [6]
     assert (history.attempts[:3].tolist(), history.passes[:3].tolist()) == ([0.0, 2.0, 2.0], [0.0, 1.0, 1.0])
-    assert collected.filtered_ratio == pytest.approx(1 / 3), "the group without an opinion has equal rewards"
+    assert collected.filtered_ratio == pytest.approx(1 / 3), "the group without a verdict has equal rewards"
     unverified = collected.groups._replace(rollout=collected.groups.rollout._replace(correct=None))
     with pytest.raises(InputError, match="a verifier among the rewards decided"):
         next_rollout(setup, state, history, unverified, first_three)
@@ -201,20 +201,20 @@ def test_the_turns_of_a_response_become_a_metric(answered):
     assert rollout_metrics(collected, wanted=1, version=30, seconds=1.0).turns == 2.0
 
 
-def test_a_checkpoint_of_groups_copies_nothing_by_name(answered):
+def test_groups_survive_a_checkpoint(answered):
     groups, *_ = answered
     jax.tree.map(np.testing.assert_array_equal, from_dict(to_dict(groups)), groups)
 
 
 @pytest.mark.parametrize("name", ["mask", "policy_logp"])
-def test_the_batch_holds_the_same_under_the_same_name(answered, name):
+def test_the_batch_has_the_same_values_under_the_same_name(answered, name):
     groups, responses, _ = answered
     batch = prepare(BY_NAME["grpo"](beta=0.0), groups.rollout)
     np.testing.assert_array_equal(batch._asdict()[name], laid_out(responses, name).reshape(-1, LENGTH))
 
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))
-def test_the_ratio_is_over_policy_logp_where_no_other_denominator_is_named(answered, name):
+def test_the_ratio_is_over_policy_logp_unless_the_algorithm_has_a_denominator(answered, name):
     groups, responses, _ = answered
     algorithm = BY_NAME[name]()
     blank = np.zeros((PROMPTS, GROUP, LENGTH), np.float32)
@@ -230,7 +230,7 @@ def test_the_ratio_is_over_policy_logp_where_no_other_denominator_is_named(answe
     assert (algorithm.denominator is not None) == (name in {"dppo", "gepo", "scale_rl", "vespo"})
 
 
-def test_the_rows_for_the_model_hold_tokens_and_policy_logp(answered):
+def test_packed_rows_contain_tokens_and_policy_logp(answered):
     groups, responses, _ = answered
     packed = pack(sequences_of(groups))
     for name in ("tokens", "policy_logp"):
@@ -240,8 +240,8 @@ def test_the_rows_for_the_model_hold_tokens_and_policy_logp(answered):
     np.testing.assert_array_equal(seen, groups.attention.reshape(-1, LENGTH))
 
 
-def test_a_run_hands_prepare_and_loss_the_same_numbers(tmp_path, monkeypatch):
-    """Recorded on the way: the rollout that `prepare` gets, the batch and the rows that the update gets."""
+def test_a_run_passes_the_same_values_to_prepare_and_to_the_update(tmp_path, monkeypatch):
+    """Record the rollout that `prepare` gets, and the batch and the rows that the update gets."""
     engine, rollouts, batches, rows = HandMade(), [], [], []
     made = {"prepare": reinforce.make_prepare, "step": reinforce.make_policy_update}
 
@@ -287,7 +287,7 @@ def test_a_run_hands_prepare_and_loss_the_same_numbers(tmp_path, monkeypatch):
 
 
 def test_the_loss_divides_by_old_logp(answered):
-    """With the log-probabilities of `policy_logp` the ratio is 1; of `behaviour_logp` it is exp of the 0.005 between them."""
+    """At `policy_logp` the ratio is 1; at `behaviour_logp`, which differs by 0.005, it is exp(0.005)."""
     groups, responses, _ = answered
     algorithm = BY_NAME["grpo"](beta=0.0)
     batch = prepare(algorithm, groups.rollout)

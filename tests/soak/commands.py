@@ -5,7 +5,7 @@
 
 `long` stops the commands that save as they go: training with an environment, on pairs, tuning, adapting. `every` kills each command
 of `rljax` three times in its first second, types it again each time, and lets the last start end; then it kills it once later. A
-result that exists already is added to; its seeds are not run again.
+result that already exists is added to; its seeds are not run again.
 """
 
 import argparse

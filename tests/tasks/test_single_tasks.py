@@ -1,4 +1,4 @@
-"""What each task is about, checked by brute force and by Python's own arithmetic."""
+"""The property that each task is made for, checked by brute force and by Python's own arithmetic."""
 
 import itertools
 from collections import Counter
@@ -25,14 +25,14 @@ from rljax.training.parts.problems import make_stream
 
 
 def every_expression(digits):
-    """All orders and signs, by Python's own parser."""
+    """Every expression of the digits in any order with any signs, and its value according to Python."""
     for order in set(itertools.permutations(digits)):
         for signs in itertools.product("+-*", repeat=len(digits) - 1):
             text = "".join(a + b for a, b in zip(order, (*signs, ""), strict=True))
             yield text, eval(text)
 
 
-def test_countdown_counts_and_values_are_those_of_brute_force():
+def test_countdown_agrees_with_brute_force():
     train, _ = CountdownConfig(train_problems=40).problems(1, seed=0)
     for problem in train:
         target, digits = problem.prompt[:-1].split(";")
@@ -53,7 +53,7 @@ def test_countdown_is_sparse():
 
 
 @pytest.mark.parametrize("text", ["2*3", "2*3+7+7", "23+7", "2*3+7=13", "+2*3+7", "2*3+7-", "2*3+8-1", "7+6", ""])
-def test_countdown_refuses_what_is_no_solution(text):
+def test_countdown_gives_no_reward_for_a_wrong_expression(text):
     assert solved(["13;723="], [f"#{text}"]) == [0.0]
     assert solved(["13;723="], ["#7+2*3"]) == [1.0]
 
@@ -72,7 +72,7 @@ def test_unknown_answers_bound_what_can_be_reached():
     assert set(lengths) == set(range(2, 15)), "any length is right"
 
 
-def test_outliers_have_their_share_and_no_mean_and_the_same_draws_again():
+def test_outliers_have_the_configured_share_and_mean_zero_and_are_reproducible():
     many = 4_000
     arguments = {"answer": ["2"] * many, "outlier_share": [0.02] * many, "outlier_size": [100.0] * many}
     completions = [f"#{place % 10}" for place in range(many)]
@@ -85,16 +85,16 @@ def test_outliers_have_their_share_and_no_mean_and_the_same_draws_again():
     assert noisy(["1+1="] * many, completions, **arguments) == rewards.tolist()
 
 
-def test_a_response_is_mislabelled_alike_in_every_call():
-    """Whatever is judged with it: the outliers are not noise that is drawn again each time."""
+def test_a_response_has_the_same_outlier_in_every_call():
+    """Which other responses are in the call makes no difference: the outliers are not new noise each time."""
     columns = {"answer": ["2"] * 3, "outlier_share": [0.5] * 3, "outlier_size": [100.0] * 3}
     alone = noisy(["1+1="] * 3, ["#2", "#2", "#2"], **columns)
-    beside = noisy(["2+2=", "1+1=", "1+1="], ["#4", "#2", "#2"], **columns)
-    assert beside[1:] == alone[:2]
+    in_batch = noisy(["2+2=", "1+1=", "1+1="], ["#4", "#2", "#2"], **columns)
+    assert in_batch[1:] == alone[:2]
     assert len(set(alone)) > 1
 
 
-def test_an_outlier_makes_no_answer_correct_and_no_answer_wrong():
+def test_outliers_do_not_change_which_answers_are_correct():
     answers = {"answer": ["2"] * 8, "outlier_share": [1.0] * 8, "outlier_size": [100.0] * 8}
     scores = judge(OUTLIERS, ["1+1="] * 8, ["#2", "#3"] * 4, answers)
     assert {(reward, right) for reward, right in zip(scores.total.tolist(), scores.correct.tolist(), strict=True)} == {
@@ -111,7 +111,7 @@ def test_only_training_rewards_are_noisy():
     assert {problem.columns["outlier_share"] for problem in heldout} == {0.0}
 
 
-def test_the_limit_cuts_the_long_way_and_not_the_short_one():
+def test_the_token_limit_truncates_the_long_way_only():
     for digits in itertools.product(range(1, 10), repeat=3):
         for way in (long_way, short_way):
             assert exact([""], [way(digits)], [str(sum(digits))]) == [1.0]
@@ -124,7 +124,7 @@ def test_the_limit_cuts_the_long_way_and_not_the_short_one():
 
 
 @pytest.mark.parametrize("task", [MixedConfig(train_problems=600), DriftConfig(train_problems=600)], ids=["mixed", "drift"])
-def test_kinds_are_equally_frequent_and_their_answers_are_python_s(task):
+def test_kinds_are_equally_frequent_and_their_answers_agree_with_python(task):
     train, _ = task.problems(1, seed=0)
     kinds = Counter(problem.columns["type"] for problem in train)
     assert min(kinds.values()) > 0.8 * 600 / len(kinds)
@@ -134,20 +134,20 @@ def test_kinds_are_equally_frequent_and_their_answers_are_python_s(task):
         assert problem.answer == str(value % 10 if last_digit else value)
 
 
-def test_kinds_drift_by_position_and_any_place_can_be_resumed():
+def test_kinds_change_with_the_position_and_any_position_can_be_resumed():
     config = TrainConfig.flat(task="drift", train_problems=60, stage_prompts=25)
     train, _ = config.task.problems(1, seed=0)
     stream = make_stream(config, train)
     signs = ["+" in train[place].prompt for place in stream.indices(0, 100)]
     assert signs == [True] * 25 + [False] * 75
-    whole = stream.indices(0, 100)
-    assert [*make_stream(config, train).indices(0, 37), *make_stream(config, train).indices(37, 63)] == whole
+    full = stream.indices(0, 100)
+    assert [*make_stream(config, train).indices(0, 37), *make_stream(config, train).indices(37, 63)] == full
     differences = [place for place, problem in enumerate(train) if problem.columns["type"] == "difference"]
-    assert sorted(whole[25 : 25 + len(differences)]) == differences, "an epoch has each of them once"
-    assert make_stream(config.replace(seed=1), train).indices(0, 100) != whole
+    assert sorted(full[25 : 25 + len(differences)]) == differences, "an epoch has each of them once"
+    assert make_stream(config.replace(seed=1), train).indices(0, 100) != full
 
 
-def test_stages_that_cannot_be_drawn_are_refused():
+def test_stages_that_cannot_be_sampled_are_refused():
     with pytest.raises(InputError, match="stage 2 has no problems"):
         StagedStream("ab", [[0, 1], []], prompts=3, seed=0)
     with pytest.raises(InputError, match="a stage has 0 prompts"):
@@ -166,7 +166,7 @@ def prefix_value(text):
     return {"+": left + right, "-": left - right, "*": left * right}[text[0]], rest
 
 
-def test_brackets_mean_the_same_formula_and_every_slip_is_refused():
+def test_brackets_write_the_same_formula_and_every_single_mistake_is_refused():
     train, _ = BracketsConfig(train_problems=30, malformed_share=0.0).problems(1, seed=0)
     for problem in train:
         text = problem.answer
@@ -188,7 +188,7 @@ def test_some_demonstrations_lack_a_bracket():
     assert all(len(problem.demonstration) == len(problem.answer) - 1 for problem in malformed)
 
 
-def test_the_learned_reward_pays_for_what_the_truth_does_not():
+def test_the_learned_reward_can_be_exploited_and_the_true_reward_cannot():
     train, heldout = ExploitConfig(train_problems=50).problems(20, seed=0)
     columns = {"answer": [one.answer for one in train], "judge": [one.columns["judge"] for one in train]}
     prompts = [one.prompt for one in train]

@@ -1,4 +1,4 @@
-"""Settings that no run can have are refused by name, wherever they come from."""
+"""Impossible settings are refused by name, whether they come from Python or from a file."""
 
 import json
 import math
@@ -27,12 +27,12 @@ from rljax.training.config import TrainConfig
         ({"algorithm_options": {"clip": math.nan}}, "algorithm_options is nan"),
     ],
 )
-def test_numbers_that_no_setting_can_have_are_refused(settings, message):
+def test_impossible_numbers_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         TrainConfig.flat(**settings)
 
 
-def test_infinity_stays_a_bound_that_is_none():
+def test_an_infinite_bound_is_kept():
     config = TrainConfig.flat(algorithm="ppo", algorithm_options={"dual_clip": math.inf}, seed=LARGEST)
     assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
     assert TrainConfig.from_json(json_safe(config.to_json(), "config")) == config
@@ -51,7 +51,7 @@ def test_infinity_stays_a_bound_that_is_none():
         ("task", {"name": "sums", "operands": [2]}, r"\[2\] for operands, but a list of 2 entries"),
     ],
 )
-def test_a_config_file_of_other_types_is_refused_by_name(group, value, message):
+def test_a_config_file_with_wrong_types_is_refused_by_name(group, value, message):
     raw = json.loads(json.dumps(TrainConfig().to_json())) | {group: value}
     with pytest.raises(InputError, match=message):
         TrainConfig.from_json(raw)

@@ -1,4 +1,4 @@
-"""With bfloat16 products, each matrix is cast once an update and not once a micro-batch, and nothing else changes."""
+"""With bfloat16 products, each matrix is cast once per update, not once per micro-batch, and nothing else changes."""
 
 import re
 from dataclasses import replace
@@ -48,12 +48,12 @@ def data():
 
 
 def gradient_of(policy, data, mesh, *, copies, rank=None):
-    """The gradient's program, and what it reads: micro-batches of two rows on one device."""
+    """The gradient's program and its arguments: micro-batches of two rows per device."""
     params = policy.init(jax.random.key(0))
     base, trained = None, params
     if rank is not None:
-        base, draw = Base(params, jnp.float32(2.0)), partial(init_adapter, rank=rank, targets=("attention", "gate"))
-        trained = jax.tree.map(lambda leaf: leaf + 0.01, draw(jax.random.key(1), params))
+        base, initialize = Base(params, jnp.float32(2.0)), partial(init_adapter, rank=rank, targets=("attention", "gate"))
+        trained = jax.tree.map(lambda leaf: leaf + 0.01, initialize(jax.random.key(1), params))
     state = place(create(trained, optax.sgd(0.1), 0, with_reference=False), mesh, policy.partition)
     sequences, batch = data
     layout, placed = put_layout(mesh, lay_out(sequences, batch.mask, rows=2), batch)
@@ -68,7 +68,7 @@ def gradient_of(policy, data, mesh, *, copies, rank=None):
 
 
 def casts_in_loops(program, shapes):
-    """How many arrays of these shapes the program asks to cast to bfloat16 within a loop."""
+    """Number of arrays of these shapes that the program casts to bfloat16 within a loop."""
     casts = re.findall(
         r"= bf16\[([\d,]+)\]\S* convert\(.*op_name=\"[^\"]*/while/[^\"]*/convert_element_type\"", program.as_text()
     )
@@ -109,7 +109,7 @@ def test_several_devices_and_frozen_parameters_give_the_same_gradient(data):
     np.testing.assert_allclose(metrics.loss, expected.loss, atol=1e-3)
 
 
-def test_a_float32_model_and_a_policy_of_ones_own_have_no_copies():
+def test_a_float32_model_and_a_custom_policy_have_no_copies():
     config = replace(CONFIG, compute_dtype="float32")
     policy = transformer_policy(config, eos=1)
     params = policy.init(jax.random.key(0))
@@ -124,7 +124,7 @@ def test_a_copy_of_another_precision_is_refused():
 
 
 def test_distributions_read_the_head_that_was_cast_before():
-    """The numbers and the gradient of a head that is cast where it is read."""
+    """The result and the gradient equal those of a head that is cast on use."""
     random = np.random.default_rng(1)
     hidden = jnp.asarray(random.normal(size=(2, 3, 8)), jnp.bfloat16)
     head = jnp.asarray(random.normal(size=(11, 8)), jnp.float32)

@@ -1,4 +1,4 @@
-"""A run is resumed, and evaluated, on what it was started with: rows, rewards, chat template, tokenizer, and trusted code."""
+"""A run is resumed and evaluated on unchanged inputs: rows, rewards, chat template, tokenizer, and trusted code."""
 
 import json
 import re
@@ -74,7 +74,7 @@ def test_a_changed_input_is_refused_by_its_name_accepted_on_request_and_recorded
     assert all(name in change["name"] and change["before"] != change["after"] for change in changes)
     assert len(changes) == 1
     assert accepted_changes(RunFolder.open(stopped)) == [changes[0]["name"]]
-    assert main([*words[:-2], "3", "--trust"]) == 0  # the accepted input is the one to compare with from now on
+    assert main([*words[:-2], "3", "--trust"]) == 0  # from now on, the accepted input is compared
 
 
 WORLD = """
@@ -132,7 +132,7 @@ def test_commands_compare_the_environment_the_template_and_the_tokenizer(chat_ru
         (chat_run / file).write_text(before)
 
 
-def test_a_finished_run_is_compared_with_new_ones_only_on_the_same_inputs(stopped):
+def test_a_finished_run_is_reused_only_with_the_same_inputs(stopped):
     settings = {name: value for name, value in json.loads((stopped / "config.json").read_text()).items() if name != "seams"}
     typed = TrainConfig.from_json(settings).replace(run="run", dataset="rows.jsonl", reward="rw.py:judge", models="none")
     assert is_finished(typed)  # although it names the files by relative paths
@@ -189,7 +189,7 @@ def test_an_evaluation_compares_the_same_inputs(stopped, capsys):
     assert main(["sample", str(stopped), "--prompt", "1+2="]) == 0
 
 
-def test_a_comparison_of_two_exams_says_that_it_is_one(stopped, capsys):
+def test_a_run_whose_reward_changed_reports_that_its_results_are_not_comparable(stopped, capsys):
     edit(stopped.parent / "rw.py", "== 0", "== 1")
     config = TrainConfig.from_json(
         {k: v for k, v in json.loads((stopped / "config.json").read_text()).items() if k != "seams"}
@@ -200,7 +200,7 @@ def test_a_comparison_of_two_exams_says_that_it_is_one(stopped, capsys):
     )
 
 
-def test_code_that_only_the_run_names_needs_trust(stopped, capsys):
+def test_code_named_only_by_the_run_needs_trust(stopped, capsys):
     assert main(["train", "--resume", str(stopped), "--steps", "2"]) == 2
     assert "rw.py:judge, which is code that its config.json names" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"executes .*rw\.py:judge.*--trust"):
@@ -226,7 +226,7 @@ def test_a_function_that_was_passed_is_compared_by_its_source(tmp_path):
     rljax.train(resume=tmp_path / "run", reward=even_length)
 
 
-def test_every_part_of_a_row_counts_and_addresses_do_not():
+def test_the_digest_covers_every_part_of_a_row_but_no_memory_address():
     one = Problem("a", "b", "c", {"level": 1}, ({"role": "user", "content": "a"},))
     others = [
         Problem("x", "b", "c", {"level": 1}, one.messages),
@@ -241,7 +241,7 @@ def test_every_part_of_a_row_counts_and_addresses_do_not():
 
 
 @pytest.mark.usefixtures("untyped")
-def test_rewards_of_rljax_have_no_digest_and_files_behind_others_do(tmp_path):
+def test_only_rewards_from_files_have_a_digest(tmp_path):
     (tmp_path / "rw.py").write_text(REWARD)
     (tmp_path / "rules.yaml").write_text("rules: []")
     assert digest_of_reward(TrainConfig.flat(reward="exact"), None) is None
@@ -262,7 +262,7 @@ def test_a_run_of_an_earlier_version_is_continued(stopped):
 
 
 def test_a_run_of_an_earlier_version_keeps_the_lengths_of_its_algorithm(tmp_path):
-    """Lengths that were left out were the paper's, and follow the run's limit now."""
+    """Unset lengths used to be the paper's; now they follow the run's limit."""
     config = TINY.replace(run=str(tmp_path / "run"), algorithm="dapo", algorithm_options={}, steps=1, warm_start_steps=0)
     rljax.train(config, even_length)
     starts, seams = tmp_path / "run" / "starts.jsonl", Seams(reward=even_length)

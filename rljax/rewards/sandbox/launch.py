@@ -1,7 +1,7 @@
 """The process from which a launcher is forked for each program under test, so that no program waits for an interpreter.
 
-It runs as `python -I -S launch.py FOLDER`. Over its standard input it receives orders, and with each order to judge a connection.
-It reads nothing from that connection: only the forked launcher does (`rljax.rewards.sandbox.trial`). So this process never
+It runs as `python -I -S launch.py FOLDER`. Over its standard input it receives orders; each order to judge comes with a socket.
+It reads nothing from that socket; only the forked launcher does (`rljax.rewards.sandbox.trial`). So this process never
 holds a program, a test or a secret of the trainer that a launcher could inherit. It ends when the trainer does.
 """
 
@@ -75,7 +75,7 @@ def _fork(launchers: dict[int, int], number: int, connection: int, orders: socke
             os.setsid()
             orders.close()
             trial.judge(connection, os.path.join(folder, str(number)))
-        except BaseException as error:  # a fault of the launcher, which the trainer must not take for one of the program
+        except BaseException as error:  # a fault of the launcher, not of the program
             trial.tell(connection, {"ended": "not confined", "reason": f"{type(error).__name__}: {error}"[:500]})
         finally:
             os._exit(0)

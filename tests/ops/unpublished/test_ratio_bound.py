@@ -29,7 +29,7 @@ def test_bounded_ratio_matches_formula(log_ratio):
         assert slope[index] == (abs(x) < np.log(10))
 
 
-def test_bounded_ratio_holds_infinities():
+def test_infinite_log_ratios_are_bounded():
     extremes = jnp.array([jnp.inf, -jnp.inf])
     np.testing.assert_allclose(jnp.exp(ratio_bound.bounded_ratio(extremes, bound=10.0)), [10.0, 0.1], rtol=1e-6)
 

@@ -1,4 +1,4 @@
-"""Leftovers of programs: they are removed whatever they are, and none ever stops a start."""
+"""Leftovers of programs: files of any kind are removed, and none can prevent the next start."""
 
 import os
 import resource
@@ -12,7 +12,7 @@ RIGHT = Program("def f(x): return x + 1", ("assert f(1) == 2",))
 
 
 def chain(folder, depth):
-    """Make a chain of folders, deeper than any path is long."""
+    """Make a chain of nested folders, deeper than the longest path that the system accepts."""
     here = os.getcwd()
     os.chdir(folder)
     try:
@@ -54,10 +54,10 @@ def test_everything_is_removed_and_links_are_not_followed(tmp_path):
     assert not folder.exists()
     assert (outside / "kept").read_text() == "kept"
     assert os.stat(outside / "kept").st_nlink == 1
-    leftovers.remove_folder(str(folder))  # a missing one is no error
+    leftovers.remove_folder(str(folder))  # a missing folder is no error
 
 
-def test_what_cannot_be_removed_stays_and_the_rest_goes(tmp_path, monkeypatch):
+def test_what_cannot_be_removed_stays_and_the_rest_is_removed(tmp_path, monkeypatch):
     (tmp_path / "a" / "mount").mkdir(parents=True)
     (tmp_path / "a" / "b").mkdir()
     (tmp_path / "c").mkdir()
@@ -74,7 +74,7 @@ def test_what_cannot_be_removed_stays_and_the_rest_goes(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["deep", "closed", "a file", "a link", "a link to nothing"])
-def test_a_damaged_leftover_never_stops_a_start(tmp_path, damage):
+def test_a_damaged_leftover_never_prevents_a_start(tmp_path, damage):
     old = tmp_path / "rljax-sandbox-0123456789ab"
     if damage in ("deep", "closed"):
         old.mkdir()
