@@ -1,10 +1,10 @@
-"""Seconds of a step that samples on a server, one after the other and with `--staleness 1`, where sampling and learning overlap.
+"""Time of a step that samples on a server: sampling before learning, and overlapping with it (`--staleness 1`).
 
     python experiments/benchmarks/asynchronous.py --rounds 3 --result experiments/benchmarks/asynchronous.json
 
-The server has one core and the learner the other, as if each had an accelerator of its own, and each simulates two devices. The two
-kinds of runs take turns. A step that overlaps perfectly takes as long as the longer of its two halves; one without overlap takes as
-long as their sum. Linux alone, because cores are assigned with `taskset`.
+The server has one core and the learner the other, as if each had its own accelerator, and each simulates two devices. The two
+kinds of runs alternate. A step with perfect overlap takes as long as the longer of its two halves; without overlap it takes as
+long as their sum. It needs Linux, because cores are assigned with `taskset`.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from rljax.files import atomic_write
 from rljax.tracking.rows import read_metrics
 
 STEPS, WARM = 12, 3
-"""RL steps of a run, and how many at the beginning are left out, which compile."""
+"""Number of RL steps of a run, and of first steps that do not count because they compile."""
 MODEL = ("--layers", "4", "--width", "192", "--heads", "4", "--kv-heads", "2", "--hidden", "512")
 SIZES = ("--prompts", "16", "--group-size", "8", "--max-response-tokens", "64", "--replicas", "1", "--fsdp", "2")
 QUIET = ("--eval-every", "0", "--sample-every", "0", "--heldout-problems", "8", "--models", "none", "--quiet")
@@ -31,7 +31,7 @@ ENVIRONMENT = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_ho
 
 
 def command(core: int, *words: str) -> list[str]:
-    """Words of a command on one core."""
+    """Return the words of a command that runs on one core."""
     return ["taskset", "--cpu-list", str(core), sys.executable, "-m", "rljax", *words]
 
 
@@ -44,7 +44,7 @@ def make_model(folder: Path) -> Path:
 
 @contextmanager
 def server(model: Path):
-    """Serve the model on the first core; yields the address."""
+    """Serve the model on the first core, and yield the address."""
     words = ("serve", str(model), "--port", "0", "--rows", "32", "--context", "128", "--max-response-tokens", "64")
     process = subprocess.Popen(command(0, *words), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     try:
@@ -76,7 +76,7 @@ def measured(model: Path, folder: Path, url: str, *flags: str) -> dict[str, floa
 
 
 def main() -> None:
-    """Train several times in turns, and write the times."""
+    """Train several times, alternating between both kinds, and write the times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--result", type=Path)

@@ -1,8 +1,8 @@
-"""A process that does one side's work of one case: it answers the seconds of a round for each line that it reads.
+"""A process that does one side's work of one case: for each line that it reads, it does a round and writes its time.
 
     python child.py SIDE CASE FOLDER
 
-The parent lets the two sides of a case take turns, so that both meet the same state of the machine.
+The parent alternates between the two sides of a case, so that both see the same load of the machine.
 """
 
 import importlib
@@ -17,26 +17,26 @@ BEGUN = time.perf_counter()
 
 
 class Pace:
-    """When to begin a round, and when it has ended."""
+    """The protocol with the parent: when to begin a round, and how long it took."""
 
     def __init__(self):
         self._answers = os.fdopen(os.dup(1), "w", buffering=1)
-        os.dup2(2, 1)  # whatever a library prints is no answer
+        os.dup2(2, 1)  # output of libraries must not look like an answer
         self._since = 0.0
 
     def wait(self) -> None:
-        """Wait until the parent asks for a round; at the end of the parent's questions the process ends."""
+        """Wait until the parent requests a round; end the process if the parent has closed the pipe."""
         if not sys.stdin.readline():
             os._exit(0)
         self._since = time.perf_counter()
 
     def done(self) -> None:
-        """Answer the seconds since `wait` has returned, and those since the process has begun."""
+        """Write the seconds since `wait` returned, and since the process began."""
         now = time.perf_counter()
         self._answers.write(json.dumps({"seconds": now - self._since, "since_start": now - BEGUN}) + "\n")
 
     def rounds(self, work: Callable[[], object]) -> None:
-        """Do the work once for each question; it must have ended when it returns."""
+        """Do the work once per request; it must be finished when it returns."""
         while True:
             self.wait()
             work()
@@ -44,7 +44,7 @@ class Pace:
 
 
 def main() -> None:
-    """Do the rounds of one case."""
+    """Run the rounds of one case."""
     side, case, folder = sys.argv[1:]
     pace = Pace()
     cases = importlib.import_module(f"sides.{side}").CASES

@@ -1,13 +1,13 @@
-"""Memory, operations, messages and least time of one RL step at the shapes of real models, as the compiler counts them.
+"""Memory, operations, communication and least time of one RL step at the shapes of real models, as counted by the compiler.
 
     python experiments/benchmarks/compiled_figures.py                       (all rows)
-    python experiments/benchmarks/compiled_figures.py --rows qwen3-0.6b/1   (this one alone; the others stay as they are)
+    python experiments/benchmarks/compiled_figures.py --rows qwen3-0.6b/1   (only this one; the others are kept)
 
-No weight exists and nothing is run: the updates are compiled ahead of time for pretended devices, as `rljax plan` does it. The
-counts are those of the compiler for CPUs, rather too much than too little. The least time is that of an H100's peak figures, which
-no program reaches.
+There are no weights and nothing is run: the updates are compiled ahead of time for fake devices, like in `rljax plan`. The counts
+are those of the CPU compiler, which tend to be too high rather than too low. The least time follows from an H100's peak figures,
+which no program reaches.
 
-Writes compiled_figures.json and compiled_figures.md beside this file.
+Writes compiled_figures.json and compiled_figures.md next to this file.
 """
 
 import json
@@ -37,9 +37,9 @@ ROWS = tuple(f"{name}/{count}" for name in SHAPES for count in (1, 8))
 """Shape and number of devices."""
 DEVICE = "h100"
 PROMPT, RESPONSE, PROMPTS, GROUP = 512, 512, 16, 16
-"""Tokens of each prompt and of each response, and how many there are in a step: 262,144 tokens."""
+"""Tokens per prompt and per response, and number of prompts and responses in a step: 262,144 tokens."""
 SLOTS, MICROBATCH = 64, 8
-"""Responses that are drawn at once, and rows that are trained on at once, on all devices together."""
+"""Responses that are sampled at once, and rows that are trained on at once, on all devices together."""
 COLUMNS = {
     "parameters": "parameters",
     "optimizer": "optimiser",
@@ -54,7 +54,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Arguments:
-    """What is computed."""
+    """Arguments of the computation."""
 
     rows: tuple[str, ...] = ROWS
     """Shapes and numbers of devices."""
@@ -63,7 +63,7 @@ class Arguments:
 
 
 def settings(count: int) -> TrainConfig:
-    """GRPO with a reference, in bfloat16, with the parameters cut over all devices."""
+    """Settings for GRPO with a reference, in bfloat16, with the parameters sharded over all devices."""
     return TrainConfig.flat(
         algorithm="grpo",
         algorithm_options={"beta": 0.04},
@@ -80,10 +80,10 @@ def settings(count: int) -> TrainConfig:
 
 
 def figures(row: str) -> dict[str, Any]:
-    """Bytes on each device, and the work of each phase of a step."""
+    """Compute the bytes on each device, and the work of each phase of a step."""
     name, _, count = row.partition("/")
     config, devices = settings(int(count)), int(count)
-    plan = make_plan(config, SHAPES[name], make_mesh(1, devices, devices=pretended(devices)), PROMPT)
+    plan = make_plan(config, SHAPES[name], make_mesh(1, devices, devices=fake_devices(devices)), PROMPT)
     device, speed = device_of(DEVICE), speed_of(config.model.dtype)
     phases = {
         phase: work._asdict() | {"seconds": work.seconds(device, devices, speed=speed)}
@@ -92,15 +92,15 @@ def figures(row: str) -> dict[str, Any]:
     return {"bytes": {column: getattr(plan, column) for column in COLUMNS}, "phases": phases}
 
 
-def pretended(count: int) -> list[Any]:
-    """The first of the devices that `main` lets JAX pretend."""
-    import jax  # noqa: PLC0415  its first computation fixes their number
+def fake_devices(count: int) -> list[Any]:
+    """Return the first of the fake devices that `main` requests from JAX."""
+    import jax  # noqa: PLC0415  the first computation fixes the number of devices
 
     return jax.devices()[:count]
 
 
 def table(content: dict[str, Any]) -> str:
-    """The results as Markdown."""
+    """Format the results in Markdown."""
     head = ["model", "devices", *COLUMNS.values(), "fits"]
     room = device_of(DEVICE).memory
     lines = [
@@ -111,8 +111,8 @@ def table(content: dict[str, Any]) -> str:
         "",
         f"GRPO with a reference and AdamW, {PROMPTS} x {GROUP} responses of {RESPONSE} tokens after prompts of {PROMPT}, all of",
         f"their full length; products in bfloat16, layers computed again in the backward pass, micro-batches of {MICROBATCH}",
-        f"rows on all devices together, {SLOTS} responses drawn at once, parameters cut over all devices. The compiler is that for",
-        "CPUs: it multiplies and sends bfloat16 as float32.",
+        f"rows on all devices together, {SLOTS} responses sampled at once, parameters sharded over all devices. Compiled for",
+        "CPUs, which multiply and send bfloat16 as float32.",
         "",
         f"GB on each device; the last column says whether the largest sum is below the {room / 1e9:g} GB of an H100:",
         "",
@@ -126,7 +126,7 @@ def table(content: dict[str, Any]) -> str:
         lines.append("| " + " | ".join([name, count, *sizes, fits]) + " |")
     lines += [
         "",
-        "Work of a step: operations of all devices together; bytes of weights, optimiser and cache that each device reads or",
+        "Work of a step: operations of all devices together; bytes of weights, optimizer and cache that each device reads or",
         "writes; bytes that each device sends; and the least time on H100s by the largest of the three.",
         "",
         "| model | devices | phase | operations | GB moved | GB sent | seconds at least |",
@@ -141,7 +141,7 @@ def table(content: dict[str, Any]) -> str:
 
 
 def main(arguments: Arguments) -> None:
-    """Compute the rows one after the other, and write the results after each."""
+    """Compute the rows, and write the results after each."""
     unknown = {*arguments.rows} - {*ROWS}
     if unknown:
         raise SystemExit(f"There is no {', '.join(sorted(unknown))}; rows: {', '.join(ROWS)}.")

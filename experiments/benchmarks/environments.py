@@ -1,6 +1,6 @@
-"""Environments of the peers: each has a virtual environment of its own, made once, with pinned versions.
+"""Environments of the peers: each has its own virtual environment with pinned versions, which is made once.
 
-rljax imports nothing of them, and they import nothing of rljax.
+rljax imports none of them, and they do not import rljax.
 """
 
 import hashlib
@@ -22,16 +22,16 @@ PACKAGES = {
     "rlax": [*JAX, "rlax==0.1.9"],
     "transformers": [TORCH, "transformers==5.23.0"],
 }
-"""What is installed for each peer, in one call of pip, which refuses versions that do not fit together."""
+"""Packages of each peer, installed in one call of pip, which refuses incompatible versions."""
 SHOWN = ("torch", "trl", "transformers", "google-tunix", "rlax", "jax", "jaxlib", "flax", "optax", "numpy")
-"""Packages whose versions a result names."""
+"""Packages whose versions are part of a result."""
 
 
 def python_of(peer: str, work: Path) -> Path:
-    """The interpreter of a peer's environment, which is made if it is not there, or has other packages.
+    """Return the interpreter of a peer's environment; make the environment if it is missing or has other packages.
 
     Raises:
-        SystemExit: pip cannot install them, as on a machine without a network.
+        SystemExit: pip cannot install the packages, for example without a network.
     """
     folder, wanted = work / peer, PACKAGES[peer]
     python, note = folder / "bin" / "python", folder / "packages.json"
@@ -47,7 +47,7 @@ def python_of(peer: str, work: Path) -> Path:
 
 
 def environment(side: str, platform: str = "cpu") -> dict[str, str]:
-    """Variables of a side's process: JAX's platform, no programs of an earlier process, and for a peer no path to rljax."""
+    """Build the environment variables of a side: JAX's platform, no compilation cache, and for a peer no path to rljax."""
     variables = os.environ | {"JAX_PLATFORMS": platform, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     variables.pop("JAX_COMPILATION_CACHE_DIR", None)
     if side != "rljax":
@@ -56,7 +56,7 @@ def environment(side: str, platform: str = "cpu") -> dict[str, str]:
 
 
 def versions(python: Path | str) -> dict[str, str]:
-    """Versions of the packages that an interpreter finds."""
+    """Return the versions of the packages that an interpreter finds."""
     code = (
         "import importlib.metadata as m, json, platform; found = {d.metadata['Name']: d.version for d in m.distributions()}; "
         "print(json.dumps(found | {'Python': platform.python_version()}))"
@@ -66,7 +66,7 @@ def versions(python: Path | str) -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit of these files in words; for a copy outside of a checkout a hash of its sources."""
+    """Describe the commit of these files; outside of a checkout, a hash of the sources."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=HERE, check=True, capture_output=True, text=True).stdout.strip()
@@ -80,5 +80,5 @@ def commit() -> str:
 
 
 def own_versions() -> dict[str, str]:
-    """Version and commit of the rljax that is measured, and the packages that it uses."""
+    """Return the version and commit of the measured rljax, and the versions of its packages."""
     return {"rljax": f"{rljax.__version__} ({commit()})"} | versions(sys.executable)

@@ -9,16 +9,16 @@
 | --- | --- | --- |
 | `train_16k`, `train_65k` | an update on 8 or 32 responses of 1,536 tokens after 512 of the prompt | tokens/s, MFU |
 | `decode_500` | 500 prompts of 512 tokens, 128 tokens each, 256 rows at once | tokens/s of the responses |
-| `decode_64` | 64 of them at once; the time of their first token is taken off | tokens/s, share of the memory's bandwidth |
-| `rl_step` | a whole step: 64 responses of 512 tokens; with `--beside trl` TRL's, too | seconds, ratio |
+| `decode_64` | 64 of them at once; the time of their first token is subtracted | tokens/s, share of the memory's bandwidth |
+| `rl_step` | a complete step: 64 responses of 512 tokens; with `--beside trl` also TRL's | seconds, ratio |
 
-MFU is 3 x forward operations / seconds / peak: the backward pass counts as two forward ones, what is computed again in it as
-nothing, and a token attends to the mean of those before it. The share of the bandwidth is (bytes of the weights + keys and values
-of the tokens so far, on average) x tokens / seconds / peak. Each case is a process of its own. On a device that two libraries use,
-the second one begins when the first has ended.
+MFU is 3 x forward operations / seconds / peak: the backward pass counts as two forward passes, recomputation does not count, and
+a token attends to the mean number of earlier tokens. The share of the bandwidth is (bytes of the weights + keys and values of the
+tokens so far, on average) x tokens / seconds / peak. Each case is a separate process. If two libraries use a device, the second
+one begins when the first has ended.
 
-Writes gpu.json and gpu.md beside this file. Rows that are not measured stay as they are where this device and these versions made
-them.
+Writes gpu.json and gpu.md next to this file. Rows that are not measured are kept if they were made on this device with these
+versions.
 """
 
 import json
@@ -76,7 +76,7 @@ TARGETS = {
     "decode_500": ("tokens_per_second", 12_100),
     "decode_64": ("bandwidth_share", 0.60),
 }
-"""The number of a case that has a target."""
+"""The metric of a case that has a target."""
 NAMES = {
     "seconds": "seconds",
     "tokens_per_second": "tokens/s",
@@ -89,22 +89,22 @@ WARM = 2
 
 @dataclass(frozen=True)
 class Arguments:
-    """What is measured, and where."""
+    """Arguments of the measurement."""
 
     shapes: tuple[str, ...] = ("qwen3-0.6b", "qwen3-1.7b")
     """Models: qwen3-0.6b, qwen3-1.7b, toy."""
     cases: tuple[str, ...] = tuple(STEPS)
     """Cases."""
     attention: tuple[Literal["blockwise", "dense", "cudnn", "splash"], ...] = ("blockwise",)
-    """Programs of the attention of whole sequences; the cases that train are measured with each."""
+    """Attention programs for complete sequences; training cases are measured with each."""
     platform: Literal["cuda", "tpu", "cpu"] = "cuda"
     """JAX's platform."""
     beside: tuple[Literal["trl"], ...] = ()
-    """Libraries whose whole step is measured, too."""
+    """Libraries whose complete step is also measured."""
     rounds: int = 5
     """Rounds of each case, after two that do not count."""
     peak: tuple[float, float] | None = None
-    """Operations of bfloat16 products and bytes of its memory a second, for a device that is not in the table."""
+    """Peak bfloat16 operations and memory bytes per second, for a device that is not in the table."""
     trace: Path | None = None
     """Folder for a profiler's trace of a round of each case."""
     work: Path = field(default_factory=lambda: Path.home() / ".cache" / "rljax" / "benchmarks")
@@ -114,15 +114,15 @@ class Arguments:
 
 
 def training_flops(shape: TransformerConfig, step: work.Step) -> float:
-    """Operations of an update: three times those of a forward pass, in which a token sees those before it."""
+    """Count the operations of an update: three forward passes, in which a token attends to the earlier ones."""
     rows, tokens = step.prompts * step.group, step.prompt_tokens + step.trained
     return 3 * forward_flops(shape, rows * tokens, (tokens + 1) / 2, scored=rows * step.trained)
 
 
 def decoding_bytes(shape: TransformerConfig, rows: int, tokens: float) -> float:
-    """Bytes that have to be read for another token of each row: the weights, and keys and values of the `tokens` so far.
+    """Count the bytes to read for one more token of each row: the weights, and the keys and values of the `tokens` so far.
 
-    Of an embedding that is not the head, only a row for each token is read.
+    An embedding that is not the head is read only at the rows of the tokens.
     """
     itemsize = jnp.dtype(shape.compute_dtype).itemsize
     weights = count_parameters(abstract_params(shape))
@@ -132,7 +132,7 @@ def decoding_bytes(shape: TransformerConfig, rows: int, tokens: float) -> float:
 
 
 def peak_of(kind: str, peak: tuple[float, float] | None) -> Device:
-    """Peak figures of a device.
+    """Return the peak figures of a device.
 
     Raises:
         SystemExit: the device is unknown, and no figures are passed.
@@ -145,7 +145,7 @@ def peak_of(kind: str, peak: tuple[float, float] | None) -> Device:
 
 
 def numbers(case: str, shape: TransformerConfig, step: work.Step, seconds: float, device: Device) -> dict[str, float]:
-    """What a case reports, from the seconds of a round."""
+    """Compute the metrics of a case from the seconds of a round."""
     rows = step.prompts * step.group
     if case.startswith("train"):
         tokens = rows * (step.prompt_tokens + step.trained)
@@ -162,12 +162,12 @@ def numbers(case: str, shape: TransformerConfig, step: work.Step, seconds: float
 
 
 class Bench:
-    """Measures the cases of one model, whose folder it writes.
+    """Writes the folder of one model, and measures its cases.
 
     Args:
-        folder: of the model, new.
-        name: of its shape.
-        arguments: what is measured, and where.
+        folder: new folder of the model.
+        name: name of its shape.
+        arguments: arguments of the measurement.
     """
 
     def __init__(self, folder: Path, name: str, arguments: Arguments):
@@ -177,7 +177,7 @@ class Bench:
         write_random_model(folder, SHAPES[name])
 
     def row(self, case: str, attention: str, device: Device) -> dict[str, Any]:
-        """Measure a case with a program of the attention."""
+        """Measure a case with an attention program."""
         shape = SHAPES[self._name]
         step = TOY_STEP if self._name == "toy" else STEPS[case]
         step = step._replace(vocabulary=shape.vocab_size, attention=attention)
@@ -196,7 +196,7 @@ class Bench:
         return row
 
     def _rounds(self, library: str, case: str, step: work.Step) -> list[float]:
-        """Seconds of the rounds that count."""
+        """Return the seconds of the rounds that count."""
         python = sys.executable if library == "rljax" else python_of(library, self._arguments.work)
         sizes = json.dumps(step._replace(on_cpu=self._arguments.platform == "cpu")._asdict())
         (self._folder / work.STEP_FILE).write_text(sizes, encoding="utf-8")
@@ -205,7 +205,7 @@ class Bench:
 
 
 def pairs(arguments: Arguments) -> list[tuple[str, str]]:
-    """Each case with each program of the attention, and a decode once."""
+    """List each training case with each attention program, and each decode once."""
     return [
         (case, attention)
         for case in arguments.cases
@@ -214,7 +214,7 @@ def pairs(arguments: Arguments) -> list[tuple[str, str]]:
 
 
 def device_kind(platform: str) -> str:
-    """JAX's name of the device, asked for in a process that ends: one that has opened a GPU holds most of its memory."""
+    """Return JAX's name of the device, found in a separate process, because a process that opens a GPU keeps most of its memory."""
     code = "import jax; print(jax.devices()[0].device_kind)"
     command, variables = [sys.executable, "-c", code], environment("rljax", platform)
     found = subprocess.run(command, check=False, env=variables, capture_output=True, text=True)
@@ -224,7 +224,7 @@ def device_kind(platform: str) -> str:
 
 
 def verdict(case: str, row: dict[str, Any]) -> str:
-    """The target, and whether it is reached."""
+    """Format the target and whether it is reached."""
     if case not in TARGETS:
         return "-"
     name, target = TARGETS[case]
@@ -232,13 +232,13 @@ def verdict(case: str, row: dict[str, Any]) -> str:
 
 
 def table(content: dict[str, Any]) -> str:
-    """The results as Markdown."""
+    """Format the results in Markdown."""
     lines = [
         "# rljax on an accelerator",
         "",
         f"{content['made_on']}; {content['device']}: at its peak {content['flops']:.4g} operations a second and",
         f"{content['bandwidth']:.4g} bytes a second.",
-        "`python experiments/benchmarks/gpu.py` writes this page and says what each case is.",
+        "`python experiments/benchmarks/gpu.py` writes this page and explains the cases.",
         "",
         f"| model | case | attention | {' | '.join(NAMES.values())} | target |",
         f"| --- | --- | --- |{' ---: |' * len(NAMES)} --- |",

@@ -1,13 +1,13 @@
-"""Seconds of drawing and judging in a step whose reward is slow, with judging after the drawing and beside it.
+"""Time of sampling and judging in a step with a slow reward: judging after sampling, and at the same time.
 
     python experiments/benchmarks/judging_meanwhile.py --result experiments/benchmarks/judging_meanwhile.json
 
-The reward sleeps two seconds in each call, as one that waits for a server does. It is called for 8 groups at a time, in both runs
+The reward sleeps two seconds in each call, like a reward that waits for a server. It is called for 8 groups at a time, in both runs
 with the same responses. In the first run the engine returns all responses at once (the built-in one without its `stream`); in the
-second it hands them out as they end. All numbers of the two runs but their times are compared.
+second it yields them as they end. Everything that the two runs compute, except times, is compared.
 
-`draw_and_judge_seconds` is the sum of `sample_seconds` and `judge_seconds`, which is all that the setting changes. The time of a
-whole step has that of the update in it, which differs from run to run and most on a busy machine: the load is in the result.
+`draw_and_judge_seconds` is the sum of `sample_seconds` and `judge_seconds`, the only times that the setting affects. The time of a
+complete step also contains the update, which varies between runs, especially on a busy machine; the result contains the load.
 """
 
 import argparse
@@ -50,13 +50,13 @@ CONFIG = rljax.load_config("arithmetic_dapo").replace(
 
 
 def slow(completions: list[str]) -> list[float]:
-    """Two seconds a call; 1 for an even number of characters."""
+    """Sleep two seconds per call; reward an even number of characters with 1."""
     time.sleep(CALL_SECONDS)
     return [float(len(completion) % 2 == 0) for completion in completions]
 
 
 def measured(folder: Path) -> tuple[dict[str, float], list[dict]]:
-    """Median seconds of drawing and judging in the steps after the first, which compiles; and all that the steps computed."""
+    """Return the median seconds of sampling and judging after the first step, which compiles; and all that the steps computed."""
     result = rljax.train(CONFIG.replace(run=str(folder)), slow)
     rows = [row for row in read_metrics(result.run / "metrics.jsonl") if row["phase"] == "rl"]
     parts = {name: [row[name] for row in rows[1:]] for name in ("sample_seconds", "judge_seconds")}

@@ -1,12 +1,12 @@
-"""Layers as a loop of Python, as in rljax, beside `lax.scan` over stacked parameters: compilation and time for several depths.
+"""Layers in a Python loop, as in rljax, compared with `lax.scan` over stacked parameters: compilation and run time by depth.
 
     python experiments/benchmarks/layers_scanned.py        (about five minutes on two CPU cores)
 
 Both forms compute the same hidden states from the same layers: a gradient over 16 rows of 128 tokens, and 16 steps of a decode of
-16 rows over a cache of 256 slots. A round is one form, then the other, in one process, so that a busy machine slows both; the ratio
+16 rows over a cache of 256 slots. A round runs one form and then the other in one process, so a busy machine slows both; the ratio
 of a round is the loop's time divided by the scan's. Tracing counts as compilation, and no compiled program is read from a cache.
 
-Writes layers_scanned.json and layers_scanned.md beside this file.
+Writes layers_scanned.json and layers_scanned.md next to this file.
 """
 
 import statistics
@@ -34,15 +34,15 @@ HERE = Path(__file__).resolve().parent
 ROWS, TOKENS, SLOTS, STEPS = 16, 128, 256, 16
 
 
-class Rest(NamedTuple):
-    """What all layers read."""
+class SharedInputs(NamedTuple):
+    """Inputs that all layers share."""
 
     angles: RotaryAngles
-    """Of the positions of the tokens."""
+    """Rotations at the positions of the tokens."""
     segments: Array
     """Sequence of each slot."""
     slot: Array | int = 0
-    """First slot that is written."""
+    """First slot to write."""
 
 
 @dataclass
@@ -58,13 +58,15 @@ class Arguments:
 
 
 def layer_of(config: TransformerConfig, params: Params) -> Layer:
-    """One layer with its parameters."""
+    """Build one layer with its parameters."""
     graph = nnx.split(nnx.eval_shape(lambda: Layer(config, rngs=nnx.Rngs(0))))[0]
     return nnx.merge(graph, params)
 
 
-def looped(config: TransformerConfig, layers: Params, x: Array, rest: Rest, cache: Cache | None) -> tuple[Array, Any]:
-    """The layers one after the other; each has parameters and a cache of its own."""
+def looped(
+    config: TransformerConfig, layers: Params, x: Array, rest: SharedInputs, cache: Cache | None
+) -> tuple[Array, Any]:
+    """Run the layers in a loop; each has its own parameters and cache."""
     caches = []
     for index in range(config.layers):
         layer = layer_of(config, layers[index])
@@ -73,8 +75,10 @@ def looped(config: TransformerConfig, layers: Params, x: Array, rest: Rest, cach
     return x, tuple(caches)
 
 
-def scanned(config: TransformerConfig, layers: Params, x: Array, rest: Rest, cache: LayerCache | None) -> tuple[Array, Any]:
-    """One layer for all; parameters and caches have an axis for the layers in front."""
+def scanned(
+    config: TransformerConfig, layers: Params, x: Array, rest: SharedInputs, cache: LayerCache | None
+) -> tuple[Array, Any]:
+    """Scan one layer over parameters and caches, which have a leading axis of layers."""
 
     def step(x: Array, own: tuple[Params, LayerCache | None]) -> tuple[Array, LayerCache | None]:
         x, written = layer_of(config, own[0])(x, rest.angles, rest.segments, own[1], rest.slot)
@@ -84,18 +88,20 @@ def scanned(config: TransformerConfig, layers: Params, x: Array, rest: Rest, cac
 
 
 def programs(config: TransformerConfig, forward: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-    """A gradient in the parameters, and a decode."""
+    """Build the programs of a gradient with respect to the parameters, and of a decode."""
 
     def gradient(layers: Params, x: Array) -> Params:
         positions = jnp.broadcast_to(jnp.arange(TOKENS), (ROWS, TOKENS))
-        rest = Rest(rotary_angles(positions, config), jnp.ones((ROWS, TOKENS), jnp.int32))
+        rest = SharedInputs(rotary_angles(positions, config), jnp.ones((ROWS, TOKENS), jnp.int32))
         return jax.grad(lambda layers: jnp.square(forward(config, layers, x, rest, None)[0]).mean())(layers)
 
     def decode(layers: Params, x: Array, cache: Any) -> Any:
         def step(count: Array, carried: tuple[Array, Any]) -> tuple[Array, Any]:
             slot = TOKENS + count
             angles = rotary_angles(jnp.broadcast_to(slot, (ROWS, 1)), config)
-            return forward(config, layers, carried[0], Rest(angles, jnp.ones((ROWS, SLOTS), jnp.int32), slot), carried[1])
+            return forward(
+                config, layers, carried[0], SharedInputs(angles, jnp.ones((ROWS, SLOTS), jnp.int32), slot), carried[1]
+            )
 
         return jax.lax.fori_loop(0, STEPS, step, (x[:, :1], cache))
 
@@ -145,7 +151,7 @@ def measure(layers: int, width: int, rounds: int) -> list[dict[str, Any]]:
 
 
 def check(name: str, results: dict[str, Any], layers: int) -> None:
-    """Both forms compute the same."""
+    """Assert that both forms compute the same."""
     if name == "decode":
         pairs = [(results["loop"][0], results["scan"][0])]
     else:
@@ -157,7 +163,7 @@ def check(name: str, results: dict[str, Any], layers: int) -> None:
 
 
 def page(rows: list[dict[str, Any]], width: int) -> str:
-    """The table of the results."""
+    """Format the table of the results."""
     lines = [
         f"Made by `experiments/benchmarks/layers_scanned.py` on {made_on()}; layers of width {width}.",
         "",

@@ -3,10 +3,10 @@
     python experiments/benchmarks/profile_training.py
 
 The update is that of the case "training step" of `run.py`: 64 responses of 128 tokens, the model of `workloads.py`, float32. The
-profiler of JAX records three updates; an operation belongs to a kind by the name that XLA gave it. Operations run side by side on
+JAX profiler records three updates; the kind of an operation follows from the name that XLA gave it. Operations run in parallel on
 several threads, so the table has shares of the threads' time.
 
-Writes profile_training.md beside this file.
+Writes profile_training.md next to this file.
 """
 
 import re
@@ -36,26 +36,26 @@ KINDS = {
     "reductions": r"(reduce|.*_reduce)",
     "elementwise operations": r"",
 }
-"""Kind of operation -> how the names of its instructions begin; the first that fits counts."""
+"""Kind of operation -> pattern for the beginning of an instruction's name; the first match counts."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """How much is measured."""
+    """Arguments of the measurement."""
 
     updates: int = 3
     """Updates that are recorded, after two that compile."""
     out: Path = HERE / "profile_training.md"
-    """The table."""
+    """File of the table."""
 
 
 def kind_of(instruction: str) -> str:
-    """The kind of an instruction."""
+    """Return the kind of an instruction."""
     return next(kind for kind, begins in KINDS.items() if re.match(begins, instruction))
 
 
 def thread_times(folder: Path) -> Counter[str]:
-    """Kind -> nanoseconds of all threads, in a recording of the profiler."""
+    """Sum the nanoseconds of all threads by kind, in a recording of the profiler."""
     (file,) = folder.rglob("*.xplane.pb")
     times: Counter[str] = Counter()
     for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
@@ -68,7 +68,7 @@ def thread_times(folder: Path) -> Counter[str]:
 
 
 def median_seconds(run: Callable[[], object], count: int) -> float:
-    """Median seconds of a call, after one that compiles."""
+    """Measure the median seconds of a call, after one that compiles."""
     times = []
     for _ in range(count + 1):
         begun = time.perf_counter()

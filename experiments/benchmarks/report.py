@@ -1,4 +1,4 @@
-"""The results of the comparisons as JSON, as a table and as a picture."""
+"""The results of the comparisons as JSON, as a table and as a plot."""
 
 import json
 import os
@@ -15,7 +15,7 @@ INK, MUTED, OURS, BEHIND = "#1b1f24", "#6b7280", "#1f5fbf", "#d9480f"
 
 
 def machine() -> dict[str, Any]:
-    """What the processes run on, and how busy it was in the last minute (a case itself makes a load of up to its cores)."""
+    """Describe the machine and its load in the last minute (a case itself adds a load of up to the number of cores)."""
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.is_file():
@@ -25,7 +25,7 @@ def machine() -> dict[str, Any]:
 
 
 def write_results(folder: Path, key: str, row: dict[str, Any], *, order: Sequence[str]) -> None:
-    """Put one case's row into results.json, and write the table and the picture of all rows again."""
+    """Put a case's row into results.json, and write the table and the plot of all rows again."""
     file = folder / "results.json"
     rows = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     rows[key] = row
@@ -36,21 +36,21 @@ def write_results(folder: Path, key: str, row: dict[str, Any], *, order: Sequenc
 
 
 def seconds(value: float) -> str:
-    """A time with a unit that leaves three digits."""
+    """Format a time with three digits and a fitting unit."""
     return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms"
 
 
 def verdict(row: dict[str, Any]) -> str:
-    """The target, and whether it is reached."""
+    """Format the target and whether it is reached."""
     if row["target"] is None:
         return "–"
     return f"≥ {row['target']:g} {'✓' if row['ratio'] >= row['target'] else 'missed'}"
 
 
 def table(rows: dict[str, dict[str, Any]]) -> str:
-    """The results as Markdown."""
+    """Format the results in Markdown."""
     lines = [
-        "| work | beside | rljax | peer | times faster, median (lowest to highest) | target | date, load |",
+        "| work | compared with | rljax | peer | times faster, median (lowest to highest) | target | date, load |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows.values():
@@ -65,7 +65,7 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
 
 
 def versions_of_sides(rows: dict[str, dict[str, Any]]) -> list[str]:
-    """A line for each side with its versions; one side has several lines where its rows were measured with several."""
+    """List the versions of each side, with several lines if its rows were measured with several versions."""
     found = {
         f"- {NAMES.get(side, side)}: " + ", ".join(f"{name} {version}" for name, version in versions.items())
         for row in rows.values()
@@ -75,7 +75,7 @@ def versions_of_sides(rows: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def draw(rows: dict[str, dict[str, Any]], out: Path) -> None:
-    """Draw the ratios as bars, with their spread and their targets."""
+    """Plot the ratios as bars, with their spread and their targets."""
     figure = Figure(figsize=(9.0, 0.8 + 0.45 * len(rows)), dpi=130, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

@@ -1,13 +1,13 @@
-"""rljax beside TRL, google-tunix, rlax and `transformers.generate`: how long the same work takes.
+"""rljax compared with TRL, google-tunix, rlax and `transformers.generate`: time for the same work.
 
     python experiments/benchmarks/run.py trl tunix rlax transformers        (about 15 minutes on two quiet CPU cores)
     python experiments/benchmarks/run.py transformers --cases decode_spread --rounds 3
 
-Each peer gets an environment of its own under --work. Both sides of a case are processes that wait for their turn: a round is one
-side, then the other, so that a busy machine slows both. The ratio of a round is the peer's time divided by rljax's; a case has the
-median of its rounds, the lowest and the highest. Both sides read one model with random weights; see `workloads.py`.
+Each peer gets its own environment under --work. Both sides of a case are processes that take turns: a round is one side, then the
+other, so that a busy machine slows both. The ratio of a round is the peer's time divided by rljax's; a case reports the median,
+lowest and highest ratio of its rounds. Both sides read the same model with random weights; see `workloads.py`.
 
-Writes results.json, results.md and results.png beside this file; cases that are not measured stay as they are.
+Writes results.json, results.md and results.png next to this file; cases that are not measured are kept.
 """
 
 import json
@@ -41,21 +41,21 @@ class Case(NamedTuple):
     peer: str
     """The other side."""
     name: str
-    """Its name in `CASES` of both sides."""
+    """Name of the case in `CASES` of both sides."""
     title: str
-    """What is done, in words."""
+    """Description of the work."""
     target: float | None
     """Ratio to reach; None if there is none."""
     rounds: int
-    """Rounds that count."""
+    """Number of rounds that count."""
     warm: int = 2
-    """Rounds before those, which compile."""
+    """Number of earlier rounds, which compile."""
     is_fresh: bool = False
     """Whether each round is a new process."""
 
     @property
     def key(self) -> str:
-        """Its name in the results."""
+        """Name of the case in the results."""
         return f"{self.name}/{self.peer}"
 
 
@@ -77,14 +77,14 @@ CASES = (
 
 @dataclass(frozen=True)
 class Arguments:
-    """Which comparisons are run."""
+    """Arguments of the comparison."""
 
     peers: tyro.conf.Positional[tuple[str, ...]]
-    """The other sides: trl, tunix, rlax, transformers."""
+    """The peers: trl, tunix, rlax, transformers."""
     cases: tuple[str, ...] = ()
-    """Cases; by default all that the peers have."""
+    """Cases; by default all cases of these peers."""
     rounds: int | None = None
-    """Rounds of each case; by default as many as it needs."""
+    """Rounds of each case; by default the number in `CASES`."""
     work: Path = field(default_factory=lambda: Path.home() / ".cache" / "rljax" / "benchmarks")
     """Folder of the environments."""
     out: Path = HERE
@@ -92,7 +92,7 @@ class Arguments:
 
 
 class Side:
-    """A process that does one side's rounds."""
+    """A process that runs one side's rounds."""
 
     def __init__(self, side: str, case: str, python: Path | str, folder: Path, platform: str):
         self._log = folder / f"{side}.log"
@@ -109,7 +109,7 @@ class Side:
             )
 
     def round(self) -> dict[str, float]:
-        """Seconds of one round."""
+        """Run one round and return its seconds."""
         stdin, stdout = self._process.stdin, self._process.stdout
         if stdin is None or stdout is None:
             raise RuntimeError(f"{self._name} has no pipe")
@@ -120,7 +120,7 @@ class Side:
         except BrokenPipeError:
             answer = ""
         if not answer:
-            raise RuntimeError(f"{self._name} has ended; the end of its log:\n{self._log.read_text()[-3000:]}")
+            raise RuntimeError(f"{self._name} has ended; its log ends with:\n{self._log.read_text()[-3000:]}")
         return json.loads(answer)
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class Side:
 
 @contextmanager
 def side(name: str, case: str, python: Path | str, folder: Path, platform: str = "cpu") -> Generator[Side]:
-    """A side that ends with the context."""
+    """Start a side, and end it with the context."""
     opened = Side(name, case, python, folder, platform)
     try:
         yield opened
@@ -140,7 +140,7 @@ def side(name: str, case: str, python: Path | str, folder: Path, platform: str =
 
 
 def rounds_of(case: Case, count: int, pythons: dict[str, Path | str], folder: Path) -> list[tuple[float, float]]:
-    """Seconds of both sides, rljax first, in rounds that take turns; which side begins alternates."""
+    """Return the seconds of both sides per round, rljax's first; the side that begins a round alternates."""
     times: list[tuple[float, float]] = []
     sides = ["rljax", case.peer]
     if case.is_fresh:
@@ -160,13 +160,13 @@ def rounds_of(case: Case, count: int, pythons: dict[str, Path | str], folder: Pa
 
 
 def fresh(name: str, case: str, python: Path | str, folder: Path) -> float:
-    """Seconds from the beginning of a new process to the end of its first round."""
+    """Measure the seconds from the start of a new process to the end of its first round."""
     with side(name, case, python, folder) as opened:
         return opened.round()["since_start"]
 
 
 def comparison(case: Case, times: list[tuple[float, float]]) -> dict[str, Any]:
-    """A case's row of the results."""
+    """Build a case's row of the results."""
     ratios = [theirs / ours for ours, theirs in times]
     return {
         "peer": case.peer,
@@ -193,11 +193,11 @@ SHAPE = TransformerConfig(
     hidden=work.HIDDEN,
     qk_norm=True,
 )
-"""Of the model that both sides read."""
+"""Shape of the model that both sides read."""
 
 
 def write_random_model(folder: Path, shape: TransformerConfig) -> None:
-    """Write a model with random weights, in the type of its products, and a tokenizer of letters."""
+    """Write a model with random weights, in the dtype of its products, and a tokenizer of letters."""
     contents = model_contents(shape, init_params(shape, jax.random.key(0)), bos=None, eos=work.EOS)
     write_model(folder, contents.stored_as(shape.compute_dtype))
     work.write_tokenizer(folder, shape.vocab_size)

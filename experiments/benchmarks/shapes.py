@@ -1,4 +1,4 @@
-"""Shapes of the models that are measured or planned; the numbers are those of their config.json."""
+"""Shapes of the models that are measured or planned, from their config.json."""
 
 from dataclasses import replace
 
@@ -29,6 +29,6 @@ LLAMA_8B = replace(
     qk_norm=False,
     tied_head=False,
 )
-"""Llama-3.1-8B, without the scaling of its rotations, which changes no figure."""
+"""Llama-3.1-8B, without its scaling of rotations, which affects no figure."""
 TOY = replace(QWEN_0_6B, vocab_size=512, width=64, layers=2, heads=4, kv_heads=2, head_dim=16, hidden=128)
-"""For a trial of a command on a CPU."""
+"""A tiny shape to try a command on a CPU."""

@@ -28,7 +28,7 @@ from rljax.training.memory_plan import USABLE
 
 HERE = Path(__file__).resolve().parent
 PROMPT, RESPONSE, PROMPTS, GROUP = 512, 512, 8, 8
-"""Tokens of each prompt and of each response, and how many there are in a step."""
+"""Tokens per prompt and per response, and number of prompts and responses in a step."""
 SHAPES = {"Qwen3-0.6B": QWEN_0_6B, "Qwen3-1.7B": QWEN_1_7B, "Llama-3.1-8B": LLAMA_8B}
 
 
@@ -40,7 +40,7 @@ class Case(NamedTuple):
     topology: str
     """Devices, as `rljax plan --topology` names them."""
     flags: dict[str, Any]
-    """Settings in addition to those of all rows."""
+    """Settings in addition to those that all rows share."""
 
 
 CASES = {
@@ -54,14 +54,14 @@ CASES = {
 
 @dataclass(frozen=True)
 class Arguments:
-    """What is computed."""
+    """Arguments of the computation."""
 
     rows: tuple[str, ...] = tuple(CASES)
     """Rows of the table."""
 
 
 def config_of(case: Case) -> TrainConfig:
-    """GRPO without a reference, in bfloat16, with layers computed again in the backward pass."""
+    """Settings for GRPO without a reference, in bfloat16, with layers recomputed in the backward pass."""
     return TrainConfig.flat(
         algorithm="grpo",
         algorithm_options={"beta": 0.0},
@@ -76,7 +76,7 @@ def config_of(case: Case) -> TrainConfig:
 
 
 def figures(case: Case) -> dict[str, Any]:
-    """Bytes on each device, bytes sent, and whether it fits."""
+    """Compute the bytes on each device, the bytes sent, and whether the case fits."""
     topology, config = topology_of(case.topology), config_of(case)
     device, count = device_of(topology.kind), len(topology.devices)
     mesh = make_mesh(1, config.devices.fsdp, devices=topology.devices)
@@ -98,7 +98,7 @@ def figures(case: Case) -> dict[str, Any]:
 
 
 def table(rows: dict[str, dict[str, Any]]) -> str:
-    """The rows as Markdown."""
+    """Format the rows in Markdown."""
     lines = [
         "# Which model fits which accelerator",
         "",

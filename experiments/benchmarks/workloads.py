@@ -1,7 +1,7 @@
 """The work that both sides of a comparison do. Each side's process imports this file, so it needs nothing but Python.
 
-A response ends at a token that every step draws with a probability of about 1/64, because the weights are random and there are 64
-tokens: lengths spread from a few tokens to the limit, on every side in the same way.
+A response ends at the end token, which each step samples with a probability of about 1/64, because the weights are random and there
+are 64 tokens. So lengths range from a few tokens to the limit, with the same distribution on every side.
 """
 
 import json
@@ -12,40 +12,40 @@ TOKENS, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 64, 256, 4, 4, 2, 64,
 """The model: Qwen3's architecture with tied embeddings."""
 PAD, EOS = 0, 1
 PROMPTS, GROUP, PROMPT_TOKENS = 8, 8, 16
-"""Of an RL step, a training step and a decode: 64 responses."""
+"""Sizes of an RL step, a training step and a decode: 64 responses."""
 LIMIT = 192
-"""Most tokens of a response in an RL step; the mean is near 60."""
+"""Largest number of tokens of a response in an RL step; the mean is near 60."""
 TRAINED = 128
 """Tokens of every response in a training step."""
 LEARNING_RATE = 1e-6
 EQUAL = [96] * (PROMPTS * GROUP)
 SPREAD = [19 + (190 - 19) * place // (PROMPTS * GROUP - 1) for place in range(PROMPTS * GROUP)]
-"""Tokens of each response in a decode: all alike, and from 1 to 10 times the shortest."""
+"""Tokens of each response in a decode: all equal, and from 1 to 10 times the shortest."""
 VOCABULARY, FEATURES, SCORED = 151_936, 256, 256
-"""Of the log-probabilities: the vocabulary of Qwen3, the width, and the number of tokens."""
+"""Sizes of the log-probabilities: the vocabulary of Qwen3, the width, and the number of tokens."""
 ROWS, STEPS, GAMMA, LAMBDA = 64, 16_384, 0.99, 0.95
-"""Of GAE."""
+"""Sizes of GAE."""
 
 
 class Step(NamedTuple):
-    """Sizes of an RL step, a training step and a decode of responses of one length."""
+    """Sizes of an RL step, and of a training step and a decode with responses of equal length."""
 
     prompts: int = PROMPTS
     group: int = GROUP
     """Responses to each prompt."""
     prompt_tokens: int = PROMPT_TOKENS
     limit: int = LIMIT
-    """Most tokens of a response in an RL step, and those of every response in a decode."""
+    """Largest number of tokens of a response in an RL step; number of tokens of every response in a decode."""
     trained: int = TRAINED
     vocabulary: int = TOKENS
     microbatch: int = PROMPTS * GROUP
-    """Most rows that are trained on at once."""
+    """Largest number of rows that are trained on at once."""
     slots: int = PROMPTS * GROUP
     """Rows that are decoded at once."""
     on_cpu: bool = True
-    """Whether all is float32 on a CPU; otherwise products are bfloat16, and layers are computed again in the backward pass."""
+    """Whether everything is float32 on a CPU; otherwise products are bfloat16, and the backward pass recomputes layers."""
     attention: str = "blockwise"
-    """Program that computes the attention of whole sequences."""
+    """Attention program for complete sequences."""
     trace: str | None = None
     """Folder for a profiler's trace of the second round."""
 
@@ -53,38 +53,38 @@ class Step(NamedTuple):
 USUAL = Step()
 """The sizes above."""
 STEP_FILE = "step.json"
-"""Other sizes, beside the model."""
+"""File next to the model with other sizes."""
 
 
 def step_of(folder: Path) -> Step:
-    """The sizes in a model's folder, or the usual ones."""
+    """Read the sizes in a model's folder; without any, the usual ones."""
     file = folder / STEP_FILE
     return Step(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else USUAL
 
 
 def letters(vocabulary: int) -> list[str]:
-    """The texts of all tokens: printable characters, and beyond 64 tokens those of the higher planes."""
+    """Return the texts of all tokens: printable characters, and beyond 64 tokens characters of higher Unicode planes."""
     return ["<pad>", "<eos>", *(chr(33 + place if place < TOKENS else 0x20000 + place) for place in range(vocabulary - 2))]
 
 
 def prompt_ids(place: int, step: Step = USUAL) -> list[int]:
-    """A prompt as token ids."""
+    """Return a prompt as token ids."""
     return [2 + (7 * place + 13 * letter) % (step.vocabulary - 2) for letter in range(step.prompt_tokens)]
 
 
 def prompt(place: int, step: Step = USUAL) -> str:
-    """The same as letters."""
+    """Return the same prompt as letters."""
     texts = letters(step.vocabulary)
     return "".join(texts[token] for token in prompt_ids(place, step))
 
 
 def reward(completions: list[str]) -> list[float]:
-    """A reward that costs nothing: 1 if the number of letters and the code of the last one have an even sum."""
+    """A reward that takes no time: 1 if the number of letters plus the code of the last letter is even."""
     return [float((len(completion) + sum(map(ord, completion[-1:]))) % 2 == 0) for completion in completions]
 
 
 def write_tokenizer(folder: Path, vocabulary: int = TOKENS) -> None:
-    """Write a tokenizer of letters as `transformers` reads it."""
+    """Write a tokenizer of letters that `transformers` can read."""
     texts = letters(vocabulary)
     special = [
         {"id": place, "content": texts[place], "special": True}

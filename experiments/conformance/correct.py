@@ -1,4 +1,4 @@
-"""Correct losses in five styles and GAE in two; faults are planted in the three that are JAX programs of whole arrays."""
+"""Correct losses in five styles and GAE in two; faults are planted in three of them, JAX programs on complete arrays."""
 
 GRPO = """
 def grpo(logp, old_logp, ref_logp, rewards, mask):
@@ -33,7 +33,7 @@ def dapo(logp, old_logp, rewards, mask):
     total = jnp.sum(jnp.where(counted, token, 0.0))
     return total / jnp.maximum(jnp.sum(counted), 1)
 """
-"""DAPO (arXiv:2503.14476, Eq. 8) as a loss, with the sign turned early."""
+"""DAPO (arXiv:2503.14476, Eq. 8) as a loss, negated before the clipping."""
 
 GAE = """
 def gae(rewards, values, mask, gamma, lambda_, bootstrap):
@@ -106,7 +106,7 @@ def grpo(logp, old_logp, ref_logp, rewards, mask):
 
     return -jax.vmap(prompt)(logp, old_logp, ref_logp, mask, rewards).mean()
 """
-"""GRPO of one token, mapped over tokens, responses and prompts."""
+"""GRPO for one token, mapped over tokens, responses and prompts."""
 
 TENSORS = """
 class Loss:
@@ -128,7 +128,7 @@ class Loss:
 def dapo(logp, old_logp, rewards, mask):
     return Loss()(logp, old_logp, rewards, mask)
 """
-"""DAPO as an object with PyTorch."""
+"""DAPO as a callable object in PyTorch."""
 
 SUMS = """
 def gae(rewards, values, mask, gamma, lam):
@@ -157,4 +157,4 @@ CORRECT = {
     "GAE, a scan, JAX": ("gae", "jax", GAE),
     "GAE, mean of n-step advantages, NumPy": ("gae", "numpy", SUMS),
 }
-"""Style -> what it is, its arrays, its source."""
+"""Style -> name of the algorithm, array library, source."""

@@ -1,4 +1,4 @@
-"""One hundred faults: a name, the text of a correct source that is replaced, and the text that replaces it."""
+"""One hundred faults: a name, the text of a correct source to replace, and its replacement."""
 
 GRPO = [
     ("population deviation", "ddof=1", "ddof=0"),

@@ -1,10 +1,10 @@
-"""Which algorithm do TRL, verl, Tunix and OpenRLHF compute? Their own functions, through `rljax.testing`.
+"""Which algorithms do TRL, verl, Tunix and OpenRLHF compute? Their own functions are tested with `rljax.testing`.
 
     python experiments/conformance/field.py --work /tmp/field        (minutes; makes an environment for each library, with pip)
 
-Every library has an environment of its own with pinned versions, in which rljax is not installed. `field_side.py` runs there and
-calls the library's functions on the small rollouts of the kit, in float64 where the library allows it. Writes field.json and
-field.md next to this file, and ends with the code 1 if a row is not what the committed result says.
+Every library has its own environment with pinned versions, in which rljax is not installed. `field_side.py` runs there and
+calls the library's functions on the kit's small rollouts, in float64 if the library allows it. Writes field.json and field.md
+next to this file, and exits with code 1 if a row differs from the committed result.
 """
 
 import argparse
@@ -26,10 +26,10 @@ PACKAGES: dict[str, list[list[str]]] = {
     "tunix": [["google-tunix==0.1.7"]],
     "openrlhf": [[TORCH], ["--no-deps", "openrlhf==0.11.2"], ["numpy", "jaxtyping==0.3.11"]],
 }
-"""What pip installs for each library, one call after another; of OpenRLHF its losses alone are needed, not a cluster."""
+"""Packages that pip installs for each library, one call after another; only the losses of OpenRLHF are needed, not a cluster."""
 LIBRARIES = {"trl": "TRL 1.16.0", "verl": "verl 0.9.1", "tunix": "Tunix 0.1.7", "openrlhf": "OpenRLHF 0.11.2"}
 UNSTATED = {"eps", "ddof", "kept"}
-"""What a paper does not state (eps and ddof of the deviation), or libraries do before the loss (which groups are kept)."""
+"""Choices that papers do not state (eps and ddof of the deviation) or libraries make before the loss (which groups are kept)."""
 TOKENS = "PPO's clipped loss over all tokens: a token of a long response weighs as much as one of a short one."
 WHITENED = "The normalization is inside the function that is called GAE; the returns are those of plain GAE."
 NOTES: dict[tuple[str, str], str] = {
@@ -76,14 +76,14 @@ NOTES: dict[tuple[str, str], str] = {
         "The trainer then normalizes over the tokens of the batch with ddof 0, unless `no_std_norm` is set."
     ),
 }
-"""What a reader needs to know of a row, from the library's code; "documented" where its documentation was read as well."""
+"""Notes on rows, from the library's code; "documented" if its documentation was read as well."""
 
 
 def python_of(library: str, work: Path) -> Path:
-    """The interpreter of a library's environment, which is made if it is not there.
+    """Return the interpreter of a library's environment; make the environment if it is missing.
 
     Raises:
-        SystemExit: pip cannot install the packages, as on a machine without a network.
+        SystemExit: pip cannot install the packages, for example without a network.
     """
     folder = work / library
     python, note = folder / "bin" / "python", folder / "packages.json"
@@ -109,7 +109,7 @@ def rows_of(library: str, work: Path) -> list[dict[str, Any]]:
 
 
 def judged(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with its verdict: `paper`, `convention` or `differs`."""
+    """Add the verdict to a row: `paper`, `convention` or `differs`."""
     like = row["like"]
     if like == "gae":
         changed = {} if row["says"] == "equals GAE" else {"normalization": 1}
@@ -124,13 +124,13 @@ WORDS = {"paper": "the paper", "convention": "a named convention", "differs": "t
 
 
 def cell_text(row: dict[str, Any]) -> str:
-    """The convention of a row in a cell."""
+    """Format the convention of a row for a cell."""
     first = row["says"].splitlines()[0]
     return first.split("It equals ")[-1].removeprefix("equals ").removeprefix(f"differs from {row['like']} in: ")
 
 
 def example(row: dict[str, Any]) -> list[str]:
-    """The smallest example in which a row differs from its paper."""
+    """Format the smallest example in which a row differs from its paper."""
     numbers = [line for line in row["says"].splitlines()[1:] if line.startswith("  ")]
     if not numbers:
         return []
@@ -139,7 +139,7 @@ def example(row: dict[str, Any]) -> list[str]:
 
 
 def page(rows: list[dict[str, Any]]) -> str:
-    """The table of the field."""
+    """Format the page of all libraries."""
     count = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in WORDS}
     lines = [
         f"{len(rows)} algorithms of {len({row['library'] for row in rows})} libraries: {count['paper']} equal the paper,",

@@ -1,9 +1,9 @@
-"""One library's own functions as losses that `conform` takes. Runs in that library's environment, which has no rljax installed.
+"""One library's own functions as losses for `conform`. Runs in that library's environment, in which rljax is not installed.
 
     PYTHONPATH=the checkout python field_side.py trl|verl|tunix|openrlhf        prints JSON, one row for each algorithm
 
-Nothing of a library is copied: its functions are called. Advantages that stand inside a method (TRL, OpenRLHF) are the method's
-own statements, taken from the installed source and executed alone.
+No code of a library is copied: its functions are called. If advantages are computed inside a method (TRL, OpenRLHF), the method's
+own statements are taken from the installed source and executed separately.
 """
 
 import ast
@@ -27,7 +27,7 @@ from rljax.testing.conventions import LIKE
 
 BETA, LONGEST = 0.04, 3
 EPS = {"trl": 1e-4, "verl": 1e-6, "tunix": 1e-6, "openrlhf": 1e-9}
-"""What each library adds to the standard deviation; no paper states it."""
+"""The eps that each library adds to the standard deviation; no paper states it."""
 
 
 class Row(NamedTuple):
@@ -36,15 +36,15 @@ class Row(NamedTuple):
     algorithm: str
     like: str
     settings: str
-    """The library's settings, as a person would write them."""
+    """The library's settings, as a user would write them."""
     function: Callable[..., Any]
     options: dict[str, Any] = {}  # noqa: RUF012  nobody changes it
-    """What is no part of the loss in this library, or what the settings choose."""
+    """Options of `conform` for what is not part of this library's loss, or what its settings choose."""
     rtol: float = 1e-5
 
 
 def statements(function: Callable[..., Any], begins: str, ends: str) -> Any:
-    """The statements of a function from the one whose first line begins with a text to the next one that begins with another."""
+    """Extract the statements of a function between two statements, given by the beginnings of their first lines."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     for node in ast.walk(tree):
         for body in (getattr(node, name, None) for name in ("body", "orelse")):
@@ -59,7 +59,7 @@ def statements(function: Callable[..., Any], begins: str, ends: str) -> Any:
 
 
 def trl() -> list[Row]:
-    """TRL's trainers."""
+    """Build the rows of TRL's trainers."""
     import torch  # noqa: PLC0415
     from trl.trainer import grpo_trainer, rloo_trainer  # noqa: PLC0415
 
@@ -163,7 +163,7 @@ def trl() -> list[Row]:
 
 
 def verl() -> list[Row]:
-    """verl's registered functions."""
+    """Build the rows of verl's registered functions."""
     import torch  # noqa: PLC0415
     from verl.trainer.ppo import core_algos as core  # noqa: PLC0415
     from verl.workers.config import ActorConfig  # noqa: PLC0415
@@ -240,7 +240,7 @@ def verl() -> list[Row]:
 
 
 def tunix() -> list[Row]:
-    """Tunix's functions, of JAX arrays; its loss takes a model, in whose place stand given log-probabilities."""
+    """Build the rows of Tunix's JAX functions; its loss takes a model, which is replaced by given log-probabilities."""
     import jax  # noqa: PLC0415
     import jax.numpy as jnp  # noqa: PLC0415
     from flax import nnx  # noqa: PLC0415
@@ -303,7 +303,7 @@ def tunix() -> list[Row]:
 
 
 def openrlhf() -> list[Row]:
-    """OpenRLHF's modules of losses, without its packages of models and clusters."""
+    """Build the rows of OpenRLHF's losses, without its packages for models and clusters."""
     import torch  # noqa: PLC0415
 
     folder = Path(str(importlib.metadata.distribution("openrlhf").locate_file("openrlhf")))
@@ -337,7 +337,7 @@ def openrlhf() -> list[Row]:
             }
             exec(shape, columns)
             new, old, ref, counted = (x.reshape(-1, x.shape[-1]) for x in (logp, old_logp, ref_logp, mask.to(logp.dtype)))
-            spread = columns["rewards"].reshape(-1, 1) * counted  # what get_cumulative_returns gives, with gamma 1
+            spread = columns["rewards"].reshape(-1, 1) * counted  # as get_cumulative_returns computes it, with gamma 1
             found = policy(new, old, spread, action_mask=counted)[0]
             if kl is None:
                 return found

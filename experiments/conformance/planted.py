@@ -1,13 +1,13 @@
-"""The conformance kit against one hundred planted faults, and against correct implementations in several styles.
+"""The conformance kit on one hundred planted faults and on correct implementations in several styles.
 
     pip install -e . 'torch==2.13.0'
     python experiments/conformance/planted.py        (minutes)
 
-Every fault of `faults.py` is planted alone into its source of `correct.py`, and `conform` says in which slot the function differs.
-Neither the sources nor the faults are those of the kit's own tests. What must hold: each is found, with a counterexample of at
-most 2 prompts x 2 responses x 3 tokens, within a minute; the correct implementations pass.
+Each fault of `faults.py` is planted separately into its source of `correct.py`, and `conform` names the slot in which the function
+differs. Neither the sources nor the faults are taken from the kit's own tests. Requirements: each fault is found within a minute,
+with a counterexample of at most 2 prompts x 2 responses x 3 tokens; the correct implementations pass.
 
-Writes planted.json and planted.md next to this file, and ends with the code 1 if something does not hold.
+Writes planted.json and planted.md next to this file, and exits with code 1 if a requirement is not met.
 """
 
 import importlib
@@ -33,13 +33,13 @@ HERE = Path(__file__).resolve().parent
 PLACES = {"grpo": (correct.GRPO, faults.GRPO), "dapo": (correct.DAPO, faults.DAPO), "gae": (correct.GAE, faults.GAE)}
 """Name -> the source, and the faults that are planted in it."""
 SIZE = (2, 2, 3)
-"""Most prompts, responses and tokens of a counterexample; of GAE most rows and tokens."""
+"""Largest number of prompts, responses and tokens of a counterexample; for GAE, of rows and tokens."""
 SECONDS = 60
 
 
 def compiled(source: str, name: str) -> Callable[..., Any]:
-    """The function of a source."""
-    import math  # noqa: PLC0415  sources name it
+    """Compile the function of a source."""
+    import math  # noqa: PLC0415  sources use it
 
     import numpy as np  # noqa: PLC0415
 
@@ -51,7 +51,7 @@ def compiled(source: str, name: str) -> Callable[..., Any]:
 
 
 def planted(name: str, old: str, new: str) -> Callable[..., Any]:
-    """A source's function with one fault.
+    """Compile a source's function with one fault.
 
     Raises:
         ValueError: the source does not have the text.
@@ -63,7 +63,7 @@ def planted(name: str, old: str, new: str) -> Callable[..., Any]:
 
 
 def judged(function: Callable[..., Any], name: str, arrays: str = "jax") -> dict[str, Any]:
-    """What the kit says of a function."""
+    """Run the kit on a function."""
     start = time.perf_counter()
     if name == "gae":
         convention, text = conform_gae(function, arrays=arrays)  # pyright: ignore[reportArgumentType]
@@ -75,7 +75,7 @@ def judged(function: Callable[..., Any], name: str, arrays: str = "jax") -> dict
 
 
 def is_small(says: str) -> bool:
-    """Whether a report's counterexample is within the size; those of GAE show one row of 3 tokens."""
+    """True if a report's counterexample is small enough; for GAE it shows one row of 3 tokens."""
     if says.startswith("differs from GAE"):
         return len(json.loads(re.search(r"rewards (\[.*?\])", says)[1])) <= SIZE[2]  # pyright: ignore[reportOptionalSubscript]
     shape = re.search(r"(\d+) prompts x (\d+) responses, lengths (\[\[.*?\]\])", says)
@@ -86,13 +86,13 @@ def is_small(says: str) -> bool:
 
 
 def slot_of(says: str) -> str:
-    """The slot that a report names."""
+    """Return the slot that a report names."""
     found = re.match(r"differs from \w+ in: (.*?)(?:\.|\n)", says)
     return found[1] if found else "none"
 
 
 def run_faults() -> list[dict[str, Any]]:
-    """A row for each fault."""
+    """Make a row for each fault."""
     rows = []
     for name, (_, listed) in PLACES.items():
         for fault, old, new in listed:
@@ -103,7 +103,7 @@ def run_faults() -> list[dict[str, Any]]:
 
 
 def run_correct() -> list[dict[str, Any]]:
-    """A row for each correct implementation; without PyTorch its rows are left out, and this is said."""
+    """Make a row for each correct implementation; without PyTorch, print that its rows are left out."""
     rows = []
     for style, (name, arrays, source) in correct.CORRECT.items():
         if arrays == "torch" and importlib.util.find_spec("torch") is None:
@@ -114,7 +114,7 @@ def run_correct() -> list[dict[str, Any]]:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The result in words."""
+    """Format the page of results."""
     caught = [row for row in found["faults"] if row["found"] and row["small"]]
     passed = [row for row in found["correct"] if not row["found"]]
     lines = [

@@ -1,20 +1,20 @@
-"""rljax beside `transformers` and `peft`: the same folders, opened by both, give the same numbers.
+"""rljax compared with `transformers` and `peft`: the same folders, opened by both, give the same numbers.
 
     pip install -e '.[parity]'
     python experiments/parity/run.py        (a minute)
 
-Every number is random: weights, tokens, adapters. A model goes three ways:
+Weights, tokens and adapters are random. A model is exchanged in three ways:
 
-| way | who writes the folder | who reads it |
+| way | written by | read by |
 | --- | --- | --- |
 | loaded | `transformers` | rljax |
-| exported | rljax, from a model of its own | `transformers` |
-| trained | rljax, from a model that it has loaded and changed, with the config.json of that one | `transformers` |
+| exported | rljax, from its own model | `transformers` |
+| trained | rljax, from a model that it loaded and changed, with that model's config.json | `transformers` |
 
-and an adapter a fourth one: rljax writes it, and `peft` puts it on top of the folder of its base; rljax merges it. All are compared
-in float32 on a CPU: the logits of every token, and the log-probabilities of the tokens that follow.
+An adapter is a fourth way: rljax writes it, `peft` adds it to the base model's folder, and rljax merges it. All are compared
+in float32 on a CPU: the logits at every token, and the log-probabilities of the next tokens.
 
-Writes results.json and results.md beside this file, and ends with the code 1 if a difference exceeds the bound.
+Writes results.json and results.md next to this file, and exits with code 1 if a difference exceeds the bound.
 """
 
 import argparse
@@ -78,40 +78,40 @@ TARGETS = {"every matrix": ("attention", "feed_forward"), "some": ("layers/[12]/
 """Matrices of the adapters."""
 
 
-class Found(NamedTuple):
-    """What one library computes: for each token the logits of the next one, and the log-probability of the one that follows."""
+class Outputs(NamedTuple):
+    """Outputs of one library: at each token the logits of the next token, and the log-probability of the token that follows."""
 
     logits: np.ndarray
     logp: np.ndarray
 
 
 def random_tokens() -> np.ndarray:
-    """The rows that all models read."""
+    """Generate the rows that all models read."""
     return np.random.default_rng(0).integers(0, VOCABULARY, (ROWS, TOKENS)).astype(np.int32)
 
 
-def of_transformers(model: torch.nn.Module) -> Found:
-    """The numbers of a model of PyTorch."""
+def of_transformers(model: torch.nn.Module) -> Outputs:
+    """Compute the outputs of a PyTorch model."""
     tokens = torch.from_numpy(random_tokens()).long()
     with torch.no_grad():
         out = model.eval()(tokens).logits
     logp = torch.log_softmax(out[:, PROMPT - 1 : -1], -1).gather(-1, tokens[:, PROMPT:, None])[..., 0]
-    return Found(out.numpy(), logp.numpy())
+    return Outputs(out.numpy(), logp.numpy())
 
 
-def of_rljax(config: TransformerConfig, params: Any) -> Found:
-    """The numbers of rljax: logits as it evaluates, and log-probabilities as it trains."""
+def of_rljax(config: TransformerConfig, params: Any) -> Outputs:
+    """Compute the outputs of rljax: logits as in evaluation, and log-probabilities as in training."""
     tokens = random_tokens()
     slots = jnp.broadcast_to(jnp.arange(TOKENS), tokens.shape)
     out = logits(Model(config), params, jnp.asarray(tokens), slots, jnp.ones_like(slots))
     prompts, rest = tokens[:, :PROMPT], tokens[:, PROMPT:]
     packed = pack(Sequences(prompts, np.ones_like(prompts, bool), rest, np.ones_like(rest, bool)))
     scores = transformer_policy(config, eos=1).score(params, jax.tree.map(jnp.asarray, packed), 1.0)
-    return Found(np.asarray(out), np.asarray(scores.logp))
+    return Outputs(np.asarray(out), np.asarray(scores.logp))
 
 
 def changed(params: Any, seed: int) -> Any:
-    """Every tensor with noise of its own, biases and norms too."""
+    """Add noise to every tensor, including biases and norms."""
     leaves, tree = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(seed), len(leaves))
     return tree.unflatten(
@@ -120,12 +120,12 @@ def changed(params: Any, seed: int) -> Any:
 
 
 def load_model(folder: Path) -> torch.nn.Module:
-    """A model of `transformers` from its folder, in float32."""
+    """Load a `transformers` model from its folder, in float32."""
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
 def model_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
-    """A family's model, the three ways."""
+    """Compare a family's model in the three ways."""
     torch.manual_seed(0)
     theirs = transformers.AutoModelForCausalLM.from_config(FAMILIES[family], dtype=torch.float32)
     with torch.no_grad():
@@ -148,8 +148,8 @@ def model_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def adapter_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
-    """Adapters on top of a family's model; the base without one has other logits, so that one that changes nothing is noticed."""
-    import peft  # noqa: PLC0415  the models of transformers need nothing of it
+    """Compare adapters on a family's model, also with the plain base, so that an adapter that changes nothing is noticed."""
+    import peft  # noqa: PLC0415  only adapters need it
 
     config = read_config(folder / "theirs")
     params = load_params(folder / "theirs", config)
@@ -164,8 +164,8 @@ def adapter_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
         yield row | {"change_by_adapter": float(np.abs(ours.logits - plain).max())}
 
 
-def comparison(library: str, family: str, way: str, ours: Found, theirs: Found) -> dict[str, Any]:
-    """The largest differences between two libraries."""
+def comparison(library: str, family: str, way: str, ours: Outputs, theirs: Outputs) -> dict[str, Any]:
+    """Compute the largest differences between two libraries."""
     return {
         "library": library,
         "family": family,
@@ -178,7 +178,7 @@ def comparison(library: str, family: str, way: str, ours: Found, theirs: Found) 
 
 
 def all_rows() -> Iterator[dict[str, Any]]:
-    """Every family and every way."""
+    """Compare every family in every way."""
     for family in FAMILIES:
         with tempfile.TemporaryDirectory() as scratch:
             yield from model_rows(family, Path(scratch))
@@ -186,29 +186,29 @@ def all_rows() -> Iterator[dict[str, Any]]:
 
 
 def is_equal(row: dict[str, Any]) -> bool:
-    """Whether both libraries have the same numbers, up to the bound; an adapter also has to change the model."""
+    """True if both libraries agree up to the bound; an adapter also has to change the model."""
     close = max(row["logit_difference"], row["logp_difference"]) <= BOUND
     return close and row.get("change_by_adapter", 1.0) > 1000 * BOUND
 
 
 def versions() -> str:
-    """The libraries that are compared."""
+    """Format the versions of the compared libraries."""
     return ", ".join(
         f"{name} {importlib.metadata.version(name)}" for name in ("transformers", "peft", "torch", "safetensors")
     )
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The results as Markdown."""
+    """Format the results in Markdown."""
     lines = [
         "# The same numbers as transformers and peft",
         "",
-        f"{made_on()}, {versions()}. `python experiments/parity/run.py` writes this page and says what each way is.",
+        f"{made_on()}, {versions()}. `python experiments/parity/run.py` writes this page and explains the ways.",
         "",
         f"Random weights, {LAYERS} layers of width {WIDTH}, {VOCABULARY} tokens, {ROWS} rows of {TOKENS}; float32 on a CPU. No",
         f"logit and no log-probability may differ by more than {BOUND:g}.",
         "",
-        "| beside | family | way | largest logit | difference of logits | of log-probabilities | same likeliest token | equal |",
+        "| library | family | way | largest logit | difference of logits | of log-probabilities | same likeliest token | equal |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | --- |",
     ]
     for row in rows:

@@ -1,10 +1,10 @@
 """A pretrained model learns to add: SmolLM2-135M-Instruct, two-digit sums in chat form, a reward of three lines.
 
 The question is "What is 17 + 25? Answer with a number.", in the model's own chat template. The reward is 1 if the last number of
-the response is the sum, and 0 otherwise. No response is longer than 24 tokens. The 256 held-out sums are none of the training sums.
+the response is the sum, and 0 otherwise. Responses have at most 24 tokens. The 256 held-out sums are not among the training sums.
 
-Command (any folder or hub id of the model; each run is a row that is written when it is done, so the command can be stopped and
-repeated, and `--arms` and `--seeds` make a part):
+Command (with any folder or hub id of the model). Each finished run is written as a row, so the command can be stopped and repeated;
+`--arms` and `--seeds` run a part:
 
     python experiments/real/addition.py --model HuggingFaceTB/SmolLM2-135M-Instruct
 
@@ -92,7 +92,7 @@ def last_number(completions: Sequence[str], answer: Sequence[str], **columns: An
 
 
 def write_sums(folder: Path) -> tuple[Path, Path]:
-    """Write all sums of two numbers of two digits in a fixed random order: 256 of them to evaluate, the others to train on."""
+    """Write all sums of two two-digit numbers in a fixed random order: 256 for evaluation, the others for training."""
     pairs = np.random.default_rng(0).permutation([(a, b) for a in range(10, 100) for b in range(10, 100)])
     rows = [
         json.dumps(
@@ -108,12 +108,12 @@ def write_sums(folder: Path) -> tuple[Path, Path]:
 
 
 def config_of(arm: str, seed: int) -> rljax.TrainConfig:
-    """Settings of a run, without its files."""
+    """Build the settings of a run, without its files."""
     return CONFIG.replace(seed=seed, **ARMS[arm])
 
 
 def settings_of(row: Mapping[str, Any]) -> str:
-    """Hash of what a row depends on."""
+    """Compute a hash of what a row depends on."""
     return settings_hash(config_of(row["arm"], row["seed"]).to_flat())
 
 
@@ -136,7 +136,7 @@ def row_of(model: str, work: Path, arm: str, seed: int) -> dict[str, Any]:
 
 
 def answers_of(file: Path) -> list[dict[str, str]]:
-    """The first held-out problems with the responses before and after training."""
+    """Return the first held-out problems with their responses before and after training."""
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     first, last = ({row["problem"]: row for row in rows if row["step"] == step} for step in (0, rows[-1]["step"]))
     return [
@@ -146,7 +146,7 @@ def answers_of(file: Path) -> list[dict[str, str]]:
 
 
 def report(rows: Rows) -> str:
-    """Accuracy over RL steps, mean over the seeds with its 95 % t interval, and responses before and after, in Markdown."""
+    """Format in Markdown the accuracy over RL steps, as means over seeds with 95 % t intervals, and responses before and after."""
     shown = [*rows[0]["accuracy"]]
     lines = [
         f"| arm | seeds | {' | '.join(f'{step} steps' for step in shown)} | minutes per seed |",
@@ -173,7 +173,7 @@ def report(rows: Rows) -> str:
 
 
 def arms_of(rows: Rows) -> list[str]:
-    """Arms that have rows, in the order of `ARMS`."""
+    """Return the arms that have rows, in the order of `ARMS`."""
     return [arm for arm in ARMS if any(row["arm"] == arm for row in rows)]
 
 
@@ -205,7 +205,7 @@ def plot(rows: Rows, file: Path) -> None:
 
 
 def main(arguments: Arguments) -> None:
-    """Do the runs that the JSON file does not have yet; then write table and picture."""
+    """Do the runs that the JSON file does not have yet; then write table and plot."""
     jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
     file = arguments.out.with_suffix(".json")
     wanted = [{"arm": arm, "seed": seed} for arm in arguments.arms for seed in arguments.seeds]

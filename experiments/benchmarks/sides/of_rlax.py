@@ -12,7 +12,7 @@ from child import Pace
 
 
 def gae(folder: Path, pace: Pace) -> None:
-    """Advantages of rows of one length; the value after the last step is 0, as in rljax."""
+    """Compute advantages of rows of equal length; the value after the last step is 0, as in rljax."""
     del folder
     random = np.random.default_rng(0)
     rewards, values = (jnp.asarray(random.normal(size=(work.ROWS, work.STEPS)).astype(np.float32)) for _ in range(2))

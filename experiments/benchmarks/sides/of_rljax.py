@@ -14,7 +14,7 @@ from child import Pace
 
 
 def configuration(folder: Path, step: work.Step):
-    """Settings of the RL step: GRPO without a reference, one update, nothing saved or evaluated between steps."""
+    """Build the settings of the RL step: GRPO without a reference, one update, nothing saved or evaluated between steps."""
     from rljax.training.config import TrainConfig  # noqa: PLC0415  the case "import" measures it
     from rljax.training.config.algorithm import factory_of  # noqa: PLC0415  as above
 
@@ -47,7 +47,7 @@ def configuration(folder: Path, step: work.Step):
 
 
 def problems(step: work.Step):
-    """Problems to train on and, because `train` evaluates before its first step, one that is held out."""
+    """Make training problems, and one held-out problem, because `train` evaluates before its first step."""
     from rljax.data.problem import Problem  # noqa: PLC0415  as above
 
     made = [Problem(work.prompt(place, step), "") for place in range(step.prompts)]
@@ -55,27 +55,27 @@ def problems(step: work.Step):
 
 
 class Paced:
-    """A tracker: a round begins when the parent asks for it, and ends when the numbers of a step of RL have been logged."""
+    """A tracker: a round begins when the parent requests it, and ends when the metrics of an RL step have been logged."""
 
     def __init__(self, pace: Pace):
         self._pace = pace
 
     def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
-        """End a round after a step of RL; begin one there, and after the evaluation before the first step."""
+        """End a round after an RL step; begin one then, and after the evaluation before the first step."""
         del step, metrics
         if phase == "rl":
             self._pace.done()
         self._pace.wait()
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Nothing is shown."""
+        """Show nothing."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
 def first_setup(folder: Path, step: work.Step):
-    """Setup and state of a run that has made no step."""
+    """Build the setup and the state of a run before its first step."""
     from rljax.training.lifecycle.initial_state import first_state, rl_state  # noqa: PLC0415
     from rljax.training.parts.seams import Seams  # noqa: PLC0415
     from rljax.training.setup import make_setup  # noqa: PLC0415
@@ -85,7 +85,7 @@ def first_setup(folder: Path, step: work.Step):
 
 
 def rl_step(folder: Path, pace: Pace) -> None:
-    """A whole step of `train`: draw, judge, learn, log."""
+    """Run complete steps of `train`: sample, judge, learn, log."""
     from rljax import train  # noqa: PLC0415  as above
 
     step = work.step_of(folder)
@@ -93,7 +93,7 @@ def rl_step(folder: Path, pace: Pace) -> None:
 
 
 def updates(folder: Path) -> Callable[[], None]:
-    """A function that makes an update on responses of one length, and goes on from the last one."""
+    """Build a function that makes an update on responses of equal length, starting from the last update."""
     from rljax.rollout import Groups  # noqa: PLC0415
     from rljax.training.reinforce import make_learner  # noqa: PLC0415
     from rljax.training.scored_rollout import make_rollout_scorer  # noqa: PLC0415
@@ -125,12 +125,12 @@ def updates(folder: Path) -> Callable[[], None]:
 
 
 def training_step(folder: Path, pace: Pace) -> None:
-    """An update on responses of one length."""
+    """Run updates on responses of equal length."""
     pace.rounds(updates(folder))
 
 
 def decode(lengths: list[int] | None, folder: Path, pace: Pace) -> None:
-    """Responses of these lengths, or all of the same one, whatever is drawn."""
+    """Decode responses of these lengths, or of equal length, whatever is sampled."""
     from rljax.models.huggingface import load_params, read_config  # noqa: PLC0415
     from rljax.models.transformer_policy import transformer_policy  # noqa: PLC0415
     from rljax.parallel import make_mesh  # noqa: PLC0415
@@ -146,16 +146,16 @@ def decode(lengths: list[int] | None, folder: Path, pace: Pace) -> None:
         for place, length in enumerate(wanted)
     ]
 
-    def drawn() -> None:
+    def sample() -> None:
         responses = engine.generate(params, requests)
         if [len(response.tokens) for response in responses] != wanted:
-            raise ValueError("a response has another length than it should have")
+            raise ValueError("a response does not have the expected length")
 
-    pace.rounds(drawn)
+    pace.rounds(sample)
 
 
 def log_probs(folder: Path, pace: Pace) -> None:
-    """Gradient of the sum of the log-probabilities, in the hidden states and in the head."""
+    """Compute the gradient of the summed log-probabilities with respect to the hidden states and the head."""
     from rljax.models.token_scores import default_chunk, token_scores  # noqa: PLC0415
 
     del folder
@@ -175,7 +175,7 @@ def log_probs(folder: Path, pace: Pace) -> None:
 
 
 def gae(folder: Path, pace: Pace) -> None:
-    """Advantages of rows of one length."""
+    """Compute advantages of rows of equal length."""
     from rljax.ops.gae import gae as advantages  # noqa: PLC0415
 
     del folder
@@ -196,7 +196,7 @@ def imported(folder: Path, pace: Pace) -> None:
 
 
 class Traced(Pace):
-    """The pace of another one, with a profiler's trace of its second round."""
+    """Wraps a pace, and records a profiler trace of its second round."""
 
     def __init__(self, pace: Pace, folder: str):
         self._pace = pace
@@ -211,14 +211,14 @@ class Traced(Pace):
             jax.profiler.start_trace(self._folder)
 
     def done(self) -> None:
-        """End the trace, and the round."""
+        """End the trace and the round."""
         if self._begun == 2:
             jax.profiler.stop_trace()
         self._pace.done()
 
 
 def traced(case: Callable[[Path, Pace], None], folder: Path, pace: Pace) -> None:
-    """A case, with a trace if the sizes ask for one."""
+    """Run a case, with a trace if the sizes name a folder for it."""
     trace = work.step_of(folder).trace
     case(folder, pace if trace is None else Traced(pace, trace))
 

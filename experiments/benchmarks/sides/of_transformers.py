@@ -10,23 +10,23 @@ from transformers import AutoModelForCausalLM, StoppingCriteria
 
 
 class Lengths(StoppingCriteria):
-    """Each row ends at a length of its own."""
+    """Stops each row at its own length."""
 
     def __init__(self, lengths: list[int]):
         self._ends = torch.tensor(lengths) + work.PROMPT_TOKENS
 
     def __call__(self, input_ids, scores, **kwargs):
-        """Whether each row has ended."""
+        """Return whether each row has ended."""
         return input_ids.shape[1] >= self._ends
 
 
 def decode(lengths: list[int], folder: Path, pace: Pace) -> None:
-    """Responses of these lengths, whatever is drawn."""
+    """Decode responses of these lengths, whatever is sampled."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None
     prompts = torch.tensor([work.prompt_ids(place // work.GROUP) for place in range(len(lengths))])
 
-    def drawn() -> None:
+    def sample() -> None:
         out = model.generate(
             prompts,
             attention_mask=torch.ones_like(prompts),
@@ -41,7 +41,7 @@ def decode(lengths: list[int], folder: Path, pace: Pace) -> None:
                 f"the longest response has {out.shape[1] - work.PROMPT_TOKENS} tokens instead of {max(lengths)}"
             )
 
-    pace.rounds(drawn)
+    pace.rounds(sample)
 
 
 CASES = {"decode_equal": partial(decode, work.EQUAL), "decode_spread": partial(decode, work.SPREAD)}

@@ -8,13 +8,13 @@ from child import Pace
 
 
 def trainer(folder: Path, pace: Pace, *, steps: int = 10**6):
-    """TRL's GRPO with the settings of `sides.of_rljax.configuration`; a step is a round."""
+    """Build TRL's GRPO with the settings of `sides.of_rljax.configuration`; a step is a round."""
     from datasets import Dataset  # noqa: PLC0415  the case "import" measures it
     from transformers import TrainerCallback  # noqa: PLC0415
     from trl import GRPOConfig, GRPOTrainer  # noqa: PLC0415
 
     class Paced(TrainerCallback):
-        """A step begins when the parent asks for it."""
+        """Begins a step when the parent requests it."""
 
         def on_step_begin(self, args, state, control, **kwargs):
             pace.wait()
@@ -55,15 +55,15 @@ def trainer(folder: Path, pace: Pace, *, steps: int = 10**6):
 
 
 def rl_step(folder: Path, pace: Pace) -> None:
-    """A whole step: draw, judge, learn."""
+    """Run complete steps: sample, judge, learn."""
     trainer(folder, pace).train()
 
 
 def training_step(folder: Path, pace: Pace) -> None:
-    """An update on responses of one length: loss, gradient, clipped to the trainer's norm, and AdamW."""
+    """Run updates on responses of equal length: loss, gradient, clipping to the trainer's norm, and AdamW."""
     made = trainer(folder, pace)
     model, optimizer = made.model.train(), made.create_optimizer()
-    made.current_gradient_accumulation_steps = 1  # which the trainer's own loop sets
+    made.current_gradient_accumulation_steps = 1  # the trainer's own loop sets it
     torch.manual_seed(0)
     rows = work.PROMPTS * work.GROUP
     prompts = torch.tensor([work.prompt_ids(place // work.GROUP) for place in range(rows)])
@@ -88,7 +88,7 @@ def training_step(folder: Path, pace: Pace) -> None:
 
 
 def log_probs(folder: Path, pace: Pace) -> None:
-    """Gradient of the sum of the log-probabilities, in the hidden states and in the head."""
+    """Compute the gradient of the summed log-probabilities with respect to the hidden states and the head."""
     from trl.trainer.utils import selective_log_softmax  # noqa: PLC0415
 
     del folder

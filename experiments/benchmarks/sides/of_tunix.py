@@ -12,7 +12,7 @@ from child import Pace
 
 
 def learner(folder: Path):
-    """Tunix's GRPO with the settings of `sides.of_rljax.configuration`."""
+    """Build Tunix's GRPO with the settings of `sides.of_rljax.configuration`."""
     import optax  # noqa: PLC0415  the case "import" measures it
     from transformers import AutoTokenizer  # noqa: PLC0415
     from tunix.models.qwen3 import model as qwen3  # noqa: PLC0415
@@ -65,7 +65,7 @@ def learner(folder: Path):
 
 
 def rl_step(folder: Path, pace: Pace) -> None:
-    """A whole step: draw, judge, learn. It has ended when the learner asks for the next prompts and the model is ready."""
+    """Run complete steps: sample, judge, learn. A step ends when the learner requests the next prompts and the model is ready."""
     from flax import nnx  # noqa: PLC0415
 
     made = learner(folder)
@@ -81,7 +81,7 @@ def rl_step(folder: Path, pace: Pace) -> None:
 
 
 def training_step(folder: Path, pace: Pace) -> None:
-    """An update on responses of one length."""
+    """Run updates on responses of equal length."""
     from flax import nnx  # noqa: PLC0415
     from tunix.rl.grpo.grpo_learner import TrainExample  # noqa: PLC0415
 
