@@ -134,7 +134,7 @@ def test_sample_and_eval_end_answers_at_a_stop_string(run, tmp_path, capsys):
     texts = [json.loads(line)["completion"] for line in out.read_text().splitlines()]
     assert all(not set(text[:-1]) & set(digits) for text in texts)
     assert json.loads((tmp_path / "answers.settings.json").read_text())["sampling"]["stop"] == digits
-    assert "stop has an empty text" in refused(capsys, "sample", str(run), "--prompt", "3+4=", "--stop", "")
+    assert "stop contains an empty text" in refused(capsys, "sample", str(run), "--prompt", "3+4=", "--stop", "")
 
 
 def test_plot_draws_again_and_overlays(run, tmp_path, capsys):

@@ -21,7 +21,7 @@ from rljax.rewards.ballot import vote_for
 from rljax.rewards.steps import LINE_ENDS, STEP_ENDS
 from rljax.rollout import Response, RolloutWorker
 from rljax.rollout.continuations import Value
-from rljax.rollout.search import Found, Search, beam_search
+from rljax.rollout.search import Search, SearchResult, beam_search
 from rljax.training.config import TrainConfig
 
 DEFAULTS = SearchSettings()
@@ -77,7 +77,7 @@ def _search_once(
     shape = Search(samples, max(1, samples // settings.expand), ends)
     width, count = max(1, settings.batch // samples), len(worker.prompts.tokens)
     key = jax.random.fold_in(jax.random.key(settings.seed), samples)
-    found: list[Found] = []
+    found: list[SearchResult] = []
     for begin in range(0, count, width):
         part = list(range(begin, min(begin + width, count)))
         part_key = jax.random.fold_in(key, begin)
@@ -87,7 +87,9 @@ def _search_once(
     return search_row(sampled, settings.value, right=right, known=known, tokens=tokens, samples=samples, keep=shape.keep)
 
 
-def judge_found(worker: RolloutWorker, found: Sequence[Found]) -> tuple[Bool[np.ndarray, "P"], Bool[np.ndarray, "P"]]:
+def judge_found(
+    worker: RolloutWorker, found: Sequence[SearchResult]
+) -> tuple[Bool[np.ndarray, "P"], Bool[np.ndarray, "P"]]:
     """Judge the answers of a search; return masks of the right answers, and of those whose correctness is known.
 
     Raises:

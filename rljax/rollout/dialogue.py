@@ -135,7 +135,7 @@ class CachedDialogue:
 
     def __init__(self, engine: DecodingEngine, params: Params, requests: Mapping[int, Request]):
         if not requests:
-            raise InputError("dialogue: rows are made for the lengths of the first turns; got no requests.")
+            raise InputError("dialogue: the first turns determine the lengths of the rows; got no requests.")
         self.turns, begun = required(engine.decoder.turns, "decoder.turns"), list(requests.values())
         budget = max(request.sampling.max_tokens for request in begun)
         self.length = padded_length(begun, engine.prompt_length)
@@ -169,10 +169,10 @@ class CachedDialogue:
     def _check(self, episode: int, request: Request) -> None:
         sampling, needed = request.sampling, len(request.prompt_tokens) + request.sampling.max_tokens
         if sampling._replace(max_tokens=self.sampling.max_tokens, stop=()) != self.sampling:
-            raise InputError(f"dialogue: all turns are drawn alike; got {sampling} beside {self.sampling}.")
+            raise InputError(f"dialogue: all turns must have the same sampling settings, {self.sampling}; got {sampling}.")
         if needed > self.room or sampling.max_tokens > self.sampling.max_tokens:
             raise InputError(
-                f"dialogue: a turn may have {self.sampling.max_tokens} tokens, and with its context {self.room}; episode {episode} "
+                f"dialogue: a turn may have {self.sampling.max_tokens} tokens, {self.room} with its context; episode {episode} "
                 f"needs {sampling.max_tokens} and {needed}."
             )
         is_drawn = any(self.episodes[row] == episode for row in np.flatnonzero(self.decoding.holder >= 0))

@@ -46,8 +46,8 @@ class Step(NamedTuple):
     state: Any
     """State of the episode after the turn."""
     observation: str | Sequence[Message] = ""
-    """What the policy sees before its next turn: text as it stands, or messages (`{"role": "tool", "content": ...}`) that the
-    chat template writes; without a template, the text of the messages. It is not read when the episode is done. An observation
+    """What the policy sees before its next turn: plain text, or messages (`{"role": "tool", "content": ...}`) that the
+    chat template formats; without a template, the text of the messages. It is not read when the episode is done. An observation
     that leaves no room for another token ends the episode (`Response.finish` is "length", and the metric `episode_overflow`
     counts it)."""
     reward: float | None = None
@@ -55,10 +55,10 @@ class Step(NamedTuple):
     done: bool = True
     """Whether the episode has ended."""
     correct: bool | None = None
-    """Whether the episode has been solved, if the environment can tell; the last statement of an episode counts. Without any, an
+    """Whether the episode has been solved, if the environment can tell; the last value of an episode counts. If all are None, an
     episode counts as right when its reward is above 0."""
     parts: Mapping[str, float] | None = None
-    """Parts of the reward by name, summed over the turns; they are logged as `reward_NAME` and change no reward."""
+    """Parts of the reward by name, summed over the turns; they are logged as `reward_NAME`, and do not change the reward."""
     metrics: Mapping[str, float] | None = None
     """Further metrics by name, summed over the turns; their means are logged as `episode_NAME`."""
 
@@ -69,13 +69,13 @@ class Environment(Protocol):
 
     Many episodes run at once, and their turns alternate: keep everything that belongs to an episode in its state. The steps of
     the turns that have ended are run at the same time, functions on threads and coroutines (`async def`) on one event loop. An
-    exception, or a step beyond its time limit, counts as a failure of that episode alone, like an exception of a reward function:
-    the episode has no reward and is not a wrong answer.
+    exception, or a step beyond its time limit, counts as a failure of that episode only, like an exception of a reward function:
+    the episode has no reward, but is not a wrong answer.
 
     An environment may have further attributes: `step_seconds` (time limit of a call; 120 by default, and `--reward-seconds`
     takes precedence), `at_once` (calls that run at the same time, 16 by default), `waits` (True: the engine samples other turns
     while steps are running, for steps that wait for something slow), `tools` (functions or JSON schemas, which the chat template
-    shows to the policy), and `first_messages(problem)` (a list of messages in place of the problem's prompt). See `rljax.agents`.
+    shows to the policy), and `first_messages(problem)` (a list of messages that replaces the problem's prompt). See `rljax.agents`.
     """
 
     max_turns: int
@@ -136,14 +136,14 @@ def manner_of(environment: Environment) -> Manner:
 
 
 def environment_of(config: Any, passed: Environment | None) -> Environment | None:
-    """The environment of a run: the one that was passed, or the one that its settings name; None if there is none.
+    """Return the environment of a run, passed in Python or named in its settings; None if there is none.
 
     Args:
         config: settings of the run.
         passed: an environment that was passed in Python.
 
     Raises:
-        InputError: there are two, or another reward too, or the environment cannot be made.
+        InputError: there are two environments, or a reward in addition, or the environment cannot be built.
     """
     name, options = config.reward.environment, config.reward.environment_options
     if name is None:
@@ -153,7 +153,9 @@ def environment_of(config: Any, passed: Environment | None) -> Environment | Non
             )
         return passed
     if passed is not None:
-        raise InputError(f"environment={name!r} in the settings and an environment that was passed exclude each other.")
+        raise InputError(
+            f"environment={name!r} in the settings and an environment passed in Python: leave one of them out."
+        )
     task = config.generated_task
     if config.reward.name not in ("exact", None if task is None else task.reward):
         raise InputError(
@@ -164,14 +166,14 @@ def environment_of(config: Any, passed: Environment | None) -> Environment | Non
 
 
 def make_environment(name: str, options: str | None = None) -> Environment:
-    """Make an environment by its name.
+    """Build an environment by its name.
 
     Args:
         name: a key of `ENVIRONMENTS`, `package.module:Class` or `file.py:Class`.
         options: arguments of the class, as a JSON object.
 
     Raises:
-        InputError: there is no such class, it does not take these arguments, or what it makes is no environment.
+        InputError: there is no such class, it does not take these arguments, or its instance is not an environment.
 
     Example:
         >>> make_environment("guessing", '{"largest": 9}').largest
@@ -193,20 +195,20 @@ def make_environment(name: str, options: str | None = None) -> Environment:
         raise
     except Exception as error:  # the class is user code
         raise InputError(
-            f"the environment {name!r} cannot be made with the arguments {arguments} ({one_line(error)}{place_of(error)}); correct "
-            "environment_options, or the class."
+            f"the environment {name!r} cannot be built with the arguments {arguments} ({one_line(error)}{place_of(error)}); "
+            "correct environment_options, or the class."
         ) from error
     check_environment(environment)
     return environment
 
 
 def prompts_for(split: Any, environment: Environment | None, tokenizer: Tokenizer) -> Any:
-    """Problems with the first messages and the tools of an environment in their prompts.
+    """Put the first messages and the tools of an environment into the prompts of problems.
 
     Args:
-        split: a record whose fields `train` and `heldout` are problems.
-        environment: it may have `first_messages(problem)`, a list of messages in place of the prompt, and `tools`.
-        tokenizer: of the policy.
+        split: a record whose fields `train` and `heldout` contain problems.
+        environment: may have `first_messages(problem)`, which returns messages that replace the prompt, and `tools`.
+        tokenizer: the policy's tokenizer.
 
     Raises:
         InputError: the messages are not a list of messages, or a tool has no JSON schema.
@@ -268,7 +270,7 @@ def check_step(environment: Environment, step: object) -> None:
         raise InputError(f"environment.step: {name} must return an rljax.rollout.Step; got {step!r:.80}.")
     if not (step.reward is None or isinstance(step.reward, Real)):
         raise InputError(
-            f"environment.step: the reward of a turn in {name} must be a number, or None for no opinion; got {step.reward!r:.80}."
+            f"environment.step: the reward of a turn in {name} must be a number, or None for no verdict; got {step.reward!r:.80}."
         )
     if not (isinstance(step.observation, str) or _are_messages(step.observation)):
         raise InputError(
@@ -297,5 +299,5 @@ def _are_numbers(numbers: object) -> bool:
 
 
 def copied(problem: Problem) -> Problem:
-    """A copy of a problem that the environment may change."""
+    """Copy a problem, so that the environment may change it."""
     return replace(problem, columns=deepcopy(dict(problem.columns)), messages=deepcopy(problem.messages))

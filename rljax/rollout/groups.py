@@ -75,8 +75,8 @@ def right_and_known(rollout: Rollout[np.ndarray]) -> tuple[Bool[np.ndarray, "P G
 
 
 def part_means(groups: Groups) -> dict[str, float]:
-    """Mean of each part of a reward with several parts, over the responses that have it, by the name `reward_PART`; and of each
-    metric of an environment's episodes, by the name `episode_NAME`."""
+    """Return the mean of each part of a reward with several parts, over the responses that have it, as `reward_PART`; and of each
+    metric of an environment's episodes, as `episode_NAME`."""
     named = {f"reward_{name}": array for name, array in (groups.rollout.reward_parts or {}).items()}
     named |= {f"episode_{name}": array for name, array in (groups.metrics or {}).items()}
     scores = {name: array[groups.present & np.isfinite(array)] for name, array in named.items()}
@@ -84,21 +84,21 @@ def part_means(groups: Groups) -> dict[str, float]:
 
 
 def concatenate(parts: Sequence[Groups]) -> Groups:
-    """Join groups in order. What an environment stated in some parts alone (what is correct, parts of the reward, metrics) is
+    """Join groups in order. What an environment reported only in some parts (correctness, parts of the reward, metrics) is
     unknown in the others."""
     if len(parts) > 1:
-        stated = any(part.rollout.correct is not None for part in parts)
+        reported = any(part.rollout.correct is not None for part in parts)
         names = dict.fromkeys(name for part in parts for name in part.rollout.reward_parts or {})
         metrics = dict.fromkeys(name for part in parts for name in part.metrics or {})
-        parts = [_aligned(part, tuple(names), tuple(metrics), states=stated) for part in parts]
+        parts = [_aligned(part, tuple(names), tuple(metrics), has_correct=reported) for part in parts]
     return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
 
 
-def _aligned(groups: Groups, names: Sequence[str], metrics: Sequence[str], *, states: bool) -> Groups:
-    """The groups with these parts of the reward, these metrics, and an array `correct` if it `states` what is correct."""
+def _aligned(groups: Groups, names: Sequence[str], metrics: Sequence[str], *, has_correct: bool) -> Groups:
+    """Add missing parts of the reward and metrics to groups, and an array `correct` if `has_correct`."""
     rollout, unknown = groups.rollout, np.full(groups.rollout.rewards.shape, np.nan, np.float32)
     rollout = rollout._replace(
-        correct=unknown if states and rollout.correct is None else rollout.correct,
+        correct=unknown if has_correct and rollout.correct is None else rollout.correct,
         reward_parts={name: (rollout.reward_parts or {}).get(name, unknown) for name in names} or None,
     )
     return groups._replace(

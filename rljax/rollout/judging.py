@@ -42,7 +42,7 @@ class Patience(NamedTuple):
 
         Raises:
             FailedJudgeError: every call failed; the last error is raised.
-            OutOfRangeError: a call returned values that are no rewards; it is not repeated.
+            OutOfRangeError: a call returned invalid rewards; it is not repeated.
 
         Example:
             >>> answers = iter([FailedJudgeError("down"), 3])
@@ -100,7 +100,7 @@ class Verdicts(NamedTuple):
     """Metrics of the episodes of an environment; NaN if an episode has none."""
 
 
-class Opinion(NamedTuple):
+class RewardOutput(NamedTuple):
     """Result of one call of the reward."""
 
     answers: list[Answer]
@@ -157,7 +157,7 @@ class Judge(NamedTuple):
 
     def called(
         self, problems: Sequence[Problem], responses: Sequence[Response], *, before: int = 0, total: int | None = None
-    ) -> Opinion:
+    ) -> RewardOutput:
         """Call the reward once, on this host.
 
         Args:
@@ -173,7 +173,7 @@ class Judge(NamedTuple):
 
     def _call(
         self, problems: Sequence[Problem], responses: Sequence[Response], *, before: int = 0, total: int | None = None
-    ) -> Opinion:
+    ) -> RewardOutput:
         completions = [self.completion(response) for response in responses]
         prompts, columns = [problem.prompt for problem in problems], reward_columns(problems)
         progress, of_all = self.progress, len(responses) if total is None else total
@@ -188,11 +188,11 @@ class Judge(NamedTuple):
             chats=[problem.messages for problem in problems] if self.messages else None,
         )
         if self.step_reward is None:
-            return Opinion(answers, [])
+            return RewardOutput(answers, [])
         steps = score_steps(self.step_reward, prompts, completions, columns)
-        return Opinion(answers, [self._on_tokens(*pair) for pair in zip(responses, steps, strict=True)])
+        return RewardOutput(answers, [self._on_tokens(*pair) for pair in zip(responses, steps, strict=True)])
 
-    def verdicts(self, opinions: Sequence[Opinion], length: int) -> Verdicts:
+    def verdicts(self, opinions: Sequence[RewardOutput], length: int) -> Verdicts:
         """Join the results of several calls, in order; their failures are counted together.
 
         Args:

@@ -1,8 +1,8 @@
 """Judge responses while the engine samples others.
 
-The engine samples in a background thread, and the reward is called in the run's own thread, as always. There it may use signals,
-and Ctrl-C reaches it. The calls get the same responses in the same order however long anything takes, so the results are the same
-as if everything were judged after the last response.
+The engine samples in a background thread, and the reward is called in the run's own thread, as always, where it may use signals
+and Ctrl-C reaches it. The calls get the same responses in the same order, whatever the timing, so the results are the same as if
+everything were judged after the last response.
 """
 
 import threading
@@ -16,7 +16,7 @@ import jax
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Params
-from rljax.rollout.judging import Judge, Opinion, Verdicts
+from rljax.rollout.judging import Judge, RewardOutput, Verdicts
 from rljax.rollout.request import Engine, Request, Response, StreamingEngine, check_responses
 
 
@@ -67,7 +67,7 @@ def judged_meanwhile(
         InputError: the engine or the reward breaks its contract, or the reward failed on too many responses in all calls together.
     """
     responses: dict[int, Response] = {}
-    opinions: list[Opinion] = []
+    opinions: list[RewardOutput] = []
     before = 0
     with drawn(engine, params, requests) as pieces:
         for places in calls_of(requests, groups):

@@ -1,4 +1,4 @@
-"""Playing episodes: the engine samples the policy's turns, the environment answers them, and both become one response each.
+"""Play episodes: the engine samples the policy's turns, the environment answers them, and each episode becomes one response.
 
 Token ids are never decoded and encoded again, so what is scored is exactly what was sampled.
 """
@@ -34,7 +34,7 @@ class _Episode(NamedTuple):
     request: Request
     """Request of the first turn."""
     problem: Problem
-    """What it is about."""
+    """The problem of the episode."""
     state: Any
     """The environment's state of the episode."""
     pieces: tuple[Response, ...] = ()
@@ -44,7 +44,7 @@ class _Episode(NamedTuple):
     rewards: tuple[float | None, ...] = ()
     """Reward of each turn; None for no verdict."""
     correct: bool | None = None
-    """Last statement of the environment about its success."""
+    """Whether the environment last reported the episode as solved; None if it has not reported it."""
     parts: Mapping[str, float] = MappingProxyType({})
     """Sum of each part of the reward."""
     metrics: Mapping[str, float] = MappingProxyType({})
@@ -71,8 +71,8 @@ class _Episode(NamedTuple):
         return self.request.sampling.max_tokens - self.length
 
 
-class Table(NamedTuple):
-    """What episodes are played with."""
+class Players(NamedTuple):
+    """The environment of episodes, and how it is called."""
 
     environment: Environment
     """Answers the policy's turns."""
@@ -81,7 +81,7 @@ class Table(NamedTuple):
     manner: Manner
     """How the environment is called."""
     runner: StepRunner
-    """Calls it."""
+    """Runs the calls of the environment."""
 
 
 def play(
@@ -101,15 +101,15 @@ def play(
 
     Args:
         engine: samples the policy's turns.
-        environment: answers them.
+        environment: answers the turns.
         params: parameters of the policy.
-        requests: the first turns; their token budget is that of the whole episode, observations included.
-        problems: one for each request.
+        requests: the first turns; their token budget is the budget of the complete episode, including observations.
+        problems: the problem of each request.
         tokenizer: decodes turns and encodes observations.
         max_failure_share: largest share of the episodes in which the environment may fail.
-        seconds: time limit of a call of the environment; None: its own.
+        seconds: time limit of a call of the environment; None: the environment's own limit.
         turn_rewards: T, to return the reward of each turn at its last token, as `step_rewards` and `turn_rewards`, `[N, T]`.
-        judging: its context is entered while the environment is waited for.
+        judging: returns a context that is entered while waiting for the environment.
 
     Returns:
         The responses, one for each episode, and their verdicts.
@@ -121,10 +121,10 @@ def play(
     manner = manner_of(environment)
     manner = manner if seconds is None else manner._replace(seconds=seconds)
     with StepRunner(seconds=manner.seconds, most=manner.at_once) as runner:
-        table = Table(environment, tokenizer, manner, runner)
+        players = Players(environment, tokenizer, manner, runner)
         with judging():
-            episodes = _begun(table, requests, problems)
-        _play_turns(table, engine, params, episodes, judging)
+            episodes = _begin_episodes(players, requests, problems)
+        _play_turns(players, engine, params, episodes, judging)
     agree("observations of the environment", repr([[piece.tokens.tolist() for piece in e.pieces] for e in episodes]))
     answer = read_answer(
         [episode.reward if episode.failure is None else episode.failure for episode in episodes],
@@ -148,7 +148,7 @@ def play(
 
 
 def _play_turns(
-    table: Table,
+    players: Players,
     engine: Engine,
     params: Params,
     episodes: list[_Episode],
@@ -170,31 +170,33 @@ def _play_turns(
                 episodes[place] = _with_turn(episodes[place], response)
             acting = [place for place in responses if episodes[place].failure is None]
             with chdir("."):
-                running.append((list(responses), table.runner.start([_call(table, episodes[place]) for place in acting])))
-        while running and (not turns or len(running) > table.manner.waits):
+                running.append(
+                    (list(responses), players.runner.start([_call(players, episodes[place]) for place in acting]))
+                )
+        while running and (not turns or len(running) > players.manner.waits):
             places, batch = running.popleft()
             with judging(), chdir("."):
                 outcomes = iter(batch.wait())
             for place in places:
                 episode = episodes[place]
                 has_acted = episode.failure is None
-                episodes[place] = _advanced(table, episode, next(outcomes)) if has_acted else episode._replace(done=True)
+                episodes[place] = _advance(players, episode, next(outcomes)) if has_acted else episode._replace(done=True)
             added = {place: _next_turn(episodes[place]) for place in places if not episodes[place].done}
             dialogue.add(added)
             turns |= added
 
 
 def _sums(episodes: Sequence[Mapping[str, float]]) -> dict[str, Float32[np.ndarray, "N"]] | None:
-    """Numbers by name, NaN where an episode has none; None if no episode has any."""
+    """Collect the numbers of episodes by name, NaN if an episode has none; None if no episode has any."""
     names = dict.fromkeys(name for numbers in episodes for name in numbers)
     columns = {name: [numbers.get(name, np.nan) for numbers in episodes] for name in names}
     return {name: np.array(values, np.float32) for name, values in columns.items()} or None
 
 
 def _correct(episodes: Sequence[_Episode]) -> Float32[np.ndarray, "N"] | None:
-    """Statements of the environment about its episodes, as in `Verdicts.correct`; None if there is none.
+    """Collect which episodes the environment reported as solved, as in `Verdicts.correct`; None if it reported nothing.
 
-    An episode that was cut off before the environment stated anything is not correct.
+    An episode that was cut off before the environment reported anything is not correct.
     """
     if all(episode.correct is None for episode in episodes):
         return None
@@ -205,7 +207,7 @@ def _correct(episodes: Sequence[_Episode]) -> Float32[np.ndarray, "N"] | None:
 
 
 def _on_tokens(episode: _Episode, length: int) -> tuple[Float32[np.ndarray, "T"], Bool[np.ndarray, "T"]]:
-    """Rewards of the turns at their last tokens, 0 where the environment has no verdict, and the mask of these tokens."""
+    """Return the rewards of the turns at their last tokens, 0 without a verdict, and the mask of these tokens."""
     rewards, ends = np.zeros(length, np.float32), np.zeros(length, bool)
     after = np.cumsum([len(piece.tokens) for piece in episode.pieces])
     last = [end - 1 for end, piece in zip(after, episode.pieces, strict=True) if piece.mask.any()]
@@ -215,10 +217,10 @@ def _on_tokens(episode: _Episode, length: int) -> tuple[Float32[np.ndarray, "T"]
     return rewards, ends
 
 
-def _begun(table: Table, requests: Sequence[Request], problems: Sequence[Problem]) -> list[_Episode]:
+def _begin_episodes(players: Players, requests: Sequence[Request], problems: Sequence[Problem]) -> list[_Episode]:
     """Begin episodes. One that the environment cannot begin has failed and ends after its first turn."""
     with chdir("."):
-        states = table.runner.start([partial(table.environment.reset, copied(problem)) for problem in problems]).wait()
+        states = players.runner.start([partial(players.environment.reset, copied(problem)) for problem in problems]).wait()
     episodes = []
     for request, problem, state in zip(requests, problems, states, strict=True):
         failure = _failure(state)
@@ -227,10 +229,10 @@ def _begun(table: Table, requests: Sequence[Request], problems: Sequence[Problem
 
 
 def _failure(outcome: object) -> Failed | None:
-    """What went wrong in a call of the environment; None if it returned.
+    """Describe what went wrong in a call of the environment; None if it returned.
 
     Raises:
-        InputError: the environment raised it, to tell the user what to change.
+        InputError: the environment raised it to tell the user what to change.
     """
     if isinstance(outcome, Overdue):
         return Failed("timed_out", f"it took longer than {outcome.seconds:g} s")
@@ -242,7 +244,7 @@ def _failure(outcome: object) -> Failed | None:
 
 
 def _next_turn(episode: _Episode) -> Request:
-    """Request of the next turn."""
+    """Build the request of the next turn."""
     request, turn = episode.request, episode.turns
     context = request.prompt_tokens + tuple(int(token) for piece in episode.pieces for token in piece.tokens)
     seed = request.seed ^ (turn * 0x9E3779B97F4A7C15 % 2**64)
@@ -250,7 +252,7 @@ def _next_turn(episode: _Episode) -> Request:
 
 
 def _ended(dialogue: Dialogue, turns: Mapping[int, Request]) -> Mapping[int, Response]:
-    """Responses to some turns."""
+    """Sample until some turns have ended, and return their responses."""
     responses = dialogue.draw()
     if not responses or not responses.keys() <= turns.keys():
         raise InputError(
@@ -262,21 +264,21 @@ def _ended(dialogue: Dialogue, turns: Mapping[int, Request]) -> Mapping[int, Res
 
 
 def _with_turn(episode: _Episode, turn: Response) -> _Episode:
-    """The episode with one more turn of the policy."""
+    """Append a turn of the policy to an episode."""
     return episode._replace(pieces=(*episode.pieces, turn), turns=episode.turns + 1)
 
 
-def _call(table: Table, episode: _Episode) -> Callable[[], Any]:
-    """The environment's step after the last turn of an episode."""
-    return partial(table.environment.step, episode.state, _action(table, episode))
+def _call(players: Players, episode: _Episode) -> Callable[[], Any]:
+    """Build the call of the environment's step after the last turn of an episode."""
+    return partial(players.environment.step, episode.state, _action(players, episode))
 
 
-def _advanced(table: Table, episode: _Episode, outcome: object) -> _Episode:
-    """The episode after the environment's answer to its last turn."""
+def _advance(players: Players, episode: _Episode, outcome: object) -> _Episode:
+    """Continue an episode with the environment's answer to its last turn."""
     failure = _failure(outcome)
     if failure is not None:
         return episode._replace(failure=failure, done=True)
-    check_step(table.environment, outcome)
+    check_step(players.environment, outcome)
     step: Any = outcome
     episode = episode._replace(
         state=step.state,
@@ -288,16 +290,16 @@ def _advanced(table: Table, episode: _Episode, outcome: object) -> _Episode:
     turn = episode.pieces[-1]
     if step.done or turn.truncated:
         return episode._replace(done=True)
-    if episode.turns == table.environment.max_turns:
+    if episode.turns == players.environment.max_turns:
         return _cut_off(episode, "turns")
-    observation = _observation(table, episode, step.observation)
+    observation = _observation(players, episode, step.observation)
     if len(observation) >= episode.room:
         return _cut_off(episode, "length")._replace(metrics=_added(episode.metrics, {"overflow": 1.0}))
     return episode._replace(pieces=(*episode.pieces, _observed(turn, observation))) if observation else episode
 
 
 def _cut_off(episode: _Episode, reason: Any) -> _Episode:
-    """The episode, ended before its end."""
+    """End an episode early."""
     return episode._replace(pieces=(*episode.pieces[:-1], episode.pieces[-1]._replace(finish=reason)), done=True)
 
 
@@ -305,27 +307,27 @@ def _added(before: Mapping[str, float], more: Mapping[str, float] | None) -> Map
     return before if more is None else {**before, **{name: before.get(name, 0.0) + float(more[name]) for name in more}}
 
 
-def _action(table: Table, episode: _Episode) -> str:
-    """Text of the last turn; the prompt may hold the beginning of the first one."""
+def _action(players: Players, episode: _Episode) -> str:
+    """Return the text of the last turn; the first turn may begin in the prompt."""
     sampled = episode.pieces[-1].tokens[episode.pieces[-1].mask].tolist()
-    if table.manner.tools:
+    if players.manner.tools:
         from rljax.data.tool_calls import read_turn  # noqa: PLC0415  most runs have no tools
 
-        return read_turn(table.tokenizer, sampled, is_first=episode.turns == 1)
-    return completion_text(table.tokenizer, sampled) if episode.turns == 1 else table.tokenizer.decode(sampled)
+        return read_turn(players.tokenizer, sampled, is_first=episode.turns == 1)
+    return completion_text(players.tokenizer, sampled) if episode.turns == 1 else players.tokenizer.decode(sampled)
 
 
-def _observation(table: Table, episode: _Episode, observation: str | Sequence[Message]) -> Sequence[int]:
-    """Token ids of an observation."""
+def _observation(players: Players, episode: _Episode, observation: str | Sequence[Message]) -> Sequence[int]:
+    """Return the token ids of an observation."""
     if isinstance(observation, str):
-        return table.tokenizer.encode(observation)
+        return players.tokenizer.encode(observation)
     from rljax.data.turns import write_messages  # noqa: PLC0415  most runs have no messages between turns
 
-    return write_messages(table.tokenizer, episode.problem, _action(table, episode), observation)
+    return write_messages(players.tokenizer, episode.problem, _action(players, episode), observation)
 
 
 def _observed(turn: Response, observation: Sequence[int]) -> Response:
-    """Tokens of an observation: the policy sees them, but did not draw them."""
+    """Build a response of an observation's tokens, which the policy sees but did not sample."""
     nothing = np.zeros(len(observation), np.float32)
     return turn._replace(
         tokens=np.asarray(observation, np.int32),
@@ -337,7 +339,7 @@ def _observed(turn: Response, observation: Sequence[int]) -> Response:
 
 
 def _response(episode: _Episode) -> Response:
-    """A whole episode as one response."""
+    """Join an episode into one response."""
     arrays = [piece.token_arrays for piece in episode.pieces]
     joined = {name: np.concatenate([one[name] for one in arrays]) for name in arrays[0]}
     return episode.pieces[-1]._replace(turns=episode.turns, **joined)

@@ -129,7 +129,7 @@ class StreamingEngine(Engine, Protocol):
 
 @runtime_checkable
 class ReportingEngine(Engine, Protocol):
-    """An engine that waits for something outside the process, such as a server, and says so."""
+    """An engine that waits for something outside the process, such as a server, and reports it."""
 
     def report_to(self, tell: Callable[[str], None]) -> None:
         """Pass sentences for the user to `tell`, from any thread."""
@@ -229,7 +229,7 @@ def _fault(request: Request, response: Response) -> str | None:
 
 
 def _advice(logp: Float32[np.ndarray, "N"]) -> str:
-    """Explain log-probabilities that are not finite; nothing if the others are at fault."""
+    """Explain log-probabilities that are not finite; empty if all are finite."""
     if np.isfinite(logp).all():
         return ""
     return (
@@ -262,7 +262,7 @@ def _array_fault(response: Response, budget: int) -> str | None:
 def _mask_fault(response: Response, most: int | None) -> str | None:
     """Describe what is wrong with the recorded sampling masks of a response; None if nothing is."""
     if most is None:
-        return None if response.kept is None else "has sampling masks (kept), which the request does not ask for"
+        return None if response.kept is None else "has sampling masks (kept), which the request does not include"
     expected = (len(response.tokens), most)
     if response.kept is None or response.kept.shape != expected or not np.issubdtype(response.kept.dtype, np.integer):
         found = "none" if response.kept is None else f"{response.kept.dtype} {list(response.kept.shape)}"

@@ -25,7 +25,7 @@ class Search(NamedTuple):
     """Texts that end a step; they are part of the step."""
 
 
-class Kept(NamedTuple):
+class ScoredPrefix(NamedTuple):
     """A prefix and its value."""
 
     prefix: Prefix
@@ -34,10 +34,10 @@ class Kept(NamedTuple):
     """Its value."""
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """The result of the search for one problem."""
 
-    best: Kept
+    best: ScoredPrefix
     """The complete response with the highest value, or the best prefix if no response is complete."""
     tokens: int
     """Number of tokens sampled, including those of dropped prefixes."""
@@ -54,7 +54,7 @@ def beam_search(
     search: Search,
     key: PRNGKeyArray,
     rows: int = 256,
-) -> list[Found]:
+) -> list[SearchResult]:
     """Search for a good response to each of the prompts.
 
     At each depth, every kept prefix that has not ended is continued by one step, several times, for N samples per problem. The
@@ -87,7 +87,7 @@ def beam_search(
     if not all(search.step_ends) or not search.step_ends:
         raise ValueError(f"step_ends must be one or more non-empty texts, got {search.step_ends}")
     problems, tokens = worker.prompts.problems, worker.prompts.tokens
-    beams = [[Kept(Prefix(problems[i], tuple(tokens[i]), (), "", (), ended=False), 0.0)] for i in prompt_ids]
+    beams = [[ScoredPrefix(Prefix(problems[i], tuple(tokens[i]), (), "", (), ended=False), 0.0)] for i in prompt_ids]
     spent, depths = np.zeros(len(beams), int), np.zeros(len(beams), int)
     depth = 0
     while True:
@@ -109,7 +109,7 @@ def beam_search(
         for place, candidates in zip(active, _evaluate(value, [fresh[place] for place in active]), strict=True):
             ended = [kept for kept in beams[place] if not _is_open(kept.prefix, worker.sampling.max_tokens)]
             beams[place] = _select_best(ended + candidates, search.keep)
-    return [Found(_select_answer(beam), int(spent[place]), int(depths[place])) for place, beam in enumerate(beams)]
+    return [SearchResult(_select_answer(beam), int(spent[place]), int(depths[place])) for place, beam in enumerate(beams)]
 
 
 def _is_open(prefix: Prefix, budget: int) -> bool:
@@ -117,7 +117,7 @@ def _is_open(prefix: Prefix, budget: int) -> bool:
     return not prefix.ended and len(prefix.tokens) < budget
 
 
-def _select_jobs(place: int, beam: Sequence[Kept], search: Search, budget: int) -> list[tuple[int, Prefix]]:
+def _select_jobs(place: int, beam: Sequence[ScoredPrefix], search: Search, budget: int) -> list[tuple[int, Prefix]]:
     """Return a problem's open prefixes, once per continuation; the shares of ended prefixes are not given to the others."""
     unfinished = [kept.prefix for kept in beam if _is_open(kept.prefix, budget)]
     shares = [search.samples // len(beam) + (rank < search.samples % len(beam)) for rank in range(len(beam))]
@@ -166,21 +166,21 @@ def _extend_prefix(worker: RolloutWorker, prefix: Prefix, response: Response) ->
     return prefix._replace(tokens=(*prefix.tokens, *kept), text=text, logp=logp, ended=end is not None or stopped, end=end)
 
 
-def _evaluate(value: Value, candidates: Sequence[Sequence[Prefix]]) -> list[list[Kept]]:
+def _evaluate(value: Value, candidates: Sequence[Sequence[Prefix]]) -> list[list[ScoredPrefix]]:
     """Evaluate the candidates of all problems in one call."""
     everything = [prefix for part in candidates for prefix in part]
     values = iter(np.where(np.isnan(found := value(everything)), -np.inf, found).tolist())
-    return [[Kept(prefix, next(values)) for prefix in part] for part in candidates]
+    return [[ScoredPrefix(prefix, next(values)) for prefix in part] for part in candidates]
 
 
-def _select_best(candidates: Sequence[Kept], count: int) -> list[Kept]:
+def _select_best(candidates: Sequence[ScoredPrefix], count: int) -> list[ScoredPrefix]:
     """Return the prefixes with the highest values, without duplicates."""
-    once: dict[tuple[tuple[int, ...], bool, int | None], Kept] = {}
+    once: dict[tuple[tuple[int, ...], bool, int | None], ScoredPrefix] = {}
     for kept in candidates:
         once.setdefault((kept.prefix.tokens, kept.prefix.ended, kept.prefix.end), kept)
     return sorted(once.values(), key=lambda kept: -kept.value)[:count]
 
 
-def _select_answer(beam: Sequence[Kept]) -> Kept:
+def _select_answer(beam: Sequence[ScoredPrefix]) -> ScoredPrefix:
     """Return the ended prefix with the highest value, or the best prefix if none has ended."""
     return next((kept for kept in beam if kept.prefix.ended), beam[0])

@@ -173,7 +173,7 @@ class FittingSlots:
         mesh: devices that share the rows.
         memory: bytes available on each device.
         most: upper limit on the number of rows; None for the number of requests.
-        beside: bytes that a row needs in addition to its cache.
+        beside: bytes per row in addition to its cache.
         refuses: whether to raise an error if not even one row per device fits; otherwise one row is decoded.
         peak: function that returns the peak bytes of caches on a device: `peak_bytes`, or `turn_bytes` in a dialogue.
     """

@@ -1,6 +1,6 @@
-"""Calls of an environment that run at once: functions on threads, coroutines on one event loop, each within a time limit.
+"""Concurrent calls of an environment: functions on threads, coroutines on one event loop, each with a time limit.
 
-A call that exceeds its limit is given up: it is interrupted as soon as it runs Python again, and nobody waits for it.
+A call that exceeds its limit is given up: it is interrupted as soon as it runs Python again, and no longer waited for.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from typing import Any
 from rljax.errors import InputError
 
 MOST_STUCK = 64
-"""Calls that may be stuck outside of Python before the run stops."""
+"""Number of calls stuck outside of Python at which the run stops."""
 PATIENCE = 5.0
-"""Seconds in which an event loop must react, and threads that were interrupted may end."""
+"""Seconds within which an event loop must react and interrupted threads must end."""
 
 Call = Callable[[], Any]
 
@@ -30,7 +30,7 @@ class Raised:
     """The outcome of a call that raised."""
 
     error: BaseException
-    """What it raised."""
+    """The exception."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class Overdue:
     """The outcome of a call that exceeded its time limit."""
 
     seconds: float
-    """The limit."""
+    """The time limit in seconds."""
 
 
 class Batch:
     """Calls that were started together.
 
     Args:
-        runner: starts them.
+        runner: starts the calls.
         calls: functions without arguments; the result of a coroutine function, or any other awaitable result, is awaited.
     """
 
@@ -58,10 +58,10 @@ class Batch:
         self._fill()
 
     def wait(self) -> list[Any]:
-        """Outcomes in the order of the calls: a value, `Raised` or `Overdue`; after each time limit at the latest.
+        """Wait for the calls, at most for their time limits, and return their outcomes in order: a value, `Raised` or `Overdue`.
 
         Raises:
-            InputError: a call raised it, or too many calls are stuck.
+            InputError: too many calls are stuck, or a call raised this error.
         """
         while len(self.outcomes) < self.count:
             self._fill()
@@ -80,7 +80,7 @@ class Batch:
         return [self.outcomes[place] for place in range(self.count)]
 
     def _fill(self) -> None:
-        """Start calls while few enough run."""
+        """Start calls while fewer than the limit are running."""
         while self.waiting and len(self.running) < self.runner.most:
             place, call = self.waiting.popleft()
             self.running[place] = (time.monotonic(), self._begun(place, call))
@@ -112,7 +112,7 @@ class Batch:
         return future
 
     def _left(self) -> float | None:
-        """Seconds until the first call that runs is overdue."""
+        """Return the seconds until the next running call is overdue."""
         limit = self.runner.seconds
         return (
             None if limit is None else max(0.0, min(began for began, _ in self.running.values()) + limit - time.monotonic())
@@ -139,11 +139,11 @@ async def _outcome_of(awaitable: Any) -> Any:
 
 
 class StepRunner:
-    """Runs calls at once; a context manager, whose end ends its threads.
+    """Runs calls concurrently; a context manager that ends its threads on exit.
 
     Args:
-        seconds: time limit of each call; None: none.
-        most: calls that run at once.
+        seconds: time limit of each call; None for no limit.
+        most: largest number of calls that run at once.
     """
 
     def __init__(self, *, seconds: float | None, most: int):
@@ -167,7 +167,7 @@ class StepRunner:
         return Batch(self, calls)
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop, which runs on a thread of its own."""
+        """Return the event loop, which runs on its own thread."""
         if self._loop is None:
             loop = asyncio.new_event_loop()
             thread = threading.Thread(target=_serve, args=(loop,), daemon=True, name="environment loop")
@@ -192,17 +192,17 @@ class StepRunner:
         if len(self._stuck) > MOST_STUCK:
             raise InputError(
                 f"environment: {len(self._stuck)} steps are still running after their time limit of {self.seconds:g} s, blocked "
-                "outside of Python, where nothing can end them; give what they wait for a time limit of its own."
+                "outside of Python, where nothing can end them; set a time limit on what they wait for."
             )
 
     def _reacts(self) -> bool:
-        """Whether the event loop is not blocked by a coroutine that does not await."""
+        """True if the event loop reacts; a coroutine that does not await blocks it."""
         reacted = threading.Event()
         self.loop().call_soon_threadsafe(reacted.set)
         return reacted.wait(PATIENCE)
 
     def _end_loop(self) -> None:
-        """Cancel what runs on the event loop, and end its thread."""
+        """Cancel the tasks on the event loop, and end its thread."""
         if self._loop is None:
             return
         (loop, thread), self._loop = self._loop, None

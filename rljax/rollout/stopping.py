@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 CHECK_TOKENS = 32
-"""Number of tokens sampled in a row between two checks of its text. At most this many are sampled in vain and discarded."""
+"""Number of tokens sampled in a row between two checks of its text. At most this many are sampled after the end, and discarded."""
 
 Decode = Callable[[Sequence[int]], str]
 """Token ids -> text. Adding ids must only append to the text, except that replacement characters of an incomplete character may

@@ -124,13 +124,13 @@ def transcripts(
     Args:
         worker: sampled the responses; it has the problems, the tokenizer and the environment.
         places: the N responses.
-        batch: the prepared batch of the step, of the trained groups; None if no response is of these.
+        batch: the prepared batch of the trained groups; None if none of the responses is in them.
         logp_after: log-probability of each token under the policy after the step's updates, in nats.
         step: RL steps done, this one included.
 
     Returns:
         A row per response. `logp` is the log-probability under the policy before the updates, in nats. `advantage` is in the unit
-        of the algorithm, and None at tokens that are not trained on. `ratio` is the probability after the updates over that in
+        of the algorithm, and None at tokens that are not trained on. `ratio` is the probability after the updates divided by
         the denominator of the algorithm's ratio. All are None at observations.
     """
     return [_row(worker, place, batch, after, step) for place, after in zip(places, logp_after, strict=True)]
@@ -203,7 +203,7 @@ def _numbers(place: Place, batch: Batch[np.ndarray] | None, after: Float[np.ndar
         trained, advantage = np.asarray(batch.mask[row], bool), np.asarray(batch.advantage[row])
     if batch is not None and is_trained and required(groups.rollout.valid, "rollout.valid")[group, member]:
         logp, old = np.asarray(batch.policy_logp[row]), np.asarray(batch.old_logp[row])
-    with np.errstate(over="ignore", invalid="ignore"):  # a run that breaks is the one that somebody looks at
+    with np.errstate(over="ignore", invalid="ignore"):  # broken runs are the ones that people look at
         return _Numbers(trained, logp, advantage, np.exp(np.asarray(after, np.float64) - old))
 
 

@@ -1,4 +1,4 @@
-"""Floor 1: what every record of settings needs: its flat names, the checks of its values, options by name."""
+"""Layer 1: tools for all settings: flat names, checks of values, and options by name."""
 
 from rljax.lazy import lazy_names
 

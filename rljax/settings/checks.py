@@ -1,6 +1,6 @@
-"""Checks that several groups of settings share, and lengths that follow from the run's limit.
+"""Checks that several groups of settings share, and option values that follow from the run's length limit.
 
-Each error names the setting, its value and the values that are allowed.
+Each error names the setting, its value and the allowed values.
 """
 
 import math
@@ -12,13 +12,13 @@ from rljax.errors import InputError
 from rljax.settings.flat import flat_names
 
 LARGEST = 2**31 - 1
-"""Largest whole number that a setting can be; counters on devices have 32 bits."""
+"""Largest value of an integer setting; counters on devices have 32 bits."""
 
 YEAR = 365 * 24 * 3600
-"""Longest time to wait that a setting can be, in seconds; the timers of threads overflow somewhere above."""
+"""Largest waiting time that a setting can have, in seconds; thread timers overflow somewhere above it."""
 
 MAY_BE_INFINITE = frozenset({"algorithm_options", "correction_high"})
-"""Settings in which infinity means that there is no bound."""
+"""Settings for which infinity means no bound."""
 
 LENGTHS = ("max_length", "cache")
 """Options that are lengths, in tokens."""
@@ -35,7 +35,7 @@ def check_numbers(settings: object) -> None:
 
 
 def _numbers_in(value: object) -> Iterator[int | float]:
-    """Numbers in a setting, which may be a sequence or a mapping of them."""
+    """Yield the numbers in a setting, which may be a sequence or a mapping."""
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, list | tuple):
@@ -46,17 +46,17 @@ def _numbers_in(value: object) -> Iterator[int | float]:
 
 
 def check_stop(stop: Iterable[str]) -> None:
-    """Refuse stop strings that every response, or half a character, would have, and a text in the place of several."""
+    """Refuse a single text instead of a list, and stop strings that are empty or contain an incomplete character."""
     if isinstance(stop, str):
         raise InputError(f"stop is the text {stop!r}; give a list of texts, such as [{stop!r}].")
     if "" in stop:
         raise InputError(
-            "stop has an empty text, which would end every response at once; give texts of at least one character."
+            "stop contains an empty text, which would end every response at once; give texts of at least one character."
         )
     broken = next((text for text in stop if "\N{REPLACEMENT CHARACTER}" in text), None)
     if broken is not None:
         raise InputError(
-            f"stop has {broken!r}, whose replacement character stands for bytes that are not text; give text that a model writes."
+            f"stop contains {broken!r}, whose replacement character stands for bytes that are not text; give plain text."
         )
 
 
@@ -104,7 +104,7 @@ def check_positive_share(settings: object, names: Iterable[str]) -> None:
 
 
 def check_new_file(path: Path) -> None:
-    """Refuse a file that exists, or whose folder does not, before the work that fills it.
+    """Refuse an output file that exists, or whose folder does not, before the work begins.
 
     Raises:
         InputError: the file exists, or its folder does not.
@@ -126,7 +126,7 @@ def check_engine(config: Any) -> None:
     check_positive(config, ["engine_patience"])
     if config.delay and config.staleness:
         raise InputError(
-            f"sampler_delay={config.delay} and staleness={config.staleness} both say how old the sampler's parameters are; leave "
+            f"sampler_delay={config.delay} and staleness={config.staleness} both set the age of the sampler's parameters; leave "
             "one of them out."
         )
     if config.engine_server not in (None, "rljax", "vllm", "sglang"):
@@ -139,11 +139,11 @@ def check_sampling_mask(most: int | None, top_k: int | None, top_p: float | None
     """Refuse a sampling mask that has nothing to record, or too little room.
 
     Raises:
-        InputError: neither `top_k` nor `top_p` is set, or `top_k` leaves more tokens than the mask holds.
+        InputError: neither `top_k` nor `top_p` is set, or `top_k` keeps more tokens than the mask has room for.
     """
     if most is not None and top_k is None and top_p is None:
         raise InputError(
-            f"sampling_mask={most} records what top_k and top_p leave, and neither is set; set one, or leave sampling_mask out."
+            f"sampling_mask={most} records what top_k and top_p keep, but neither is set; set one, or leave sampling_mask out."
         )
     if most is not None and top_k is not None and top_k > most:
         raise InputError(
@@ -152,12 +152,12 @@ def check_sampling_mask(most: int | None, top_k: int | None, top_p: float | None
 
 
 def counted_truncation(chosen: Mapping[str, object], top_k: int | None, top_p: float | None) -> list[str]:
-    """Say that a correction takes top-k or top-p for a policy that has moved; empty if it does not.
+    """Warn if a correction would treat truncation by top-k or top-p as a difference between policies; empty if not.
 
     Args:
-        chosen: the corrections that are set, by the name of their setting; None or "none" is off.
-        top_k: of the sampler.
-        top_p: of the sampler.
+        chosen: name of a setting -> its correction; None or "none" means off.
+        top_k: the sampler's top-k.
+        top_p: the sampler's top-p.
     """
     if top_k is None and top_p is None:
         return []
@@ -170,14 +170,15 @@ def counted_truncation(chosen: Mapping[str, object], top_k: int | None, top_p: f
 
 
 def run_lengths(known: Collection[str], options: Mapping[str, float], limit: int) -> dict[str, int]:
-    """Lengths of an algorithm's options that follow the run's own limit if they are left out.
+    """Derive an algorithm's length options that are not set from the run's own limit.
 
-    The overlong penalty of DAPO begins a fifth before the limit, as in its paper: 4,096 of 20,480 tokens. Dr.GRPO divides by it.
+    DAPO's overlong penalty covers the last fifth before the limit, as in its paper: 4,096 of 20,480 tokens. Dr.GRPO divides by the
+    limit.
 
     Args:
         known: names of the algorithm's options.
-        options: those that are set.
-        limit: most tokens of a response.
+        options: the options that are set.
+        limit: largest number of tokens of a response.
 
     Example:
         >>> run_lengths(("max_length", "cache"), {}, 250), run_lengths(("beta",), {}, 250)
@@ -188,20 +189,20 @@ def run_lengths(known: Collection[str], options: Mapping[str, float], limit: int
 
 
 def misfit_lengths(name: str, options: Mapping[str, float], lengths: Mapping[str, int], limit: int) -> list[str]:
-    """Say which lengths of an algorithm's options do not fit the run's limit; empty if all do.
+    """Describe which length options of an algorithm do not fit the run's limit; empty if all do.
 
     Args:
-        name: the algorithm's.
-        options: those that are set.
-        lengths: what `run_lengths` gives.
-        limit: most tokens of a response.
+        name: name of the algorithm.
+        options: the options that are set.
+        lengths: result of `run_lengths`.
+        limit: largest number of tokens of a response.
     """
     found = {**lengths, **{key: int(value) for key, value in options.items() if key in lengths}}
     longest, cache = found.get("max_length", limit), found.get("cache")
     if cache is None and longest != limit:
         return [
             f"{name} divides by max_length={longest}, and a response has at most {limit} tokens, so gradients are "
-            f"{limit / longest:.2g} times those with the run's own limit, which it takes if max_length is left out"
+            f"{limit / longest:.2g} times gradients with the run's own limit, which applies if max_length is left out"
         ]
     if cache is not None and longest - cache >= limit:
         return [
@@ -212,11 +213,11 @@ def misfit_lengths(name: str, options: Mapping[str, float], lengths: Mapping[str
 
 
 def paper_lengths(known: Mapping[str, float], options: Mapping[str, float]) -> dict[str, float]:
-    """Options of a run that an earlier version started: there, lengths that were left out were the paper's.
+    """Derive the options of a run that an earlier version started, when unset lengths were the paper's.
 
     Args:
         known: the algorithm's options and their defaults.
-        options: those that are set.
+        options: the options that are set.
 
     Example:
         >>> paper_lengths({"max_length": 20480, "cache": 4096, "eps": 1e-6}, {"cache": 8})

@@ -24,12 +24,12 @@ def flat_names(group: type) -> dict[str, str]:
 
 
 def _is_fixed(hint: object) -> bool:
-    """True if a field is no setting of its own: the name of a task decides it."""
+    """True if a field is not a separate setting, because the name of a task determines it."""
     return get_origin(hint) is Annotated and tyro.conf.Fixed in get_args(hint)[1:]
 
 
 def _flag_of(hint: object) -> str | None:
-    """Name of the flag in a field's annotation, with underscores; None if the flag has the name of the field."""
+    """Return the flag's name in a field's annotation, with underscores; None if it is the field's own name."""
     markers = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     names = [marker.name for marker in markers if isinstance(marker, _FLAG) and marker.name is not None]
     return names[0].replace("-", "_") if names else None

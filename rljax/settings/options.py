@@ -26,10 +26,10 @@ def read_options(words: list[str]) -> dict[str, int | float]:
 
 
 def read_words(words: list[str]) -> dict[str, int | float | str]:
-    """Parse words of the form `name=value`. A value stays the text that it is: who knows the type of the option converts it.
+    """Parse words of the form `name=value`. Values stay text; the caller, who knows the option's type, converts them.
 
     Raises:
-        ValueError: a word has another form, or a name is there twice.
+        ValueError: a word has another form, or a name occurs twice.
 
     Example:
         >>> read_words(["terms=2", "text=007"])

@@ -1,4 +1,4 @@
-"""Groups of settings that larger records inherit: of the network, of Adam, of the sampler, and of the device mesh."""
+"""Groups of settings that larger records inherit: the network, Adam, the engine and the device mesh."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -11,14 +11,14 @@ from rljax.settings.checks import check_at_least, check_positive
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
-    """Precision, memory and sizes of the network. The sizes are those of the small transformer that is built without a model."""
+    """Precision, memory and sizes of the network. The sizes apply to the small transformer that is built if no model is named."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Precision of matrix products. Parameters stay float32. NVIDIA GPUs before the A100 (compute capability 8.0) do not multiply
-    in bfloat16, and it is refused there."""
+    """Precision of matrix products. Parameters stay float32. NVIDIA GPUs before the A100 (compute capability 8.0) cannot multiply
+    in bfloat16, so it is refused there."""
     remat: Literal["none", "full", "dots", "dots_no_batch"] = "none"
-    """What the backward pass computes again to save memory: full (all of a layer, which leaves its input alone), dots_no_batch (all
-    but products with weights), dots (all but products, those of the attention's dense form included) or none."""
+    """What the backward pass computes again to save memory: full (all; only the input of each layer is kept), dots_no_batch (all
+    except products with weights), dots (all except products, including those of dense attention) or none."""
     layers: int = 3
     """Number of layers."""
     width: int = 96
@@ -43,7 +43,7 @@ class NetworkConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AdamConfig:
-    """Adam's moments, and bounds of its updates."""
+    """Adam's moments and bounds on its updates."""
 
     adam_b1: float = 0.9
     """Decay of the first moment."""
@@ -66,18 +66,18 @@ class EngineConfig:
 
     engine_url: str | None = None
     """Sample on the server at this address, such as http://127.0.0.1:8000 of `rljax serve`; it gets the weights of each step. By
-    default the built-in engine samples on the devices of the run. The environment variable RLJAX_ENGINE_KEY has its API key."""
+    default the built-in engine samples on the devices of the run. The environment variable RLJAX_ENGINE_KEY has the API key."""
     engine_server: Literal["rljax", "vllm", "sglang"] | None = None
-    """With --engine-url: which kind of server it is; by default rljax."""
+    """With --engine-url: the kind of server; by default rljax."""
     engine_folder: str | None = None
     """With --engine-url: folder through which the weights reach the server, which must see it under the same path. By default a
     temporary folder, for a server on the same machine."""
     engine_patience: float | None = None
-    """With --engine-url: seconds for which a server that does not answer is asked again, by default 120. Then the run saves its
-    work and ends, with exit code 75."""
+    """With --engine-url: number of seconds to retry a server that does not answer, by default 120. Then the run saves its work and
+    ends with exit code 75."""
     delay: Annotated[int, tyro.conf.arg(name="sampler-delay")] = 0
-    """Sample the responses of a step with the parameters of this many RL steps ago, as the sampler of an asynchronous trainer does;
-    the first steps sample with the initial ones. This keeps one copy of the trained parameters per step of delay. The ratio is
+    """Sample the responses of a step with the parameters of this many RL steps ago, like the sampler of an asynchronous trainer;
+    the first steps use the initial parameters. This keeps one copy of the trained parameters per step of delay. The ratio is
     relative to the policy that sampled. With a --correction it is relative to the policy before the updates, which rescores the
     responses, and the correction weights tokens by how far the two differ. Evaluations use the newest parameters."""
     staleness: int | None = None
@@ -93,7 +93,7 @@ class MeshConfig:
     replicas: Annotated[int | None, tyro.conf.arg(aliases=["--data"])] = None
     """Number of copies of the model; by default as many as the devices allow."""
     fsdp: int = 1
-    """Number of devices that share the parameters of one copy, each with rows of its own."""
+    """Number of devices that share the parameters of one copy; each has its own rows."""
     tensor: int = 1
     """Number of devices that share the heads, hidden features and vocabulary of one copy, and work on the same rows."""
 

@@ -1,4 +1,4 @@
-"""Sizes in words, such as 8GB."""
+"""Parse sizes such as 8GB."""
 
 import re
 
@@ -6,7 +6,7 @@ from rljax.errors import InputError
 
 
 def byte_count(size: str) -> int:
-    """Bytes of a size in words.
+    """Convert a size such as 5GB to bytes.
 
     Raises:
         InputError: the text is not a positive number with a unit.

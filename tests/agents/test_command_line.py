@@ -104,7 +104,7 @@ def test_a_file_trains_resumes_evaluates_and_samples(folder, capsys):
     ("flags", "message"),
     [
         (["--reward", "math"], "environment=.* gives the rewards, so reward='math' cannot apply as well"),
-        (["--environment-options", '{"leter": "b"}'], "cannot be made with the arguments .*leter"),
+        (["--environment-options", '{"leter": "b"}'], "cannot be built with the arguments .*leter"),
         (["--environment", "gessing"], "there is no environment 'gessing'.* guessing"),
     ],
 )

@@ -213,7 +213,7 @@ def test_every_maze_has_a_way_out_and_says_where_its_walls_are(seed):
         ("guesing", None, "there is no environment 'guesing'.* guessing"),
         ("guessing", "[1]", r"environment_options is '\[1\]'; a JSON object is expected"),
         ("guessing", "{", "environment_options is '{'; a JSON object is expected"),
-        ("guessing", '{"largst": 3}', "the environment 'guessing' cannot be made with the arguments .*largst"),
+        ("guessing", '{"largst": 3}', "the environment 'guessing' cannot be built with the arguments .*largst"),
         ("guessing", '{"largest": 0}', "largest must be a whole number of at least 1; got 0"),
         ("calculator", '{"reward": "mth"}', "there is no reward 'mth'"),
         ("math:sqrt", "{}", "the environment 'math:sqrt' cannot be made"),

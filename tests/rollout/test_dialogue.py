@@ -252,7 +252,7 @@ def test_what_reads_turns_decodes_plain_responses_too():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sampling": SAMPLING._replace(temperature=0.5)}, "all turns are drawn alike"),
+        ({"sampling": SAMPLING._replace(temperature=0.5)}, "all turns must have the same sampling settings"),
         ({"prompt_tokens": (2,) * 9}, "with its context 68; episode 3 needs 60 and 69"),
         ({"sampling": SAMPLING._replace(max_tokens=61)}, "a turn may have 60 tokens"),
         ({}, "the turn of episode 3 has not ended"),
@@ -271,7 +271,7 @@ def test_without_requests_there_are_no_responses_until_some_are_added(reread):
         assert dialogue.draw() == {}
         dialogue.add({0: REQUESTS[0]})
         np.testing.assert_array_equal(dialogue.draw()[0].tokens, reread[0][0][0][1].tokens)
-    with pytest.raises(InputError, match=r"^dialogue: rows are made for the lengths .*; got no requests\."):
+    with pytest.raises(InputError, match=r"^dialogue: the first turns determine the lengths .*; got no requests\."):
         CachedDialogue(an_engine(), PARAMS, {})
 
 

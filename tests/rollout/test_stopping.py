@@ -144,7 +144,7 @@ def test_an_engine_without_text_refuses_stop_strings(drawn):
 
 def test_the_setting_reaches_the_requests_and_an_empty_text_is_refused():
     assert make_sampling(TrainConfig.flat(stop=("</a>", "\n\n")), BYTES).stop == ("</a>", "\n\n")
-    for stop, message in (("", "stop has an empty text"), ("a\ufffd", "replacement character stands for bytes")):
+    for stop, message in (("", "stop contains an empty text"), ("a\ufffd", "replacement character stands for bytes")):
         with pytest.raises(InputError, match=message):
             TrainConfig.flat(stop=("ok", stop))
 

@@ -340,7 +340,7 @@ def answering(step):
     [
         ("<", "must return an rljax.rollout.Step; got '<'"),
         (None, "must return an rljax.rollout.Step; got None"),
-        (Step(0, reward="1"), "the reward of a turn in .* must be a number, or None for no opinion; got '1'"),
+        (Step(0, reward="1"), "the reward of a turn in .* must be a number, or None for no verdict; got '1'"),
         (
             Step(0, observation=["<"], done=False),
             r"the observation in .* must be a string, or a list of messages .*; got \['<'\]",

@@ -151,7 +151,7 @@ def test_groups_are_stored_with_and_without_masks(tmp_path):
 
 
 REFUSED = [
-    ({"top_p": None}, "sampling_mask=32 records what top_k and top_p leave, and neither is set"),
+    ({"top_p": None}, "sampling_mask=32 records what top_k and top_p keep, but neither is set"),
     ({"top_k": 40}, "sampling_mask=32 is too small for the top_k=40 tokens"),
     ({"sampling_mask": 0}, "sampling_mask is 0; it must be at least 1"),
 ]
