@@ -123,7 +123,7 @@ class Arguments:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Random seeds; the arms are compared with the same ones."""
     out: Path = Path("experiments/adaptation")
-    """Where the results go: `.json` and `.md`."""
+    """Output files: `.json` and `.md`."""
     work: Path = Path("runs/adaptation")
     """Folder of the data and the runs."""
 

@@ -87,9 +87,9 @@ class Arguments:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Random seeds; the arms are compared with the same ones."""
     out: Path = Path("experiments/calculator")
-    """Where the results go: `.json`, `.md` and `.png`."""
+    """Output files: `.json`, `.md` and `.png`."""
     minutes: float = 600.0
-    """Start no new run after this time."""
+    """Number of minutes after which no new run is started."""
     work: Path = Path("runs/calculator")
     """Folder of the warm starts and the compiled programs."""
 
@@ -158,7 +158,7 @@ def report(rows: Rows) -> str:
         lines.append(f"| {arm} | {' | '.join(cells)} | {first:.1%}, {last:.1%} |")
     lines += [
         "",
-        f"Accuracy of an arm less that of the network, paired by seed; `better` is decided with a margin of {MARGIN:g}.",
+        f"Accuracy of an arm minus the network's, paired by seed; `better` is decided with a margin of {MARGIN:g}.",
         "",
     ]
     lines += [f"| arm | {WITH} | better | {ALONE} | better |", f"|{' --- |' * 5}"]

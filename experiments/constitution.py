@@ -98,7 +98,7 @@ class Arguments:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Random seeds; the arms are compared with the same ones."""
     out: Path = Path("experiments/constitution")
-    """Where the results go: `.json` and `.md`."""
+    """Output files: `.json` and `.md`."""
 
 
 def with_habits(problem: Problem, number: int) -> Problem:
@@ -159,7 +159,7 @@ def report(rows: Rows) -> str:
     alone, ruled = ARMS
     lines += [
         "",
-        f"After RL, {ruled} less {alone}, paired by seed, in points:",
+        f"After RL, {ruled} minus {alone}, paired by seed, in points:",
         "",
         "| number | difference |",
         "| --- | --- |",

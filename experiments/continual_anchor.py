@@ -97,7 +97,7 @@ class Arguments:
     """The options of the experiment."""
 
     out: Path = Path("experiments/continual_anchor")
-    """Where the results go: `.json` and `.md`."""
+    """Output files: `.json` and `.md`."""
     work: Path = Path("runs/continual")
     """Folder of the runs."""
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2, 3, 4])
@@ -154,7 +154,7 @@ def report(rows: Rows) -> str:
     """Format means over the seeds with their intervals, and differences from the run without an anchor, in Markdown."""
     weights = weights_of(rows)
     before = [by_seed(rows, weights[0], "before", operator) for operator in "+-"]
-    lines = ["| weight | seeds | `+` | `-` | `+`, less that without an anchor | `-`, less that without an anchor |"]
+    lines = ["| weight | seeds | `+` | `-` | `+`, minus `+` without an anchor | `-`, minus `-` without an anchor |"]
     lines += [
         f"|{' --- |' * 6}",
         f"| before the second run | {len(before[0])} | {' | '.join(map(share_text, before))} | | |",

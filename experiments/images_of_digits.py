@@ -86,9 +86,9 @@ class Arguments:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Random seeds; the arms are compared with the same ones."""
     out: Path = Path("experiments/images_of_digits")
-    """Where the results go: `.json`, `.md` and `.png`."""
+    """Output files: `.json`, `.md` and `.png`."""
     minutes: float = 600.0
-    """Start no new run after this time."""
+    """Number of minutes after which no new run is started."""
     work: Path = Path("runs/images_of_digits")
     """Folder of the compiled programs."""
 
@@ -137,7 +137,7 @@ def report(rows: Rows) -> str:
     best = over_seeds([row["best possible"] for row in rows if row["arm"] == next(iter(ARMS))])
     lines += [
         "",
-        f"After RL, {' less '.join(ARMS)}, paired by seed: {over_seeds(ends[0] - ends[1]).text()}. Best possible: {best.text()}.",
+        f"After RL, {' minus '.join(ARMS)}, paired by seed: {over_seeds(ends[0] - ends[1]).text()}. Best possible: {best.text()}.",
     ]
     return "\n".join(lines) + "\n"
 

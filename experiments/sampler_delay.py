@@ -91,9 +91,9 @@ class Arguments:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Random seeds; the arms are compared with the same ones."""
     out: Path = Path("experiments/sampler_delay")
-    """Where the results go: `.json`, `.md` and `.png`."""
+    """Output files: `.json`, `.md` and `.png`."""
     minutes: float = 600.0
-    """Start no new run after this time."""
+    """Number of minutes after which no new run is started."""
     work: Path = Path("runs/sampler_delay")
     """Folder of the base model and the compiled programs."""
 
@@ -145,7 +145,7 @@ def cost(rows: Sequence[Row], name: str, delay: int, number: str) -> dict[int, f
 def report(rows: Sequence[Row]) -> str:
     """Format means over the seeds with 95 % intervals, the cost of each delay, and the comparison of costs, in Markdown."""
     columns = ["algorithm", "delay", *SHOWN, *(f"cost of the delay, {number}" for number in SHOWN)]
-    columns += [f"GRPO's cost less this one, {number}" for number in SHOWN]
+    columns += [f"GRPO's cost minus this one, {number}" for number in SHOWN]
     lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
     for name, delay in itertools.product(OPTIONS, DELAYS):
         cells = [over_seeds([*by_seed(rows, name, delay, number).values()]).text() for number in SHOWN]

@@ -253,8 +253,8 @@ def regret_lines(all_found: Mapping[str, Regrets], worlds: Sequence[str]) -> lis
     named = {f"ridge, penalty {penalty}": found.selector for penalty, found in all_found.items()}
     named |= {"best on the other tasks": main.best_on_others, "always dapo": main.fixed}
     lines = [f"| {name} | {cells(regret)}" for name, regret in named.items()]
-    lines.append(f"| always dapo less ridge, penalty {PENALTY:g} | {cells(main.fixed - main.selector)}")
-    lines.append(f"| best on the others less ridge, penalty {PENALTY:g} | {cells(main.best_on_others - main.selector)}")
+    lines.append(f"| always dapo minus ridge, penalty {PENALTY:g} | {cells(main.fixed - main.selector)}")
+    lines.append(f"| best on the others minus ridge, penalty {PENALTY:g} | {cells(main.best_on_others - main.selector)}")
     return lines
 
 

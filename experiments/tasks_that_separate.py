@@ -118,8 +118,9 @@ CASES: Mapping[str, Case] = {
             "centred": plain(**{"with": ("advantage=centered",)}),
         },
         GAIN,
-        "How a reward becomes an advantage. An outlier is one rank among eight; it takes up the scale of its group in a z-score, "
-        "and that of the batch where rewards are only centred. Ranks should learn most; without outliers is the upper bound.",
+        "How a reward becomes an advantage. An outlier is one rank among eight; in a z-score it dominates the scale of "
+        "its group, and if rewards are only centered, the scale of the batch. Ranks should learn most; the arm without "
+        "outliers is the upper bound.",
         seeds=range(5),
     ),
     "lengths": Case(
@@ -129,9 +130,9 @@ CASES: Mapping[str, Case] = {
             **{f"tilt {alpha:g}": whole_batch(f"weights=length_reweighted,alpha={alpha}") for alpha in (1.0, 2.5, 6.0)},
         },
         SAMPLED_LENGTH,
-        "How the loss weighs the tokens of a response: by its length to the power of -α, in REINFORCE++, whose baseline is that "
-        "of the batch. α = 0 is a mean over all tokens, α = 1 one over each response. The larger α, the less a long wrong answer "
-        "is punished, and the longer responses should grow.",
+        "How the loss weights the tokens of a response: by its length to the power of -α, in REINFORCE++, whose baseline "
+        "is the batch's mean. α = 0 is a mean over all tokens, α = 1 a mean over each response. The larger α, the less a "
+        "long wrong answer is penalized, and the longer responses should grow.",
         (WRONG_LENGTH,),
         range(24, 40),
     ),
@@ -139,8 +140,8 @@ CASES: Mapping[str, Case] = {
         {"max_response_tokens": 24, "learning_rate": 5e-4, "eval_every": 20},
         {f"groups of {size}": plain(group_size=size) for size in (2, 4, 16, 64)},
         GAIN,
-        "How many tries each of 8 problems gets in a step. A group without a right answer teaches nothing, so larger groups "
-        "should learn more, at the price of as many more responses.",
+        "How many tries each of 8 problems gets in a step. A group without a right answer teaches nothing, so larger "
+        "groups should learn more, at the cost of proportionally more responses.",
     ),
     "mixed": Case(
         {"max_response_tokens": 8, "warm_start_accuracy": 0.55, "prompts": 16, "learning_rate": 1e-3},
@@ -151,9 +152,9 @@ CASES: Mapping[str, Case] = {
             "dynamic sampling": plain(**{"with": ("keep_group=mixed_outcomes",)}),
         },
         MEAN,
-        "What a reward is compared with: the whole batch (no group), so that copies are always good and products always bad; "
-        "problems of the same kind; responses to the same prompt, of which most groups have no differences. Dynamic sampling draws "
-        "prompts until enough groups have some, so it should learn most, and no group least.",
+        "What a reward is compared with: the full batch (no group), so that copies are always good and products always "
+        "bad; problems of the same kind; or responses to the same prompt, which in most groups do not differ. Dynamic "
+        "sampling samples prompts until enough groups have differences, so it should learn most, and no group least.",
         seeds=range(5),
     ),
     "drift": Case(
@@ -165,8 +166,9 @@ CASES: Mapping[str, Case] = {
             "anchor": plain(anchor=100.0),
         },
         KEPT,
-        "What is kept of the sums that came first while differences are trained. Demonstrations of both kinds beside RL rehearse "
-        "them; a KL penalty and a Fisher anchor hold the policy near the model before RL, which knew little of either kind.",
+        "How much of the sums, which came first, is retained while differences are trained. Demonstrations of both kinds "
+        "during RL rehearse them; a KL penalty and a Fisher anchor keep the policy near the model before RL, which knew "
+        "little of either kind.",
         ("accuracy of the kind difference at the end",),
         range(5),
     ),
@@ -179,8 +181,9 @@ CASES: Mapping[str, Case] = {
             "KL 4": plain(algorithm_options={"beta": 4.0}),
         },
         SAMPLED_END,
-        "How far the policy may leave its demonstrations, half of which are malformed. A loss on them beside RL teaches them "
-        "again; a KL penalty holds the policy near the model that imitates them, the more the larger its coefficient.",
+        "How far the policy may move from its demonstrations, half of which are malformed. A loss on them during RL "
+        "teaches them again; a KL penalty keeps the policy near the model that imitates them, the more so the larger its "
+        "coefficient.",
     ),
     "exploit": Case(
         {},
@@ -191,8 +194,9 @@ CASES: Mapping[str, Case] = {
             "learned, KL 4": plain(algorithm_options={"beta": 4.0}),
         },
         GAIN,
-        "Which reward is trained on, and how far the policy may go for it. The learned reward has a hole, which a policy finds; "
-        "a KL penalty holds it back, the more the larger its coefficient. The truth is the upper bound.",
+        "Which reward is trained on, and how far the policy may move to get it. The learned reward can be exploited, and "
+        "a policy finds out how; a KL penalty holds it back, the more so the larger its coefficient. The true reward is "
+        "the upper bound.",
         ("training reward at the end",),
     ),
     "tight": Case(
@@ -204,7 +208,8 @@ CASES: Mapping[str, Case] = {
             "penalty": dapo(),
         },
         SAMPLED_LENGTH,
-        "A penalty for responses near the limit should make them shorter, the less so the larger a KL penalty beside it.",
+        "A penalty for responses near the limit should make them shorter, but less so the larger the coefficient of an "
+        "additional KL penalty.",
         ("cut off at the end",),
         range(8, 16),
     ),
@@ -224,10 +229,10 @@ CASES: Mapping[str, Case] = {
         },
         {f"delay {delay}": plain(sampler_delay=delay) for delay in (0, 16, 32, 64)},
         MEAN,
-        "How many steps old the parameters are that draw the responses to `sums`. Nine in ten demonstrations with four or five "
-        "numbers stop before the answer, so RL has to make a rare ending the usual one. The clip bounds how far the policy moves "
-        "from the one that drew. The older that one is, the slower the policy should learn. The accuracy of samples does not "
-        "decide: it is that of the old parameters.",
+        "How many steps old the parameters are that sample the responses to `sums`. Nine in ten demonstrations with four "
+        "or five numbers stop before the answer, so RL has to make a rare ending the usual one. The clip limits how far "
+        "the policy moves from the sampling policy. The older the sampling policy is, the slower the policy should learn. "
+        "The accuracy of samples does not decide, because it is the accuracy of the old parameters.",
         seeds=range(40, 48),
     ),
     "iteration": Case(
@@ -244,10 +249,10 @@ CASES: Mapping[str, Case] = {
         },
         {f"λ {lambda_:g}": ppo(lambda_) for lambda_ in (0.5, 0.9, 0.98, 1.0)},
         SAMPLED_END,
-        "How far back the reward at the end of a chain reaches. Two in three demonstrations of eleven lines or more lapse, about "
-        "eighty tokens before the end, and most lapses stay uncorrected. Under a critic that knows nothing yet, a token k places "
-        "before the end gets λ to the power of k of the reward: there a fifth at λ = 0.98, next to nothing at 0.9 and 0.5. The "
-        "larger λ, the more should be learned.",
+        "How far back the reward at the end of a chain reaches. Two in three demonstrations of eleven lines or more "
+        "contain a lapse, about eighty tokens before the end, and most lapses stay uncorrected. With a critic that knows "
+        "nothing yet, a token k positions before the end gets the reward times λ to the power of k: a fifth of it at the "
+        "lapse for λ = 0.98, next to nothing for 0.9 and 0.5. The larger λ, the more should be learned.",
         seeds=range(48, 53),
     ),
 }
@@ -258,11 +263,11 @@ class Arguments:
     """Arguments of the experiment."""
 
     out: Path = Path("experiments/tasks_that_separate")
-    """Where the results go: `.json`, `.md` and `.png`."""
+    """Output files: `.json`, `.md` and `.png`."""
     tasks: tuple[str, ...] = tuple(CASES)
     """Tasks to run."""
     minutes: float = 600.0
-    """Start no new run after this time."""
+    """Number of minutes after which no new run is started."""
     work: Path = Path("runs/separate")
     """Folder of the warm starts and the compiled programs."""
 

@@ -83,7 +83,7 @@ class Arguments:
     seeds: int = 5
     """Number of seeds of each candidate."""
     out: Path = Path("experiments/tuning")
-    """Where the results go: `.json`, `.md` and `.png`."""
+    """Output files: `.json`, `.md` and `.png`."""
     work: Path = Path("runs/tuning")
     """Folder of the runs."""
 
@@ -99,7 +99,7 @@ def report(found: Mapping[str, Any]) -> str:
     trials, won = found["trials"], found["winner"]
     before = {trial["seed"]: trial["before"] for trial in trials if (trial["rung"], trial["candidate"]) == (0, won)}
     lines = [f"Before RL {share_text(before)}. The winner is `{won}`.", ""]
-    lines += ["| RL steps | candidate | accuracy | winner less this one, points |", f"|{' --- |' * 4}"]
+    lines += ["| RL steps | candidate | accuracy | winner minus this one, points |", f"|{' --- |' * 4}"]
     for rung, (steps, _) in enumerate(found["rungs"]):
         names = dict.fromkeys(trial["candidate"] for trial in trials if trial["rung"] == rung)
         for name in sorted(names, key=lambda name: -sum(by_seed(trials, rung, name).values())):

@@ -1,4 +1,4 @@
-r"""Floor 1: `\boxed` answers in LaTeX."""
+r"""Layer 1: `\boxed` answers in LaTeX."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,14 +11,14 @@ class Box(NamedTuple):
     start: int
     """Position of the command's backslash."""
     content: str
-    """The text between the braces, as it stands."""
+    """The text between the braces, unchanged."""
 
 
 def boxes(text: str, *, commands: Sequence[str] = ("boxed",)) -> list[Box]:
     r"""Find every `\boxed{...}` whose braces balance.
 
     The text is read only once, so a text full of unclosed boxes takes no longer than any other. The content of every box is copied,
-    which is much for boxes nested a thousand deep; `last_box` copies one. An escaped brace, `\{`, does not count as a brace.
+    which is slow for boxes nested a thousand deep; `last_box` copies only one. An escaped brace, `\{`, does not count as a brace.
 
     Args:
         text: LaTeX, or text with LaTeX in it.

@@ -1,4 +1,4 @@
-"""Floor 0: the error for input that the user has to correct."""
+"""Layer 0: the error for input that the user has to correct."""
 
 
 class InputError(ValueError):

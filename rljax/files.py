@@ -16,20 +16,20 @@ from typing import Any
 from rljax.errors import InputError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""Error numbers of a full disk, a used-up quota and a disk that can only be read."""
+"""Error numbers of a full disk, an exhausted quota and a read-only disk."""
 LIMITS = {
     errno.EMFILE: "this process may not open more files; raise the limit, such as with `ulimit -n 4096`",
     errno.EFBIG: "this process may not write so large a file; raise the limit, such as with `ulimit -f unlimited`",
 }
-"""What to type at the error numbers of limits of a process."""
+"""Error number of a process limit -> what to type."""
 FOLDERS = ("model", "tokenizer", "teacher", "anchor_problems", "lora_start", "dataset", "heldout_dataset", "critic")
 """Settings that may be the path of a folder or of a file."""
 CODE = ("reward", "step_reward", "algorithm", "environment")
-"""Settings that may name a function of a file, or a reward that is made from a folder or a file."""
+"""Settings that may name a function in a file, or a reward that is built from a folder or a file."""
 
 
 def read_toml(package: str, name: str) -> dict[str, Any]:
-    """Read a TOML file that a package holds.
+    """Read a TOML file of a package.
 
     Example:
         >>> list(read_toml("rljax.book", "choosing.toml"))
@@ -46,7 +46,7 @@ def atomic_write(path: Path, data: bytes) -> None:
 
     Args:
         path: the file to create or replace. Its mode becomes what the umask gives any new file.
-        data: its whole content.
+        data: the complete content.
 
     Raises:
         OSError: the folder does not exist or cannot be written, the disk is full, or `path` is a folder.
@@ -54,9 +54,9 @@ def atomic_write(path: Path, data: bytes) -> None:
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     atomic_write(Path(folder) / "a.txt", b"whole")
+        ...     atomic_write(Path(folder) / "a.txt", b"data")
         ...     (Path(folder) / "a.txt").read_bytes()
-        b'whole'
+        b'data'
     """
     temporary = path.with_name(f".unfinished-{secrets.token_hex(8)}")
     file = temporary.open("xb")  # not `tempfile`, whose files have mode 0600
@@ -72,13 +72,13 @@ def atomic_write(path: Path, data: bytes) -> None:
 
 
 class AppendFile:
-    """A file to which whole pieces are appended: if one cannot be written, the file ends where it ended before.
+    """A file that grows by complete pieces: if a piece cannot be written, nothing of it is.
 
     Args:
-        path: the file; it is made if it does not exist.
+        path: the file; it is created if it does not exist.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
 
     Example:
         >>> import tempfile
@@ -92,10 +92,10 @@ class AppendFile:
     """
 
     def __init__(self, path: Path):
-        self._file = path.open("ab", buffering=0)  # with a buffer, what failed would be written later, and twice
+        self._file = path.open("ab", buffering=0)  # with a buffer, a failed write would be repeated later
 
     def append(self, data: bytes) -> None:
-        """Write data at the end; the system has it when this returns.
+        """Append data; the operating system has it when this returns.
 
         Raises:
             OSError: there is no room; nothing was written.
@@ -116,10 +116,10 @@ class AppendFile:
 
 
 def no_room(error: BaseException) -> str | None:
-    """Message of the system if an error, or one of its causes, means that nothing can be written; None otherwise.
+    """Return the system's message if an error, or one of its causes, means that nothing can be written; None otherwise.
 
     Args:
-        error: of any library; TensorStore, which writes arrays, raises a ValueError with the system's number in its text.
+        error: an error of any library; TensorStore, which writes arrays, raises a ValueError whose text has the error number.
 
     Example:
         >>> no_room(OSError(errno.ENOSPC, "No space left on device")), no_room(OSError(errno.ENOENT, "No such file"))
@@ -129,7 +129,7 @@ def no_room(error: BaseException) -> str | None:
 
 
 def limit_reached(error: BaseException) -> str | None:
-    """What to type if an error, or one of its causes, means that a limit of the process was reached; None otherwise.
+    """Return what to type if an error, or one of its causes, means that a process limit was reached; None otherwise.
 
     Example:
         >>> limit_reached(OSError(errno.EMFILE, "Too many open files")), limit_reached(OSError(errno.ENOENT, "No such file"))
@@ -141,7 +141,7 @@ def limit_reached(error: BaseException) -> str | None:
 
 
 def _error_numbers(error: BaseException) -> Iterator[int]:
-    """The system's numbers of an error and its causes."""
+    """Yield the system's error numbers of an error and its causes."""
     for cause in causes(error):
         if isinstance(cause, OSError) and cause.errno is not None:
             yield cause.errno
@@ -150,7 +150,7 @@ def _error_numbers(error: BaseException) -> Iterator[int]:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, what it was raised from or during, and the errors of a group."""
+    """Yield an error, the errors from or during which it was raised, and the members of error groups."""
     while error is not None:
         yield error
         for part in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
@@ -159,11 +159,11 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def check_local(path: str | Path, name: str) -> None:
-    """Refuse the address of a remote store where a folder or a file of this machine is needed.
+    """Refuse the address of a remote store if a local folder or file is needed.
 
     Args:
-        path: the folder or file; `Path` has taken one of the two slashes of an address away.
-        name: what it is, for the message: "run", "out".
+        path: the folder or file; `Path` has removed one of the two slashes of an address.
+        name: name of the setting, for the message: "run", "out".
 
     Raises:
         InputError: the path begins with a scheme, such as `gs://` or `s3://`.
@@ -173,22 +173,22 @@ def check_local(path: str | Path, name: str) -> None:
         >>> check_local("gs://bucket/run", "run")
         Traceback (most recent call last):
         ...
-        rljax.errors.InputError: run is 'gs://bucket/run', an address in a remote store, and rljax writes to file systems alone; \
+        rljax.errors.InputError: run is 'gs://bucket/run', an address in a remote store, but rljax only writes to file systems; \
 give a folder of this machine, or one where the store is mounted (gcsfuse, mountpoint-s3).
     """
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+", str(path))  # a single letter is a drive
     if scheme is not None:
         address = f"{scheme[1]}://{str(path)[scheme.end() :]}"
         raise InputError(
-            f"{name} is {address!r}, an address in a remote store, and rljax writes to file systems alone; give a folder of this "
+            f"{name} is {address!r}, an address in a remote store, but rljax only writes to file systems; give a folder of this "
             "machine, or one where the store is mounted (gcsfuse, mountpoint-s3)."
         )
 
 
 def absolute_paths(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The settings whose paths are relative, with absolute ones.
+    """Return the settings with relative paths, made absolute.
 
-    Only what exists on this disk is a path; ids of the hub and names of built-in parts stay.
+    A value counts as a path only if it exists on this disk, so hub ids and names of built-in parts are left out.
 
     Args:
         settings: values by their flat names.
@@ -206,7 +206,7 @@ def _absolute(name: str) -> str:
 
 
 def _absolute_source(name: str) -> str:
-    """`file.py:function` and `model:FOLDER` with the absolute path of what exists.
+    """Make the path in `file.py:function` or `model:FOLDER` absolute if it exists.
 
     Example:
         >>> _absolute_source("package.module:function"), _absolute_source("math")
@@ -222,14 +222,13 @@ def _absolute_source(name: str) -> str:
 
 
 def settings_hash(*settings: Any) -> str:
-    """Hash of the settings of a row, which stands in it; rows of others are not read, but made again.
+    """Compute a hash of the settings that a row depends on. The row stores it; rows with another hash are made again.
 
-    Settings by name count whole, in any order. One that is off (None, False or empty) counts as absent, so that a setting which
-    did not exist when a row was made, and is off, leaves the hash as it was.
-    So a change from one of these to another is not noticed.
+    The order of named settings does not matter. A setting that is off (None, False or empty) counts as absent, so a new setting
+    that is off does not change the hash of earlier rows; a change from one of these values to another is not noticed either.
 
     Args:
-        settings: what the row depends on; a value that JSON cannot hold counts as its text.
+        settings: what the row depends on; a value that is not valid JSON counts as its text.
 
     Example:
         >>> settings_hash({"steps": 40}, 0.5) == settings_hash({"steps": 40}, 0.5) != settings_hash({"steps": 41}, 0.5)
@@ -242,14 +241,14 @@ def settings_hash(*settings: Any) -> str:
 
 
 def _without_off(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that are on, in the order of their names; 0 is a number."""
+    """Return the settings that are not off, sorted by name; 0 is not off."""
     return {
         name: value for name, value in sorted(settings.items()) if value is not False and value not in (None, (), [], {})
     }
 
 
 def experiments_folder() -> Path:
-    """Folder of the experiments that come with rljax: inside the package in a wheel, next to it in a checkout.
+    """Return the folder of rljax's experiments: inside the package in a wheel, next to it in a checkout.
 
     Raises:
         InputError: this installation has none.
@@ -276,6 +275,6 @@ def check_file_size(size: int) -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit != resource.RLIM_INFINITY and limit < min(size, 2**31):
         raise InputError(
-            f"this process may write files of {limit:,} bytes only, and a checkpoint takes {size:,}; raise the limit, such as with "
-            "`ulimit -f unlimited`."
+            f"this process may write files of at most {limit:,} bytes, and a checkpoint takes {size:,}; raise the limit, "
+            "for example with `ulimit -f unlimited`."
         )

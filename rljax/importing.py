@@ -1,4 +1,4 @@
-"""Floor 1: functions of the user, named as `module:function` or `path.py:function`, and packages that only some runs need."""
+"""Layer 1: functions of the user, named as `module:function` or `path.py:function`, and packages that only some runs need."""
 
 import ast
 import hashlib

@@ -236,8 +236,8 @@ def table(content: dict[str, Any]) -> str:
     lines = [
         "# rljax on an accelerator",
         "",
-        f"{content['made_on']}; {content['device']}: at its peak {content['flops']:.4g} operations a second and",
-        f"{content['bandwidth']:.4g} bytes a second.",
+        f"{content['made_on']}; {content['device']}: at its peak {content['flops']:.4g} operations per second and",
+        f"{content['bandwidth']:.4g} bytes per second.",
         "`python experiments/benchmarks/gpu.py` writes this page and explains the cases.",
         "",
         f"| model | case | attention | {' | '.join(NAMES.values())} | target |",

@@ -1,4 +1,4 @@
-"""Where the time of a training step goes: kinds of operations of the compiled update, and its speed.
+"""Profile of a training step: time by kind of operation in the compiled update, and its speed.
 
     python experiments/benchmarks/profile_training.py
 

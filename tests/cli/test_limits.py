@@ -46,7 +46,7 @@ def test_a_checkpoint_that_would_be_too_large_is_refused_before_training(tmp_pat
         f"ulimit -f 100; rljax train {FLAGS} --width 64 --heldout-problems 2 --run run --quiet", tmp_path, **cache
     )
     assert (code, "warm start" in text, "Traceback" in text) == (2, False, False), text
-    assert "may write files of 102,400 bytes only" in text.splitlines()[-1]
+    assert "may write files of at most 102,400 bytes" in text.splitlines()[-1]
 
 
 @pytest.mark.parametrize("line", ["rljax explain >&-", "rljax algorithms 2>&- >&-", "rljax errata >/dev/full"])
