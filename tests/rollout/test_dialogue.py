@@ -238,7 +238,7 @@ def test_what_was_drawn_after_a_stop_string_is_forgotten():
         begin_dialogue(an_engine(), PARAMS, requests)
 
 
-def test_what_reads_turns_decodes_plain_responses_too():
+def test_a_turn_decoder_also_decodes_plain_responses():
     requests = list(REQUESTS.values())
     expected, actual = (
         an_engine(5, decoder=decoder).generate(PARAMS, requests)
@@ -253,7 +253,7 @@ def test_what_reads_turns_decodes_plain_responses_too():
     ("changes", "message"),
     [
         ({"sampling": SAMPLING._replace(temperature=0.5)}, "all turns must have the same sampling settings"),
-        ({"prompt_tokens": (2,) * 9}, "with its context 68; episode 3 needs 60 and 69"),
+        ({"prompt_tokens": (2,) * 9}, "68 with its context; episode 3 needs 60 and 69"),
         ({"sampling": SAMPLING._replace(max_tokens=61)}, "a turn may have 60 tokens"),
         ({}, "the turn of episode 3 has not ended"),
     ],
@@ -265,7 +265,7 @@ def test_turns_that_do_not_fit_are_refused(changes, message):
 
 
 def test_without_requests_there_are_no_responses_until_some_are_added(reread):
-    """As from the engine itself."""
+    """The engine itself behaves in the same way."""
     assert an_engine().generate(PARAMS, []) == []
     for dialogue in (begin_dialogue(an_engine(), PARAMS, {}), Rereading(Counting(an_engine()), PARAMS, {})):
         assert dialogue.draw() == {}
@@ -275,7 +275,7 @@ def test_without_requests_there_are_no_responses_until_some_are_added(reread):
         CachedDialogue(an_engine(), PARAMS, {})
 
 
-def test_a_decoder_that_cannot_go_on_reads_again(reread):
+def test_a_decoder_without_turns_reads_the_context_again(reread):
     engine = an_engine(decoder=POLICY.decoder._replace(turns=None))
     dialogue = begin_dialogue(engine, PARAMS, REQUESTS)
     assert isinstance(dialogue, Rereading)
