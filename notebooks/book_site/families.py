@@ -26,6 +26,11 @@ class Family(NamedTuple):
     """Published weights that have been trained here."""
 
 
+EXPERTS = (
+    "Every token passes through the experts that its router finds most probable. The mesh axis `tensor` shares the experts, so it "
+    "must divide their number. Low-rank adapters reach the attention (`--lora-targets attention`), `--quantize` is refused, and no "
+    "loss that balances the experts is added: `transformers` does not add it by default either."
+)
 PAGES: Mapping[str, Family] = MappingProxyType(
     {
         "llama": Family(
@@ -40,7 +45,7 @@ PAGES: Mapping[str, Family] = MappingProxyType(
             "Mistral 7B, Mistral Nemo, Zephyr, and others with `model_type` mistral",
             "mistralai/Mistral-7B-Instruct-v0.3",
             "Grouped-query attention without biases; with `sliding_window`, each token sees that many tokens, in all layers.",
-            "a window in some of the layers only; Mixtral is another family (`mixtral`)",
+            "a window in some of the layers only",
         ),
         "qwen2": Family(
             "Qwen2, Qwen2.5, Qwen2.5-Math, Qwen2.5-Coder, DeepSeek-R1-Distill-Qwen",
@@ -54,7 +59,7 @@ PAGES: Mapping[str, Family] = MappingProxyType(
             "Qwen/Qwen3-0.6B",
             "Every query and key head is normalized (RMSNorm); heads have `head_dim` features, whatever the width."
             " With `attention_bias`, all four projections have biases.",
-            "the mixture-of-experts models, which are another family (`qwen3_moe`)",
+            "rotary positions of a type that is not listed above",
         ),
         "gemma3_text": Family(
             "Gemma 3 270M and 1B (text)",
@@ -68,7 +73,7 @@ PAGES: Mapping[str, Family] = MappingProxyType(
             "OLMo 2 1B to 32B",
             "allenai/OLMo-2-0425-1B-Instruct",
             "Norms after attention and feed-forward layer in place of before; queries and keys are normalized over all heads.",
-            "the mixture-of-experts models, which are another family (`olmoe`)",
+            "a sliding window",
         ),
         "olmo3": Family(
             "OLMo 3 7B and 32B",
@@ -94,6 +99,25 @@ PAGES: Mapping[str, Family] = MappingProxyType(
             "As Llama, with queries, keys and values stored as one matrix, and gate and up as another; with `sliding_window`, each "
             "token sees that many tokens, in all layers. Its low-rank adapters are exported merged, not as a folder for peft.",
             "rotary positions of type `longrope` (contexts of 128,000 tokens, Phi-4-mini) and partly rotated heads",
+        ),
+        "qwen3_moe": Family(
+            "Qwen3-30B-A3B, Qwen3-235B-A22B and Qwen3-Coder with experts",
+            "Qwen/Qwen3-30B-A3B",
+            f"As Qwen 3, with experts in place of each feed-forward layer. {EXPERTS}",
+            "layers without experts (`mlp_only_layers`, `decoder_sparse_step`) and a sliding window",
+        ),
+        "mixtral": Family(
+            "Mixtral 8x7B and 8x22B",
+            "mistralai/Mixtral-8x7B-Instruct-v0.1",
+            f"As Mistral, with experts in place of each feed-forward layer. {EXPERTS}",
+            "noise in the router (`router_jitter_noise`)",
+        ),
+        "olmoe": Family(
+            "OLMoE 1B-7B",
+            "allenai/OLMoE-1B-7B-0125-Instruct",
+            "Experts in place of each feed-forward layer, and queries and keys that are normalized over all heads. "
+            + EXPERTS,
+            "clipped queries, keys and values (`clip_qkv`)",
         ),
     }
 )

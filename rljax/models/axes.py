@@ -1,7 +1,7 @@
 """Logical axes of the transformer's arrays, and the axes of the device mesh that they are sharded over.
 
 The mesh has three axes: `data` x `fsdp` x `tensor`. Rows are shared by `data` and `fsdp`. A parameter is sharded over `fsdp` along
-the width of the residual stream, and over `tensor` along heads, hidden features or vocabulary; `data` holds copies. The
+the width of the residual stream, and over `tensor` along heads, hidden features, experts or vocabulary; `data` holds copies. The
 residual stream keeps its full width, so a layer's parameters are gathered over `fsdp` when the layer is computed.
 """
 
@@ -34,6 +34,7 @@ MESH_AXES: Mapping[str, str | tuple[str, ...] | None] = MappingProxyType(
         "heads": TENSOR,
         "kv_heads": TENSOR,
         "hidden": TENSOR,
+        "experts": TENSOR,
         "head_dim": None,
         "rank": None,
     }
@@ -60,6 +61,10 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "gate": ("width", "hidden"),
         "up": ("width", "hidden"),
         "down": ("hidden", "width"),
+        "router": ("width", "features"),
+        "expert_gate": ("experts", "width", "features"),
+        "expert_up": ("experts", "width", "features"),
+        "expert_down": ("experts", "features", "width"),
         "norm": ("width",),
         "attention_norm": ("width",),
         "feed_forward_norm": ("width",),
@@ -151,7 +156,7 @@ def check_shape(config: TransformerConfig, mesh: Mesh) -> None:
         "width": config.width,
         "heads": config.heads,
         "kv_heads": config.kv_heads,
-        "hidden": config.hidden,
+        **({"hidden": config.hidden} if config.routing is None else {"experts": config.routing.experts}),
     }
     for name, size in sizes.items():
         axis = MESH_AXES[name]

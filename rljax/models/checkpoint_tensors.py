@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from rljax.models.config import TransformerConfig
+from rljax.models.config import Routing, TransformerConfig
 
 Path_ = tuple[str | int, ...]
 
@@ -26,6 +26,8 @@ class Entry(NamedTuple):
     """Turns the array into the tensor; also traced, for the tensor's shape."""
     fused: str | None = None
     """Name of the stored tensor that holds this one among its rows, after those of earlier entries; None: it has its own."""
+    index: int | None = None
+    """Index of the tensor's array in the array of the parameters, which stacks those of all experts; None: it is the whole one."""
 
     @property
     def stored_name(self) -> str:
@@ -103,11 +105,22 @@ def _layer_entries(config: TransformerConfig, index: int) -> Iterator[Entry]:
     )
     if config.output_bias:
         yield Entry(f"{prefix}.self_attn.o_proj.bias", (*path, "attention", "output_bias"), same, same)
+    if config.routing is not None:
+        yield from _expert_entries(config.routing, f"{prefix}.{config.routing.names[0]}", (*path, "feed_forward"))
+        return
     for name in ("gate", "up", "down"):
         fused = f"{prefix}.mlp.gate_up_proj.weight" if config.fused and name != "down" else None
         yield Entry(f"{prefix}.mlp.{name}_proj.weight", (*path, "feed_forward", name), _transposed, _transposed, fused)
         if config.hidden_bias:
             yield Entry(f"{prefix}.mlp.{name}_proj.bias", (*path, "feed_forward", f"{name}_bias"), same, same)
+
+
+def _expert_entries(routing: Routing, prefix: str, path: Path_) -> Iterator[Entry]:
+    yield Entry(f"{prefix}.gate.weight", (*path, "router"), _transposed, _transposed)
+    for own, name in zip(("gate", "up", "down"), routing.names[1:], strict=True):
+        for index in range(routing.experts):
+            stored = f"{prefix}.experts.{index}.{name}.weight"
+            yield Entry(stored, (*path, f"expert_{own}"), _transposed, _transposed, index=index)
 
 
 def stored_together(config: TransformerConfig) -> dict[str, list[Entry]]:

@@ -89,6 +89,28 @@ class YarnScaling:
         return frequencies * (1 - divided + divided / self.factor)
 
 
+@dataclass(frozen=True)
+class Routing:
+    """A mixture of experts: each token passes through a few of many feed-forward layers, which its router chooses.
+
+    Source: Shazeer et al. 2017, arXiv:1701.06538, with the softmax over all experts, as in Mixtral (arXiv:2401.04088).
+    """
+
+    experts: int
+    """Number of experts in each layer."""
+    chosen: int
+    """Number of experts that a token passes through."""
+    normalized: bool = True
+    """Whether the weights of a token's experts are divided by their sum."""
+    names: tuple[str, str, str, str] = ("mlp", "gate_proj", "up_proj", "down_proj")
+    """Names in a checkpoint of the feed-forward layer, and of an expert's gate, up and down matrices."""
+
+    def __post_init__(self):
+        """Refuse more chosen experts than there are."""
+        if self.chosen > self.experts:
+            raise InputError(f"A token cannot pass through {self.chosen} of {self.experts} experts.")
+
+
 NORMS = ("before", "after", "both")
 """Placement of a layer's norms: before attention and feed-forward, after each of them, or both."""
 ACTIVATIONS = ("silu", "gelu")
@@ -115,7 +137,7 @@ class TransformerConfig:
     head_dim: int
     """Features of a head, an even number."""
     hidden: int
-    """Width of the feed-forward layer."""
+    """Width of the feed-forward layer, or of each expert."""
     norm_eps: float = 1e-5
     """Epsilon that RMSNorm adds to the mean square."""
     rope_theta: float = 10_000.0
@@ -165,6 +187,9 @@ class TransformerConfig:
     """Factor applied to the logits."""
     fused: bool = False
     """Whether a checkpoint stores queries, keys and values as one matrix, and gate and up as another (Phi 3)."""
+
+    routing: Routing | None = None
+    """Experts in place of each feed-forward layer; None: a token passes through one feed-forward layer."""
 
     def __post_init__(self):
         """Refuse shapes that no decoder can have."""

@@ -8,15 +8,15 @@ from typing import Any, NoReturn
 
 from rljax.errors import InputError
 from rljax.models.config import LinearScaling, RopeScaling, TransformerConfig, YarnScaling
-from rljax.models.families import FAMILIES, NEAREST, USUAL, Family
+from rljax.models.families import EXPERT_COUNTS, FAMILIES, NEAREST, USUAL, Family
 
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 OPTIONAL_SIZES = (
     *("num_key_value_heads", "head_dim", "sliding_window", "max_position_embeddings"),
-    *("sliding_window_pattern", "no_rope_layer_interval"),
+    *("sliding_window_pattern", "no_rope_layer_interval", "num_experts_per_tok", "moe_intermediate_size", *EXPERT_COUNTS),
 )
 NUMBERS = ("rope_theta", "original_max_position_embeddings")
-SWITCHES = ("tie_word_embeddings", "attention_bias", "use_sliding_window")
+SWITCHES = ("tie_word_embeddings", "attention_bias", "use_sliding_window", "norm_topk_prob")
 SLIDING, FULL = "sliding_attention", "full_attention"
 """Kinds of layers."""
 NEUTRAL: Mapping[str, tuple[object, ...]] = {

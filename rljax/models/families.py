@@ -4,8 +4,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from rljax.errors import InputError
+from rljax.models.config import Routing
+
 Raw = Mapping[str, Any]
 """A checked config.json."""
+EXPERT_COUNTS = ("num_experts", "num_local_experts")
 GELU = "gelu_pytorch_tanh"
 
 
@@ -57,6 +61,29 @@ def _granite(raw: Raw) -> dict[str, Any]:
 def _phi3(raw: Raw) -> dict[str, Any]:
     del raw
     return {"fused": True}
+
+
+def _experts(raw: Raw, usual: int) -> int:
+    """Number of experts, which `transformers` writes by either name."""
+    found = {raw[name] for name in EXPERT_COUNTS if raw.get(name) is not None} or {usual}
+    if len(found) > 1:
+        raise InputError(f"config.json has different numbers as {' and '.join(EXPERT_COUNTS)}; keep the right one.")
+    return found.pop()
+
+
+def _qwen3_moe(raw: Raw) -> dict[str, Any]:
+    routing = Routing(_experts(raw, 128), raw["num_experts_per_tok"], raw["norm_topk_prob"])
+    return _qwen3(raw) | {"routing": routing, "hidden": raw["moe_intermediate_size"]}
+
+
+def _olmoe(raw: Raw) -> dict[str, Any]:
+    routing = Routing(_experts(raw, 64), raw["num_experts_per_tok"], raw["norm_topk_prob"])
+    return _qwen3(raw) | {"joint_qk_norm": True, "routing": routing}
+
+
+def _mixtral(raw: Raw) -> dict[str, Any]:
+    names = ("block_sparse_moe", "w1", "w3", "w2")
+    return {"routing": Routing(_experts(raw, 8), raw["num_experts_per_tok"], names=names)}
 
 
 class Family(NamedTuple):
@@ -159,6 +186,34 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             window="always",
             rope_types=("default",),
         ),
+        "qwen3_moe": Family(
+            "Qwen3Moe",
+            {
+                **{"max_position_embeddings": 32_768, "num_key_value_heads": 4, "moe_intermediate_size": 768},
+                **{"num_experts_per_tok": 8, "norm_topk_prob": False},
+            },
+            _qwen3_moe,
+            {"decoder_sparse_step": (1,), "mlp_only_layers": ([],)},
+        ),
+        "mixtral": Family(
+            "Mixtral",
+            {
+                **{"max_position_embeddings": 131_072, "num_key_value_heads": 8, "rms_norm_eps": 1e-5},
+                **{"rope_theta": 1_000_000.0, "num_experts_per_tok": 2, "sliding_window": None},
+            },
+            _mixtral,
+            {"router_jitter_noise": (0,)},
+            window="always",
+        ),
+        "olmoe": Family(
+            "Olmoe",
+            {
+                **{"max_position_embeddings": 4_096, "rms_norm_eps": 1e-5},
+                **{"num_experts_per_tok": 8, "norm_topk_prob": False},
+            },
+            _olmoe,
+            {"clip_qkv": ()},
+        ),
     }
 )
 """Name of a family in config.json -> its record."""
@@ -168,14 +223,11 @@ NEAREST: Mapping[str, tuple[str, str]] = MappingProxyType(
         "gemma": ("gemma3_text", "one norm before each block, and no norm of queries and keys"),
         "gemma2": ("gemma3_text", "caps on the scores and on the logits, and no norm of queries and keys"),
         "gemma3": ("gemma3_text", "an encoder of images"),
-        "gpt_oss": ("qwen3", "experts, and a sink in each head's softmax"),
-        "mixtral": ("mistral", "experts"),
+        "gpt_oss": ("qwen3_moe", "biases, clipped activations, and a sink in each head's softmax"),
         "olmo": ("olmo2", "norms without parameters"),
-        "olmoe": ("olmo2", "experts"),
         "phi": ("phi3", "layer norms with biases, attention and feed-forward layer side by side, and partly rotated heads"),
-        "phimoe": ("phi3", "experts"),
-        "qwen2_moe": ("qwen2", "experts"),
-        "qwen3_moe": ("qwen3", "experts"),
+        "phimoe": ("mixtral", "layer norms with biases, and another choice of experts"),
+        "qwen2_moe": ("qwen3_moe", "biases of queries, keys and values, and an expert that all tokens pass through"),
     }
 )
 """A family that is not supported -> the nearest supported one, and what the unsupported one has in addition."""

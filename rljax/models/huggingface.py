@@ -39,6 +39,7 @@ from rljax.models.model_folder import (
     WEIGHTS,
     ModelContents,
     Tensor,
+    one_of,
     read_json,
     write_model,
 )
@@ -279,8 +280,8 @@ def load_params(
     shardings: PyTree[Sharding] | None = None,
     convert: Callable[[KeyPath, Array], Any] | None = None,
 ) -> Params:
-    """Read a folder's weights into float32 parameters, tensor by tensor; this host has only one full tensor in memory at a
-    time.
+    """Read a folder's weights into float32 parameters, one after the other; this host has only one full parameter in
+    memory at a time.
 
     Args:
         folder: folder of the model.
@@ -303,12 +304,18 @@ def load_params(
     names = _stored_names(files, config)
     expected = abstract_params(config)
     params: dict[str | int, Any] = {}
+    experts: list[np.ndarray] = []
     for own, parts in stored_together(config).items():
         name = names.get(own, own)
         if name not in files:
             raise InputError(f"The weights in {str(folder)!r} lack the tensor {own!r} that config.json implies.")
         for entry, tensor in _read_parts(folder, files[name], name, parts, expected):
             array = np.ascontiguousarray(entry.read(tensor))
+            if entry.index is not None:
+                experts.append(array)
+                if len(experts) < len(get_at(expected, entry.path)):
+                    continue
+                array, experts = np.stack(experts), []
             sharding = None if shardings is None else get_at(shardings, entry.path)
             leaf = jnp.asarray(array) if sharding is None else _sharded(array, sharding)
             put_at(params, entry.path, leaf if convert is None else convert(tuple(map(DictKey, entry.path)), leaf))
@@ -320,7 +327,7 @@ def _read_parts(
 ) -> list[tuple[Entry, Float32[np.ndarray, "..."]]]:
     """Read a tensor of a file, check its shape and values, and divide its rows among the entries that it holds."""
     tensor, own = _read(file, name), parts[0].stored_name
-    shapes = [jax.eval_shape(entry.write, get_at(expected, entry.path)).shape for entry in parts]
+    shapes = [jax.eval_shape(entry.write, one_of(get_at(expected, entry.path), entry.index)).shape for entry in parts]
     shape = shapes[0] if len(parts) == 1 else (sum(part[0] for part in shapes), *shapes[0][1:])
     if tensor.shape != shape:
         raise InputError(f"{own!r} in {str(folder)!r} has shape {tensor.shape}, but config.json implies {shape}.")
@@ -414,7 +421,9 @@ def model_contents(
     own = stored_together(config)
     usual = types.get(next(iter(own)), DTYPES["float32"])
     tensors = [
-        Tensor(name, tuple(get_at(params, part.path) for part in parts), types.get(name, usual), joined(parts))
+        Tensor(
+            name, tuple(get_at(params, part.path) for part in parts), types.get(name, usual), joined(parts), parts[0].index
+        )
         for name, parts in own.items()
     ]
     tensors += [Tensor(name, (array,), usual, same) for name, array in extra.items()]

@@ -1,6 +1,7 @@
 """Writing Hugging Face folders: config.json, and safetensors whose tensors pass through memory one at a time."""
 
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -37,6 +38,18 @@ Fetch = Callable[[Array | np.ndarray], np.ndarray]
 """Copies one array to this host; on several hosts all call it together."""
 
 
+def one_of(array: Any, index: int | None) -> Any:
+    """Return one of the arrays that an array stacks, or all of it if the index is None; also for a shape.
+
+    Example:
+        >>> one_of(jax.ShapeDtypeStruct((4, 3), "float32"), 2).shape
+        (3,)
+    """
+    if index is None:
+        return array
+    return jax.ShapeDtypeStruct(array.shape[1:], array.dtype) if isinstance(array, jax.ShapeDtypeStruct) else array[index]
+
+
 class Tensor(NamedTuple):
     """One tensor of a model folder."""
 
@@ -48,11 +61,14 @@ class Tensor(NamedTuple):
     """Dtype in the file."""
     layout: Callable[..., Any]
     """Turns the parameters into the tensor."""
+    index: int | None = None
+    """Index of the expert whose tensor this is, if the parameter stacks those of all experts."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape in the file."""
-        return tuple(jax.eval_shape(self.layout, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in self.arrays)).shape)
+        shapes = (one_of(jax.ShapeDtypeStruct(array.shape, array.dtype), self.index) for array in self.arrays)
+        return tuple(jax.eval_shape(self.layout, *shapes).shape)
 
     @property
     def size(self) -> int:
@@ -62,7 +78,7 @@ class Tensor(NamedTuple):
     @property
     def parameters(self) -> int:
         """Number of values in the tensor."""
-        return sum(array.size for array in self.arrays)
+        return sum(math.prod(array.shape[0 if self.index is None else 1 :]) for array in self.arrays)
 
 
 class ModelContents(NamedTuple):
@@ -134,7 +150,7 @@ def write_model(
         OSError: the folder cannot be written; the tensors are still fetched, so that no other host waits.
     """
     shards = in_shards(contents.tensors, max_shard_bytes)
-    arrays = (tuple(map(fetch, tensor.arrays)) for shard in shards for tensor in shard)
+    arrays = (tuple(fetch(one_of(array, tensor.index)) for array in tensor.arrays) for shard in shards for tensor in shard)
     try:
         if writes:
             folder.mkdir(parents=True, exist_ok=True)

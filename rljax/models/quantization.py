@@ -164,10 +164,12 @@ def quantized(path: KeyPath, leaf: Float[Array, "*S"], *, kind: str, dtype: Any)
         dtype: dtype of the products.
 
     Raises:
-        InputError: no block fits the last input axis.
+        InputError: no block fits the last input axis, or the matrices are those of experts.
     """
     names = path_names(path)
     name = names[-1]
+    if name.startswith("expert_"):
+        raise InputError(f"quantize={kind!r} cannot round the matrices of experts ({'/'.join(names)}); leave it out.")
     if name not in INPUT_AXES:
         return leaf.astype(dtype) if name in ("embedding", "head") else leaf
     axis = INPUT_AXES[name] - 1

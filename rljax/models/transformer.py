@@ -4,6 +4,7 @@ Axes: B rows, T new tokens, S key slots, D width, N query heads, K key/value hea
 F hidden, V vocabulary.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -243,6 +244,11 @@ class Attention(nnx.Module):
         return LayerCache(constrained(keys, CACHED_KEYS, self.mesh), constrained(values, SLOTS, self.mesh))
 
 
+def activation_of(config: TransformerConfig) -> Callable[[Array], Array]:
+    """Return the activation function of the gate."""
+    return {"silu": jax.nn.silu, "gelu": jax.nn.gelu}[config.activation]
+
+
 class FeedForward(nnx.Module):
     """down(activation(gate(x)) * up(x)): SwiGLU, or GeGLU."""
 
@@ -254,7 +260,7 @@ class FeedForward(nnx.Module):
         if config.hidden_bias:
             self.gate_bias, self.up_bias = nnx.Param(jnp.zeros(hidden)), nnx.Param(jnp.zeros(hidden))
             self.down_bias = nnx.Param(jnp.zeros(width))
-        self.activation = {"silu": jax.nn.silu, "gelu": jax.nn.gelu}[config.activation]
+        self.activation = activation_of(config)
         self.has_bias = config.hidden_bias
 
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
@@ -267,6 +273,15 @@ class FeedForward(nnx.Module):
             bias[...].astype(x.dtype)[None, None] for bias in (self.gate_bias, self.up_bias, self.down_bias)
         )
         return product("BTF,FD->BTD", self.activation(gate + gate_bias) * (up + up_bias), self.down) + down_bias
+
+
+def feed_forward(config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None) -> nnx.Module:
+    """Return a layer's feed-forward part: one for all tokens, or a mixture of experts."""
+    if config.routing is None:
+        return FeedForward(config, rngs=rngs)
+    from rljax.models.experts import Experts  # noqa: PLC0415  most models have none
+
+    return Experts(config, config.routing, rngs=rngs, mesh=mesh)
 
 
 class Layer(nnx.Module):
@@ -283,7 +298,7 @@ class Layer(nnx.Module):
         self.attention = Attention(config, rngs=rngs, mesh=mesh, window=window)
         if config.norms != "after":
             self.feed_forward_norm = RMSNorm(config.width, config, rngs=rngs)
-        self.feed_forward = FeedForward(config, rngs=rngs)
+        self.feed_forward = feed_forward(config, rngs=rngs, mesh=mesh)
         if config.norms != "before":
             self.attention_outer_norm = RMSNorm(config.width, config, rngs=rngs)
             self.feed_forward_outer_norm = RMSNorm(config.width, config, rngs=rngs)

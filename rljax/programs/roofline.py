@@ -90,9 +90,11 @@ def speed_of(dtype: str) -> float:
 
 
 def matrix_sizes(shape: TransformerConfig) -> int:
-    """Number of weights in the matrices of one layer."""
+    """Number of weights in the matrices of one layer that a token is multiplied with."""
     attention = 2 * shape.width * shape.head_dim * (shape.heads + shape.kv_heads)
-    return attention + 3 * shape.width * shape.hidden
+    if shape.routing is None:
+        return attention + 3 * shape.width * shape.hidden
+    return attention + shape.width * (3 * shape.routing.chosen * shape.hidden + shape.routing.experts)
 
 
 def forward_flops(shape: TransformerConfig, tokens: float, slots: float, *, scored: float) -> float:

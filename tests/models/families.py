@@ -9,6 +9,7 @@ from transformers import AutoConfig
 from rljax.models.checkpoint_tensors import get_at, joined, stored_together
 from rljax.models.huggingface import read_config
 from rljax.models.language_model import abstract_params
+from rljax.models.model_folder import one_of
 
 TINY = {
     **{"vocab_size": 20, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 4},
@@ -51,6 +52,13 @@ CASES = {
         **{"residual_multiplier": 0.4, "logits_scaling": 2.5},
     },
     "phi3": {"model_type": "phi3", "sliding_window": 3},
+    "qwen3_moe": {"model_type": "qwen3_moe", "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 12},
+    "qwen3_moe-normalized": {
+        **{"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 3, "moe_intermediate_size": 12},
+        "norm_topk_prob": True,
+    },
+    "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+    "olmoe": {"model_type": "olmoe", "num_experts": 4, "num_experts_per_tok": 2},
 }
 """Name -> entries of config.json that are not those of every folder."""
 TOKENS = np.array([[3, 5, 7, 11, 13, 17, 19, 2, 4, 6], [2, 2, 9, 8, 15, 3, 12, 18, 0, 10]])
@@ -67,7 +75,7 @@ def write_folder(folder, name):
     shapes, tensors = abstract_params(config), {}
     for stored, parts in stored_together(config).items():
         random = np.random.default_rng(list(stored.encode()))
-        arrays = [0.4 * random.normal(size=get_at(shapes, part.path).shape) for part in parts]
+        arrays = [0.4 * random.normal(size=one_of(get_at(shapes, part.path), part.index).shape) for part in parts]
         tensors[stored] = np.ascontiguousarray(joined(parts)(*arrays), np.float32)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder

@@ -9,6 +9,7 @@ import pytest
 from transformers import AutoConfig
 
 from rljax.errors import InputError
+from rljax.models.config import Routing
 from rljax.models.families import FAMILIES
 from rljax.models.huggingface import read_config
 
@@ -67,7 +68,7 @@ def theirs_as_ours(theirs):
     family, layers = theirs.model_type, theirs.num_hidden_layers
     bias = getattr(theirs, "attention_bias", False) and family not in ("mistral", "qwen2", "phi3")
     kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * layers
-    has_window = family not in ("llama", "olmo2", "smollm3", "granite")
+    has_window = family not in ("llama", "olmo2", "smollm3", "granite", "olmoe")
     window = theirs.sliding_window if has_window else None
     far = theirs.rope_parameters.get("full_attention", theirs.rope_parameters)
     near = theirs.rope_parameters.get("sliding_attention", far)
@@ -99,6 +100,14 @@ def theirs_as_ours(theirs):
         expected["unrotated_layers"] = tuple(index for index in range(layers) if not theirs.no_rope_layers[index])
     if family == "phi3":
         expected["fused"] = True
+    if family in ("qwen3_moe", "mixtral", "olmoe"):
+        normalized = family == "mixtral" or theirs.norm_topk_prob
+        names = ("block_sparse_moe", "w1", "w3", "w2") if family == "mixtral" else Routing(1, 1).names
+        expected["routing"] = Routing(theirs.num_experts, theirs.num_experts_per_tok, normalized, names)
+    if family == "olmoe":
+        expected["joint_qk_norm"] = True
+    if family == "qwen3_moe":
+        expected["hidden"] = theirs.moe_intermediate_size
     if family == "granite":
         expected |= {"embedding_scale": theirs.embedding_multiplier, "score_scale": theirs.attention_multiplier}
         expected |= {"residual_scale": theirs.residual_multiplier, "logit_scale": 1 / theirs.logits_scaling}
