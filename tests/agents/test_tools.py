@@ -216,7 +216,7 @@ def test_every_maze_has_a_way_out_and_says_where_its_walls_are(seed):
         ("guessing", '{"largst": 3}', "the environment 'guessing' cannot be built with the arguments .*largst"),
         ("guessing", '{"largest": 0}', "largest must be a whole number of at least 1; got 0"),
         ("calculator", '{"reward": "mth"}', "there is no reward 'mth'"),
-        ("math:sqrt", "{}", "the environment 'math:sqrt' cannot be made"),
+        ("math:sqrt", "{}", "the environment 'math:sqrt' cannot be built"),
         ("absent.py:Game", None, "the file 'absent.py' does not exist"),
     ],
 )

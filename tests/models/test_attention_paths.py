@@ -57,7 +57,7 @@ def test_kernels_run_on_their_devices_and_the_rest_anywhere(device, dtype, head_
         ("cudnn", ("gpu", (7, 5)), "bfloat16", 128, "the devices are gpu 7.5"),
         ("cudnn", HOPPER, "float32", 128, "computes in bfloat16 or float16, and the products are in float32"),
         ("cudnn", HOPPER, "bfloat16", 512, "a multiple of 8, at most 256, and this model has 512"),
-        ("cudnn", AMPERE, "bfloat16", 192, "a multiple of 8 up to 128 features, and these have 192"),
+        ("cudnn", AMPERE, "bfloat16", 192, "a multiple of 8, at most 128, and this model has 192"),
         ("splash", HOPPER, "bfloat16", 128, "a kernel for TPUs, and the devices are gpu 9.0"),
         ("splash", TPU, "bfloat16", 64, "a head_dim that is a multiple of 128, and this model has 64"),
     ],
