@@ -14,7 +14,7 @@ WITHOUT_EFFECT = frozenset(
         *("dtype", "torch_dtype", "initializer_range", "use_cache", "pretraining_tp", "chunk_size_feed_forward"),
         *("bos_token_id", "eos_token_id", "pad_token_id", "problem_type", "id2label", "label2id", "num_labels"),
         *("return_dict", "output_attentions", "output_hidden_states", "_attn_implementation", "transformers.js_config"),
-        *("is_llama_config", "cache_implementation"),
+        *("is_llama_config", "cache_implementation", "output_router_logits", "router_aux_loss_coef"),
     }
 )
 """Entries of config.json that are read elsewhere, or that do not change what any family of `transformers` computes."""
