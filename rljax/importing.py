@@ -119,7 +119,7 @@ def _own_files(importer: Path, name: str, level: int) -> Iterator[Path]:
 
 
 def check_optional(package: str, distribution: str) -> None:
-    """Refuse to go on without a package that only some runs need; it is not imported.
+    """Raise if a package that only some runs need is missing; it is not imported.
 
     Args:
         package: its import name.

@@ -2,7 +2,7 @@
 
     python tests/code_differential.py --mbpp mbpp.jsonl --humaneval HumanEval.jsonl --results results.jsonl
 
-Neither data set is part of the project. The command goes on where an earlier run with the same results stopped. For speed it runs
+Neither data set is part of the project. The command continues where an earlier run with the same results stopped. For speed it runs
 the sandbox's two processes without their confinement, which none of these programs tries to escape; `test_code_differential.py`
 runs a sample of them through the rewards. The result of a full run is in `code_differential.md`.
 """

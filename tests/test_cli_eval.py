@@ -1,4 +1,4 @@
-"""`rljax eval` as a person types it: what it prints and saves, that it goes on where it stopped, and what it refuses."""
+"""`rljax eval` on the command line: what it prints and saves, that it continues where it stopped, and what it refuses."""
 
 import json
 

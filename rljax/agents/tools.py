@@ -31,7 +31,7 @@ class ToolState(NamedTuple):
     """State of an episode with tools."""
 
     problem: Problem
-    """What it is about."""
+    """The problem of the episode."""
     turns: int = 0
     """Turns of the policy so far."""
 

@@ -162,7 +162,7 @@ class Evidence(NamedTuple):
     verdict: Verdict
     """Verdict of its experiment; for a trainer experiment, the verdicts on the choice, each with its count in the table."""
     says: Says
-    """What the verdict means for the reason."""
+    """Meaning of the verdict for the reason."""
     text: str
     """The claim and its statistic; for a trainer experiment, its question."""
 

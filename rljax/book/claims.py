@@ -63,13 +63,13 @@ class ClaimResult(NamedTuple):
     statistic: Interval
     """The number that decides, over seeds; larger if the claim is more right."""
     unit: str
-    """What the statistic is, in words, with its unit."""
+    """Description of the statistic, with its unit."""
     kind: Literal["above", "equal"]
     """`above`: the claim is that the statistic is above the margin. `equal`: that it is within the margin of 0."""
     margin: float
     """Smallest size of the statistic that would matter."""
     budget: str
-    """What is equal between the arms, and whether their learning rates were tuned; empty if no arm is trained."""
+    """What the arms have in common, and whether their learning rates were tuned; empty if no arm is trained."""
     condition: str
     """Premise of the experiment, in words; empty if it has none."""
     condition_statistic: Interval | None
@@ -77,9 +77,9 @@ class ClaimResult(NamedTuple):
     figures: dict[str, Interval]
     """Other statistics, by name; they do not affect the verdict."""
     first_look: str
-    """What an earlier look at other seeds left undecided; empty without one."""
+    """Undecided result of an earlier look at other seeds; empty without one."""
     pilot: str
-    """What was chosen after results were seen; empty: nothing."""
+    """What was chosen after seeing results; empty: nothing."""
     means: dict[str, dict[str, float]]
     """Arm -> name of a metric -> its mean over the seeds."""
     date: str

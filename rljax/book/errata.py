@@ -50,7 +50,7 @@ class Erratum:
     where: str
     """Equation, theorem, table, section, or file and line."""
     claim: str
-    """What the text says, in short."""
+    """Short form of what the text claims."""
     correction: str
     """The correct statement, or the other reading."""
     source: str

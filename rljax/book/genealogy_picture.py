@@ -18,7 +18,7 @@ CHARACTERS = 50
 BOX_WIDTH, COLUMN, LINE_HEIGHT, PAD, GAP = 3.3, 3.75, 0.165, 0.09, 0.14
 """In inches: width of a box, distance between columns, height of a line, margin in a box, distance between boxes."""
 HEAD_LINES = 1.25
-CAPTION = """Each algorithm stands beside the older one that
+CAPTION = """Each algorithm is next to the older one that
 has the same function in the most slots,
 with what it changed: slot: before → after;
 + a new slot; - a slot left empty.

@@ -19,7 +19,7 @@ from rljax.files import read_toml
 
 IDEAS: Mapping[str, str] = read_toml("rljax.book", "ideas.toml")
 """Name in the index -> phrases that people search for, separated by semicolons."""
-WEIGHTS = {"whole name": 12, "name": 10, "ideas": 7, "summary": 5, "source": 4, "module": 4, "formula": 3}
+WEIGHTS = {"full name": 12, "name": 10, "ideas": 7, "summary": 5, "source": 4, "module": 4, "formula": 3}
 PHRASE = 14
 MANY_WORDS = 3
 LITTLE_WORDS = frozenset((
@@ -95,7 +95,7 @@ def _fields(entry: Equation) -> dict[str, tuple[frozenset[str], frozenset[str]]]
 
 def _word_score(word: str, entry: Equation) -> float:
     """The highest score that a field of the entry gives for a word; 0 if no field has it."""
-    scores = [WEIGHTS["whole name"] if word == entry.function.casefold() else 0.0]
+    scores = [WEIGHTS["full name"] if word == entry.function.casefold() else 0.0]
     for field, (exact, stems) in _fields(entry).items():
         if word in exact:
             scores.append(WEIGHTS[field])
@@ -138,7 +138,7 @@ def search(query: str) -> tuple[Match, ...]:
     """
     everything = equations()
     name = query.strip().casefold()
-    named = tuple(Match(entry, 1, WEIGHTS["whole name"]) for entry in everything if name in (entry.name, entry.function))
+    named = tuple(Match(entry, 1, WEIGHTS["full name"]) for entry in everything if name in (entry.name, entry.function))
     if named:
         return named
     query_words = content_words(query)

@@ -19,7 +19,7 @@ class Conform:
     tokens]` and rewards `[prompts, responses]`, by these names, and returns a number to be minimized. GAE takes rewards, values
     and mask `[rows, tokens]`, gamma, lambda_ and bootstrap `[rows]`, and returns the advantages."""
     like: Literal["grpo", "dapo", "dr_grpo", "gspo", "cispo", "lite_ppo", "rloo", "gae"]
-    """What it should be."""
+    """The algorithm that it should compute."""
     arrays: Literal["numpy", "jax", "torch"] = "jax"
     """Library whose arrays the function takes. Gradients are automatic, and by central differences for NumPy."""
     rtol: float = 1e-5

@@ -94,7 +94,7 @@ def absent(flag: str) -> str | None:
 
     Example:
         >>> absent("vllm_mode")
-        'TRL has it; rljax has no such setting: the built-in engine shares the mesh; another one is a server with settings of its own; see notebooks/your_sampler.md.'
+        'TRL has it; rljax has no such setting: the built-in engine shares the mesh; another engine is a server with its own settings; see notebooks/your_sampler.md.'
         >>> absent("stepz")
     """  # noqa: E501
     wanted = plain(flag)

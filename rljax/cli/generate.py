@@ -14,7 +14,7 @@ class Generate(GenerateSettings):
     """Write training data with a model: its own good and different responses, or, with --clean, demonstrations that it confirms.
 
     The rows have the columns prompt, answer and demonstration, and `rljax train --dataset OUT` learns from them in its warm start.
-    Two responses are alike when the Jaccard similarity of their runs of three words or signs is above --similarity.
+    Two responses count as duplicates when the Jaccard similarity of their runs of three words or signs is above --similarity.
     """
 
     target: tyro.conf.Positional[str]

@@ -32,7 +32,7 @@ class Plan(Settings):
 
     topology: str | None = None
     """Absent devices whose own compiler counts: TPUs such as v5e:2x2, v5p:2x2x2 or v6e:2x4 (package libtpu), or H100s such as
-    h100x8 (package jax-cuda13-plugin). It stands for --device and --device-count."""
+    h100x8 (package jax-cuda13-plugin). It replaces --device and --device-count."""
     device_count: int = 1
     """Number of devices of the run."""
     device_memory: str | None = None

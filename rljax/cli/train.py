@@ -41,7 +41,7 @@ class Train(Settings):
     host: int | None = None
     """Index of this host, counted from 0, if the coordinator is an address."""
     restarts: int = 0
-    """Train in a process of its own, and start it again this many times at most if it crashes or is killed; needs --run. It goes on
+    """Train in a separate process, and restart it at most this many times if it crashes or is killed; needs --run. It continues
     from its last checkpoint, as with --resume auto."""
     seeds: tuple[int, ...] = ()
     """Train with each of these seeds, one after the other, in RUN/seed-N, and report the mean over seeds with its 95 % interval:
@@ -69,7 +69,7 @@ SFT_FLAGS: Mapping[str, str] = MappingProxyType(
         "--accuracy": "--warm-start-accuracy",
     }
 )
-"""Flags of `rljax sft`, and the flags of `rljax train` that they stand for."""
+"""Flag of `rljax sft` -> flag of `rljax train`."""
 OF_A_MODEL: Mapping[str, float] = MappingProxyType(
     {
         "warm_start_batch": 16,
@@ -178,7 +178,7 @@ def check_seeds(command: Train, arguments: Sequence[str]) -> None:
     if command.resume not in (None, Path("auto")):
         raise InputError("--resume continues one run; with --seeds, repeat the command with the same --run to continue.")
     if command.coordinator is not None:
-        raise InputError("--seeds trains on one host; leave --coordinator out, or start each seed by itself.")
+        raise InputError("--seeds trains on one host; leave --coordinator out, or start each seed separately.")
 
 
 def train_seeds(program: str, command: Train, train: Callable, **options: object) -> int:

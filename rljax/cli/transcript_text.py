@@ -47,7 +47,7 @@ def print_rollouts(rows: Sequence[Row], chosen: int, color: Color, *, columns: i
     console.print(table(rows, first))
     if len(rows) > MOST_LISTED:
         last = min(first + MOST_LISTED, len(rows))
-        console.print(f"Rollouts {first + 1} to {last} of {len(rows)}. --rollout N shows another one.", style="dim")
+        console.print(f"Rollouts {first + 1} to {last} of {len(rows)}. --rollout N shows another rollout.", style="dim")
     console.print()
     for part in transcript(rows[chosen - 1], chosen, color, scales(rows)):
         console.print(part)

@@ -48,7 +48,7 @@ class Tune(Settings):
     """A setting and its values, separated by commas, or by semicolons if a value holds a comma: --try learning_rate=1e-4,2e-4
     --try algorithm=grpo,dapo."""
     cut: int = 2
-    """One of this many candidates of a rung goes on, with this many times as many steps."""
+    """One in this many candidates of a rung continues, with this many times as many steps."""
     seeds: int = 1
     """Number of seeds of each candidate, from --seed on."""
     out: Path = Path("runs/tuning")
@@ -114,7 +114,7 @@ def without_own(arguments: Sequence[str]) -> list[str]:
 
 
 def words_of(names: Sequence[str], values: Sequence[str]) -> list[str]:
-    """Flags of a candidate; a value that contains spaces stands for several values.
+    """Flags of a candidate; a value that contains spaces means several values.
 
     Example:
         >>> words_of(["algorithm_options", "chat"], ["beta=0.1 clip=0.2", "True"])
@@ -222,7 +222,7 @@ def tuning_text(trials: "Sequence[Trial]", rungs: "Sequence[Rung]", won: str, *,
     blocks = []
     for number, rung in enumerate(rungs):
         is_last = number + 1 == len(rungs)
-        stays, mark = ({won}, "wins") if is_last else ({name for name, _ in ranked[number + 1]}, "goes on")
+        stays, mark = ({won}, "wins") if is_last else ({name for name, _ in ranked[number + 1]}, "kept")
         rows = [
             f"    {f'{share:.1%}' if share >= 0 else 'failed':>7}  {mark if name in stays else '':<7}  {name}"
             for name, share in ranked[number]

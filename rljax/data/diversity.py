@@ -14,7 +14,7 @@ def similarity(left: str, right: str) -> float:
 
     Args:
         left: a text.
-        right: another one.
+        right: another answer.
 
     Returns:
         A number from 0, nothing in common, to 1, the same runs.

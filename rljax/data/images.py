@@ -90,7 +90,7 @@ def pixels_of(text: str, *, height: int, width: int) -> list[list[bool]]:
         `height` rows of `width` pixels.
 
     Raises:
-        InputError: patches do not divide the image, their number is another one, or a character is no Braille character.
+        InputError: patches do not divide the image, their number is wrong, or a character is not a Braille character.
 
     Example:
         >>> pixels_of("⣇", height=4, width=2)

@@ -239,7 +239,7 @@ def _lost_messages(chats: Sequence[Problem], tokenizer: Tokenizer, *, chat: bool
 class PromptStream:
     """An endless, shuffled order of records, addressed by position.
 
-    Position 0 is the first record of the first epoch. Each epoch contains every record once, in an order of its own. The record
+    Position 0 is the first record of the first epoch. Each epoch contains every record once, in its own order. The record
     at a position depends only on the seed and the number of records, so the position is all that a checkpoint has to save.
 
     Args:
@@ -301,7 +301,7 @@ class _Shuffled:
 
 @lru_cache(maxsize=8)
 def _grain(order: _Shuffled) -> grain.MapDataset[int]:
-    """Grain's order: NumPy has no permutation equal to it, and another one would change every run that was started or measured."""
+    """Return Grain's order: NumPy has no equal permutation, and another order would change every earlier run."""
     return grain.MapDataset.source(range(order.count)).shuffle(seed=order.seed).repeat()
 
 

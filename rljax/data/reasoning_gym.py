@@ -1,4 +1,4 @@
-"""Problems of the package reasoning-gym: about a hundred generators of puzzles, each with a scorer of its own.
+"""Problems of the package reasoning-gym: about a hundred generators of puzzles, each with its own scorer.
 
 They are generated in a separate process. Some generators walk through sets of texts, whose order Python chooses again in every
 process; there it is fixed, so that a seed always gives the same problems.

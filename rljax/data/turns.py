@@ -115,7 +115,7 @@ def with_tools(problems: Sequence[Problem], tools: Sequence[Any], tokenizer: Tok
     first message if it does not write them. Without a chat template the problems stay unchanged.
 
     Args:
-        problems: the problems. Tools in a row of its own stay.
+        problems: the problems. Tools that a row already has are kept.
         tools: functions or JSON schemas.
         tokenizer: of the policy.
 

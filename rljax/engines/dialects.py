@@ -13,7 +13,7 @@ SEED_BITS = 63
 
 
 class Status(NamedTuple):
-    """What a server says of itself."""
+    """Information that a server gives about itself."""
 
     model: str
     """Name under which it serves its model."""
@@ -50,7 +50,7 @@ class Dialect(NamedTuple):
     path: str
     """Path that samples."""
     samples_groups: bool
-    """Whether one request can ask for all responses to a prompt, each with a seed of its own."""
+    """Whether one request can ask for all responses to a prompt, each with its own seed."""
     counts_versions: bool
     """Whether each response tells the version of its weights."""
     status: Callable[[Http], Status]

@@ -146,7 +146,7 @@ def make_teacher(
 
 
 def check_tokens(source: str, folder: Path, vocab_size: int, policy: Policy, tokenizer: Tokenizer) -> None:
-    """Refuse a teacher whose token ids stand for other tokens than the student's.
+    """Refuse a teacher whose token ids do not mean the same tokens as the student's.
 
     If the teacher's folder has a tokenizer, both must have the same tokens, and the teacher must have logits for all tokens that
     the student can sample. If it has none, both models must have the same number of logits.

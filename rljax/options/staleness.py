@@ -4,7 +4,7 @@ Rollout k is sampled with the parameters after step k - K, so rollouts k + 1 to 
 parameters sample which rollout does not depend on the time that anything takes. So the numbers are those of `--sampler-delay K`,
 and a resumed run samples the rollouts again that were waiting when it ended.
 
-The learner has a thread of its own. Rewards, environments and signals stay in the main thread.
+The learner has its own thread. Rewards, environments and signals stay in the main thread.
 """
 
 import threading

@@ -24,14 +24,14 @@ Train = Callable[[TrainConfig], Any]
 
 
 class ArmResult(NamedTuple):
-    """What the runs of an arm measured."""
+    """Results of the runs of an arm."""
 
     name: str
     """The arm."""
     runs: tuple[RunFolder, ...]
     """The runs, in the order of the seeds."""
     results: tuple[SeedResult, ...]
-    """What each run measured."""
+    """Result of each run."""
     before: SeedMean
     """Held-out accuracy before RL."""
     after: SeedMean

@@ -15,7 +15,7 @@ from rljax.rollout.token_stream import stream_tokens
 from rljax.rollout.worker import RolloutWorker
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""What a decoder gives for bytes that are not yet a character."""
+"""The character that a decoder returns for incomplete bytes."""
 
 
 def parts_for_chat(opened: OpenPolicy) -> tuple[HuggingFaceTokenizer, DecodingEngine]:

@@ -45,7 +45,7 @@ from rljax.training.update import make_gradient, put_layout
 from rljax.training.value_update import make_values, value_schedule
 
 RESPONSES, TOKENS, LEAVES = "responses", "tokens", "numbers"
-"""What the values of a term belong to."""
+"""Kinds of items that the values of a term belong to."""
 
 
 class Term(NamedTuple):

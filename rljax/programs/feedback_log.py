@@ -55,7 +55,7 @@ class BadLine(NamedTuple):
     text: str
     """Text of the line."""
     fault: Fault
-    """What is wrong with it."""
+    """Explanation of the error."""
 
     def row(self, step: int) -> Row:
         """Make its row in the log of a batch."""

@@ -31,7 +31,7 @@ class Arm(NamedTuple):
     """Settings that are trained with several seeds."""
 
     name: str
-    """What distinguishes the settings, in words."""
+    """Description of how the settings differ."""
     config: TrainConfig
     """The settings; seed and folder of a run are replaced."""
     folder: Path
@@ -43,7 +43,7 @@ class Arm(NamedTuple):
 
 
 class SeedResult(NamedTuple):
-    """What a finished run measured; None if it did not."""
+    """Final evaluation of a finished run; None if it has none."""
 
     seed: int
     """The seed."""

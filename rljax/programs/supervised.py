@@ -1,4 +1,4 @@
-"""Supervised fine-tuning (SFT): the warm start of a run as a program of its own, without RL, measured on held-out demonstrations.
+"""Supervised fine-tuning (SFT): the warm start of a run as a separate program, without RL, measured on held-out demonstrations.
 
 The run folder is that of `rljax.train`, so every command opens it, and `rljax train --resume` continues such a run with RL if it
 has a reward.

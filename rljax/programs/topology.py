@@ -26,7 +26,7 @@ platform_name: "CUDA"
 dnn_version_info { major: 9 minor: 10 patch: 0 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
-"""What XLA needs to know of an H100 SXM5 board: the manufacturer's figures, in XLA's `GpuTargetConfigProto`."""
+"""Description of an H100 SXM5 board for XLA: the manufacturer's figures, as a `GpuTargetConfigProto`."""
 LIBTPU = {
     "TPU_SKIP_MDS_QUERY": "1",  # no question to the metadata server of a cloud machine
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",

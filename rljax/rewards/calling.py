@@ -226,7 +226,7 @@ def ask(
 def wait_for(returned: Sequence[object], seconds: float | int | None = None) -> list[object]:
     """Await what coroutine functions returned, all of it concurrently.
 
-    The event loop runs on a thread of its own, because a notebook's thread already runs one.
+    The event loop runs on its own thread, because a notebook's thread already runs one.
 
     Args:
         returned: awaitables, and other values, which are passed through.

@@ -251,7 +251,7 @@ def _scripts(test: str, *, alone: bool) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def _without_numpy(test: str) -> str:
-    """A test whose `import numpy` is replaced by what it uses of it, if that is no more than `_NUMPY` has."""
+    """A test whose `import numpy` is replaced by what it uses of it, if `_NUMPY` has all of that."""
     try:
         tree = ast.parse(test) if "numpy" in test else ast.Module([], [])
     except (SyntaxError, ValueError, RecursionError):

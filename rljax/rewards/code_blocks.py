@@ -32,7 +32,7 @@ class Fence(NamedTuple):
     mark: str
     """Its backticks or tildes."""
     language: str
-    """What follows them on the line; empty if there is nothing."""
+    """Rest of the line after them; may be empty."""
 
 
 class Block(NamedTuple):
@@ -43,7 +43,7 @@ class Block(NamedTuple):
     end: int
     """Position after the last character of its last fence, or of the block if that is missing."""
     language: str
-    """What follows the first fence on its line."""
+    """Rest of the line after the first fence."""
     content: str
     """Its lines, without the indentation of the fence."""
     closed: bool = True

@@ -191,7 +191,7 @@ def lowest_right(reward: Callable) -> float | int | None:
 
 
 def verifier_like(reward: Reward, other: Callable) -> Reward:
-    """Mark a reward as the same kind of verifier as another one; return it unchanged if the other is not a verifier."""
+    """Mark a reward as the same kind of verifier as another reward; return it unchanged if the other is not a verifier."""
     if not is_verifier(other):
         return reward
     limit = lowest_right(other)

@@ -15,7 +15,7 @@ def same_answer(left: str, right: str) -> bool:
 
     Args:
         left: an answer as `final_answer` returns it.
-        right: another one.
+        right: another answer.
 
     Returns:
         True for `21` and `21`, and for `18` and `18.00`; never because one contains the other.

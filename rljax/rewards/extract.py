@@ -206,7 +206,7 @@ def stated_text_or_last_number(text: str) -> str | None:
     r"""Read the stated answer as it is written; if there is none, guess.
 
     The guess is the value of the last line if that is a formula or an equation, or ends in one; else the last number. Where an
-    answer is stated in a sentence that is no formula, the guess is the sentence's number if it has only one.
+    answer is stated in a sentence that is not a formula, the guess is the sentence's number if it has only one.
 
     Args:
         text: a response.

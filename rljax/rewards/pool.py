@@ -47,7 +47,7 @@ class _Worker:
     served: int = 0
     """Number of items that the worker has judged."""
     line: bytes = b""
-    """What a confined worker has sent of a line that has not ended."""
+    """Beginning of an incomplete line that a confined worker has sent."""
 
 
 class Pool:

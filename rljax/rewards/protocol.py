@@ -69,7 +69,7 @@ def least(
 
         r = min_k w_k r_k
 
-    The parts need scores of the same scale, as those of reward models that were trained alike on the same pairs.
+    The parts need scores of the same scale, as from reward models that were trained in the same way on the same pairs.
 
     Args:
         values: r, rewards of K parts.
@@ -114,13 +114,13 @@ class Scores(NamedTuple):
 class Weighted:
     """Several rewards as one: a weighted sum, or their minimum, whose parts `judge` reports separately.
 
-    It is itself a reward: it can be passed to the trainer, named, and used as a part of another one.
+    It is itself a reward: it can be passed to the trainer, named, and used as a part of another reward.
 
     Args:
         rewards: the functions, by the names of their parts.
         weights: a finite number for each of those names.
         total: makes one number of the parts' rewards; see `COMBINATIONS`.
-        name: how it is called as a part of another one.
+        name: its name as a part of another reward.
 
     Raises:
         InputError: there are no rewards, or the weights do not match them.

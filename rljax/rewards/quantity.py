@@ -41,7 +41,7 @@ class Quantity(NamedTuple):
     core: str
     """The answer without its unit."""
     scale: int
-    """What words such as `million` multiply it with."""
+    """Factor that words such as `million` multiply it by."""
     unit: Unit
     """The unit; empty if there is none."""
 
@@ -194,7 +194,7 @@ def split_unit(text: str) -> Quantity:
     if (before := _MONEY_BEFORE.match(core)) and before.end() < len(core):
         read = read_unit(before[2].replace(r"\$", "$").removeprefix(r"\text{").removesuffix("}"))
         core, unit = before[1] + before[3] + core[before.end() :], () if read is None else read[1]
-    texts = 0  # of words in a text command; a second one is no unit, unless it is below a fraction bar
+    texts = 0  # of words in a text command; a second one is not a unit, unless it is below a fraction bar
     while found := _END.search(core):
         words = core[found.start() :] if found["words"] is None else f"{found['words']}{found['power'] or ''}"
         if found["sign"] == "°" and _ANGLE.search(core):
@@ -226,7 +226,7 @@ def _are_words(text: str, *, spaced: bool) -> bool:
 def same_quantity(reference: str, answer: str) -> bool | None:
     r"""Compare two numbers with their units.
 
-    A unit that only one of them has is accepted, another one is not (see `rljax.rewards.units.same_unit`). A percent sign is a
+    A unit that only one of them has is accepted, a different unit is not (see `rljax.rewards.units.same_unit`). A percent sign is a
     unit too, and it also has its meaning: `50\%` is `0.5`. Where only the answer has one, `0.5\%` is not `0.5`: below 1 the
     reference is taken for the value itself.
 

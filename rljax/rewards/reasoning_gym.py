@@ -79,7 +79,7 @@ def load() -> None:
 
 
 def score(problem: Mapping[str, Any], answer: str) -> float:
-    """Score one answer, in a process of its own.
+    """Score one answer in a separate process.
 
     Args:
         problem: the column of the problem.

@@ -63,7 +63,7 @@ STEP_REWARDS = MappingProxyType({"equations": equations})
 STEP_ENDS = MappingProxyType({"equations": (";",)})
 """Name of a step reward -> texts that end the steps it judges. Of other texts a line is a step."""
 LINE_ENDS = ("\n",)
-"""What ends a step where nothing else is known."""
+"""Default ends of a step."""
 
 
 def on_tokens(

@@ -1,6 +1,6 @@
 """Sizes of a decode: rows per batch, as many as fit into memory, prompts read at once, and room for tokens.
 
-Each size needs a compiled program of its own.
+Each size needs its own compiled program.
 """
 
 import math

@@ -169,7 +169,7 @@ def parse_json(body: bytes) -> Mapping[str, Any]:
 
     try:
         value = json.loads(body.decode("utf-8"), parse_constant=refuse)
-        json.dumps(value, ensure_ascii=False).encode("utf-8")  # half of a surrogate pair is no text
+        json.dumps(value, ensure_ascii=False).encode("utf-8")  # half of a surrogate pair is not text
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"The body must be JSON in UTF-8: {type(error).__name__}.", code="invalid_json") from error
     if not isinstance(value, dict):

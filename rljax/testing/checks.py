@@ -154,7 +154,7 @@ def _same_gradient(found: Result, expected: Result, rtol: float) -> bool:
 
 
 def _close(found: Result, expected: Result, convention: Convention, rtol: float) -> bool:
-    """Whether loss and gradient are a convention's; where its surrogate has no value of its own, the gradient alone."""
+    """True if loss and gradient agree with a convention; only the gradient, if its surrogate has no meaningful value."""
     has_value = convention.surrogate == "clipped"
     return (not has_value or _near(found[0], expected[0], rtol)) and _same_gradient(found, expected, rtol)
 

@@ -73,7 +73,7 @@ def contents_of_padding(example: Example, *, fill: float = 3.0) -> Variant:
 
 
 def gaps(example: Example) -> Variant:
-    """A slot that is no token, such as an observation, before every token."""
+    """A slot that is not trained on, such as an observation, before every token."""
 
     def apart(x: np.ndarray) -> np.ndarray:
         out = np.full((*x.shape[:2], 2 * x.shape[2]), False if x.dtype == bool else -1.0, x.dtype)

@@ -141,7 +141,9 @@ def _embedded(value: object) -> str:
     """Write JSON that no text in it can end: a script element ends at `</script` only, whatever its type."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     escaped = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-    return escaped.encode("utf-8", errors="surrogatepass").decode("utf-8", errors="replace")  # half a pair is no character
+    return escaped.encode("utf-8", errors="surrogatepass").decode(
+        "utf-8", errors="replace"
+    )  # half a pair is not a character
 
 
 def _resource(name: str) -> str:

@@ -96,8 +96,8 @@ def group_runs(paths: Sequence[Path], *, by_settings: bool = True) -> dict[str, 
         of the first run; the label also has the number of seeds, if there are several.
 
     Raises:
-        InputError: a folder is no run and has none, the runs in a folder differ in more than their seeds, or two groups have the
-            same label.
+        InputError: a folder neither is a run nor has any, the runs in a folder differ in more than their seeds, or two groups
+            have the same label.
     """
     groups: dict[Any, tuple[str, list[RunFolder]]] = {}
     for path in paths:

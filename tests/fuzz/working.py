@@ -4,7 +4,7 @@
 
 Nothing is replaced: settings are printed, runs are compared, plotted and reported, rows are checked, models are exported and
 sampled from, and small runs are trained. The result counts the exit codes of each command and lists every fault. It is written as
-it goes, and the same command goes on where one was stopped.
+it goes, and the same command continues where one was stopped.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`rljax tune`: rungs, who goes on, what a second call repeats, and what is refused. A training is a formula."""
+"""`rljax tune`: which candidates continue in each rung, what a second call repeats, and what is refused; without training."""
 
 import json
 from types import SimpleNamespace
@@ -107,14 +107,14 @@ def test_an_error_is_no_result_and_the_same_command_tries_again(tmp_path):
     assert [(rate, steps) for rate, _, steps, _ in again.calls] == [(0.4, 2), (0.3, 4), (0.4, 4), (0.4, 8)]
 
 
-def test_a_run_that_fails_is_out_on_request_and_the_others_go_on(tmp_path):
+def test_on_request_a_failed_candidate_is_dropped_and_the_others_continue(tmp_path):
     trials = tuned(Trainer(fail=(0.4,)), tmp_path, drop_failed=True)
     assert winner(trials) == "learning_rate=0.3"
     (failed,) = (trial for trial in trials if trial.error)
     assert (failed.candidate, failed.accuracy) == ("learning_rate=0.4", None)
     text = tuning_text(trials, RUNGS, winner(trials), width=80)
     assert "     failed           learning_rate=0.4\n" in text
-    assert "      32.0%  goes on  learning_rate=0.3\n" in text
+    assert "      32.0%  kept     learning_rate=0.3\n" in text
     assert "      38.0%  wins     learning_rate=0.3" in text
     assert "16 RL steps in " in text
 

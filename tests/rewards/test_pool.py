@@ -318,7 +318,7 @@ def test_the_shared_pool_is_one():
     assert shared_pool("math:sqrt", seconds=1.0) is not shared_pool("math:sqrt", seconds=2.0)
 
 
-# A script without a main guard, which a worker must not run again; it tells the numbers of its workers, and goes on as told.
+# A script without a main guard, which a worker must not run again; it prints the numbers of its workers, and continues on request.
 SCRIPT = """
 import sys, threading, time
 from rljax.rewards.pool import shared_pool

@@ -187,7 +187,7 @@ def damage(checkpoint: Path, draw: random.Random) -> str:
 
 
 def damaged_run(family: str, seed: int) -> dict[str, Any]:
-    """A stopped run whose newest checkpoint, or both, are damaged: it goes on from the one before, or says why it cannot."""
+    """A stopped run whose newest checkpoint, or both, are damaged: it continues from the one before, or reports why it cannot."""
     draw, run = random.Random(seed), WORK / "damaged" / f"{family}-{seed}"
     reference = whole(family)
     shutil.rmtree(run, ignore_errors=True)

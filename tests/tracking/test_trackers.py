@@ -1,4 +1,4 @@
-"""Trackers: every number that goes in comes out of the file, and a run that resumes goes on in the same place."""
+"""Trackers: every logged metric is in the file, and a resumed run appends to the same file."""
 
 import json
 import struct

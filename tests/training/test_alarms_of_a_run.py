@@ -1,4 +1,4 @@
-"""Alarms of a run that goes on: those of the rows that are left, in the file and in the watch; its end; and its other hosts."""
+"""Alarms of a resumed run: of the remaining rows, in the file and in the watch; at its end; and on other hosts."""
 
 import json
 from functools import partial

@@ -61,7 +61,7 @@ def test_the_same_command_again_goes_on_by_itself(finished, tmp_path):
 
 
 def test_damaged_saves_are_passed_over(finished, tmp_path):
-    """The newest checkpoint is shortened: the run goes on from the one before it, says so, and ends as it would have."""
+    """The newest checkpoint is shortened: the run continues from the one before it, and reports it; the results are the same."""
     path = tmp_path / "run"
     shutil.copytree(finished.run, path)
     newest, older = sorted((int(save.name) for save in (path / "checkpoints" / "last").iterdir()), reverse=True)

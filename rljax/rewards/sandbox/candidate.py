@@ -77,7 +77,7 @@ def serve(code: str, questions: int, answers: int) -> None:
         exec(compile(code, "<candidate>", "exec"), vars(module))
     except BaseException as error:
         server = _Failed(questions, answers, error)
-    server.output()  # what is printed while the program loads is no answer to anything
+    server.output()  # output while the program loads answers no call
     server.serve()
 
 

@@ -167,7 +167,7 @@ def _judged(program: Program, limits: Limits, at: str, patience: float) -> Verdi
     if any(isinstance(result, str) for result in results):
         return Verdict((0.0,) * units, "unjudged", str(results[-1]))
     if len(results) > units or not all(map(_is_count, results)):
-        return Verdict((0.0,) * units, "died", "the tests have reported what is no result")
+        return Verdict((0.0,) * units, "died", "the tests have reported something that is not a result")
     shares = [passed / counted for passed, counted in results]
     return Verdict((*shares, *[0.0] * (units - len(shares))), end["ended"], end["reason"])
 

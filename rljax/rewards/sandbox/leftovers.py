@@ -54,7 +54,7 @@ def claimed_folder(parent: str) -> tuple[str, int]:
 
 
 def remove_folder(folder: str) -> None:
-    """Remove a folder with everything that a program left in it, whatever the depth and the modes. A missing one is no error.
+    """Remove a folder with everything that a program left in it, whatever its depth and modes. A missing folder is not an error.
 
     The tree is flattened while it is removed: the folders in a folder are moved up to the top before it is removed. So neither the
     recursion limit, nor the length of a path, nor the number of open files bounds the depth. Nothing above the folder is changed,

@@ -1,6 +1,6 @@
 """Proxies in one process of the sandbox for objects of the other.
 
-A `Remote` stands for an object that is not plain data: whatever is done with it is asked of the other process. It has exactly the
+A `Remote` represents an object that is not plain data: every action on it is performed by the other process. It has exactly the
 special methods that the object has, so `callable`, `iter` and their kind tell the truth about it. A `Derived` is an instance of a
 class that is derived from a plain type, such as a named tuple: here it is its plain content, with the attributes of the object.
 An error is an exception of a class of its own, made here with the name and the builtin bases of the other process's class.
@@ -38,7 +38,7 @@ class Asking(Protocol):
 
 
 class Reference(NamedTuple):
-    """Object that a proxy stands for."""
+    """Object that a proxy represents."""
 
     peer: Asking
     """The connection to the other process."""
@@ -53,7 +53,7 @@ class Reference(NamedTuple):
 
 
 def reference_of(value: object) -> Reference | None:
-    """Find out what a value stands for.
+    """Find the object that a value represents.
 
     Args:
         value: any value.
@@ -187,7 +187,7 @@ def _kept(old: object, new: object) -> object:
 
 
 class RemoteErrors(type):
-    """The class of the classes that stand for the exceptions of the other process."""
+    """Metaclass of the classes that represent exceptions of the other process."""
 
     _reference: Reference
 
@@ -200,10 +200,10 @@ class RemoteErrors(type):
 
 
 def error_class(reference: Reference, name: str, bases: Iterable[type]) -> RemoteErrors:
-    """Make a class that stands for a class of exceptions of the other process.
+    """Make a class that represents an exception class of the other process.
 
     Args:
-        reference: what it stands for.
+        reference: the object that it represents.
         name: its name.
         bases: classes of exceptions here.
 
@@ -230,7 +230,7 @@ def remote(reference: Reference) -> Remote:
     """Make a proxy that has the special methods of the object.
 
     Args:
-        reference: what it stands for.
+        reference: the object that it represents.
 
     Returns:
         The proxy.
@@ -244,7 +244,7 @@ def derived(reference: Reference, base: Any, content: object) -> Any:
     """Make a proxy that is plain content here.
 
     Args:
-        reference: what it stands for.
+        reference: the object that it represents.
         base: the plain type.
         content: its plain content.
 

@@ -45,7 +45,7 @@ class Threat(NamedTuple):
     """One thing that a hostile program may try."""
 
     attempt: str
-    """What it tries, in the infinitive."""
+    """What the program tries to do, in the infinitive."""
     tests: tuple[str, ...]
     """The hostile programs and tests that try it."""
     namespaces: tuple[str, ...] = (ALWAYS,)

@@ -1,9 +1,9 @@
 """The messages between the processes of the sandbox: plain data in frames, never an object of the program under test.
 
-Every value is encoded as JSON in which `None`, booleans, strings, floats, lists and small integers stand for themselves.
+Every value is encoded as JSON in which `None`, booleans, strings, floats, lists and small integers represent themselves.
 Anything else is an object whose one key names its kind. Plain data is decoded to exact builtin and standard library types only,
 so no `__eq__` or `__hash__` of the program ever reaches the process that compares. What is not plain data is "remote": two
-functions, one on each side, decide what is sent in its place and what stands for it.
+functions, one on each side, decide what is sent in its place and what represents it.
 """
 
 import builtins
@@ -140,7 +140,7 @@ def encode(value: object, refer: Callable[[Any], Iterable]) -> object:
 
     Args:
         value: any value. Only exact types are plain data: an instance of a subclass is not.
-        refer: takes what is not plain data, and returns values that stand for it.
+        refer: takes objects that are not plain data, and returns values that represent them.
 
     Returns:
         A message that `send` can send.
@@ -186,7 +186,7 @@ def decode(encoded: object, revive: Callable[..., object]) -> object:
 
     Args:
         encoded: a message from `receive`.
-        revive: takes the values that `refer` returned, and returns what stands for the other process's object.
+        revive: takes the values that `refer` returned, and returns what represents the other process's object.
 
     Returns:
         A value built from exact builtin and standard library types, and from what `revive` returns.
