@@ -173,14 +173,14 @@ def check_local(path: str | Path, name: str) -> None:
         >>> check_local("gs://bucket/run", "run")
         Traceback (most recent call last):
         ...
-        rljax.errors.InputError: run is 'gs://bucket/run', an address in a remote store, but rljax only writes to file systems; \
+        rljax.errors.InputError: run is 'gs://bucket/run', an address in a remote store, but rljax only uses file systems; \
 give a folder of this machine, or one where the store is mounted (gcsfuse, mountpoint-s3).
     """
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+", str(path))  # a single letter is a drive
     if scheme is not None:
         address = f"{scheme[1]}://{str(path)[scheme.end() :]}"
         raise InputError(
-            f"{name} is {address!r}, an address in a remote store, but rljax only writes to file systems; give a folder of this "
+            f"{name} is {address!r}, an address in a remote store, but rljax only uses file systems; give a folder of this "
             "machine, or one where the store is mounted (gcsfuse, mountpoint-s3)."
         )
 

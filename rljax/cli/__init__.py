@@ -206,8 +206,9 @@ def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
     if not {"-h", "--help"} & set(words):
         command = tyro.cli(_union(defaults), prog="rljax", args=words)
         for name, value in vars(command).items():
-            if isinstance(value, Path):
-                check_local(value, name)
+            for path in value if isinstance(value, tuple) else (value,):
+                if isinstance(path, Path):
+                    check_local(path, name)
         return command
     printed = _Terminal()
     try:

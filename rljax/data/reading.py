@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rljax.data.fault import BadRowError, kind
 from rljax.errors import InputError
+from rljax.files import check_local
 from rljax.text import one_line
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
@@ -46,6 +47,7 @@ def open_rows(path_or_id: str | Path | Iterable[object], split: str) -> tuple[st
 
 def locate(path_or_id: str | Path, split: str) -> Path | None:
     """Find the file of a dataset; None for a dataset on the hub. `open_rows` lists the errors."""
+    check_local(path_or_id, "dataset")
     path = Path(path_or_id).expanduser()
     name = str(path_or_id)
     if not name:

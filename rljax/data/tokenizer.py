@@ -13,6 +13,7 @@ from jaxtyping import Int
 from rljax.data.arithmetic import ALPHABET
 from rljax.data.chat import PLAIN, ChatFormat, render_chat, unclosed_thought
 from rljax.errors import InputError
+from rljax.files import check_local
 from rljax.text import one_line
 
 UNKNOWN = "�"
@@ -445,6 +446,7 @@ def load_tokenizer(name: str) -> Tokenizer:
     kind, colon, alphabet = name.partition(":")
     if kind == "characters":
         return CharacterTokenizer(alphabet if colon else ALPHABET)
+    check_local(name, "tokenizer")
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not holds_tokenizer(folder):

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Float32, PyTree
 from safetensors import SafetensorError, safe_open
 
 from rljax.errors import InputError
+from rljax.files import check_local
 from rljax.models.checkpoint_tensors import Entry, get_at, joined, put_at, same, stored_together
 from rljax.models.config import RopeScaling, TransformerConfig
 from rljax.models.config_json import (
@@ -68,6 +69,7 @@ def locate(name_or_folder: str, files: Collection[str] = MODEL_FILES) -> Path:
     Raises:
         InputError: the name is neither a folder nor a hub id that can be downloaded.
     """
+    check_local(name_or_folder, "model")
     folder = Path(name_or_folder).expanduser()
     if folder.is_dir():
         return folder

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from rljax.errors import InputError
-from rljax.files import experiments_folder
+from rljax.files import check_local, experiments_folder
 from rljax.importing import check_trusted
 from rljax.settings.flat import flat_names
 from rljax.tasks import TASKS
@@ -324,6 +324,8 @@ def start(words: Words) -> Start:
         InputError: a file or an experiment cannot be read, the algorithm or the task does not exist, or settings exclude each
             other.
     """
+    for source, flag in ((words.file, "--config"), (words.experiment, "--experiment")):
+        check_local(source or "", flag)
     if words.file is not None and words.file.suffix not in SUFFIXES:
         raise InputError(f"--config {words.file}: the file must end in {', '.join(SUFFIXES)}.")
     if words.file is not None and words.file.suffix == ".py":
@@ -456,6 +458,7 @@ def check_code(path: Path, *, trust: bool, replaced: Collection[str] = ()) -> No
     """
     from rljax.training.parts.reward import code_of_training  # noqa: PLC0415  --help need not wait for JAX
 
+    check_local(path, "--config")
     if path.suffix not in READ_AS_TEXT:
         return
     contents = read_settings(path)

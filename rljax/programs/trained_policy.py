@@ -17,6 +17,7 @@ from rljax.data.problem import Problem
 from rljax.data.prompts import EncodedPrompts
 from rljax.data.tokenizer import Tokenizer, check_no_special_token, has_chat_template
 from rljax.errors import InputError
+from rljax.files import check_local
 from rljax.models import Params, Policy
 from rljax.models.adapters import Adapter, Base
 from rljax.models.folder_notes import unused_generation_settings
@@ -227,6 +228,7 @@ def is_run(target: str | Path) -> bool:
 
 def find_run(target: str | Path, which: str) -> tuple[Path | None, str]:
     """Return run and checkpoint that a folder denotes: `RUN`, `RUN/checkpoints/last` or `RUN/checkpoints/step-N`; else None."""
+    check_local(target, "the run or model")
     path = Path(target)
     if is_run(path):
         return path, which

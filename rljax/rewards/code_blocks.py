@@ -7,7 +7,16 @@ from typing import NamedTuple
 LONGEST_RESPONSE = 200_000
 """Number of characters of a response that are read, counted from its end."""
 
-_PYTHON = re.compile(r"\{?\.?(?:python|py)[0-9.]*(?=$|[\s,;:={}])", re.IGNORECASE)
+_PYTHON = re.compile(r"[\[({<#\"'`* ]*\.?(?:ipython|python|py)(?:[0-9.-]*|_?code)(?=$|[\s,;:={}\])>\"'`*])", re.IGNORECASE)
+_STATEMENT = re.compile(
+    r"(?:async[ \t]+)?(?:def|class)[ \t]+\w+[ \t]*[(:]|import[ \t]+[\w.]+[ \t]*(?:$|,|as\b|[#;])|from[ \t]+[\w.]+[ \t]+import\b"
+    r"|@\w|#|['\"]{3}|(?:for|while|if|with|try)\b.*:[ \t]*(?:#.*)?$|[a-z_]\w*[ \t]*:[ \t]*[\w\[\], ]+=(?!=)"
+    r"|[^\W\d][\w.]*(?:\[[^\]]*\])?(?:,[ \t]*[\w.]+)*[ \t]*(?:[-+*/%|&^]|//|\*\*)?=(?!=)|[^\W\d][\w.]*\(.*[)(,\[{][ \t]*(?:#.*)?$"
+)
+_ATTRIBUTE = re.compile(r"[\w-]+=|#")
+"""Begins what a fence says about its block, such as `title="a.py"`."""
+_LONGEST_START = 200
+"""Number of characters of a line that are read to decide whether it is prose."""
 _FENCE = re.compile(r"(```+|~~~+)(.*)")
 _DEFINITION = re.compile(
     r"^(?:async[ \t]+)?(?:def|class)[ \t]+([^\W\d]\w*)|^([^\W\d]\w*)[ \t]*(?::[^=\n]*)?=(?!=)", re.MULTILINE
@@ -219,8 +228,18 @@ def _closed_program(text: str) -> str:
         while end <= fence.start:
             start, end = next(spans, (len(text), len(text) + 1))
         if not start <= fence.start < end:
-            return "" if fence.language else _LANGUAGE_LINE.sub("", text[: fence.start], count=1)
+            return "" if fence.language else _without_prose(_LANGUAGE_LINE.sub("", text[: fence.start], count=1))
     return ""
+
+
+def _without_prose(program: str) -> str:
+    """Drop the lines before the first that can begin a program; nothing if the first line is indented or none can."""
+    lines = program.split("\n")
+    first = next((line for line in lines if line.strip()), " ")
+    if first[0].isspace():
+        return program
+    starts = (place for place, line in enumerate(lines) if _STATEMENT.match(line[:_LONGEST_START]))
+    return "\n".join(lines[next(starts, 0) :])
 
 
 def _without_end(program: str) -> str:
@@ -266,7 +285,14 @@ def _encloses(opening: Fence, fence: Fence) -> bool:
 def _block(text: str, opening: Fence, end: int, after: int) -> Block:
     lines = text[opening.end + 1 : max(end, opening.end + 1)].split("\n")
     content = "\n".join(_without_indent(line, opening.indent) for line in lines) if opening.indent else "\n".join(lines)
-    return Block(opening.start, after, opening.language, content)
+    marked, language = _LANGUAGE_LINE.match(content), opening.language
+    if marked is not None and not language:
+        content, language = content[marked.end() :], marked[0].strip()
+    named = _PYTHON.match(language)
+    beside = "" if named is None else language[named.end() :].lstrip()
+    if _STATEMENT.match(beside[:_LONGEST_START]) and not _ATTRIBUTE.match(beside):
+        content = f"{beside}\n{content}"
+    return Block(opening.start, after, language, content)
 
 
 def _without_indent(line: str, columns: int) -> str:

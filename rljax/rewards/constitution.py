@@ -10,6 +10,7 @@ from types import MappingProxyType
 import yaml
 
 from rljax.errors import InputError
+from rljax.files import check_local
 from rljax.rewards.calling import Progress
 from rljax.rewards.correctness import Failed
 from rljax.rewards.pool import shared_pool
@@ -116,6 +117,7 @@ def read_constitution(path: str | Path) -> Weighted:
     Raises:
         InputError: the file cannot be read, a key is not text or occurs twice, or a rule cannot be read.
     """
+    check_local(path, "constitution")
     file = Path(path).expanduser()
     try:
         rules = yaml.load(file.read_text(encoding="utf-8"), _Loader)

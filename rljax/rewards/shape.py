@@ -23,7 +23,7 @@ _NAME = re.compile(
     r"|\\(?:overline|vec|mathbf) ?\{[a-zA-Z]+\}|[a-zA-Z]\^\{-1\}\([^()]*\)|\|(?:[A-Z]{2}|[a-z])\|"
 )
 _PART_OF_QUANTITY = re.compile(
-    r"\\\|[a-z]\\\||_\{[^{}]*\}|\\(?:vec|overline|overrightarrow|mathbf|text|mathrm|operatorname) ?\{[^{}]*\}|[a-zA-Z]\([^()]*\)"
+    r"\\?\|[a-z]\\?\||_\{[^{}]*\}|\\(?:vec|overline|overrightarrow|mathbf|text|mathrm|operatorname) ?\{[^{}]*\}|[a-zA-Z]\([^()]*\)"
     r"|\\(?:max|min|det|deg) ?[a-z](?![a-zA-Z])|[a-z]_\{\d+\}|\\[a-zA-Z]+"
 )
 _VALUE_OF_QUANTITY = re.compile(r"(?:[^a-zA-Z\\]|\\(?:frac|sqrt|pi|cdot|circ|text\{[^{}]*\}|%)(?![a-zA-Z]))+")
@@ -160,9 +160,9 @@ def assignment(text: str) -> tuple[str, str] | None:
 
 
 def quantity(text: str) -> str | None:
-    r"""The value in an equation that states one of a measured quantity: of points, vectors, sets, roots, a function or a ratio.
+    r"""The value in an equation that states one of a quantity: of points, vectors, sets, roots, a function, or several unknowns.
 
-    An equation of variables, such as `x+y=6`, may be the answer itself, and has none. The ratio of two variables has one.
+    An equation of x or y, such as `x+y=6`, or of one unknown may be the answer itself, and has none; a ratio always has one.
 
     Returns:
         The right side: a number, or a set in braces; None for anything else.
@@ -170,13 +170,16 @@ def quantity(text: str) -> str | None:
     Example:
         >>> quantity(r"|\vec{a}|=6"), quantity(r"\frac{AB}{CD}=2"), quantity("x+y=6"), quantity(r"A\cup B=\{1,2\}")
         ('6', '2', None, '\\{1,2\\}')
-        >>> quantity("a/b=3/4"), quantity(r"\frac{m}{n}=2"), quantity("a/2=3"), quantity("a/b=c")
+        >>> quantity("a/b=3/4"), quantity(r"\frac{x}{y}=2"), quantity("a/2=3"), quantity("a/b=c")
         ('3/4', '2', None, None)
+        >>> quantity("a+b=7"), quantity("|z|^{2}=13"), quantity("a^{2}+ab=5")
+        ('7', '13', '5')
     """
     sides, signs = relation(text)
     if signs != ["="] or not all(sides):
         return None
-    if not _RATIO.fullmatch(sides[0]) and re.search("[a-z]", _PART_OF_QUANTITY.sub("", sides[0])):
+    unknowns = set(re.findall("[a-z]", _PART_OF_QUANTITY.sub("", sides[0])))
+    if not _RATIO.fullmatch(sides[0]) and (len(unknowns) == 1 or unknowns & {"x", "y"}):
         return None
     around = brackets(sides[1])
     is_set = around is not None and around[0] == r"\{"

@@ -236,6 +236,13 @@ ALARMS = (
         needed=(("trained_groups",),),
     ),
     Alarm(
+        "tokens_masked", ("surrogate_masked",), above("surrogate_masked", 0.25),
+        "A large share of the tokens is left out because the sampler and the learner disagree about them.",
+        Remedy("--sampling-mask", "512, if --top-k or --top-p is set; otherwise a larger --off-policy-delta or a lower "
+               "--learning-rate", "without a mask, truncated sampling counts as a changed policy"),
+        needed=((),),
+    ),
+    Alarm(
         "sampler_gap", ("sampler_gap", "staleness"), Either(above("sampler_gap", 0.01), above("staleness", 4.0)),
         "The policy that samples differs from the policy that learns: its weights are stale, or its numerics differ.",
         Remedy("--correction", "capped, or a sampler with the newest weights", "it weights tokens by how much the two disagree"),

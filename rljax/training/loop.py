@@ -200,6 +200,8 @@ def open_run(
 def introduce(run: Run, state: TrainState, changes: Sequence[Change] | None) -> None:
     """Describe the run on the screen: a new one (`changes` is None), or a resumed one with its past."""
     run.display.header(describe(run.setup, state, run.folder))
+    for reason in run.setup.omissions:
+        run.display.warning(reason)
     if changes is not None:
         for line in summary(run.setup, state, run.folder, changes):
             run.display.message(line)

@@ -257,7 +257,6 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
         lines.append(
             f"{dropped} prompts are longer than max_prompt_tokens={config.data.max_prompt_tokens} and were left out"
         )
-    lines.extend(f"data: {reason}" for reason in setup.omissions)
     if setup.faults:
         lines.append(f"data: {describe_faults(setup.faults)}")
     return lines

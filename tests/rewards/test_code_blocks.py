@@ -32,6 +32,15 @@ def fenced(text, mark="python"):
         (f"```\nleft open\n{fenced(SQUARE)}", SQUARE),
         (fenced("").replace("\n\n", "\n"), ""),
         (fenced("4", "text"), fenced("4", "text")),
+        (f"Here is it:\n\n{SQUARE}\n```", f"{SQUARE}\n"),
+        (f"Sure.\npython\n{SQUARE}\n```\nIt squares.", f"{SQUARE}\n"),
+        (f"python```\n{SQUARE}\n```", f"{SQUARE}\n"),
+        (f"```\n\npython\n{SQUARE}\n```", SQUARE),
+        *(
+            (fenced(SQUARE, mark), SQUARE)
+            for mark in ("[python]", "(python)", "# python", "ipython", "python-3", "pythoncode")
+        ),
+        (f"```python {SQUARE}\n```", SQUARE),
         ("", ""),
         ("`" * 10_000, "`" * 10_000),
     ],

@@ -84,6 +84,7 @@ TROUBLE = {
     "too_hard": after(30, groups_all_wrong=0.95),
     "nothing_trained": after(30, grad_norm=None, correction_cut=1.0),
     "groups_missing": after(30, unfilled_groups=24.0, trained_groups=8.0),
+    "tokens_masked": after(30, surrogate_masked=0.45),
     "sampler_gap": after(30, sampler_gap=0.05),
 }
 

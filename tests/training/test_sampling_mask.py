@@ -187,6 +187,12 @@ def test_the_mask_of_a_token_always_has_the_token():
     assert found.tolist() == [[True, True, True, False]]
 
 
+def test_a_quiet_run_says_that_a_correction_counts_truncation(tmp_path, capsys):
+    config = TINY.replace(sampling_mask=None, correction="capped", quiet=True, run=str(tmp_path / "run"), steps=1)
+    rljax.train(config, reward=alternating)
+    assert "warning: correction=capped counts top_k=None and top_p=0.7" in "".join(capsys.readouterr())
+
+
 def test_it_is_off_by_default():
     assert TrainConfig.flat().sampling.sampling_mask is None
 

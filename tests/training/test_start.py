@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import re
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -87,3 +88,31 @@ def test_an_address_in_a_remote_store_is_refused_at_the_start(address, tmp_path,
             assert main(words) == 2
         assert "address in a remote store" in " ".join(capsys.readouterr().err.split())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(f"{command} s3://b/x" for command in ("eval", "serve", "search", "chat", "show", "doctor")),
+        *(
+            "export s3://b/x out",
+            "sample s3://b/x --prompt a",
+            "generate s3://b/x o.jsonl",
+            "pairs s3://b/x o.jsonl",
+            "compare s3://b/x s3://b/y",
+        ),
+        *("train --config s3://b/x.yaml", "train --config s3://b/x.py", "train --experiment s3://b/x.py"),
+        *(
+            "train --model s3://b/x --dataset d.jsonl --reward math",
+            "train --dataset s3://b/x.jsonl",
+            "plan --model s3://b/x",
+        ),
+        *("train --tokenizer s3://b/x --dataset d.jsonl --reward math", "preprocess s3://b/x.jsonl o.jsonl"),
+        *("train --dataset d.jsonl --reward s3://b/x.py:f", "train --dataset d.jsonl --reward constitution:s3://b/x.yaml"),
+    ],
+)
+def test_every_command_names_a_remote_address_whole(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d.jsonl").write_text("".join(f'{{"prompt": "{n}+1=", "answer": "{n + 1}"}}\n' for n in range(9)))
+    assert main(words.split()) == 2
+    assert re.search(r"is 's3://b/x[^']*', an address in a remote store", " ".join(capsys.readouterr().err.split()))
