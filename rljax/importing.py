@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 from rljax.errors import InputError
-from rljax.files import check_local
 from rljax.text import one_line
 
 
@@ -167,7 +166,6 @@ def _import_module(name: str, own: str) -> ModuleType:
 
 
 def _import_file(path: Path, own: str) -> ModuleType:
-    check_local(path, own)
     if not path.is_file():
         raise InputError(f"{own}: the file {str(path)!r} does not exist; check the path.")
     # Files of the same name are different modules. They are registered because dataclasses and pickle look up modules by name.

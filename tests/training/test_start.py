@@ -108,7 +108,7 @@ def test_an_address_in_a_remote_store_is_refused_at_the_start(address, tmp_path,
             "plan --model s3://b/x",
         ),
         *("train --tokenizer s3://b/x --dataset d.jsonl --reward math", "preprocess s3://b/x.jsonl o.jsonl"),
-        *("train --dataset d.jsonl --reward s3://b/x.py:f", "train --dataset d.jsonl --reward constitution:s3://b/x.yaml"),
+        "train --dataset d.jsonl --reward constitution:s3://b/x.yaml",
     ],
 )
 def test_every_command_names_a_remote_address_whole(words, tmp_path, monkeypatch, capsys):
