@@ -85,7 +85,11 @@ SHARED = {
     "value_head": ("test_value_head.py",),
 }
 # What others are built on shows a fault in them too.
-ALSO = {"masked": ("group", "weights"), "checks": ("weights", "group", "gae", "categorical"), "later_tokens": ("gae",)}
+ALSO = {
+    "masked": ("group", "weights"),
+    "arrays": ("checks", "weights", "group", "gae", "categorical"),
+    "later_tokens": ("gae",),
+}
 EVERY_OP = "tests/ops/test_every_op.py"
 
 

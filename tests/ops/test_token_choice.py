@@ -93,6 +93,12 @@ def test_clip_cov_draws_among_those_between_the_bounds(covariance, mask, share):
     assert chosen(actual) == largest(between, max(1, round(mask.sum() * share)))
 
 
+def test_a_covariance_on_a_bound_of_clip_cov_is_no_candidate():
+    covariance = jnp.array([1.0, 5.0, 2.0])
+    cut = token_choice.clip_cov_tokens(covariance, covariance, jnp.ones(3), lower=1.0, upper=5.0, share=1.0)
+    assert cut.tolist() == [False, False, True]
+
+
 def test_clip_cov_takes_every_candidate_equally_often():
     covariance, mask = jnp.array([2.0, 2.0, 2.0, 9.0]), jnp.ones(4)
     options = {"lower": 1.0, "upper": 5.0, "share": 0.25}
