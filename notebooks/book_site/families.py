@@ -173,6 +173,6 @@ def _parity(name: str) -> str:
             "Small models with random weights have the logits and the gradients of `transformers` to 2e-5, in float32, and decode "
             "with a cache as without one: `tests/models/test_families.py`."
         )
-    columns = [head.index(title) for title in ("beside", "family", "way", "difference of logits", "equal")]
+    columns = [head.index(title) for title in ("library", "family", "way", "difference of logits", "equal")]
     titles = ("compared with", "model", "way", "largest difference of logits", "equal")
     return f"{escaped(how)}\n\n{table(titles, [tuple(row[at] for at in columns) for row in own])}"
