@@ -106,7 +106,7 @@ END, MEAN, SAMPLED_END = "accuracy at the end", "mean accuracy", "accuracy of sa
 GAIN = "accuracy at the end, less that before RL"
 WRONG_LENGTH, SAMPLED_LENGTH = "length of wrong answers at the end", "length of samples at the end"
 KEPT = "accuracy of the kind sum at the end"
-BESIDE = (END, MEAN)
+ALSO = (END, MEAN)
 """Measurements that the page shows for every task."""
 CASES: Mapping[str, Case] = {
     "outliers": Case(
@@ -368,7 +368,7 @@ def main(arguments: Arguments) -> None:
             print(json.dumps(rows[-1]), flush=True)
     if rows:
         arguments.out.with_suffix(".md").write_text(
-            f"`python experiments/tasks_that_separate.py` ({made_on()})\n{report(rows, CASES, beside=BESIDE)}",
+            f"`python experiments/tasks_that_separate.py` ({made_on()})\n{report(rows, CASES, also=ALSO)}",
             encoding="utf-8",
         )
         decisive = {f"{task}: {case.decides}": values_of(rows, task, case, case.decides) for task, case in CASES.items()}

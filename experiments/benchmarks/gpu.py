@@ -2,7 +2,7 @@
 
     python experiments/benchmarks/gpu.py                                        (one GPU of 80 GB)
     python experiments/benchmarks/gpu.py --attention blockwise cudnn            (the training cases with both programs)
-    python experiments/benchmarks/gpu.py --beside trl --trace /tmp/trace
+    python experiments/benchmarks/gpu.py --peers trl --trace /tmp/trace
     python experiments/benchmarks/gpu.py --shapes toy --platform cpu --peak 1e12 1e11 --out /tmp    (a trial)
 
 | case | work | what is reported |
@@ -10,7 +10,7 @@
 | `train_16k`, `train_65k` | an update on 8 or 32 responses of 1,536 tokens after 512 of the prompt | tokens/s, MFU |
 | `decode_500` | 500 prompts of 512 tokens, 128 tokens each, 256 rows at once | tokens/s of the responses |
 | `decode_64` | 64 of them at once; the time of their first token is subtracted | tokens/s, share of the memory's bandwidth |
-| `rl_step` | a complete step: 64 responses of 512 tokens; with `--beside trl` also TRL's | seconds, ratio |
+| `rl_step` | a complete step: 64 responses of 512 tokens; with `--peers trl` also TRL's | seconds, ratio |
 
 MFU is 3 x forward operations / seconds / peak: the backward pass counts as two forward passes, recomputation does not count, and
 a token attends to the mean number of earlier tokens. The share of the bandwidth is (bytes of the weights + keys and values of the
@@ -99,7 +99,7 @@ class Arguments:
     """Attention programs for complete sequences; training cases are measured with each."""
     platform: Literal["cuda", "tpu", "cpu"] = "cuda"
     """JAX's platform."""
-    beside: tuple[Literal["trl"], ...] = ()
+    peers: tuple[Literal["trl"], ...] = ()
     """Libraries whose complete step is also measured."""
     rounds: int = 5
     """Rounds of each case, after two that do not count."""
@@ -190,7 +190,7 @@ class Bench:
             raise SystemExit(f"{case}: a decode took no longer than its first token; measure it with more --rounds.")
         row: dict[str, Any] = {"seconds": seconds, "rounds": rounds, "sizes": step._asdict()}
         row |= numbers(case, shape, step, seconds, device)
-        for peer in self._arguments.beside if case == "rl_step" else ():
+        for peer in self._arguments.peers if case == "rl_step" else ():
             theirs = self._rounds(peer, name, step)
             row |= {"peer_rounds": theirs, "ratio": statistics.median(theirs) / seconds}
         return row
@@ -264,7 +264,7 @@ def main(arguments: Arguments) -> None:
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # one device for all sides
     kind = device_kind(arguments.platform)
     device = peak_of(kind, arguments.peak)
-    known = {"rljax": own_versions()} | {peer: versions(python_of(peer, arguments.work)) for peer in arguments.beside}
+    known = {"rljax": own_versions()} | {peer: versions(python_of(peer, arguments.work)) for peer in arguments.peers}
     arguments.out.mkdir(parents=True, exist_ok=True)
     file = arguments.out / "gpu.json"
     content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

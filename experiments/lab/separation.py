@@ -148,13 +148,13 @@ def intervals_of(rows: Rows, task: str, case: Case, number: str) -> dict[str, In
     return dict(sorted(found.items(), key=lambda item: item[1].value))
 
 
-def report(rows: Rows, cases: Mapping[str, Case], *, beside: Sequence[str]) -> str:
+def report(rows: Rows, cases: Mapping[str, Case], *, also: Sequence[str]) -> str:
     """Format the summary and the table of each task in Markdown.
 
     Args:
         rows: a row has its `task`, `arm`, `seed`, `curve` of held-out accuracy from before RL on, and `numbers` by name.
         cases: name of a task -> its arms; tasks without rows are left out.
-        beside: metrics that are shown for every task in addition to the one that decides.
+        also: metrics that are shown for every task in addition to the one that decides.
     """
     tasks = {task: case for task, case in cases.items() if any(row["task"] == task for row in rows)}
     columns = "task | number that decides | arms of which every two are apart | pairs apart | paired difference certain"
@@ -180,13 +180,13 @@ def report(rows: Rows, cases: Mapping[str, Case], *, beside: Sequence[str]) -> s
         f"with all four: {at_least[4]}. Four arms are six pairs.",
     ]
     for task, case in tasks.items():
-        lines += section(rows, task, case, beside=beside)
+        lines += section(rows, task, case, also=also)
     return "\n".join(lines) + "\n"
 
 
-def section(rows: Rows, task: str, case: Case, *, beside: Sequence[str]) -> list[str]:
+def section(rows: Rows, task: str, case: Case, *, also: Sequence[str]) -> list[str]:
     """Format the arms of a task in Markdown."""
-    numbers = [*dict.fromkeys((case.decides, *beside, *case.shown))]
+    numbers = [*dict.fromkeys((case.decides, *also, *case.shown))]
     before = over_seeds([row["curve"][0] for row in rows if row["task"] == task and row["arm"] == next(iter(case.arms))])
     lines = ["", f"## {task}", "", case.theory, "", f"{before.seeds} seeds; accuracy before RL {before.text()}.", ""]
     lines += [f"| arm | {' | '.join(numbers)} |", f"|{' --- |' * (len(numbers) + 1)}"]

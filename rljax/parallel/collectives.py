@@ -71,7 +71,7 @@ def collectives(text: str) -> list[Collective]:
 
     Returns:
         All such operations in groups of several devices. A loop whose trip count is unknown counts once. The TPU compiler writes an
-        operation that runs beside others once for each of its steps; steps with the same channel are one operation.
+        operation that runs concurrently with others once for each of its steps; steps with the same channel are one operation.
     """
     bodies = _computations(text)
     times = _times(bodies)

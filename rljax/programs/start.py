@@ -94,8 +94,8 @@ def read_settings(path: Path) -> Contents:
                 raise InputError(f"{path}:{_line(place)} sets {flat} again; {settings[flat].origin} sets it already.")
             settings[flat] = Setting(_value(path, flat, leaf), f"{path}:{_line(place)}")
     if is_run:
-        for beside in ("run", "base_fingerprint"):  # a new run has its own
-            settings.pop(beside, None)
+        for name in ("run", "base_fingerprint"):  # a new run has its own
+            settings.pop(name, None)
         _refuse_parts(path, settings.pop("seams"))
         settings = {name: entry for name, entry in settings.items() if (name, entry.value) != ("task", None)}
     return Contents(settings, is_run)

@@ -156,6 +156,6 @@ def save_critic(run: Run, state: TrainState) -> None:
     critic, folder = required(run.setup.critic, "setup.critic"), critic_folder(run.folder.path)
     params = required(state.critic, "state.critic").params
     whole = "float32" if critic.function.contents is not None else None  # for training to continue from it
-    beside = companions(run.config, run.setup.tokenizer)
-    run.disk.attempt_together("the critic", lambda: save_model(folder, critic.function, params, beside, dtype=whole))
+    extras = companions(run.config, run.setup.tokenizer)
+    run.disk.attempt_together("the critic", lambda: save_model(folder, critic.function, params, extras, dtype=whole))
     run.display.message(f"The pretrained critic is in {folder}.")

@@ -289,9 +289,9 @@ def _block(text: str, opening: Fence, end: int, after: int) -> Block:
     if marked is not None and not language:
         content, language = content[marked.end() :], marked[0].strip()
     named = _PYTHON.match(language)
-    beside = "" if named is None else language[named.end() :].lstrip()
-    if _STATEMENT.match(beside[:_LONGEST_START]) and not _ATTRIBUTE.match(beside):
-        content = f"{beside}\n{content}"
+    rest = "" if named is None else language[named.end() :].lstrip()
+    if _STATEMENT.match(rest[:_LONGEST_START]) and not _ATTRIBUTE.match(rest):
+        content = f"{rest}\n{content}"
     return Block(opening.start, after, language, content)
 
 

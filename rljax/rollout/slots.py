@@ -173,7 +173,7 @@ class FittingSlots:
         mesh: devices that share the rows.
         memory: bytes available on each device.
         most: upper limit on the number of rows; None for the number of requests.
-        beside: bytes per row in addition to its cache.
+        per_row: bytes per row in addition to its cache.
         refuses: whether to raise an error if not even one row per device fits; otherwise one row is decoded.
         peak: function that returns the peak bytes of caches on a device: `peak_bytes`, or `turn_bytes` in a dialogue.
     """
@@ -182,7 +182,7 @@ class FittingSlots:
     mesh: Mesh
     memory: int
     most: int | None = None
-    beside: int = 0
+    per_row: int = 0
     refuses: bool = True
     peak: Callable[[Caches], int] = peak_bytes
 
@@ -203,7 +203,7 @@ class FittingSlots:
         wanted = requests if self.most is None else min(requests, self.most)
 
         def needed(rows: int) -> int:
-            return held(rows) + self._each(rows) * self.beside
+            return held(rows) + self._each(rows) * self.per_row
 
         fitting = next((rows for rows in range(wanted, 0, -1) if needed(rows) <= self.memory), None)
         if fitting is not None or not self.refuses:

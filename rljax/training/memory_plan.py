@@ -233,8 +233,8 @@ def decode_slots(
     if left is None:
         return required(most, "decode_slots")
     masks = 4 * sampling.max_response_tokens * (sampling.sampling_mask or 0)
-    beside = masks + 4 * LOGITS * policy.vocab_size // mesh.shape["tensor"]
-    return FittingSlots(decoder, mesh, left, most, beside, refuses=False)
+    per_row = masks + 4 * LOGITS * policy.vocab_size // mesh.shape["tensor"]
+    return FittingSlots(decoder, mesh, left, most, per_row, refuses=False)
 
 
 def sampler_bytes(config: TrainConfig, params: Shapes, mesh: Mesh) -> int:

@@ -75,7 +75,7 @@ def test_committed_rows_are_of_the_present_settings_and_each_is_there_once(exper
 
 def test_the_page_is_that_of_the_committed_rows(experiment, rows):
     page = EXPERIMENT.with_suffix(".md").read_text(encoding="utf-8")
-    assert page.partition("\n")[2] == report(rows, experiment.CASES, beside=experiment.BESIDE)
+    assert page.partition("\n")[2] == report(rows, experiment.CASES, also=experiment.ALSO)
 
 
 def test_a_case_has_its_name_from_its_task_unless_its_settings_name_another(experiment):
@@ -100,7 +100,7 @@ def test_a_task_with_too_few_seeds_is_not_decided(experiment):
         for place, arm in enumerate(arms)
         for seed in range(5)
     ]
-    page, shorter = (report(rows, experiment.CASES, beside=experiment.BESIDE) for rows in (made, made[:-1]))
+    page, shorter = (report(rows, experiment.CASES, also=experiment.ALSO) for rows in (made, made[:-1]))
     assert "Tasks that are decided: 1; with at least two arms apart: 1; with three: 1; with all four: 1." in page
     assert " < ".join(arms) in page
     assert "an arm has 4 of 5 seeds" in shorter

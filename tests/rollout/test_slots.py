@@ -86,7 +86,7 @@ def test_an_empty_cache_lies_as_one_that_was_read():
     st.sampled_from([1, 8]),
 )
 def test_as_many_rows_as_fit_and_no_more(requests, kilobytes, budget, beside, each):
-    slots = fitting(1_000 * kilobytes, beside=beside, refuses=False)
+    slots = fitting(1_000 * kilobytes, per_row=beside, refuses=False)
     params = POLICY.shapes()
     wanted = (params, requests, max(1, requests // each), 8, budget)
     rows = slots(*wanted)
@@ -96,7 +96,7 @@ def test_as_many_rows_as_fit_and_no_more(requests, kilobytes, budget, beside, ea
 
     assert rows == 1 or needed(rows) <= slots.memory
     assert rows == requests or needed(rows + 1) > slots.memory
-    assert fitting(1_000 * kilobytes, beside=beside, refuses=False, most=7)(*wanted) == min(7, rows)
+    assert fitting(1_000 * kilobytes, per_row=beside, refuses=False, most=7)(*wanted) == min(7, rows)
 
 
 def test_what_holds_no_row_is_refused_with_the_bytes_of_one():

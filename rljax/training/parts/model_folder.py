@@ -41,7 +41,7 @@ def save_model(
     folder: Path,
     model: Policy | ValueFunction,
     params: Params,
-    beside: Companions,
+    extras: Companions,
     *,
     dtype: str | None = None,
     max_shard_bytes: int = DEFAULT_SHARD_BYTES,
@@ -52,7 +52,7 @@ def save_model(
         folder: folder of the model.
         model: the policy or the critic. A model without `contents` writes its own complete folder, and nothing is added to it.
         params: parameters of the model, on the mesh.
-        beside: files and settings that accompany the weights.
+        extras: files and settings that accompany the weights.
         dtype: type of the weights; None for the type in the checkpoint.
         max_shard_bytes: largest size of a weight file.
 
@@ -67,9 +67,9 @@ def save_model(
         return
     contents = model.contents(params)
     contents = contents if dtype is None else contents.stored_as(dtype)
-    contents = contents._replace(config=_with_token_ids(contents.config, beside))
+    contents = contents._replace(config=_with_token_ids(contents.config, extras))
     together(lambda: write_model(folder, contents, max_shard_bytes=max_shard_bytes, fetch=fetch_once, writes=is_first()))
-    on_first(lambda: write_companions(folder, beside, is_policy=isinstance(model, Policy)))
+    on_first(lambda: write_companions(folder, extras, is_policy=isinstance(model, Policy)))
 
 
 def weights_writer(config: TrainConfig, policy: Policy, tokenizer: Tokenizer) -> Callable[[Path, Params], None]:
@@ -78,18 +78,18 @@ def weights_writer(config: TrainConfig, policy: Policy, tokenizer: Tokenizer) ->
     return lambda folder, params: atomically(folder, lambda part: save_model(part, policy, params, files, dtype=dtype))
 
 
-def write_companions(folder: Path, beside: Companions, *, is_policy: bool = True) -> None:
+def write_companions(folder: Path, extras: Companions, *, is_policy: bool = True) -> None:
     """Write tokenizer and, for a model that generates, generation_config.json into a model's folder."""
-    save_tokenizer_files(beside.tokenizer, folder)
+    save_tokenizer_files(extras.tokenizer, folder)
     if is_policy:
-        write_json(folder / GENERATION, generation_config(beside))
+        write_json(folder / GENERATION, generation_config(extras))
 
 
-def generation_config(beside: Companions) -> dict[str, Any]:
+def generation_config(extras: Companions) -> dict[str, Any]:
     """Return the contents of generation_config.json: the source's, else the token ids and sampling settings of training.
 
     Args:
-        beside: tokenizer, source and sampling.
+        extras: tokenizer, source and sampling.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -97,9 +97,9 @@ def generation_config(beside: Companions) -> dict[str, Any]:
         >>> raw["do_sample"], raw["max_new_tokens"], raw["eos_token_id"], raw["pad_token_id"]
         (True, 8, 2, 0)
     """
-    if beside.source is not None and (beside.source / GENERATION).is_file():
-        return _with_token_ids(read_json(beside.source / GENERATION), beside)
-    sampling = beside.sampling
+    if extras.source is not None and (extras.source / GENERATION).is_file():
+        return _with_token_ids(read_json(extras.source / GENERATION), extras)
+    sampling = extras.sampling
     raw: dict[str, Any] = {}
     if sampling is not None:
         raw = {
@@ -109,13 +109,13 @@ def generation_config(beside: Companions) -> dict[str, Any]:
             "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
             "max_new_tokens": sampling.max_response_tokens,
         }
-    return _with_token_ids(raw, beside)
+    return _with_token_ids(raw, extras)
 
 
-def _with_token_ids(raw: Mapping[str, Any], beside: Companions) -> dict[str, Any]:
-    tokenizer = beside.tokenizer
+def _with_token_ids(raw: Mapping[str, Any], extras: Companions) -> dict[str, Any]:
+    tokenizer = extras.tokenizer
     ids = {"eos": tokenizer.eos_token_id, "pad": tokenizer.pad_token_id}
-    return with_token_ids(raw, bos=tokenizer.bos_token_id, **ids, more=beside.ends)
+    return with_token_ids(raw, bos=tokenizer.bos_token_id, **ids, more=extras.ends)
 
 
 def atomically(folder: Path, write: Callable[[Path], None]) -> None:
