@@ -88,7 +88,7 @@ rljax debug RUN                   which term, row and token was not finite
 rljax plot RUN [RUN ...]          plot the curves of one or several runs
 rljax explain [METRIC ...]        what a metric of a run means, and what to do
 rljax export RUN FOLDER           write the model as a Hugging Face folder
-rljax average RUN RUN FOLDER      average the weights of runs with the same start
+rljax average RUN RUN FOLDER      average weights of runs with the same start
 rljax adapt RUN --feedback FILE   learn from feedback on a served model
 
 rljax preprocess INPUT OUTPUT     check a dataset; drop bad or repeated rows

@@ -260,5 +260,5 @@ def test_a_run_with_far_too_large_a_learning_rate_learns_only_with_the_controlle
     for remedy in ("off", "controller"):
         rljax.train(COPYING.replace(remedy=remedy, run=str(tmp_path / remedy)), first_character)
         ends[remedy] = np.mean([row["reward"] for row in rows_of(tmp_path / remedy)[-10:]])
-    assert ends["off"] < 0.3
-    assert ends["controller"] > 0.5
+    assert ends["off"] < 0.05
+    assert ends["controller"] > 0.4  # it levels off at about 0.5, and machines round differently
