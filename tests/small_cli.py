@@ -15,7 +15,7 @@ def refused(capsys, message, *arguments) -> str:
     """What a command that exits with 2 says: one paragraph that matches, no traceback."""
     assert main(list(arguments)) == 2
     error = capsys.readouterr().err.strip()
-    assert error.startswith("rljax: ")
+    assert error.startswith("rljax: "), error
     assert "\n" not in error
     assert "Traceback" not in error
     assert re.search(message, error), error

@@ -71,11 +71,14 @@ def unused_generation_settings(folder: Path, *, temperature: float, top_k: int |
     file = folder / GENERATION
     raw = read_json(file) if file.is_file() else {}
     own = {"temperature": temperature, "top_k": top_k or 0, "top_p": top_p or 1.0}
-    neutral = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "repetition_penalty": 1.0, "num_beams": 1} | own
+    usual = {"temperature": 1.0, "top_p": 1.0, "repetition_penalty": 1.0, "num_beams": 1}
     unused = {
         name: value
         for name, value in raw.items()
-        if name not in NOT_SAMPLING and value is not None and value != neutral.get(name) and (value or name in own)
+        if name not in NOT_SAMPLING
+        and value is not None
+        and value not in (usual.get(name), own.get(name))
+        and (value or name in own)
     }
     if not unused:
         return []

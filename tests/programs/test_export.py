@@ -68,14 +68,7 @@ def test_rljax_opens_it_without_naming_the_tokenizer(exported, capsys):
     jax.tree.map(np.testing.assert_array_equal, opened.params, params)
     text = printed(capsys, "sample", str(folder), "--prompt", "3+4=", "--max-response-tokens", "3")
     assert text.startswith("3+4=")
-    empty = (
-        "sample",
-        str(folder),
-        "--prompt",
-        "",
-        "--top-p",
-        "0.9",
-    )  # as its generation_config.json says, so no note is printed
+    empty = ("sample", str(folder), "--prompt", "", "--top-p", "0.9")  # the top-p of its generation_config.json
     refused(capsys, "the prompt '' has no token, and a response begins after one", *empty)
     ids = CharacterTokenizer().encode("3+4=")
     assert printed(capsys, "sample", str(folder), "--prompt-ids", *map(str, ids), "--max-response-tokens", "3") == text
