@@ -17,7 +17,6 @@ from jaxtyping import PyTree
 
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
-from rljax.files import check_file_size
 from rljax.models import Params, Policy, count_parameters
 from rljax.models.adapters import Base, init_adapter
 from rljax.parallel import make_mesh, policy_shardings, replicated, row_shards, with_places
@@ -367,7 +366,7 @@ def check_room(
         Bytes per device for the cache of the built-in engine; None if unknown.
 
     Raises:
-        InputError: the run does not fit, and the message names changes with which it would; or a checkpoint cannot be written.
+        InputError: the run does not fit; the message names changes with which it would.
     """
 
     def needs_of(config: TrainConfig, mesh: Mesh) -> Needs:
@@ -381,7 +380,6 @@ def check_room(
     if policy.shapes is None:
         return None
     needs = needs_of(config, mesh)
-    check_file_size(needs.held)
     if available is None:
         return None
     left = (room := available // mesh.size) - needs.held - needs.weights

@@ -49,6 +49,16 @@ def test_a_checkpoint_that_would_be_too_large_is_refused_before_training(tmp_pat
     assert "may write files of at most 102,400 bytes" in text.splitlines()[-1]
 
 
+def test_a_checkpoint_of_pair_training_that_would_be_too_large_is_refused(tmp_path):
+    rows = [{"prompt": f"{n}+1=", "chosen": str(n + 1), "rejected": "0"} for n in range(1, 25)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shape = "--layers 1 --width 64 --heads 2 --kv-heads 1 --hidden 64 --steps 1"
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
+    code, text = typed(f"ulimit -f 100; rljax preference pairs.jsonl {shape} --output model", tmp_path, **cache)
+    assert (code, "Traceback" in text) == (2, False), text
+    assert "may write files of at most 102,400 bytes" in text.splitlines()[-1]
+
+
 @pytest.mark.parametrize("line", ["rljax explain >&-", "rljax algorithms 2>&- >&-", "rljax errata >/dev/full"])
 def test_a_closed_or_full_stream_is_no_traceback(line, tmp_path):
     code, text = typed(line, tmp_path)

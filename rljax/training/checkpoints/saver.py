@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import jax
 
-from rljax.files import no_room
+from rljax.files import check_file_size, no_room
 from rljax.parallel import is_first, return_freed_memory, together
 from rljax.parallel.memory import shares_memory
 from rljax.tracking.run_folder import Mark
@@ -189,9 +189,11 @@ class Saver:
             marks: where the files of the run folder end now.
 
         Raises:
+            InputError: this process may not write files of the size of the state.
             Interrupted: the run was asked to stop while the previous save waited for room.
             Exception: the previous save failed, and so did this one or the retry.
         """
+        check_file_size(sum(leaf.nbytes for leaf in jax.tree.leaves(checkpoint.state)))
         if jax.process_count() > 1:
             self.wait()
             end = checkpoints.begin_save(self._folder / which, checkpoint, marks)
