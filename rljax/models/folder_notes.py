@@ -10,7 +10,8 @@ from rljax.models.model_folder import GENERATION, read_json
 
 WITHOUT_EFFECT = frozenset(
     {
-        *("architectures", "model_type", "transformers_version", "_name_or_path", "_sliding_window_pattern"),
+        *("architectures", "model_type", "transformers_version", "_name_or_path", "_model_name_or_path"),
+        *("_sliding_window_pattern", "unk_token_id", "unsloth_version", "unsloth_fixed", "auto_map", "use_return_dict"),
         *("dtype", "torch_dtype", "initializer_range", "use_cache", "pretraining_tp", "chunk_size_feed_forward"),
         *("bos_token_id", "eos_token_id", "pad_token_id", "problem_type", "id2label", "label2id", "num_labels"),
         *("return_dict", "output_attentions", "output_hidden_states", "_attn_implementation", "transformers.js_config"),
@@ -41,7 +42,7 @@ def notes_on_folder(folder: Path, used: Collection[Path]) -> list[str]:
     raw = read_json(folder / "config.json")
     family = FAMILIES[raw.get("model_type") or "llama"]
     known = entries_that_are_read(family) | WITHOUT_EFFECT
-    unknown = {name: value for name, value in raw.items() if name not in known and value is not None}
+    unknown = {name: value for name, value in raw.items() if name not in known and value not in (None, False)}
     own = f"{family.classes}ForCausalLM"
     named = [name for name in raw.get("architectures") or () if name.endswith("ForCausalLM") and name != own]
     left = sorted(
