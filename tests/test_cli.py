@@ -181,7 +181,7 @@ def test_a_reader_that_leaves_is_no_error(command, code):
     assert running.returncode == code
 
 
-@pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"train", "sft"}))
+@pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"train", "sft", "pretrain"}))
 def test_help_explains_every_option(command, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([command, "--help"])
@@ -268,7 +268,10 @@ def test_help_names_every_command(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("trian",), "no command 'trian'; did you mean 'train'. The commands are train, sft, config, eval, sample"),
+        (
+            ("trian",),
+            "no command 'trian'; did you mean 'train'. The commands are train, sft, pretrain, config, eval, sample",
+        ),
         (("train", "--stepz", "3"), "no option --stepz; did you mean '--steps'"),
         (("train", "--lr", "3"), "no option --lr; use --learning-rate"),
         (("train", "--kl-coef", "0.1"), "no option --kl-coef; use --algorithm-options beta=0.04"),

@@ -51,10 +51,23 @@ from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.runs import Runs, Show, run_runs, run_show
 from rljax.cli.search import SearchSteps, run_search
 from rljax.cli.starting import Settings, flags_in, start_from_flags, starting_config
-from rljax.cli.train import SFT_FLAGS, Sft, Train, full_names, run_sft, run_train, start_of_sft
-from rljax.cli.train_help import sft_help, short_help
+from rljax.cli.train import (
+    OF_A_TEXT,
+    PRETRAIN_FLAGS,
+    SFT_FLAGS,
+    Pretrain,
+    Sft,
+    Train,
+    run_pretrain,
+    run_sft,
+    run_train,
+    sft_words,
+    start_of_sft,
+)
+from rljax.cli.train_help import pretrain_help, sft_help, short_help
 from rljax.cli.tune import Tune, run_tune
 from rljax.cli.version import check_jax, version_text
+from rljax.data.plain_text import TEXT
 from rljax.data.recipe import Preprocess
 from rljax.errors import InputError
 from rljax.files import causes, check_local, limit_reached, no_room
@@ -70,6 +83,7 @@ rljax train                       teach a small model arithmetic, in minutes
 rljax train --smoke               test this machine, in about a minute
 rljax train --model FOLDER_OR_HUB_ID --dataset FILE_OR_HUB_ID --reward exact
 rljax sft --dataset FILE_OR_HUB_ID  fine-tune on demonstrations (SFT)
+rljax pretrain FILES --steps 500  learn plain text: next-token training
 rljax config [FLAGS]              print the settings in force, for --config
 rljax plan [FLAGS]                memory and work of a run, before it starts
 rljax tune --try NAME=VALUE,VALUE the best of several settings
@@ -129,6 +143,7 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyT
     {
         "train": (Train, run_train),
         "sft": (Sft, run_sft),
+        "pretrain": (Pretrain, run_pretrain),
         "config": (Config, run_config),
         "eval": (Eval, run_eval),
         "sample": (Sample, run_sample),
@@ -194,8 +209,8 @@ def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
     """
     record, _ = COMMANDS[arguments[0]]
     defaults: dict[str, Any] = {}
-    if record is Sft:
-        arguments = [arguments[0], *full_names(arguments[1:])]
+    if issubclass(record, Sft):
+        arguments = [arguments[0], *sft_words(arguments[0], arguments[1:])]
     if issubclass(record, Settings):
         start = _start(arguments) if start is None else start
         check_flags(arguments, record, start.config)
@@ -223,6 +238,8 @@ def _start(arguments: Sequence[str]) -> Start:
     command, *words = arguments
     if command == "ablate":
         words = as_train(words)
+    if command == "pretrain":
+        return start_of_sft(words, OF_A_TEXT)
     return start_of_sft(words) if command == "sft" else start_from_flags(words)
 
 
@@ -253,13 +270,16 @@ def run(arguments: list[str]) -> int:
     record, function = COMMANDS[name]
     if not issubclass(record, Settings):
         return function(parse(arguments))
-    arguments = [name, *full_names(arguments[1:])] if record is Sft else arguments
-    start = _start(arguments)
+    arguments = [name, *sft_words(name, arguments[1:])] if issubclass(record, Sft) else arguments
+    helps = {"sft": (sft_help, SFT_FLAGS), "pretrain": (pretrain_help, PRETRAIN_FLAGS)}
+    asks = name in helps and bool({"-h", "--help", "--help-all"} & set(arguments))
+    start = _start([*arguments, *(["--dataset", TEXT] if asks and name == "pretrain" else [])])
     if name == "train" and {"-h", "--help"} & set(arguments):
         print(short_help(start.config))
         return 0
-    if name == "sft" and {"-h", "--help", "--help-all"} & set(arguments):
-        print(sft_help(start.config, SFT_FLAGS))
+    if asks:
+        shown, flags = helps[name]
+        print(shown(start.config, flags))
         return 0
     return function(parse(arguments, start), start, arguments[1:])
 

@@ -1,16 +1,20 @@
-"""`rljax train` and `rljax sft`: train a language model with reinforcement learning, or on demonstrations."""
+"""`rljax train`, `rljax sft` and `rljax pretrain`: train a language model with RL, on demonstrations, or on plain text."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Annotated
+
+import tyro
 
 from rljax.cli.columns import columns_of, wrapped
 from rljax.cli.hosts import join_hosts
 from rljax.cli.loading import loading
 from rljax.cli.restarting import note, run_with_restarts
 from rljax.cli.starting import Settings, flags_in, start_from_flags, value_of
+from rljax.data.plain_text import is_text, text_dataset
 from rljax.errors import InputError
 from rljax.programs.start import DEFAULT, Setting, Start
 from rljax.training.interrupt import INTERRUPTED
@@ -59,6 +63,18 @@ class Sft(Train):
     """Passes over the training rows, in place of --steps; rows that are too long count as well."""
 
 
+@dataclass(frozen=True)
+class Pretrain(Sft):
+    """Train a language model on plain text: to predict the next token (pretraining).
+
+    The files are joined to one stream of tokens and cut into blocks of --block tokens; the last tenth of each file is held out and
+    measures perplexity. Without --model the model is a small transformer with random weights.
+    """
+
+    files: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="FILES")] = ()
+    """Text files in UTF-8, one document each. They come first."""
+
+
 SFT_FLAGS: Mapping[str, str] = MappingProxyType(
     {
         "--steps": "--warm-start-steps",
@@ -70,6 +86,14 @@ SFT_FLAGS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Flag of `rljax sft` -> flag of `rljax train`."""
+PRETRAIN_FLAGS: Mapping[str, str] = MappingProxyType(
+    {**SFT_FLAGS, "--block": "--max-response-tokens", "--heldout-blocks": "--heldout-problems"}
+)
+"""Flag of `rljax pretrain` -> flag of `rljax train`."""
+OF_A_TEXT: Mapping[str, object] = MappingProxyType(
+    {"name": "pretrain", "warm_start_steps": 500, "warm_start_batch": 32, "max_response_tokens": 128}
+)
+"""Defaults of `rljax pretrain`."""
 OF_A_MODEL: Mapping[str, float] = MappingProxyType(
     {
         "warm_start_batch": 16,
@@ -83,22 +107,50 @@ ADAPTER_RATE = 2e-4
 """Its default learning rate for an adapter."""
 
 
-def full_names(arguments: Sequence[str]) -> list[str]:
-    """Replace the flags of `rljax sft` by those of `rljax train`.
+def full_names(arguments: Sequence[str], names: Mapping[str, str] = SFT_FLAGS) -> list[str]:
+    """Replace the flags of `rljax sft`, or of another command with such `names`, by those of `rljax train`.
 
     Example:
         >>> full_names(["--steps", "8", "--learning_rate=1e-5", "--warm-start-batch", "4"])
         ['--warm-start-steps', '8', '--warm-start-learning-rate=1e-5', '--warm-start-batch', '4']
     """
     parts = (word.partition("=") for word in arguments)
-    return [SFT_FLAGS.get(flag.replace("_", "-"), flag) + equals + value for flag, equals, value in parts]
+    return [names.get(flag.replace("_", "-"), flag) + equals + value for flag, equals, value in parts]
 
 
-def start_of_sft(arguments: Sequence[str]) -> Start:
+def as_sft(arguments: Sequence[str]) -> list[str]:
+    """Replace the files of `rljax pretrain`, which come first, by their dataset, and its flags by those of `rljax train`.
+
+    Raises:
+        InputError: a dataset is named as well.
+
+    Example:
+        >>> as_sft(["/data/a.txt", "--steps", "8"])
+        ['--dataset', 'text:/data/a.txt', '--heldout-dataset', 'text:/data/a.txt', '--warm-start-steps', '8']
+    """
+    count = next((place for place, word in enumerate(arguments) if word.startswith("-")), len(arguments))
+    files, words = arguments[:count], full_names(arguments[count:], PRETRAIN_FLAGS)
+    refused = next((flag for flag in ("--dataset", "--heldout-dataset", "--epochs") if flag in set(flags_in(words))), None)
+    if files and refused is not None:
+        raise InputError(
+            f"{refused} cannot apply to `rljax pretrain FILES`, which learns its files for --steps; leave it out."
+        )
+    if not files:
+        return words
+    name = text_dataset(Path(file).expanduser().absolute() for file in files)
+    return ["--dataset", name, "--heldout-dataset", name, *words]
+
+
+def sft_words(command: str, arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of `rljax sft` or `rljax pretrain` with the names of `rljax train`."""
+    return as_sft(arguments) if command == "pretrain" else full_names(arguments)
+
+
+def start_of_sft(arguments: Sequence[str], own: Mapping[str, object] = MappingProxyType({})) -> Start:
     """Find the settings of `rljax sft` before its flags, which are those of `full_names`.
 
     Without a reward on the command line or in a file, a dataset gets the reward "none", so that nothing is sampled. A generated
-    task has its own reward. A resumed run keeps its settings.
+    task has its own reward. A resumed run keeps its settings. `own` are further defaults, which take precedence.
     """
     begun, flags = start_from_flags(arguments), set(flags_in(arguments))
     config = begun.config
@@ -110,6 +162,7 @@ def start_of_sft(arguments: Sequence[str]) -> Start:
         wanted |= OF_A_MODEL
         if "--lora-rank" in flags or config.adapter.rank is not None:
             wanted["warm_start_learning_rate"] = ADAPTER_RATE
+    wanted |= own
     settings = {
         name: Setting(value, "rljax sft")
         for name, value in wanted.items()
@@ -121,6 +174,19 @@ def start_of_sft(arguments: Sequence[str]) -> Start:
 def run_sft(command: Sft, start: Start, arguments: list[str]) -> int:
     """Fine-tune, or resume a run; the exit codes are those of `run_train`."""
     return _run("sft", command, start, arguments, epochs=command.epochs)
+
+
+def run_pretrain(command: Pretrain, start: Start, arguments: list[str]) -> int:
+    """Learn the files, or resume a run; the exit codes are those of `run_train`.
+
+    Raises:
+        InputError: there is no file, or one comes after a flag.
+    """
+    if command.files:
+        raise InputError("write the files first: `rljax pretrain FILES --steps 500`.")
+    if not is_text(command.config.data.dataset):
+        raise InputError("name at least one text file: `rljax pretrain FILES --steps 500`; or --resume RUN.")
+    return _run("sft", command, start, arguments)
 
 
 def run_train(command: Train, start: Start, arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""`rljax train --help` and `rljax sft --help`: one screen each, with the settings that most runs change."""
+"""`rljax train --help`, and that of `sft` and `pretrain`: one screen each, with the settings that most runs change."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -114,17 +114,66 @@ Only the assistant's tokens are trained. Held-out rows measure perplexity.
 """
 
 
-def sft_help(config: TrainConfig, names: Mapping[str, str]) -> str:
+PRETRAIN_SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
+    (
+        "what to train",
+        (
+            ("model", "folder or hub id; else a small transformer"),
+            ("layers", "of the small transformer"),
+            ("width", "of its residual stream"),
+            ("tokenizer", "bytes, or a folder or hub id"),
+            ("max_response_tokens", "tokens that a block predicts"),
+            ("heldout_problems", "blocks that measure perplexity, at most"),
+        ),
+    ),
+    (
+        "learning",
+        (
+            ("warm_start_steps", "updates"),
+            ("warm_start_batch", "blocks per update"),
+            ("warm_start_learning_rate", "peak; then a cosine to a tenth"),
+            ("dtype", "float32 or bfloat16"),
+        ),
+    ),
+    SFT_SHOWN[-1],
+)
+"""The same for pretraining."""
+
+PRETRAIN_USAGE = """usage: rljax pretrain FILES [FLAGS]
+
+Train a language model on plain text: to predict the next token.
+The last tenth of each file is held out, and measures perplexity.
+
+  rljax pretrain book.txt --steps 500
+  rljax pretrain texts/*.txt --model FOLDER --learning-rate 1e-4
+  rljax pretrain --resume RUN                        continue a run
+"""
+
+
+def pretrain_help(config: TrainConfig, names: Mapping[str, str]) -> str:
+    """One screen for `rljax pretrain`; see `sft_help`."""
+    return sft_help(config, names, PRETRAIN_USAGE, PRETRAIN_SHOWN)
+
+
+def sft_help(
+    config: TrainConfig,
+    names: Mapping[str, str],
+    usage: str = SFT_USAGE,
+    shown: Sequence[tuple[str, Sequence[tuple[str, str]]]] = SFT_SHOWN,
+) -> str:
     """One screen for `rljax sft`.
 
     Args:
         config: the settings before the flags.
         names: a short flag -> the flag of `rljax train` that it stands for.
+        usage: the first lines.
+        shown: settings to list, with their meaning.
     """
     short = {full.removeprefix("--").replace("-", "_"): flag[2:].replace("-", "_") for flag, full in names.items()}
-    flat = {"epochs": None, "resume": None} | config.to_flat() | {"warm_start_steps": None, "learning_rate_warmup": 10}
+    flat = {"epochs": None, "resume": None} | config.to_flat()
+    flat |= {"learning_rate_warmup": 10} | ({"warm_start_steps": None} if "--epochs" in usage else {})
     last = "\nThe other flags of `rljax train --help-all` (devices, checkpoints, columns,\n--freeze, --remat, ...) work here too."
-    return "\n".join([SFT_USAGE, *_settings(SFT_SHOWN, flat, short), last])
+    return "\n".join([usage, *_settings(shown, flat, short), last])
 
 
 def short_help(config: TrainConfig) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rljax.data.fault import BadRowError, kind
+from rljax.data.plain_text import is_text, read_texts
 from rljax.errors import InputError
 from rljax.files import check_local
 from rljax.text import one_line
@@ -23,7 +24,8 @@ def open_rows(path_or_id: str | Path | Iterable[object], split: str) -> tuple[st
     """Open a file, folder or hub dataset, and return its name and its rows.
 
     Args:
-        path_or_id: a `.jsonl`, `.json` or `.parquet` file, a folder with one of them for the split, a hub id, or the rows.
+        path_or_id: a `.jsonl`, `.json` or `.parquet` file, a folder with one of them for the split, a hub id, the name of plain
+            text (see `rljax.data.plain_text`), or the rows.
         split: the split of a folder or hub dataset.
 
     Returns:
@@ -36,6 +38,8 @@ def open_rows(path_or_id: str | Path | Iterable[object], split: str) -> tuple[st
     if not isinstance(path_or_id, str | Path):
         return "the dataset", ((f"row {number}", row) for number, row in enumerate(path_or_id, start=1))
     name = str(path_or_id)
+    if is_text(name):
+        return f"the text ({split})", read_texts(name, split)
     path = locate(path_or_id, split)
     if path is None:
         return f"{name} ({split})", _read_hub(name, split)

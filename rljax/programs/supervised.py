@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rljax.data.plain_text import is_text
 from rljax.data.problem import Problem
-from rljax.data.prompts import right_pad_demonstrations
+from rljax.data.prompts import Demonstrations, right_pad_demonstrations
+from rljax.data.text_blocks import cut_blocks
 from rljax.errors import InputError
 from rljax.evaluation.greedy import evaluate
 from rljax.models import Params
@@ -110,6 +112,8 @@ def supervised_config(config: TrainConfig, epochs: int | None, rows: Iterable[Ma
         InputError: the number of epochs is below 1, or the data cannot be used.
     """
     config = config.replace(steps=0)
+    if is_text(config.data.dataset) and (epochs is not None or not config.warm_start.steps):
+        raise InputError("plain text is learned for a number of steps: set warm_start_steps, and leave epochs out.")
     if epochs is None and config.warm_start.steps:
         return config
     if epochs is not None and epochs < 1:
@@ -139,6 +143,8 @@ def fine_tune(run: Run, owned: list[Checkpoint]) -> Result:
         raise InputError(
             f"{str(run.folder.path)!r} is a run with {steps} RL steps; continue it with `rljax train --resume`, not `rljax sft`."
         )
+    if is_text(run.config.data.dataset):
+        run = replace(run, setup=with_blocks(run.setup))
     if int(owned[0].state.phase) <= WARM_START:
         run_phase(run, owned, supervised_phase(run))
     begin = replace(value_pretraining(run), steps=0, saves_start=False, evaluate_start=partial(evaluate_end, run))
@@ -229,10 +235,7 @@ def make_measure(setup: Setup) -> Callable[[Params], dict[str, float]]:
     Raises:
         InputError: no held-out row has a demonstration, or none is within the token limit.
     """
-    problems = demonstrated_problems(setup.heldout.prompts.problems)
-    budget = setup.config.sampling.max_response_tokens
-    found = right_pad_demonstrations(problems, setup.tokenizer, setup.prompt_length, budget, chat=setup.config.model.chat)
-    sequences = demonstrated(found)
+    sequences = demonstrated(heldout_demonstrations(setup))
     scores = make_scores(setup.supervised_score, setup.mesh, setup.rows_at_once(len(sequences.tokens)))
     learned = sequences.learned
 
@@ -242,6 +245,27 @@ def make_measure(setup: Setup) -> Callable[[Params], dict[str, float]]:
         return {"heldout_loss": float(loss), "perplexity": float(np.exp(loss))}
 
     return measure
+
+
+def heldout_demonstrations(setup: Setup) -> Demonstrations:
+    """Return the held-out demonstrations or, of plain text, the first `heldout_problems` blocks of the held-out part.
+
+    Raises:
+        InputError: no held-out row has a demonstration, or none is within the token limit.
+    """
+    problems, config = setup.heldout.prompts.problems, setup.config
+    budget = config.sampling.max_response_tokens
+    if is_text(config.data.dataset):
+        blocks = cut_blocks(problems, setup.tokenizer, budget)
+        return Demonstrations(*(array[: config.data.heldout_problems] for array in blocks[:-1]), dropped=0)
+    kept = demonstrated_problems(problems)
+    return right_pad_demonstrations(kept, setup.tokenizer, setup.prompt_length, budget, chat=config.model.chat)
+
+
+def with_blocks(setup: Setup) -> Setup:
+    """Return the setup with the blocks of its plain text as demonstrations (next-token pretraining)."""
+    blocks = cut_blocks(setup.train.prompts.problems, setup.tokenizer, setup.config.sampling.max_response_tokens)
+    return setup._replace(demonstrations=blocks)
 
 
 def demonstrated_problems(problems: Sequence[Problem]) -> list[Problem]:
@@ -333,6 +357,9 @@ def next_commands(config: TrainConfig, run: Path, prompt: str, *, judged: bool, 
     path, trust = shlex.quote(str(run)), " --trust" * bool(code_of(config))
     data = "" if config.data.dataset is None else f" --dataset {shlex.quote(config.data.dataset)}"
     chat = " --chat" * config.model.chat
+    if is_text(config.data.dataset):
+        learn = [] if model is None else [f"rljax sft --model {shlex.quote(str(model))} --dataset FILE.jsonl"]
+        return [f"rljax sample {path} --prompt TEXT", *learn, f"rljax export {path} my-model"]
     return [
         f"rljax eval {path}{trust if judged else ' --reward exact'}",
         f"rljax chat {path}" if config.model.chat else f"rljax sample {path} --prompt {shlex.quote(prompt)}",

@@ -9,6 +9,7 @@ from pathlib import Path
 import optax
 
 from rljax.algorithms import Algorithm
+from rljax.data.plain_text import is_text
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Policy
@@ -85,6 +86,10 @@ def train(
             it was stopped while waiting for disk space.
     """
     config, rows = with_dataset(config, dataset)
+    if config is not None and is_text(config.data.dataset):
+        raise InputError(
+            "Plain text has nothing that a reward could judge; learn it with `rljax pretrain FILES`, then train."
+        )
     if (
         config is not None
         and config.reward.name == UNJUDGED

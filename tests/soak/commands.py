@@ -118,6 +118,17 @@ EVERY = {
     "chat": lambda out: ["chat", CHATTY, "--max-response-tokens", "8"],
     "serve": lambda out: ["serve", CHATTY, "--port", "0", "--name", NAME, "--context", "64", "--max-response-tokens", "16"],
     "sft": lambda out: ["sft", *SFT, "--run", str(out), "--resume", "auto"],
+    "pretrain": lambda out: [
+        "pretrain",
+        str(WORLD / "rows.jsonl"),
+        *SIZES,
+        "--steps",
+        "6",
+        "--run",
+        str(out),
+        "--resume",
+        "auto",
+    ],
     "ablate": lambda out: ["ablate", "dapo", *ABLATED, "--out", str(out)],
     "sample": lambda out: ["sample", RUN, "--prompt", "3+4=", "--seed", "1"],
     "search": lambda out: ["search", str(WORLD / "critic"), "--trust", "--limit", "2"],
@@ -143,7 +154,7 @@ EVERY = {
     **{name: command.begin for name, command in LONG.items() if name != "environment"},
 }
 """All commands: a folder for their output -> their words."""
-MAKERS = {*LONG, "sft", "ablate"}
+MAKERS = {*LONG, "sft", "pretrain", "ablate"}
 """Commands that make the folder of their output, and print how they came to their end."""
 
 

@@ -1,0 +1,59 @@
+"""Plain text for pretraining: a dataset whose rows are files. `rljax.data.text_blocks` cuts their tokens into blocks.
+
+The name of such a dataset is `text:` and its files, quoted as for a shell: `text:part1.txt 'part two.txt'`.
+"""
+
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rljax.errors import InputError
+
+TEXT = "text:"
+"""Beginning of the name of a dataset of plain text."""
+HELDOUT_SHARE = 10
+"""The last tenth of each file is held out."""
+
+
+def text_dataset(files: Iterable[str | Path]) -> str:
+    """Name the dataset of these files.
+
+    Example:
+        >>> text_dataset(["/data/a.txt", "/data/b c.txt"])
+        "text:/data/a.txt '/data/b c.txt'"
+    """
+    return TEXT + shlex.join(map(str, files))
+
+
+def is_text(dataset: str | None) -> bool:
+    """Return whether a dataset is plain text."""
+    return dataset is not None and dataset.startswith(TEXT)
+
+
+def read_texts(name: str, split: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Read the files of a dataset, one row per file: the beginning of its text or, for the split "test", its last tenth.
+
+    The text is the column `text`. Prompt and completion, which every row needs, are a number and a character that blocks replace.
+
+    Args:
+        name: the name of the dataset; see `text_dataset`.
+        split: "train" or "test".
+
+    Raises:
+        InputError: there is no file, or one of them does not exist, is not in UTF-8, or is too short to hold a tenth out.
+    """
+    files = [Path(file).expanduser() for file in shlex.split(name.removeprefix(TEXT))]
+    if not files:
+        raise InputError("there is no text to learn; name at least one file: `rljax pretrain FILE.txt`.")
+    for number, file in enumerate(files):
+        if not file.is_file():
+            raise InputError(f"the text {str(file)!r} does not exist, or is not a file; name an existing one.")
+        try:
+            text = file.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{file} is not in UTF-8 ({error}); save it in UTF-8.") from error
+        cut = len(text) - len(text) // HELDOUT_SHARE
+        part = text[cut:] if split == "test" else text[:cut]
+        if cut == len(text) or not part.strip():
+            raise InputError(f"{file} has too little text to hold a tenth of it out; join it with another file.")
+        yield str(file), {"prompt": f"{number} {split}", "completion": part.strip()[0], "text": part}

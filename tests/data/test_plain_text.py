@@ -1,0 +1,68 @@
+"""Plain text: how files become rows, and how their tokens become blocks, counted by hand."""
+
+import numpy as np
+import pytest
+
+from rljax.data.dataset import read_problems
+from rljax.data.plain_text import is_text, text_dataset
+from rljax.data.problem import Problem
+from rljax.data.text_blocks import cut_blocks
+from rljax.data.tokenizer import ByteTokenizer, load_tokenizer
+from rljax.errors import InputError
+
+
+def documents(*texts):
+    return [Problem(str(number), "", columns={"text": text}) for number, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 50])
+def test_each_token_after_the_first_is_predicted_once_in_order(length):
+    """Oracle: the stream written out by hand; each block is its slice, and begins with the token before it."""
+    tokenizer = ByteTokenizer()
+    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+    stream = [bos, *tokenizer.encode("héllo"), eos, bos, *tokenizer.encode("you"), eos]
+    blocks = cut_blocks(documents("héllo", "you"), tokenizer, length)
+    predicted = [
+        token for row, mask in zip(blocks.response_tokens, blocks.response_mask, strict=True) for token in row[mask]
+    ]
+    assert predicted == stream[1:]
+    assert blocks.prompt_tokens[:, 0].tolist() == stream[:-1:length]
+    assert np.array_equal(blocks.response_mask, blocks.response_attention)
+    assert blocks.response_tokens.shape[1] == length
+
+
+def test_without_a_prefix_an_end_token_starts_the_stream():
+    tokenizer = load_tokenizer("characters")
+    assert tokenizer.bos_token_id is None
+    blocks = cut_blocks(documents("1+2", "3"), tokenizer, 8)
+    eos = tokenizer.eos_token_id
+    assert blocks.prompt_tokens.tolist() == [[eos]]
+    assert blocks.response_tokens[0].tolist() == [*tokenizer.encode("1+2"), eos, *tokenizer.encode("3"), eos, *([0] * 2)]
+
+
+def test_the_last_tenth_of_each_file_is_held_out(tmp_path):
+    first, second = tmp_path / "one.txt", tmp_path / "two words.txt"
+    first.write_text("\ufeff" + "a" * 90 + "b" * 10, encoding="utf-8")
+    second.write_text("c" * 47 + "d" * 5, encoding="utf-8")
+    name = text_dataset([first, second])
+    assert is_text(name)
+    assert not is_text(str(first))
+    train, heldout = (read_problems(name, split=split).problems for split in ("train", "test"))
+    assert [problem.columns["text"] for problem in train] == ["a" * 90, "c" * 47]
+    assert [problem.columns["text"] for problem in heldout] == ["b" * 10, "d" * 5]
+    assert len({problem.prompt for problem in (*train, *heldout)}) == 4
+
+
+def test_what_is_no_text_is_refused(tmp_path):
+    short, binary = tmp_path / "short.txt", tmp_path / "binary.txt"
+    short.write_text("123456789")
+    binary.write_bytes(b"\xff\xfe\x00" * 20)
+    for file, message in (
+        (short, "too little text to hold a tenth"),
+        (binary, "not in UTF-8"),
+        (tmp_path / "absent.txt", "does not exist"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_problems(text_dataset([file]))
+    with pytest.raises(InputError, match="name at least one file"):
+        read_problems("text:")
