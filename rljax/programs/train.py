@@ -86,7 +86,7 @@ def train(
             it was stopped while waiting for disk space.
     """
     config, rows = with_dataset(config, dataset)
-    if config is not None and is_text(config.data.dataset):
+    if config is not None and config.data.dataset is not None and is_text(config.data.dataset):
         raise InputError(
             "Plain text has nothing that a reward could judge; learn it with `rljax pretrain FILES`, then train."
         )
