@@ -9,6 +9,7 @@ from typing import Literal
 import tyro
 
 from rljax.cli.restarting import note
+from rljax.programs.answer_settings import Quantization
 
 END, RESET = "/exit", "/reset"
 """Lines that end the conversation, and that begin a new one."""
@@ -40,6 +41,8 @@ class Chat:
     """Tokenizer for a model folder without one: a folder or a hub id."""
     checkpoint: Literal["best", "last"] = "best"
     """Checkpoint of the run."""
+    quantize: Quantization = None
+    """Answer with weights rounded to 8 bits (int8) or 4 bits (nf4)."""
     seed: int = 0
     """Random seed of the sampling."""
 
@@ -87,6 +90,7 @@ def run_chat(command: Chat) -> int:
         max_response_tokens=command.max_response_tokens,
         chat=True,
         accept_changes=command.accept_changes,
+        quantize=command.quantize,
     )
     parts_for_chat(opened)
     worker = opened.sampler(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)
@@ -140,6 +144,8 @@ class Serve:
     """Checkpoint of the run."""
     tokenizer: str | None = None
     """Tokenizer for a model folder without one: a folder or a hub id."""
+    quantize: Quantization = None
+    """Answer with weights rounded to 8 bits (int8) or 4 bits (nf4)."""
     version: int = 0
     """Version of the weights; those that replace them need a higher one."""
     grace_seconds: float = 30.0
@@ -171,6 +177,7 @@ def run_serve(command: Serve) -> int:
         queue=command.queue,
         body_bytes=command.max_body_bytes,
         version=command.version,
+        quantize=command.quantize,
         grace_seconds=command.grace_seconds,
     )
     return serve(settings, lambda line: note(f"rljax: {line}"))

@@ -9,7 +9,7 @@ import tyro
 
 from rljax.cli.hosts import join_hosts
 from rljax.errors import InputError
-from rljax.programs.answer_settings import ChatSwitch
+from rljax.programs.answer_settings import ChatSwitch, Quantization
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class Sample:
     """Tokenizer for a model folder without one: 'bytes', 'characters', 'ids' (ids as text), a folder or a hub id."""
     checkpoint: Literal["best", "last"] = "best"
     """Checkpoint of the run."""
+    quantize: Quantization = None
+    """Answer with weights rounded to 8 bits (int8) or 4 bits (nf4)."""
     seed: int = 0
     """Random seed of the sampling."""
 
@@ -108,6 +110,7 @@ def run_sample(command: Sample) -> int:
         environment_options=command.environment_options,
         trust=command.trust,
         accept_changes=command.accept_changes,
+        quantize=command.quantize,
     )
     if opened.skipped is not None:
         print(

@@ -20,6 +20,7 @@ from rljax.models.axes import INPUT_AXES, constrained, parameter_axes, spec_of
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
 from rljax.models.policy import Copies, Params, insert_rows, path_names
+from rljax.models.quantization import Quantized, is_quantized
 from rljax.models.token_scores import default_chunk, features_scores
 from rljax.models.transformer import CACHED_KEYS, SLOTS, Cache, LayerCache, Transformer
 from rljax.sharing import shared
@@ -178,17 +179,17 @@ def decode_weights(model: Model, params: Params) -> Params:
     """Cast matrices to the precision of the products, and gather them over the devices that share the width.
 
     A decode reads all weights for each token: casting and gathering them once saves both for every token but the first. Norms
-    compute in float32, and a matrix that is ready is returned unchanged.
+    compute in float32, and a matrix that is ready or quantized is returned unchanged.
     """
     is_gathered = model.mesh is None or model.mesh.shape["fsdp"] == 1
 
-    def ready(path: KeyPath, leaf: Array) -> Array:
-        if leaf.ndim == 1 or (is_gathered and leaf.dtype == model.config.compute_dtype):
+    def ready(path: KeyPath, leaf: Array | Quantized) -> Array | Quantized:
+        if isinstance(leaf, Quantized) or leaf.ndim == 1 or (is_gathered and leaf.dtype == model.config.compute_dtype):
             return leaf
         names = tuple("features" if name == "width" else name for name in parameter_axes(path_names(path)))
         return constrained(leaf.astype(model.config.compute_dtype), names, model.mesh)
 
-    return jax.tree_util.tree_map_with_path(ready, params)
+    return jax.tree_util.tree_map_with_path(ready, params, is_leaf=is_quantized)
 
 
 def product_copies(model: Model, params: Params) -> Copies | None:

@@ -1,4 +1,4 @@
-"""Frozen matrices in 8 or 4 bits, with a scale for each block of inputs: the model under an adapter, as in QLoRA.
+"""Matrices in 8 or 4 bits that are not trained, with a scale for each block of inputs: under an adapter (QLoRA), or to answer with.
 
 Source: Dettmers et al. 2023, "QLoRA: Efficient Finetuning of Quantized LLMs", arXiv:2305.14314, equations 1, 2 and 5, appendix E.
 Its second quantization, of the scales, is omitted. A block is part of one output's weights, along the last input axis.
@@ -154,7 +154,7 @@ def dequantize(held: Quantized) -> Float[Array, "*S"]:
 
 
 def quantized(path: KeyPath, leaf: Float[Array, "*S"], *, kind: str, dtype: Any) -> Quantized | Float[Array, "*S"]:
-    """Quantize or cast one parameter of the model under an adapter.
+    """Quantize or cast one parameter of a model that is not trained.
 
     Args:
         path: path of the parameter.
@@ -182,7 +182,7 @@ def quantized(path: KeyPath, leaf: Float[Array, "*S"], *, kind: str, dtype: Any)
 
 
 def quantized_params(params: Params, *, kind: str, dtype: Any) -> Params:
-    """Quantize or cast all parameters of the model under an adapter; see `quantized`."""
+    """Quantize or cast all parameters of a model that is not trained; see `quantized`."""
     return jax.tree_util.tree_map_with_path(partial(quantized, kind=kind, dtype=dtype), params)
 
 

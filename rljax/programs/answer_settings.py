@@ -13,6 +13,8 @@ from rljax.errors import InputError
 Kind = TypeVar("Kind", bound="AnswerSettings")
 ChatSwitch = Annotated[bool | None, tyro.conf.arg(metavar="| --no-chat")]
 """The chat template is on (`--chat`), off (`--no-chat`), or depends on the run or model."""
+Quantization = Literal["int8", "nf4"] | None
+"""Type that the weights of an answering model are rounded to; None: they are not rounded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,8 @@ class AnswerSettings:
     tokenizer has a template and the problems are conversations."""
     checkpoint: Literal["best", "last"] = "best"
     """Checkpoint of the run."""
+    quantize: Quantization = None
+    """Answer with weights rounded to 8 bits (int8) or 4 bits (nf4), which need a fourth or an eighth of the memory of float32."""
     max_response_tokens: int | None = None
     """Maximum number of tokens of a response; by default the run's."""
     top_k: int | None = None

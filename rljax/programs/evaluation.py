@@ -129,6 +129,7 @@ def answer_problems(
         chat=settings.chat,
         trust=settings.trust,
         accept_changes=settings.accept_changes,
+        quantize=settings.quantize,
         limit=settings.limit,
         environment_options=settings.environment_options,
         **parts._replace(reward=reward, environment=environment)._asdict(),
@@ -143,6 +144,7 @@ def answer_problems(
     scores = scores_by(settings.choosers, opened, target, settings.checkpoint)
     source = {name: getattr(settings, name) for name in ("checkpoint", "dataset", "limit")}
     source |= {"target": str(target), "reward": judged_by}
+    source |= {} if settings.quantize is None else {"quantize": settings.quantize}
     sampling = {"seed": settings.seed, "batch": settings.batch, "out": settings.out, "watch": watch}
     sampled = draw_answers(opened, worker, samples, source=source, scores=scores, **sampling)
     prompts = worker.prompts
@@ -191,6 +193,7 @@ def open_sampler(
         chat=settings.chat,
         trust=settings.trust,
         accept_changes=settings.accept_changes,
+        quantize=settings.quantize,
     )
     opened.check_judges()
     opened.say_unused(temperature=temperature, top_k=settings.top_k, top_p=settings.top_p)

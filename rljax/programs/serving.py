@@ -12,6 +12,7 @@ import jax
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Params
+from rljax.programs.answer_settings import Quantization
 from rljax.programs.conversation import check_context
 from rljax.programs.trained_policy import OpenPolicy, Which, load
 from rljax.rollout.engine import DecodingEngine
@@ -58,6 +59,8 @@ class ServeSettings(NamedTuple):
     """Largest body of a request."""
     version: int = 0
     """Version of the first weights."""
+    quantize: Quantization = None
+    """Type that the weights are rounded to, also those that replace them."""
     grace_seconds: float = 30.0
     """How long running responses may take after SIGTERM."""
 
@@ -70,6 +73,7 @@ def open_policy(settings: ServeSettings, target: str) -> OpenPolicy:
         tokenizer=settings.tokenizer,
         problems=[Problem("", "", messages=({"role": "user", "content": ""},))],
         max_response_tokens=settings.most_tokens,
+        quantize=settings.quantize,
     )
     opened.say_unused(temperature=1.0, top_k=None, top_p=None)  # unless a request sets them
     return opened

@@ -22,8 +22,10 @@ from rljax.models import Params, Policy
 from rljax.models.adapters import Adapter, Base
 from rljax.models.folder_notes import unused_generation_settings
 from rljax.models.huggingface import locate
+from rljax.models.quantization import check_blocks, quantized_params
 from rljax.parallel import is_first, make_mesh, policy_shardings, put, with_places
 from rljax.parallel.memory import device_bytes
+from rljax.programs.answer_settings import Quantization
 from rljax.records import required
 from rljax.rollout import Engine, Environment, Response, RolloutWorker
 from rljax.rollout.environment import ENVIRONMENTS, environment_of, prompts_for
@@ -263,6 +265,7 @@ def load(
     environment_options: str | None = None,
     trust: bool = False,
     accept_changes: bool = False,
+    quantize: Quantization = None,
 ) -> OpenPolicy:
     """Open the policy of a run, or a Hugging Face model.
 
@@ -285,6 +288,7 @@ def load(
             executed.
         accept_changes: whether to open a run although its held-out rows, reward, chat template or tokenizer have changed since
             its last start.
+        quantize: "int8" or "nf4" rounds the matrices of the layers to 8 or 4 bits, after an adapter is merged in.
 
     Returns:
         The policy. Its answers can be sampled, but not judged, if a reward or an environment was passed to `train` and neither is
@@ -331,7 +335,7 @@ def load(
     config = with_chat(config, is_used=applies_chat(config, vocabulary, split.heldout, is_run=run is not None, chat=chat))
     vocabulary = configured(vocabulary, config.model)
     split = prompts_for(split, environment, vocabulary)
-    opened = _open(config, seams, split, vocabulary, run, place)
+    opened = _open(config, seams, split, vocabulary, run, place, quantize)
     if run is not None:
         is_own = environment is None and not (untrusted or missing or reward is not None)
         judge = digest_of_reward(config, None) if is_own else None
@@ -411,11 +415,18 @@ def _refuse_code(names: Sequence[str], completions: Sequence[str]) -> list[float
 
 
 def _open(
-    config: TrainConfig, seams: Seams, problems: Problems, tokenizer: Tokenizer, run: RunFolder | None, which: str
+    config: TrainConfig,
+    seams: Seams,
+    problems: Problems,
+    tokenizer: Tokenizer,
+    run: RunFolder | None,
+    which: str,
+    quantize: Quantization,
 ) -> OpenPolicy:
     """Combine model, problems and parameters."""
     mesh = make_mesh(config.devices.replicas, config.devices.fsdp, config.devices.tensor)
-    policy = chosen_policy(config, seams, tokenizer, mesh)
+    exact = chosen_policy(config, seams, tokenizer, mesh)
+    policy = exact if quantize is None else quantized_policy(exact, quantize, config.model.dtype, mesh)
     prompts = encode_problems(config, problems.heldout, tokenizer)
     longest = max(map(len, prompts.tokens))
     prompt_length = longest if seams.engine is None else None
@@ -424,7 +435,33 @@ def _open(
     )
     left = left if jax.process_count() == 1 else None  # without agreement, all hosts must still decode the same rows
     worker = make_worker(config, seams, mesh, policy, tokenizer, prompts, longest, problems, left=left).greedy()
-    return OpenPolicy(config, policy, parameters_of(config, policy, mesh, run, which), tokenizer, worker, mesh)
+    if quantize is None or (run is None and config.adapter.rank is None):
+        params = parameters_of(config, policy, mesh, run, which)
+    else:  # a checkpoint and a merged adapter are exact
+        params = quantized_params(parameters_of(config, exact, mesh, run, which), kind=quantize, dtype=config.model.dtype)
+        params = put(params, policy_shardings(mesh, params, params, policy.partition))
+    return OpenPolicy(config, policy, params, tokenizer, worker, mesh)
+
+
+def quantized_policy(policy: Policy, kind: str, dtype: str, mesh: Mesh) -> Policy:
+    """Return a policy that begins with quantized matrices.
+
+    Args:
+        policy: the policy with exact matrices.
+        kind: "int8" or "nf4".
+        dtype: dtype of the matrix products.
+        mesh: the devices.
+
+    Raises:
+        InputError: the policy or one of its matrices cannot be quantized, or the devices cannot share the blocks.
+    """
+    if policy.quantized is None or policy.shapes is None:
+        raise InputError(
+            f"quantize={kind!r} rounds the built-in transformer, and this is a policy of your own; leave it out."
+        )
+    shapes = jax.eval_shape(partial(quantized_params, kind=kind, dtype=dtype), policy.shapes())
+    check_blocks(shapes, mesh)
+    return policy._replace(init=partial(policy.quantized, kind=kind), shapes=lambda: shapes)
 
 
 def parameters_of(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder | None, which: str) -> Params:

@@ -1,0 +1,91 @@
+"""Answers with rounded weights are those of a model whose weights are the rounded ones, wherever the model comes from."""
+
+import httpx
+import jax
+import numpy as np
+import pytest
+from served_model import NAME, make_model, post, serving
+from small_runs import even_length
+from trained_run import finished  # noqa: F401  a fixture
+from whole_runs import TINY
+
+import rljax
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.models.huggingface import read_config, save_pretrained
+from rljax.models.quantization import dequantize, is_quantized, quantized_params, unquantized
+from rljax.programs.trained_policy import load
+
+KINDS = ("int8", "nf4")
+PROMPTS = [[6, 20, 33], [7], [9, 9, 40, 12]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_model(tmp_path_factory.mktemp("exact") / NAME)
+
+
+def opened(target, **settings):
+    return load(target, **{"problems": [Problem("", "")], "max_response_tokens": 24} | settings)
+
+
+def leaves(params):
+    return jax.tree.leaves(params, is_leaf=is_quantized)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_are_those_of_a_folder_with_the_rounded_weights(folder, tmp_path, kind):
+    rounded = make_model(tmp_path / NAME)  # for its tokenizer
+    exact, quantized = opened(folder), opened(folder, quantize=kind)
+    matrices = [leaf for leaf in leaves(quantized.params) if is_quantized(leaf)]
+    assert len(matrices) == 7 * read_config(folder).layers
+    assert all(leaf.codes.nbytes * (1 if kind == "int8" else 2) == dequantize(leaf).size for leaf in matrices)
+    params = unquantized(quantized.params)
+    changes = [float(np.abs(a - b).max()) for a, b in zip(leaves(params), leaves(exact.params), strict=True)]
+    assert sum(change > 0 for change in changes) == len(matrices)
+    save_pretrained(rounded, read_config(folder), params, bos=None, eos=1)
+    assert quantized.sample_ids(PROMPTS) == opened(rounded).sample_ids(PROMPTS)
+
+
+def test_rounding_to_four_bits_changes_these_answers(folder):
+    assert opened(folder, quantize="nf4").sample_ids(PROMPTS) != opened(folder).sample_ids(PROMPTS)
+
+
+def test_the_weights_of_a_run_are_rounded_after_its_adapter_is_merged_in(tmp_path, folder):
+    run = tmp_path / "run"
+    rljax.train(TINY.replace(run=str(run), model=str(folder), lora_rank=2, steps=1, learning_rate=0.1), even_length)
+    merged = opened(run, which="last")
+    found = opened(run, which="last", quantize="int8").params
+    expected = quantized_params(merged.params, kind="int8", dtype="float32")
+    for ours, theirs in zip(leaves(found), leaves(expected), strict=True):
+        assert is_quantized(ours) == is_quantized(theirs)
+        if is_quantized(ours):
+            np.testing.assert_array_equal(ours.codes, theirs.codes)
+            np.testing.assert_allclose(dequantize(ours), dequantize(theirs))
+
+
+def test_a_checkpoint_is_rounded(finished):  # noqa: F811
+    codes = [leaf for leaf in leaves(opened(finished.run, quantize="int8").params) if is_quantized(leaf)]
+    assert codes
+    assert all(np.abs(leaf.codes).max() == 127 for leaf in codes)
+
+
+def change(url, **body):
+    return httpx.post(f"{url}/weights", json=body, timeout=60, trust_env=False)
+
+
+def test_a_server_answers_with_rounded_weights_and_rounds_new_ones(folder, tmp_path):
+    other = make_model(tmp_path / NAME, seed=1)
+    with serving(folder, quantize="nf4") as (url, _):
+        for place, version in ((folder, 0), (other, 1)):
+            if version:
+                assert change(url, folder=str(place), version=version).status_code == 200
+            body = post(url, "/v1/completions", prompt=PROMPTS, max_tokens=24, temperature=0, return_token_ids=True).json()
+            expected = [row for group in opened(place, quantize="nf4").sample_ids(PROMPTS) for row in group]
+            assert [choice["token_ids"] for choice in body["choices"]] == expected
+
+
+def test_a_policy_of_ones_own_is_refused(finished):  # noqa: F811
+    own = opened(finished.run).policy._replace(quantized=None)
+    with pytest.raises(InputError, match=r"quantize='int8' rounds the built-in transformer"):
+        opened(finished.run, quantize="int8", policy=own)
