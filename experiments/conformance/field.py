@@ -10,6 +10,7 @@ next to this file, and exits with code 1 if a row differs from the committed res
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -31,6 +32,7 @@ LIBRARIES = {"trl": "TRL 1.16.0", "verl": "verl 0.9.1", "tunix": "Tunix 0.1.7", 
 UNSTATED = {"eps", "ddof", "kept"}
 """Choices that papers do not state (eps and ddof of the deviation) or libraries make before the loss (which groups are kept)."""
 TOKENS = "PPO's clipped loss over all tokens: a token of a long response weighs as much as one of a short one."
+CLAMPED = "Each token's KL is clamped to [-10, 10], beyond which it has no gradient (erratum 11 of `rljax errata` on verl)."
 WHITENED = "The normalization is inside the function that is called GAE; the returns are those of plain GAE."
 NOTES: dict[tuple[str, str], str] = {
     ("trl", "GRPO, its default loss"): (
@@ -44,12 +46,12 @@ NOTES: dict[tuple[str, str], str] = {
     ): "A clipped ratio of the response in place of its log-probability; at ratio 1 the gradient is the paper's.",
     ("verl", "GRPO, its documented defaults"): (
         "Documented: `token-mean` is verl's default, and its page on GRPO names the paper's mean. `clip_ratio_c = 3` adds the dual "
-        "clip to the clipped loss."
+        "clip to the clipped loss. Each token's KL is clamped to [-10, 10] (erratum 11 of `rljax errata`)."
     ),
     (
         "verl",
         "GRPO, loss of the paper",
-    ): "The dual clip cannot be switched off; a high `clip_ratio_c` keeps it out of reach.",
+    ): "The dual clip cannot be switched off; a high `clip_ratio_c` keeps it out of reach. The KL is clamped, as above.",
     (
         "verl",
         "Dr.GRPO",
@@ -67,13 +69,15 @@ NOTES: dict[tuple[str, str], str] = {
     ),
     ("tunix", "DAPO"): "Groups would be filtered before the loss.",
     ("tunix", "GAE"): WHITENED,
-    ("openrlhf", "GRPO"): "The default is a mean over the tokens of the batch.",
+    ("openrlhf", "GRPO"): "The default is a mean over the tokens of the batch. Each token's KL is clamped to [-10, 10].",
+    ("openrlhf", "GRPO, loss of the paper"): CLAMPED,
     ("openrlhf", "Dr.GRPO"): (
         "`dr_grpo` is the advantage without the deviation; the loss stays a mean over tokens, not a sum over a constant."
     ),
     ("openrlhf", "RLOO"): TOKENS,
     ("openrlhf", "GAE, before its normalization"): (
-        "The trainer then normalizes over the tokens of the batch with ddof 0, unless `no_std_norm` is set."
+        "Rewards and values are 0 outside `action_mask`, and the recursion runs over every slot: a token before an observation "
+        "has the next value 0. The trainer then normalizes over the tokens of the batch with ddof 0, unless `no_std_norm` is set."
     ),
 }
 """Notes on rows, from the library's code; "documented" if its documentation was read as well."""
@@ -109,23 +113,38 @@ def rows_of(library: str, work: Path) -> list[dict[str, Any]]:
 
 
 def judged(row: dict[str, Any]) -> dict[str, Any]:
-    """Add the verdict to a row: `paper`, `convention` or `differs`."""
+    """Add the verdict to a row: a name of `WORDS`."""
     like = row["like"]
+    if row["convention"] is None:
+        slot = re.match(r"differs from \w+ in: ([\w ]+)", row["says"])
+        return row | {"verdict": CONDITIONS.get(slot[1] if slot else "", "differs")}
     if like == "gae":
         changed = {} if row["says"] == "equals GAE" else {"normalization": 1}
-    elif row["convention"] is None:
-        return row | {"verdict": "differs"}
     else:
         changed = difference(Convention(**row["convention"]), LIKE[like])
     return row | {"verdict": "convention" if set(changed) - UNSTATED else "paper"}
 
 
-WORDS = {"paper": "the paper", "convention": "a named convention", "differs": "the paper, at one width of all batches"}
+CONDITIONS = {"padding": "width", "gaps between tokens": "gaps"}
+"""What a function depends on that should not matter -> verdict."""
+WORDS = {
+    "paper": "the paper",
+    "convention": "a named convention",
+    "width": "the paper, at one width of all batches",
+    "gaps": "the paper, for rows without gaps",
+    "differs": "no known convention",
+}
+"""Verdict -> what a cell says."""
 
 
 def cell_text(row: dict[str, Any]) -> str:
     """Format the convention of a row for a cell."""
     first = row["says"].splitlines()[0]
+    if row["verdict"] == "gaps":
+        return (
+            row["says"].splitlines()[-1].strip(" .").removeprefix("Without gaps it equals ")
+            + ", without gaps between tokens"
+        )
     return first.split("It equals ")[-1].removeprefix("equals ").removeprefix(f"differs from {row['like']} in: ")
 
 
@@ -143,7 +162,8 @@ def page(rows: list[dict[str, Any]]) -> str:
     count = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in WORDS}
     lines = [
         f"{len(rows)} algorithms of {len({row['library'] for row in rows})} libraries: {count['paper']} equal the paper,",
-        f"{count['convention']} equal a named convention, and {count['differs']} equals it while all batches have one width.",
+        f"{count['convention']} equal a named convention, {count['width']} equals the paper while all batches have one width, and",
+        f"{count['gaps']} while no slot between two tokens lies outside the mask.",
         "The papers state neither the eps nor the ddof of their standard deviation, and these libraries choose the groups",
         "(`kept`) before the loss: none of these counts as a difference. DAPO's mean is that of its authors' recipe, over the",
         "batch; Eq. 8 has it within a prompt (erratum 4 of `rljax errata`).",

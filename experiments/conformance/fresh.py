@@ -480,5 +480,20 @@ LOOP_FAULTS = [
     ),
 ]
 
-NEEDS_THREE: frozenset[str] = frozenset()
-"""Faults that are right for every group of 2 responses."""
+NEEDS_THREE = frozenset(
+    {
+        "median as the baseline",
+        "middle of the range as the baseline",
+        "squares are not averaged",
+        "spread around the median",
+        "spread of neighbors",
+        "spread of the first two",
+        "extremes alone are trained",
+        "only the first two are compared",
+        "first and last are compared",
+        "ties share their advantage",
+        "advantage over the number of losses",
+        "mean of the last two",
+    }
+)
+"""Faults that are right for every group of 2 responses, so that a counterexample needs 3."""

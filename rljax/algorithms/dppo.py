@@ -32,7 +32,8 @@ def dppo(*, threshold: float = 0.15, cap: float = 5.0) -> Algorithm:
 
     Args:
         threshold: δ = 0.15 of probability (Appendix C.1); most of the paper's runs use 0.2.
-        cap: C = 5, the largest ratio that scales a gradient; the paper uses 5 or no cap, verl's default is 20.
+        cap: C = 5, the largest ratio that scales a gradient; the paper uses 5 or no cap. If it is not configured, the loss falls
+            back to 10 in the authors' code, and to 20 in verl.
 
     μ is the sampling policy according to the sampler's own numbers: Section 5.2 warns against a trust region around the policy as
     rescored by the learner. So the ratio is over `behaviour_logp`, even if the sampler has older parameters or is another

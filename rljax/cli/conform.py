@@ -12,7 +12,8 @@ from rljax.errors import InputError
 @dataclass(frozen=True)
 class Conform:
     """Compare a loss, or GAE, with the papers, in value and gradient. The report names the convention that it equals, or the slot
-    in which it differs (advantage, groups, weights, ratio, clip, KL, overlong, gradient, value), with one small counterexample."""
+    in which it differs (advantage, groups, weights, ratio, clip, KL, overlong, gaps between tokens, gradient, value), with one
+    small counterexample."""
 
     function: tyro.conf.Positional[str]
     """`file.py:function` or `module:function`. A loss takes some of logp, old_logp, ref_logp and mask `[prompts, responses,
@@ -28,8 +29,8 @@ class Conform:
     """Conventions other than the paper's: center=mean or leave_one_out; ddof=0, 1 or None (no division); eps; deviation=group or
     batch; kept=all or mixed (the groups that are trained on); mean=batch, prompt, sequence, sequence_sum or constant; ratio=token,
     sequence or response; surrogate=clipped, cispo or reinforce; clip=ratio, log_ratio or none; low; high; dual_clip; kl=none, k1,
-    k2, k3 or k3+ (the value of k3, the gradient of k2); beta; kl_place=loss or reward; max_length and cache (of the overlong
-    punishment; 0: none)."""
+    k2, k3 or k3+ (the value of k3, the gradient of k2); beta; kl_place=loss or reward; kl_cap (10 in verl and OpenRLHF, which
+    clamp a token's KL to [-10, 10]); max_length and cache (of the overlong punishment; 0: none)."""
 
 
 def _option(text: str) -> tuple[str, Any]:

@@ -20,7 +20,7 @@ from rljax.models.axes import INPUT_AXES, constrained, parameter_axes, spec_of
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
 from rljax.models.policy import Copies, Params, insert_rows, path_names
-from rljax.models.quantization import Quantized, is_quantized
+from rljax.models.quantization import Quantized
 from rljax.models.token_scores import default_chunk, features_scores
 from rljax.models.transformer import CACHED_KEYS, SLOTS, Cache, LayerCache, Transformer
 from rljax.sharing import shared
@@ -189,7 +189,7 @@ def decode_weights(model: Model, params: Params) -> Params:
         names = tuple("features" if name == "width" else name for name in parameter_axes(path_names(path)))
         return constrained(leaf.astype(model.config.compute_dtype), names, model.mesh)
 
-    return jax.tree_util.tree_map_with_path(ready, params, is_leaf=is_quantized)
+    return jax.tree_util.tree_map_with_path(ready, params, is_leaf=lambda leaf: isinstance(leaf, Quantized))
 
 
 def product_copies(model: Model, params: Params) -> Copies | None:

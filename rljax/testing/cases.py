@@ -109,12 +109,47 @@ def loss_cases() -> list[Case]:
     cases += [Case("clip", example_of(two, ragged, far=True, seed=seed)) for seed in range(4)]
     cases += [Case("KL", example_of(one, [[1, 1]], ref=1.0, seed=seed)) for seed in range(3)]
     cases += [Case("KL", example_of(two, ragged, near=0.1, ref=1.0, seed=seed)) for seed in range(3)]
+    for away in (-4.0, 14.0):  # k3 is above 10 on both sides of the reference
+        small = example_of(one, [[1, 1]])
+        new = np.where(small.mask, -6.0, GARBAGE)
+        cases.append(Case("KL", Example(small.mask, new, new, np.where(small.mask, new - away, GARBAGE), small.rewards)))
     cases.append(Case("groups", example_of([[1.0, 1.0], [1.0, 0.0]], equal)))
     cases += [
         Case("groups", example_of([[0.0, 0.0], [1.0, 0.0]], ragged, near=0.1, ref=1.0, seed=seed)) for seed in range(2)
     ]
     cases.append(Case("groups", example_of([[0.0, 0.0]], [[2, 1]], near=0.1, ref=1.0)))
     cases += [Case("overlong", example_of([[1.0, 0.0]], [lengths])) for lengths in ([1, 2], [2, 3], [3, 1], [3, 3])]
+    for lengths in ([1, 2], [1, 3], [2, 3]):  # which response is the better one depends on the size of the punishment
+        for lead in (0.1, 0.3, 0.45, 0.55, 0.7, 0.95, 1.05):
+            cases.append(Case("overlong", example_of([[0.0, lead]], [lengths])))
+    return cases
+
+
+def triple_cases() -> list[Case]:
+    """Cases of 3 responses to one prompt, in which means, medians and ranks differ, and a kept group may have ties."""
+    cases = [("advantage", [1.0, 0.0, 0.25]), ("advantage", [1.0, 0.0, 0.0]), ("advantage", [0.0, 0.5, 1.0])]
+    cases += [("groups", [1.0, 1.0, 0.0]), ("groups", [0.0, 1.0, 0.0])]
+    return [Case(slot, example_of([rewards], [[1, 1, 1]])) for slot, rewards in cases]
+
+
+def gap_cases() -> list[Case]:
+    """Cases in which slots before, between and after the tokens lie outside the mask, such as an agent's observations."""
+    cases = []
+    for rows, lead, near in (
+        ([[0, 1, 1], [1, 0, 1]], 1.0, 0.0),
+        ([[0, 0, 1], [1, 0, 0]], 1.0, 0.15),
+        ([[1, 0, 1], [0, 1, 0]], 1.0, 0.15),
+        (
+            [[1, 0, 1], [1, 1, 0]],
+            0.3,
+            0.0,
+        ),  # an overlong punishment by the last column makes the first response the worse one
+    ):
+        small, mask = example_of([[lead, 0.0]], [[3, 3]], near=near, ref=1.0), np.array([rows], bool)
+        new, old, ref = (
+            np.where(mask, x, GARBAGE + at) for at, x in enumerate((small.logp, small.old_logp, small.ref_logp))
+        )
+        cases.append(Case("gaps between tokens", Example(mask, new, old, ref, small.rewards)))
     return cases
 
 
@@ -124,8 +159,8 @@ def larger_case() -> Case:
     return Case("advantage", example_of(rewards, [[3, 1, 2, 3], [2, 2, 3, 1]], near=0.15, ref=0.5))
 
 
-def gae_cases() -> list[GAECase]:
-    """Cases of GAE, at most 2 rows x 3 tokens."""
+def gae_cases(*, gaps: bool = False) -> list[GAECase]:
+    """Cases of GAE, at most 2 rows x 3 slots; the tokens begin in slot 0 and have no gaps, or all cases have gaps."""
     rng = np.random.default_rng(0)
     full, none = np.ones((1, 3), bool), np.zeros(1)
     two, ragged = np.ones((2, 3), bool), np.array([[True, True, False], [True, True, True]])
@@ -137,6 +172,11 @@ def gae_cases() -> list[GAECase]:
         after = np.round(rng.normal(size=len(mask)), 2) if bootstrap else np.zeros(len(mask))
         return GAECase(slot, rewards, critic if values else np.where(mask, 0.0, 7.0), mask, gamma, lambda_, after)
 
+    if gaps:
+        masks = ([[0, 1, 1]], [[1, 0, 1]], [[0, 0, 1], [1, 0, 1]], [[1, 1, 0], [0, 1, 1]])
+        apart = [np.array(rows, bool) for rows in masks]
+        plain = [case("gaps between tokens", mask, 0.9, lambda_) for mask in apart for lambda_ in (0.0, 0.5)]
+        return plain + [case("gaps between tokens", mask, 0.9, 0.8, bootstrap=True) for mask in apart]
     only = GAECase("reward", np.array([[0.0, 0.0, 1.0]]), np.zeros((1, 3)), full, 1.0, 1.0, none)
     return [
         only,

@@ -4,7 +4,7 @@ A function is called by the names of its parameters, with float64 arrays of NumP
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -13,7 +13,7 @@ import numpy as np
 
 from rljax.errors import InputError
 from rljax.importing import import_optional
-from rljax.testing.cases import Case, GAECase, gae_cases, larger_case, loss_cases
+from rljax.testing.cases import Case, GAECase, gae_cases, gap_cases, larger_case, loss_cases, triple_cases
 from rljax.testing.conventions import (
     ALTERNATIVES,
     LIKE,
@@ -26,7 +26,7 @@ from rljax.testing.conventions import (
     neighbours,
 )
 from rljax.testing.example import Example
-from rljax.testing.invariants import Evaluate, broken_invariant
+from rljax.testing.invariants import Broken, Evaluate, broken_invariant
 
 Arrays = Literal["numpy", "jax", "torch"]
 Result = tuple[float, np.ndarray]
@@ -194,22 +194,24 @@ def conform(
 
     Raises:
         InputError: an argument is not known.
+        Exception: the function raises it for every rollout.
     """
     base = convention_of(like, options)
     evaluate = evaluator(function, arrays=arrays, options=asdict(base))
     cases = _every_case()
-    found = [evaluate(case.example) for case in cases]
-    right = [_close(result, _expected(base, at), base, rtol) for at, result in enumerate(found)]
+    found, raised = _results(evaluate, [case.example for case in cases])
+    right = [_close(result, _expected(base, at), base, rtol) for at, result in found.items()]
     if all(right):
-        broken = broken_invariant(evaluate, larger_case().example, rtol=rtol / 10)
+        broken = raised or _broken(evaluate, base, rtol)
         if broken is None:
             return Report(base, None, f"equals {described(like, base)}\n  {base.in_words()}")
         return Report(None, broken.name, f"differs from {like} in: {broken.name}. {broken.text}")
-    first = right.index(False)
+    first = list(found)[right.index(False)]
     shown = counterexample(cases[first], found[first], _expected(base, first))
-    convention = _convention_of(found, base, first, rtol)
+    shown += "" if raised is None else f"\n  It also raises. {raised.text}"
+    convention = None if raised else _convention_of(found, base, first, rtol)
     if convention is not None:
-        broken = broken_invariant(evaluate, larger_case().example, rtol=rtol / 10)
+        broken = _broken(evaluate, convention, rtol)
         shown += "" if broken is None else f"\n  It also depends on: {broken.name}. {broken.text}"
         slot = next(slot for slot, names in SLOTS.items() if set(names) & set(difference(convention, base)))
         equal = f"It equals {described(like, convention)}\n  {convention.in_words()}"
@@ -223,9 +225,60 @@ def conform(
     )
 
 
+def _results(call: Callable[[Any], Any], cases: Sequence[Any]) -> tuple[dict[int, Any], Broken | None]:
+    """What a function returns for the cases in which it does not raise, by their indices; and the first exception it raises.
+
+    Raises:
+        InputError: the function has a parameter that is not known.
+        Exception: the function raises for every case.
+    """
+    found, errors = {}, {}
+    for at, case in enumerate(cases):
+        try:
+            found[at] = call(case)
+        except InputError:
+            raise
+        except Exception as error:
+            errors[at] = error
+    if not errors:
+        return found, None
+    first, error = next(iter(errors.items()))
+    if not found:
+        raise error
+    message = (str(error).splitlines() or [""])[0]
+    return found, Broken("exception", f"{type(error).__name__}: {message}\n{_shape(cases[first])}")
+
+
+def _shape(case: Example | GAECase) -> str:
+    """The shape of a case, and what it consists of."""
+    if isinstance(case, GAECase):
+        return f"  mask {case.mask.tolist()}, rewards {case.rewards.tolist()}"
+    gaps = not np.array_equal(case.mask, case.compact().mask)
+    mask = f"mask {case.mask.astype(int).tolist()}" if gaps else f"lengths {case.lengths.tolist()}"
+    return f"  {case.prompts} prompts x {case.group} responses, {mask}\n  rewards {case.rewards.tolist()}"
+
+
+def _broken(evaluate: Evaluate, convention: Convention, rtol: float) -> Broken | None:
+    """The first small rollout with gaps in which a loss leaves its convention, or else the first invariant that it breaks."""
+    cases = gap_cases()
+    found, raised = _results(evaluate, [case.example for case in cases])
+    for at, result in found.items():
+        expected = expected_loss(cases[at].example, convention)
+        if not _close(result, expected, convention, rtol):
+            return Broken(cases[at].slot, "The smallest example:\n" + counterexample(cases[at], result, expected))
+    if raised is not None:
+        return raised
+    try:
+        return broken_invariant(evaluate, larger_case().example, rtol=rtol / 10)
+    except InputError:
+        raise
+    except Exception as error:
+        return Broken("exception", f"{type(error).__name__} for 2 prompts x 4 responses, rearranged: {error}")
+
+
 @lru_cache(maxsize=1)
 def _every_case() -> tuple[Case, ...]:
-    return (*loss_cases(), larger_case())
+    return (*loss_cases(), *triple_cases(), larger_case())
 
 
 @lru_cache(maxsize=64)
@@ -246,24 +299,26 @@ def _gradients(base: Convention, at: int) -> np.ndarray:
     return np.stack([_expected(convention, at)[1] for convention in neighbours(base)])
 
 
-def _convention_of(found: list[Result], base: Convention, first: int, rtol: float) -> Convention | None:
+def _convention_of(found: dict[int, Result], base: Convention, first: int, rtol: float) -> Convention | None:
     """The nearest convention that fits every case; `first` is a case that the base does not fit."""
     gradients = _gradients(base, first)
     away = np.abs(found[first][1] - gradients)
     fits = (away <= 2 * rtol * np.abs(gradients).max((1, 2, 3), keepdims=True) + ABSOLUTE).all((1, 2, 3))
     for index in np.flatnonzero(fits):
         convention = neighbours(base)[index]
-        if all(_close(result, _expected(convention, at), convention, rtol) for at, result in enumerate(found)):
+        if all(_close(result, _expected(convention, at), convention, rtol) for at, result in found.items()):
             return convention
     return None
 
 
-def _unexplained(found: list[Result], base: Convention, slot: str, rtol: float) -> tuple[str, str]:
+def _unexplained(found: dict[int, Result], base: Convention, slot: str, rtol: float) -> tuple[str, str]:
     """The slot in which a function differs that no convention explains, and the end of the sentence that says so."""
-    pairs = [(ours, _expected(base, at)) for at, ours in enumerate(found)]
-    if all(_same_gradient(*pair, rtol) for pair in pairs):
+    pairs = [(ours, _expected(base, at)) for at, ours in found.items()]
+    wrong = [pair for pair in pairs if not _same_gradient(*pair, rtol)]
+    if not wrong:
         return "value", ". Its gradient is right in every case; its value alone differs."
-    if base.surrogate == "clipped" and all(_near(ours[0], right[0], rtol) for ours, right in pairs):
+    tells = any(abs(right[0]) > ABSOLUTE for _, right in wrong)  # at ratio 1, advantages of every size have the value 0
+    if base.surrogate == "clipped" and tells and all(_near(ours[0], right[0], rtol) for ours, right in pairs):
         return "gradient", ". Its value is right in every case: a stop_gradient is missing, or one is too many."
     return slot, "."
 
@@ -277,8 +332,7 @@ def described(like: str, convention: Convention) -> str:
 def counterexample(case: Case, found: Result, expected: Result) -> str:
     """The few numbers that matter, token by token."""
     example = case.example
-    lines = [f"  {example.prompts} prompts x {example.group} responses, lengths {example.lengths.tolist()}"]
-    lines += [f"  rewards {example.rewards.tolist()}", f"  loss: expected {expected[0]:.6g}, found {found[0]:.6g}"]
+    lines = [_shape(example), f"  loss: expected {expected[0]:.6g}, found {found[0]:.6g}"]
     wrong = np.abs(np.asarray(found[1]) - expected[1]) > ABSOLUTE + RELATIVE * np.abs(expected[1])
     wrong |= ~np.isfinite(found[1])
     for p, i, t in np.argwhere(wrong)[:4]:
@@ -347,24 +401,48 @@ def conform_gae(
 
     Returns:
         The convention that it equals, or None; and a sentence, with the smallest counterexample if it is not plain GAE.
+
+    Raises:
+        InputError: the function has a parameter that is not known.
+        Exception: the function raises it for every case.
     """
-    cases = [
-        case for case in gae_cases() if not case.bootstrap.any() or "bootstrap" in inspect.signature(function).parameters
-    ]
-    found = [_call(function, _gae_inputs(function, case), arrays) for case in cases]
+    takes_bootstrap = "bootstrap" in inspect.signature(function).parameters
+    cases, apart = (
+        [case for case in gae_cases(gaps=gaps) if takes_bootstrap or not case.bootstrap.any()] for gaps in (False, True)
+    )
+
+    def call(case: GAECase) -> Any:
+        return _call(function, _gae_inputs(function, case), arrays)
+
+    found, raised = _results(call, cases)
     different: dict[GAEConvention, str] = {}
     for convention in (GAEConvention(), GAEConvention(0), GAEConvention(1)):
-        wrong = (_gae_difference(case, result, convention, rtol) for case, result in zip(cases, found, strict=True))
-        first = next((text for text in wrong if text is not None), None)
-        if first is None:
-            if convention == GAEConvention():
+        first = _first_gae_difference(cases, found, convention, rtol)
+        if first is None and raised is None:
+            gaps, raised = _results(call, apart)
+            text = _first_gae_difference(apart, gaps, convention, rtol)
+            if text is not None:
+                return None, f"{text}\n  Without gaps it equals {convention.in_words()}."
+            if raised is None and convention == GAEConvention():
                 return convention, "equals GAE"
-            _, *numbers = different[GAEConvention()].splitlines()
-            return convention, "\n".join(
-                [f"differs from GAE in: normalization. It equals {convention.in_words()}", *numbers]
-            )
-        different[convention] = first
-    return None, different[GAEConvention()]
+            if raised is None:
+                _, *numbers = different[GAEConvention()].splitlines()
+                title = f"differs from GAE in: normalization. It equals {convention.in_words()}"
+                return convention, "\n".join([title, *numbers])
+        if first is not None:
+            different[convention] = first
+    if raised is None:
+        return None, different[GAEConvention()]
+    if GAEConvention() in different:
+        return None, f"{different[GAEConvention()]}\n  It also raises. {raised.text}"
+    return None, f"differs from GAE in: {raised.name}. {raised.text}"
+
+
+def _first_gae_difference(
+    cases: Sequence[GAECase], found: dict[int, Any], convention: GAEConvention, rtol: float
+) -> str | None:
+    wrong = (_gae_difference(cases[at], result, convention, rtol) for at, result in found.items())
+    return next((text for text in wrong if text is not None), None)
 
 
 def check_gae(function: Callable[..., Any], *, arrays: Arrays = "jax") -> None:
@@ -420,11 +498,16 @@ def _rows_differ(case: GAECase, name: str, found: Any, expected: np.ndarray, rto
         return f"differs from GAE: the {name} must have shape {list(expected.shape)}, got {list(found.shape)}"
     wrong = case.mask & ~np.isclose(found, expected, rtol=rtol, atol=atol)
     for row, t in np.argwhere(wrong)[:1]:
+        shown = row if len(case.mask) == 1 else slice(None)
+        where = f"token {t}" if len(case.mask) == 1 else f"row {row}, token {t}"
+        mask, rewards, values, bootstrap = (
+            x[shown].tolist() for x in (case.mask, case.rewards, case.values, case.bootstrap)
+        )
         lines = [
             f"differs from GAE in: {case.slot}",
-            f"  gamma {case.gamma}, lambda {case.lambda_}, mask {case.mask[row].tolist()}",
-            f"  rewards {case.rewards[row].tolist()}, values {case.values[row].tolist()}, bootstrap {case.bootstrap[row]}",
-            f"  {name} at token {t}: expected {expected[row, t]:.6g}, found {found[row, t]:.6g}",
+            f"  gamma {case.gamma}, lambda {case.lambda_}, mask {mask}",
+            f"  rewards {rewards}, values {values}, bootstrap {bootstrap}",
+            f"  {name} at {where}: expected {expected[row, t]:.6g}, found {found[row, t]:.6g}",
         ]
         return "\n".join(lines)
     return None

@@ -45,6 +45,9 @@ class Convention:
     """Estimator of the divergence from the reference policy; `k3+` has the value of k3 and the gradient of k2."""
     beta: float = 0.04
     """Weight of that divergence."""
+    kl_cap: float | None = None
+    """Largest size of a token's KL estimate, which is clamped to [-kl_cap, kl_cap], as verl and OpenRLHF do at 10; None: any. A
+    clamped token has no gradient of the KL, except with `k3+`."""
     kl_place: Literal["loss", "reward"] = "loss"
     """Whether the divergence is a term of the loss, or is subtracted from a response's reward, summed over its tokens."""
     cache: int = 0
@@ -74,7 +77,8 @@ class Convention:
         parts = [advantage, tokens, "REINFORCE" if self.surrogate == "reinforce" else f"{self.ratio} {bounds}"]
         parts += ["the ratio is a weight without gradient"] * (self.surrogate == "cispo")
         parts += [] if self.dual_clip is None else [f"dual clip at {self.dual_clip:g}"]
-        parts.append("no KL" if self.kl == "none" else f"{self.kl} in the {self.kl_place}, beta {self.beta:g}")
+        cap = "" if self.kl_cap is None else f" clamped to [{-self.kl_cap:g}, {self.kl_cap:g}]"
+        parts.append("no KL" if self.kl == "none" else f"{self.kl}{cap} in the {self.kl_place}, beta {self.beta:g}")
         parts += ["groups of one outcome dropped"] * (self.kept == "mixed")
         parts += [f"overlong punishment over the last {self.cache} of {self.max_length} tokens"] * bool(self.cache)
         return "; ".join(parts)
@@ -96,7 +100,7 @@ SLOTS = {
     "weights": ("mean",),
     "ratio": ("ratio", "surrogate"),
     "clip": ("clip", "low", "high", "dual_clip"),
-    "KL": ("kl", "beta", "kl_place"),
+    "KL": ("kl", "beta", "kl_place", "kl_cap"),
     "overlong": ("cache", "max_length"),
 }
 """Slot of an algorithm -> the fields that decide it."""
@@ -115,9 +119,10 @@ ALTERNATIVES = {
     "dual_clip": (None, 3.0),
     "kl": ("none", "k1", "k2", "k3", "k3+"),
     "kl_place": ("loss", "reward"),
+    "kl_cap": (None, 10.0),
 }
 """Field -> its values that exist in the wild."""
-NUMBERS = ("eps", "low", "high", "dual_clip")
+NUMBERS = ("eps", "low", "high", "dual_clip", "kl_cap")
 """Fields that may also have other values."""
 MOST_CHANGES = 3
 """Fields in which a convention may differ from a paper's and is still looked for."""
@@ -136,7 +141,7 @@ def _in_force(convention: Convention) -> Convention:
     if convention.clip == "none" or convention.surrogate == "reinforce":
         idle |= {"low": default.low, "high": default.high}
     if convention.kl == "none":
-        idle |= {"beta": default.beta, "kl_place": default.kl_place}
+        idle |= {"beta": default.beta, "kl_place": default.kl_place, "kl_cap": default.kl_cap}
     return replace(convention, **idle)  # pyright: ignore[reportArgumentType]
 
 
@@ -159,14 +164,19 @@ def difference(one: Convention, base: Convention) -> dict[str, object]:
     return {name: getattr(one, name) for name in names if getattr(one, name) != getattr(base, name)}
 
 
-def _kl(kind: str, log_ratio: float) -> tuple[float, float]:
+def _kl(convention: Convention, log_ratio: float) -> tuple[float, float]:
     """An estimate of KL(π, reference) from log π - log reference, and its derivative by log π."""
+    kind, cap = convention.kl, convention.kl_cap
     if kind == "k1":
-        return log_ratio, 1.0
-    if kind == "k2":
-        return log_ratio**2 / 2, log_ratio
-    value = exp(-log_ratio) - 1 + log_ratio
-    return value, (log_ratio if kind == "k3+" else 1 - exp(-log_ratio))
+        value, slope = log_ratio, 1.0
+    elif kind == "k2":
+        value, slope = log_ratio**2 / 2, log_ratio
+    else:
+        value = exp(-log_ratio) - 1 + log_ratio
+        slope = log_ratio if kind == "k3+" else 1 - exp(-log_ratio)
+    if cap is None or abs(value) <= cap:
+        return value, slope
+    return (cap if value > 0 else -cap), (slope if kind == "k3+" else 0.0)
 
 
 def _advantages(example: Example, convention: Convention) -> np.ndarray:
@@ -196,7 +206,7 @@ def _reward(example: Example, convention: Convention, p: int, i: int) -> float:
         reward += max(-1.0, (longest - convention.cache - length) / convention.cache)
     if convention.kl != "none" and convention.kl_place == "reward":
         away = example.old_logp[p, i] - example.ref_logp[p, i]
-        reward -= convention.beta * sum(_kl(convention.kl, float(away[t]))[0] for t in range(length))
+        reward -= convention.beta * sum(_kl(convention, float(away[t]))[0] for t in range(length))
     return reward
 
 
@@ -255,7 +265,7 @@ def loss_and_gradient(example: Example, convention: Convention) -> tuple[float, 
             value, slope = _surrogate(convention, log_ratio, advantage[p, i])
             slope *= length if convention.ratio == "response" else 1
             if convention.kl != "none" and convention.kl_place == "loss":
-                penalty, its_slope = _kl(convention.kl, float(example.logp[p, i, t] - example.ref_logp[p, i, t]))
+                penalty, its_slope = _kl(convention, float(example.logp[p, i, t] - example.ref_logp[p, i, t]))
                 value, slope = value - convention.beta * penalty, slope - convention.beta * its_slope
             total -= weights[p, i] * value
             gradient[p, i, t] = -weights[p, i] * slope

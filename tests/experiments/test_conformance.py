@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "conformance"
-PLANTED = json.loads((FOLDER / "planted.json").read_text(encoding="utf-8"))
+SETS = {name: json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in ("planted", "fresh")}
 sys.path.append(str(FOLDER))
 FIELD = json.loads((FOLDER / "field.json").read_text(encoding="utf-8"))
 
@@ -22,30 +22,52 @@ def loaded(name):
 
 planted, field = loaded("planted"), loaded("field")
 
-EVERY = 9
+EVERY = 13
 """One fault in so many is planted again."""
-FAULTS = [(name, fault, old, new) for name, (_, listed) in planted.PLACES.items() for fault, old, new in listed]
+PLACES = {"planted": planted.PLACES, "fresh": planted.FRESH}
+FAULTS = [
+    (which, name, *fault) for which, places in PLACES.items() for name, place in places.items() for fault in place.faults
+]
 
 
 def test_every_fault_has_a_row_and_was_found_in_a_small_example():
-    assert [(row["in"], row["fault"]) for row in PLANTED["faults"]] == [(name, fault) for name, fault, _, _ in FAULTS]
-    assert len(FAULTS) == 100
-    for row in PLANTED["faults"]:
-        assert all((row["found"], row["small"], planted.is_small(row["says"]))), row["fault"]
+    rows = [(which, row) for which, found in SETS.items() for row in found["faults"]]
+    assert [(which, row["in"], row["fault"]) for which, row in rows] == [fault[:3] for fault in FAULTS]
+    assert len(SETS["planted"]["faults"]) == 100
+    assert len(SETS["fresh"]["faults"]) >= 100
+    for _, row in rows:
+        assert all((row["found"], row["small"], planted.is_small(row["says"], planted.most_of(row["fault"])))), row["fault"]
+
+
+def test_faults_that_need_three_responses_have_a_counterexample_of_three():
+    shapes = {row["fault"]: planted.shape_of(row["says"]) for row in SETS["fresh"]["faults"]}
+    assert {fault for fault, shape in shapes.items() if shape[1] > 2} == planted.fresh.NEEDS_THREE
+
+
+def test_the_second_set_repeats_no_name_of_the_first():
+    first, second = ([row["fault"] for row in SETS[which]["faults"]] for which in ("planted", "fresh"))
+    assert not set(first) & set(second)
+
+
+@pytest.mark.parametrize("which", SETS)
+def test_a_page_is_that_of_its_rows(which):
+    assert (FOLDER / f"{which}.md").read_text(encoding="utf-8") == planted.page(SETS[which], which)
 
 
 def test_every_style_has_a_row_and_passed():
-    assert [row["style"] for row in PLANTED["correct"]] == list(planted.correct.CORRECT)
-    assert not any(row["found"] for row in PLANTED["correct"])
+    assert [row["style"] for row in SETS["planted"]["correct"]] == list(planted.correct.CORRECT)
+    assert [row["style"] for row in SETS["fresh"]["correct"]] == list(planted.FRESH)
+    assert not any(row["found"] for found in SETS.values() for row in found["correct"])
 
 
-@pytest.mark.parametrize(("name", "fault", "old", "new"), FAULTS[::EVERY], ids=lambda x: str(x)[:20])
-def test_a_fault_is_found_again(name, fault, old, new, standard_promotion):
+@pytest.mark.parametrize(("which", "name", "fault", "texts"), [(*f[:3], f[3:]) for f in FAULTS[::EVERY]], ids=str)
+def test_a_fault_is_found_again(which, name, fault, texts, standard_promotion):
+    place = PLACES[which][name]
     with planted.jax.numpy_rank_promotion("allow"):
-        found = planted.judged(planted.planted(name, old, new), name)
-    committed = next(row for row in PLANTED["faults"] if (row["in"], row["fault"]) == (name, fault))
+        found = planted.judged(planted.planted(place, *texts), place.like, place.arrays, **place.options)
+    committed = next(row for row in SETS[which]["faults"] if (row["in"], row["fault"]) == (name, fault))
     assert found["found"]
-    assert planted.is_small(found["says"])
+    assert planted.is_small(found["says"], planted.most_of(fault))
     assert planted.slot_of(found["says"]) == committed["slot"]
 
 

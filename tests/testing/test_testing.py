@@ -23,8 +23,9 @@ from rljax.ops.gae import gae
 from rljax.ops.surrogate import dual_clipped
 from rljax.parallel import make_mesh
 from rljax.testing import check_algorithm, check_gae, check_loss, conform, conform_gae
-from rljax.testing.cases import gae_cases, loss_cases
+from rljax.testing.cases import gae_cases, gap_cases, loss_cases, triple_cases
 from rljax.testing.conventions import LIKE, loss_and_gradient, neighbours
+from rljax.testing.example import Example
 from rljax.testing.records import as_function, rollout_of
 from rljax.testing.strategies import examples
 
@@ -75,7 +76,17 @@ def test_a_fault_in_gae_is_found(name, old, new):
 
 def test_small_cases_are_small():
     assert all(case.example.mask.shape <= (2, 2, 3) and case.example.group == 2 for case in loss_cases())
-    assert all(case.mask.shape[0] <= 2 and case.mask.shape[1] == 3 for case in gae_cases())
+    assert all(
+        case.mask.shape[0] <= 2 and case.mask.shape[1] == 3 for gaps in (False, True) for case in gae_cases(gaps=gaps)
+    )
+    assert all(case.example.mask.shape == (1, 3, 3) for case in triple_cases())
+    assert all(case.example.mask.shape == (1, 2, 3) for case in gap_cases())
+
+
+def test_cases_with_gaps_have_them():
+    for mask in [case.mask for case in gae_cases(gaps=True)] + [case.example.mask[0] for case in gap_cases()]:
+        assert (mask[:, 1:] & ~mask[:, :-1]).any()
+        assert mask.any(-1).all()
 
 
 @pytest.mark.parametrize(
@@ -139,6 +150,146 @@ def test_records_of_other_algorithms_are_of_their_conventions(like, options):
     check_loss(as_function(BY_NAME[like](**options)), like=like)
 
 
+def capped_grpo(cap):
+    """GRPO whose k3 is clamped, as one expression for each token."""
+    text = correct.GRPO.replace("def loss(", "def capped(")
+    plain = compiled(text.replace("def capped(", "def loss("))
+
+    def loss(logp, old_logp, ref_logp, rewards, mask):
+        away = np.where(mask, ref_logp - logp, 0.0)
+        k3 = np.exp(away) - away - 1
+        excess = ((k3 - np.minimum(k3, cap)) * mask).sum(-1) / mask.sum(-1)
+        return plain(logp, old_logp, ref_logp, rewards, mask) - 0.04 * excess.mean()
+
+    return loss
+
+
+@pytest.mark.parametrize("cap", [10.0, 3.5])
+def test_a_clamped_kl_is_an_option(cap):
+    check_loss(capped_grpo(cap), like="grpo", arrays="numpy", kl_cap=cap)
+    report = conform(capped_grpo(cap), like="grpo", arrays="numpy")
+    assert report.slot == "KL"
+    assert ("It equals grpo with kl_cap=10.0" in report.text) == (cap == 10.0)
+    assert "k3 clamped to [-10, 10] in the loss" in report.text or cap != 10.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "away", "value", "slope"),
+    [
+        ("k3", -4.0, 10.0, 0.0),
+        ("k3", -2.0, np.exp(2.0) - 3, 1 - np.exp(2.0)),
+        ("k1", -14.0, -10.0, 0.0),
+        ("k3+", -4.0, 10.0, -4.0),
+    ],
+)
+def test_a_clamped_kl_has_its_value_and_no_gradient(kind, away, value, slope):
+    one = np.ones((1, 2, 1))
+    example = Example(one > 0, -20 * one, -20 * one, (-20 - away) * one, np.array([[1.0, 1.0]]))
+    convention = replace(LIKE["grpo"], kl=kind, kl_cap=10.0, beta=1.0)
+    total, gradient = loss_and_gradient(example, convention)
+    np.testing.assert_allclose(total, value)
+    np.testing.assert_allclose(gradient[0, :, 0], slope / 2)
+
+
+def test_gae_that_counts_slots_outside_the_mask_is_found():
+    text = """
+def gae(rewards, values, mask, gamma, lambda_, bootstrap):
+    rewards, values = rewards * mask, values * mask
+    out, carried = np.zeros(rewards.shape), np.zeros(len(rewards))
+    last = rewards.shape[1] - 1 - mask[:, ::-1].argmax(1)
+    for t in reversed(range(rewards.shape[1])):
+        after = np.where(last == t, bootstrap, values[:, t + 1] if t + 1 < rewards.shape[1] else 0.0)
+        carried = (rewards[:, t] + gamma * after - values[:, t] + gamma * lambda_ * carried) * (t <= last)
+        out[:, t] = carried
+    return out
+"""
+    convention, report = conform_gae(compiled(text), arrays="numpy")
+    assert convention is None
+    assert report.startswith("differs from GAE in: gaps between tokens")
+    assert "mask [True, False, True]" in report or "mask [False, True, True]" in report
+    assert report.endswith("Without gaps it equals GAE.")
+
+
+def test_a_loss_that_reads_rows_from_column_0_is_found_in_a_small_example():
+    def loss(logp, old_logp, ref_logp, rewards, mask):
+        rows = np.arange(mask.shape[-1]) < mask.sum(-1, keepdims=True)
+        return compiled(correct.GRPO)(logp, old_logp, ref_logp, rewards, rows)
+
+    report = conform(loss, like="grpo", arrays="numpy")
+    assert report.slot == "gaps between tokens"
+    assert "1 prompts x 2 responses, mask [[[0, 1, 1], [1, 0, 1]]]" in report.text
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_an_exception_hides_no_counterexample(wrong):
+    source = compiled(correct.GRPO.replace("ddof=1", "ddof=0") if wrong else correct.GRPO)
+
+    def loss(logp, old_logp, ref_logp, rewards, mask):
+        if rewards.shape[0] == 1 and (rewards < 0).any():
+            raise ZeroDivisionError("no negative rewards")
+        return source(logp, old_logp, ref_logp, rewards, mask)
+
+    report = conform(loss, like="grpo", arrays="numpy")
+    assert report.slot == ("advantage" if wrong else "exception")
+    assert "ZeroDivisionError: no negative rewards" in report.text
+    assert "rewards [[0.5, -0.75]]" in report.text
+    assert not wrong or "rewards [[1.0, 0.0]]\n  loss: expected" in report.text
+
+
+def test_an_exception_in_every_case_is_raised():
+    def loss(logp):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        conform(loss, like="grpo", arrays="numpy")
+    with pytest.raises(ZeroDivisionError):
+        conform_gae(lambda rewards: 1 / 0, arrays="numpy")
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_an_exception_of_gae_hides_no_counterexample(wrong):
+    source = compiled(correct.GAE.replace("- values[:, t]", "") if wrong else correct.GAE)
+
+    def gae_of_one_row(rewards, values, mask, gamma, lambda_, bootstrap):
+        if len(rewards) > 1:
+            raise ValueError("one row only")
+        return source(rewards, values, mask, gamma, lambda_, bootstrap)
+
+    convention, report = conform_gae(gae_of_one_row, arrays="numpy")
+    assert convention is None
+    assert report.startswith(f"differs from GAE in: {'TD error' if wrong else 'exception'}")
+    assert "ValueError: one row only" in report
+
+
+def test_an_exception_for_a_rearranged_rollout_is_named():
+    def loss(logp, old_logp, ref_logp, rewards, mask):
+        if logp.shape[-1] > 3:
+            raise IndexError("too wide")
+        return compiled(correct.GRPO)(logp, old_logp, ref_logp, rewards, mask)
+
+    report = conform(loss, like="grpo", arrays="numpy")
+    assert report.slot == "exception"
+    assert "IndexError for 2 prompts x 4 responses, rearranged: too wide" in report.text
+
+
+@pytest.mark.parametrize(
+    ("like", "source", "old", "new"),
+    [
+        ("grpo", correct.GRPO, "rewards.mean(axis=1, keepdims=True)", "np.median(rewards, axis=1, keepdims=True)"),
+        ("dapo", correct.DAPO, None, None),
+    ],
+)
+def test_what_only_three_responses_show_is_found_with_three(like, source, old, new):
+    def ends_are_compared(logp, old_logp, rewards, mask):
+        same = (rewards[:, :1] == rewards[:, -1:]) & np.ones(rewards.shape, bool)
+        return compiled(source)(logp, old_logp, np.where(same, 0.0, rewards), mask)
+
+    assert old is None or old in source
+    function = ends_are_compared if old is None else planted(source, old, new)
+    text = conform(function, like=like, arrays="numpy").text
+    assert re.search(r"1 prompts x 3 responses, lengths \[\[1, 1, 1\]\]", text), text
+
+
 def test_a_dual_clip_is_an_option():
     algorithm = BY_NAME["dapo"]()._replace(surrogate=partial(dual_clipped, low=0.2, high=0.28, cap=3.0))
     check_loss(as_function(algorithm), like="dapo", dual_clip=3.0)
@@ -169,7 +320,7 @@ def test_normalized_advantages_are_named():
 def test_a_dependence_on_the_order_is_named():
     def loss(logp, old_logp, rewards, mask):
         return compiled(correct.DAPO)(logp, old_logp, rewards, mask) * (
-            1 if rewards.shape[1] == 2 or rewards[0, 0] == 1 else 2
+            1 if rewards.shape[1] < 4 or rewards[0, 0] == 1 else 2
         )
 
     assert conform(loss, like="dapo", arrays="numpy").slot == "order of the prompts"
