@@ -88,6 +88,17 @@ PERTURBATIONS: MappingProxyType[str, Callable[[str, random.Random], str]] = Mapp
 """Name of a perturbation -> (text, source of draws) -> changed text. Numbers, and what is computed, stay."""
 
 
+_NEEDS = MappingProxyType(
+    {
+        "spaces": "words or operators",
+        "case": "words of at least three letters",
+        "typos": "words of at least four letters",
+        "order": "sums of different whole numbers",
+    }
+)
+"""What a prompt must have for each of them to change it."""
+
+
 def perturbed(problems: Sequence[Problem], name: str, *, seed: int = 0) -> list[Problem]:
     """Change the prompts of problems; of a chat, what the user says. Answers and columns stay.
 
@@ -106,12 +117,19 @@ def perturbed(problems: Sequence[Problem], name: str, *, seed: int = 0) -> list[
     if name not in PERTURBATIONS:
         raise InputError(f"There is no perturbation {name!r}; choose one of {', '.join(PERTURBATIONS)}.")
     changed = [_changed(problem, name, seed) for problem in problems]
-    if all(new.prompt == old.prompt for new, old in zip(changed, problems, strict=True)):
+    if not _differ(changed, problems):
+        others = [
+            other for other in PERTURBATIONS if _differ([_changed(problem, other, seed) for problem in problems], problems)
+        ]
         raise InputError(
-            f"--perturb {name} changes no prompt of these problems, the first of which is {problems[0].prompt[:60]!r}; choose "
-            f"another of {', '.join(PERTURBATIONS)}."
+            f"--perturb {name} changes no prompt of these problems, such as {problems[0].prompt[:60]!r}, because it needs "
+            f"{_NEEDS[name]}; what changes some: {', '.join(others) or 'none'}."
         )
     return changed
+
+
+def _differ(changed: Sequence[Problem], problems: Sequence[Problem]) -> bool:
+    return any(new.prompt != old.prompt for new, old in zip(changed, problems, strict=True))
 
 
 def _changed(problem: Problem, name: str, seed: int) -> Problem:

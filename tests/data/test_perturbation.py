@@ -50,8 +50,11 @@ def test_of_a_chat_the_user_alone_is_changed():
 
 
 def test_what_has_nothing_to_change_is_refused():
-    with pytest.raises(InputError, match="--perturb typos changes no prompt of these problems"):
+    reason = r"no prompt of these problems, such as '3\+4=', because it needs words of at least four letters; what "
+    with pytest.raises(InputError, match=reason + r"changes some: spaces, order\."):
         perturbed([Problem("3+4=", "7")], "typos")
+    with pytest.raises(InputError, match=r"changes some: none\."):
+        perturbed([Problem("x", "7")], "case")
     with pytest.raises(InputError, match="no perturbation 'noise'; choose one of spaces, case, typos"):
         perturbed([Problem("3+4=", "7")], "noise")
 

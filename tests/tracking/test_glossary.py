@@ -57,7 +57,7 @@ def terms():
 
 BY_OPTIONS = {
     *("anchor_penalty", "auxiliary_loss", "correction_cut", "teacher_kl", "kl_to_reference", "kl_coefficient"),
-    *("update_scale", "clip_scale", "entropy_weight", "updates", "planned_updates"),
+    *("update_scale", "clip_scale", "entropy_weight", "updates", "planned_updates", "worst_kind_weight"),
 }
 """Metrics of the options of a run, each of which a test of its option reads from a run."""
 

@@ -61,6 +61,9 @@ class AlgorithmConfig:
     reference_period: int | None = None
     """Number of RL steps after which, each time, the policy (or the base with the current adapter) becomes the reference, and its
     optimizer restarts, including the learning-rate warm-up (ProRL). By default the reference is fixed."""
+    worst_kind: float | None = None
+    """Rate at which the kind of problem with the lowest reward gains weight (Group DRO), per rollout and unit of reward, e.g. 0.1;
+    the data's columns decide the kinds, as in `rljax eval --by`. By default all kinds count the same."""
     anchor: float | None = None
     """Keep the policy near its initial parameters, each with this weight times its Fisher information, in the warm start and in RL,
     so that it still solves the problems that it could solve before (elastic weight consolidation). The information is estimated
@@ -82,7 +85,7 @@ class AlgorithmConfig:
     def __post_init__(self):
         """Refuse bounds that cannot work."""
         check_at_least(0, self, ["correction_low", "off_policy_delta"])
-        check_positive(self, ["correction_high", "kl_target", "anchor"])
+        check_positive(self, ["correction_high", "kl_target", "anchor", "worst_kind"])
         check_at_least(1, self, ["reference_period"])
         self._check_gain()
         if self.anchor_problems is not None and self.anchor is None:

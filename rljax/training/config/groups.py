@@ -228,6 +228,8 @@ class DataConfig:
     length_weights: tuple[float, ...] | None = None
     """Sample prompts by length: weights of the five bins between the 25th, 50th, 75th and 95th percentiles of the demonstration's
     length (of the prompt's length, unless every problem has a demonstration), e.g. `--length-weights 1 1 1 1 1`."""
+    perturb_prompts: Options = field(default_factory=dict)
+    """Change shares of the training prompts in RL as `rljax eval --perturb` does, e.g. `--perturb-prompts order=0.3 typos=0.1`."""
     history_decay: float = 0.5
     """Factor by which a prompt's earlier counts are multiplied each time the prompt is sampled again."""
 
@@ -235,6 +237,8 @@ class DataConfig:
         """Refuse values that cannot work."""
         check_at_least(1, self, ["heldout_problems", "max_prompt_tokens"])
         check_positive_share(self, ["history_decay"])
+        if not all(share > 0 for share in self.perturb_prompts.values()) or sum(self.perturb_prompts.values()) > 1:
+            raise InputError(f"perturb_prompts is {self.perturb_prompts}; give positive shares with a sum of at most 1.")
         for name in ("difficulty_window", "difficulty_window_end"):
             window = getattr(self, name)
             if window is not None and not 0 <= window[0] <= window[1] <= 1:

@@ -1,0 +1,145 @@
+"""`--worst-kind RATE`: the kind of problem that is solved least counts more (Group DRO).
+
+The weights of the kinds are part of the state, so a resumed run has the same ones.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from rljax.algorithms import Algorithm, Credit, Rollout
+from rljax.algorithms.algorithm import outcomes
+from rljax.errors import InputError
+from rljax.evaluation.kinds import KNOWN_COLUMNS, MOST_KINDS, kind_numbers
+from rljax.models import Params
+from rljax.ops.arrays import Number
+from rljax.parallel import put
+from rljax.records import required
+from rljax.sharing import shared
+from rljax.training.setup import Setup
+from rljax.training.state import Option, TrainState, Updates
+
+NAME = "group_robust"
+
+
+def install(setup: Setup) -> Setup:
+    """Weight the advantages by kind of problem, and move the weights before the updates of each rollout.
+
+    Raises:
+        InputError: the data has no kinds, or the credit does not compare the responses to a prompt.
+    """
+    config, rate = setup.config, required(setup.config.algorithm.worst_kind, "worst_kind")
+    if setup.algorithm.advantage is None or setup.algorithm.critic is not None or config.sampling.remembered_rewards:
+        raise InputError(
+            f"worst_kind={rate} weights advantages within groups of responses; it needs an algorithm without a critic, such as "
+            "dr_grpo, and no remembered_rewards."
+        )
+    if setup.tokenizer is None:  # a plan does not know the kinds
+        return setup
+    kinds = kind_numbers(setup.train.prompts.problems)
+    if kinds is None:
+        raise InputError(
+            f"worst_kind={rate} compares kinds of problems, and no column of the training problems has 2 to {MOST_KINDS} kinds; "
+            f"add one of the columns {', '.join(KNOWN_COLUMNS)} to the data."
+        )
+    count = int(kinds.max()) + 1
+
+    def init(params: Params) -> Float[Array, "K"]:
+        del params
+        return jnp.full(count, 1 / count, jnp.float32)
+
+    def move(state: TrainState, scored: Any) -> TrainState:
+        now = state.options[NAME]
+        after = next_weights(np.asarray(now), kind_losses(scored.groups.rollout, count), rate=rate)
+        return state._replace(options=state.options | {NAME: put(after, now.sharding)})
+
+    option = Option(NAME, init=init, adjust=with_weights, before_updates=move, after_updates=report)
+    return setup._replace(algorithm=reading_kinds(setup.algorithm)).with_option(option)
+
+
+def next_weights(
+    weights: Float[np.ndarray, "K"], losses: Float[np.ndarray, "K"], *, rate: Number
+) -> Float[np.ndarray, "K"]:
+    """Make one exponentiated-gradient step of the weights of the kinds.
+
+    ::
+
+        q'_k = q_k exp(η ℓ_k) / Σ_j q_j exp(η ℓ_j)
+
+    Args:
+        weights: q, the weights of the K kinds, which sum to 1.
+        losses: ℓ, the loss of each kind, in the reward's unit.
+        rate: η, per unit of reward.
+
+    Example:
+        >>> next_weights(np.array([0.5, 0.5], np.float32), np.array([0.0, 1.0], np.float32), rate=np.log(3.0)).tolist()
+        [0.25, 0.75]
+
+    Source:
+        Group DRO, arXiv:1911.08731, Algorithm 1. A kind of problem is a group there.
+    """
+    scaled = np.log(np.asarray(weights, np.float64)) + rate * np.asarray(losses, np.float64)
+    raised = np.exp(scaled - scaled.max())
+    return (raised / raised.sum()).astype(np.float32)
+
+
+def kind_losses(rollout: Rollout[np.ndarray], count: int) -> Float[np.ndarray, "K"]:
+    """Compute the loss of each kind: how far its mean outcome is below the rollout's; 0 for a kind without a judged response.
+
+    ::
+
+        ℓ_k = mean{ o_i : all i } - mean{ o_i : kind(i) = k }        o = `rljax.algorithms.algorithm.outcomes`
+    """
+    found = np.asarray(outcomes(rollout), np.float64)
+    valid = np.ones(found.shape, bool) if rollout.valid is None else np.asarray(rollout.valid, bool)
+    of_row = np.broadcast_to(np.asarray(required(rollout.kinds, "rollout.kinds"))[:, None], found.shape)
+    losses = np.zeros(count, np.float32)
+    for kind in np.unique(of_row[valid]):
+        losses[kind] = found[valid].mean() - found[valid & (of_row == kind)].mean()
+    return losses
+
+
+@shared
+def reading_kinds(algorithm: Algorithm) -> Algorithm:
+    """Return the algorithm with the same advantages, which `with_weights` can weight by kind."""
+    credit = algorithm.advantage
+    credit = credit if isinstance(credit, Credit) else Credit(required(credit, "advantage"), optional=("valid",))
+    weighted = partial(weigh, credit.function, weights=None)
+    return algorithm._replace(advantage=Credit(weighted, needs=(*credit.needs, "kinds"), optional=credit.optional))
+
+
+def with_weights(algorithm: Algorithm, weights: Float[Array, "K"]) -> Algorithm:
+    """Return the algorithm of `reading_kinds` with these weights of the kinds."""
+    credit = algorithm.advantage
+    assert isinstance(credit, Credit)  # made by `reading_kinds`
+    return algorithm._replace(advantage=credit._replace(function=partial(credit.function, weights=weights)))
+
+
+def weigh(function: Any, *arguments: Any, weights: Float[Array, "K"] | None, **others: Array) -> Float[Array, "P G *T"]:
+    """Compute advantages, and multiply each by K q_k, which is 1 at uniform weights.
+
+    ::
+
+        A'_i = K q_{kind(i)} A_i
+
+    Args:
+        function: the credit's function.
+        arguments: its arguments, and the kind of each prompt, `[P]`.
+        weights: q; None: uniform.
+        others: its keyword arguments.
+    """
+    *own, kinds = arguments
+    advantage = function(*own, **others)
+    if weights is None:
+        return advantage
+    factor = (weights.size * weights)[kinds].astype(advantage.dtype)
+    return advantage * factor.reshape(-1, *[1] * (advantage.ndim - 1))
+
+
+def report(state: TrainState, metrics: object, updates: Updates) -> tuple[TrainState, dict[str, float]]:
+    """Report the largest weight."""
+    del metrics, updates
+    return state, {"worst_kind_weight": float(np.asarray(state.options[NAME]).max())}

@@ -1,0 +1,71 @@
+"""`--perturb-prompts NAME=SHARE`: RL trains on a share of the prompts in a changed form, as `rljax eval --perturb` changes them.
+
+The share is chosen once, by the seed of the run, so a resumed run has the same prompts. The warm start and the held-out problems
+keep theirs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rljax.data.perturbation import perturbed
+from rljax.data.problem import Problem
+from rljax.data.prompts import encode_prompts
+from rljax.errors import InputError
+from rljax.training.setup import Setup
+
+
+def install(setup: Setup) -> Setup:
+    """Change the prompts.
+
+    Raises:
+        InputError: no prompt changes, or the tokenizer cannot read a changed prompt.
+    """
+    if setup.tokenizer is None:  # a plan has no prompts
+        return setup
+    config, prompts = setup.config, setup.train.prompts
+    problems = perturb_share(prompts.problems, config.data.perturb_prompts, seed=config.run.seed)
+    try:
+        changed = encode_prompts(problems, setup.tokenizer, max_length=2**31, chat=config.model.chat)
+    except InputError as error:
+        raise InputError(f"--perturb-prompts makes prompts that this model cannot read: {error}") from error
+    pairs = [
+        (new, tokens) if len(tokens) <= setup.prompt_length else (old, before)
+        for new, tokens, old, before in zip(problems, changed.tokens, prompts.problems, prompts.tokens, strict=True)
+    ]
+    encoded = replace(prompts, problems=tuple(pair[0] for pair in pairs), tokens=tuple(pair[1] for pair in pairs))
+    count = sum(new.prompt != old.prompt for new, old in zip(encoded.problems, prompts.problems, strict=True))
+    note = f"{count} of {len(pairs)} training prompts are changed in RL (perturb_prompts)"
+    return setup._replace(train=replace(setup.train, prompts=encoded), omissions=[*setup.omissions, note])
+
+
+def perturb_share(problems: Sequence[Problem], shares: Mapping[str, float], *, seed: int) -> list[Problem]:
+    """Change the prompts of random shares of the problems, a different part for each perturbation.
+
+    ::
+
+        x'_i = perturb_k(x_i)    if s_1 + ... + s_(k-1) <= u_i < s_1 + ... + s_k,  u_i ~ Uniform(0, 1)        else x_i
+
+    Args:
+        problems: the problems.
+        shares: name of a perturbation -> s_k, its share of the problems.
+        seed: seed of u, and of what is changed in a prompt.
+
+    Returns:
+        The problems in their order; a prompt in which a perturbation finds nothing to change stays.
+
+    Raises:
+        InputError: a name is unknown, or a perturbation changes no prompt at all.
+
+    Source:
+        Training on inputs with synthetic noise and the label of the original: "Synthetic and Natural Noise Both Break
+        Neural Machine Translation", arXiv:1711.02173, Section 6.
+    """
+    chance, begin, found = np.random.default_rng(seed).random(len(problems)), 0.0, list(problems)
+    for name, share in shares.items():
+        changed = perturbed(problems, name, seed=seed)
+        for place in np.flatnonzero((chance >= begin) & (chance < begin + share)).tolist():
+            found[place] = changed[place]
+        begin += share
+    return found

@@ -1,0 +1,89 @@
+"""`--perturb-prompts`: which prompts change, what stays, and a run that trains on them."""
+
+import chex
+import pytest
+from reopened import checkpoint_of, first_state
+from small_runs import STEPPED, even_length, stopping_after
+
+import rljax
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.options.perturbed_prompts import perturb_share
+from rljax.training.interrupt import Interrupted
+
+ORDER = STEPPED.replace(operands=(2, 3), max_prompt_tokens=8, train_problems=60, perturb_prompts={"order": 0.5}, steps=3)
+
+
+def test_each_perturbation_has_its_own_share_and_the_rest_stays():
+    problems = [Problem(f"What is {n}+1?", str(n + 1), columns={"n": n}) for n in range(2000)]
+    found = perturb_share(problems, {"order": 0.2, "typos": 0.3}, seed=3)
+    assert found == perturb_share(problems, {"order": 0.2, "typos": 0.3}, seed=3)
+    assert found != perturb_share(problems, {"order": 0.2, "typos": 0.3}, seed=4)
+    ordered = sum(new.prompt.startswith("What is 1+") for new in found[2:])
+    typed = sum(not new.prompt.startswith("What is ") for new in found)
+    assert ordered == pytest.approx(400, abs=60)
+    assert typed == pytest.approx(600, abs=75)
+    assert sum(new != old for new, old in zip(found, problems, strict=True)) in range(
+        ordered + typed - 3, ordered + typed + 3
+    )
+    assert [(new.answer, new.columns) for new in found] == [(old.answer, old.columns) for old in problems]
+
+
+def test_only_the_prompts_that_rl_samples_change():
+    plain, changed = (first_state(config, reward=even_length)[0] for config in (ORDER.replace(perturb_prompts={}), ORDER))
+    before, after = plain.train.prompts, changed.train.prompts
+    differ = [new.prompt != old.prompt for new, old in zip(after.problems, before.problems, strict=True)]
+    assert 15 <= sum(differ) <= 45
+    assert [tokens != old for tokens, old in zip(after.tokens, before.tokens, strict=True)] == differ
+    for problem, tokens, old in zip(after.problems, after.tokens, before.problems, strict=True):
+        assert tokens == changed.tokenizer.encode(problem.prompt)
+        assert sorted(problem.prompt) == sorted(old.prompt)
+    assert changed.heldout.prompts == plain.heldout.prompts
+    assert f"{sum(differ)} of 60 training prompts are changed in RL" in " ".join(changed.omissions)
+
+
+def test_a_longer_prompt_than_the_run_has_room_for_stays():
+    config = ORDER.replace(tokenizer="bytes", perturb_prompts={"spaces": 1.0}, max_prompt_tokens=16)
+    setup, _ = first_state(config, reward=even_length)
+    lengths = [len(tokens) for tokens in setup.train.prompts.tokens]
+    assert max(lengths) <= setup.prompt_length
+    assert any(" " in problem.prompt for problem in setup.train.prompts.problems)
+
+
+def test_a_run_learns_from_changed_prompts_and_resumes_exactly(tmp_path):
+    seen, stop = set(), stopping_after(2)
+
+    def reward(prompts, completions):
+        seen.update(prompts)
+        return even_length(completions)
+
+    def interrupted(prompts, completions):
+        stop(completions)
+        return reward(prompts, completions)
+
+    config = ORDER.replace(run=str(tmp_path / "done"))
+    plain = {
+        problem.prompt
+        for problem in first_state(ORDER.replace(perturb_prompts={}), reward=reward)[0].train.prompts.problems
+    }
+    rljax.train(config, reward=reward)
+    assert seen & plain
+    assert seen - plain
+    with pytest.raises(Interrupted):
+        rljax.train(config.replace(run=str(tmp_path / "again")), reward=interrupted)
+    rljax.train(resume=tmp_path / "again", reward=interrupted)
+    states = (checkpoint_of(config, tmp_path / name, reward=reward).state for name in ("done", "again"))
+    chex.assert_trees_all_equal(*states)
+
+
+def test_what_cannot_be_changed_is_refused():
+    for changes, message in (
+        ({"typos": 0.5}, "because it needs words of at least four letters; what changes some: spaces, order"),
+        ({"spaces": 0.5}, "--perturb-prompts makes prompts that this model cannot read"),
+        ({"noise": 0.5}, "no perturbation 'noise'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            first_state(ORDER.replace(perturb_prompts=changes), reward=even_length)
+    for shares in ({"order": 0.0}, {"order": 0.7, "typos": 0.4}):
+        with pytest.raises(InputError, match="give positive shares with a sum of at most 1"):
+            ORDER.replace(perturb_prompts=shares)
