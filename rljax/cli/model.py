@@ -74,6 +74,8 @@ class Export:
     """Type of the weights; by default that of the checkpoint that the run started from, or float32."""
     max_shard_size: str = "50GB"
     """Largest file of weights, such as 5GB; more weights are divided among files with an index."""
+    quantize: Literal["int8", "int4"] | None = None
+    """Store the matrices of the layers as integers; transformers with the package compressed-tensors, vLLM and rljax open them."""
     adapter: bool = False
     """Write the low-rank adapter of a run with --lora-rank alone, as a folder that `peft` opens; otherwise it is merged in."""
     push: str | None = None
@@ -149,6 +151,7 @@ def run_export(command: Export) -> int:
         dtype=command.dtype,
         max_shard_size=command.max_shard_size,
         adapter=command.adapter,
+        quantize=command.quantize,
         push=command.push,
         private=command.private,
     )

@@ -26,7 +26,6 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "partial_rotary_factor": (1,),
     "is_causal": (True,),
     "attention_chunk_size": (),
-    "quantization_config": (),
     "transformers_weights": (),
     "is_encoder_decoder": (False,),
     "rope_interleaved": (False,),
@@ -55,7 +54,7 @@ CAUSAL, CLASSIFIERS = ("ForCausalLM",), ("ForSequenceClassification", "ForTokenC
 def entries_that_are_read(family: Family) -> set[str]:
     """Return the names of all entries of config.json that change a model of this family, or are refused."""
     layers = ("layer_types", "no_rope_layers", "max_window_layers")
-    usual = (*SIZES, *OPTIONAL_SIZES, *NUMBERS, *SWITCHES, *NEUTRAL, *ROPE, *USUAL, *layers)
+    usual = (*SIZES, *OPTIONAL_SIZES, *NUMBERS, *SWITCHES, *NEUTRAL, *ROPE, *USUAL, *layers, "quantization_config")
     return {*usual, *family.defaults, *family.neutral, *family.numbers}
 
 
@@ -101,6 +100,10 @@ def checked_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     family = family_of(raw, file)
     raw = {**USUAL, **family.defaults, **raw}
     _check_neutral(raw, {**NEUTRAL, **family.neutral}, file)
+    if raw.get("quantization_config") is not None:
+        from rljax.models.packed_integers import check_description  # noqa: PLC0415  few folders have integers
+
+        check_description(raw["quantization_config"], file)
     for name in SIZES + tuple(name for name in OPTIONAL_SIZES if raw.get(name) is not None):
         value = raw.get(name)
         if type(value) is not int or not 0 < value < 2**31:

@@ -37,6 +37,9 @@ from rljax.models.model_folder import (
     CODES,
     DTYPES,
     INDEX,
+    PACKED,
+    SCALE,
+    SHAPE,
     WEIGHTS,
     ModelContents,
     Tensor,
@@ -202,6 +205,18 @@ def _files(folder: Path) -> dict[str, Path]:
     return files
 
 
+def _with_packed_names(files: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace the names of the three tensors that store a matrix by the name of the matrix.
+
+    Example:
+        >>> _with_packed_names({"a.weight_packed": 1, "a.weight_scale": 1, "a.weight_shape": 2, "b.weight": 3})
+        {'a.weight': 1, 'b.weight': 3}
+    """
+    packed = {name.removesuffix(PACKED) for name in files if name.endswith(PACKED)}
+    parts = {name + end for name in packed for end in (SCALE, SHAPE)}
+    return {name.removesuffix(PACKED): file for name, file in files.items() if name not in parts}
+
+
 def _shards(index: Path) -> list[Path]:
     """Return the files that an index names."""
     weight_map = read_json(index).get("weight_map")
@@ -299,9 +314,10 @@ def load_params(
 
     Entries of config.json and files of weights that are not read are listed on stderr.
     """
-    files = _files(folder)
+    stored = _files(folder)
+    files = _with_packed_names(stored)
     _check_all_used(files, config, folder, besides)
-    for note in notes_on_folder(folder, set(files.values())) if jax.process_index() == 0 else ():
+    for note in notes_on_folder(folder, set(stored.values())) if jax.process_index() == 0 else ():
         print(f"note: {note}.", file=sys.stderr)
     names = _stored_names(files, config)
     expected = abstract_params(config)
@@ -311,7 +327,7 @@ def load_params(
         name = names.get(own, own)
         if name not in files:
             raise InputError(f"The weights in {str(folder)!r} lack the tensor {own!r} that config.json implies.")
-        for entry, tensor in _read_parts(folder, files[name], name, parts, expected):
+        for entry, tensor in _in_parts(folder, files[name], _read_any(stored, name), parts, expected):
             array = np.ascontiguousarray(entry.read(tensor))
             if entry.index is not None:
                 experts.append(array)
@@ -324,11 +340,11 @@ def load_params(
     return params
 
 
-def _read_parts(
-    folder: Path, file: Path, name: str, parts: list[Entry], expected: PyTree
+def _in_parts(
+    folder: Path, file: Path, tensor: Float32[np.ndarray, "..."], parts: list[Entry], expected: PyTree
 ) -> list[tuple[Entry, Float32[np.ndarray, "..."]]]:
-    """Read a tensor of a file, check its shape and values, and divide its rows among the entries that it holds."""
-    tensor, own = _read(file, name), parts[0].stored_name
+    """Check shape and values of a tensor that was read from a file, and divide its rows among the entries that it holds."""
+    own = parts[0].stored_name
     shapes = [jax.eval_shape(entry.write, one_of(get_at(expected, entry.path), entry.index)).shape for entry in parts]
     shape = shapes[0] if len(parts) == 1 else (sum(part[0] for part in shapes), *shapes[0][1:])
     if tensor.shape != shape:
@@ -354,6 +370,20 @@ def _read(file: Path, name: str) -> Float32[np.ndarray, "..."]:
         return opened.get_tensor(name).astype(np.float32)
 
 
+def _read_any(stored: Mapping[str, Path], name: str) -> Float32[np.ndarray, "..."]:
+    """Read a tensor, which may be stored as integers."""
+
+    def read(part: str) -> np.ndarray:
+        with opened_weights(stored[part]) as opened:
+            return opened.get_tensor(part)
+
+    if name in stored:
+        return _read(stored[name], name)
+    from rljax.models.packed_integers import read_packed  # noqa: PLC0415  few folders have integers
+
+    return read_packed(name, read)
+
+
 def _sharded(array: np.ndarray, sharding: Sharding) -> Array:
     """Shard an array over the devices; every host passes the same array and moves only the parts of its own devices."""
     return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
@@ -368,18 +398,19 @@ def load_tensor(folder: Path, name: str) -> Float[Array, "..."] | None:
 
 
 def stored_types(folder: Path) -> dict[str, np.dtype]:
-    """Return the dtype of each tensor of a folder's weights.
+    """Return the dtype of each tensor of a folder's weights; that of its scales for a matrix that is stored as integers.
 
     Raises:
         InputError: a tensor has a dtype that rljax cannot write.
     """
     names = {code: name for name, code in CODES.items()}
     types: dict[str, np.dtype] = {}
-    files = _files(folder)
-    for file in dict.fromkeys(files.values()):
+    stored = _files(folder)
+    files = {name: name if name in stored else name + SCALE for name in _with_packed_names(stored)}
+    for file in dict.fromkeys(stored[part] for part in files.values()):
         with safe_open(file, framework="numpy") as opened:
-            for name in (name for name, place in files.items() if place == file):
-                code = opened.get_slice(name).get_dtype()
+            for name, part in ((name, part) for name, part in files.items() if stored[part] == file):
+                code = opened.get_slice(part).get_dtype()
                 if code not in names:
                     raise InputError(
                         f"{name!r} in {str(folder)!r} is stored as {code}; rljax writes {', '.join(CODES.values())}."
@@ -416,6 +447,7 @@ def model_contents(
         raw, types = _raw_config(config, bos=bos, eos=eos), {}
     else:
         raw, types = read_json(source / "config.json"), stored_types(source)
+        raw.pop("quantization_config", None)  # what is written is not rounded
         types |= {name: types[stored] for name, stored in _stored_names(types, config).items() if stored in types}
         raw |= (
             {"tie_word_embeddings": config.tied_head} if raw.get("tie_word_embeddings", False) != config.tied_head else {}

@@ -33,6 +33,10 @@ DTYPES: Mapping[str, np.dtype] = MappingProxyType(
 """Dtypes that weights can be stored in."""
 CODES: Mapping[str, str] = MappingProxyType({"float32": "F32", "bfloat16": "BF16", "float16": "F16", "float64": "F64"})
 """Name of a dtype -> its name in safetensors."""
+INTEGERS: Mapping[str, str] = MappingProxyType({"int32": "I32", "int64": "I64"})
+"""The same for the parts of weights that are stored as integers; see `rljax.models.packed_integers`."""
+PACKED, SCALE, SHAPE = "_packed", "_scale", "_shape"
+"""Ends of the names of the three tensors that then store a matrix, after its name."""
 
 Fetch = Callable[[Array | np.ndarray], np.ndarray]
 """Copies one array to this host; on several hosts all call it together."""
@@ -60,13 +64,17 @@ class Tensor(NamedTuple):
     dtype: np.dtype
     """Dtype in the file."""
     layout: Callable[..., Any]
-    """Turns the parameters into the tensor."""
+    """Turns the parameters into the tensor, whose values are then cast to the dtype; it is traced for the tensor's shape."""
     index: int | None = None
     """Index of the expert whose tensor this is, if the parameter stacks those of all experts."""
+    sizes: tuple[int, ...] | None = None
+    """Shape in the file, if the layout works on NumPy arrays alone and cannot be traced."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape in the file."""
+        if self.sizes is not None:
+            return self.sizes
         shapes = (one_of(jax.ShapeDtypeStruct(array.shape, array.dtype), self.index) for array in self.arrays)
         return tuple(jax.eval_shape(self.layout, *shapes).shape)
 
@@ -78,6 +86,8 @@ class Tensor(NamedTuple):
     @property
     def parameters(self) -> int:
         """Number of values in the tensor."""
+        if self.sizes is not None:
+            return math.prod(self.sizes)
         return sum(math.prod(array.shape[0 if self.index is None else 1 :]) for array in self.arrays)
 
 
@@ -257,7 +267,7 @@ def _write_shard(file: Path, tensors: Sequence[Tensor], arrays: Iterator[tuple[n
     for tensor in tensors:
         begin, end = end, end + tensor.size
         header[tensor.name] = {
-            "dtype": CODES[tensor.dtype.name],
+            "dtype": (CODES | INTEGERS)[tensor.dtype.name],
             "shape": list(tensor.shape),
             "data_offsets": [begin, end],
         }
@@ -271,5 +281,5 @@ def _write_shard(file: Path, tensors: Sequence[Tensor], arrays: Iterator[tuple[n
 
 def _bytes_of(tensor: Tensor, arrays: tuple[Shaped[np.ndarray, "..."], ...]) -> memoryview:
     """Return the bytes of one tensor in the file."""
-    stored = np.ascontiguousarray(tensor.layout(*(array.astype(tensor.dtype) for array in arrays)))
+    stored = np.ascontiguousarray(tensor.layout(*arrays).astype(tensor.dtype))
     return stored.reshape(-1).view(np.uint8).data

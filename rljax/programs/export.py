@@ -53,6 +53,7 @@ def export(
     dtype: str | None = None,
     max_shard_size: str = MAX_SHARD_SIZE,
     adapter: bool = False,
+    quantize: str | None = None,
     push: str | None = None,
     private: bool = False,
     client: Client | None = None,
@@ -73,6 +74,8 @@ def export(
         max_shard_size: size limit of a weights file, such as "5GB".
         adapter: write only the low-rank adapter, as a folder that `peft` opens on top of the base; otherwise the adapter is
             merged into the exported model.
+        quantize: "int8" or "int4" stores the matrices of the layers as integers, which `transformers` (with the package
+            compressed-tensors), vLLM and rljax open.
         push: repository on the Hugging Face hub, OWNER/NAME, to which the folder is also uploaded.
         private: whether a repository that does not exist yet is created as private.
         client: uploads the folder, instead of `huggingface_hub.HfApi()`.
@@ -85,19 +88,20 @@ def export(
             is unknown, there is no adapter or its base has changed, or the hub cannot be reached.
     """
     folder, limit = Path(folder), byte_count(max_shard_size)
-    agree("arguments of the export", repr((str(target), str(folder), which, dtype, limit, adapter, push)))
+    agree("arguments of the export", repr((str(target), str(folder), which, dtype, limit, adapter, quantize, push)))
     together(lambda: check_new(folder))
     uploads: list[Client] = []
     if push is not None:
         on_first(lambda: uploads.append(check_push(push, client)))
     config, run, place, policy, mesh, extra = together(lambda: model_of(target, which, policy))
     if adapter:
-        check_alone(config, dtype)
+        check_alone(config, dtype, quantize)
         factors = open_adapter(config, policy, mesh, run, place).params
         atomically(folder, lambda part: write_adapter(part, config, factors, extra))
     else:
         params = parameters_of(config, policy, mesh, run, place)
-        atomically(folder, lambda part: save_model(part, policy, params, extra, dtype=dtype, max_shard_bytes=limit))
+        form = {"dtype": dtype, "quantize": quantize, "max_shard_bytes": limit}
+        atomically(folder, lambda part: save_model(part, policy, params, extra, **form))
     if push is not None:
         on_first(lambda: push_folder(uploads[0], folder, push, private=private))
     return folder
@@ -186,12 +190,13 @@ def push_folder(client: Client, folder: Path, repository: str, *, private: bool)
         ) from error
 
 
-def check_alone(config: TrainConfig, dtype: str | None) -> None:
-    """Refuse to write an adapter alone if there is none, if its base is in no folder, or if a dtype is chosen.
+def check_alone(config: TrainConfig, dtype: str | None, quantize: str | None = None) -> None:
+    """Refuse to write an adapter alone if there is none, if its base is in no folder, or if a dtype or rounding is chosen.
 
     Args:
         config: settings of the run.
         dtype: chosen dtype of the weights, if any.
+        quantize: chosen type of integers, if any.
 
     Raises:
         InputError: the message says what to do.
@@ -203,8 +208,9 @@ def check_alone(config: TrainConfig, dtype: str | None) -> None:
             "this run's adapter changes a model that began with random weights, which are in no folder that `peft` could open; "
             "leave --adapter out, and the adapter is merged in."
         )
-    if dtype is not None:
-        raise InputError(f"dtype={dtype!r} cannot apply to an adapter, which is float32; leave it out.")
+    for name, value in {"dtype": dtype, "quantize": quantize}.items():
+        if value is not None:
+            raise InputError(f"{name}={value!r} cannot apply to an adapter, which is float32; leave it out.")
 
 
 def write_adapter(folder: Path, config: TrainConfig, adapter: Adapter, companions: Companions) -> None:

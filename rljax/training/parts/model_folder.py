@@ -44,6 +44,7 @@ def save_model(
     extras: Companions,
     *,
     dtype: str | None = None,
+    quantize: str | None = None,
     max_shard_bytes: int = DEFAULT_SHARD_BYTES,
 ) -> None:
     """Write weights tensor by tensor, with tokenizer and generation_config.json; all processes call it, the first one writes.
@@ -54,19 +55,25 @@ def save_model(
         params: parameters of the model, on the mesh.
         extras: files and settings that accompany the weights.
         dtype: type of the weights; None for the type in the checkpoint.
+        quantize: "int8" or "int4" stores the matrices of the layers as integers, see `rljax.models.packed_integers`.
         max_shard_bytes: largest size of a weight file.
 
     Raises:
-        InputError: the type is unknown, or the model writes its own folder and a type is chosen.
+        InputError: the type is unknown, the matrices cannot be rounded, or the model writes its own folder and a type is chosen.
     """
     if model.contents is None:
-        if dtype is not None:
-            raise InputError(f"dtype={dtype!r} cannot apply to a policy that writes its own folder; leave it out.")
+        for name, value in {"dtype": dtype, "quantize": quantize}.items():
+            if value is not None:
+                raise InputError(f"{name}={value!r} cannot apply to a policy that writes its own folder; leave it out.")
         host = fetch(params)
         on_first(lambda: model.save(host, folder))
         return
     contents = model.contents(params)
     contents = contents if dtype is None else contents.stored_as(dtype)
+    if quantize is not None:
+        from rljax.models.packed_integers import packed_contents  # noqa: PLC0415  few folders are written so
+
+        contents = packed_contents(contents, quantize)
     contents = contents._replace(config=_with_token_ids(contents.config, extras))
     together(lambda: write_model(folder, contents, max_shard_bytes=max_shard_bytes, fetch=fetch_once, writes=is_first()))
     on_first(lambda: write_companions(folder, extras, is_policy=isinstance(model, Policy)))

@@ -1,0 +1,216 @@
+"""Weights as integers of 4 or 8 bits in a model folder, in the format "pack-quantized" of the library compressed-tensors.
+
+`transformers` and vLLM open such folders. A linear layer's matrix `[out, in]` is stored as three tensors: `weight_packed`, the
+integers in words of 32 bits; `weight_scale`, one factor for each group of inputs of an output; and `weight_shape`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Float32, Int, Int32, Shaped
+
+from rljax.errors import InputError
+from rljax.models.model_folder import PACKED, SCALE, SHAPE, ModelContents, Tensor
+
+BITS: Mapping[str, int] = MappingProxyType({"int8": 8, "int4": 4})
+"""Name of a type of integers -> its number of bits."""
+GROUPS = (128, 64, 32)
+"""Numbers of inputs that may share a scale; the first one that divides the inputs of every matrix is used."""
+WORD = 32
+"""Bits of a word."""
+
+
+def packed_contents(contents: ModelContents, kind: str) -> ModelContents:
+    """Round the matrices of a model's layers to integers; embedding, head, norms and biases are unchanged.
+
+    ::
+
+        c = max |w| / (2^(b-1) - 1) in each group        q = round(w / c)        |w - c q| <= c / 2
+
+    Args:
+        contents: the model, before it is written.
+        kind: "int8" or "int4"; b is 8 or 4.
+
+    Raises:
+        InputError: the type is unknown, or the layers have experts, no matrices, or inputs that no group divides.
+    """
+    if kind not in BITS:
+        raise InputError(f"quantize={kind!r} is unknown; choose one of {', '.join(BITS)}.")
+    bits, matrices = BITS[kind], [tensor for tensor in contents.tensors if _is_matrix(tensor)]
+    if not matrices or any(".experts." in tensor.name for tensor in matrices):
+        raise InputError(f"quantize={kind!r} rounds the matrices of layers without experts; leave it out.")
+    group = next((size for size in GROUPS if all(tensor.shape[1] % size == 0 for tensor in matrices)), None)
+    if group is None:
+        odd = next(tensor for tensor in matrices if tensor.shape[1] % GROUPS[-1])
+        raise InputError(
+            f"quantize={kind!r} gives each {GROUPS[-1]} inputs or more a scale, and {odd.name} has {odd.shape[1]} inputs; leave it "
+            "out."
+        )
+    tensors = [
+        part for tensor in contents.tensors for part in (_packed(tensor, bits, group) if _is_matrix(tensor) else [tensor])
+    ]
+    return ModelContents(dict(contents.config) | {"quantization_config": _description(bits, group)}, tuple(tensors))
+
+
+def _is_matrix(tensor: Tensor) -> bool:
+    return tensor.name.startswith("model.layers.") and tensor.name.endswith("_proj.weight")
+
+
+def _packed(tensor: Tensor, bits: int, group: int) -> list[Tensor]:
+    """Return the three tensors that store a matrix."""
+
+    def scale(*arrays: np.ndarray) -> np.ndarray:
+        return _scale(tensor.layout(*arrays), bits, group, tensor.dtype)
+
+    def words(*arrays: np.ndarray) -> np.ndarray:
+        matrix = tensor.layout(*arrays)
+        return pack(_rounded(matrix, _scale(matrix, bits, group, tensor.dtype), bits), bits)
+
+    outputs, inputs = tensor.shape
+    shape = np.array(tensor.shape)
+    integer, wide = np.dtype(np.int32), np.dtype(np.int64)
+    return [
+        tensor._replace(name=tensor.name + PACKED, dtype=integer, layout=words, sizes=(outputs, inputs * bits // WORD)),
+        tensor._replace(name=tensor.name + SCALE, layout=scale, sizes=(outputs, inputs // group)),
+        tensor._replace(name=tensor.name + SHAPE, dtype=wide, layout=lambda *_: shape, sizes=(2,)),
+    ]
+
+
+def _scale(matrix: Float[np.ndarray, "O I"], bits: int, group: int, dtype: np.dtype) -> Shaped[np.ndarray, "O G"]:
+    """Factor of each group of inputs, as it is stored."""
+    groups = matrix.reshape(matrix.shape[0], -1, group).astype(np.float32)
+    return (np.abs(groups).max(-1) / (2 ** (bits - 1) - 1)).astype(dtype)
+
+
+def _rounded(matrix: Float[np.ndarray, "O I"], scale: Shaped[np.ndarray, "O G"], bits: int) -> Int32[np.ndarray, "O I"]:
+    """Integers whose products with the stored factors are nearest to the matrix."""
+    most, factor = 2 ** (bits - 1) - 1, scale.astype(np.float32)[:, :, None]
+    groups = matrix.reshape(*scale.shape, -1).astype(np.float32) / np.where(factor > 0, factor, 1)
+    return np.clip(np.round(groups), -most, most).astype(np.int32).reshape(matrix.shape)
+
+
+def pack(integers: Int[np.ndarray, "O I"], bits: int) -> Int32[np.ndarray, "O W"]:
+    """Pack integers of `bits` bits into words, the first one into the lowest bits, each after adding 2^(bits - 1).
+
+    Example:
+        >>> pack(np.array([[-8, 7, 0, 0, 0, 0, 0, 0]], np.int32), 4).view(np.uint32).tolist()
+        [[2290649328]]
+    """
+    each = WORD // bits
+    places = bits * np.arange(each, dtype=np.uint32)
+    unsigned = (integers + 2 ** (bits - 1)).astype("uint32").reshape(integers.shape[0], -1, each)
+    return (unsigned << places).sum(-1, dtype="uint32").view("int32")
+
+
+def unpack(
+    words: Int32[np.ndarray, "O W"], scale: Float32[np.ndarray, "O G"], shape: tuple[int, int]
+) -> Float32[np.ndarray, "O I"]:
+    """Compute the matrix that integers and their scales represent.
+
+    Args:
+        words: the packed integers; their number of bits follows from the shape.
+        scale: factor of each group of inputs.
+        shape: O and I.
+
+    Example:
+        >>> words = pack(np.array([[-2, 7, 0, 0, 1, 0, 0, 3]], np.int32), 4)
+        >>> unpack(words, np.array([[0.5, 1.0]], np.float32), (1, 8)).tolist()
+        [[-1.0, 3.5, 0.0, 0.0, 1.0, 0.0, 0.0, 3.0]]
+    """
+    bits = WORD * words.shape[1] // shape[1]
+    places = bits * np.arange(WORD // bits, dtype=np.uint32)
+    integers = ((words.view(np.uint32)[:, :, None] >> places) & np.uint32(2**bits - 1)).reshape(shape)
+    groups = integers.astype(np.float32).reshape(*scale.shape, -1) - 2 ** (bits - 1)
+    return (groups * scale[:, :, None]).reshape(shape)
+
+
+def _description(bits: int, group: int) -> dict[str, Any]:
+    """The entry `quantization_config` of config.json."""
+    weights = {
+        "num_bits": bits,
+        "type": "int",
+        "symmetric": True,
+        "strategy": "group",
+        "group_size": group,
+        "dynamic": False,
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "quantization_status": "compressed",
+        "ignore": ["lm_head"],
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+    }
+
+
+def check_description(description: object, file: Path) -> None:
+    """Refuse an entry `quantization_config` that describes weights that cannot be read.
+
+    Args:
+        description: the entry.
+        file: config.json, for the message.
+
+    Raises:
+        InputError: the message has the reason.
+
+    Example:
+        >>> check_description(_description(4, 128), Path("config.json"))
+        >>> check_description({"quant_method": "gptq"}, Path("config.json"))
+        Traceback (most recent call last):
+        rljax.errors.InputError: config.json has a quantization_config with quant_method 'gptq', and 'compressed-tensors' is \
+expected; give the folder of the exact weights.
+    """
+    reason = _hindrance(description)
+    if reason is not None:
+        raise InputError(f"{file} has a quantization_config with {reason}; give the folder of the exact weights.")
+
+
+def _hindrance(description: object) -> str | None:
+    method = description.get("quant_method") if isinstance(description, dict) else description
+    if not isinstance(description, dict) or method != "compressed-tensors":
+        return f"quant_method {method!r:.40}, and 'compressed-tensors' is expected"
+    groups = description.get("config_groups")
+    if not isinstance(groups, dict) or not all(isinstance(entry, dict) for entry in groups.values()):
+        return "no config_groups"
+    reasons = (_hindrance_of_group(entry, entry.get("format") or description.get("format")) for entry in groups.values())
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _hindrance_of_group(entry: Mapping[str, Any], form: object) -> str | None:
+    weights = entry.get("weights")
+    if form != "pack-quantized" or not isinstance(weights, dict):
+        return f"the format {form!r:.40}, and 'pack-quantized' is expected"
+    wanted = {"num_bits": (4, 8), "type": ("int",), "symmetric": (True,), "actorder": (None, False)}
+    wrong = next((name for name, known in wanted.items() if weights.get(name) not in known), None)
+    if wrong is not None:
+        return f"weights with {wrong} {weights.get(wrong)!r:.40}"
+    return None if entry.get("input_activations") is None else "activations that are rounded, too"
+
+
+def read_packed(name: str, read: Callable[[str], np.ndarray]) -> Float32[np.ndarray, "O I"]:
+    """Read a matrix that is stored as integers.
+
+    Args:
+        name: name of the matrix.
+        read: returns the stored tensor of a name; KeyError if there is none.
+
+    Raises:
+        InputError: one of the three tensors is missing, or they do not fit together.
+    """
+    try:
+        words, scale, shape = (read(name + end) for end in (PACKED, SCALE, SHAPE))
+    except KeyError as error:
+        raise InputError(f"the tensor {error} is missing, so {name} cannot be read; download the folder again.") from error
+    sizes = tuple(shape.reshape(-1).tolist())
+    fits = len(sizes) == words.ndim == scale.ndim == 2 and words.shape[0] == scale.shape[0] == sizes[0]
+    fits = fits and math.prod(sizes) > 0 and sizes[1] % scale.shape[1] == 0
+    if not fits or WORD * words.shape[1] not in (4 * sizes[1], 8 * sizes[1]):
+        raise InputError(
+            f"{name + PACKED} of shape {words.shape} and {name + SCALE} of shape {scale.shape} do not store a matrix of shape "
+            f"{sizes}; download the folder again."
+        )
+    return unpack(words, scale.astype(np.float32), sizes)
