@@ -199,7 +199,10 @@ def conform(
     base = convention_of(like, options)
     evaluate = evaluator(function, arrays=arrays, options=asdict(base))
     cases = _every_case()
-    found, raised = _results(evaluate, [case.example for case in cases])
+    found, errors = _results(evaluate, [case.example for case in cases])
+    if not found:
+        raise errors[0]
+    raised = _first_error(errors, [case.example for case in cases])
     right = [_close(result, _expected(base, at), base, rtol) for at, result in found.items()]
     if all(right):
         broken = raised or _broken(evaluate, base, rtol)
@@ -208,15 +211,15 @@ def conform(
         return Report(None, broken.name, f"differs from {like} in: {broken.name}. {broken.text}")
     first = list(found)[right.index(False)]
     shown = counterexample(cases[first], found[first], _expected(base, first))
-    shown += "" if raised is None else f"\n  It also raises. {raised.text}"
-    convention = None if raised else _convention_of(found, base, first, rtol)
+    convention = _convention_of(found, base, first, rtol)
     if convention is not None:
-        broken = _broken(evaluate, convention, rtol)
+        broken = raised or _broken(evaluate, convention, rtol)
         shown += "" if broken is None else f"\n  It also depends on: {broken.name}. {broken.text}"
         slot = next(slot for slot, names in SLOTS.items() if set(names) & set(difference(convention, base)))
         equal = f"It equals {described(like, convention)}\n  {convention.in_words()}"
-        return Report(convention, slot, f"differs from {like} in: {slot}. {equal}\n{shown}")
+        return Report(None if raised else convention, slot, f"differs from {like} in: {slot}. {equal}\n{shown}")
     slot, why = _unexplained(found, base, cases[first].slot, rtol)
+    shown += "" if raised is None else f"\n  It also raises an {raised.name}. {raised.text}"
     unknown = f"It differs from every convention that has at most {MOST_CHANGES} other choices"
     return Report(
         None,
@@ -225,12 +228,11 @@ def conform(
     )
 
 
-def _results(call: Callable[[Any], Any], cases: Sequence[Any]) -> tuple[dict[int, Any], Broken | None]:
-    """What a function returns for the cases in which it does not raise, by their indices; and the first exception it raises.
+def _results(call: Callable[[Any], Any], cases: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Exception]]:
+    """What a function returns, and what it raises, for each case, by the case's index.
 
     Raises:
         InputError: the function has a parameter that is not known.
-        Exception: the function raises for every case.
     """
     found, errors = {}, {}
     for at, case in enumerate(cases):
@@ -240,13 +242,19 @@ def _results(call: Callable[[Any], Any], cases: Sequence[Any]) -> tuple[dict[int
             raise
         except Exception as error:
             errors[at] = error
-    if not errors:
-        return found, None
-    first, error = next(iter(errors.items()))
-    if not found:
-        raise error
-    message = (str(error).splitlines() or [""])[0]
-    return found, Broken("exception", f"{type(error).__name__}: {message}\n{_shape(cases[first])}")
+    return found, errors
+
+
+def _first_error(errors: dict[int, Exception], cases: Sequence[Example] | Sequence[GAECase]) -> Broken | None:
+    """The first exception, with the case for which it was raised."""
+    first = next(iter(errors), None)
+    if first is None:
+        return None
+    return Broken("exception", f"{_in_a_line(errors[first])}\n{_shape(cases[first])}")
+
+
+def _in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def _shape(case: Example | GAECase) -> str:
@@ -261,19 +269,19 @@ def _shape(case: Example | GAECase) -> str:
 def _broken(evaluate: Evaluate, convention: Convention, rtol: float) -> Broken | None:
     """The first small rollout with gaps in which a loss leaves its convention, or else the first invariant that it breaks."""
     cases = gap_cases()
-    found, raised = _results(evaluate, [case.example for case in cases])
+    found, errors = _results(evaluate, [case.example for case in cases])
     for at, result in found.items():
         expected = expected_loss(cases[at].example, convention)
         if not _close(result, expected, convention, rtol):
             return Broken(cases[at].slot, "The smallest example:\n" + counterexample(cases[at], result, expected))
-    if raised is not None:
-        return raised
+    if errors:
+        return _first_error(errors, [case.example for case in cases])
     try:
         return broken_invariant(evaluate, larger_case().example, rtol=rtol / 10)
     except InputError:
         raise
     except Exception as error:
-        return Broken("exception", f"{type(error).__name__} for 2 prompts x 4 responses, rearranged: {error}")
+        return Broken("exception", f"For 2 prompts x 4 responses, rearranged, {_in_a_line(error)}")
 
 
 @lru_cache(maxsize=1)
@@ -281,7 +289,7 @@ def _every_case() -> tuple[Case, ...]:
     return (*loss_cases(), *triple_cases(), larger_case())
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _compact(at: int) -> Example:
     return _every_case()[at].example.compact()
 
@@ -414,12 +422,16 @@ def conform_gae(
     def call(case: GAECase) -> Any:
         return _call(function, _gae_inputs(function, case), arrays)
 
-    found, raised = _results(call, cases)
+    found, errors = _results(call, cases)
+    if not found:
+        raise errors[0]
+    raised = _first_error(errors, cases)
     different: dict[GAEConvention, str] = {}
     for convention in (GAEConvention(), GAEConvention(0), GAEConvention(1)):
         first = _first_gae_difference(cases, found, convention, rtol)
         if first is None and raised is None:
-            gaps, raised = _results(call, apart)
+            gaps, errors = _results(call, apart)
+            raised = _first_error(errors, apart)
             text = _first_gae_difference(apart, gaps, convention, rtol)
             if text is not None:
                 return None, f"{text}\n  Without gaps it equals {convention.in_words()}."

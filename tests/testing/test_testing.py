@@ -231,6 +231,8 @@ def test_an_exception_hides_no_counterexample(wrong):
 
     report = conform(loss, like="grpo", arrays="numpy")
     assert report.slot == ("advantage" if wrong else "exception")
+    assert report.equals is None
+    assert ("It equals grpo with ddof=0" in report.text) == wrong
     assert "ZeroDivisionError: no negative rewards" in report.text
     assert "rewards [[0.5, -0.75]]" in report.text
     assert not wrong or "rewards [[1.0, 0.0]]\n  loss: expected" in report.text
@@ -269,7 +271,29 @@ def test_an_exception_for_a_rearranged_rollout_is_named():
 
     report = conform(loss, like="grpo", arrays="numpy")
     assert report.slot == "exception"
-    assert "IndexError for 2 prompts x 4 responses, rearranged: too wide" in report.text
+    assert "For 2 prompts x 4 responses, rearranged, IndexError: too wide" in report.text
+
+
+def test_an_exception_for_every_rollout_with_gaps_is_named():
+    def has_gaps(mask):
+        return bool((mask[..., 1:] & ~mask[..., :-1]).any())
+
+    def loss(logp, old_logp, ref_logp, rewards, mask):
+        if has_gaps(mask):
+            raise NotImplementedError("gaps")
+        return compiled(correct.GRPO)(logp, old_logp, ref_logp, rewards, mask)
+
+    def gae_without_gaps(rewards, values, mask, gamma, lambda_, bootstrap):
+        if has_gaps(mask):
+            raise NotImplementedError("gaps")
+        return compiled(correct.GAE)(rewards, values, mask, gamma, lambda_, bootstrap)
+
+    report = conform(loss, like="grpo", arrays="numpy")
+    assert report.slot == "exception"
+    assert "NotImplementedError: gaps\n  1 prompts x 2 responses, mask [[[0, 1, 1], [1, 0, 1]]]" in report.text
+    convention, text = conform_gae(gae_without_gaps, arrays="numpy")
+    assert convention is None
+    assert text.startswith("differs from GAE in: exception. NotImplementedError: gaps")
 
 
 @pytest.mark.parametrize(
