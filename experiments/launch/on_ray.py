@@ -1,0 +1,30 @@
+"""Train on all nodes of a Ray cluster; the flags are those of `rljax train`.
+
+    python experiments/launch/on_ray.py --model FOLDER --dataset rows.jsonl --run /shared/runs/one
+
+Each node runs the command with the address of the first node; rljax is installed on all of them.
+"""
+
+import subprocess
+import sys
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+PORT = 4321
+
+
+@ray.remote(max_retries=0)
+def train(flags: list[str]) -> int:
+    """Run the command; return its exit code."""
+    return subprocess.run([sys.executable, "-m", "rljax", "train", *flags], check=False).returncode
+
+
+ray.init("auto")
+nodes = [node for node in ray.nodes() if node["Alive"]]
+joined = ["--resume", "auto", "--coordinator", f"{nodes[0]['NodeManagerAddress']}:{PORT}", "--hosts", str(len(nodes))]
+codes = []
+for index, node in enumerate(nodes):
+    place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+    codes.append(train.options(scheduling_strategy=place).remote([*sys.argv[1:], *joined, "--host", str(index)]))
+sys.exit(max(ray.get(codes)))
