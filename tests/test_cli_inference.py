@@ -149,6 +149,15 @@ def test_a_search_is_set_beside_responses_of_the_same_cost(run, tmp_path, capsys
         assert row["accuracy"]["problems"] == 3
 
 
+def test_a_tree_search_samples_as_many_steps_as_it_is_given(run, tmp_path, capsys):
+    words = ("--method", "tree", "--samples", "6", "--expand", "2", "--step-ends", "1", "2", "--limit", "3")
+    printed(capsys, "search", str(run), "--trust", *words, "--out", str(tmp_path / "s.json"))
+    (row,) = json.loads((tmp_path / "s.json").read_text())["rows"]
+    assert (row["samples"], row["keep"], row["accuracy"]["problems"]) == (6, 6, 3)
+    assert 0 < row["tokens"] <= 6 * 12
+    refused(capsys, "--exploration is -1", "search", str(run), "--trust", "--exploration", "-1")
+
+
 def test_generated_rows_are_demonstrations_that_train_reads(run, tmp_path, capsys):
     out = tmp_path / "own.jsonl"
     output = printed(capsys, "generate", str(run), str(out), "--trust", "--samples", "4", "--limit", "5", "--most", "2")

@@ -92,7 +92,7 @@ rljax eval RUN                    accuracy: greedy, avg@k, pass@k, maj@k
 rljax sample RUN --prompt "3+4="  continue a prompt
 rljax chat RUN_OR_MODEL           talk to a model in the terminal
 rljax serve RUN_OR_MODEL          a server for clients of OpenAI's interface
-rljax search RUN                  search over reasoning steps with the critic
+rljax search RUN                  beam or tree search over reasoning steps
 rljax generate RUN OUT.jsonl      training data written by the model
 rljax runs [FOLDER]               the runs in a folder: how far, and how well
 rljax show RUN                    its rollouts, token by token (HTML)

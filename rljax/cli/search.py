@@ -14,10 +14,11 @@ from rljax.programs.answer_settings import SearchSettings
 class SearchSteps(SearchSettings):
     """Search over reasoning steps with the critic of a run, and compare with best-of-N and voting at the same number of tokens.
 
-    At each step of reasoning N steps are sampled for a problem, and the prefixes with the highest values are kept. The table has
-    the accuracy of the search and its tokens. For as many independent responses as cost no more tokens (one at least, the largest
-    of --samples at most), it has the accuracy of the one with the highest value, of the most frequent answer, and the probability
-    that any is right.
+    The beam samples N steps for a problem at each step of reasoning, and keeps the prefixes with the highest values. --method tree
+    samples N steps in all, one at a time, where mean value and uncertainty are high (UCT). The table has the accuracy of the
+    search and its tokens. For as many independent responses as cost no more tokens (one at least, the largest of --samples at
+    most), it has the accuracy of the one with the highest value, of the most frequent answer, and the probability that any is
+    right.
     """
 
     target: tyro.conf.Positional[str]

@@ -167,10 +167,15 @@ class SearchSettings(BatchSettings):
 
     value: str = "critic"
     """Model that gives steps and responses a value: critic (of the run), or model:FOLDER (a reward model)."""
+    method: Literal["beam", "tree"] = "beam"
+    """beam: the best prefixes of each depth are continued. tree: UCT, which continues prefixes by mean value and visit counts."""
     samples: Sequence[int] = (4, 16)
-    """Numbers N of steps sampled at a time per problem; one search for each."""
+    """Numbers N of steps sampled at a time per problem; with --method tree, sampled in all. One search for each."""
     expand: int = 4
-    """Continuations of each kept prefix: N divided by this are kept, at least 1."""
+    """Continuations of each kept prefix: N divided by this are kept, at least 1. With --method tree, largest number of
+    continuations of a prefix."""
+    exploration: float = 0.5
+    """With --method tree: weight c of the uncertainty c √(ln N / n), in the value's unit."""
     step_ends: Sequence[str] | None = None
     """Texts that end a step; by default those of the task's step reward, else the end of a line."""
     temperature: float = 1.0
@@ -183,6 +188,8 @@ class SearchSettings(BatchSettings):
             raise InputError(f"--samples is {' '.join(map(str, self.samples))}; give numbers of at least 1.")
         check_positive(expand=self.expand)
         check_temperature(self.temperature)
+        if not 0 <= self.exploration < math.inf:
+            raise InputError(f"--exploration is {self.exploration}; it must be at least 0.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Step-level search with the critic of a run, or with a reward model, compared with best-of-N and voting at the same cost."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from rljax.rewards.steps import LINE_ENDS, STEP_ENDS
 from rljax.rollout import Response, RolloutWorker
 from rljax.rollout.continuations import Value
 from rljax.rollout.search import Search, SearchResult, beam_search
+from rljax.rollout.tree_search import TreeSearch, tree_search
 from rljax.training.config import TrainConfig
 
 DEFAULTS = SearchSettings()
@@ -74,17 +75,22 @@ def _search_once(
 ) -> SearchRow:
     """Run one search, and compare it with the independent responses."""
     ends = ends_of_steps(opened.config) if settings.step_ends is None else tuple(settings.step_ends)
-    shape = Search(samples, max(1, samples // settings.expand), ends)
+    keep = samples if settings.method == "tree" else max(1, samples // settings.expand)
+    run: Callable[..., list[SearchResult]]
+    if settings.method == "tree":
+        run = partial(tree_search, search=TreeSearch(samples, settings.expand, settings.exploration, ends))
+    else:
+        run = partial(beam_search, search=Search(samples, keep, ends))
     width, count = max(1, settings.batch // samples), len(worker.prompts.tokens)
     key = jax.random.fold_in(jax.random.key(settings.seed), samples)
     found: list[SearchResult] = []
     for begin in range(0, count, width):
         part = list(range(begin, min(begin + width, count)))
         part_key = jax.random.fold_in(key, begin)
-        found += beam_search(worker, opened.params, value, part, search=shape, key=part_key, rows=settings.batch)
+        found += run(worker, opened.params, value, part, key=part_key, rows=settings.batch)
     right, known = judge_found(worker, found)
     tokens = np.array([result.tokens for result in found])
-    return search_row(sampled, settings.value, right=right, known=known, tokens=tokens, samples=samples, keep=shape.keep)
+    return search_row(sampled, settings.value, right=right, known=known, tokens=tokens, samples=samples, keep=keep)
 
 
 def judge_found(

@@ -96,35 +96,35 @@ def beam_search(
         if not jobs:
             break
         seeds = draw_seeds(jax.random.fold_in(key, depth), search.samples * len(beams)).tolist()
-        requests = _make_requests(worker, jobs, prompt_ids, search.step_ends, seeds)
-        responses = _sample_steps(worker, params, requests, rows)
+        requests = make_requests(worker, jobs, prompt_ids, search.step_ends, seeds)
+        responses = sample_steps(worker, params, requests, rows)
         fresh: list[list[Prefix]] = [[] for _ in beams]
         for (place, prefix), response in zip(jobs, responses, strict=True):
             tokens = response.tokens[: worker.sampling.max_tokens - len(prefix.tokens)]
             spent[place] += len(tokens)
-            fresh[place].append(_extend_prefix(worker, prefix, response._replace(tokens=tokens)))
+            fresh[place].append(extend_prefix(worker, prefix, response._replace(tokens=tokens)))
         depth += 1
         active = sorted({place for place, _ in jobs})
         depths[active] = depth
         for place, candidates in zip(active, _evaluate(value, [fresh[place] for place in active]), strict=True):
-            ended = [kept for kept in beams[place] if not _is_open(kept.prefix, worker.sampling.max_tokens)]
+            ended = [kept for kept in beams[place] if not is_open(kept.prefix, worker.sampling.max_tokens)]
             beams[place] = _select_best(ended + candidates, search.keep)
     return [SearchResult(_select_answer(beam), int(spent[place]), int(depths[place])) for place, beam in enumerate(beams)]
 
 
-def _is_open(prefix: Prefix, budget: int) -> bool:
+def is_open(prefix: Prefix, budget: int) -> bool:
     """Return True if a prefix can be continued."""
     return not prefix.ended and len(prefix.tokens) < budget
 
 
 def _select_jobs(place: int, beam: Sequence[ScoredPrefix], search: Search, budget: int) -> list[tuple[int, Prefix]]:
     """Return a problem's open prefixes, once per continuation; the shares of ended prefixes are not given to the others."""
-    unfinished = [kept.prefix for kept in beam if _is_open(kept.prefix, budget)]
+    unfinished = [kept.prefix for kept in beam if is_open(kept.prefix, budget)]
     shares = [search.samples // len(beam) + (rank < search.samples % len(beam)) for rank in range(len(beam))]
     return [(place, prefix) for prefix, share in zip(unfinished, shares, strict=False) for _ in range(share)]
 
 
-def _make_requests(
+def make_requests(
     worker: RolloutWorker,
     jobs: Sequence[tuple[int, Prefix]],
     prompt_ids: Sequence[int],
@@ -139,7 +139,7 @@ def _make_requests(
     ]
 
 
-def _sample_steps(worker: RolloutWorker, params: Params, requests: list[Request], rows: int) -> list[Response]:
+def sample_steps(worker: RolloutWorker, params: Params, requests: list[Request], rows: int) -> list[Response]:
     """Sample responses to the requests, `rows` at a time."""
     responses: list[Response] = []
     for begin in range(0, len(requests), rows):
@@ -154,7 +154,7 @@ def _sample_steps(worker: RolloutWorker, params: Params, requests: list[Request]
     return responses
 
 
-def _extend_prefix(worker: RolloutWorker, prefix: Prefix, response: Response) -> Prefix:
+def extend_prefix(worker: RolloutWorker, prefix: Prefix, response: Response) -> Prefix:
     """Append a step to a prefix. The prefix has ended if it now has the end token, or one of the worker's stop strings."""
     tokenizer, sampling = worker.judge.tokenizer, worker.sampling
     step = response.tokens.tolist()

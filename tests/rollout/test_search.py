@@ -3,47 +3,9 @@
 import jax
 import numpy as np
 import pytest
+from digit_steps import Digits, digit_sum, worker_of
 
-from rljax.data.problem import Problem
-from rljax.data.prompts import EncodedPrompts
-from rljax.data.tokenizer import CharacterTokenizer
-from rljax.rollout import Response, RolloutWorker
-from rljax.rollout.judging import Judge
-from rljax.rollout.request import Sampling
 from rljax.rollout.search import Search, beam_search
-
-TOKENIZER = CharacterTokenizer("0123456789;#?")
-PROMPTS = EncodedPrompts((Problem("?", "27"), Problem("??", "27")), (TOKENIZER.encode("?"), TOKENIZER.encode("??")), 0)
-STEPS = 3
-
-
-class Digits:
-    """An engine that writes a digit and a semicolon, three times, and then ends with #."""
-
-    def __init__(self, digits=10):
-        self.digits, self.calls = digits, []
-
-    def generate(self, params, requests):
-        self.calls.append(requests)
-        return [self.response(request) for request in requests]
-
-    def response(self, request):
-        done = TOKENIZER.decode(request.prompt_tokens).count(";")
-        digit = np.random.default_rng(request.seed).integers(self.digits)
-        tokens = TOKENIZER.encode(f"{digit};") if done < STEPS else [*TOKENIZER.encode("#"), TOKENIZER.eos_token_id]
-        tokens = np.array(tokens[: request.sampling.max_tokens], np.int32)
-        logp = np.full(len(tokens), -1.0, np.float32)
-        finish = "stop" if tokens[-1] == TOKENIZER.eos_token_id or done < STEPS else "length"
-        return Response(request.prompt_id, request.group, tokens, np.ones(len(tokens), bool), logp, logp, finish)
-
-
-def worker_of(engine, budget=12):
-    sampling = Sampling(budget, (TOKENIZER.eos_token_id,))
-    return RolloutWorker(engine, PROMPTS, 2, sampling, Judge(TOKENIZER, lambda completions: [0.0] * len(completions)))
-
-
-def digit_sum(prefixes):
-    return np.array([sum(int(sign) for sign in prefix.text if sign.isdecimal()) for prefix in prefixes], float)
 
 
 def found(engine, *, samples, keep, value=digit_sum, budget=12, rows=8):

@@ -1,0 +1,88 @@
+"""Tree search with visit counts, in the small world of the beam search: three digits, valued by their sum."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+from digit_steps import Digits, digit_sum, worker_of
+
+from rljax.rollout.tree_search import Node, TreeSearch, back_up, make_result, select_path, tree_search
+
+
+def found(engine, *, simulations, width=10, exploration=3.0, value=digit_sum, budget=12):
+    settings = TreeSearch(simulations, width, exploration, (";",))
+    return tree_search(worker_of(engine, budget), None, value, [0, 1], search=settings, key=jax.random.key(0), rows=8)
+
+
+def node_of(prefix, visits, total, children=(), sampled=9):
+    return Node(prefix, 1, total / max(visits, 1), list(children), sampled, visits, total)
+
+
+@pytest.fixture
+def opened():
+    """An open and an ended prefix."""
+    (first, _), (ended, _) = found(Digits(), simulations=1), found(Digits(1), simulations=60)
+    assert (first.best.prefix.ended, ended.best.prefix.ended) == (False, True)
+    return first.best.prefix, ended.best.prefix
+
+
+def test_many_simulations_find_a_response_that_few_do_not():
+    few, many = found(Digits(), simulations=4), found(Digits(), simulations=600)
+    assert all(not result.best.prefix.ended and result.depth == 1 for result in few)
+    for result in many:
+        assert result.best.prefix.ended
+        assert result.best.value >= 20, "a uniform response has 13.5 on average"
+        assert result.depth == 4
+        assert result.tokens <= 600 * 2
+
+
+def test_each_simulation_samples_at_most_one_step_per_problem():
+    engine = Digits()
+    results = found(engine, simulations=7)
+    assert len(engine.calls) == 7
+    assert [result.tokens for result in results] == [14, 14]
+    assert found(Digits(), simulations=7) == results
+
+
+def test_a_path_follows_the_mean_value_and_the_visit_counts(opened):
+    """Oracle: the formula, written out for two children."""
+    prefix, _ = opened
+    for exploration in (0.0, 0.4, 3.0):
+        often, rarely = node_of(prefix, 9, 6.3, sampled=0), node_of(prefix, 2, 1.0, sampled=0)
+        root = node_of(prefix, 11, 7.3, [often, rarely], sampled=2)
+        bounds = [6.3 / 9 + exploration * math.sqrt(math.log(11) / 9), 0.5 + exploration * math.sqrt(math.log(11) / 2)]
+        path = select_path(root, TreeSearch(1, 2, exploration, (";",)), 12)
+        assert path == [root, [often, rarely][int(np.argmax(bounds))]]
+    assert path[-1] is rarely
+    assert select_path(root, TreeSearch(1, 3, 0.0, (";",)), 12) == [root], "a third step may be sampled first"
+
+
+def test_values_are_added_up_along_the_path_and_the_most_visited_response_wins(opened):
+    prefix, ended = opened
+    low, high = node_of(ended, 5, 1.0), node_of(ended, 2, 1.8)
+    root = node_of(prefix, 7, 2.8, [low, high])
+    assert make_result(root, 3).best.value == 0.2
+    back_up([root, high])
+    assert (root.visits, root.total, high.visits) == (8, pytest.approx(3.7), 3)
+    assert low.visits == 5
+
+
+def test_prefixes_without_a_value_count_as_0_and_the_search_ends():
+    for result in found(Digits(1), simulations=40, value=lambda prefixes: np.full(len(prefixes), np.nan)):
+        assert result.best.prefix.text == "0;0;0;#"
+        assert result.best.value == 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        TreeSearch(0, 2, 1.0, (";",)),
+        TreeSearch(2, 0, 1.0, (";",)),
+        TreeSearch(2, 2, -1.0, (";",)),
+        TreeSearch(2, 2, 1.0, ()),
+    ],
+)
+def test_impossible_settings_are_refused(settings):
+    with pytest.raises(ValueError, match="must be"):
+        tree_search(worker_of(Digits()), None, digit_sum, [0], search=settings, key=jax.random.key(0))
