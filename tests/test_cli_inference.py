@@ -149,6 +149,18 @@ def test_a_search_is_set_beside_responses_of_the_same_cost(run, tmp_path, capsys
         assert row["accuracy"]["problems"] == 3
 
 
+def test_answers_think_for_a_minimum_of_tokens(run, tmp_path, capsys):
+    words = ("--samples", "4", "--least-tokens", "6", "--continuation", ";")
+    printed(capsys, "eval", str(run), "--trust", *words, "--out", str(tmp_path / "a.jsonl"))
+    rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert len(rows) == 4 * len({row["problem"] for row in rows})
+    assert all(row["tokens"] > 6 or row["truncated"] for row in rows)
+    summary = printed(capsys, "eval", str(run), "--trust", *words)
+    assert "problems" in summary
+    refused(capsys, "--least-tokens is 0", "eval", str(run), "--trust", "--least-tokens", "0")
+    assert printed(capsys, "sample", str(run), "--trust", "--prompt", "1+1=", *words[2:])
+
+
 def test_a_tree_search_samples_as_many_steps_as_it_is_given(run, tmp_path, capsys):
     words = ("--method", "tree", "--samples", "6", "--expand", "2", "--step-ends", "1", "2", "--limit", "3")
     printed(capsys, "search", str(run), "--trust", *words, "--out", str(tmp_path / "s.json"))

@@ -36,6 +36,10 @@ class Sample:
     """Ids of tokens that end a continuation, besides those of the model and of the run."""
     max_response_tokens: int | None = None
     """Maximum number of tokens of a continuation; by default the run's."""
+    least_tokens: int | None = None
+    """Continue an answer that ends before this many tokens (budget forcing): --continuation replaces its end token."""
+    continuation: str = "Wait"
+    """With --least-tokens: the text in place of the end token."""
     environment: str | None = None
     """Environment that answers the model's turns, as for `rljax train`; by default the run's."""
     environment_options: str | None = None
@@ -114,6 +118,10 @@ def run_sample(command: Sample) -> int:
         accept_changes=command.accept_changes,
         quantize=command.quantize,
     )
+    if command.least_tokens is not None:
+        from rljax.rollout.budget_forcing import force_budget  # noqa: PLC0415
+
+        opened = opened._replace(worker=force_budget(opened.worker, command.least_tokens, command.continuation))
     if opened.skipped is not None:
         print(
             f"note: the run's environment {opened.skipped} is code that its config.json names, so it is not executed and a prompt "

@@ -85,6 +85,10 @@ class EvalSettings(BatchSettings):
     """Numbers of answers for pass@k and maj@k, at most --samples; by default the powers of two up to --samples, and --samples."""
     choose: Sequence[str] = ()
     """Accuracy of the answer that a chooser selects from k: verifier, votes, critic (of the run), model:FOLDER (reward model)."""
+    least_tokens: int | None = None
+    """Continue an answer that ends before this many tokens (budget forcing): --continuation replaces its end token."""
+    continuation: str = "Wait"
+    """With --least-tokens: the text in place of the end token."""
     greedy: bool = False
     """Always take the most likely token. This is the default for a single answer without --temperature."""
     temperature: float | None = None

@@ -21,6 +21,7 @@ from rljax.programs.trained_policy import OpenPolicy, load
 from rljax.rewards.ballot import vote_for
 from rljax.rewards.calling import called_name
 from rljax.rollout import Engine, Environment
+from rljax.rollout.budget_forcing import force_budget
 from rljax.rollout.continuations import Value
 from rljax.rollout.worker import RolloutWorker
 
@@ -135,6 +136,8 @@ def answer_problems(
         **parts._replace(reward=reward, environment=environment)._asdict(),
     )
     opened.check_judges()
+    if settings.least_tokens is not None:
+        opened = opened._replace(worker=force_budget(opened.worker, settings.least_tokens, settings.continuation))
     options = {name: getattr(settings, name) for name in ("top_k", "top_p", "stop", "stop_ids")}
     worker = opened.sampler(temperature=settings.sampling_temperature, **options)
     opened.say_unused(temperature=settings.sampling_temperature, top_k=settings.top_k, top_p=settings.top_p)
@@ -144,6 +147,8 @@ def answer_problems(
     scores = scores_by(settings.choosers, opened, target, settings.checkpoint)
     source = {name: getattr(settings, name) for name in ("checkpoint", "dataset", "limit")}
     source |= {"target": str(target), "reward": judged_by}
+    forced = {"least_tokens": settings.least_tokens, "continuation": settings.continuation}
+    source |= {} if settings.least_tokens is None else forced
     source |= {} if settings.quantize is None else {"quantize": settings.quantize}
     sampling = {"seed": settings.seed, "batch": settings.batch, "out": settings.out, "watch": watch}
     sampled = draw_answers(opened, worker, samples, source=source, scores=scores, **sampling)

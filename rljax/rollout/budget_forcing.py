@@ -1,0 +1,97 @@
+"""Budget forcing: an answer that ends too early is continued, so that the model thinks for a minimum number of tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rljax.errors import InputError
+from rljax.models import Params
+from rljax.rollout.continuations import end_token
+from rljax.rollout.request import Engine, Request, Response
+from rljax.rollout.worker import RolloutWorker
+
+
+@dataclass(frozen=True)
+class BudgetForcing:
+    """An engine that replaces an early end token by a continuation text, and lets another engine continue from there.
+
+    ::
+
+        y, end    with |y| < m    ->    y, w, y'        y' sampled after the prompt, y and w; again while it is too short
+
+    Args:
+        engine: samples the tokens.
+        least: m, tokens before which no answer ends.
+        continuation: w, token ids of the text in place of the end token.
+
+    An answer that a stop string ends stays as it is, and so does one for which the token budget leaves no room to continue.
+
+    Source:
+        Budget forcing, s1: Simple test-time scaling, arXiv:2501.19393, Section 3.1, with "Wait" as the text.
+    """
+
+    engine: Engine
+    least: int
+    continuation: tuple[int, ...]
+
+    def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
+        """Sample a response to each request; see `rljax.rollout.Engine`."""
+        found, rounds = list(self.engine.generate(params, requests)), 0
+        while early := [place for place, response in enumerate(found) if self._ends_early(response, requests[place])]:
+            rounds += 1
+            begun = {place: self._begin(found[place]) for place in early}
+            further = [
+                requests[place]._replace(
+                    prompt_tokens=(*requests[place].prompt_tokens, *begun[place].tokens.tolist()),
+                    seed=(requests[place].seed + rounds) % 2**64,
+                )
+                for place in early
+            ]
+            for place, response in zip(early, self.engine.generate(params, further), strict=True):
+                found[place] = _join(begun[place], response, requests[place].sampling.max_tokens)
+        return found
+
+    def _ends_early(self, response: Response, request: Request) -> bool:
+        """Return True if an end token ends a response before `least` tokens, and there is room for another token."""
+        count = len(response.tokens) - 1
+        room = count + len(self.continuation) < request.sampling.max_tokens
+        return end_token(response.tokens.tolist(), request.sampling) is not None and count < self.least and room
+
+    def _begin(self, response: Response) -> Response:
+        """Return the response without its end token, followed by the continuation, which the policy did not sample."""
+        added = len(self.continuation)
+        zeros = np.zeros(added, np.float32)
+        return response._replace(
+            tokens=np.concatenate([response.tokens[:-1], np.array(self.continuation, np.int32)]),
+            mask=np.concatenate([response.mask[:-1], np.zeros(added, bool)]),
+            behaviour_logp=np.concatenate([response.behaviour_logp[:-1], zeros]),
+            policy_logp=np.concatenate([response.policy_logp[:-1], zeros]),
+        )
+
+
+def _join(begun: Response, response: Response, budget: int) -> Response:
+    """Append a response to its beginning, up to the budget of both together."""
+    arrays = {
+        name: np.concatenate([array, response.token_arrays[name]])[:budget] for name, array in begun.token_arrays.items()
+    }
+    is_cut = len(begun.tokens) + len(response.tokens) > budget
+    return begun._replace(**arrays, finish="length" if is_cut else response.finish)
+
+
+def force_budget(worker: RolloutWorker, least: int, continuation: str) -> RolloutWorker:
+    """Return a worker whose answers have at least this many tokens, unless the budget or a stop string ends them.
+
+    Raises:
+        InputError: `least` is below 1, the continuation has no token or cannot be encoded, or an environment answers in turns.
+    """
+    if worker.environment is not None:
+        raise InputError(
+            "--least-tokens continues answers of one turn, and an environment answers in several; leave it out."
+        )
+    if least < 1:
+        raise InputError(f"--least-tokens is {least}; it must be at least 1.")
+    tokens = tuple(worker.judge.tokenizer.encode(continuation))
+    if not tokens:
+        raise InputError(f"--continuation is {continuation!r}, which has no token; give text such as 'Wait'.")
+    return replace(worker, engine=BudgetForcing(worker.engine, least, tokens))

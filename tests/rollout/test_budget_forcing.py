@@ -1,0 +1,88 @@
+"""Budget forcing, with the engine of the digits, which ends a response after three of them."""
+
+import jax
+import numpy as np
+import pytest
+from digit_steps import TOKENIZER, Digits, worker_of
+
+from rljax.errors import InputError
+from rljax.rollout.budget_forcing import BudgetForcing, force_budget
+from rljax.rollout.request import Response
+
+END = TOKENIZER.eos_token_id
+
+
+class Short:
+    """An engine that writes as many zeros as its prompt has tokens, and ends."""
+
+    def __init__(self):
+        self.calls = []
+
+    def generate(self, params, requests):
+        self.calls.append(requests)
+        return [self.response(request) for request in requests]
+
+    def response(self, request):
+        tokens = [*TOKENIZER.encode("0" * len(request.prompt_tokens)), END][: request.sampling.max_tokens]
+        logp = np.full(len(tokens), -1.0, np.float32)
+        finish = "stop" if tokens[-1] == END else "length"
+        return Response(
+            request.prompt_id, request.group, np.array(tokens, np.int32), np.ones(len(tokens), bool), logp, logp, finish
+        )
+
+
+def answers(engine, least, budget=40, continuation=";"):
+    worker = force_budget(worker_of(engine, budget), least, continuation)
+    return worker.answer(None, [0, 1], jax.random.key(0))
+
+
+def text(response):
+    return TOKENIZER.decode(response.tokens[response.tokens != END])
+
+
+def test_the_end_token_is_replaced_until_the_answer_is_long_enough():
+    """By hand: prompts of one and two tokens give 0 and 00; each is continued after ';' by as many zeros as precede it."""
+    engine = Short()
+    one, two = answers(engine, 2)
+    assert (text(one), text(two)) == ("0;000", "00")
+    assert [len(call) for call in engine.calls] == [2, 1]
+    assert engine.calls[1][0].prompt_tokens == tuple(TOKENIZER.encode("?0;"))
+    assert engine.calls[1][0].seed != engine.calls[0][0].seed
+    assert one.mask.tolist() == [True, False, True, True, True, True]
+    assert one.policy_logp.tolist() == [-1, 0, -1, -1, -1, -1]
+    assert (one.finish, one.tokens[-1]) == ("stop", END)
+    three, four = answers(Short(), 6)
+    assert (text(three), text(four)) == ("0;000;0000000", "00;00000")
+
+
+def test_an_answer_of_enough_tokens_is_that_of_the_engine():
+    worker = worker_of(Digits())
+    plain, forced = (w.answer(None, [0, 1], jax.random.key(0)) for w in (worker, force_budget(worker, 1, ";")))
+    for ours, theirs in zip(forced, plain, strict=True):
+        assert ours.tokens.tolist() == theirs.tokens.tolist()
+
+
+@pytest.mark.parametrize("budget", [2, 3, 4, 5, 6])
+def test_the_budget_is_that_of_the_whole_answer(budget):
+    """With room for 0 and ';' and one more token, the answer continues; with less it ends as it did."""
+    (one, _) = answers(Short(), 9, budget=budget)
+    whole = "0;000"
+    assert len(one.tokens) <= budget
+    assert text(one) == (whole[:budget] if budget >= 3 else "0")
+    assert one.finish == ("length" if budget >= 3 and budget < 6 else one.finish)
+
+
+def test_stop_strings_end_an_answer():
+    worker = worker_of(Digits())
+    first = worker.answer(None, [0], jax.random.key(0))[0]
+    assert first.finish == "stop"
+    assert first.tokens[-1] != END
+    assert BudgetForcing(Digits(), 9, (1,)).generate(None, worker.requests([0], [0], jax.random.key(0)))[
+        0
+    ].tokens.tolist() == (first.tokens.tolist())
+
+
+def test_what_cannot_be_forced_is_refused():
+    for least, continuation, message in ((0, ";", "--least-tokens is 0"), (3, "", "has no token"), (3, "Wait", "'W'")):
+        with pytest.raises(InputError, match=message):
+            force_budget(worker_of(Digits()), least, continuation)
