@@ -53,9 +53,10 @@ def sums(count: int) -> list[Problem]:
     return [Problem(text, right, messages=({"role": "user", "content": text},)) for text, right in asked]
 
 
-def last_number(completions: Sequence[str], answer: Sequence[str], **columns: Any) -> list[float]:
-    """Reward 1 for each completion whose last number is the answer."""
-    return [float(re.findall(r"\d+", text)[-1:] == [right]) for text, right in zip(completions, answer, strict=True)]
+def last_number(completions: Sequence[Any], answer: Sequence[str], **columns: Any) -> list[float]:
+    """Reward 1 for each completion, a list of messages, whose last number is the answer."""
+    found = [re.findall(r"\d+", completion[-1]["content"]) for completion in completions]
+    return [float(numbers[-1:] == [right]) for numbers, right in zip(found, answer, strict=True)]
 
 
 def seconds_of(opened: OpenPolicy, prompts: Sequence[str]) -> float:
