@@ -1,0 +1,105 @@
+"""Top-k and top-p against their definitions, in float64, with NumPy's sort."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from rljax.rollout import truncation
+from rljax.rollout.truncation import CPU_DIGIT, DIGIT, keep_top_k, keep_top_p, largest_threshold, ordered_integers
+
+SHAPE = (2, 11)
+SINGLE = st.floats(-40, 40, width=32, allow_subnormal=False)
+LOGITS = arrays.arrays(np.float32, SHAPE, elements=st.one_of(SINGLE, st.sampled_from([-np.inf, 0.0, -0.0, 1.5, 3e38])))
+"""Logits with ties, both zeros, excluded tokens and one-hot rows."""
+PROBABILITIES = st.sampled_from([1e-6, 0.1, 0.5, 0.9, 0.95, 0.999, 1.0, 1.5])
+
+
+COUNT = {
+    digit: jax.jit(partial(largest_threshold, weigh=lambda integers: jnp.ones((1, 1), jnp.int32), digit=digit))
+    for digit in (1, 2, 4)
+}
+"""Searches for the k-th largest integer."""
+
+
+class Kept(NamedTuple):
+    """Compiled functions: (logits, k or p of each row) -> logits."""
+
+    top_k: Callable[..., jax.Array]
+    top_p: Callable[..., jax.Array]
+
+
+@pytest.fixture(params=[CPU_DIGIT, DIGIT], scope="module")
+def keep(request):
+    """Both searches: the one of CPUs, and the one of accelerators. `partial` makes each its own function for JAX's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(truncation, "CPU_DIGIT", request.param)
+        logits, k, p = jnp.zeros(SHAPE), jnp.ones(SHAPE[0], jnp.int32), jnp.ones(SHAPE[0])
+        yield Kept(
+            jax.jit(partial(keep_top_k)).lower(logits, k).compile(),
+            jax.jit(partial(keep_top_p)).lower(logits, p).compile(),
+        )
+
+
+def kept(result):
+    return np.isfinite(np.asarray(result))
+
+
+@given(logits=LOGITS, each=st.tuples(st.integers(1, 15), st.integers(1, 15)))
+def test_top_k_keeps_the_kth_largest_and_all_ties(keep, logits, each):
+    expected = [(row >= np.sort(row)[-min(k, row.size)]) & np.isfinite(row) for row, k in zip(logits, each, strict=True)]
+    np.testing.assert_array_equal(kept(keep.top_k(jnp.array(logits), jnp.array(each))), expected)
+
+
+@given(logits=LOGITS, each=st.tuples(PROBABILITIES, PROBABILITIES))
+def test_top_p_keeps_the_smallest_set_of_the_likeliest_that_reaches_p(keep, logits, each):
+    logits[:, 0] = np.where(np.isneginf(logits).all(-1), 0.0, logits[:, 0])
+    chosen = kept(keep.top_p(jnp.array(logits), jnp.array(each)))
+    for row, is_kept, p in zip(logits.astype(np.float64), chosen, each, strict=True):
+        odds = np.exp(row - row.max())
+        probability, finite = odds / odds.sum(), np.isfinite(row)
+        if p >= 1:
+            np.testing.assert_array_equal(is_kept, finite)
+            continue
+        least = row[is_kept].min()
+        np.testing.assert_array_equal(is_kept, (row >= least) & finite)  # all ties, and nothing likelier is left out
+        assert probability[is_kept].sum() >= p - 1e-6
+        assert probability[row > least].sum() < p + 1e-6
+
+
+def test_one_number_serves_all_rows(keep):
+    logits = jnp.array(np.random.default_rng(0).normal(size=SHAPE).astype(np.float32))
+    np.testing.assert_array_equal(keep_top_k(logits, 3), keep.top_k(logits, jnp.array([3, 3])))
+    np.testing.assert_array_equal(keep_top_p(logits, 0.8), keep.top_p(logits, jnp.array([0.8, 0.8])))
+
+
+@given(
+    integers=arrays.arrays(np.int64, SHAPE, elements=st.integers(-(2**31), 2**31 - 1)),
+    count=st.integers(1, 12),
+    digit=st.sampled_from([1, 2, 4]),
+)
+def test_the_threshold_is_the_largest_that_suffices(integers, count, digit):
+    found = COUNT[digit](jnp.array(integers, jnp.int32), needed=jnp.array([[count]]))
+    expected = [np.sort(row)[-count] if count <= row.size else -(2**31) for row in integers]
+    np.testing.assert_array_equal(found[:, 0], expected)
+
+
+@given(arrays.arrays(np.float32, SHAPE, elements=st.floats(width=32, allow_nan=False, allow_subnormal=False)))
+def test_integers_are_in_the_order_of_the_numbers(numbers):
+    integers = np.asarray(ordered_integers(jnp.array(numbers)))
+    np.testing.assert_array_equal(integers[:, :, None] < integers[:, None], numbers[:, :, None] < numbers[:, None])
+
+
+def test_a_large_vocabulary_keeps_as_many_as_a_sort():
+    logits = np.random.default_rng(0).normal(size=(3, 20_000)).astype(np.float32) * np.array([[0.1], [1], [4]], np.float32)
+    order = np.sort(logits.astype(np.float64), -1)[:, ::-1]
+    odds = np.exp(order - order[:, :1])
+    size = (np.cumsum(odds / odds.sum(-1, keepdims=True), -1) < 0.9).sum(-1) + 1
+    np.testing.assert_allclose(kept(keep_top_p(jnp.array(logits), 0.9)).sum(-1), size, atol=1)
