@@ -21,7 +21,7 @@ from rljax.models.config import TransformerConfig
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
 from rljax.models.policy import Copies, Params, insert_rows, path_names
 from rljax.models.quantization import Quantized
-from rljax.models.token_scores import default_chunk, features_scores
+from rljax.models.token_scores import chosen_chunk, features_scores
 from rljax.models.transformer import CACHED_KEYS, SLOTS, Cache, LayerCache, Transformer
 from rljax.sharing import shared
 
@@ -124,13 +124,13 @@ def score_tokens(
         params: its parameters.
         packed: the packed rows.
         temperature: positive; the sampling temperature.
-        chunk: tokens whose logits are in a device's memory at once; None: as many as fill 160 MB.
+        chunk: tokens whose logits are in a device's memory at once; None: see `default_chunk`.
 
     Returns:
         `Scores` over `[B, T]`; entries without a token in the batch are meaningless and must be masked.
     """
     features = token_features(model, params, packed)
-    chunk = default_chunk(model.config.vocab_size) if chunk is None else chunk
+    chunk = chosen_chunk(chunk, model.config.vocab_size, model.mesh)
     kept = None if packed.kept is None else jnp.asarray(packed.kept)
     scores = features_scores(
         features, scored_tokens(packed), kept=kept, temperature=temperature, chunk=chunk, mesh=model.mesh

@@ -50,7 +50,7 @@ from rljax.models.language_model import (
 )
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
 from rljax.models.policy import Decoder, HostParams, Params, Policy
-from rljax.models.token_scores import default_chunk, features_scores
+from rljax.models.token_scores import chosen_chunk, features_scores
 from rljax.sharing import bound, shared
 
 PATCHES = "patches"
@@ -238,7 +238,7 @@ def score_with_patches(
 ) -> Scores:
     """Log-probability and entropy of a batch's tokens; see `rljax.models.language_model.score_tokens`. A patch has -inf."""
     features, tokens = patch_features(reader, params, packed), scored_tokens(packed)
-    chunk = default_chunk(reader.model.config.vocab_size) if chunk is None else chunk
+    chunk = chosen_chunk(chunk, reader.model.config.vocab_size, reader.model.mesh)
     rows = jnp.asarray(reader.text_row)[tokens]
     ids = None if packed.kept is None else jnp.asarray(packed.kept)
     kept = None if ids is None else jnp.where(ids < 0, ids, jnp.asarray(reader.text_row)[ids])
@@ -310,7 +310,7 @@ def patch_policy(
         config: shape of the transformer; its vocabulary includes the patches.
         patches: which tokens are patches.
         mesh: devices that share rows and parameters; None: one device.
-        chunk: tokens whose logits are in a device's memory at once; None: as many as fill 160 MB.
+        chunk: tokens whose logits are in a device's memory at once; None: see `default_chunk`.
 
     Returns:
         The policy. It has no `value_function`, no `features` and no `contents`, so neither critics nor algorithms that read

@@ -25,17 +25,34 @@ LOGITS = ("copy_rows", "tokens", "vocab_parts")
 HEAD = ("vocab_parts", "features")
 
 LOGITS_AT_ONCE = 40_000_000
-"""Number of logits in a device's memory at once, by default: 160 MB."""
+"""Number of logits in a CPU's memory at once, by default: 160 MB."""
+ACCELERATOR_LOGITS = 320_000_000
+"""The same on accelerators: 1.28 GB, a twelfth of the 16 GB of a TPU v5e."""
+ACCELERATOR_TOKENS = 4_096
+"""Most tokens in a chunk on accelerators, by default. Each chunk reads and writes the gradient of the head, which takes as long as
+the products of about 420 tokens on a TPU v5e: a longer chunk gains less than a tenth."""
 
 
-def default_chunk(vocab_size: int) -> int:
+def default_chunk(vocab_size: int, platform: str = "cpu") -> int:
     """Number of tokens whose logits are in a device's memory at once.
 
+    Args:
+        vocab_size: number of logits per token.
+        platform: JAX's name for the platform of the devices.
+
     Example:
-        >>> default_chunk(151_936), default_chunk(32_000)
-        (263, 1250)
+        >>> default_chunk(151_936), default_chunk(151_936, "tpu"), default_chunk(32_000, "gpu")
+        (263, 2106, 4096)
     """
-    return max(1, LOGITS_AT_ONCE // vocab_size)
+    if platform == "cpu":
+        return max(1, LOGITS_AT_ONCE // vocab_size)
+    return max(1, min(ACCELERATOR_TOKENS, ACCELERATOR_LOGITS // vocab_size))
+
+
+def chosen_chunk(chunk: int | None, vocab_size: int, mesh: Mesh | None) -> int:
+    """Return the chunk that is set, or the default for the devices of a mesh (None: the default device)."""
+    device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
+    return default_chunk(vocab_size, device.platform) if chunk is None else chunk
 
 
 class Chunked(NamedTuple):

@@ -59,7 +59,7 @@ def transformer_policy(
         eos: token that ends a response, written into a saved folder.
         mesh: devices that share rows and parameters; initial matrices are created in shards, never complete on one of several
             devices. None: one device.
-        chunk: tokens whose logits are in a device's memory at once; None: as many as fill 160 MB.
+        chunk: tokens whose logits are in a device's memory at once; None: see `default_chunk`.
 
     Raises:
         InputError: the mesh does not divide the transformer's axes, or its devices do not support the dtype of the products or

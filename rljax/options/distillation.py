@@ -16,7 +16,7 @@ from rljax.models import Packed, Params, Policy, Scores, transformer_policy
 from rljax.models.huggingface import load_tensor, locate, read_config
 from rljax.models.over_vocabulary import over_vocabulary
 from rljax.models.packed import batched, scored_tokens
-from rljax.models.token_scores import default_chunk, features_scores
+from rljax.models.token_scores import chosen_chunk, features_scores
 from rljax.models.value_model import HEAD
 from rljax.parallel import policy_shardings, put
 from rljax.preference.note import folder_tokenizer, read_note
@@ -87,14 +87,14 @@ def make_comparison(
         teacher: the teacher; no gradient flows into it.
         divergence: (logits, teacher logits) -> divergence at each token.
         temperature: sampling temperature, used for both models.
-        chunk: number of tokens whose logits a device holds at once, for each model; None takes as many as fit in 160 MB.
+        chunk: number of tokens whose logits a device holds at once, for each model; None: see `default_chunk`.
         mesh: the devices.
     """
     own_features, other_features = (
         required(policy.features, "policy.features"),
         required(teacher.features, "teacher.features"),
     )
-    chunk = default_chunk(policy.vocab_size) if chunk is None else chunk
+    chunk = chosen_chunk(chunk, policy.vocab_size, mesh)
 
     def compare(params: Params, frozen: Frozen, packed: Packed) -> tuple[Scores, dict[str, Array]]:
         own, other = own_features(params, packed), jax.lax.stop_gradient(other_features(frozen[NAME], packed))

@@ -88,6 +88,20 @@ def collectives(text: str) -> list[Collective]:
     return list(found.values())
 
 
+def counted_lines(text: str) -> Iterator[tuple[str, int]]:
+    """Yield the lines of a compiled program's operations, each with the number of times that it runs.
+
+    Example:
+        >>> list(counted_lines("ENTRY %main () -> f32[] {\\n  %a = f32[] constant(1)\\n}"))
+        [('  %a = f32[] constant(1)', 1)]
+    """
+    bodies = _computations(text)
+    times = _times(bodies)
+    for name in bodies.keys() & times.keys():
+        for line in bodies[name]:
+            yield line, times[name]
+
+
 def sent_by_kind(found: list[Collective]) -> dict[str, float]:
     """Return the bytes that each device sends, by kind of operation.
 

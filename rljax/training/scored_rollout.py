@@ -23,7 +23,7 @@ from rljax.evaluation.kinds import kind_numbers
 from rljax.models import Packed, Params, Scores
 from rljax.models.over_vocabulary import over_vocabulary, square_sum
 from rljax.models.packed import batched
-from rljax.models.token_scores import default_chunk
+from rljax.models.token_scores import chosen_chunk
 from rljax.ops.divergence import k3
 from rljax.parallel import fetch, put
 from rljax.records import required
@@ -310,7 +310,7 @@ def make_teacher_logp(setup: Setup) -> Score:
 def make_square_sum(setup: Setup) -> Score:
     """Build the function that computes Σ_v π(v)² of the policy at each token, in chunks of tokens."""
     features, chunk = required(setup.policy.features, "setup.policy.features"), setup.config.model.score_chunk
-    chunk = default_chunk(setup.policy.vocab_size) if chunk is None else chunk
+    chunk = chosen_chunk(chunk, setup.policy.vocab_size, setup.mesh)
     numbers = {"temperature": setup.config.sampling.temperature, "chunk": chunk, "mesh": setup.mesh}
 
     def square_sums(params: Params, packed: Packed) -> Float[Array, "B T"]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.models.token_scores import token_scores
+from rljax.models.token_scores import chosen_chunk, default_chunk, token_scores
 from rljax.parallel import make_mesh
 
 ROWS, LENGTH, WIDTH, VOCAB = 4, 7, 5, 11
@@ -87,3 +87,15 @@ def test_memory_does_not_grow_with_the_number_of_chunks_nor_with_the_rows():
 def test_a_mesh_that_does_not_divide_the_rows_is_refused():
     with pytest.raises(ValueError, match="the 4 rows must be a multiple of the 3 devices"):
         token_scores(jnp.array(HIDDEN), jnp.array(HEAD), jnp.array(TOKENS), chunk=4, mesh=make_mesh(3, 1))
+
+
+def test_a_chunk_is_longer_on_accelerators_and_never_empty():
+    assert [default_chunk(size, "cpu") for size in (1, 151_936, 10**9)] == [40_000_000, 263, 1]
+    for platform in ("tpu", "gpu"):
+        assert [default_chunk(size, platform) for size in (1, 151_936, 10**9)] == [4_096, 2_106, 1]
+
+
+def test_a_chosen_chunk_is_kept():
+    mesh = make_mesh(1, 1)
+    assert chosen_chunk(7, 151_936, mesh) == chosen_chunk(7, 151_936, None) == 7
+    assert chosen_chunk(None, 151_936, mesh) == chosen_chunk(None, 151_936, None) == 263

@@ -37,7 +37,8 @@ class ModelConfig(NetworkConfig):
     """Implementation of attention over full sequences: blockwise (some queries at a time) or dense (all scores at once) on any
     device; cudnn on NVIDIA GPUs and splash on TPUs, which have not been run on such devices yet."""
     score_chunk: int | None = None
-    """Number of tokens whose logits a device holds at once; by default as many as fit in 160 MB."""
+    """Number of tokens whose logits a device holds at once; by default as many as fit in
+    160 MB on CPUs and in 1.28 GB on accelerators, there at most 4,096."""
     calculator: float | None = None
     """Mix the policy with a calculator, in sampling and in scoring: after `a+b=` in a worked sum, this fraction of the probability
     of each digit of the result comes from the calculator, and the rest from the network. The warm start trains only the network,
