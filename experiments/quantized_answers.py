@@ -49,8 +49,8 @@ class Arguments:
 def sums(count: int) -> list[Problem]:
     """Make questions for sums of two-digit numbers."""
     pairs = np.random.default_rng(0).integers(10, 100, size=(count, 2)).tolist()
-    asked = [(f"What is {a} + {b}? Answer with a number.", str(a + b)) for a, b in pairs]
-    return [Problem(text, right, messages=({"role": "user", "content": text},)) for text, right in asked]
+    questions = [(f"What is {a} + {b}? Answer with a number.", str(a + b)) for a, b in pairs]
+    return [Problem(text, right, messages=({"role": "user", "content": text},)) for text, right in questions]
 
 
 def last_number(completions: Sequence[Any], answer: Sequence[str], **columns: Any) -> list[float]:
