@@ -118,8 +118,8 @@ PRETRAIN_SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
         "what to train",
         (
-            ("model", "folder or hub id; else a small transformer"),
-            ("layers", "of the small transformer"),
+            ("model", "folder or hub id; else a small model"),
+            ("layers", "of the small model"),
             ("width", "of its residual stream"),
             ("tokenizer", "bytes, or a folder or hub id"),
             ("max_response_tokens", "tokens that a block predicts"),
