@@ -267,7 +267,7 @@ def _write_shard(file: Path, tensors: Sequence[Tensor], arrays: Iterator[tuple[n
     for tensor in tensors:
         begin, end = end, end + tensor.size
         header[tensor.name] = {
-            "dtype": (CODES | INTEGERS)[tensor.dtype.name],
+            "dtype": {**CODES, **INTEGERS}[tensor.dtype.name],
             "shape": list(tensor.shape),
             "data_offsets": [begin, end],
         }
