@@ -38,9 +38,9 @@ class Arguments:
     """Runs, model folders or hub ids."""
     problems: int = 128
     """Number of problems that measure the accuracy."""
-    batch: int = 32
+    batch: int = 16
     """Number of prompts in a timed batch."""
-    rounds: int = 5
+    rounds: int = 3
     """Number of timed rounds."""
     out: Path = OUT
     """Output files, without their endings `.json` and `.md`."""
@@ -86,7 +86,7 @@ def rows_of(target: str, arguments: Arguments) -> list[dict[str, Any]]:
         ratios = sorted(seconds / exact for seconds, exact in zip(times[kind], times[None], strict=True))
         rows.append(
             {
-                "target": Path(target).name,
+                "target": target,
                 "precision": kind or opened[None].config.model.dtype,
                 "accuracy": next(iter(measures.values())).text(),
                 "bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(opened[kind].params)),
@@ -105,7 +105,7 @@ def report_of(rows: Sequence[Mapping[str, Any]]) -> str:
         cells = (
             row["target"],
             row["precision"],
-            share,
+            row["accuracy"],
             f"{row['bytes'] / 1e6:.2f}",
             f"{middle:.2f} ({least:.2f} to {most:.2f})",
         )
@@ -119,9 +119,7 @@ def main(arguments: Arguments) -> None:
     file = arguments.out.with_suffix(".json")
     write_rows(file, rows)
     names = " ".join(dict.fromkeys(row["target"] for row in rows))
-    caption = (
-        "greedy accuracy with its 95 % interval, bytes of the weights, and the median and range of the time of a batch."
-    )
+    caption = "greedy accuracy with its 95 % interval, bytes of the weights, and the median and range of the time of a batch."
     write_page(file, f"python experiments/quantized_answers.py {names}", caption, report_of(rows))
 
 
