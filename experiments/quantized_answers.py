@@ -119,7 +119,9 @@ def main(arguments: Arguments) -> None:
     file = arguments.out.with_suffix(".json")
     write_rows(file, rows)
     names = " ".join(dict.fromkeys(row["target"] for row in rows))
-    caption = "greedy accuracy with its 95 % interval, bytes of the weights, and the median and range of the time of a batch."
+    caption = (
+        "greedy accuracy with its 95 % interval, bytes of the weights, and the median and range of the time of a batch."
+    )
     write_page(file, f"python experiments/quantized_answers.py {names}", caption, report_of(rows))
 
 
