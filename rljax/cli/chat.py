@@ -148,6 +148,8 @@ class Serve:
     """Answer with weights rounded to 8 bits (int8) or 4 bits (nf4)."""
     version: int = 0
     """Version of the weights; those that replace them need a higher one."""
+    log: Path | None = None
+    """Folder for a log of answers, and of the feedback that `POST /feedback` takes, which `rljax adapt` reads."""
     grace_seconds: float = 30.0
     """Time that running responses have after SIGTERM."""
 
@@ -178,6 +180,7 @@ def run_serve(command: Serve) -> int:
         body_bytes=command.max_body_bytes,
         version=command.version,
         quantize=command.quantize,
+        log=command.log,
         grace_seconds=command.grace_seconds,
     )
     return serve(settings, lambda line: note(f"rljax: {line}"))

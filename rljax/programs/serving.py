@@ -61,6 +61,8 @@ class ServeSettings(NamedTuple):
     """Version of the first weights."""
     quantize: Quantization = None
     """Type that the weights are rounded to, also those that replace them."""
+    log: Path | None = None
+    """Folder of the log of answers and feedback."""
     grace_seconds: float = 30.0
     """How long running responses may take after SIGTERM."""
 
@@ -173,8 +175,10 @@ def make_served(settings: ServeSettings, opened: OpenPolicy, report: Callable[[s
     Raises:
         InputError: the model cannot be served.
     """
-    from rljax.serving.app import Served  # noqa: PLC0415  an extra
+    from rljax.serving.answer_log import AnswerLog  # noqa: PLC0415  an extra
+    from rljax.serving.app import Served  # noqa: PLC0415
 
+    log = None if settings.log is None else AnswerLog(settings.log)
     decoder, expected = decoder_of(opened, settings), fingerprint(opened)
     programs = decoder.warm()
     report(f"compiled {programs} programs for {decoder.count} rows of {settings.context} tokens")
@@ -188,6 +192,7 @@ def make_served(settings: ServeSettings, opened: OpenPolicy, report: Callable[[s
         api_key=settings.api_key,
         allows_weights=settings.api_key is not None or settings.host in LOOPBACK,
         body_bytes=settings.body_bytes,
+        log=log,
     )
 
 

@@ -4,8 +4,9 @@ import asyncio
 import hmac
 import json
 import secrets
+import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from rljax.data.tokenizer import HuggingFaceTokenizer, Tokenizer, check_no_speci
 from rljax.data.turns import with_tools
 from rljax.errors import InputError
 from rljax.models import Params
+from rljax.serving.answer_log import AnswerLog
 from rljax.serving.batching import Batcher, Closed, Failed, Job, Piece, QueueFull, RowChoice
 from rljax.serving.metrics import Metrics
 from rljax.serving.protocol import (
@@ -59,6 +61,17 @@ class Served(NamedTuple):
     """Whether `POST /weights` is allowed."""
     body_bytes: int
     """Largest body of a request."""
+    log: AnswerLog | None = None
+    """Log of answers and feedback."""
+
+
+class Prompt(NamedTuple):
+    """A prompt of a request."""
+
+    tokens: tuple[int, ...]
+    """Its token ids."""
+    written: Mapping[str, Any]
+    """Its entries in the log."""
 
 
 class Waiting(NamedTuple):
@@ -66,6 +79,10 @@ class Waiting(NamedTuple):
 
     kind: Kind
     """Its kind."""
+    name: str
+    """Its identifier."""
+    prompts: Sequence["Prompt"]
+    """Its prompts."""
     fields: SamplingFields
     """Its settings."""
     choices: list[Choice]
@@ -88,6 +105,7 @@ def make_app(served: Served) -> Starlette:
         Route("/v1/models/{name:path}", server.answered(server.model), methods=["GET"]),
         Route("/v1/completions", server.answered(server.complete), methods=["POST"]),
         Route("/v1/chat/completions", server.answered(server.chat), methods=["POST"]),
+        Route("/feedback", server.answered(server.take_feedback), methods=["POST"]),
         Route("/weights", server.answered(server.replace_weights), methods=["POST"]),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _refuse_route})
@@ -190,28 +208,30 @@ class _Server:
         prompts = [self._conversation(parsed)]
         return await self._sample(request, "chat.completion", prompts, parsed.fields, has_tools=bool(parsed.tools))
 
-    def _prompt(self, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
-        """Return the token ids of a prompt; ids are used unchanged."""
+    def _prompt(self, prompt: str | tuple[int, ...]) -> Prompt:
+        """Encode a prompt; ids are used unchanged."""
         if not isinstance(prompt, str):
-            return prompt
+            return Prompt(prompt, {"prompt_ids": list(prompt)})
         try:
-            return (*prefix_ids(self.served.tokenizer), *self.served.tokenizer.encode(prompt))
+            tokens = (*prefix_ids(self.served.tokenizer), *self.served.tokenizer.encode(prompt))
+            return Prompt(tokens, {"prompt": prompt})
         except InputError as error:
             raise ApiError(400, str(error), param="prompt") from error
 
-    def _conversation(self, parsed: ChatRequest) -> tuple[int, ...]:
+    def _conversation(self, parsed: ChatRequest) -> Prompt:
         tokenizer = self.served.tokenizer
         if not isinstance(tokenizer, HuggingFaceTokenizer) or not tokenizer.inner.chat_template:
             message = "The tokenizer has no chat template, so the model cannot chat; /v1/completions continues text."
             raise ApiError(400, message, code="no_chat_template")
         try:
             (problem,) = with_tools([Problem("", "", messages=parsed.messages)], parsed.tools, tokenizer)
-            return tuple(tokenizer.apply_chat_template(problem.messages or (), **problem.columns))
+            tokens = tuple(tokenizer.apply_chat_template(problem.messages or (), **problem.columns))
+            return Prompt(tokens, {"prompt": list(problem.messages or ()), **problem.columns})
         except InputError as error:
             raise ApiError(400, str(error), param="messages") from error
 
     async def _sample(
-        self, request: Request, kind: Kind, prompts: Sequence[tuple[int, ...]], fields: SamplingFields, *, has_tools: bool
+        self, request: Request, kind: Kind, prompts: Sequence[Prompt], fields: SamplingFields, *, has_tools: bool
     ) -> Response:
         """Sample responses to prompts."""
         waiting = self._submit(kind, prompts, fields, has_tools=has_tools)
@@ -229,12 +249,10 @@ class _Server:
             self.served.batcher.cancel(waiting.jobs)
         flags = {"has_logprobs": fields.has_logprobs, "has_token_ids": fields.has_token_ids}
         choices = [choice.to_json(**flags) for choice in waiting.choices]
-        body = envelope(kind, new_id(kind), self.served.limits.model, choices, streams=False)
+        body = envelope(kind, waiting.name, self.served.limits.model, choices, streams=False)
         return JSONResponse(body | {"usage": usage_of(waiting.choices)})
 
-    def _submit(
-        self, kind: Kind, prompts: Sequence[tuple[int, ...]], fields: SamplingFields, *, has_tools: bool
-    ) -> Waiting:
+    def _submit(self, kind: Kind, prompts: Sequence[Prompt], fields: SamplingFields, *, has_tools: bool) -> Waiting:
         """Queue the responses of a request."""
         served, loop = self.served, asyncio.get_running_loop()
         try:
@@ -242,7 +260,7 @@ class _Server:
         except InputError as error:
             raise ApiError(400, str(error), param="stop") from error
         seed = secrets.randbits(64) if fields.seed is None else fields.seed % (1 << 64)
-        waiting = Waiting(kind, fields, [], [], asyncio.Queue(), time.monotonic())
+        waiting = Waiting(kind, new_id(kind), prompts, fields, [], [], asyncio.Queue(), time.monotonic())
 
         def deliver_to(choice: Choice) -> Callable[[Piece | Failed], None]:
             def deliver(piece: Piece | Failed) -> None:
@@ -251,7 +269,7 @@ class _Server:
 
             return deliver
 
-        for prompt in prompts:
+        for prompt in (prompt.tokens for prompt in prompts):
             most = response_tokens(fields, prompt, served.limits)
             for sample in range(fields.samples):
                 choice = Choice(served.tokenizer, kind, len(waiting.choices), prompt, fields.stop, has_tools=has_tools)
@@ -268,7 +286,7 @@ class _Server:
                 waiting.choices.append(choice)
                 waiting.jobs.append(Job(prompt, sampling, deliver_to(choice)))
         served.batcher.submit(waiting.jobs)
-        self.metrics.prompt_tokens.inc(sum(map(len, prompts)))
+        self.metrics.prompt_tokens.inc(sum(len(prompt.tokens) for prompt in prompts))
         return waiting
 
     async def _pieces(self, waiting: Waiting) -> AsyncIterator[Choice]:
@@ -283,9 +301,32 @@ class _Server:
                 is_first = False
             choice.add(piece)
             self.metrics.completion_tokens.inc(len(piece.tokens))
-            left -= piece.finish is not None
+            if piece.finish is not None:
+                left -= 1
+                await self._record(waiting, choice)
             yield choice
         self.metrics.duration.observe(time.monotonic() - waiting.begun)
+
+    async def _record(self, waiting: Waiting, choice: Choice) -> None:
+        """Write a complete answer to the log, if there is one; a disk that cannot be written does not lose the answer."""
+        if self.served.log is None:
+            return
+        prompt, seconds = waiting.prompts[choice.index // waiting.fields.samples], time.monotonic() - waiting.begun
+        try:
+            await asyncio.to_thread(self.served.log.record, waiting.name, prompt.written, choice, seconds=seconds)
+        except OSError as error:
+            self.metrics.unlogged.inc()
+            print(f"rljax: an answer is missing in the log ({error})", file=sys.stderr, flush=True)
+
+    async def take_feedback(self, request: Request) -> Response:
+        """Write feedback on an answer to the log."""
+        if self.served.log is None:
+            raise ApiError(404, "The server has no log; start it with --log FOLDER.", code="no_log")
+        body = await self._body(request)
+        try:
+            return JSONResponse({"recorded": await asyncio.to_thread(self.served.log.take_feedback, body)})
+        except OSError as error:
+            raise ApiError(503, f"The feedback cannot be written ({type(error).__name__}).", code="log_failed") from error
 
     async def _collect(self, waiting: Waiting) -> None:
         async for _ in self._pieces(waiting):
@@ -293,7 +334,7 @@ class _Server:
 
     async def _stream(self, waiting: Waiting) -> AsyncIterator[str]:
         """Send pieces as server-sent events."""
-        name, model, fields = new_id(waiting.kind), self.served.limits.model, waiting.fields
+        name, model, fields = waiting.name, self.served.limits.model, waiting.fields
         flags = {"has_logprobs": fields.has_logprobs, "has_token_ids": fields.has_token_ids}
         try:
             async for choice in self._pieces(waiting):

@@ -24,6 +24,7 @@ class Metrics:
         self.prompt_tokens = Counter("prompt_tokens", "Tokens of prompts.", **own)
         self.completion_tokens = Counter("completion_tokens", "Sampled tokens.", **own)
         self.cancelled = Counter("cancelled_requests", "Requests whose client left before their end.", **own)
+        self.unlogged = Counter("unlogged_answers", "Answers that the log could not take.", **own)
         self.first_token = Histogram("first_token_seconds", "Time to the first token.", buckets=SECONDS, **own)
         self.duration = Histogram("request_seconds", "Time to the end of a sampled response.", buckets=SECONDS, **own)
         gauges = {

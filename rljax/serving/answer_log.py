@@ -1,0 +1,119 @@
+"""The log of a server: one JSON line for each answer, and one for each feedback on an answer, which `rljax adapt` reads."""
+
+import json
+import math
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.errors import InputError
+from rljax.serving.protocol import ApiError
+from rljax.serving.replies import Choice
+
+ANSWERS, FEEDBACK = "answers.jsonl", "feedback.jsonl"
+"""Files of the log."""
+MOST_ANSWERS = 10_000
+"""Number of the latest answers that feedback is accepted on."""
+
+
+class AnswerLog:
+    """The log of one server.
+
+    Args:
+        folder: where the two files are; it is created, and lines are appended to files that exist.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in (ANSWERS, FEEDBACK):
+                (folder / name).touch()
+        except OSError as error:
+            raise InputError(f"the log {str(folder)!r} cannot be written ({error}); choose another --log.") from error
+        self.folder = folder
+        self.recent: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
+        self.lock = threading.Lock()
+
+    def record(self, name: str, prompt: Mapping[str, Any], choice: Choice, *, seconds: float) -> None:
+        """Append a complete answer.
+
+        Args:
+            name: identifier of the request.
+            prompt: `prompt` as `rljax adapt` reads it, with `tools` if there are any; or `prompt_ids`.
+            choice: the answer.
+            seconds: time from the request to the end of the answer.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        answer = {
+            "id": f"{name}-{choice.index}",
+            **prompt,
+            "response": list(choice.tokens),
+            "logp": [float(value) for value in choice.behaviour_logp],
+            "finished": choice.finish != "length",
+        }
+        measured = {
+            "text": choice.text,
+            "finish": choice.finish,
+            "tokens": len(choice.tokens),
+            "confidence": round(math.exp(np.mean(choice.logp)), 6) if choice.logp else None,
+            "weights_version": choice.version,
+            "seconds": round(seconds, 3),
+            "time": round(time.time(), 3),
+        }
+        with self.lock:
+            self.recent[answer["id"]] = answer
+            while len(self.recent) > MOST_ANSWERS:
+                self.recent.popitem(last=False)
+            self._append(ANSWERS, {key: answer[key] for key in ("id", *prompt)} | measured)
+
+    def take_feedback(self, body: Mapping[str, Any]) -> str:
+        """Append feedback on an answer; return the name of its line.
+
+        Args:
+            body: `id` of the reply, `index` of the choice (0), and either `reward`, a number, or `thumbs`, true or false.
+
+        Raises:
+            ApiError: an entry is missing or wrong, the answer is unknown, or there has been feedback on it.
+            OSError: the file cannot be written.
+        """
+        unknown = body.keys() - {"id", "index", "reward", "thumbs"}
+        if unknown:
+            raise ApiError(400, f"The entry {min(unknown)!r:.80} is unknown.", param=min(unknown)[:80])
+        reply, index = body.get("id"), body.get("index", 0)
+        if not isinstance(reply, str) or isinstance(index, bool) or not isinstance(index, int):
+            raise ApiError(
+                400, "The body must have the id of a reply, as a text, and may have an index, a whole number.", param="id"
+            )
+        verdict = {key: body[key] for key in ("reward", "thumbs") if key in body}
+        reward = verdict.get("reward", 0.0)
+        is_number = isinstance(reward, int | float) and not isinstance(reward, bool) and math.isfinite(reward)
+        if len(verdict) != 1 or not is_number or not isinstance(verdict.get("thumbs", True), bool):
+            raise ApiError(400, "The body must have a reward, a finite number, or thumbs, true or false.", param="reward")
+        name = f"{reply}-{index}"
+        with self.lock:
+            answer = self.recent.get(name)
+            if answer is None:
+                message = f"There is no answer {name[:80]!r} among the latest {MOST_ANSWERS} without feedback."
+                raise ApiError(404, message, param="id", code="answer_not_found")
+            if "prompt" not in answer:
+                message = "The prompt was given as token ids, and feedback needs a text or messages."
+                raise ApiError(400, message, param="id", code="prompt_ids")
+            self._append(FEEDBACK, dict(answer) | verdict)
+            del self.recent[name]
+        return name
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        """Append a line; the caller has the lock."""
+        line = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
+        with (self.folder / name).open("a", encoding="utf-8") as file:
+            file.write(line)
