@@ -1,0 +1,85 @@
+"""Accuracy per sampled token of one answer, votes, the critic's best of k, beam search and tree search (UCT).
+
+All methods answer the same held-out problems of one run with a critic. A search counts the tokens of all steps that it samples. The
+page has one table: methods in the order of their tokens per problem, with 95 % intervals over problems.
+
+    rljax train --algorithm vapo --tokenizer bytes --steps 12 --heldout-problems 256 --run runs/vapo
+    python experiments/search_costs.py runs/vapo
+
+It writes OUT.json and OUT.md.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from lab.rows import write_page, write_rows
+from rljax.evaluation.search_report import SearchReport
+from rljax.programs.search import search
+
+SIZES: Mapping[str, tuple[int, ...]] = {"beam": (4, 8, 16), "tree": (8, 16, 32)}
+"""Method -> steps sampled at a time (beam) or in all (tree)."""
+OUT = Path(__file__).with_suffix("")
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments of the experiment."""
+
+    run: tyro.conf.Positional[str]
+    """Run with a critic."""
+    limit: int | None = None
+    """Number of problems; by default all held-out ones."""
+    out: Path = OUT
+    """Output files, without their endings `.json` and `.md`."""
+
+
+def rows_of(report: SearchReport, method: str) -> list[dict[str, Any]]:
+    """List the searches of one method, and the independent answers at their cost."""
+    found = report.to_json()
+    rows = [{"method": "one answer", "size": 1, "tokens": None, "accuracy": found["single"]}]
+    for row in found["rows"]:
+        rows.append({"method": method, "size": row["samples"], "tokens": row["tokens"], "accuracy": row["accuracy"]})
+        for name in ("best", "votes"):
+            size, tokens = row["responses"], row["response_tokens"]
+            rows.append({"method": f"{name} of k", "size": size, "tokens": tokens, "accuracy": row[name]})
+    return rows
+
+
+def once_each(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out repeated rows of independent answers, and sort by tokens; one answer has the tokens of the votes of k, over k."""
+    votes = next(row for row in rows if row["method"] == "votes of k")
+    each = votes["tokens"] / votes["size"]
+    filled = [row | {"tokens": each if row["tokens"] is None else row["tokens"]} for row in rows]
+    unique = {(row["method"], row["size"]): row for row in reversed(filled)}
+    return sorted(unique.values(), key=lambda row: (row["tokens"], row["method"]))
+
+
+def report_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Format the rows as a table in Markdown."""
+    lines = ["| method | N or k | tokens per problem | accuracy |", "| --- | --- | --- | --- |"]
+    for row in rows:
+        own = row["accuracy"]
+        share = f"{own['value']:.1%} ({100 * own['low']:.0f} to {100 * own['high']:.0f})"
+        lines.append(f"| {row['method']} | {row['size']} | {row['tokens']:.0f} | {share} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Arguments) -> None:
+    """Run all searches, and write rows and page."""
+    rows: list[dict[str, Any]] = []
+    for method, sizes in SIZES.items():
+        found = search(arguments.run, method=method, samples=sizes, checkpoint="last", limit=arguments.limit)
+        rows += rows_of(found, method)
+    kept = once_each(rows)
+    file = arguments.out.with_suffix(".json")
+    write_rows(file, kept)
+    command = f"python experiments/search_costs.py {arguments.run}"
+    write_page(file, command, "accuracy and sampled tokens per problem, 95 % intervals over problems.", report_of(kept))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments))
