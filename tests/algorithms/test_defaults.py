@@ -116,7 +116,7 @@ def test_every_default_has_its_source_and_every_deviation_is_named(name):
         ("rloo", ("Section 2.3",)),
         ("t1", ("from descriptions", "equations were not found")),
         ("vc_ppo", ("from descriptions", "not verified")),
-        ("dppo", ("Section 5.2", "Appendix C.1", "verl's default is 20")),
+        ("dppo", ("Section 5.2", "Appendix C.1", "to 20 in verl")),
     ],
 )
 def test_what_a_second_reading_of_the_sources_found_is_told(name, words):

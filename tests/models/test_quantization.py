@@ -140,7 +140,7 @@ def test_an_adapter_learns_what_it_learns_above_the_dequantized_model(kind, name
         return jax.value_and_grad(loss)(adapter)
 
     (found, by_factor), (expected, by_plain) = both(held), both(plain)
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=5e-7)  # a float32 sum of ten terms that nearly cancel
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=5e-6)  # a float32 sum of ten terms of a few nats each
     for one, other in zip(jax.tree.leaves(by_factor), jax.tree.leaves(by_plain), strict=True):
         size = np.abs(other).max()
         assert size > 1e-4

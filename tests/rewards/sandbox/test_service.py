@@ -52,13 +52,20 @@ def eventually(condition, seconds=60.0):
 def trainer(tmp_path):
     """A trainer that judges a program which sleeps."""
     tmp_path.chmod(0o755)
-    with subprocess.Popen([sys.executable, "-c", TRAINER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-c", TRAINER, str(tmp_path)]
+    log = said_by(tmp_path)
+    with log.open("w") as file, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True) as process:
         try:
             process.stdout.readline()
-            assert eventually(lambda: list(tmp_path.glob("rljax-sandbox-*/*"))), "no program has begun"
+            assert eventually(lambda: list(tmp_path.glob("rljax-sandbox-*/*"))), f"no program has begun: {log.read_text()}"
             yield process, tmp_path
         finally:
             process.kill()
+
+
+def said_by(folder):
+    """The file of what the trainer of a folder writes to standard error; it lies outside the folder."""
+    return folder.with_name(f"{folder.name}.log")
 
 
 def of_folder(folder):
@@ -77,7 +84,7 @@ def all_killed(folder):
 @LINUX
 def test_a_killed_trainer_leaves_nothing(trainer):
     process, folder = trainer
-    assert eventually(lambda: len(of_folder(folder)) >= 3)
+    assert eventually(lambda: len(of_folder(folder)) >= 3), (of_folder(folder), said_by(folder).read_text(), process.poll())
     process.kill()
     assert eventually(lambda: not of_folder(folder) and not list(folder.iterdir()))
 
