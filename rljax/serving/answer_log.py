@@ -58,7 +58,7 @@ class AnswerLog:
             "id": f"{name}-{choice.index}",
             **prompt,
             "response": list(choice.tokens),
-            "logp": [float(value) for value in choice.behaviour_logp],
+            "logp": [float(value) for value in choice.logp],
             "finished": choice.finish != "length",
         }
         measured = {

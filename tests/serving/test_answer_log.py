@@ -69,6 +69,7 @@ def test_answers_are_logged_and_feedback_is_what_adapt_reads(logged):
     np.testing.assert_allclose(first.logp, sampled["sampler_logprobs"], rtol=1e-6)
     assert first.finished == (sampled["finish_reason"] != "length")
     assert (second.prompt, second.reward, second.id) == ("a", 1.0, f"{text['id']}-0")
+    assert min(second.logp) < 0  # of the model, though greedy answers are certain
 
     assert judge(url, id=text["id"], thumbs=True).status_code == 404  # twice
     assert judge(url, id=ids["id"], reward=1).status_code == 400  # its prompt is not text
