@@ -82,8 +82,13 @@ def _keep_above(
 ) -> Float[Array, "B V"]:
     """Set the logits below the largest sufficient threshold to -inf."""
     integers = ordered_integers(logits)
-    search = {digit: partial(largest_threshold, weigh=weigh, needed=needed, digit=digit) for digit in (CPU_DIGIT, DIGIT)}
-    threshold = jax.lax.platform_dependent(integers, cpu=search[CPU_DIGIT], default=search[DIGIT])
+
+    def on_cpu(integers: Int32[Array, "B V"]) -> Int32[Array, "B 1"]:
+        weights = weigh(integers)  # CPUs read them faster than they compute them
+        return largest_threshold(integers, lambda _: weights, needed, digit=CPU_DIGIT)
+
+    elsewhere = partial(largest_threshold, weigh=weigh, needed=needed, digit=DIGIT)
+    threshold = jax.lax.platform_dependent(integers, cpu=on_cpu, default=elsewhere)
     return jnp.where(integers >= threshold, logits, -jnp.inf)
 
 
@@ -97,8 +102,10 @@ def keep_top_p(logits: Float[Array, "B V"], p: float | Float[Array, "B"]) -> Flo
 
     Ties with the least likely of them are kept, too. p is one number, or one per row; a p of 1 or more keeps every token.
     """
-    numbers, share = logits.astype(jnp.float32), jnp.reshape(p, (-1, 1))
-    most = numbers.max(-1, keepdims=True)
-    total = jnp.exp(numbers - most).sum(-1, keepdims=True)
-    needed = jnp.where(share < 1, share * total, jnp.inf)
-    return _keep_above(logits, lambda integers: jnp.exp(_numbers(integers) - most), needed)
+    share, most = jnp.reshape(p, (-1, 1)), logits.astype(jnp.float32).max(-1, keepdims=True)
+
+    def weigh(integers: Int32[Array, "B V"]) -> Float[Array, "B V"]:  # also for the total, so that a CPU computes it once
+        return jnp.exp(_numbers(integers) - most)
+
+    total = weigh(ordered_integers(logits)).sum(-1, keepdims=True)
+    return _keep_above(logits, weigh, jnp.where(share < 1, share * total, jnp.inf))
