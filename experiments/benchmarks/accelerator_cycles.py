@@ -3,8 +3,8 @@
     python experiments/benchmarks/accelerator_cycles.py
 
 Needs the package libtpu of `pip install 'jax[tpu]'`, and no TPU: programs are compiled, not run. The compiler estimates no cycles
-for some operations, such as sorts; none of these programs has one. A second has 1.5e9 cycles. Each part is compiled as it was
-before and as it is by default. Writes accelerator_cycles.json and accelerator_cycles.md next to this file.
+for some operations, such as sorts; none of these programs has one. A second has 1.5e9 cycles. Each part is compiled in its earlier
+form and in the default one. Writes accelerator_cycles.json and accelerator_cycles.md next to this file.
 """
 
 import json

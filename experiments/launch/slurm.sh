@@ -10,7 +10,7 @@
 #SBATCH --open-mode=append
 
 RUN=${RUN:-/shared/runs/one}
-FLAGS=${FLAGS:---model Qwen/Qwen3-0.6B --dataset openai/gsm8k --reward gsm8k --fsdp 16}
+FLAGS=${FLAGS:---model Qwen/Qwen3-0.6B --dataset openai/gsm8k:main --reward gsm8k --fsdp 16}
 
 # SIGTERM comes five minutes before the time is up: the step ends and everything is saved. The same command continues the run.
 srun --kill-on-bad-exit=1 .venv/bin/rljax train $FLAGS --run "$RUN" --resume auto --coordinator auto

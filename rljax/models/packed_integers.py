@@ -81,7 +81,7 @@ def _packed(tensor: Tensor, bits: int, group: int) -> list[Tensor]:
 
 
 def _scale(matrix: Float[np.ndarray, "O I"], bits: int, group: int, dtype: np.dtype) -> Shaped[np.ndarray, "O G"]:
-    """Factor of each group of inputs, as it is stored."""
+    """Factor of each group of inputs, in the dtype in which it is stored."""
     groups = matrix.reshape(matrix.shape[0], -1, group).astype(np.float32)
     return (np.abs(groups).max(-1) / (2 ** (bits - 1) - 1)).astype(dtype)
 

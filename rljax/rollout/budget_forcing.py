@@ -25,7 +25,7 @@ class BudgetForcing:
         least: m, tokens before which no answer ends.
         continuation: w, token ids of the text in place of the end token.
 
-    An answer that a stop string ends stays as it is, and so does one for which the token budget leaves no room to continue.
+    An answer that a stop string ends is not continued, nor is one for which the token budget leaves no room.
 
     Source:
         Budget forcing, s1: Simple test-time scaling, arXiv:2501.19393, Section 3.1, with "Wait" as the text.
