@@ -150,6 +150,12 @@ class Serve:
     """Version of the weights; those that replace them need a higher one."""
     log: Path | None = None
     """Folder for a log of answers, and of the feedback that `POST /feedback` takes, which `rljax adapt` reads."""
+    best_of: int | None = None
+    """Sample this many answers to each prompt, and send the one with the highest score."""
+    choose_by: str = "confidence"
+    """Score of `--best-of`: confidence (mean log-probability), model:FOLDER (a reward model), or a reward without reference."""
+    majority: int | None = None
+    """Sample this many answers to each prompt, and send one with the result that most of them state."""
     grace_seconds: float = 30.0
     """Time that running responses have after SIGTERM."""
 
@@ -160,7 +166,7 @@ def run_serve(command: Serve) -> int:
 
     with loading(quiet=False):
         from rljax.errors import InputError  # noqa: PLC0415
-        from rljax.programs.serving import ServeSettings, serve  # noqa: PLC0415
+        from rljax.programs.serving import GuestSettings, ServeSettings, serve  # noqa: PLC0415
 
     key = None if command.api_key_file is None else command.api_key_file.read_text(encoding="utf-8").strip()
     if key == "":
@@ -181,6 +187,7 @@ def run_serve(command: Serve) -> int:
         version=command.version,
         quantize=command.quantize,
         log=command.log,
+        guests=GuestSettings(command.best_of, command.choose_by, command.majority),
         grace_seconds=command.grace_seconds,
     )
     return serve(settings, lambda line: note(f"rljax: {line}"))

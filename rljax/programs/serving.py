@@ -28,6 +28,22 @@ if TYPE_CHECKING:
 KEEP_ALIVE_SECONDS = 75
 """How long a connection without a request stays open: longer than clients keep theirs."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+CONFIDENCE = "confidence"
+"""Name of the score of an answer that is its mean log-probability."""
+
+
+class GuestSettings(NamedTuple):
+    """Options that choose or judge answers."""
+
+    best_of: int | None = None
+    """Samples per prompt, of which the one with the highest score is sent."""
+    choose_by: str = CONFIDENCE
+    """The score: `confidence`, `model:FOLDER`, or a reward that needs no reference answer."""
+    majority: int | None = None
+    """Samples per prompt, of which one with the most frequent result is sent."""
+
+
+NO_GUESTS = GuestSettings()
 
 
 class ServeSettings(NamedTuple):
@@ -63,6 +79,8 @@ class ServeSettings(NamedTuple):
     """Type that the weights are rounded to, also those that replace them."""
     log: Path | None = None
     """Folder of the log of answers and feedback."""
+    guests: GuestSettings = NO_GUESTS
+    """Options that choose or judge answers."""
     grace_seconds: float = 30.0
     """How long running responses may take after SIGTERM."""
 
@@ -179,6 +197,11 @@ def make_served(settings: ServeSettings, opened: OpenPolicy, report: Callable[[s
     from rljax.serving.app import Served  # noqa: PLC0415
 
     log = None if settings.log is None else AnswerLog(settings.log)
+    guests = ()
+    if settings.guests != NO_GUESTS:
+        from rljax.programs.serving_guests import make_guests  # noqa: PLC0415  most servers have none
+
+        guests = make_guests(settings.guests, opened, queue=settings.queue)
     decoder, expected = decoder_of(opened, settings), fingerprint(opened)
     programs = decoder.warm()
     report(f"compiled {programs} programs for {decoder.count} rows of {settings.context} tokens")
@@ -193,6 +216,7 @@ def make_served(settings: ServeSettings, opened: OpenPolicy, report: Callable[[s
         allows_weights=settings.api_key is not None or settings.host in LOOPBACK,
         body_bytes=settings.body_bytes,
         log=log,
+        guests=guests,
     )
 
 

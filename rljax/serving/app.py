@@ -6,7 +6,7 @@ import json
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from rljax.errors import InputError
 from rljax.models import Params
 from rljax.serving.answer_log import AnswerLog
 from rljax.serving.batching import Batcher, Closed, Failed, Job, Piece, QueueFull, RowChoice
+from rljax.serving.guests import Guest, Prompt, SampledAnswer
 from rljax.serving.metrics import Metrics
 from rljax.serving.protocol import (
     ApiError,
@@ -63,15 +64,8 @@ class Served(NamedTuple):
     """Largest body of a request."""
     log: AnswerLog | None = None
     """Log of answers and feedback."""
-
-
-class Prompt(NamedTuple):
-    """A prompt of a request."""
-
-    tokens: tuple[int, ...]
-    """Its token ids."""
-    written: Mapping[str, Any]
-    """Its entries in the log."""
+    guests: Sequence[Guest] = ()
+    """Options, in the order in which they see requests and answers."""
 
 
 class Waiting(NamedTuple):
@@ -81,7 +75,7 @@ class Waiting(NamedTuple):
     """Its kind."""
     name: str
     """Its identifier."""
-    prompts: Sequence["Prompt"]
+    prompts: Sequence[Prompt]
     """Its prompts."""
     fields: SamplingFields
     """Its settings."""
@@ -123,6 +117,8 @@ async def _refuse_route(request: Request, error: Exception) -> Response:
 class _Server:
     def __init__(self, served: Served):
         self.served, self.metrics = served, Metrics(lambda: served.batcher.load)
+        for guest in served.guests:
+            guest.register(self.metrics.registry)
         self.created = int(time.time())
         self.changing = asyncio.Lock()
 
@@ -234,6 +230,8 @@ class _Server:
         self, request: Request, kind: Kind, prompts: Sequence[Prompt], fields: SamplingFields, *, has_tools: bool
     ) -> Response:
         """Sample responses to prompts."""
+        for guest in self.served.guests:
+            fields = await asyncio.to_thread(guest.admit, prompts, fields)
         waiting = self._submit(kind, prompts, fields, has_tools=has_tools)
         if fields.streams:
             stream = self._stream(waiting)
@@ -243,12 +241,12 @@ class _Server:
             while not (await asyncio.wait([collecting], timeout=PATIENCE))[0]:
                 if await request.is_disconnected():
                     raise ClientDisconnect
-            collecting.result()
+            found = collecting.result()
         finally:
             collecting.cancel()
             self.served.batcher.cancel(waiting.jobs)
         flags = {"has_logprobs": fields.has_logprobs, "has_token_ids": fields.has_token_ids}
-        choices = [choice.to_json(**flags) for choice in waiting.choices]
+        choices = [choice.to_json(**flags) for choice in found]
         body = envelope(kind, waiting.name, self.served.limits.model, choices, streams=False)
         return JSONResponse(body | {"usage": usage_of(waiting.choices)})
 
@@ -301,19 +299,42 @@ class _Server:
                 is_first = False
             choice.add(piece)
             self.metrics.completion_tokens.inc(len(piece.tokens))
-            if piece.finish is not None:
-                left -= 1
-                await self._record(waiting, choice)
+            left -= piece.finish is not None
             yield choice
         self.metrics.duration.observe(time.monotonic() - waiting.begun)
 
-    async def _record(self, waiting: Waiting, choice: Choice) -> None:
+    async def _answers(self, waiting: Waiting) -> AsyncIterator[Choice]:
+        """Yield choices as their pieces arrive or, if a guest has to see all of them first, once all have ended."""
+        waits = any(guest.waits for guest in self.served.guests)
+        async for choice in self._pieces(waiting):
+            if choice.finish is not None and not waits:
+                await self._settle(waiting, [choice])
+            if not waits:
+                yield choice
+        for choice in await self._settle(waiting, waiting.choices) if waits else ():
+            yield choice
+
+    async def _settle(self, waiting: Waiting, choices: Sequence[Choice]) -> list[Choice]:
+        """Show complete answers to the guests, log what they leave, and return it."""
+        answers = [
+            SampledAnswer(
+                waiting.prompts[choice.index // waiting.fields.samples], waiting.jobs[choice.index].choice, choice
+            )
+            for choice in choices
+        ]
+        for guest in self.served.guests:
+            answers = await asyncio.to_thread(guest.settle, answers)
+        for answer in answers:
+            await self._record(waiting, answer)
+        return [answer.choice for answer in answers]
+
+    async def _record(self, waiting: Waiting, answer: SampledAnswer) -> None:
         """Write a complete answer to the log, if there is one; a disk that cannot be written does not lose the answer."""
         if self.served.log is None:
             return
-        prompt, seconds = waiting.prompts[choice.index // waiting.fields.samples], time.monotonic() - waiting.begun
+        prompt, choice, seconds = answer.prompt.written, answer.choice, time.monotonic() - waiting.begun
         try:
-            await asyncio.to_thread(self.served.log.record, waiting.name, prompt.written, choice, seconds=seconds)
+            await asyncio.to_thread(self.served.log.record, waiting.name, prompt, choice, seconds=seconds)
         except OSError as error:
             self.metrics.unlogged.inc()
             print(f"rljax: an answer is missing in the log ({error})", file=sys.stderr, flush=True)
@@ -328,16 +349,16 @@ class _Server:
         except OSError as error:
             raise ApiError(503, f"The feedback cannot be written ({type(error).__name__}).", code="log_failed") from error
 
-    async def _collect(self, waiting: Waiting) -> None:
-        async for _ in self._pieces(waiting):
-            pass
+    async def _collect(self, waiting: Waiting) -> list[Choice]:
+        found = {choice.index: choice async for choice in self._answers(waiting)}
+        return [found[index] for index in sorted(found)]
 
     async def _stream(self, waiting: Waiting) -> AsyncIterator[str]:
         """Send pieces as server-sent events."""
         name, model, fields = waiting.name, self.served.limits.model, waiting.fields
         flags = {"has_logprobs": fields.has_logprobs, "has_token_ids": fields.has_token_ids}
         try:
-            async for choice in self._pieces(waiting):
+            async for choice in self._answers(waiting):
                 entry = choice.chunk(**flags)
                 if entry is not None:
                     yield _event(envelope(waiting.kind, name, model, [entry], streams=True))

@@ -60,6 +60,7 @@ class Choice:
         self.top: list[list[tuple[int, float]]] = []
         self.finish: str | None = None
         self.version = -1
+        self.notes: dict[str, Any] = {}
         self.shown = ""
         self.reported = 0
 
@@ -137,6 +138,7 @@ class Choice:
             "finish_reason": "tool_calls" if calls and self.finish == "stop" else self.finish,
             "logprobs": self._logprobs(first) if has_logprobs else None,
             "weights_version": self.version,
+            **self.notes,
         }
         if has_token_ids:
             entry |= {"token_ids": self.tokens[first:], "sampler_logprobs": self.behaviour_logp[first:]}

@@ -1,0 +1,108 @@
+"""`rljax serve --best-of N` and `--majority N`: sample N answers to each prompt, and send one of them."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from rljax.serving.guests import Guest, Prompt, SampledAnswer
+from rljax.serving.protocol import ApiError, SamplingFields
+
+
+class Ranking(NamedTuple):
+    """Scores of N answers to one prompt."""
+
+    scores: Float[np.ndarray, "N"]
+    """The answer with the highest one is sent; of several, the most confident; NaN is below every number."""
+    name: str
+    """Name of the score in the reply."""
+
+
+Rank = Callable[[Sequence[SampledAnswer]], Ranking]
+
+
+def confidences(answers: Sequence[SampledAnswer]) -> Float[np.ndarray, "N"]:
+    """Mean log-probability of each answer's tokens, in nats per token, as the server reports them in `logprobs`."""
+    return np.array([np.mean(answer.choice.logp) for answer in answers], np.float64)
+
+
+def by_confidence(answers: Sequence[SampledAnswer]) -> Ranking:
+    """Rank answers by their mean log-probability, as `best_of` of OpenAI's completions does."""
+    return Ranking(confidences(answers), "mean_logprob")
+
+
+def by_votes(vote: Callable[[str], str | None]) -> Rank:
+    """Rank answers by the share of all answers that state the same result.
+
+    Args:
+        vote: reads the result of a text, as `rljax.rewards.ballot.vote_for` finds it; an answer without a result gets the share 0.
+    """
+
+    def rank(answers: Sequence[SampledAnswer]) -> Ranking:
+        votes = [vote(answer.choice.text) for answer in answers]
+        counts = Counter(votes)
+        return Ranking(np.array([0.0 if one is None else counts[one] / len(votes) for one in votes]), "agreement")
+
+    return rank
+
+
+def best_place(scores: Float[np.ndarray, "N"], confidence: Float[np.ndarray, "N"]) -> int:
+    """Return the place of the highest score; of several, that with the highest confidence, and of these the first.
+
+    Example:
+        >>> best_place(np.array([np.nan, 0.5, 0.5]), np.array([-0.1, -0.3, -0.2]))
+        2
+    """
+    lowest = np.where(np.isnan(scores), -np.inf, scores)
+    return max(range(len(scores)), key=lambda place: (lowest[place], confidence[place]))
+
+
+class Chooser(Guest):
+    """Samples several answers to each prompt and sends the one that ranks highest.
+
+    At temperature 0 all samples would be equal, so there is only one.
+
+    Args:
+        samples: N, number of samples per prompt.
+        rank: ranks the samples of one prompt.
+        most_rows: most samples per request.
+    """
+
+    waits = True
+
+    def __init__(self, samples: int, rank: Rank, *, most_rows: int):
+        self.samples, self.rank, self.most_rows = samples, rank, most_rows
+
+    def admit(self, prompts: Sequence[Prompt], fields: SamplingFields) -> SamplingFields:
+        """Sample more often than the request says.
+
+        Raises:
+            ApiError: the request asks for several answers, sets the seed of each, or has too many prompts.
+        """
+        if fields.samples > 1 or fields.seeds is not None:
+            message = f"This server sends one of {self.samples} sampled answers per prompt; leave n and seeds out."
+            raise ApiError(400, message, param="n" if fields.samples > 1 else "seeds", code="chooses_answers")
+        if len(prompts) * self.samples > self.most_rows:
+            message = f"A request may have {self.most_rows // self.samples} prompts of {self.samples} samples each."
+            raise ApiError(400, message, param="prompt")
+        return fields if fields.temperature == 0 else fields._replace(samples=self.samples)
+
+    def settle(self, answers: list[SampledAnswer]) -> list[SampledAnswer]:
+        """Keep one answer per prompt."""
+        groups = (list(group) for _, group in groupby(answers, key=lambda answer: id(answer.prompt)))
+        return [self._choose(place, group) for place, group in enumerate(groups)]
+
+    def _choose(self, place: int, group: list[SampledAnswer]) -> SampledAnswer:
+        """Choose among the samples of one prompt, and write into the reply by what."""
+        if len(group) > 1:
+            ranking = self.rank(group)
+            best = best_place(ranking.scores, confidences(group))
+            score = ranking.scores[best]
+            group[best].choice.notes |= {ranking.name: None if np.isnan(score) else float(score), "samples": len(group)}
+            group = [group[best]]
+        (chosen,) = group
+        chosen.choice.index = place
+        return chosen

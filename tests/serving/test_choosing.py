@@ -1,0 +1,153 @@
+"""Best of N and majority at serving time: which sample is sent, what is counted, and what is refused."""
+
+import json
+
+import httpx
+import numpy as np
+import pytest
+from served_model import NAME, events, make_model, post, serving
+from small_cli import refused
+
+from rljax.errors import InputError
+from rljax.programs import serving_guests
+from rljax.programs.serving import GuestSettings
+from rljax.rewards.ballot import vote_for
+from rljax.serving.choosing import best_place, by_votes
+from rljax.serving.guests import Prompt, SampledAnswer
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+ASKED = [{"role": "user", "content": "2+2?"}]
+SAMPLING = {"seed": 3, "top_k": 2, "max_tokens": 5, "return_token_ids": True}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_model(tmp_path_factory.mktemp("models") / NAME)
+
+
+@pytest.fixture(scope="module")
+def samples(folder):
+    """Choices of a server without options: four samples of a text and of a chat."""
+    with serving(folder) as (url, _):
+        text = post(url, TEXT, prompt="a", n=4, logprobs=0, **SAMPLING).json()
+        chat = post(url, CHAT, messages=ASKED, n=4, logprobs=True, **SAMPLING).json()
+    return text, chat
+
+
+def mean_logp(choice):
+    return np.mean(choice["logprobs"]["token_logprobs"])
+
+
+def test_the_most_confident_of_n_samples_is_sent_and_all_are_counted(folder, samples, tmp_path):
+    text, chat = samples
+    means = [mean_logp(choice) for choice in text["choices"]]
+    assert len({round(mean, 4) for mean in means}) > 1
+    with serving(folder, guests=GuestSettings(best_of=4), log=tmp_path / "log") as (url, _):
+        found = post(url, TEXT, prompt=["a", "a"], logprobs=0, **SAMPLING).json()
+        assert [choice["index"] for choice in found["choices"]] == [0, 1]
+        for choice in found["choices"]:
+            assert choice["token_ids"] == text["choices"][int(np.argmax(means))]["token_ids"]
+            assert choice["mean_logprob"] == pytest.approx(max(means), abs=1e-4)
+            assert choice["samples"] == 4
+        assert found["usage"]["completion_tokens"] == 2 * text["usage"]["completion_tokens"]
+        streamed = events(
+            post(url, CHAT, messages=ASKED, stream=True, stream_options={"include_usage": True}, **SAMPLING).text
+        )
+        whole = post(url, CHAT, messages=ASKED, **SAMPLING).json()
+        (chunk,) = (event["choices"][0] for event in streamed[:-1])
+        assert chunk["delta"] == whole["choices"][0]["message"]
+        assert chunk["finish_reason"] == whole["choices"][0]["finish_reason"]
+        assert streamed[-1]["usage"] == whole["usage"] == chat["usage"]
+        rows = [json.loads(line) for line in (tmp_path / "log" / "answers.jsonl").read_text().splitlines()]
+        assert [row["text"] for row in rows[:2]] == [choice["text"] for choice in found["choices"]]
+        assert [row["id"] for row in rows[:2]] == [f"{found['id']}-{place}" for place in range(2)]
+        assert len(rows) == 4  # the samples that were not sent are not logged
+        tokens = 2 * (text["usage"]["completion_tokens"] + chat["usage"]["completion_tokens"])
+        assert f"rljax_completion_tokens_total {tokens:.1f}" in httpx.get(f"{url}/metrics", trust_env=False).text
+
+
+def test_at_temperature_0_there_is_one_sample(folder):
+    ask = {"prompt": "a", "max_tokens": 5, "temperature": 0, "return_token_ids": True}
+    with serving(folder) as (url, _):
+        expected = post(url, TEXT, **ask).json()
+    with serving(folder, guests=GuestSettings(best_of=4)) as (url, _):
+        found = post(url, TEXT, **ask).json()
+    assert found["usage"] == expected["usage"]
+    assert found["choices"] == expected["choices"]
+
+
+def test_the_best_by_a_reward_is_sent(folder, samples, tmp_path):
+    rules = tmp_path / "rules.yaml"
+    texts = [choice["text"] for choice in samples[0]["choices"]]
+    letters = sorted({*"".join(texts)} - {*texts[2]})
+    rules.write_text(json.dumps({f"letter {place}": {"must_not": f"[{letter}]"} for place, letter in enumerate(letters)}))
+    with serving(folder, guests=GuestSettings(best_of=4, choose_by=f"constitution:{rules}")) as (url, _):
+        (choice,) = post(url, TEXT, prompt="a", **SAMPLING).json()["choices"]
+    assert choice["token_ids"] == samples[0]["choices"][2]["token_ids"]
+    assert choice["score"] == 0
+
+
+def test_the_majority_is_that_of_the_reward_s_reading(folder, samples, monkeypatch):
+    chosen = []
+
+    def first_letter(name):
+        chosen.append(name)
+        return lambda text: text[:1]
+
+    monkeypatch.setattr(serving_guests, "vote_for", first_letter)
+    texts = [choice["text"] for choice in samples[0]["choices"]]
+    votes = [text[:1] for text in texts]
+    most = max(map(votes.count, votes))
+    with serving(folder, guests=GuestSettings(majority=4)) as (url, _):
+        (choice,) = post(url, TEXT, prompt="a", **SAMPLING).json()["choices"]
+    assert most > 1
+    assert choice["agreement"] == most / 4
+    assert votes.count(choice["text"][:1]) == most
+    assert chosen == ["exact"]  # the default of a folder without a run
+
+
+class Said:
+    def __init__(self, text, logp):
+        self.text, self.logp = text, logp
+
+
+def test_votes_are_equal_results_and_ties_go_to_the_more_confident():
+    texts = ["7+5=12;#12", "12", "so it is #12.0", "#13", "#13"]
+    answers = [SampledAnswer(Prompt((1,), {}), None, Said(text, [-0.1])) for text in texts]
+    ranking = by_votes(vote_for("exact"))(answers)
+    assert ranking.scores.tolist() == [0.4, 0, 0.4, 0.4, 0.4]  # a text without # states no result
+    assert best_place(ranking.scores, np.array([-0.4, -0.1, -0.3, -0.2, -0.2])) == 3
+    assert best_place(np.array([np.nan, np.nan]), np.array([-2.0, -1.0])) == 1
+
+
+def test_what_cannot_be_chosen_from_is_refused(folder):
+    with serving(folder, guests=GuestSettings(best_of=4), queue=8) as (url, _):
+        several = post(url, TEXT, prompt="a", n=2)
+        assert (several.status_code, several.json()["error"]["code"]) == (400, "chooses_answers")
+        assert post(url, TEXT, prompt="a", seeds=[1]).json()["error"]["param"] == "seeds"
+        many = post(url, TEXT, prompt=["a", "b", "c"])
+        assert many.status_code == 400
+        assert "2 prompts of 4 samples" in many.json()["error"]["message"]
+        assert post(url, TEXT, prompt=["a", "b"], max_tokens=2).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (GuestSettings(best_of=4, majority=4), "give one of them"),
+        (GuestSettings(choose_by="format"), "needs --best-of"),
+        (GuestSettings(best_of=1), "give 2 up to the queue, 256"),
+        (GuestSettings(majority=257), "give 2 up to the queue, 256"),
+        (GuestSettings(best_of=2, choose_by="exact"), "without a reference"),
+        (GuestSettings(best_of=2, choose_by="model:/nowhere"), "/nowhere"),
+        (GuestSettings(best_of=2, choose_by="formats"), "there is no reward 'formats'"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(folder, settings, words):
+    with pytest.raises(InputError, match=words), serving(folder, guests=settings):
+        pass
+
+
+def test_the_command_has_the_flags(folder, capsys):
+    refused(capsys, "give one of them", "serve", str(folder), "--port", "0", "--best-of", "2", "--majority", "2")
+    refused(capsys, "without a reference", "serve", str(folder), "--port", "0", "--best-of", "2", "--choose-by", "exact")
