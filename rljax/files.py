@@ -18,8 +18,8 @@ from rljax.errors import InputError
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """Error numbers of a full disk, an exhausted quota and a read-only disk."""
 LIMITS = {
-    errno.EMFILE: "this process may not open more files; raise the limit, such as with `ulimit -n 4096`",
-    errno.EFBIG: "this process may not write so large a file; raise the limit, such as with `ulimit -f unlimited`",
+    errno.EMFILE: "this process may not open more files; raise the limit, for example with `ulimit -n 4096`",
+    errno.EFBIG: "this process may not write so large a file; raise the limit, for example with `ulimit -f unlimited`",
 }
 """Error number of a process limit -> what to type."""
 FOLDERS = ("model", "tokenizer", "teacher", "anchor_problems", "lora_start", "dataset", "heldout_dataset", "critic")
@@ -72,7 +72,7 @@ def atomic_write(path: Path, data: bytes) -> None:
 
 
 class AppendFile:
-    """A file that grows by complete pieces: if a piece cannot be written, nothing of it is.
+    """A file that grows by complete pieces: each piece is written completely or not at all.
 
     Args:
         path: the file; it is created if it does not exist.
@@ -133,10 +133,12 @@ def limit_reached(error: BaseException) -> str | None:
 
     Example:
         >>> limit_reached(OSError(errno.EMFILE, "Too many open files")), limit_reached(OSError(errno.ENOENT, "No such file"))
-        ('this process may not open more files; raise the limit, such as with `ulimit -n 4096`', None)
+        ('this process may not open more files; raise the limit, for example with `ulimit -n 4096`', None)
     """
     if any(isinstance(cause, RuntimeError) and "can't start new thread" in str(cause) for cause in causes(error)):
-        return "this process may not start more threads; raise the limits, such as with `ulimit -u unlimited -v unlimited`"
+        return (
+            "this process may not start more threads; raise the limits, for example with `ulimit -u unlimited -v unlimited`"
+        )
     return next((LIMITS[number] for number in _error_numbers(error) if number in LIMITS), None)
 
 
@@ -174,13 +176,13 @@ def check_local(path: str | Path, name: str) -> None:
         Traceback (most recent call last):
         ...
         rljax.errors.InputError: run is 'gs://bucket/run', an address in a remote store, but rljax only uses file systems; \
-give a folder of this machine, or one where the store is mounted (gcsfuse, mountpoint-s3).
+give a folder on this machine, or one where the store is mounted (gcsfuse, mountpoint-s3).
     """
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+", str(path))  # a single letter is a drive
     if scheme is not None:
         address = f"{scheme[1]}://{str(path)[scheme.end() :]}"
         raise InputError(
-            f"{name} is {address!r}, an address in a remote store, but rljax only uses file systems; give a folder of this "
+            f"{name} is {address!r}, an address in a remote store, but rljax only uses file systems; give a folder on this "
             "machine, or one where the store is mounted (gcsfuse, mountpoint-s3)."
         )
 
@@ -222,7 +224,8 @@ def _absolute_source(name: str) -> str:
 
 
 def settings_hash(*settings: Any) -> str:
-    """Compute a hash of the settings that a row depends on. The row stores it; rows with another hash are made again.
+    """Compute a hash of the settings that a row of results depends on. The row stores it; rows with another hash are computed
+    again.
 
     The order of named settings does not matter. A setting that is off (None, False or empty) counts as absent, so a new setting
     that is off does not change the hash of earlier rows; a change from one of these values to another is not noticed either.

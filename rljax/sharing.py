@@ -1,4 +1,4 @@
-"""Functions that equal runs of one process share: equal settings make one function, which JAX traces and compiles once."""
+"""Share functions between the runs of a process: equal settings give the same function, so JAX traces and compiles it once."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial, wraps
@@ -9,20 +9,20 @@ Arguments = ParamSpec("Arguments")
 Made = TypeVar("Made")
 
 KEPT = 8
-"""How many results of each maker are kept: the most recently used, enough for two or three runs."""
+"""How many results of each builder are kept: the most recently used ones, enough for two or three runs."""
 
 
 def shared(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
-    """Make a thing once for equal arguments: a run that is resumed or repeated in a process compiles nothing again.
+    """Cache a builder's results, so that a run that is resumed or repeated in a process does not compile anything again.
 
-    JAX knows a function by its identity, so a closure that is made again is traced and compiled again.
+    JAX knows a function by its identity, so a closure that is created again is traced and compiled again.
 
     Args:
         make: returns a function, or a record of functions, that depends on the arguments alone and keeps no large arrays.
 
     Returns:
-        `make`, which remembers its last results. Arguments that have no hash, or with a method of an object, whose attributes may
-        change, are not remembered, as a user's own parts may be; other functions of a user must not change.
+        `make` with a cache of its latest results. Calls are not cached if an argument is not hashable or contains a method of an
+        object, whose attributes may change; a user's own parts may be such objects. A user's functions must not change.
 
     Example:
         >>> @shared
@@ -66,5 +66,5 @@ def has_method(argument: object) -> bool:
 bound = lru_cache(maxsize=8 * KEPT, typed=True)(partial)
 """`functools.partial`, but the same object for an equal function and equal arguments, so that JAX compiles it once.
 
-The arguments have a hash. All functions that are bound share one memory, which is therefore larger than that of a maker.
+The arguments must be hashable. All bound functions share one cache, so it is larger than a builder's.
 """

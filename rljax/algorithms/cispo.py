@@ -19,8 +19,8 @@ def cispo(*, clip_low: float = 1.0, clip_high: float = 0.28, eps: float = 1e-6, 
     Args:
         clip_low: ε_low = 1, which leaves the lower side unbounded, as in the paper.
         clip_high: ε_high = 0.28, from DAPO; the paper tunes it and gives no value.
-        eps: added to the standard deviation (unstated in the paper).
-        ddof: of the standard deviation (unstated in the paper).
+        eps: added to the standard deviation (not stated in the paper).
+        ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: Section 3.1 also takes dynamic sampling and the length penalty from DAPO. Both are left out here; in `dapo` they
     are the slots `keep_group` (`has_mixed_outcomes`) and `shape_reward` (`soft_overlong_penalty`). The token mean is over

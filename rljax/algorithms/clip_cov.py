@@ -38,8 +38,8 @@ def clip_cov(
         lower: ω_low = 1 (the authors' recipes).
         upper: ω_high = 5 (the authors' recipes).
         clip: ε = 1 (the authors' recipes; verl's 0.2 is PPO's).
-        eps: added to the standard deviation (unstated in the paper).
-        ddof: of the standard deviation (unstated in the paper).
+        eps: added to the standard deviation (not stated in the paper).
+        ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: covariances and their means are computed on the rollout before its updates. The authors' code uses the policy
     being trained and the tokens of one update that the clip has not yet cut; at the first update both agree. The random numbers
@@ -99,8 +99,8 @@ def kl_cov(*, share: float = 2e-3, beta: float = 1.0, eps: float = 1e-6, ddof: i
     Args:
         share: k = 2e-3 of the tokens, at least one (the authors' recipe for 7B; for 32B, as in verl, it is 2e-4).
         beta: β = 1 (the authors' recipes).
-        eps: added to the standard deviation (unstated in the paper).
-        ddof: of the standard deviation (unstated in the paper).
+        eps: added to the standard deviation (not stated in the paper).
+        ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: the penalty is the |log ρ| of the authors' code; the paper writes the KL divergence from the sampling policy.
     Covariances are computed on the rollout before its updates. The authors' code uses the policy being trained and the

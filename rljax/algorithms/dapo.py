@@ -35,8 +35,8 @@ def dapo(
         clip_high: ε_high = 0.28 (Section 4.1).
         max_length: L_max = 20480 tokens, at which the overlong penalty reaches -1.
         cache: L_cache = 4096 tokens, the range before it over which the penalty grows.
-        eps: added to the standard deviation (unstated in the paper).
-        ddof: of the standard deviation (unstated in the paper).
+        eps: added to the standard deviation (not stated in the paper).
+        ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: the token mean is over the full optimizer batch, as in the authors' code; the paper's Eq. 8 takes it over
     the responses to one prompt (`rljax.ops.weights.token_mean_per_group`). Groups are selected by their rewards before the overlong
@@ -75,7 +75,7 @@ def dapo_grpo(
         clip_high: ε_high = 0.28, DAPO's paper (the document has 0.3).
         beta: β = 0.01 per nat of entropy; the document gives no value.
         eps: added to the standard deviation.
-        ddof: of the standard deviation.
+        ddof: delta degrees of freedom of the standard deviation.
 
     Deviations: the document leaves the bonus undefined; `rljax.ops.unpublished.mixture.entropy_bonus` is our interpretation.
     Apart from the bonus, it mentions only groups, the asymmetric clip and dynamic sampling, so the weights are GRPO's, and there

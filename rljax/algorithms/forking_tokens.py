@@ -30,8 +30,8 @@ def forking_tokens(
         clip_high: ε_high = 0.28, DAPO's.
         max_length: DAPO's L_max, in tokens.
         cache: DAPO's L_cache, in tokens.
-        eps: added to the standard deviation (unstated in the paper).
-        ddof: of the standard deviation (unstated in the paper).
+        eps: added to the standard deviation (not stated in the paper).
+        ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: as in `dapo`; in addition, the entropy is the sampling policy's and the threshold is per rollout, where the
     paper computes both for each batch that it trains on.

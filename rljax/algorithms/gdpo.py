@@ -24,9 +24,9 @@ def gdpo(*, clip: float = 0.2, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
     Args:
         clip: ε = 0.2, PPO's.
         eps: added to the standard deviations (1e-6 in verl, 1e-4 in TRL).
-        ddof: of the standard deviations (unstated in the paper).
+        ddof: delta degrees of freedom of the standard deviations (not stated in the paper).
 
-    The weights w_n are those with which the rewards are summed, of either sign; 1 each by default.
+    The weights w_n of the rewards may have either sign; by default each is 1.
 
     Deviations: the batch of the second normalization is the rollout, and the advantages go into GRPO's objective without KL. A
     reward that abstains on a response adds nothing to its sum, and is normalized over the responses that it judges.

@@ -28,8 +28,8 @@ def gmpo(*, clip: float = 0.4, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
 
     Args:
         clip: c = 0.4 nats.
-        eps: added to the standard deviation (unstated in the paper).
-        ddof: of the standard deviation (unstated in the paper).
+        eps: added to the standard deviation (not stated in the paper).
+        ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: none known.
     """

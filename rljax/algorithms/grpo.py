@@ -20,8 +20,8 @@ def grpo(*, clip: float = 0.2, beta: float = 0.04, eps: float = 1e-6, ddof: int 
     Args:
         clip: ε = 0.2 (PPO's; the paper states none).
         beta: β = 0.04 (Section 4.2), against the reference policy; 0 removes the term and the reference model.
-        eps: added to the standard deviation (unstated in the paper).
-        ddof: of the standard deviation (unstated in the paper).
+        eps: added to the standard deviation (not stated in the paper).
+        ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: none known. Other settings of the paper: learning rate 1e-6, 64 responses per prompt, at most 1024 tokens,
     batches of 1024, one update per rollout.
@@ -46,8 +46,8 @@ def grpo_process(*, clip: float = 0.2, beta: float = 0.04, eps: float = 1e-6, dd
     Args:
         clip: ε = 0.2 (PPO's; the paper states none).
         beta: β = 0.04 (Section 4.2), against the reference policy; 0 removes the term and the reference model.
-        eps: added to the standard deviation (unstated in the paper).
-        ddof: of the standard deviation (unstated in the paper).
+        eps: added to the standard deviation (not stated in the paper).
+        ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: none known. The outcome reward is not read; pass it as the reward of the last step.
     """
@@ -68,8 +68,8 @@ def mt_grpo(
         clip: ε = 0.2 (PPO's).
         beta: β = 0.04 (GRPO's), against the reference policy; 0 removes the term and the reference model.
         turn_discount: λ, weight of the next turn's advantage; the paper's weight of the outcome in the first turn.
-        eps: added to the standard deviation (unstated in the paper).
-        ddof: of the standard deviation (unstated in the paper).
+        eps: added to the standard deviation (not stated in the paper).
+        ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: the paper has two turns, the second of which earns the reward of the outcome; here a response may have any number,
     and each turn is compared with the same turn of the other responses. An environment's steps are the turns; without one, a

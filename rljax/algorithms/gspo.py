@@ -20,8 +20,8 @@ def gspo(*, clip_low: float = 3e-4, clip_high: float = 4e-4, eps: float = 1e-6, 
     Args:
         clip_low: ε_low = 3e-4 (Section 5.1, section not verified).
         clip_high: ε_high = 4e-4 (Section 5.1, section not verified).
-        eps: added to the standard deviation (unstated in the paper).
-        ddof: of the standard deviation (unstated in the paper).
+        eps: added to the standard deviation (not stated in the paper).
+        ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: none known.
     """
@@ -44,8 +44,8 @@ def gspo_token(*, clip_low: float = 3e-4, clip_high: float = 4e-4, eps: float = 
     Args:
         clip_low: ε_low = 3e-4 (Section 5.1, section not verified).
         clip_high: ε_high = 4e-4 (Section 5.1, section not verified).
-        eps: added to the standard deviation (unstated in the paper).
-        ddof: of the standard deviation (unstated in the paper).
+        eps: added to the standard deviation (not stated in the paper).
+        ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: none known. If all tokens of a response have the same advantage, it trains exactly as `gspo` does.
     """

@@ -19,8 +19,8 @@ def lite_ppo(*, clip: float = 0.2, eps: float = 1e-6, ddof: int = 1) -> Algorith
 
     Args:
         clip: ε = 0.2, PPO's.
-        eps: added to the standard deviation (unstated in the paper).
-        ddof: of the standard deviation (unstated in the paper).
+        eps: added to the standard deviation (not stated in the paper).
+        ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: the batch of the standard deviation is the rollout. Other settings of the paper: 8 responses per prompt, no KL.
     """

@@ -16,8 +16,8 @@ def luspo(*, clip_low: float = 2e-3, clip_high: float = 2.5e-3, eps: float = 1e-
     Args:
         clip_low: ε_low = 2e-3 (Section 5.1).
         clip_high: ε_high = 2.5e-3 (Section 5.1).
-        eps: added to the standard deviation (unstated in the paper).
-        ddof: of the standard deviation (unstated in the paper).
+        eps: added to the standard deviation (not stated in the paper).
+        ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: none known.
     """

@@ -32,8 +32,8 @@ def open_reasoner_zero(
         gamma: γ = 1.
         lambda_: λ = 1.
         value_clip: c = 0.2 in the reward's unit (the authors' code; the paper does not mention it). Infinity disables it.
-        eps: added to the standard deviation of the rollout's advantages (unstated in the paper).
-        ddof: of that standard deviation (unstated in the paper).
+        eps: added to the standard deviation of the rollout's advantages (not stated in the paper).
+        ddof: delta degrees of freedom of that standard deviation (not stated in the paper).
 
     Deviations: the authors' code averages both losses over the tokens of each of its rows first, and then over the rows; here
     every token has the same weight. Mean and standard deviation are over all tokens of the rollout. Other settings of the

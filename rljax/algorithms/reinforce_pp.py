@@ -25,7 +25,7 @@ def reinforce_pp(*, clip: float = 0.2, beta: float = 0.0, eps: float = 1e-8, ddo
         clip: ε = 0.2, PPO's.
         beta: β of the KL penalty in the reward; 0 removes it and the reference model.
         eps: ε, added to the standard deviation; version 9 prints it without a value (Eqs. 5 and 7).
-        ddof: of the standard deviation (unstated in the paper).
+        ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: Eq. 1 of version 9 prints a mean over the tokens of each response (`weights.sequence_mean`); here every token of
     the optimizer batch has the same weight.
@@ -52,7 +52,7 @@ def reinforce_pp_baseline(*, clip: float = 0.2, beta: float = 0.0, eps: float = 
         clip: ε = 0.2, PPO's.
         beta: β of the KL penalty in the loss, k2 as in the paper; 0 removes it and the reference model.
         eps: ε, added to the standard deviation; version 9 prints it without a value (Eqs. 5 and 7).
-        ddof: of the standard deviation (unstated in the paper).
+        ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: Eq. 1 of version 9 prints a mean over the tokens of each response (`weights.sequence_mean`); here every token of
     the optimizer batch has the same weight. Each response enters the mean and standard deviation once

@@ -20,8 +20,8 @@ def sapo(*, tau_positive: float = 1.0, tau_negative: float = 1.05, eps: float = 
     Args:
         tau_positive: 1.0.
         tau_negative: 1.05, larger: the probability that bad responses push to other tokens is less stable.
-        eps: added to the standard deviation (unstated in the paper).
-        ddof: of the standard deviation (unstated in the paper).
+        eps: added to the standard deviation (not stated in the paper).
+        ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: none known. The gate is verified; the mean over tokens and responses is assumed to be GRPO's.
     """

@@ -22,8 +22,8 @@ def scale_rl(*, cap: float = 5.0, eps: float = 1e-6, ddof: int = 1) -> Algorithm
 
     Args:
         cap: ε_max = 5; the paper finds little difference between 4 and 8.
-        eps: added to the standard deviation (unstated in the paper).
-        ddof: of the standard deviation (unstated in the paper).
+        eps: added to the standard deviation (not stated in the paper).
+        ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     The ratio is over the probability that the generator itself computed (`behaviour_logp`; with top-k or top-p, after truncation),
     as in the paper. So it also corrects for a generator with older parameters or another engine.

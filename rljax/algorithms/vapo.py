@@ -101,7 +101,7 @@ def vapo_grpo(
         positive: as in `vapo`.
         pretraining_steps: as in `vapo`.
         eps: added to the group's standard deviation.
-        ddof: of the group's standard deviation.
+        ddof: delta degrees of freedom of the group's standard deviation.
 
     Deviations: the document defines only the advantage; everything else here is VAPO's. t/T_total is `progress` of `prepare`.
     """

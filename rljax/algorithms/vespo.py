@@ -30,8 +30,8 @@ def vespo(
         decay_positive: c₂ = 3 if A >= 0 (the authors' code).
         power_negative: c₁ = 3 if A < 0 (the authors' code).
         decay_negative: c₂ = 2 if A < 0 (the authors' code).
-        eps: added to the standard deviation (unstated in the paper).
-        ddof: of the standard deviation (unstated in the paper).
+        eps: added to the standard deviation (not stated in the paper).
+        ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     μ is the sampling policy according to the sampler's own numbers (`behaviour_logp`; with top-k or top-p, after truncation),
     as in the paper's pseudocode (Appendix I): a correction for the sampling engine is inside W, so φ damps it too.

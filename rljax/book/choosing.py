@@ -40,7 +40,7 @@ class Facts:
     critic: bool = False
     """Whether a critic is affordable: memory and time for a second model of the policy's size."""
     pass_k: int = 1
-    """The k of the pass@k that is to rise, if several answers count."""
+    """The k of pass@k, if pass@k is the metric to improve."""
     teacher: str | None = None
     """Folder or hub id of a better model with the same tokens."""
     outliers: bool = False
@@ -143,7 +143,7 @@ class Rule(NamedTuple):
     flags: Mapping[str, str]
     """Flag -> its value, into which `{length}` and other entries of `numbers_of` are substituted."""
     claims: Mapping[str, Bearing]
-    """Claim, or trainer experiment -> whether it speaks for or against the reason where it holds."""
+    """Claim, or trainer experiment -> whether it speaks for or against the reason if it holds."""
     source: str
     """Paper or document that gives the advice."""
     algorithms: tuple[str, ...] = ()
@@ -185,7 +185,7 @@ class Recommendation(NamedTuple):
 
 
 MOST_PROMPTS, FEWEST_STEPS = 64, 100
-"""Prompts per step; fewer if there would otherwise be too few steps."""
+"""Largest number of prompts per step, and smallest number of steps; there are fewer prompts if there would be too few steps."""
 
 
 def numbers_of(facts: Facts) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from rljax.text import one_line
 RENDER_SECONDS = 10.0
 """Longest time that a template may take for one chat."""
 CHAT_COLUMNS: Mapping[str, type] = {"tools": list, "chat_template_kwargs": dict}
-"""Column of a row that its chat template reads, the tools on offer and options of the row alone -> its type."""
+"""Columns that the chat template reads, with their types: the available tools, and template options of this row."""
 EXPECTED = {"tools": "a list of objects, each the JSON schema of a function,", "chat_template_kwargs": "an object"}
 THINK, THINK_END = "<think>", "</think>"
 
@@ -26,19 +26,19 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """The way in which the chats of a run become text."""
+    """How a run converts chats to text."""
 
     is_used: bool = False
     """Whether prompts are written through the template."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Variables of the template, such as `enable_thinking`."""
     date: str | None = None
-    """The day that the template takes for today, as YYYY-MM-DD; None for the day of the call."""
+    """The date that the template uses as today's, as YYYY-MM-DD; None for the actual date."""
     prefill: str = ""
     """Beginning of each answer, which is part of the prompt."""
 
     def __post_init__(self):
-        """Refuse a date that is none, and options that would replace what the library passes itself."""
+        """Refuse an invalid date, and options that would replace what the library itself passes."""
         if self.date is not None:
             try:
                 datetime.strptime(self.date, "%Y-%m-%d")
@@ -48,7 +48,7 @@ class ChatFormat:
             self.options
         )
         if own:
-            raise InputError(f"chat_template_kwargs has {min(own)!r}, which the data or rljax decide; leave it out.")
+            raise InputError(f"chat_template_kwargs has {min(own)!r}, which the data or rljax sets; leave it out.")
 
 
 PLAIN = ChatFormat()
@@ -68,7 +68,7 @@ def columns_for_chat(columns: Mapping[str, object]) -> dict[str, Any]:
     """The columns of a row that its chat template reads, without empty ones; each may be JSON text.
 
     Raises:
-        InputError: the tools are not a list of objects, or the options not an object.
+        InputError: the tools are not a list of objects, or the options are not an object.
 
     Example:
         >>> columns_for_chat({"tools": '[{"type": "function", "strict": null}]', "answer": "1"})
@@ -82,13 +82,13 @@ def columns_for_chat(columns: Mapping[str, object]) -> dict[str, Any]:
                 value = json.loads(value)
             except ValueError as error:
                 raise InputError(
-                    f"the column {name!r} has a text that is not JSON ({one_line(error)}); correct it."
+                    f"the column {name!r} contains text that is not JSON ({one_line(error)}); correct it."
                 ) from error
         if not value:
             continue
         value = without_nulls(value)
         if not isinstance(value, kind) or (kind is list and not all(isinstance(tool, Mapping) for tool in value)):
-            raise InputError(f"the column {name!r} has {value!r:.80}; {EXPECTED[name]} is expected.")
+            raise InputError(f"the column {name!r} contains {value!r:.80}; {EXPECTED[name]} is expected.")
         found[name] = value
     return found
 
@@ -111,8 +111,8 @@ def render_chat(
         chat: options, date and prefill.
         name: the tokenizer's name, for messages.
         opens: whether the text ends with the beginning of the assistant's turn.
-        tools: the tools on offer.
-        chat_template_kwargs: options of this chat, before those of the run.
+        tools: the available tools.
+        chat_template_kwargs: options of this chat; they override the run's.
 
     Raises:
         InputError: there is no template, it rejects the chat, it does not end, or jinja2 is missing.
@@ -140,7 +140,7 @@ def render_chat(
         raise
     except TimeoutError as error:
         raise InputError(
-            f"the chat template of {name!r} did not end within {RENDER_SECONDS:g} seconds; correct its loops, or turn chat off."
+            f"the chat template of {name!r} did not finish within {RENDER_SECONDS:g} seconds; correct its loops, or turn chat off."
         ) from error
     except ImportError as error:
         raise InputError(
@@ -154,15 +154,15 @@ def render_chat(
 
 
 def _dated(template: str, date: str | None, name: str) -> str:
-    """The template with a fixed day in place of today, so that a resumed run reads the same prompts on another day."""
+    """Return the template with a fixed date in place of today's, so that a resumed run reads the same prompts on another day."""
     if date is None or "strftime_now(" not in template:
         return template
     day = datetime.strptime(date, "%Y-%m-%d")
     dated = _STRFTIME.sub(lambda found: repr(day.strftime(found[2])), template)
     if "strftime_now(" in dated:
         raise InputError(
-            f"the chat template of {name!r} asks for the time in a form that is not a text, so the day cannot be fixed; "
-            "write the day into the template."
+            f"the chat template of {name!r} calls strftime_now with a format that is not a literal string, so the "
+            "date cannot be fixed; write the date into the template."
         )
     return dated
 
@@ -171,7 +171,7 @@ def run_within(seconds: float, function: Callable[[], Value]) -> Value:
     """Call a pure Python function in a thread, and stop it if it takes too long.
 
     Raises:
-        TimeoutError: it did.
+        TimeoutError: it took too long.
     """
     results: list[Value] = []
     errors: list[BaseException] = []

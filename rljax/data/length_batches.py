@@ -82,7 +82,7 @@ class _Order:
 def _epoch_order(
     members: Sequence[Int[np.ndarray, "_"]], weights: Float[np.ndarray, "K"], seed: tuple[int, int]
 ) -> Int[np.ndarray, "N"]:
-    """Draw one epoch: a bin for each position, and the next of its shuffled records; a bin that runs out starts over."""
+    """Sample one epoch: a bin for each position, then the next of its shuffled records; a bin that runs out starts over."""
     random = np.random.default_rng(seed)
     drawn = random.choice(len(members), size=sum(map(len, members)), p=weights / weights.sum())
     order = np.zeros(len(drawn), np.int64)

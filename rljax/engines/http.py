@@ -1,4 +1,4 @@
-"""HTTP requests with JSON that outlast a server's restart: failures that may pass are tried again for a limited time."""
+"""HTTP requests with JSON that survive a server's restart: temporary failures are retried for a limited time."""
 
 import random
 import threading
@@ -11,7 +11,7 @@ import httpx
 
 from rljax.errors import InputError, ServerLostError
 
-PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP statuses after which the same request may succeed."""
 MOST_SECONDS = 5.0
 """Longest wait between two tries."""
@@ -23,7 +23,7 @@ class Http:
     Args:
         url: address of the server, such as `http://127.0.0.1:8000`.
         key: API key, or None.
-        patience: seconds for which a request is tried again.
+        patience: seconds for which a failing request is retried.
         connections: most connections at once.
     """
 
@@ -45,7 +45,7 @@ class Http:
         return self._call("GET", path, None)
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Send JSON and return the answer's.
+        """Send JSON and return the JSON of the answer.
 
         Raises:
             ServerLostError: the server did not answer in time.
@@ -61,11 +61,11 @@ class Http:
             except httpx.TransportError as error:
                 fault = f"{type(error).__name__}: {error}"
             else:
-                if answer.status_code not in PASSING:
+                if answer.status_code not in TEMPORARY:
                     self._say(is_lost=False)
                     return self._read(answer, path)
                 fault = _reason(answer)
-                if answer.status_code == 429:  # a full queue is no fault: responses leave it
+                if answer.status_code == 429:  # a full queue is not a failure: it empties as responses finish
                     deadline = time.monotonic() + self.patience
             if time.monotonic() >= deadline:
                 raise ServerLostError(

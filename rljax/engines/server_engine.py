@@ -1,6 +1,6 @@
-"""An engine that is a server in another process: it gets the weights of each step, and samples the responses.
+"""An engine that is a server in another process: it receives the weights of each step, and samples the responses.
 
-The weights travel as a model folder on a disk that both see. They are published when they differ from those before, so a step that
+The weights travel as a model folder on a disk that both see. They are published only if they have changed, so a step that
 samples several times publishes once.
 """
 
@@ -27,7 +27,7 @@ CONNECTIONS = 16
 RESPONSES = 16
 """Most responses per request."""
 PUBLISHED_AGAIN = 5
-"""How often the weights are published again in one call, because the server has lost them, before the run ends."""
+"""How often one call may publish the weights again to a server that has lost them; after that, the run ends."""
 
 SaveModel = Callable[[Path, Params], None]
 """Writes the policy with these parameters as a model folder; all processes call it."""
@@ -43,11 +43,11 @@ class Published(NamedTuple):
     version: int
     """Their version on the server."""
     losses: int
-    """How often the server had been lost when it got them."""
+    """How often the server had been lost before it received them."""
 
 
 class ServerEngine:
-    """Samples by requests to a server; see `rljax.rollout.StreamingEngine`.
+    """Samples by sending requests to a server; see `rljax.rollout.StreamingEngine`.
 
     Args:
         url: address of the server.
@@ -58,7 +58,7 @@ class ServerEngine:
         sampling: how training responses are sampled.
         vocabulary: number of token ids of the model.
         key: API key of the server.
-        patience: seconds for which a server that does not answer is asked again.
+        patience: seconds for which a server that does not answer is tried again.
 
     Raises:
         InputError: the server does not answer, or cannot sample what is needed.
@@ -115,8 +115,8 @@ class ServerEngine:
         """
         self._publish(params)
         responses: list[Response] = []
-        on_first(lambda: responses.extend(response for _, response in sorted(self._sampled(requests))))
-        return responses if jax.process_count() == 1 else _shared(requests, responses)
+        on_first(lambda: responses.extend(response for _, response in sorted(self._sample(requests))))
+        return responses if jax.process_count() == 1 else _share(requests, responses)
 
     def stream(self, params: Params, requests: Sequence[Request]) -> Iterator[dict[int, Response]]:
         """Yield the same responses as `generate`, in the order of the requests, as they arrive."""
@@ -124,15 +124,15 @@ class ServerEngine:
             yield dict(enumerate(self.generate(params, requests)))
             return
         self._publish(params)
-        for place, response in self._sampled(requests):
+        for place, response in self._sample(requests):
             yield {place: response}
 
-    def _sampled(self, requests: Sequence[Request]) -> Iterator[tuple[int, Response]]:
-        """Yield responses by the index of their request; a response of other weights is sampled again."""
+    def _sample(self, requests: Sequence[Request]) -> Iterator[tuple[int, Response]]:
+        """Yield responses by the index of their request; a response from other weights is sampled again."""
         waiting = list(range(len(requests)))
         for _ in range(PUBLISHED_AGAIN):
             again: list[int] = []
-            for places, replies in self._asked(requests, waiting):
+            for places, replies in self._send(requests, waiting):
                 if self._is_current(replies):
                     yield from zip(places, map(self._response, (requests[place] for place in places), replies), strict=True)
                 else:
@@ -143,7 +143,7 @@ class ServerEngine:
             waiting = again
         raise InputError(f"the server {self.http.url} lost its weights {PUBLISHED_AGAIN} times in one step.")
 
-    def _asked(self, requests: Sequence[Request], waiting: Sequence[int]) -> Iterator[tuple[list[int], list[Reply]]]:
+    def _send(self, requests: Sequence[Request], waiting: Sequence[int]) -> Iterator[tuple[list[int], list[Reply]]]:
         """Send some requests, those with the same prompt together, and yield the replies in order."""
         most = min(RESPONSES, self._status.most_rows or RESPONSES) if self.dialect.samples_groups else 1
         calls: list[list[int]] = []
@@ -197,11 +197,13 @@ class ServerEngine:
             )
         if tokens.max() >= self._vocabulary or tokens.min() < 0:
             raise InputError(
-                f"the server {self.http.url} returned the token {tokens.max()}, and the model has {self._vocabulary}: the server "
-                "has another model."
+                f"the server {self.http.url} returned the token {tokens.max()}, and the model has only {self._vocabulary}: "
+                "the server has another model."
             )
         if reply.finish not in ("stop", "length"):
-            raise InputError(f"the server {self.http.url} ended a response by {reply.finish!r}, not by 'stop' or 'length'.")
+            raise InputError(
+                f"the server {self.http.url} ended a response with {reply.finish!r}, not with 'stop' or 'length'."
+            )
         finish = "stop" if reply.finish == "stop" else "length"
         mask = np.ones(tokens.shape, bool)
         return Response(
@@ -242,7 +244,7 @@ class ServerEngine:
         return self._folder
 
 
-def _shared(requests: Sequence[Request], responses: Sequence[Response]) -> list[Response]:
+def _share(requests: Sequence[Request], responses: Sequence[Response]) -> list[Response]:
     """Copy the first process's responses to all processes."""
     count, length = len(requests), max(request.sampling.max_tokens for request in requests)
     lengths, ended = np.zeros(count, np.int32), np.zeros(count, bool)

@@ -1,7 +1,7 @@
 """Losses that train a language model on preferences directly, without a reward model.
 
 They compare the policy with a reference by one number per response: its log-probability, summed over its tokens, under each of the
-two. All compute in float32 or wider. `rljax.ops.reference_free` has losses without a reference.
+two. All losses are computed in float32 or wider. `rljax.ops.reference_free` has losses without a reference.
 """
 
 import jax
@@ -101,7 +101,7 @@ def dpo_loss(
         DPO, arXiv:2305.18290, Eq. 7; the gradient is the equation in Section 4. β = 0.1 in its experiments.
     """
     check_positive(beta=beta)
-    return jax.nn.softplus(-beta * _lead(chosen, rejected, ref_chosen, ref_rejected))
+    return jax.nn.softplus(-beta * _margin(chosen, rejected, ref_chosen, ref_rejected))
 
 
 @in_float32
@@ -114,7 +114,7 @@ def conservative_dpo_loss(
     beta: Number = 0.1,
     epsilon: Number,
 ) -> Float[Array, "*pairs"]:
-    """DPO for labels of which some are wrong: cross-entropy with smoothed labels.
+    """DPO for partly wrong labels: cross-entropy with smoothed labels.
 
     ::
 
@@ -148,7 +148,7 @@ def conservative_dpo_loss(
     """
     check_positive(beta=beta)
     check_between(0, 0.5, epsilon=epsilon)
-    logit = beta * _lead(chosen, rejected, ref_chosen, ref_rejected)
+    logit = beta * _margin(chosen, rejected, ref_chosen, ref_rejected)
     return (1 - epsilon) * jax.nn.softplus(-logit) + epsilon * jax.nn.softplus(logit)
 
 
@@ -168,8 +168,8 @@ def robust_dpo_loss(
 
         L = (-(1 - ε) log σ(β h) + ε log σ(-β h)) / (1 - 2ε)        h as in `dpo_loss`
 
-    Its mean over labels that are wrong with probability ε is DPO's loss. It is negative for pairs with a large lead.
-    Unlike `conservative_dpo_loss`, it always increases the lead.
+    Its mean over labels that are wrong with probability ε is DPO's loss. It is negative for pairs with a large margin h.
+    Unlike `conservative_dpo_loss`, it always increases the margin.
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
@@ -197,7 +197,7 @@ def robust_dpo_loss(
     check_positive(beta=beta)
     check_between(0, 0.5, epsilon=epsilon)
     check_positive(**{"1 - 2 * epsilon": 1 - 2 * epsilon})
-    logit = beta * _lead(chosen, rejected, ref_chosen, ref_rejected)
+    logit = beta * _margin(chosen, rejected, ref_chosen, ref_rejected)
     return ((1 - epsilon) * jax.nn.softplus(-logit) - epsilon * jax.nn.softplus(logit)) / (1 - 2 * epsilon)
 
 
@@ -241,7 +241,7 @@ def ipo_loss(
         IPO, arXiv:2310.12036, Eq. 17.
     """
     check_positive(tau=tau)
-    return jnp.square(_lead(chosen, rejected, ref_chosen, ref_rejected) - 1 / (2 * tau))
+    return jnp.square(_margin(chosen, rejected, ref_chosen, ref_rejected) - 1 / (2 * tau))
 
 
 @in_float32
@@ -253,7 +253,7 @@ def hinge_preference_loss(
     *,
     beta: Number = 0.1,
 ) -> Float[Array, "*pairs"]:
-    """Hinge on the lead of the preferred response: a pair whose lead exceeds 1/β teaches nothing.
+    """Hinge on the margin of the preferred response: a pair whose margin exceeds 1/β has no gradient.
 
     ::
 
@@ -264,7 +264,7 @@ def hinge_preference_loss(
         rejected: log π(y_l|x) of the other, summed, carries the gradient, of the same shape.
         ref_chosen: log π_ref(y_w|x), summed, of the same shape.
         ref_rejected: log π_ref(y_l|x), summed, of the same shape.
-        beta: β, positive; 1/β is the lead that is enough, nats.
+        beta: β, positive; 1/β is the margin beyond which the loss is 0, nats.
 
     Returns:
         `[...]`, to be minimized as a mean over the pairs.
@@ -282,7 +282,7 @@ def hinge_preference_loss(
         SLiC-HF, arXiv:2305.10425, on the log-ratios to a reference: the hinge-norm loss of RSO, arXiv:2309.06657.
     """
     check_positive(beta=beta)
-    return jax.nn.relu(1 - beta * _lead(chosen, rejected, ref_chosen, ref_rejected))
+    return jax.nn.relu(1 - beta * _margin(chosen, rejected, ref_chosen, ref_rejected))
 
 
 @in_float32
@@ -300,7 +300,7 @@ def apo_zero_loss(
 
         L = σ(β h_l) - σ(β h_w)        h_i = log π(y_i|x)/π_ref(y_i|x)
 
-    For a policy that is worse than the preferred responses. DPO fixes the difference h_w - h_l alone; both may fall.
+    For a policy that is worse than the preferred responses. DPO constrains only the difference h_w - h_l, so both may fall.
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
@@ -426,7 +426,7 @@ def kto_loss(
                                  r = log(π(y|x) / π_ref(y|x))
 
     Each response is an example by itself, so no pairs are needed. The loss is between 0 and λ, and its slope in r vanishes far
-    from z_0 on either side, so an example that cannot be learned is given up.
+    from z_0 on either side, so an example that cannot be learned is ignored.
 
     Args:
         logp: log π(y|x), summed over the response's tokens, nats, carries the gradient, `[...]`.
@@ -478,7 +478,7 @@ def _log_ratios(
     return chosen - ref_chosen, rejected - ref_rejected
 
 
-def _lead(*logps: Float[Array, "*pairs"]) -> Float[Array, "*pairs"]:
+def _margin(*logps: Float[Array, "*pairs"]) -> Float[Array, "*pairs"]:
     """h: the difference between the two responses' log-ratios to the reference."""
     of_chosen, of_rejected = _log_ratios(*logps)
     return of_chosen - of_rejected

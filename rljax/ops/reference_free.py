@@ -1,7 +1,7 @@
 """Losses that train a language model on preferences without a reference policy.
 
-They read one number per response: its log-probability, averaged over its tokens, or summed for CPO. All compute in float32 or
-wider.
+They read one number per response: its log-probability, averaged over its tokens, or summed for CPO. All losses are computed in
+float32 or wider.
 """
 
 import jax

@@ -33,7 +33,7 @@ TARGET = 1e-3
 """Target divergence per update, in nats per nat of entropy. It is the low end of the range 1e-3 to 2e-2 that arithmetic runs show
 at their own learning rates, because a step that is too small costs less than one that is too large."""
 GAIN = 0.25
-"""Fraction of the correction, as a logarithm, that is made per step."""
+"""Fraction of the logarithmic correction that is applied per step."""
 LARGEST_FALL = 1.0
 """Largest decrease of the logarithm of the update scale per step."""
 LARGEST_RISE, LARGEST_RISE_BELOW_1 = 0.25, math.log(2)
@@ -54,8 +54,8 @@ class Control(NamedTuple):
     """Factors by which the controller multiplies settings in the next step."""
 
     update_scale: Float[Array, ""] | float = 1 / BOUND
-    """Factor for every update, and thus for the learning rate. It starts at its minimum, because the damage of a too large update
-    cannot be undone."""
+    """Factor for every update, and thus for the learning rate. It starts at its minimum, because the damage from an update that is
+    too large cannot be undone."""
     clip_scale: Float[Array, ""] | float = 1.0
     """Factor for both sides of the clip range."""
     entropy_weight: Float[Array, ""] | float = 0.0
@@ -141,7 +141,7 @@ def first_control(params: Params) -> Control:
 
 
 def check_controller(config: TrainConfig, algorithm: Algorithm, *, own_optimizer: bool) -> None:
-    """Refuse a controller that could measure or change nothing.
+    """Refuse a controller that could not measure or change anything.
 
     Raises:
         InputError: the controller cannot work; the message includes the reason.
@@ -154,8 +154,8 @@ def check_controller(config: TrainConfig, algorithm: Algorithm, *, own_optimizer
         )
     if optimization.kl_limit is not None:
         raise InputError(
-            f"remedy=controller and kl_limit={optimization.kl_limit} both limit the divergence from the updates of a rollout, so "
-            "the controller would measure what kl_limit has cut off; leave one of the two out."
+            f"remedy=controller and kl_limit={optimization.kl_limit} both limit the divergence that the updates of a rollout "
+            "cause, so the controller would measure what kl_limit has cut off; leave one of the two out."
         )
     delay = config.sampling.lag
     if delay and algorithm.correction is None:

@@ -114,7 +114,7 @@ def make_teacher(
     """Read the teacher that the settings name; None if the algorithm does not learn from one.
 
     Args:
-        algorithm: the algorithm, which says whether it learns from a teacher.
+        algorithm: the algorithm, which may or may not learn from a teacher.
         config: the settings.
         policy: the student.
         tokenizer: tokenizer of the student.
@@ -122,7 +122,7 @@ def make_teacher(
 
     Raises:
         InputError: a teacher is set but not used, or needed but not set; or its folder cannot be read, is not a language model, or
-            has other tokens than the student.
+            has different tokens from the student's.
     """
     name, source = config.algorithm.name, config.algorithm.teacher
     if not algorithm.needs("teacher_logp") and algorithm.teacher_divergence is None:

@@ -1,4 +1,4 @@
-"""Evaluations that compare several: the same problems with changed prompts, and several runs that vote."""
+"""Evaluations of several sets of answers: to the same problems with changed prompts, or by several runs that vote."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -93,7 +93,7 @@ class Ensemble(NamedTuple):
 
 
 def _shares(answers: Answered, right_above: float | None) -> Float[np.ndarray, "P"]:
-    """Compute the share of right answers to each problem."""
+    """Compute the fraction of correct answers to each problem."""
     right, known = answers.sampled.right_and_known(right_above)
     return average_at_n(right.astype(float), known)
 
@@ -113,7 +113,7 @@ def robustness(
         target: folder of a run, Hugging Face folder, or hub id.
         perturbation: one of `rljax.data.perturbation.PERTURBATIONS`.
         settings: settings of the evaluation, without `out`.
-        parts: custom parts that judge and sample, if they were passed to `train`; and the problems.
+        parts: custom parts that judge and sample, if they were passed to `train`, and the problems, if they are your own.
         watch: iterates over the engine calls, for example to show progress.
         **changes: fields of `settings` by name.
 
@@ -168,7 +168,7 @@ def ensemble(
         targets: at least two folders of runs, Hugging Face folders, or hub ids.
         settings: settings of the evaluation, the same for all, without `out`; by default the problems are the first run's
             held-out problems.
-        parts: custom parts that judge and sample, if they were passed to `train`; and the problems.
+        parts: custom parts that judge and sample, if they were passed to `train`, and the problems, if they are your own.
         watch: iterates over the engine calls, for example to show progress.
         **changes: fields of `settings` by name.
 
@@ -181,26 +181,26 @@ def ensemble(
         raise InputError("--vote needs the answers of several runs; give at least two.")
     first = answer_problems(targets[0], settings, parts, watch)
     shared, parts = replace(settings, dataset=None, limit=None), parts._replace(problems=list(first.problems))
-    everyone = [first]
+    answered = [first]
     for target in targets[1:]:
         answers = answer_problems(target, shared, parts, watch)
         check_same(target, answers, first)
-        everyone.append(answers)
-    votes = [answers.sampled for answers in everyone]
+        answered.append(answers)
+    votes = [answers.sampled for answers in answered]
     return vote_of(tuple(map(str, targets)), votes, right_above=settings.right_above)
 
 
-def vote_of(runs: tuple[str, ...], everyone: Sequence[Sampled], *, right_above: float | None = None) -> Ensemble:
+def vote_of(runs: tuple[str, ...], answered: Sequence[Sampled], *, right_above: float | None = None) -> Ensemble:
     """Count the votes of all answers of several runs to the same problems; each answer has one vote.
 
     Args:
         runs: names of the runs.
-        everyone: the answers of each run to P problems.
+        answered: the answers of each run to P problems.
         right_above: an answer is right if its reward is above this; None: the verifier decides.
     """
-    outcomes = [sampled.right_and_known(right_above) for sampled in everyone]
+    outcomes = [sampled.right_and_known(right_above) for sampled in answered]
     right, known = (np.concatenate(arrays, axis=1) for arrays in zip(*outcomes, strict=True))
-    rows = zip(*(sampled.answers for sampled in everyone), strict=True)
+    rows = zip(*(sampled.answers for sampled in answered), strict=True)
     votes = majority_at_k([list(chain.from_iterable(row)) for row in rows], right, known, k=right.shape[1])
     alone = [np.where(np.isnan(votes), np.nan, average_at_n(good.astype(float), seen)) for good, seen in outcomes]
     return Ensemble(
@@ -221,6 +221,6 @@ def check_same(target: str | Path, answers: Answered, first: Answered) -> None:
         )
     if len(answers.problems) != len(first.problems):
         raise InputError(
-            f"{str(target)!r} takes only {len(answers.problems)} of the {len(first.problems)} problems, as its prompts may have "
-            "fewer tokens; give a --dataset of shorter problems."
+            f"{str(target)!r} accepts only {len(answers.problems)} of the {len(first.problems)} problems, because its limit on "
+            "prompt tokens is lower; give a --dataset of shorter problems."
         )

@@ -145,7 +145,7 @@ def diagnose(target: Path, seams: Seams = BUILT_IN, *, trust: bool = False) -> D
     setup = make_setup(config, seams, INSTALLERS)
     setup = setup._replace(algorithm=with_reward_weights(setup.algorithm, kept.weights))
     last = folder.checkpoints / checkpoints.LAST
-    number, _ = checkpoints.newest_whole(last)
+    number, _ = checkpoints.newest_complete(last)
     if number != kept.checkpoint:
         raise InputError(
             f"The batch belongs to checkpoint {kept.checkpoint} in {str(last)!r}, and the newest one is {number}: the run has "

@@ -47,8 +47,8 @@ def vote(text: str) -> str | None:
         text: a response.
 
     Returns:
-        The result of `stated_answer`, else that of `final_answer` (the only difference: a single `#`), in canonical form; None
-        if there is no answer.
+        The result of `stated_answer`, else that of `final_answer` (which also reads what follows a single `#`), in canonical form;
+        None if there is no answer.
 
     Example:
         >>> vote("so it is #18.0"), vote("The answer is 18."), vote("18")
@@ -115,7 +115,7 @@ def vote_for(reward: str) -> Callable[[str], str | None]:
     """Find the function that reads the votes of the responses that a reward judges.
 
     Args:
-        reward: the name of the reward, as `rljax.rewards.resolve` takes it, or several names with commas between them.
+        reward: the name of the reward, as `rljax.rewards.resolve` takes it, or several names, separated by commas.
 
     Returns:
         A function from a response to its answer in canonical form, or to None if it has none.

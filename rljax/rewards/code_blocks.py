@@ -14,7 +14,7 @@ _STATEMENT = re.compile(
     r"|[^\W\d][\w.]*(?:\[[^\]]*\])?(?:,[ \t]*[\w.]+)*[ \t]*(?:[-+*/%|&^]|//|\*\*)?=(?!=)|[^\W\d][\w.]*\(.*[)(,\[{][ \t]*(?:#.*)?$"
 )
 _ATTRIBUTE = re.compile(r"[\w-]+=|#")
-"""Begins what a fence says about its block, such as `title="a.py"`."""
+"""Start of an attribute after the language of a fence, such as `title="a.py"`, or of a comment."""
 _LONGEST_START = 200
 """Number of characters of a line that are read to decide whether it is prose."""
 _FENCE = re.compile(r"(```+|~~~+)(.*)")
@@ -133,7 +133,7 @@ def extracted_code(completion: str, names: Collection[str] = ()) -> str:
 
     Args:
         completion: a response. Only its last 200,000 characters are read.
-        names: the names that the program should define, one of them; without names, any function or class.
+        names: names of which the program should define at least one; without names, any function or class counts.
 
     Returns:
         The program. If the fence of a block is indented, its lines lose as much indentation.
@@ -204,16 +204,16 @@ def _last_block(text: str) -> str:
 
 
 def _after_thought(text: str, is_program: Callable[[str], bool]) -> str:
-    """What follows the reasoning that a response begins with, if a program can be there."""
+    """Return the text after the reasoning at the start of a response, if that can contain a program; otherwise the full text."""
     thought = _THOUGHT.match(text)
     rest = "" if thought is None else text[thought.end() :]
     return rest if rest and (is_program(rest) or blocks(rest)) else text
 
 
 def _closed_program(text: str) -> str:
-    """What comes before the first fence, if that is a lone one that closes it, because the prompt has opened it; else nothing.
+    """Return the text before the first fence, if that fence closes a block that the prompt has opened; otherwise an empty string.
 
-    A fence inside of a text in triple quotes is a part of the program.
+    A fence inside a triple-quoted string is part of the program.
     """
     quoted, opened = [], None
     for mark in _TRIPLE.finditer(text):
@@ -233,7 +233,7 @@ def _closed_program(text: str) -> str:
 
 
 def _without_prose(program: str) -> str:
-    """Drop the lines before the first that can begin a program; nothing if the first line is indented or none can."""
+    """Drop the lines before the first one that can begin a program; drop none if the first line is indented or no line can."""
     lines = program.split("\n")
     first = next((line for line in lines if line.strip()), " ")
     if first[0].isspace():
@@ -243,14 +243,14 @@ def _without_prose(program: str) -> str:
 
 
 def _without_end(program: str) -> str:
-    """Drop a fence behind the last line of a program, which in Python can only be a mistake."""
+    """Drop a fence at the end of the last line of a program, which in Python can only be a mistake."""
     bare = program.rstrip()
     last = bare.rpartition("\n")[2].lstrip()
     return bare.rstrip("`") if last.endswith("```") and not last.startswith("`") else program
 
 
 def _of_python(found: list[Block]) -> tuple[list[str], list[str]]:
-    """Contents of the blocks that are marked as Python, and of those without a language that are not blank."""
+    """Return the contents of the blocks marked as Python, and of the nonblank blocks without a language."""
     python = [block.content for block in found if _is_python(block.language)]
     return python, [block.content for block in found if not block.language and block.content.strip()]
 

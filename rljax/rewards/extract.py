@@ -3,8 +3,8 @@ r"""Find the final answer in a text.
 All functions here read what a model wrote, in the process of the trainer. They take time proportional to the length of the text,
 and read at most its last 200,000 characters.
 
-A text with several answers counts by its last one, also where two boxes stand side by side: a response has to commit itself, and
-one that could box every candidate would always be right. Several values belong into one box, with commas.
+In a text with several answers, the last one counts, even if two boxes are side by side: a response must commit to one answer, and
+one that could box every candidate would always be right. Put several values in one box, separated by commas.
 """
 
 import re
@@ -46,9 +46,9 @@ _NUMBER_IN_TEXT = re.compile(
 
 
 def normalized(text: str) -> str:
-    r"""Normalise an answer for comparison.
+    r"""Normalize an answer for comparison.
 
-    Dollar signs and a closing period are removed, runs of white space become one space, and a number that stands alone loses
+    Dollar signs and a closing period are removed, runs of white space become one space, and a number on its own loses
     its grouping commas. Any other comma stays: (1,200) is an interval or a point.
 
     Args:
@@ -70,7 +70,7 @@ def final_answer(text: str) -> str | None:
     r"""Read the final answer of a text, in the formats that mark one explicitly.
 
     The answer follows the last run of `#`, up to the end of its line, or is in the last `\boxed{...}` whose braces balance. If
-    a text has both, the later one counts: a heading such as `### Step 2` is not the answer when a box follows.
+    a text has both, the later one counts: a heading such as `### Step 2` is not the answer if a box follows.
 
     Args:
         text: a response, or a reference solution.

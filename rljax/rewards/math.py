@@ -1,11 +1,11 @@
-r"""Rewards for mathematics: all of the stated answer must equal the reference.
+r"""Rewards for mathematics: the complete stated answer must equal the reference.
 
 Most answers are compared here, as text or as exact numbers with units. The rest goes to computer algebra in worker processes,
-because that may never finish: each pair has a time limit of two seconds. An answer that exceeds it is wrong, and counted apart
-(`Unfinished`), so that no model can stop a run. What can be seen to take too long, such as `10^{10^{10}}`, is not tried.
+because that may never finish: each pair has a time limit of two seconds. An answer that exceeds it is wrong, and counted separately
+(`Unfinished`), so that no model can stop a run. Answers that would clearly take too long, such as `10^{10^{10}}`, are not tried.
 
-Which forms of an answer are accepted is said in `rljax.rewards.equivalence` (lists, tuples, intervals, equations) and
-`rljax.rewards.quantity` (numbers, units, percents); where it is looked for, in `rljax.rewards.extract`.
+`rljax.rewards.equivalence` (lists, tuples, intervals, equations) and `rljax.rewards.quantity` (numbers, units, percents) describe
+the accepted forms of an answer; `rljax.rewards.extract` describes where it is looked for.
 """
 
 import re
@@ -52,14 +52,14 @@ def simplified(answer: str) -> str:
 
 
 def settled(answer: str, reference: str) -> bool | None:
-    r"""Compare two answers where that needs no algebra: equal texts, numbers with and without units, and hopeless ones.
+    r"""Compare two answers if that needs no algebra: equal texts, numbers with or without units, and hopelessly long ones.
 
     Args:
         answer: the answer to judge.
         reference: the correct answer.
 
     Returns:
-        True or False; None where only algebra can decide.
+        True or False; None if only algebra can decide.
 
     Example:
         >>> settled(r"\dfrac{1}{2}", "0.5"), settled("12", "2"), settled("18 eggs", "18"), settled("x+1", "1+x")
@@ -93,7 +93,7 @@ def math_reward(
 
     Returns:
         A reward that takes `prompts`, `completions`, `answer` (a worked solution, or the answer alone, as text or a number)
-        and `progress`. It returns None where the reference is None or blank, and `Unfinished` where a comparison took
+        and `progress`. It returns None if the reference is None or blank, and `Unfinished` if a comparison took
         too long.
 
     Raises:
@@ -137,7 +137,7 @@ def _as_reward(verdict: object) -> float:
 
 
 def _reference(entry: object, position: int) -> str | None:
-    """Normalise a reference answer; None if the data has none."""
+    """Normalize a reference answer; None if the data has none."""
     if entry is None:
         return None
     if isinstance(entry, bool) or not isinstance(entry, str | int | float):
@@ -158,9 +158,9 @@ def math(
     progress: Callable | None = None,
     **columns: Sequence,
 ) -> list[float | None]:
-    r"""Give 1 for a completion that states an answer which equals the reference mathematically, else 0.
+    r"""Give 1 for a completion whose stated answer equals the reference mathematically, else 0.
 
-    The answer is stated in a box, in answer tags, after `####` or after "the answer is". `math_reward` makes variants.
+    The answer is stated in a box, in answer tags, after `####` or after "the answer is". `math_reward` builds variants.
 
     Args:
         prompts: unused; every reward receives them.
@@ -170,7 +170,7 @@ def math(
         columns: unused.
 
     Returns:
-        For each completion 1.0 or 0.0; None without a reference; `Unfinished`, which counts as 0, where the comparison could not
+        For each completion 1.0 or 0.0; None without a reference; `Unfinished`, which counts as 0, if the comparison could not
         be finished.
 
     Raises:
@@ -204,7 +204,7 @@ def math_or_last_number(
         columns: unused.
 
     Returns:
-        As `math` does.
+        As for `math`.
 
     Raises:
         InputError: a reference is neither text nor a number.

@@ -27,7 +27,7 @@ def equations(
 ) -> list[list[Step]]:
     """Judge every equation `a+b=c` of a completion, and the final answer as its last step.
 
-    A completion without a final answer has a last step too, with reward 0: stopping early must not pay.
+    A completion without a final answer also has a last step, with reward 0, so that stopping early does not pay.
 
     Args:
         prompts: unused; every step reward receives them.
@@ -61,7 +61,7 @@ STEP_REWARDS = MappingProxyType({"equations": equations})
 """The step rewards that come with the library."""
 
 STEP_ENDS = MappingProxyType({"equations": (";",)})
-"""Name of a step reward -> texts that end the steps it judges. Of other texts a line is a step."""
+"""Name of a step reward -> texts that end its steps. For any other reward, each line is a step."""
 LINE_ENDS = ("\n",)
 """Default ends of a step."""
 

@@ -34,7 +34,7 @@ MOST_PADDING = 0.1
 LENGTHS = 16
 """Number of different row lengths."""
 WORTH_A_PROGRAM = 16_384
-"""Number of computed slots from which less padding is worth compiling another program."""
+"""Number of computed slots at which reducing the padding becomes worth compiling another program."""
 LEAST_SAVED = 0.2
 """Fraction of the work that sharing must save; otherwise prompts are not shared."""
 ATTENTION_SLOTS = 4_096
@@ -125,7 +125,7 @@ class Layout(NamedTuple):
     """The response at each place of a micro-batch; -1 for an empty place."""
 
 
-def shared_rows(lengths: Int[np.ndarray, "N"], slots: int, *, most: int = MOST_IN_A_ROW[0]) -> list[list[int]]:
+def fill_rows(lengths: Int[np.ndarray, "N"], slots: int, *, most: int = MOST_IN_A_ROW[0]) -> list[list[int]]:
     """Distribute sequences over few rows, with the best-fit-decreasing heuristic.
 
     Args:
@@ -137,7 +137,7 @@ def shared_rows(lengths: Int[np.ndarray, "N"], slots: int, *, most: int = MOST_I
         The sequences of each row.
 
     Example:
-        >>> shared_rows(np.array([3, 6, 4, 5, 2]), 10)
+        >>> fill_rows(np.array([3, 6, 4, 5, 2]), 10)
         [[1, 2], [3, 0, 4]]
     """
     rows: list[list[int]] = []
@@ -168,9 +168,9 @@ class DenseRows(NamedTuple):
 def dense_rows(lengths: Int[np.ndarray, "N"], slots: int, *, count: int, rows: int) -> DenseRows:
     """Distribute sequences over rows so that at most a tenth of the computed slots is padding, if possible.
 
-    Rows of full length with few sequences are tried first, because most batches use their program; then more sequences per row,
-    then shorter rows. If none of these gets down to a tenth, the layout with the least padding is used. A batch with fewer than
-    `WORTH_A_PROGRAM` computed slots always gets the first layout.
+    Rows of full length with few sequences are tried first, because most batches use the program compiled for them; then more
+    sequences per row, then shorter rows. If none of these gets down to a tenth, the layout with the least padding is used. A batch
+    with fewer than `WORTH_A_PROGRAM` computed slots always gets the first layout.
 
     A tenth can be reached if each device has the tokens of at least ten rows. With fewer rows, the empty rows that complete the
     last micro-batch on all devices may be more than a tenth.
@@ -187,7 +187,7 @@ def dense_rows(lengths: Int[np.ndarray, "N"], slots: int, *, count: int, rows: i
         for most in MOST_IN_A_ROW:
             if size < longest or (best.shared and -(-tokens // (rows * size)) * rows * size >= least):
                 break
-            found = DenseRows(shared_rows(lengths, size, most=most), size, most)
+            found = DenseRows(fill_rows(lengths, size, most=most), size, most)
             used = -(-len(found.shared) // rows)
             computed = used * rows * size
             if used <= _count_micro_batches(parts, most) and (not best.shared or computed < least):
@@ -445,7 +445,7 @@ def groups_of(sequences: Sequences) -> list[list[int]]:
 def pack_groups(sequences: Sequences, groups: list[list[int]], slots: int, most: int) -> list[list[Chunk]]:
     """Distribute groups over rows, the longest group first, each into the fullest row that has room for the entire group.
 
-    If no row has, the emptiest row takes the responses that fit, or a new row does, and the rest of the group is placed likewise.
+    If no row has, the emptiest row, or else a new one, takes the responses that fit; the rest of the group is placed the same way.
 
     Args:
         sequences: prompts and responses.

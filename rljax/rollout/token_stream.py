@@ -16,7 +16,7 @@ from rljax.rollout.slots import compiled_rows, padded_length, rooms
 def stream_tokens(engine: DecodingEngine, params: Params, request: Request, *, every: int = 4) -> Iterator[list[int]]:
     """Sample the same response as `engine.generate`, and yield its new tokens after every few decoding steps.
 
-    It uses the programs for decoding one row, so a second response with the same sizes compiles nothing.
+    It uses the compiled programs for one row, so a second response with the same sizes does not compile anything.
 
     Args:
         engine: samples the response.
@@ -44,7 +44,7 @@ def stream_tokens(engine: DecodingEngine, params: Params, request: Request, *, e
         most = every if decoding.room == budget else min(every, decoding.room - decoding.written)
         held, count = decode(engine.decoder, params, decoding.rows, np.int32(rows), np.int32(most), sampling=sampling)
         decoding = decoding._replace(rows=held, written=decoding.written + int(fetch(count)))
-        del held  # a second name would keep a cache that has been copied
+        del held  # a second reference would keep the old cache in memory
         over, samples = fetch((decoding.rows.ended, decoding.rows.samples))
         ended, count = bool(over[0]), int(samples.count[0])
         yield samples.tokens[0, shown:count].tolist()

@@ -112,7 +112,7 @@ class Run(Harness):
     setup: Setup
     """Everything that the run uses."""
     abandonable: Callable[[Callable[[], None]], AbstractContextManager[object]] = nullcontext
-    """Context of a part of a step that a signal may end: the function saves the run, and ends the process."""
+    """Builds the context of a part of a step that a signal may interrupt; its argument then saves the run and ends the process."""
 
     @property
     def config(self) -> TrainConfig:
@@ -136,7 +136,7 @@ def stop_reason(
     text = unsound_text(skipped, learning_rate, path)
     if scored_rollout is None:
         return text
-    number, _ = checkpoints.newest_whole(run.folder.checkpoints / LAST)
+    number, _ = checkpoints.newest_complete(run.folder.checkpoints / LAST)
     weights = reward_weights(run.setup.algorithm, run.setup.train)
     kept = StoppedBatch(scored_rollout, step, number, weights)
     run.write("the batch", lambda: write_batch(run.folder, kept))
@@ -144,7 +144,7 @@ def stop_reason(
 
 
 def begin_watch(run: Run, checkpoint: Checkpoint) -> Watch:
-    """Start the watch over alarms from the rows written so far, and restore the files of alarms and options accordingly.
+    """Start watching for alarms from the rows written so far, and restore the files of alarms and options accordingly.
 
     Only the first host has a watch; the others get an empty one.
     """

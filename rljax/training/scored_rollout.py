@@ -1,6 +1,6 @@
 """The data of an RL step: choose prompts, sample until enough groups are kept, score the rollout, prepare the batch.
 
-One table names each score and builds the function that computes it.
+A table maps the name of each score to the builder of the function that computes it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,8 @@ def make_choice(config: TrainConfig, stream: PromptStream) -> ChoosePrompts:
 
 
 def sizes_of(config: TrainConfig, history: History, prompt_ids: Int[np.ndarray, "P"]) -> Int[np.ndarray, "P"] | None:
-    """Return the number of responses to each prompt under the token budget; None without a budget: all groups are then equal.
+    """Return the number of responses to each prompt under the token budget; None without a budget: all groups then have the same
+    size.
 
     The expected length of a response to a new prompt is the mean over all responses so far, or the maximum if there are none yet.
     """
@@ -163,7 +164,7 @@ def make_prepare(
 
     Args:
         algorithm: prepares the batch.
-        options: options with changing coefficients; `numbers` has their arrays, see `rljax.training.state.adjustments`.
+        options: options with changing coefficients; `numbers` contains their arrays, see `rljax.training.state.adjustments`.
         **minibatches: as in `rljax.algorithms.prepare`.
     """
     program = _prepare_program(
@@ -189,7 +190,7 @@ class ScoredRollout(NamedTuple):
     groups: Groups
     """The groups, padded to the number of prompts; `groups.rollout` has the scores and the values before the updates."""
     progress: float
-    """Fraction of the RL steps that were done before."""
+    """Fraction of the RL steps that were completed before this one."""
     past: Past | None
     """Earlier rewards of the prompts, excluding this rollout; None if the state keeps none."""
     sampler_gap: float | None = None
@@ -207,7 +208,7 @@ class RolloutScorer(Protocol):
         Args:
             state: the state before the updates.
             groups: the groups of the rollout.
-            sampler: trained parameters that sampled the rollout, if they are older than the state's; None if the state's did.
+            sampler: trained parameters that sampled the rollout, if they are older than the state's; otherwise None.
         """
         ...
 

@@ -129,7 +129,7 @@ def test_the_day_is_fixed():
     pinned = tokenizer(date="2026-01-31")
     assert "[31 Jan 2026]" in pinned.render([ASKED], opens=True)
     assert f"[{time.strftime('%d %b %Y')}]" in tokenizer().render([ASKED], opens=True)
-    with pytest.raises(InputError, match="the day cannot be fixed"):
+    with pytest.raises(InputError, match="the date cannot be fixed"):
         tokenizer("{{ strftime_now(messages[0].content) }}", date="2026-01-31").render([ASKED], opens=True)
     with pytest.raises(InputError, match="chat_date is '31 Jan'"):
         ChatFormat(date="31 Jan")
@@ -140,10 +140,10 @@ def test_options_of_the_run_and_of_the_row():
     assert "(kind)" in made.render([ASKED], opens=True)
     row = Problem("1+1?", "2", columns={"chat_template_kwargs": '{"mood": "stern"}'})
     assert "(stern)" in text_of(prompt_tokens(row, made, chat=True), made)
-    with pytest.raises(InputError, match="'tools', which the data or rljax decide"):
+    with pytest.raises(InputError, match="'tools', which the data or rljax sets"):
         ChatFormat(options={"tools": []})
     for wrong in ("[", "[]x", [1], {"a": 1}):
-        with pytest.raises(InputError, match="column 'tools' has"):
+        with pytest.raises(InputError, match="column 'tools' contains"):
             prompt_tokens(Problem("1", "2", columns={"tools": wrong}), made, chat=True)
 
 
@@ -170,7 +170,7 @@ def test_a_template_without_an_end_is_named(monkeypatch):
     loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% for k in range(99999) %}{% endfor %}{% endfor %}{% endfor %}"
     monkeypatch.setattr(chat, "RENDER_SECONDS", 0.5)
     start = time.monotonic()
-    with pytest.raises(InputError, match=r"chat template of 'model' did not end within 0\.5 seconds"):
+    with pytest.raises(InputError, match=r"chat template of 'model' did not finish within 0\.5 seconds"):
         prompt_tokens(Problem("1", "1"), tokenizer(loop), chat=True)
     assert time.monotonic() - start < 20
 

@@ -279,7 +279,7 @@ class Answer:
         ({"sampler_logprobs": [-1.0]}, "2 tokens, 1 log-probabilities of the sampler"),
         ({"token_ids": [], "sampler_logprobs": [], "logprobs": {"token_logprobs": []}}, "at least one token"),
         ({"token_ids": [7, 9999]}, "has another model"),
-        ({"finish_reason": "abort"}, "by 'abort'"),
+        ({"finish_reason": "abort"}, "with 'abort'"),
         ({"weights_version": 3}, "something else publishes"),
         ({"weights_version": 0}, "lost its weights 5 times"),
     ],
@@ -337,5 +337,5 @@ def test_responses_are_copied_to_all_processes(server, opened, folder, monkeypat
     requests = requests_of(sampling_of(opened))
     found = engine_at(server[0], opened, folder).generate(opened.params, requests)
     monkeypatch.setattr(server_engine, "of_first", lambda tree: jax.tree.map(np.asarray, tree))
-    for ours, theirs in zip(server_engine._shared(requests, found), found, strict=True):
+    for ours, theirs in zip(server_engine._share(requests, found), found, strict=True):
         jax.tree.map(np.testing.assert_array_equal, ours, theirs)

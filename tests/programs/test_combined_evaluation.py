@@ -40,7 +40,7 @@ def test_runs_that_judge_or_leave_out_otherwise_do_not_vote_together():
     check_same("b", first, first)
     with pytest.raises(InputError, match="'b' reads and judges answers by the reward 'math', and the first run by 'exact'"):
         check_same("b", first._replace(judged_by="math"), first)
-    with pytest.raises(InputError, match="'b' takes only 1 of the 2 problems"):
+    with pytest.raises(InputError, match="'b' accepts only 1 of the 2 problems"):
         check_same("b", first._replace(problems=first.problems[:1]), first)
 
 

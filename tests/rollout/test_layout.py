@@ -13,7 +13,7 @@ import pytest
 from rljax.algorithms import BY_NAME, Rollout, loss, prepare
 from rljax.models import Model, TransformerConfig, init_params, score_tokens
 from rljax.rollout import Sequences, lay_out, pack
-from rljax.rollout.layout import MOST_IN_A_ROW, balance, dense_rows, shared_rows
+from rljax.rollout.layout import MOST_IN_A_ROW, balance, dense_rows, fill_rows
 from rljax.training.update import rows_of
 
 PROMPTS, GROUP, BEFORE, LENGTH, VOCAB = 6, 4, 4, 9, 13
@@ -68,7 +68,7 @@ def test_every_token_of_every_chosen_sequence_has_one_slot(rows, devices):
 @pytest.mark.parametrize("seed", range(2))
 def test_best_fit_never_overfills_a_row(seed, most):
     lengths = np.random.default_rng(seed).integers(1, 101 if most == 8 else 9, 300)
-    rows = shared_rows(lengths, 100, most=most)
+    rows = fill_rows(lengths, 100, most=most)
     assert sorted(sequence for row in rows for sequence in row) == list(range(300))
     assert max(lengths[row].sum() for row in rows) <= 100
     assert max(map(len, rows)) <= most

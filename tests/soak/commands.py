@@ -34,7 +34,7 @@ from soak.run import CHILD, LIMIT, WORK, arrays, rows
 
 from rljax.cli import COMMANDS
 from rljax.errors import InputError
-from rljax.training.checkpoints.checkpoint import newest_whole
+from rljax.training.checkpoints.checkpoint import newest_complete
 
 WORLD = WORK / "world"
 """Holds what the commands read."""
@@ -234,7 +234,7 @@ def contents(folder: Path) -> dict[str, Any]:
         parts = file.relative_to(folder).parts
         if "checkpoints" in parts:
             if file.parent.name == "checkpoints" and file.name in ("last", "best"):  # not those that were set aside
-                newest = arrays(file / str(newest_whole(file)[0]))
+                newest = arrays(file / str(newest_complete(file)[0]))
                 found |= {f"{name}/{path}": array.tobytes() for path, array in newest.items()}
         elif file.is_file() and file.name not in SKIPPED and "tensorboard" not in parts:
             if file.suffix == ".jsonl":

@@ -30,7 +30,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from rljax.errors import InputError
-from rljax.training.checkpoints.checkpoint import newest_whole
+from rljax.training.checkpoints.checkpoint import newest_complete
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -97,7 +97,7 @@ def differences(run: Path, reference: Path) -> list[str]:
             different.append(name)
     for kind in ("last", "best"):
         folders = [path / "checkpoints" / kind for path in (run, reference)]
-        ours, theirs = (arrays(folder / str(newest_whole(folder)[0])) for folder in folders)
+        ours, theirs = (arrays(folder / str(newest_complete(folder)[0])) for folder in folders)
         if ours.keys() != theirs.keys():
             different.append(f"{kind}: other arrays")
         names = ours.keys() & theirs.keys()

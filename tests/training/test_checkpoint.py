@@ -23,7 +23,7 @@ from rljax.training.checkpoints.checkpoint import (
     Notes,
     Quality,
     abandoned_in,
-    newest_whole,
+    newest_complete,
     quality_of,
     restore,
     set_aside,
@@ -88,7 +88,7 @@ def test_every_change_of_every_file_is_noticed(folder):
             if changed is not None:
                 file.write_bytes(changed)
             if not (file.name == MANIFEST and changed == content + b" "):  # the same JSON
-                assert newest_whole(folder)[0] == 1, (file, changed)
+                assert newest_complete(folder)[0] == 1, (file, changed)
                 changes += 1
             file.write_bytes(content)
         assert fault_of(folder / "2") is None

@@ -108,7 +108,7 @@ def test_packing_does_not_change_where_they_end(sampled, seen, monkeypatch):
     learned(TINY, sampled)
     config = TINY.replace(kl_limit=float(np.mean([kl for kl, *_ in seen[:4]])) * 0.99)
     packed = learned(config, sampled)[1]
-    monkeypatch.setattr("rljax.rollout.layout.shared_rows", lambda lengths, slots, most: [[i] for i in range(len(lengths))])
+    monkeypatch.setattr("rljax.rollout.layout.fill_rows", lambda lengths, slots, most: [[i] for i in range(len(lengths))])
     alone = learned(config, sampled)[1]
     assert packed["updates"] == alone["updates"] == 4
     assert packed["kl"] == pytest.approx(alone["kl"], rel=1e-3)

@@ -89,7 +89,7 @@ def _reap(launchers: dict[int, int], folder: str) -> bool:
     from rljax.rewards.sandbox import leftovers, trial  # noqa: PLC0415
 
     numbers = {pid: number for number, pid in launchers.items()}
-    ended, left = trial.reaped()
+    ended, left = trial.reap()
     for pid in ended & set(numbers):
         del launchers[numbers[pid]]
         leftovers.remove_folder(os.path.join(folder, str(numbers[pid])))

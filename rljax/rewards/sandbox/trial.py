@@ -1,7 +1,7 @@
-"""The launcher of one program under test: it confines the processes, keeps the time and cleans up.
+"""The launcher of one program under test: it confines the processes, enforces the time limit and cleans up.
 
 It reads two messages from its connection, and writes lines of JSON to it: `"confined"` once the program's process is confined,
-then those of `rljax.rewards.sandbox.driver.judge`, then an object that describes the end. Empty lines mean that it lives. The
+then the lines of `rljax.rewards.sandbox.driver.judge`, then an object that describes the end. Empty lines are heartbeats. The
 first message does not contain the tests; the second, which does, is sent only after the first line.
 """
 
@@ -18,7 +18,7 @@ from rljax.rewards.sandbox import candidate, confine, driver, leftovers, wire
 from rljax.rewards.sandbox.clock import Clock
 
 _REAP_SECONDS = 5.0
-_LIFE_SIGN_SECONDS = 5.0
+_HEARTBEAT_SECONDS = 5.0
 
 
 def judge(connection: int, folder: str) -> None:
@@ -37,7 +37,7 @@ def judge(connection: int, folder: str) -> None:
         confine.adopt_orphans()
         confine.hide_memory()
         os.mkdir(folder, 0o711)
-        shared = first["level"] == "rlimits"  # the others keep a program from all that it could leave behind elsewhere
+        shared = first["level"] == "rlimits"  # the other levels prevent a program from leaving anything elsewhere
         end = _end(first, connection, folder, users, started)
     except wire.WireError:  # the trainer has ended
         end = None
@@ -61,7 +61,9 @@ def _end(first: dict, connection: int, folder: str, users: tuple[int, int], star
         candidate.serve(first["code"], questions_out, answers_in)
 
     bounds = confine.Bounds(**first["bounds"])
-    program = confine.spawn(serve, (questions_out, answers_in), first["level"], bounds, _made(folder, "program"), users[0])
+    program = confine.spawn(
+        serve, (questions_out, answers_in), first["level"], bounds, _make_folder(folder, "program"), users[0]
+    )
     started.append(program.child)
     os.close(questions_out)
     os.close(answers_in)
@@ -75,7 +77,7 @@ def _end(first: dict, connection: int, folder: str, users: tuple[int, int], star
 
     keep = (questions_in, answers_out, connection, done_in)
     try:
-        tests = confine.spawn(run_tests, keep, first["level"], bounds, _made(folder, "tests"), users[1])
+        tests = confine.spawn(run_tests, keep, first["level"], bounds, _make_folder(folder, "tests"), users[1])
     except confine.FolderError as error:  # only the program can have done that, so it is the program's failure
         return {"ended": "died", "reason": f"the program has closed or removed folders of the sandbox ({error})"}
     started.append(tests.child)
@@ -84,8 +86,8 @@ def _end(first: dict, connection: int, folder: str, users: tuple[int, int], star
     return _wait(clock, bounds.seconds, done_out, connection)
 
 
-def _made(folder: str, name: str) -> str:
-    """Make a folder for one of the two processes. The program, which already runs, may have changed the folder around it."""
+def _make_folder(folder: str, name: str) -> str:
+    """Make a folder for one of the two processes. The program is already running, and may have changed the parent folder."""
     path = os.path.join(folder, name)
     try:
         os.chmod(folder, 0o711)
@@ -97,7 +99,7 @@ def _made(folder: str, name: str) -> str:
 
 def _wait(clock: Clock, seconds: float, done: int, connection: int) -> dict[str, str] | None:
     while (left := clock.left()) > 0.0:
-        ready = select.select([done, connection], [], [], min(left, _LIFE_SIGN_SECONDS))[0]
+        ready = select.select([done, connection], [], [], min(left, _HEARTBEAT_SECONDS))[0]
         if done in ready:
             ended = os.read(done, 1)
             return {"ended": "done", "reason": ""} if ended else {"ended": "died", "reason": "the tests did not finish"}
@@ -127,14 +129,15 @@ def _end_all(started: list[int]) -> None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):  # it is dead, or about to be
                     kill(pid, signal.SIGKILL)
         time.sleep(0.001)
-        left = reaped()[1]
+        left = reap()[1]
 
 
-def reaped() -> tuple[set[int], set[int]]:
+def reap() -> tuple[set[int], set[int]]:
     """Reap the child processes that have ended.
 
     Returns:
-        The ids of those, and the ids of the children that are left, adopted orphans included; the latter only on Linux.
+        The ids of the processes reaped, and the ids of the remaining children, including adopted orphans. The second set is always
+        empty except on Linux.
     """
     ended: set[int] = set()
     try:

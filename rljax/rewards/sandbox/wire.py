@@ -33,7 +33,7 @@ _VIEWS: Mapping[str, type] = MappingProxyType(
         "keys": type({}.keys()),
         "values": type({}.values()),
         "items": type({}.items()),
-    }  # `dict_keys` and its kind have no name
+    }  # `dict_keys` and the like have no public name
 )
 _KINDS: Mapping[str, tuple[type, Callable[[Any], Iterable], Callable[..., object]]] = MappingProxyType(
     {  # the type, how a value is taken apart, and how it is made from its parts
@@ -158,11 +158,11 @@ def encode(value: object, refer: Callable[[Any], Iterable]) -> object:
         return value if abs(value) < _NATIVE_INTEGERS else {"int": [f"{value:x}"]}  # type: ignore[operator]
     if kind is list:
         return [encode(entry, refer) for entry in value]  # type: ignore[attr-defined]
-    name, parts = _taken_apart(value, refer)
+    name, parts = _take_apart(value, refer)
     return {name: [encode(part, refer) for part in parts]}
 
 
-def _taken_apart(value: Any, refer: Callable[[Any], Iterable]) -> tuple[str, Iterable]:
+def _take_apart(value: Any, refer: Callable[[Any], Iterable]) -> tuple[str, Iterable]:
     kind = type(value)
     for name, exact in _DICTIONARIES.items():
         if kind is exact:
@@ -219,10 +219,10 @@ def _decode(encoded: object, revive: Callable[..., object]) -> object:
     parts = [_decode(part, revive) for part in content]
     if name in _SEQUENCES:
         return _SEQUENCES[name](parts)
-    return _made(name, parts, revive)
+    return _build(name, parts, revive)
 
 
-def _made(name: str, parts: list[Any], revive: Callable[..., object]) -> object:
+def _build(name: str, parts: list[Any], revive: Callable[..., object]) -> object:
     special: dict[str, Callable[..., object]] = {
         "int": lambda digits: int(digits, 16),
         "type": _TYPES.__getitem__,

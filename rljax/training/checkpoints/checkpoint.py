@@ -1,6 +1,6 @@
 """Orbax checkpoints: the training state, the history of the prompts, surplus groups, and evaluation results.
 
-A folder contains the newest checkpoints of one kind, "last" or "best", under numbers that count the saves. Each has a manifest, and
+A folder contains the newest checkpoints of one kind, "last" or "best", numbered in the order of the saves. Each has a manifest, and
 the newest complete one is read. The reference policy is a separate item. Most references never change after the beginning of RL, so
 the checkpoints of a run share its files through hard links, or copies if the disk does not support links.
 """
@@ -154,7 +154,7 @@ class Notes(NamedTuple):
     best_step: int | None = None
     """RL step of the best result."""
     awaits_evaluation: bool = False
-    """Whether the evaluation after the last step failed; a resumed run makes it first."""
+    """Whether the evaluation after the last step failed; a resumed run repeats it first."""
 
     def evaluated(self, quality: Quality, step: int) -> "Notes":
         """Return the notes after an evaluation. The first evaluation of a run is the one before RL."""
@@ -216,7 +216,7 @@ class Restored(NamedTuple):
 UNCOPIED = ocp.type_handlers.create_type_handler_registry(
     (np.ndarray, ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)), (jax.Array, ocp.type_handlers.ArrayHandler())
 )
-"""Handlers of a single process, which write host arrays without a copy of the size of the state: nobody changes them."""
+"""Handlers for a single process: they write host arrays without first copying the complete state, since no one changes it."""
 
 
 def _manager(folder: Path, *, writes: bool = False, partial: bool = False, most_bytes: int = 0) -> ocp.CheckpointManager:
@@ -258,7 +258,8 @@ def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> Non
 
 
 def begin_save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> Callable[[], None]:
-    """Begin a `save`; all processes call it together. Several processes only copy their arrays, which may be donated afterwards.
+    """Begin a `save`; all processes call it together. With several processes, this only
+    copies their arrays, which may be donated afterwards.
 
     Returns:
         A function that finishes the save: it waits for the disk, and completes the checkpoint. It may be called in a thread,
@@ -344,7 +345,7 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
     Raises:
         InputError: no checkpoint is complete, or it has the state of another model, optimizer or version.
     """
-    number, damaged = newest_whole(folder)
+    number, damaged = newest_complete(folder)
     with quiet_orbax(), _manager(folder) as manager:
         notes = manager.restore(number, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))["notes"]
         state = like(notes.pop("phase"))
@@ -390,7 +391,7 @@ def restore_params(
     Raises:
         InputError: there is no checkpoint, or it has the parameters of another model.
     """
-    number, damaged = newest_whole(folder)
+    number, damaged = newest_complete(folder)
     for passed_over in damaged:
         print(f"note: an older checkpoint is used instead of {passed_over}", file=sys.stderr)
 
@@ -412,7 +413,7 @@ def restore_params(
     return jax.tree.unflatten(jax.tree.structure(like), [found[path] for path in leaves])
 
 
-def newest_whole(folder: Path) -> tuple[int, tuple[Damaged, ...]]:
+def newest_complete(folder: Path) -> tuple[int, tuple[Damaged, ...]]:
     """Find the newest complete checkpoint in `folder`.
 
     Returns:
@@ -428,7 +429,7 @@ def newest_whole(folder: Path) -> tuple[int, tuple[Damaged, ...]]:
 
 
 def _search(folder: Path) -> tuple[int, tuple[Damaged, ...]]:
-    """Do the search of `newest_whole` on this host."""
+    """Search for `newest_complete` on this host."""
     damaged = damaged_in(folder)
     passed_over = {int(path.name) for path, _ in damaged}
     whole = [number for number in numbers_in(folder) if number not in passed_over]
