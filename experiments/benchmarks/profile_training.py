@@ -2,9 +2,9 @@
 
     python experiments/benchmarks/profile_training.py
 
-The update is that of the case "training step" of `run.py`: 64 responses of 128 tokens, the model of `workloads.py`, float32. The
+The update is the one in the case "training step" of `run.py`: 64 responses of 128 tokens, the model of `workloads.py`, float32. The
 JAX profiler records three updates; the kind of an operation follows from the name that XLA gave it. Operations run in parallel on
-several threads, so the table has shares of the threads' time.
+several threads, so the table shows shares of the threads' time.
 
 Writes profile_training.md next to this file.
 """
@@ -46,7 +46,7 @@ class Arguments:
     updates: int = 3
     """Updates that are recorded, after two that compile."""
     out: Path = HERE / "profile_training.md"
-    """File of the table."""
+    """File to write the table to."""
 
 
 def kind_of(instruction: str) -> str:
@@ -78,7 +78,7 @@ def median_seconds(run: Callable[[], object], count: int) -> float:
 
 
 def main(arguments: Arguments) -> None:
-    """Record, and write the table."""
+    """Record the updates, and write the table."""
     rows = work.PROMPTS * work.GROUP
     with tempfile.TemporaryDirectory() as scratch:
         write_random_model(Path(scratch), SHAPE)
@@ -90,9 +90,9 @@ def main(arguments: Arguments) -> None:
         times = thread_times(Path(scratch) / "recording")
     length = work.PROMPT_TOKENS + work.TRAINED
     flops = update_flops(SHAPE, rows * length, length, scored=rows * work.TRAINED)
-    whole = sum(times.values())
+    total = sum(times.values())
     versions = own_versions()
-    table = [f"| {kind} | {count / whole:.1%} |" for kind, count in times.most_common()]
+    table = [f"| {kind} | {count / total:.1%} |" for kind, count in times.most_common()]
     text = [
         f"`python experiments/benchmarks/profile_training.py` ({date.today()}, {machine()['cores']} x {machine()['processor']}, "
         f"Python {versions['Python']}, JAX {versions['jax']}, rljax {versions['rljax']})",

@@ -61,11 +61,11 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference("area", "batch's deviation", "group's deviation"),
-    unit="mean pass rate during training with the batch's deviation, less that with the group's",
+    unit="mean pass rate during training with the batch's deviation, minus that with the group's",
     margin=0.005,
     figures={"pass rate at the end, the same arms": difference("success", "batch's deviation", "group's deviation")},
     condition=(
-        "spread of the contexts' deviations over their mean, under the group's, less 0.2",
+        "spread of the contexts' deviations over their mean, under the group's, minus 0.2",
         lambda arms: arms["group's deviation"]["spread"] - 0.2,
     ),
 )

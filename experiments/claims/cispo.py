@@ -33,11 +33,11 @@ ARMS = {
 CLAIM = Claim(
     paper="MiniMax-M1, arXiv:2506.13585",
     place="Section 3.1, Figure 2",
-    text="with many updates a rollout, CISPO learns faster than DAPO's clip",
+    text="with many updates per rollout, CISPO learns faster than DAPO's clip",
     arms=ARMS,
     measure=measure,
     statistic=difference("area", "cispo", "dapo's clip"),
-    unit="mean pass rate during training of CISPO, less that of DAPO's clip",
+    unit="mean pass rate during training of CISPO, minus that of DAPO's clip",
     margin=0.005,
     figures={"pass rate at the end, the same arms": difference("success", "cispo", "dapo's clip")},
 )

@@ -59,11 +59,11 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=lead,
-    unit="pass rate at the end with (0.1, 0.3), less that of the other pair that is best on the other half of the seeds",
+    unit="pass rate at the end with (0.1, 0.3), minus that of the other pair that is best on the other half of the seeds",
     margin=0.01,
     figures={
-        "pass rate at the end, (0.1, 0.3) less (0.1, 0.1)": difference("success", "0.1, 0.3", "0.1, 0.1"),
-        "mean pass rate during training, (0.1, 0.3) less (0.1, 0.4)": difference("area", "0.1, 0.3", "0.1, 0.4"),
-        "entropy at the end, (0.1, 0.4) less (0.1, 0.1), nats": difference("entropy", "0.1, 0.4", "0.1, 0.1"),
+        "pass rate at the end, (0.1, 0.3) minus (0.1, 0.1)": difference("success", "0.1, 0.3", "0.1, 0.1"),
+        "mean pass rate during training, (0.1, 0.3) minus (0.1, 0.4)": difference("area", "0.1, 0.3", "0.1, 0.4"),
+        "entropy at the end, (0.1, 0.4) minus (0.1, 0.1), nats": difference("entropy", "0.1, 0.4", "0.1, 0.1"),
     },
 )

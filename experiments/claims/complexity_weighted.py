@@ -51,15 +51,17 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure_tuned,
     statistic=difference("area", "0.1", "0.95"),
-    unit="mean pass rate during training with beta = 0.1, less that with a constant lambda of 0.95",
+    unit="mean pass rate during training with beta = 0.1, minus that with a constant lambda of 0.95",
     margin=0.005,
     seeds=64,
     first_look=Interval(0.0172, -0.00164, 0.0361, 16),
     pilot="The end of training was the statistic at first; on 8 other seeds the pass rate had come to rest by then.",
     figures={
         "pass rate at the end, the same arms": difference("success", "0.1", "0.95"),
-        "mean pass rate during training, beta = 0.5 less constant": difference("area", "0.5", "0.95"),
-        "mean pass rate during training, beta = 0.1 and offset less constant": difference("area", "0.1 and offset", "0.95"),
+        "mean pass rate during training, beta = 0.5 minus constant": difference("area", "0.5", "0.95"),
+        "mean pass rate during training, beta = 0.1 and offset minus constant": difference(
+            "area", "0.1 and offset", "0.95"
+        ),
         "learning rate with beta = 0.1": lambda arms: arms["0.1"]["learning_rate"],
         "learning rate with 0.95": lambda arms: arms["0.95"]["learning_rate"],
     },

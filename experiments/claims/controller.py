@@ -167,19 +167,19 @@ CLAIM = Claim(
         "one learning rate, tuned for the fixed arm, times the factor of the arm"
     ),
     statistic=worse_start,
-    unit="pass rate at the end with the controller, less that without, at the start where the difference is smaller",
+    unit="pass rate at the end with the controller, minus that without, at the start where the difference is smaller",
     margin=0.01,
     seeds=32,
     first_seed=16,
     figures={
         **{
-            f"pass rate at the end, controlled less fixed, {start}": difference(
+            f"pass rate at the end, controlled minus fixed, {start}": difference(
                 "success", f"controlled, {start}", f"fixed, {start}"
             )
             for start in ("x 10", "x 1", "/ 10")
         },
         **{
-            f"pass rate at the end, controlled {start} less fixed x 1": difference(
+            f"pass rate at the end, controlled {start} minus fixed x 1": difference(
                 "success", f"controlled, {start}", "fixed, x 1"
             )
             for start in ("x 10", "/ 10", "x 100", "/ 100")

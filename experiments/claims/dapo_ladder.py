@@ -52,9 +52,9 @@ CLAIM = Claim(
     figures={
         "the same by the mean pass rate during training": agreement("area", list(ARMS), tie=0.01),
         "the same without the last row": agreement("success", list(ARMS)[:-1], tie=0.01),
-        "pass rate at the end, soft punishment less the row above": difference("success", "soft_overlong", "clip_higher"),
-        "pass rate at the end, full DAPO less naive GRPO": difference("success", "dynamic_sampling", "naive_grpo"),
-        "pass rate at the end, dynamic sampling less the row above": difference(
+        "pass rate at the end, soft punishment minus the row above": difference("success", "soft_overlong", "clip_higher"),
+        "pass rate at the end, full DAPO minus naive GRPO": difference("success", "dynamic_sampling", "naive_grpo"),
+        "pass rate at the end, dynamic sampling minus the row above": difference(
             "success", "dynamic_sampling", "token_level"
         ),
     },

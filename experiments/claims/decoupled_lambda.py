@@ -47,13 +47,13 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "policy 0.95, critic 1", "1 and 1"),
-    unit="pass rate at the end with lambda 0.95 for the policy, less that with 1",
+    unit="pass rate at the end with lambda 0.95 for the policy, minus that with 1",
     margin=0.01,
     condition=still_learning("policy 0.95, critic 1", "1 and 1"),
     pilot=RATES_AFTER_PILOT + " The condition was added after the first results.",
     figures={
         "mean pass rate during training, the same arms": difference("area", "policy 0.95, critic 1", "1 and 1"),
-        "pass rate at the end, the critic's lambda 1 less 0.95": difference(
+        "pass rate at the end, the critic's lambda 1 minus 0.95": difference(
             "success", "policy 0.95, critic 1", "0.95 and 0.95"
         ),
         "learning rate with 0.95": lambda arms: arms["policy 0.95, critic 1"]["learning_rate"],

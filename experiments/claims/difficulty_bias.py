@@ -62,7 +62,7 @@ CLAIM = Claim(
     measure=measure,
     budget="estimates alone, nothing is trained",
     statistic=difference("share", "grpo", "dr_grpo"),
-    unit="share of the gradient that goes to contexts of extreme difficulty under GRPO, less that under Dr.GRPO",
+    unit="share of the gradient that goes to contexts of extreme difficulty under GRPO, minus that under Dr.GRPO",
     margin=0.02,
     figures={
         "that share under GRPO": lambda arms: arms["grpo"]["share"],

@@ -50,13 +50,13 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference("area", "window", "without"),
-    unit="mean pass rate during training with a window of difficulty, less that without, at equal trained prompts",
+    unit="mean pass rate during training with a window of difficulty, minus that without, at equal trained prompts",
     margin=0.005,
     seeds=64,
     first_look=Interval(-0.00363, -0.0164, 0.00917, 16),
     figures={
         "pass rate at the end, the same arms": difference("success", "window", "without"),
-        "mean pass rate during training, window less mixed outcomes": difference("area", "window", "mixed outcomes"),
+        "mean pass rate during training, window minus mixed outcomes": difference("area", "window", "mixed outcomes"),
         "mean pass rate during training, hard start": difference("area", "window, hard start", "without, hard start"),
     },
 )

@@ -64,7 +64,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, rates=(0.03, 0.1, 0.3)),
     statistic=difference("area", "distribution", "number"),
-    unit="mean pass rate during training with a distribution, less that with a number",
+    unit="mean pass rate during training with a distribution, minus that with a number",
     margin=0.005,
     seeds=64,
     first_look=Interval(-0.00382, -0.0227, 0.0151, 16),
@@ -73,7 +73,7 @@ CLAIM = Claim(
     "the largest again. Neither was decided.",
     figures={
         "pass rate at the end, the same arms": difference("success", "distribution", "number"),
-        "mean pass rate during training, HL-Gauss less a number": difference("area", "HL-Gauss", "number"),
+        "mean pass rate during training, HL-Gauss minus a number": difference("area", "HL-Gauss", "number"),
         "learning rate of the critic with a distribution": critic_rate("distribution"),
         "learning rate of the critic with a number": critic_rate("number"),
         "learning rate of the policy with a distribution": lambda arms: arms["distribution"]["learning_rate"],

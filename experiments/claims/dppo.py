@@ -41,11 +41,11 @@ ARMS = {"ratio": run(grpo(beta=0.0)._replace(weights=token_mean)), "dppo": run(B
 CLAIM = Claim(
     paper="DPPO, arXiv:2602.04879",
     place="Abstract",
-    text="with several updates a rollout, DPPO's bound learns more than the ratio's clip",
+    text="with several updates per rollout, DPPO's bound learns more than the ratio's clip",
     arms=ARMS,
     measure=partial(measure_tuned, rates=(0.01, 0.03, 0.1, 0.3)),
     statistic=difference("area", "dppo", "ratio"),
-    unit="mean pass rate during training of DPPO, less that of the ratio's clip",
+    unit="mean pass rate during training of DPPO, minus that of the ratio's clip",
     margin=0.005,
     seeds=64,
     first_look=Interval(-0.0353, -0.0765, 0.00589, 16),

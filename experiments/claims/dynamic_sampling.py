@@ -39,7 +39,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference("area", "dynamic sampling", "without"),
-    unit="mean pass rate during training with dynamic sampling, less that without, at equal trained prompts",
+    unit="mean pass rate during training with dynamic sampling, minus that without, at equal trained prompts",
     margin=0.005,
     figures={
         "pass rate at the end, the same arms": difference("success", "dynamic sampling", "without"),

@@ -162,18 +162,18 @@ CLAIM = Claim(
         "each arm's learning rate and weight are the best of a search on other seeds"
     ),
     statistic=difference("both", "Fisher", "no anchor"),
-    unit="mean of both tasks' pass rates at the end with the Fisher anchor, less that without an anchor",
+    unit="mean of both tasks' pass rates at the end with the Fisher anchor, minus that without an anchor",
     margin=0.01,
     condition=(
-        "pass rate of the first task that is lost without an anchor, less 0.1",
+        "pass rate of the first task that is lost without an anchor, minus 0.1",
         lambda arms: arms["no anchor"]["first_before"] - arms["no anchor"]["first"] - 0.1,
     ),
     pilot="The number of tokens, the shared features and the learning rates were chosen on the seeds 200 to 207: with 6 tokens, or "
     "with more that is shared, hardly an arm learned the second task.",
     figures={
-        "the same less an anchor of one strength for all weights": difference("both", "Fisher", "of one strength"),
-        "first task, Fisher less no anchor": difference("first", "Fisher", "no anchor"),
-        "second task, Fisher less no anchor": difference("second", "Fisher", "no anchor"),
+        "the same minus an anchor of one strength for all weights": difference("both", "Fisher", "of one strength"),
+        "first task, Fisher minus no anchor": difference("first", "Fisher", "no anchor"),
+        "second task, Fisher minus no anchor": difference("second", "Fisher", "no anchor"),
         "first task before the second": lambda arms: arms["no anchor"]["first_before"],
         "weight of the Fisher anchor": lambda arms: arms["Fisher"]["weight"],
         "learning rate with the Fisher anchor": lambda arms: arms["Fisher"]["learning_rate"],

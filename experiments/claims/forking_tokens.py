@@ -39,10 +39,10 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference("success", "20 % of the tokens", "all tokens"),
-    unit="pass rate at the end with 20 % of the tokens, less that with all",
+    unit="pass rate at the end with 20 % of the tokens, minus that with all",
     margin=0.01,
     figures={
         "mean pass rate during training, the same arms": difference("area", "20 % of the tokens", "all tokens"),
-        "pass rate at the end, 80 % less all": difference("success", "80 % of the tokens", "all tokens"),
+        "pass rate at the end, 80 % minus all": difference("success", "80 % of the tokens", "all tokens"),
     },
 )

@@ -45,17 +45,17 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure_tuned,
     statistic=difference("area", "reinforce_pp", "grpo"),
-    unit="mean pass rate during training of REINFORCE++, less that of GRPO",
+    unit="mean pass rate during training of REINFORCE++, minus that of GRPO",
     margin=0.005,
     seeds=64,
     first_look=Interval(0.0268, -0.0091, 0.0628, 16),
     pilot=RATES_AFTER_PILOT,
     figures={
         "pass rate at the end, the same arms": difference("success", "reinforce_pp", "grpo"),
-        "mean pass rate, REINFORCE++ with one response a prompt less GRPO": difference(
+        "mean pass rate, REINFORCE++ with one response per prompt minus GRPO": difference(
             "area", "reinforce_pp, 64 prompts of one", "grpo"
         ),
-        "mean pass rate, REINFORCE++ with the group's mean less GRPO": difference("area", "reinforce_pp_baseline", "grpo"),
+        "mean pass rate, REINFORCE++ with the group's mean minus GRPO": difference("area", "reinforce_pp_baseline", "grpo"),
         "learning rate of REINFORCE++": lambda arms: arms["reinforce_pp"]["learning_rate"],
         "learning rate of GRPO": lambda arms: arms["grpo"]["learning_rate"],
     },

@@ -42,7 +42,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference("success", "gmpo", "grpo"),
-    unit="pass rate at the end of GMPO, less that of GRPO",
+    unit="pass rate at the end of GMPO, minus that of GRPO",
     margin=0.01,
     figures={
         "mean pass rate during training, the same arms": difference("area", "gmpo", "grpo"),

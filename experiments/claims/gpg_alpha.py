@@ -74,11 +74,11 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference("success", "with", "without, larger steps"),
-    unit="pass rate at the end with the factor, less that without it at a learning rate larger by its mean",
+    unit="pass rate at the end with the factor, minus that without it at a learning rate larger by its mean",
     margin=0.01,
     figures={
         "mean pass rate during training, the same arms": difference("area", "with", "without, larger steps"),
-        "pass rate at the end, less that without at the same learning rate": difference("success", "with", "without"),
+        "pass rate at the end, minus that without at the same learning rate": difference("success", "with", "without"),
         "the mean factor": lambda arms: arms["without, larger steps"]["learning_rate_factor"],
     },
 )

@@ -34,13 +34,13 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference("success", "group 8", "group 2"),
-    unit="pass rate at the end with groups of 8, less that with groups of 2",
+    unit="pass rate at the end with groups of 8, minus that with groups of 2",
     margin=0.01,
     seeds=64,
     first_look=Interval(0.0723, 0.00702, 0.138, 16),
     figures={
-        "mean pass rate during training, groups of 8 less groups of 2": difference("area", "group 8", "group 2"),
-        "groups of 8 less groups of 32": difference("success", "group 8", "group 32"),
-        "groups of 8 less groups of 4": difference("success", "group 8", "group 4"),
+        "mean pass rate during training, groups of 8 minus groups of 2": difference("area", "group 8", "group 2"),
+        "groups of 8 minus groups of 32": difference("success", "group 8", "group 32"),
+        "groups of 8 minus groups of 4": difference("success", "group 8", "group 4"),
     },
 )

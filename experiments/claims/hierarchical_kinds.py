@@ -54,11 +54,11 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure_tuned,
     statistic=difference("area", "0.7 of the kind", "of the prompt"),
-    unit="mean pass rate during training with 0.7 of the kind's baseline, less that with the prompt's",
+    unit="mean pass rate during training with 0.7 of the kind's baseline, minus that with the prompt's",
     margin=0.005,
     figures={
         "pass rate at the end, the same arms": difference("success", "0.7 of the kind", "of the prompt"),
-        "mean pass rate during training, 0.7 of the kind less the batch alone": difference(
+        "mean pass rate during training, 0.7 of the kind minus the batch alone": difference(
             "area", "0.7 of the kind", "of the batch alone"
         ),
         "learning rate with 0.7 of the kind": lambda arms: arms["0.7 of the kind"]["learning_rate"],

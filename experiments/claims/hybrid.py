@@ -65,13 +65,13 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=lead,
-    unit="pass rate at the end of the mixture, less that of the parent which is better on the other half of the seeds",
+    unit="pass rate at the end of the mixture, minus that of the parent which is better on the other half of the seeds",
     margin=0.01,
     condition=still_learning("mixed", "vapo", "grpo"),
     pilot=RATES_AFTER_PILOT + " The condition was added after the first results.",
     figures={
-        "mean pass rate during training, the mixture less VAPO": difference("area", "mixed", "vapo"),
-        "mean pass rate during training, the mixture less GRPO": difference("area", "mixed", "grpo"),
-        "pass rate at the end, VAPO less GRPO": difference("success", "vapo", "grpo"),
+        "mean pass rate during training, the mixture minus VAPO": difference("area", "mixed", "vapo"),
+        "mean pass rate during training, the mixture minus GRPO": difference("area", "mixed", "grpo"),
+        "pass rate at the end, VAPO minus GRPO": difference("success", "vapo", "grpo"),
     },
 )

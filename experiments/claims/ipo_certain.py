@@ -68,16 +68,16 @@ CLAIM = Claim(
     measure=measure_pairs,
     budget="2000 updates on the same 256 pairs in every arm; one fixed learning rate",
     statistic=lambda arms: np.min([at(strength, "rejected")(arms) for strength in STRENGTHS], axis=0),
-    unit="mean log-probability of a rejected response under IPO, less that under DPO, nats; the least of three strengths",
+    unit="mean log-probability of a rejected response under IPO, minus that under DPO, nats; the least of three strengths",
     margin=0.5,
     pilot="A first run had the strength 1 alone. A second compared both losses at the strength of their best pass rate, which was "
     "the smallest one for both.",
     figures={
-        "the same, IPO of strength 0.01 less DPO of strength 1": difference("rejected", "ipo 0.01", "dpo 1"),
-        "pass rate at the end, IPO of strength 0.01 less DPO of strength 1": difference("success", "ipo 0.01", "dpo 1"),
+        "the same, IPO of strength 0.01 minus DPO of strength 1": difference("rejected", "ipo 0.01", "dpo 1"),
+        "pass rate at the end, IPO of strength 0.01 minus DPO of strength 1": difference("success", "ipo 0.01", "dpo 1"),
     }
     | {
-        f"pass rate at the end, IPO less DPO, both of strength {strength:g}": at(strength, "success")
+        f"pass rate at the end, IPO minus DPO, both of strength {strength:g}": at(strength, "success")
         for strength in STRENGTHS
     }
     | {f"lead of a preferred response, nats, {arm}": lambda arms, arm=arm: arms[arm]["lead"] for arm in ARMS},

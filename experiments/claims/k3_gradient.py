@@ -56,7 +56,7 @@ CLAIM = Claim(
     measure=measure,
     budget="estimates alone, nothing is trained",
     statistic=difference("off_policy", "k3", "weighted k3"),
-    unit="relative error of the mean gradient of k3, less that of weighted k3, off-policy",
+    unit="relative error of the mean gradient of k3, minus that of weighted k3, off-policy",
     margin=0.05,
     figures={
         "error of weighted k3": lambda arms: arms["weighted k3"]["off_policy"],

@@ -46,12 +46,12 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference_at_equal_success("entropy_curve", "kl_cov", "grpo"),
-    unit="entropy a token with KL-Cov, less that of GRPO at the same pass rate, nats",
+    unit="entropy a token with KL-Cov, minus that of GRPO at the same pass rate, nats",
     margin=0.01,
     figures={
         "the same with Clip-Cov, nats": difference_at_equal_success("entropy_curve", "clip_cov", "grpo"),
-        "entropy at the end, KL-Cov less GRPO, nats": difference("entropy", "kl_cov", "grpo"),
-        "pass rate at the end, KL-Cov less GRPO": difference("success", "kl_cov", "grpo"),
-        "pass rate at the end, Clip-Cov less GRPO": difference("success", "clip_cov", "grpo"),
+        "entropy at the end, KL-Cov minus GRPO, nats": difference("entropy", "kl_cov", "grpo"),
+        "pass rate at the end, KL-Cov minus GRPO": difference("success", "kl_cov", "grpo"),
+        "pass rate at the end, Clip-Cov minus GRPO": difference("success", "clip_cov", "grpo"),
     },
 )

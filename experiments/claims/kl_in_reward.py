@@ -108,15 +108,15 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference("objective", "k1 in reward", "k3 in loss"),
-    unit="pass rate at the end less the price of the divergence, with k1 in the reward, less that with k3 in the loss",
+    unit="pass rate at the end minus the price of the divergence, with k1 in the reward, minus that with k3 in the loss",
     margin=0.01,
     pilot="In a first run the pass rate alone chose the learning rates and decided, by 0.125 (0.065 to 0.184); there a weaker "
     "penalty is better.",
     figures={
-        f"pass rate at the end, k1 in reward less {name}": difference("success", "k1 in reward", name) for name in OTHERS
+        f"pass rate at the end, k1 in reward minus {name}": difference("success", "k1 in reward", name) for name in OTHERS
     }
     | {
-        f"pass rate less the price, k1 in reward less {name}": difference("objective", "k1 in reward", name)
+        f"pass rate minus the price, k1 in reward minus {name}": difference("objective", "k1 in reward", name)
         for name in OTHERS
         if name != "k3 in loss"
     }

@@ -68,13 +68,13 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference("success", "0.03", "no limit"),
-    unit="pass rate at the end with the limit 0.03, less that without one",
+    unit="pass rate at the end with the limit 0.03, minus that without one",
     margin=0.01,
     pilot="Steps have the length 1 because the limit 0.3 never acted, and 0.03 seldom, in a first run with the length 0.3.",
     figures={
         "mean pass rate during training, the same arms": difference("area", "0.03", "no limit"),
-        "pass rate at the end, 0.003 less no limit": difference("success", "0.003", "no limit"),
-        "pass rate at the end, 0.3 less no limit": difference("success", "0.3", "no limit"),
-        "pass rate at the end, the limit 0.03 less the clip": difference("success", "0.03", "clipped at 0.2"),
+        "pass rate at the end, 0.003 minus no limit": difference("success", "0.003", "no limit"),
+        "pass rate at the end, 0.3 minus no limit": difference("success", "0.3", "no limit"),
+        "pass rate at the end, the limit 0.03 minus the clip": difference("success", "0.03", "clipped at 0.2"),
     },
 )

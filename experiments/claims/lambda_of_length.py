@@ -1,7 +1,7 @@
 """Should lambda grow with the length of a response?
 
 VAPO sets lambda = 1 - 1 / (alpha length) for each response, so that long responses propagate their reward further than
-short ones. With 0.95 for all responses instead, AIME falls from 60 to 45.
+short ones. With 0.95 for all responses instead, the AIME score falls from 60 to 45.
 
 Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
 are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one
@@ -58,7 +58,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference("success", "by length", "0.95"),
-    unit="pass rate at the end with lambda by length, less that with 0.95",
+    unit="pass rate at the end with lambda by length, minus that with 0.95",
     margin=0.01,
     condition=still_learning("by length", "0.95"),
     pilot=RATES_AFTER_PILOT + " The condition was added after the first results, and figures by length later.",

@@ -43,7 +43,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference_at_equal_success("wrong_length_curve", "grpo", "dr_grpo"),
-    unit="mean length of a wrong response under GRPO, less that under Dr.GRPO at the same pass rate, tokens",
+    unit="mean length of a wrong response under GRPO, minus that under Dr.GRPO at the same pass rate, tokens",
     margin=1.0,
     seeds=64,
     first_look=Interval(3.27, 0.707, 5.84, 16),
@@ -51,6 +51,6 @@ CLAIM = Claim(
         "the same at the end, where hardly a response is wrong, tokens": difference("wrong_length", "grpo", "dr_grpo"),
         "growth of a wrong response under GRPO, mean over the training, tokens": lambda arms: growth(arms, "grpo"),
         "growth of a wrong response under Dr.GRPO, mean over the training, tokens": lambda arms: growth(arms, "dr_grpo"),
-        "pass rate at the end, GRPO less Dr.GRPO": difference("success", "grpo", "dr_grpo"),
+        "pass rate at the end, GRPO minus Dr.GRPO": difference("success", "grpo", "dr_grpo"),
     },
 )

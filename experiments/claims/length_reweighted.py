@@ -50,13 +50,13 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference("length", "token mean", "length-reweighted"),
-    unit="mean length at the end with a token mean, less that with the tilted weights, tokens",
+    unit="mean length at the end with a token mean, minus that with the tilted weights, tokens",
     margin=0.5,
     figures={
-        "pass rate at the end, tilted less token mean": difference("success", "length-reweighted", "token mean"),
-        "mean length at the end, token mean less tilted by the median, tokens": difference(
+        "pass rate at the end, tilted minus token mean": difference("success", "length-reweighted", "token mean"),
+        "mean length at the end, token mean minus tilted by the median, tokens": difference(
             "length", "token mean", "by the median"
         ),
-        "pass rate at the end, tilted by the median less token mean": difference("success", "by the median", "token mean"),
+        "pass rate at the end, tilted by the median minus token mean": difference("success", "by the median", "token mean"),
     },
 )

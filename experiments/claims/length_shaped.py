@@ -93,11 +93,11 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=lambda arms: shorter(arms, "shaped", "simple") - shorter(arms, "shaped", "difficult"),
-    unit="log of how much shorter right responses to simple problems become, less the same of difficult ones",
+    unit="log of how much shorter right responses to simple problems become, minus the same of difficult ones",
     margin=0.02,
     pilot="Lengths were of all responses in a first run, whose difference was -0.053 (-0.128 to 0.023).",
     figures={
-        f"{kind} problems, {words}, {name} less plain": difference(f"{kind}_{number}", name, "plain")
+        f"{kind} problems, {words}, {name} minus plain": difference(f"{kind}_{number}", name, "plain")
         for name in list(ARMS)[1:]
         for kind in ("simple", "difficult")
         for number, words in {
@@ -112,7 +112,7 @@ CLAIM = Claim(
         for kind, fewest in {"simple": 2, "difficult": 7}.items()
     }
     | {
-        "difficult problems, mean pass rate during training, shaped less plain": difference(
+        "difficult problems, mean pass rate during training, shaped minus plain": difference(
             "difficult_area", "shaped", "plain"
         )
     },

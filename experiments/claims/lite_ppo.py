@@ -52,17 +52,17 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, number="success", rates=(0.01, 0.03, 0.1, 0.3, 1.0)),
     statistic=difference("success", "lite_ppo", "dapo"),
-    unit="pass rate at the end of Lite PPO, less that of DAPO",
+    unit="pass rate at the end of Lite PPO, minus that of DAPO",
     margin=0.01,
     condition=still_learning("lite_ppo", "dapo"),
     pilot="A first run gave DAPO four times the responses of the others, and no rate below 0.03; Lite PPO ended worse. The "
     "condition was added after the results at equal responses.",
     figures={
         "mean pass rate during training, the same arms": difference("area", "lite_ppo", "dapo"),
-        "pass rate at the end, Lite PPO less DAPO without dynamic sampling": difference(
+        "pass rate at the end, Lite PPO minus DAPO without dynamic sampling": difference(
             "success", "lite_ppo", "dapo without dynamic sampling"
         ),
-        "pass rate at the end, Lite PPO less GRPO": difference("success", "lite_ppo", "grpo"),
+        "pass rate at the end, Lite PPO minus GRPO": difference("success", "lite_ppo", "grpo"),
         "learning rate of Lite PPO": lambda arms: arms["lite_ppo"]["learning_rate"],
         "learning rate of DAPO": lambda arms: arms["dapo"]["learning_rate"],
     },

@@ -90,20 +90,20 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference("success", "masked outside (0.5, 5)", "capped at 2"),
-    unit="pass rate at the end with the mask, less that with the cap",
+    unit="pass rate at the end with the mask, minus that with the cap",
     margin=0.01,
     seeds=64,
     first_look=Interval(-0.0351, -0.0888, 0.0187, 16),
     condition=(
-        "share of the first policy's tokens that the mask drops, less 0.02",
+        "share of the first policy's tokens that the mask drops, minus 0.02",
         lambda arms: arms["masked outside (0.5, 5)"]["masked_share"] - 0.02,
     ),
     pilot=RATES_AFTER_PILOT
     + " The rounding was made coarser after a run in which the mask hardly acted. The arms with top-p were added later.",
     figures={
         "mean pass rate during training, the same arms": difference("area", "masked outside (0.5, 5)", "capped at 2"),
-        "pass rate at the end under top-p, mask less none": difference("success", "masked, top-p", "uncorrected, top-p"),
-        "mean pass rate during training under top-p, mask less none": difference(
+        "pass rate at the end under top-p, mask minus none": difference("success", "masked, top-p", "uncorrected, top-p"),
+        "mean pass rate during training under top-p, mask minus none": difference(
             "area", "masked, top-p", "uncorrected, top-p"
         ),
         "learning rate with the mask": lambda arms: arms["masked outside (0.5, 5)"]["learning_rate"],

@@ -45,13 +45,13 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference_at_equal_success("pass_at_16_curve", "max_rl", "rloo"),
-    unit="pass@16 of MaxRL, less that of RLOO at the same pass@1",
+    unit="pass@16 of MaxRL, minus that of RLOO at the same pass@1",
     margin=0.01,
     seeds=64,
     first_look=Interval(0.0185, 0.00319, 0.0339, 16),
     figures={
         "the same against GRPO": difference_at_equal_success("pass_at_16_curve", "max_rl", "grpo"),
-        "pass@16 at the end, MaxRL less RLOO": difference("pass_at_16", "max_rl", "rloo"),
-        "pass@1 at the end, MaxRL less RLOO": difference("success", "max_rl", "rloo"),
+        "pass@16 at the end, MaxRL minus RLOO": difference("pass_at_16", "max_rl", "rloo"),
+        "pass@1 at the end, MaxRL minus RLOO": difference("success", "max_rl", "rloo"),
     },
 )

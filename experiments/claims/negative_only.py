@@ -60,22 +60,22 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("pass_at_16", "wrong alone", "right alone"),
-    unit="pass@16 at the end of training on wrong responses alone, less that of right ones alone",
+    unit="pass@16 at the end of training on wrong responses alone, minus that of right ones alone",
     margin=0.01,
     condition=at_rest("wrong alone", "right alone"),
     pilot=RATES_AFTER_PILOT
     + " The condition was added last; without it the results contradict the claim. The first results were of pass@16 after "
-    "training on wrong responses less before, which any learner raises; right ones alone were made the rival after them.",
+    "training on wrong responses minus before, which any learner raises; right ones alone were made the rival after them.",
     figures={
-        "pass@16 of wrong alone, after training less before": lambda arms: (
+        "pass@16 of wrong alone, after training minus before": lambda arms: (
             arms["wrong alone"]["pass_at_16"] - arms["wrong alone"]["first_pass_at_16"]
         ),
-        "pass@16 of right alone, after training less before": lambda arms: (
+        "pass@16 of right alone, after training minus before": lambda arms: (
             arms["right alone"]["pass_at_16"] - arms["right alone"]["first_pass_at_16"]
         ),
-        "pass@1 at the end, wrong alone less right alone": difference("success", "wrong alone", "right alone"),
-        "pass@1 at the end, wrong alone less GRPO": difference("success", "wrong alone", "grpo"),
-        "entropy at the end, wrong alone less right alone, nats": difference("entropy", "wrong alone", "right alone"),
+        "pass@1 at the end, wrong alone minus right alone": difference("success", "wrong alone", "right alone"),
+        "pass@1 at the end, wrong alone minus GRPO": difference("success", "wrong alone", "grpo"),
+        "entropy at the end, wrong alone minus right alone, nats": difference("entropy", "wrong alone", "right alone"),
         "learning rate with wrong ones": lambda arms: arms["wrong alone"]["learning_rate"],
         "learning rate with right ones": lambda arms: arms["right alone"]["learning_rate"],
     },

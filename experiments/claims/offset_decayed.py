@@ -47,7 +47,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "by offset", "0.95"),
-    unit="pass rate at the end with lambda by offset, less that with 0.95",
+    unit="pass rate at the end with lambda by offset, minus that with 0.95",
     margin=0.01,
     condition=still_learning("by offset", "0.95"),
     pilot=RATES_AFTER_PILOT + " The condition was added after the first results.",

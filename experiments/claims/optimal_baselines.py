@@ -55,7 +55,7 @@ CLAIM = Claim(
     measure=measure,
     budget="estimates alone, nothing is trained",
     statistic=difference("log_variance", "rloo", "opo"),
-    unit="log of the gradient's variance over its squared mean with RLOO, less that with OPO",
+    unit="log of the gradient's variance over its squared mean with RLOO, minus that with OPO",
     margin=0.02,
     figures={"the same with OTB (arXiv:2602.07078) in place of OPO": difference("log_variance", "rloo", "otb")},
 )

@@ -43,7 +43,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "lambda 1", "lambda 0.95"),
-    unit="pass rate at the end with lambda = 1, less that with 0.95",
+    unit="pass rate at the end with lambda = 1, minus that with 0.95",
     margin=0.01,
     condition=still_learning("lambda 1", "lambda 0.95"),
     pilot=RATES_AFTER_PILOT + " The condition was added after the first results.",

@@ -44,7 +44,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "truncated ones left out", "all responses"),
-    unit="pass rate at the end without truncated responses, less that with all",
+    unit="pass rate at the end without truncated responses, minus that with all",
     margin=0.01,
     condition=still_learning("truncated ones left out", "all responses"),
     pilot="The condition was added after the first results.",

@@ -91,7 +91,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=lambda arms: -gain(arms, "grpo", 256),
-    unit="pass@256 of the first policy, less that after training with GRPO",
+    unit="pass@256 of the first policy, minus that after training with GRPO",
     margin=0.01,
     condition=("gain of pass@1 with GRPO", lambda arms: gain(arms, "grpo", 1)),
     figures={f"gain of pass@{k}, {name}": lambda arms, name=name, k=k: gain(arms, name, k) for name in ARMS for k in KS}

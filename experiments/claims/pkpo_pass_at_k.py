@@ -74,7 +74,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference_at_equal_success("pass_at_8_curve", "for pass@8", "for pass@1"),
-    unit="pass@8 of training for pass@8, less that of training for pass@1 at the same pass@1",
+    unit="pass@8 of training for pass@8, minus that of training for pass@1 at the same pass@1",
     margin=0.01,
     pilot="The statistic was chosen after a run in which pass@8 at the end showed no difference, and its first results were at "
     "steps of 0.2, untuned. The arms with errors, and the search for the length, were added later, "
@@ -88,12 +88,12 @@ CLAIM = Claim(
         for words in SETTINGS
     }
     | {
-        f"pass@{k} at the end, {arm} less for pass@1": difference(f"pass_at_{k}", arm, "for pass@1")
+        f"pass@{k} at the end, {arm} minus for pass@1": difference(f"pass_at_{k}", arm, "for pass@1")
         for arm in FURTHER
         for k in (1, 16)
     }
     | {
-        f"pass@16, {arm} less for pass@1 at the same pass@1": difference_at_equal_success(
+        f"pass@16, {arm} minus for pass@1 at the same pass@1": difference_at_equal_success(
             "pass_at_16_curve", arm, "for pass@1"
         )
         for arm in FURTHER

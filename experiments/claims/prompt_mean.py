@@ -43,7 +43,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, number="success", rates=(0.1, 0.3, 1.0, 3.0)),
     statistic=difference("success", "tokens of a prompt", "tokens of the batch"),
-    unit="pass rate at the end with a mean over each prompt, less that with one over the batch",
+    unit="pass rate at the end with a mean over each prompt, minus that with one over the batch",
     margin=0.01,
     pilot=RATES_AFTER_PILOT,
     figures={

@@ -50,16 +50,16 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "by 1/sqrt(length)", "equal weights"),
-    unit="pass rate at the end with weights of 1/sqrt(length), less that with equal ones",
+    unit="pass rate at the end with weights of 1/sqrt(length), minus that with equal ones",
     margin=0.01,
     condition=still_learning("by 1/sqrt(length)", "equal weights"),
     pilot="The condition was added after the first results.",
     figures={
         "mean pass rate during training, the same arms": difference("area", "by 1/sqrt(length)", "equal weights"),
-        "pass rate at the end, weights by confidence less equal ones": difference(
+        "pass rate at the end, weights by confidence minus equal ones": difference(
             "success", "by confidence", "equal weights"
         ),
-        "mean pass rate during training, weights by confidence less equal ones": difference(
+        "mean pass rate during training, weights by confidence minus equal ones": difference(
             "area", "by confidence", "equal weights"
         ),
         "learning rate with 1/sqrt(length)": lambda arms: arms["by 1/sqrt(length)"]["learning_rate"],

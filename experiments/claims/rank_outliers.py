@@ -57,12 +57,12 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=lambda arms: loss(arms, "z-score", "area") - loss(arms, "rank", "area"),
-    unit="mean pass rate during training that outliers cost z-scores, less what they cost ranks",
+    unit="mean pass rate during training that outliers cost z-scores, minus what they cost ranks",
     margin=0.005,
     figures={
         "the same at the end": lambda arms: loss(arms, "z-score", "success") - loss(arms, "rank", "success"),
         "what outliers cost ranks": lambda arms: loss(arms, "rank", "area"),
-        "with outliers, ranks less z-scores": difference("area", "rank", "z-score"),
-        "with outliers, ranks less centred rewards": difference("area", "rank", "centred"),
+        "with outliers, ranks minus z-scores": difference("area", "rank", "z-score"),
+        "with outliers, ranks minus centred rewards": difference("area", "rank", "centred"),
     },
 )

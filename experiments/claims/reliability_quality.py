@@ -93,14 +93,14 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure_tuned,
     statistic=difference("area", "by reliability", "equal weights"),
-    unit="mean pass rate during training with weights by reliability, less that with equal ones",
+    unit="mean pass rate during training with weights by reliability, minus that with equal ones",
     margin=0.005,
     figures={
         "pass rate at the end, the same arms": difference("success", "by reliability", "equal weights"),
-        "mean pass rate during training, weights by the known variance less equal ones": difference(
+        "mean pass rate during training, weights by the known variance minus equal ones": difference(
             "area", "by known variance", "equal weights"
         ),
-        "pass rate at the end, weights by the known variance less equal ones": difference(
+        "pass rate at the end, weights by the known variance minus equal ones": difference(
             "success", "by known variance", "equal weights"
         ),
     }

@@ -42,7 +42,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference("area", "dr_grpo, +1 / -1", "dr_grpo, 1 / 0"),
-    unit="mean pass rate during training of Dr.GRPO with +1 / -1, less that with 1 / 0",
+    unit="mean pass rate during training of Dr.GRPO with +1 / -1, minus that with 1 / 0",
     margin=0.01,
     figures={
         "pass rate at the end, the same arms": difference("success", "dr_grpo, +1 / -1", "dr_grpo, 1 / 0"),

@@ -45,7 +45,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "rloo", "ppo"),
-    unit="pass rate at the end of RLOO, less that of PPO",
+    unit="pass rate at the end of RLOO, minus that of PPO",
     margin=0.01,
     pilot=RATES_AFTER_PILOT,
     figures={

@@ -33,11 +33,11 @@ ARMS = {
 CLAIM = Claim(
     paper="SAPO, arXiv:2511.20347",
     place="Abstract",
-    text="with several updates a rollout, SAPO's gate ends better than GRPO's clip",
+    text="with several updates per rollout, SAPO's gate ends better than GRPO's clip",
     arms=ARMS,
     measure=measure,
     statistic=difference("success", "sapo", "grpo"),
-    unit="pass rate at the end of SAPO, less that of GRPO",
+    unit="pass rate at the end of SAPO, minus that of GRPO",
     margin=0.01,
     figures={"mean pass rate during training, the same arms": difference("area", "sapo", "grpo")},
 )

@@ -59,11 +59,11 @@ CLAIM = Claim(
     measure=measure_pairs,
     budget="200 updates on the same 256 pairs in every arm; one fixed learning rate",
     statistic=difference("length", "sum", "average"),
-    unit="mean length of a response at the end with the sum, less that with the average, tokens",
+    unit="mean length of a response at the end with the sum, minus that with the average, tokens",
     margin=0.5,
     figures={
         "growth with the sum, tokens": lambda arms: arms["sum"]["length"] - arms["sum"]["first_length"],
         "growth with the average, tokens": lambda arms: arms["average"]["length"] - arms["average"]["first_length"],
-        "pass rate at the end, average less sum": difference("success", "average", "sum"),
+        "pass rate at the end, average minus sum": difference("success", "average", "sum"),
     },
 )

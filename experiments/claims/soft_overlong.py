@@ -49,7 +49,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "soft punishment", "no punishment"),
-    unit="pass rate at the end with the punishment, less that without",
+    unit="pass rate at the end with the punishment, minus that without",
     margin=0.01,
     condition=(
         "share of the first groups with a right response, minus a half; the paper drops groups that are wrong throughout",

@@ -53,27 +53,27 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=lambda arms: loss(arms, "grpo", 64) - loss(arms, "gepo", 64),
-    unit="mean pass rate during training that delay 64 costs GRPO, less what it costs GEPO",
+    unit="mean pass rate during training that delay 64 costs GRPO, minus what it costs GEPO",
     margin=0.01,
     figures={
-        "GEPO less GRPO at delay 64": difference("area", "gepo, delay 64", "grpo, delay 64"),
+        "GEPO minus GRPO at delay 64": difference("area", "gepo, delay 64", "grpo, delay 64"),
         "the same at the end of training": difference("success", "gepo, delay 64", "grpo, delay 64"),
-        "GEPO less GRPO without delay": difference("area", "gepo, delay 0", "grpo, delay 0"),
-        "GSPO less GRPO at delay 64": difference("area", "gspo, delay 64", "grpo, delay 64"),
-        "best point of the curve, GEPO less GRPO at delay 64": lambda arms: (
+        "GEPO minus GRPO without delay": difference("area", "gepo, delay 0", "grpo, delay 0"),
+        "GSPO minus GRPO at delay 64": difference("area", "gspo, delay 64", "grpo, delay 64"),
+        "best point of the curve, GEPO minus GRPO at delay 64": lambda arms: (
             arms["gepo, delay 64"]["curve"].max(-1) - arms["grpo, delay 64"]["curve"].max(-1)
         ),
-        "best point less the last one, GEPO at delay 64": lambda arms: (
+        "best point minus the last one, GEPO at delay 64": lambda arms: (
             arms["gepo, delay 64"]["curve"].max(-1) - arms["gepo, delay 64"]["success"]
         ),
-        "best point less the last one, GRPO at delay 64": lambda arms: (
+        "best point minus the last one, GRPO at delay 64": lambda arms: (
             arms["grpo, delay 64"]["curve"].max(-1) - arms["grpo, delay 64"]["success"]
         ),
         "what delay 64 costs GEPO": lambda arms: loss(arms, "gepo", 64),
         "what delay 64 costs GRPO": lambda arms: loss(arms, "grpo", 64),
     },
     condition=(
-        "mean pass rate during training of GEPO without delay, less half of that of GRPO",
+        "mean pass rate during training of GEPO without delay, minus half of that of GRPO",
         lambda arms: arms["gepo, delay 0"]["area"] - arms["grpo, delay 0"]["area"] / 2,
     ),
 )

@@ -1,14 +1,14 @@
 """Is it better to train in a mixture with rules than to add the rules after training?
 
 The design document mixes a network with symbolic rules (Eq. 64 of the document): a token's probability is a times the
-network's plus 1 - a times the rules'. It says neither what is learned better in the mixture nor how good the network is
+network's plus 1 - a times the rules'. It does not say what is learned better in the mixture, or how good the network is
 without it.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The verifier errs on one response in 20. Rules know the last 3 tokens, and are always right; on
 the first 3 they abstain, and the network alone decides, as with `rljax train --calculator`. The initial network is
 right on about one response in 150, and differs from seed to seed. One arm trains in a mixture of 0.4 of the rules,
-another trains the network alone. The pass rates of both are measured in the mixture, so the rules help both alike. Two
+another trains the network alone. The pass rates of both are measured in the mixture, so the rules help both equally. Two
 further arms have 0.9.
 
 Deviations from the paper: there is no paper, and the document learns the share, which is fixed here. The policy is a
@@ -143,12 +143,12 @@ CLAIM = Claim(
         "each arm's learning rate is the best of a search on other seeds"
     ),
     statistic=difference("area", "trained with 0.4", "added later 0.4"),
-    unit="mean pass rate in the mixture during training in it, less that of the network that trains alone and is then mixed",
+    unit="mean pass rate in the mixture during training in it, minus that of the network that trains alone and is then mixed",
     margin=0.005,
     figures={
         "pass rate at the end, the same arms": difference("success", "trained with 0.4", "added later 0.4"),
         "pass rate at the end, the networks alone": difference("alone", "trained with 0.4", "added later 0.4"),
-        "pass rate at the end, trained in the mixture less the network that has no rules at all": lambda arms: (
+        "pass rate at the end, trained in the mixture minus the network that has no rules at all": lambda arms: (
             arms["trained with 0.4"]["success"] - arms["added later 0.4"]["alone"]
         ),
         "mean pass rate, with 0.9 of the rules": difference("area", "trained with 0.9", "added later 0.9"),

@@ -38,7 +38,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference("success", "with 16 earlier rewards", "groups of 4"),
-    unit="pass rate at the end with earlier rewards, less that without",
+    unit="pass rate at the end with earlier rewards, minus that without",
     margin=0.01,
     figures={
         "mean pass rate during training, the same arms": difference("area", "with 16 earlier rewards", "groups of 4"),

@@ -69,22 +69,22 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "truncated weights", "uncorrected"),
-    unit="pass rate at the end with truncated weights, less that without correction",
+    unit="pass rate at the end with truncated weights, minus that without correction",
     margin=0.01,
     condition=(
-        "the engine harms: pass rate of the exact engine less the uncorrected one",
+        "the engine harms: pass rate of the exact engine minus the uncorrected one",
         difference("success", "exact engine", "uncorrected"),
     ),
     pilot=RATES_AFTER_PILOT + " The condition was added after the first results, and the arms with top-p later.",
     figures={
         "mean pass rate during training, the same arms": difference("area", "truncated weights", "uncorrected"),
-        "pass rate at the end under top-p, truncated weights less uncorrected": difference(
+        "pass rate at the end under top-p, truncated weights minus uncorrected": difference(
             "success", "truncated weights, top-p", "uncorrected, top-p"
         ),
         "mean pass rate during training under top-p, the same": difference(
             "area", "truncated weights, top-p", "uncorrected, top-p"
         ),
-        "pass rate at the end, exact engine less top-p without correction": difference(
+        "pass rate at the end, exact engine minus top-p without correction": difference(
             "success", "exact engine", "uncorrected, top-p"
         ),
         "learning rate with truncated weights": lambda arms: arms["truncated weights"]["learning_rate"],

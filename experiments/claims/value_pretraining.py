@@ -48,19 +48,19 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure_tuned,
     statistic=difference("area", "pretrained", "without"),
-    unit="mean pass rate during training with pretraining, less that without",
+    unit="mean pass rate during training with pretraining, minus that without",
     margin=0.005,
     pilot=RATES_AFTER_PILOT,
     figures={
-        "mean pass rate over 150 rollouts, pretraining among them, less that without": lambda arms: (
+        "mean pass rate over 150 rollouts, pretraining among them, minus that without": lambda arms: (
             (arms["pretrained"]["curve"][:, 0] + 2 * arms["pretrained"]["area"]) / 3
             - arms["without, equal responses"]["area"]
         ),
         "pass rate at the end, the same arms": difference("success", "pretrained", "without"),
-        "pass rate at the end, less that without after as many responses": difference(
+        "pass rate at the end, minus that without after as many responses": difference(
             "success", "pretrained", "without, equal responses"
         ),
-        "mean pass rate during training, less that without from first values of 0": difference(
+        "mean pass rate during training, minus that without from first values of 0": difference(
             "area", "pretrained", "without, first values 0"
         ),
         "learning rate with pretraining": lambda arms: arms["pretrained"]["learning_rate"],

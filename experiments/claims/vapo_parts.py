@@ -76,5 +76,5 @@ CLAIM = Claim(
     first_look=Interval(0.182, 0.0459, 0.317, 16),
     pilot=RATES_AFTER_PILOT + " The ties were set, and the end given up for the mean, after the first results.",
     figures={"the same by the pass rate at the end": agreement("success", ORDER, tie=0.005)}
-    | {f"mean pass rate, full less without {part}": difference("area", "full", f"without {part}") for part in TABLE},
+    | {f"mean pass rate, full minus without {part}": difference("area", "full", f"without {part}") for part in TABLE},
 )

@@ -48,7 +48,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "warm-up and cosine", "constant"),
-    unit="pass rate at the end with the schedule, less that with a constant rate",
+    unit="pass rate at the end with the schedule, minus that with a constant rate",
     margin=0.01,
     pilot=RATES_AFTER_PILOT,
     figures={

@@ -56,17 +56,17 @@ def measure(arm, seeds):
 CLAIM = Claim(
     paper="Dr.GRPO, arXiv:2503.20783",
     place="Section 3.1",
-    text="where difficulty is mixed, rewards less a leave-one-out mean learn more than z-scores",
+    text="where difficulty is mixed, rewards minus a leave-one-out mean learn more than z-scores",
     arms=ARMS,
     measure=measure,
     statistic=difference("area", "rloo", "z-score"),
-    unit="mean pass rate during training of RLOO, less that of RLOO with GRPO's z-score, steps of equal length",
+    unit="mean pass rate during training of RLOO, minus that of RLOO with GRPO's z-score, steps of equal length",
     margin=0.005,
     pilot="The lengths were 0.1 to 3 at first; on 8 other seeds the longest was the best in both arms.",
     figures={
         "pass rate at the end, the same arms": difference("success", "rloo", "z-score"),
-        "mean pass rate during training with Adam, RLOO less z-score": difference("area", "rloo, Adam", "z-score, Adam"),
-        "pass rate at the end with Adam, RLOO less z-score": difference("success", "rloo, Adam", "z-score, Adam"),
+        "mean pass rate during training with Adam, RLOO minus z-score": difference("area", "rloo, Adam", "z-score, Adam"),
+        "pass rate at the end with Adam, RLOO minus z-score": difference("success", "rloo, Adam", "z-score, Adam"),
     }
     | {f"learning rate, {name}": lambda arms, name=name: arms[name]["learning_rate"] for name in ARMS},
 )

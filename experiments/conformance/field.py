@@ -31,7 +31,7 @@ PACKAGES: dict[str, list[list[str]]] = {
 LIBRARIES = {"trl": "TRL 1.16.0", "verl": "verl 0.9.1", "tunix": "Tunix 0.1.7", "openrlhf": "OpenRLHF 0.11.2"}
 UNSTATED = {"eps", "ddof", "kept"}
 """Choices that papers do not state (eps and ddof of the deviation) or libraries make before the loss (which groups are kept)."""
-TOKENS = "PPO's clipped loss over all tokens: a token of a long response weighs as much as one of a short one."
+TOKENS = "PPO's clipped loss over all tokens: a token of a long response has the same weight as a token of a short one."
 CLAMPED = "Each token's KL is clamped to [-10, 10], beyond which it has no gradient (erratum 11 of `rljax errata` on verl)."
 WHITENED = "The normalization is inside the function that is called GAE; the returns are those of plain GAE."
 NOTES: dict[tuple[str, str], str] = {
@@ -104,15 +104,18 @@ def python_of(library: str, work: Path) -> Path:
 
 
 def rows_of(library: str, work: Path) -> list[dict[str, Any]]:
-    """Run a library's side, and judge its rows."""
+    """Run a library's side, and add verdicts to its rows."""
     variables = os.environ | {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE.parents[1])}
     command = [python_of(library, work), HERE / "field_side.py", library]
     done = subprocess.run(command, env=variables, check=True, stdout=subprocess.PIPE, text=True)
     found = json.loads(done.stdout.splitlines()[-1])
-    return [judged({"library": library} | {k: v for k, v in row.items() if k not in ("function", "rtol")}) for row in found]
+    return [
+        with_verdict({"library": library} | {k: v for k, v in row.items() if k not in ("function", "rtol")})
+        for row in found
+    ]
 
 
-def judged(row: dict[str, Any]) -> dict[str, Any]:
+def with_verdict(row: dict[str, Any]) -> dict[str, Any]:
     """Add the verdict to a row: a name of `WORDS`."""
     like = row["like"]
     if row["convention"] is None:
@@ -134,7 +137,7 @@ WORDS = {
     "gaps": "the paper, for rows without gaps",
     "differs": "no known convention",
 }
-"""Verdict -> what a cell says."""
+"""Verdict -> text of its cell."""
 
 
 def cell_text(row: dict[str, Any]) -> str:
@@ -162,22 +165,22 @@ def page(rows: list[dict[str, Any]]) -> str:
     count = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in WORDS}
     lines = [
         f"{len(rows)} algorithms of {len({row['library'] for row in rows})} libraries: {count['paper']} equal the paper,",
-        f"{count['convention']} equal a named convention, {count['width']} equals the paper while all batches have one width, and",
-        f"{count['gaps']} while no slot between two tokens lies outside the mask.",
+        f"{count['convention']} equal a named convention, {count['width']} equals the paper if all batches have one width, and",
+        f"{count['gaps']} if no slot between two tokens is outside the mask.",
         "The papers state neither the eps nor the ddof of their standard deviation, and these libraries choose the groups",
         "(`kept`) before the loss: none of these counts as a difference. DAPO's mean is that of its authors' recipe, over the",
         "batch; Eq. 8 has it within a prompt (erratum 4 of `rljax errata`).",
         "",
-        "| library | algorithm | settings | equals | as `rljax conform` says it |",
+        "| library | algorithm | settings | equals | in the words of `rljax conform` |",
         "|---|---|---|---|---|",
     ]
     for row in rows:
         cells = (LIBRARIES[row["library"]], row["algorithm"], f"`{row['settings']}`", WORDS[row["verdict"]], cell_text(row))
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "What to know of a row:", ""]
+    lines += ["", "Notes on the rows:", ""]
     for (library, algorithm), note in NOTES.items():
         lines.append(f"- {LIBRARIES[library]}, {algorithm}: {note}")
-    lines += ["", "The smallest example of each row that is not the paper's:", ""]
+    lines += ["", "The smallest example of each row that differs from its paper:", ""]
     for row in rows:
         if row["verdict"] != "paper":
             lines += example(row)

@@ -165,7 +165,7 @@ def still_learning(*arms: str) -> tuple[str, Callable[[Arms], np.ndarray]]:
         fifth = (curve.shape[1] - 1) // 5
         return curve[:, -1] - curve[:, -1 - fifth] - STILL_LEARNING
 
-    return f"gain of the pass rate in the last fifth of training, less {STILL_LEARNING:g}", gain
+    return f"gain of the pass rate in the last fifth of training, minus {STILL_LEARNING:g}", gain
 
 
 def at_rest(*arms: str) -> tuple[str, Callable[[Arms], np.ndarray]]:

@@ -165,7 +165,8 @@ def codes(*, contexts: int, length: int, tokens: int, right_tokens: int = 1, sha
 
 
 def stopping(*, contexts: int, horizon: int, budget: int | None = None, shared: bool = False) -> World:
-    """Build a world with a chain of thought of any length: token 1 continues, token 0 stops; then the answer, 0 is right, 1 wrong.
+    """Build a world with a chain of thought of any length: token 1 continues, token 0 stops; then comes the answer: 0 is right, 1
+    wrong.
 
     Different rows decide when to stop and what to answer, so a better answer does not shorten responses by itself.
 
@@ -216,7 +217,7 @@ def chains(lengths: Sequence[int], *, tokens: int) -> World:
     """Build a world like `codes` in which each context's code has its own length: a response is right if every token is token 0.
 
     States are (context, position, whether all tokens so far were right), and two end states. The policy does not see a wrong
-    token, and the response continues. The policy reads context and position; a critic has a value for every state, and knows more.
+    token, and the response continues. The policy reads context and position; a critic has a value for every state, so it sees more.
 
     Args:
         lengths: number of tokens of the responses in each context.

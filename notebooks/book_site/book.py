@@ -192,7 +192,7 @@ def _algorithm(entry: Equation, descents: Mapping[str, Descent]) -> str:
         f"({label(entry.name)})=\n# {entry.name}",
         f"```python\n{header(factory)}\n```",
         markdown(inspect.getdoc(factory) or "", anchors()),
-        f"## Slots\n\n{table(('slot', 'what it holds', 'equations'), rows)}",
+        f"## Slots\n\n{table(('slot', 'what it contains', 'equations'), rows)}",
         "## Relations\n\n" + "\\\n".join([*relations, f"tested by `{entry.test}`"]),
         source(factory),
     ]

@@ -55,7 +55,7 @@ def _stress(found: re.Match[str]) -> str:
 
 
 def source(function: Callable) -> str:
-    """The code of a function in a fold, without its docstring, under its file and line.
+    """The code of a function in a collapsible block, without its docstring, titled with its file and line.
 
     Example:
         >>> from rljax.ops.group import leave_one_out
@@ -75,7 +75,7 @@ def source(function: Callable) -> str:
 
 
 def cell(text: str) -> str:
-    """Markdown for a cell of a table: code in backticks may hold a bar."""
+    """Markdown for a cell of a table: code in backticks may contain a bar."""
     return CODE.sub(lambda code: code[0].replace("|", r"\|"), text)
 
 
@@ -86,7 +86,7 @@ def table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def maths(equation: str) -> str:
-    """The formula of a docstring as displayed mathematics, a line each."""
+    """The formula of a docstring as displayed mathematics, one line each."""
     return "\n\n".join(f"$$\n{line}\n$$" for line in tex_lines(equation))
 
 
@@ -118,7 +118,7 @@ def header(function: Callable) -> str:
 
 
 def sections(docstring: str) -> dict[str, str]:
-    """Split a docstring at the titles of its sections; what stands before the first has the title ""."""
+    """Split a docstring at the titles of its sections; the text before the first has the title ""."""
     parts = re.split(rf"^({'|'.join(SECTIONS)}):\n", f"\n{docstring}", flags=re.MULTILINE)
     found = {"": parts[0].strip("\n")}
     for title, text in zip(parts[1::2], parts[2::2], strict=True):
@@ -132,7 +132,7 @@ def sections(docstring: str) -> dict[str, str]:
 
 
 def markdown(docstring: str, anchors: Mapping[str, str]) -> str:
-    """The whole docstring as Markdown.
+    """The complete docstring as Markdown.
 
     Args:
         docstring: without indentation, as `inspect.getdoc` returns it.

@@ -1,4 +1,4 @@
-"""Write the pages that code makes: `python -m book_site.generated FOLDER`."""
+"""Write the generated pages: `python -m book_site.generated FOLDER`."""
 
 import sys
 from pathlib import Path
@@ -19,7 +19,7 @@ def pages() -> dict[str, str]:
         "papers": book.papers_page(),
         "errata": book.errata_page(),
         "document_errata": book.document_errata_page(),
-        "numbers": trainer.numbers_page(),
+        "numbers": trainer.metrics_page(),
         "settings": trainer.settings_page(),
         "rewards": trainer.rewards_page(),
         **trainer.reward_pages(),
@@ -39,7 +39,8 @@ def pictures() -> dict[str, str]:
 
 
 def write(folder: Path) -> None:
-    """Write what has changed, so that Sphinx reads no page twice, and a picture of all claims; delete what no longer exists."""
+    """Write the pages that changed, so that Sphinx does not read the others again, and the pictures; delete pages that no longer
+    exist."""
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {folder / f"{name}.md": f"{text}\n" for name, text in pages().items()}
     for file in set(folder.rglob("*.md")) - set(wanted):

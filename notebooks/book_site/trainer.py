@@ -1,4 +1,4 @@
-"""Pages about the trainer that its own records write: settings, rewards, the Python interface, the commands."""
+"""Pages about the trainer, generated from its own records: settings, rewards, the Python interface, the commands."""
 
 import contextlib
 import inspect
@@ -86,8 +86,8 @@ def reward_pages() -> dict[str, str]:
     return pages
 
 
-def numbers_page() -> str:
-    """Every metric of a run, as `rljax explain` has it."""
+def metrics_page() -> str:
+    """Every metric of a run, as `rljax explain` prints it."""
     parts = [
         "(page-numbers)=\n# Metrics",
         "What is in `metrics.jsonl`, in the curves and on the screen. `rljax explain NAME` prints an entry.",
@@ -114,7 +114,7 @@ def _metric(entry: Entry) -> list[str]:
 
 
 def interface_page() -> str:
-    """What `import rljax` offers: functions first, then the records and protocols that a person fills in."""
+    """What `import rljax` offers: functions first, then the records and protocols that users implement."""
     parts = [
         "(page-interface)=\n# Python interface",
         "`import rljax` imports nothing else; each name below is imported on first use. [Settings](#page-settings) have a page "
@@ -138,7 +138,7 @@ def _class(name: str, record: type) -> list[str]:
     texts = field_texts(record) if names else {}
     if texts:
         rows = [(f"`{field}`", escaped(texts[field])) for field in names if field in texts]
-        parts.append(table(("field", "what it holds"), rows))
+        parts.append(table(("field", "what it contains"), rows))
     elif not names:
         methods = [value for key, value in vars(record).items() if inspect.isfunction(value) and not key.startswith("_")]
         for method in methods:

@@ -100,7 +100,7 @@ def run_runs(command: Runs) -> int:
     """List the runs.
 
     Raises:
-        InputError: the folder does not exist, or holds no run.
+        InputError: the folder does not exist, or contains no run.
     """
     from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415  --help need not wait for JAX
     from rljax.tracking.summary import is_of_run, summarise  # noqa: PLC0415  as above

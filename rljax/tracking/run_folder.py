@@ -127,7 +127,7 @@ class RunFolder:
         run = cls(Path(path).absolute(), {})
         if not run.config_file.is_file():
             raise InputError(
-                f"{path} holds no run (there is no {run.config_file.name} in it); name the folder of a run that "
+                f"{path} contains no run (there is no {run.config_file.name} in it); name the folder of a run that "
                 "was started before, or omit --resume to start a new one."
             )
         try:

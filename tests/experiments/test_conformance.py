@@ -88,7 +88,7 @@ def test_a_size_is_read_from_a_report():
 def test_the_table_of_the_field_is_that_of_its_rows():
     assert (FOLDER / "field.md").read_text(encoding="utf-8") == field.page(FIELD)
     assert {row["library"] for row in FIELD} == set(field.LIBRARIES)
-    assert all(field.judged(row)["verdict"] == row["verdict"] for row in FIELD)
+    assert all(field.with_verdict(row)["verdict"] == row["verdict"] for row in FIELD)
 
 
 def test_every_row_that_is_not_the_papers_is_explained():

@@ -1,7 +1,7 @@
 """Commands with bad input, up to the first step: each ends with 0 or 2 and one paragraph, never with a traceback.
 
 `train` is stopped where it would begin to compute: its settings, data, tokenizer, model folder or run folder have been read and
-checked by then, by the code that reads them for a person.
+checked by then, by the same code as in a real run.
 """
 
 import contextlib
@@ -33,15 +33,15 @@ LIMIT = 10.0
 
 
 class Stopped(BaseException):
-    """The command has come to its first step."""
+    """The command has reached its first step."""
 
 
 @dataclass(frozen=True, repr=False)
 class Good:
-    """Input without a fault, of which bad input is made."""
+    """Valid input, from which bad input is made."""
 
     folder: Path
-    """Holds `run`, `model` and `rows.jsonl`."""
+    """Contains `run`, `model` and `rows.jsonl`."""
     state: Any
     """The state in the run's checkpoint."""
 
@@ -52,7 +52,7 @@ class Answer:
 
     words: tuple[str, ...]
     code: int | None
-    """Exit code; None if it came to its first step."""
+    """Exit code; None if it reached its first step."""
     text: str
     """What it wrote to the standard error."""
     seconds: float
@@ -80,7 +80,7 @@ def make_good(folder: Path) -> Good:
 
 @contextlib.contextmanager
 def stopped_before_computing(good: Good) -> Generator[None]:
-    """Have `train` stop where it would draw, load or restore its first arrays, and do without what takes devices."""
+    """Make `train` stop before it initializes, loads or restores its first arrays, and skip what needs devices."""
 
     def first_state_of(setup: Any, own_parts: Collection[str] = ()) -> Any:
         del own_parts

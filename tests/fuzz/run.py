@@ -2,7 +2,8 @@
 
     python tests/fuzz/run.py --count 500 --seed 0 --result tests/fuzz/result.json
 
-Each kind of input has the same share. The result counts the answers of each kind and lists every fault; another seed adds to it.
+Each kind of input gets the same number of commands. The result counts the answers of each kind and lists every fault; another seed
+adds to it.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # small_runs and reopened lie there
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # small_runs and reopened are there
 
 from fuzz.cases import KINDS
 from fuzz.harness import Answer, Good, answer, make_good, show, stopped_before_computing

@@ -466,7 +466,7 @@ def test_json_and_a_page(capsys):
     assert main(["claims", "staleness_gepo"]) == 0
     text = capsys.readouterr().out
     assert "not decided; it holds here if the 95 % interval is above 0.01" in " ".join(text.split())
-    assert "GEPO without delay, less half of that of GRPO" in " ".join(text.split())
+    assert "GEPO without delay, minus half of that of GRPO" in " ".join(text.split())
     assert "Deviations from the paper" in text
 
 

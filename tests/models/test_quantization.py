@@ -1,4 +1,5 @@
-"""Matrices in 8 and 4 bits: how they are rounded, what is computed with them, where they lie, and what they take."""
+"""Matrices in 8 and 4 bits: how they are rounded, what is computed with them, how they are sharded, and how much memory they
+take."""
 
 from dataclasses import replace
 from functools import partial
@@ -67,7 +68,7 @@ def test_each_weight_is_rounded_to_the_nearest_level_of_its_block(shape):
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_the_error_is_at_most_half_a_step(axis):
-    """Of a whole number for int8, of the widest gap between levels for NF4; and its size is that of a uniform error."""
+    """Half an integer for int8, half the widest gap between levels for NF4; the root mean square is that of a uniform error."""
     matrix = a_matrix(128, 64, 3)
     blocks = np.moveaxis(np.asarray(matrix), axis, 0).reshape(-1, 64, *np.delete(matrix.shape, axis))
     scale = np.abs(blocks).max(1, keepdims=True)
@@ -124,8 +125,8 @@ def test_a_product_and_its_derivative_are_those_with_the_dequantized_matrix(equa
     ("kind", "name", "targets"),
     [("int8", "llama-biased", ("attention", "down")), ("nf4", "qwen3", ("feed_forward",))],
 )
-def test_an_adapter_learns_what_it_learns_above_the_dequantized_model(kind, name, targets):
-    """Log-probabilities, and the gradient in every factor; also where a matrix has no adapter, and as the sampler merges."""
+def test_an_adapter_learns_what_it_learns_on_the_dequantized_model(kind, name, targets):
+    """Log-probabilities, and the gradient in every factor; also if a matrix has no adapter, and for the sampler's merged copy."""
     config = replace(SHAPES[name], remat="full" if name == "qwen3" else "none")
     params = random_params(config)
     held = Base(quantized_params(params, kind=kind, dtype="float32"), SCALE)
@@ -159,7 +160,7 @@ def test_a_folder_is_quantized_tensor_by_tensor(tmp_path, kind):
         jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-def test_codes_and_scales_lie_where_their_matrix_lies():
+def test_codes_and_scales_are_sharded_like_their_matrix():
     mesh = make_mesh(2, 2, 2)
     params = random_params(WIDE)
     policy = transformer_policy(WIDE, eos=1, mesh=mesh)
@@ -185,8 +186,8 @@ def test_codes_and_scales_lie_where_their_matrix_lies():
     np.testing.assert_allclose(score(on_mesh, on=mesh), score(held, on=None), atol=1e-4)
 
 
-def test_a_backward_pass_holds_the_matrices_of_a_layer_and_not_of_all():
-    """What the compiler counts for one layer and for two: with whole matrices kept, the second one would add its size."""
+def test_a_backward_pass_holds_the_matrices_of_one_layer_at_a_time():
+    """The compiler's memory for one layer and for two: if full matrices were kept, the second layer would add its size."""
 
     def temporaries(layers):
         config = replace(WIDE, width=256, hidden=1024, layers=layers, remat="full")

@@ -147,7 +147,7 @@ def test_settings_rewards_and_interface_are_whole():
 
 
 def test_every_number_of_a_run_is_explained():
-    page = trainer.numbers_page()
+    page = trainer.metrics_page()
     assert [entry.name for entry in GLOSSARY if f"### {escaped(entry.name)}\n" not in page] == []
 
 

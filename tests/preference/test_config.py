@@ -35,8 +35,8 @@ def test_settings_are_json():
     assert RewardModelConfig(**raw) == RewardModelConfig("pairs.jsonl", replicas=2)
 
 
-def test_settings_that_a_run_has_too_are_those_of_the_run():
-    """They are written once: name, type and default are the same record's."""
+def test_settings_shared_with_a_run_are_defined_once():
+    """Name, type and default come from the same record."""
     own = {field.name: field for field in fields(RewardModelConfig)}
     for group, run in ((NetworkConfig, ModelConfig), (AdamConfig, OptimizationConfig), (MeshConfig, DevicesConfig)):
         assert issubclass(run, group)
@@ -46,7 +46,7 @@ def test_settings_that_a_run_has_too_are_those_of_the_run():
 
 
 def test_a_file_of_settings_from_before_they_were_shared_is_read():
-    """The settings.json of a training of an earlier version, in its order."""
+    """A settings.json that an earlier version wrote, in its order."""
     saved = {
         "dataset": "pairs.jsonl",
         "model": None,

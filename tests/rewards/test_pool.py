@@ -136,7 +136,7 @@ def ends(pid: int, seconds: float) -> bool:
     return not alive(pid)
 
 
-def test_values_come_back_in_order_and_progress_is_told(pool):
+def test_values_come_back_in_order_and_progress_is_reported(pool):
     progress = []
     items = [{"kind": "value", "value": number} for number in range(50)]
     assert pool.map(items, lambda done, count: progress.append((done, count))) == list(range(50))
@@ -269,7 +269,7 @@ def test_close_ends_the_workers_and_map_starts_new_ones(judges):
         assert pool.map([{"kind": "pid"}]) != [pid]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to its address space")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces a limit on the address space")
 def test_memory_is_limited(judges):
     with Pool(f"{judges}:act", seconds=5.0, workers=1, memory=500_000_000) as pool:
         small, large = pool.map([{"kind": "memory", "value": 1_000}, {"kind": "memory", "value": 2_000_000_000}])
@@ -313,12 +313,12 @@ def test_a_pool_does_not_outlive_a_fork(pool, monkeypatch):
     assert pool.map([{"kind": "value", "value": 1}]) == [1]
 
 
-def test_the_shared_pool_is_one():
+def test_equal_arguments_share_a_pool():
     assert shared_pool("math:sqrt", seconds=1.0) is shared_pool("math:sqrt", seconds=1.0)
     assert shared_pool("math:sqrt", seconds=1.0) is not shared_pool("math:sqrt", seconds=2.0)
 
 
-# A script without a main guard, which a worker must not run again; it prints the numbers of its workers, and continues on request.
+# A script without a main guard, which a worker must not run again; it prints its workers' process ids, and continues on request.
 SCRIPT = """
 import sys, threading, time
 from rljax.rewards.pool import shared_pool
@@ -362,9 +362,9 @@ def test_no_worker_outlives_a_program_that_is_killed(tmp_path, judges, then, lim
     assert all(ends(pid, limit) for pid in workers)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can take rights from a process that runs")
-def test_a_confined_worker_judges_and_has_given_up_the_rest(judges, tmp_path):
-    """Its beginning, which may do all, comes before."""
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can take rights from a running process")
+def test_a_confined_worker_can_judge_and_nothing_else(judges, tmp_path):
+    """Its `begin` function runs before it is confined, and may do anything."""
     secret = tmp_path / "secret"
     secret.write_text("s")
     items = [{"kind": "began"}, {"kind": "value", "value": 3}]
@@ -417,7 +417,7 @@ def test_a_confined_worker_is_never_unpickled(confined, kind, tmp_path):
     ],
     ids=lambda message: repr(message[:8]),
 )
-def test_what_is_no_result_fails_its_item_alone(confined, message):
+def test_an_invalid_result_fails_only_its_item(confined, message):
     outcome, after = confined.map([{"kind": "say", "value": message}, {"kind": "value", "value": 2}])
     assert (outcome.kind, after) == ("raised", 2)
     assert "its result cannot be read" in outcome.reason
@@ -432,7 +432,7 @@ def test_a_line_without_an_end_is_not_waited_for(confined, message):
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), "1", [1.0], {"kind": "raised"}, 10**400, True])
-def test_a_confined_worker_returns_numbers_alone(confined, value):
+def test_a_confined_worker_returns_only_numbers(confined, value):
     (outcome,) = confined.map([{"kind": "value", "value": value}])
     assert outcome == 1.0 if value is True else outcome.kind == "raised"
 

@@ -95,7 +95,7 @@ def test_create_refuses_a_path_through_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (None, "holds no run .there is no config.json"),
+        (None, "contains no run .there is no config.json"),
         ("{", "config.json is not valid JSON"),
         ("[1]", r"config.json must hold one JSON object, got \[1\]"),
     ],

@@ -15,7 +15,7 @@ from rljax.training.config import TrainConfig
 
 
 def run_at(path, **settings):
-    """The folder of a run without steps."""
+    """Make the folder of a run without steps."""
     path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(TrainConfig.flat(**settings).to_json() | {"seams": []}))
     return path
@@ -56,7 +56,7 @@ def test_a_folder_of_runs_is_a_group_in_the_order_of_the_seeds(tmp_path):
     (tmp_path / "other" / "many").symlink_to(tmp_path / "many")
     with pytest.raises(InputError, match=r"two groups are called 'many \(2 seeds\)'"):
         group_runs([tmp_path / "many", tmp_path / "other" / "many"])
-    with pytest.raises(InputError, match="holds no run"):
+    with pytest.raises(InputError, match="contains no run"):
         group_runs([tmp_path / "nothing"])
 
 

@@ -37,7 +37,7 @@ def events(run):
             data = data[16 + length :]
 
 
-@pytest.mark.usefixtures("untyped")  # signatures promise floats; numbers of NumPy and JAX are taken as well
+@pytest.mark.usefixtures("untyped")  # signatures promise floats; NumPy and JAX numbers are accepted too
 def test_jsonl_rows_are_on_disk_at_once(run):
     tracker = JsonlTracker(run)
     metrics = {"seconds": 1.5, "reward": jnp.float32(0.25), "loss": float("nan"), "kl": -jnp.inf, "grad_norm": np.inf}
@@ -67,7 +67,7 @@ def test_jsonl_appends_to_a_resumed_run(run):
     assert [row["step"] for row in read_metrics(run.metrics)] == [1, 2]
 
 
-@pytest.mark.usefixtures("untyped")  # signatures promise floats; numbers of NumPy and JAX are taken as well
+@pytest.mark.usefixtures("untyped")  # signatures promise floats; NumPy and JAX numbers are accepted too
 def test_tensorboard_events_read_back(run):
     for step in (3, 4):
         tracker = TensorBoardTracker(run)
@@ -89,7 +89,7 @@ def test_tensorboard_events_read_back(run):
 
 
 class FakeWandb:
-    """What the tracker uses of wandb, and what it was told."""
+    """The part of wandb that the tracker uses; it records the calls."""
 
     def __init__(self):
         self.started, self.metrics, self.logged, self.finished = [], [], [], 0
@@ -108,8 +108,8 @@ class FakeWandb:
         return columns, data
 
 
-@pytest.mark.usefixtures("untyped")  # signatures promise floats; numbers of NumPy and JAX are taken as well
-def test_wandb_is_told_everything_and_resumed(run, monkeypatch):
+@pytest.mark.usefixtures("untyped")  # signatures promise floats; NumPy and JAX numbers are accepted too
+def test_wandb_receives_everything_and_resumes(run, monkeypatch):
     wandb = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     tracker = WandbTracker(run, project="sums")
@@ -151,7 +151,7 @@ class Recorder:
             raise OSError("disk full")
 
 
-def test_trackers_tell_all_and_close_all():
+def test_trackers_forward_every_call_and_close_every_tracker():
     first, second = [], []
     trackers = Trackers([Recorder(first, fails=True), Recorder(second)])
     trackers.log("rl", 1, {"loss": 1.0})

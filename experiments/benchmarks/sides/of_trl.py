@@ -1,4 +1,4 @@
-"""TRL's side."""
+"""TRL's side of the benchmark."""
 
 from pathlib import Path
 
@@ -61,9 +61,9 @@ def rl_step(folder: Path, pace: Pace) -> None:
 
 def training_step(folder: Path, pace: Pace) -> None:
     """Run updates on responses of equal length: loss, gradient, clipping to the trainer's norm, and AdamW."""
-    made = trainer(folder, pace)
-    model, optimizer = made.model.train(), made.create_optimizer()
-    made.current_gradient_accumulation_steps = 1  # the trainer's own loop sets it
+    grpo = trainer(folder, pace)
+    model, optimizer = grpo.model.train(), grpo.create_optimizer()
+    grpo.current_gradient_accumulation_steps = 1  # the trainer's own loop sets it
     torch.manual_seed(0)
     rows = work.PROMPTS * work.GROUP
     prompts = torch.tensor([work.prompt_ids(place // work.GROUP) for place in range(rows)])
@@ -79,8 +79,8 @@ def training_step(folder: Path, pace: Pace) -> None:
     }
 
     def update() -> None:
-        made.compute_loss(model, batch).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), made.args.max_grad_norm)
+        grpo.compute_loss(model, batch).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), grpo.args.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
 
@@ -104,7 +104,7 @@ def log_probs(folder: Path, pace: Pace) -> None:
     pace.rounds(gradient)
 
 
-def imported(folder: Path, pace: Pace) -> None:
+def import_library(folder: Path, pace: Pace) -> None:
     """Import what a training script imports."""
     del folder
     pace.wait()
@@ -118,5 +118,5 @@ CASES = {
     "first_step": rl_step,
     "training_step": training_step,
     "log_probs": log_probs,
-    "import": imported,
+    "import": import_library,
 }

@@ -54,7 +54,7 @@ def test_everything_is_removed_and_links_are_not_followed(tmp_path):
     assert not folder.exists()
     assert (outside / "kept").read_text() == "kept"
     assert os.stat(outside / "kept").st_nlink == 1
-    leftovers.remove_folder(str(folder))  # a missing folder is no error
+    leftovers.remove_folder(str(folder))  # a missing folder is not an error
 
 
 def test_what_cannot_be_removed_stays_and_the_rest_is_removed(tmp_path, monkeypatch):
