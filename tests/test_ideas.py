@@ -1,45 +1,30 @@
-"""The page of ideas: every command of it can be typed, every test and every file of it exists."""
+"""The page of ideas: every command of it can be typed and is in its tests, every test and every file of it exists."""
 
 import ast
 import re
 import shlex
+from collections import Counter
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from book_site.ideas import DOCUMENTS, STATES, Idea, ideas_page, read_idea, read_ideas
 
 from rljax.cli import COMMANDS, parse
 from rljax.programs.start import known_settings
 from rljax.training.objective.algorithm import check_algorithm, make_algorithm
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "notebooks" / "ideas.md"
+NOTEBOOKS = ROOT / "notebooks"
+IDEAS = [idea for section in read_ideas().values() for idea in section]
+WITH_COMMAND = [idea for idea in IDEAS if idea.commands]
+PLACES = ("model", "dataset", "task", "run", "run_folder", "device")
+"""Flags that only say where something is; a test of an idea has its own."""
 
 
-class Row(NamedTuple):
-    """A line of a table."""
-
-    idea: str
-    commands: list[str]
-    tests: list[str]
-    result: str
-
-
-def rows():
-    """The lines of all tables of the page."""
-    cells = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in PAGE.read_text(encoding="utf-8").splitlines()
-        if line.startswith("| ") and not line.startswith(("| idea ", "| ---"))
-    ]
-    return [
-        Row(idea, re.findall(r"`([^`]+)`", commands), re.findall(r"`([^`]+)`", tests), result)
-        for idea, commands, tests, result in cells
-    ]
-
-
-ROWS = rows()
+def named(ideas):
+    """A parameter per idea."""
+    return pytest.mark.parametrize("idea", ideas, ids=[idea.name for idea in ideas])
 
 
 @cache
@@ -49,50 +34,123 @@ def functions_of(file):
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
 
 
-def test_every_idea_is_named_once_with_a_command_a_test_and_a_result():
-    assert len(ROWS) >= 60
-    assert len({row.idea for row in ROWS}) == len(ROWS)
-    assert [row.idea for row in ROWS if not (row.commands and row.tests and row.result)] == []
+@cache
+def text_of(file):
+    """Text of a file in small letters, in which flags have the form of settings."""
+    return (ROOT / file).read_text(encoding="utf-8").lower().replace("-", "_")
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.idea)
-def test_its_commands_can_be_typed_and_its_parts_fit(row):
-    for command in row.commands:
-        words = shlex.split(command)
+def words_of(command):
+    """A command as words of the command line; a bare flag belongs to `rljax train`."""
+    words = shlex.split(command)
+    return words if words[0] == "python" else words[1:] if words[0] == "rljax" else ["train", *words]
+
+
+def marks_of(command):
+    """Names by which a test can be recognized as one of this command: its flags, their values, else the command's name."""
+    name, *rest = words_of(command)
+    if name == "python":
+        return {Path(rest[0]).stem}
+    flags = [word for word in rest if word.startswith("--")]
+    marks, flag = set(), ""
+    for word in rest:
+        if word.startswith("--"):
+            flag = word[2:].replace("-", "_")
+            marks |= set() if flag in PLACES else {flag}
+        elif flag not in PLACES and (flags or name == "explain"):
+            marks |= {part for part in re.findall(r"[a-z][\w]{3,}", word.replace("-", "_")) if part not in ("reward", "term")}
+    return marks - {"algorithm", "algorithm_options", "with", "reward", "samples"} or {name.replace("-", "_")}
+
+
+def test_every_idea_is_named_once_and_at_a_place_of_a_document():
+    assert len(IDEAS) >= 224
+    assert [name for name, count in Counter(idea.name for idea in IDEAS).items() if count > 1] == []
+    places = {idea.name: {re.match(r"\w+", place)[0] for place in idea.where.split("; ")} for idea in IDEAS}
+    assert {name: words - {*DOCUMENTS} for name, words in places.items() if words - {*DOCUMENTS}} == {}
+
+
+def test_every_idea_has_what_its_state_needs():
+    assert {idea.state for idea in IDEAS} == {*STATES}
+    for idea in IDEAS:
+        assert bool(idea.commands and idea.tests) or idea.state in ("missing", "outside"), idea
+        assert bool(idea.reason) == (idea.state != "works"), idea
+        assert not idea.commands or idea.state in ("works", "in part"), idea
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"idea": "a", "where": "design 1"},
+        {"idea": "a", "where": "design 1", "missing": "b", "outside": "c"},
+        {"idea": "a", "where": "design 1", "lacks": "b"},
+        {"idea": "a", "where": "design 1", "missing": "b", "state": "works"},
+    ],
+)
+def test_a_row_without_one_state_is_refused(row):
+    with pytest.raises(ValueError, match="An idea needs"):
+        read_idea(row)
+
+
+@named(WITH_COMMAND)
+def test_its_commands_can_be_typed_and_its_parts_fit(idea):
+    for command in idea.commands:
+        words = words_of(command)
         if words[0] == "python":
             assert (ROOT / words[1]).is_file()
             continue
-        words = words[1:] if words[0] == "rljax" else ["train", *words]
         parsed = parse(words)
         assert isinstance(parsed, COMMANDS[words[0]][0])
         if words[0] == "train":
             check_algorithm(make_algorithm(parsed.config), parsed.config)
 
 
-def test_ideas_without_a_command_are_listed_and_have_none():
-    missing = PAGE.read_text(encoding="utf-8").partition("## Ideas without a command")[2]
-    ideas = [line[2:].partition("; nearest")[0] for line in missing.splitlines() if line.startswith("- ")]
-    assert len(ideas) >= 20
-    assert not {*ideas} & {row.idea for row in ROWS}
-    flags = {word for command in re.findall(r"`([^`]+)`", missing) for word in command.split() if word.startswith("--")}
-    known = {"--resume", *(word for row in ROWS for command in row.commands for word in command.split())}
-    assert {flag for flag in flags - known if flag[2:].replace("-", "_") not in known_settings()} == set()
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.idea)
-def test_its_tests_exist(row):
-    for name in row.tests:
+@named(IDEAS)
+def test_its_tests_exist(idea):
+    for name in idea.tests:
         file, _, function = name.partition("::")
         assert function in functions_of(file), name
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.result != "-"], ids=lambda row: row.idea)
-def test_its_results_exist(row):
-    links = [PAGE.parent / link for link in re.findall(r"\]\(([^)#:]+)\)", row.result)]
-    spans = re.findall(r"`([^`]+)`", row.result)
-    claims = [
-        ROOT / "experiments" / "claims" / f"{span.split()[2]}.py" for span in spans if span.startswith("rljax claims ")
-    ]
-    files = [ROOT / span for span in spans if not span.startswith("rljax ")]
-    assert len(links) + len(claims) + len(files) == len(links) + len(spans) > 0
-    assert [file for file in (*links, *claims, *files) if not file.is_file()] == []
+@named(WITH_COMMAND)
+def test_its_commands_are_in_the_files_of_its_tests(idea):
+    texts = [text_of(name.partition("::")[0]) for name in idea.tests]
+    for command in idea.commands:
+        marks = marks_of(command) | ({"by_name"} if "--algorithm " in command else set())  # a test of all algorithms
+        assert any(mark in text for mark in marks for text in texts), (command, marks)
+
+
+@named([idea for idea in IDEAS if idea.result])
+def test_its_results_exist(idea):
+    links = [NOTEBOOKS / link for link in re.findall(r"\]\(([^)#:]+)\)", idea.result)]
+    spans = re.findall(r"`([^`]+)`", idea.result)
+    assert all(span.startswith("rljax claims ") for span in spans)
+    claims = [ROOT / "experiments" / "claims" / f"{span.split()[2]}.py" for span in spans]
+    assert len(links) + len(claims) > 0
+    assert [file for file in (*links, *claims) if not file.is_file()] == []
+
+
+@named([idea for idea in IDEAS if idea.reason])
+def test_the_flags_of_a_reason_exist(idea):
+    flags = {word for span in re.findall(r"`([^`]+)`", idea.reason) for word in span.split() if word.startswith("--")}
+    known = {"--resume", *(word for other in WITH_COMMAND for command in other.commands for word in command.split())}
+    assert {flag for flag in flags - known if flag[2:].replace("-", "_") not in known_settings()} == set()
+
+
+def test_the_page_has_every_idea_and_counts_them():
+    page = ideas_page()
+    rows = [line for line in page.splitlines() if line.startswith("| ") and "<small>" in line]
+    assert len(rows) == len(IDEAS)
+    for state in STATES:
+        count = sum(f'data-state="{state}"' in row for row in rows)
+        assert f'data-state="{state}">{state}</span> | {count} |' in page
+        assert count == sum(idea.state == state for idea in IDEAS)
+    assert all(row.count(" | ") == 3 for row in rows)
+
+
+def test_the_page_is_readable_without_its_script():
+    """The script only hides rows: it makes its own buttons and no row begins hidden."""
+    page, script = ideas_page().split("<script>")
+    assert "hidden" not in page
+    assert "<button" not in page
+    assert "http" not in script
+    assert Idea._fields == ("name", "where", "state", "commands", "tests", "reason", "result")

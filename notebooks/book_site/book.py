@@ -104,7 +104,7 @@ def _equation_index(entries: list[Equation], pages: list[str]) -> str:
                 "../errata",
                 "../document_errata",
                 "/errata",
-                "/ideas",
+                "../ideas",
                 "/conformance",
             ]
         )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 
-from book_site import book, changes, claims, drawings, families, trainer
+from book_site import book, changes, claims, drawings, families, ideas, trainer
 from rljax.algorithms import BY_NAME
 
 
@@ -19,6 +19,7 @@ def pages() -> dict[str, str]:
         "papers": book.papers_page(),
         "errata": book.errata_page(),
         "document_errata": book.document_errata_page(),
+        "ideas": ideas.ideas_page(),
         "numbers": trainer.metrics_page(),
         "settings": trainer.settings_page(),
         "rewards": trainer.rewards_page(),
