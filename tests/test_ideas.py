@@ -22,11 +22,6 @@ PLACES = ("model", "dataset", "task", "run", "run_folder", "device")
 """Flags that only say where something is; a test of an idea has its own."""
 
 
-def named(ideas):
-    """A parameter per idea."""
-    return pytest.mark.parametrize("idea", ideas, ids=[idea.name for idea in ideas])
-
-
 @cache
 def functions_of(file):
     """Names of the tests of a file."""
@@ -58,7 +53,9 @@ def marks_of(command):
             flag = word[2:].replace("-", "_")
             marks |= set() if flag in PLACES else {flag}
         elif flag not in PLACES and (flags or name == "explain"):
-            marks |= {part for part in re.findall(r"[a-z][\w]{3,}", word.replace("-", "_")) if part not in ("reward", "term")}
+            marks |= {
+                part for part in re.findall(r"[a-z][\w]{3,}", word.replace("-", "_")) if part not in ("reward", "term")
+            }
     return marks - {"algorithm", "algorithm_options", "with", "reward", "samples"} or {name.replace("-", "_")}
 
 
@@ -91,7 +88,7 @@ def test_a_row_without_one_state_is_refused(row):
         read_idea(row)
 
 
-@named(WITH_COMMAND)
+@pytest.mark.parametrize("idea", WITH_COMMAND, ids=lambda idea: idea.name)
 def test_its_commands_can_be_typed_and_its_parts_fit(idea):
     for command in idea.commands:
         words = words_of(command)
@@ -104,36 +101,39 @@ def test_its_commands_can_be_typed_and_its_parts_fit(idea):
             check_algorithm(make_algorithm(parsed.config), parsed.config)
 
 
-@named(IDEAS)
-def test_its_tests_exist(idea):
-    for name in idea.tests:
-        file, _, function = name.partition("::")
-        assert function in functions_of(file), name
+def test_its_tests_exist():
+    names = [name.partition("::") for idea in IDEAS for name in idea.tests]
+    assert ["::".join((file, name)) for file, _, name in names if name not in functions_of(file)] == []
 
 
-@named(WITH_COMMAND)
-def test_its_commands_are_in_the_files_of_its_tests(idea):
-    texts = [text_of(name.partition("::")[0]) for name in idea.tests]
-    for command in idea.commands:
+def test_its_commands_are_in_the_files_of_its_tests():
+    strange = []
+    for idea, command in [(each, command) for each in WITH_COMMAND for command in each.commands]:
         marks = marks_of(command) | ({"by_name"} if "--algorithm " in command else set())  # a test of all algorithms
-        assert any(mark in text for mark in marks for text in texts), (command, marks)
+        texts = [text_of(name.partition("::")[0]) for name in idea.tests]
+        if not any(mark in text for mark in marks for text in texts):
+            strange.append((idea.name, command, marks))
+    assert strange == []
 
 
-@named([idea for idea in IDEAS if idea.result])
-def test_its_results_exist(idea):
-    links = [NOTEBOOKS / link for link in re.findall(r"\]\(([^)#:]+)\)", idea.result)]
-    spans = re.findall(r"`([^`]+)`", idea.result)
-    assert all(span.startswith("rljax claims ") for span in spans)
-    claims = [ROOT / "experiments" / "claims" / f"{span.split()[2]}.py" for span in spans]
-    assert len(links) + len(claims) > 0
-    assert [file for file in (*links, *claims) if not file.is_file()] == []
+def test_its_results_exist():
+    for idea in (idea for idea in IDEAS if idea.result):
+        links = [NOTEBOOKS / link for link in re.findall(r"\]\(([^)#:]+)\)", idea.result)]
+        spans = re.findall(r"`([^`]+)`", idea.result)
+        assert all(span.startswith("rljax claims ") for span in spans), idea
+        claims = [ROOT / "experiments" / "claims" / f"{span.split()[2]}.py" for span in spans]
+        assert links or claims, idea
+        assert [file for file in (*links, *claims) if not file.is_file()] == [], idea
 
 
-@named([idea for idea in IDEAS if idea.reason])
-def test_the_flags_of_a_reason_exist(idea):
-    flags = {word for span in re.findall(r"`([^`]+)`", idea.reason) for word in span.split() if word.startswith("--")}
-    known = {"--resume", *(word for other in WITH_COMMAND for command in other.commands for word in command.split())}
-    assert {flag for flag in flags - known if flag[2:].replace("-", "_") not in known_settings()} == set()
+def test_what_a_reason_names_exists():
+    """Its flags are settings, or flags of a command of the page; its links lead to pages."""
+    known = {"--resume", *(word for idea in WITH_COMMAND for command in idea.commands for word in command.split())}
+    for idea in IDEAS:
+        flags = {word for span in re.findall(r"`([^`]+)`", idea.reason) for word in span.split() if word.startswith("--")}
+        assert {flag for flag in flags - known if flag[2:].replace("-", "_") not in known_settings()} == set(), idea
+        links = re.findall(r"\]\((\w+\.md)\)", idea.reason)
+        assert [link for link in links if not (NOTEBOOKS / link).is_file()] == [], idea
 
 
 def test_the_page_has_every_idea_and_counts_them():

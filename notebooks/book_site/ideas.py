@@ -100,8 +100,8 @@ def ideas_page() -> str:
     return f"""(page-ideas)=
 # Ideas of the documents
 
-{len(ideas)} ideas that the design documents behind rljax ask for: systems, equations, experiments and recommendations. None of the
-documents is a published paper, and parts of them are wrong: see [their errata](#page-document-errata).
+{len(ideas)} ideas that the design documents behind rljax ask for: systems, equations, experiments and recommendations. None of
+the documents is a published paper, and parts of them are wrong: see [their errata](#page-document-errata).
 
 ```{{container}} idea-counts
 | state | ideas | an idea in this state |
@@ -109,9 +109,9 @@ documents is a published paper, and parts of them are wrong: see [their errata](
 {states}
 ```
 
-A bare flag belongs to `rljax train`; `rljax algorithms --parts` lists all parts of `--with`. `rljax claims NAME` prints an experiment
-on the idea with its verdict, which may be that no effect is seen, or the opposite one. An idea without a result is tested as code, but
-no experiment shows whether it helps.
+A bare flag belongs to `rljax train`; `rljax algorithms --parts` lists all parts of `--with`. `rljax claims NAME` prints an
+experiment on the idea with its verdict, which may be that no effect is seen, or the opposite one. An idea without a result is
+tested as code, but no experiment shows whether it helps.
 
 {documents}
 
