@@ -2,7 +2,7 @@
 
 The prompt is the first line of a chain, such as `41=3+7=0;`. The model continues it: in each of 40 lines it counts down, adds the
 last two numbers and keeps the last digit. Then it writes the result, and only the result is rewarded. The demonstrations of the
-warm start have a lapse in two of three of the lines 11, 21, 31, ...: they write `*` instead of the sum. Two in three of these
+warm start have a lapse in two out of three of the lines 11, 21, 31, ...: they write `*` instead of the sum. Two in three of these
 lapses stay uncorrected and make the answer wrong, eighty or more tokens later. A value function can detect a lapse at once; the
 reward shows it only at the end.
 

@@ -16,7 +16,7 @@ A finished run is not repeated; `--seeds` and `--minutes` run a part.
 Deviations from the paper: a model of 0.1 million parameters and 160 steps, so that with a delay of 64 the first 64 steps, which
 sample from the base model, are two fifths of the run. There is no KL penalty except GEPO's own, 0.005 towards the sampler, as in
 its authors' recipes. One learning rate for all arms, 5e-4, chosen on two other seeds (1e-3 unlearned the task without a delay,
-3e-4 taught little).
+3e-4 learned little).
 
 It writes OUT.json, OUT.md and OUT.png: held-out greedy accuracy after every 20 steps, of which `best` is the highest and `last`
 the mean of the last two. The cost of a delay is an algorithm's own difference from no delay, paired by seed; costs are compared

@@ -21,7 +21,7 @@ from rljax.evaluation.search_report import SearchReport
 from rljax.programs.search import search
 
 SIZES: Mapping[str, tuple[int, ...]] = {"beam": (4, 8, 16), "tree": (8, 16, 32)}
-"""Method -> steps sampled at a time (beam) or in all (tree)."""
+"""Method -> steps sampled at a time (beam) or in total (tree)."""
 OUT = Path(__file__).with_suffix("")
 
 
@@ -50,7 +50,8 @@ def rows_of(report: SearchReport, method: str) -> list[dict[str, Any]]:
 
 
 def once_each(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out repeated rows of independent answers, and sort by tokens; one answer has the tokens of the votes of k, over k."""
+    """Leave out repeated rows of independent answers, and sort by tokens; the tokens of one answer are the tokens of the votes of
+    k, divided by k."""
     votes = next(row for row in rows if row["method"] == "votes of k")
     each = votes["tokens"] / votes["size"]
     filled = [row | {"tokens": each if row["tokens"] is None else row["tokens"]} for row in rows]

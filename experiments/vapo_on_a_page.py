@@ -175,8 +175,8 @@ def compile_for(devices: list, optimizer: optax.GradientTransformation) -> tuple
         return State(params, optimizer.init(params), jnp.int32(0))
 
     def place(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:  # moments are sharded like their parameter
-        is_whole = leaf.ndim == 0 or path_names(path)[-1] == "readout"
-        by_name = PartitionSpec() if is_whole else parameter_spec(path_names(path), leaf.shape)
+        is_copied = leaf.ndim == 0 or path_names(path)[-1] == "readout"
+        by_name = PartitionSpec() if is_copied else parameter_spec(path_names(path), leaf.shape)
         return leaf.update(sharding=NamedSharding(mesh, by_name))
 
     shapes = jax.tree_util.tree_map_with_path(place, jax.eval_shape(initial, jax.random.key(0)))

@@ -1,4 +1,5 @@
-"""What tests of whole runs begin with: the smallest model on the shortest sums, and a reward that a random model gets both ways."""
+"""Settings for tests of complete runs: the smallest model on the shortest sums, and a reward that a random model sometimes
+earns."""
 
 import functools
 import math
@@ -68,11 +69,11 @@ def stopping_after(calls):
 
 
 def is_time(name):
-    """Whether a number of a row is a time, or a speed: two equal runs differ in it."""
+    """Whether a metric is a time or a speed, in which two equal runs differ."""
     return name.endswith(("seconds", "tokens_per_second"))
 
 
 def live_caches():
-    """Bytes of keys and values on each device, whoever holds them: all arrays of four axes."""
+    """Bytes of keys and values on each device, whatever refers to them: all arrays of four axes."""
     caches = [array for array in jax.live_arrays() if array.ndim == 4]
     return sum(math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize for array in caches)

@@ -32,7 +32,7 @@ TOPOLOGY, HERTZ = "v5e:2x2", 1.5e9
 ROWS, TOKENS = 64, (2_048, 8_192)
 """Rows that sample a token, and tokens of an update."""
 OLD_DIGIT, OLD_CHUNK = 1, 263
-"""Bits per pass of top-k and top-p, and tokens per chunk of the head, before."""
+"""Earlier numbers of bits per pass of top-k and top-p, and of tokens per chunk of the head."""
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 
@@ -57,7 +57,7 @@ def head_loss(hidden: Array, head: Array, tokens: Array, *, chunk: int) -> Array
 
 
 def measure() -> list[dict[str, Any]]:
-    """Compile all programs for one device, before and now."""
+    """Compile all programs for one device, in their earlier and their current form."""
     place = SingleDeviceSharding(topology_of(TOPOLOGY).devices[0])
     size, width, rows = QWEN_0_6B.vocab_size, QWEN_0_6B.width, []
 

@@ -48,7 +48,7 @@ CLAIM = Claim(
     seeds=64,
     first_look=Interval(3.27, 0.707, 5.84, 16),
     figures={
-        "the same at the end, where hardly a response is wrong, tokens": difference("wrong_length", "grpo", "dr_grpo"),
+        "the same at the end, where hardly any response is wrong, tokens": difference("wrong_length", "grpo", "dr_grpo"),
         "growth of a wrong response under GRPO, mean over the training, tokens": lambda arms: growth(arms, "grpo"),
         "growth of a wrong response under Dr.GRPO, mean over the training, tokens": lambda arms: growth(arms, "dr_grpo"),
         "pass rate at the end, GRPO minus Dr.GRPO": difference("success", "grpo", "dr_grpo"),

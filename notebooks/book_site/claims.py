@@ -41,11 +41,11 @@ Squares are claims that two things are equal.
 Each arm has the best learning rate of a search on other seeds, unless the row says *one fixed rate*: another rate
 may decide otherwise there.
 
-A claim's statistic is one number per seed, with Student's t interval over the seeds; `rljax claims NAME` prints the rule for all.
-About one interval in twenty misses its true value by chance. What was chosen after results had been seen is under "pilot".
-{again} claims that 16 seeds did not decide were run again with 64 others. "Learns more" or "faster" means a higher mean pass rate
-during training; "ends better" means a higher one at the end. All of them took {minutes:.0f} minutes on two cores, not counting the
-experiments with the trainer.
+A claim's statistic is one number per seed, with Student's t interval over the seeds; `rljax claims NAME` prints the rule, which is
+the same for all claims. About one interval in twenty misses its true value by chance. What was chosen after results had been seen
+is under "pilot". {again} claims that 16 seeds did not decide were run again with 64 others. "Learns more" or "faster" means a
+higher mean pass rate during training; "ends better" means a higher one at the end. All of them took {minutes:.0f} minutes on two
+cores, not counting the experiments with the trainer.
 
     rljax claims cispo
     rljax claims --rerun cispo
@@ -99,7 +99,7 @@ def _link(name: str) -> str:
 def _statistic(claim: ClaimResult) -> str:
     statistic = f"{claim.statistic.text()}: {claim.unit} ({claim.statistic.seeds} seeds)"
     if claim.condition_statistic is not None:
-        statistic += f"; a test if {claim.condition_statistic.text()} is above 0: {claim.condition}"
+        statistic += f"; the experiment is a test only if {claim.condition_statistic.text()} is above 0: {claim.condition}"
     return escaped(statistic)
 
 

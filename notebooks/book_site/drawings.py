@@ -22,7 +22,7 @@ class Station(NamedTuple):
     shape: str
     """Its axes, or what it is."""
     function: str
-    """The function that makes the next record of it; empty for the last one."""
+    """The function that turns it into the next record; empty for the last one."""
 
 
 PATH = (
@@ -74,7 +74,7 @@ def box(x: float, y: float, width: float, height: float) -> str:
 
 
 def drawing(width: float, height: float, title: str, parts: Sequence[str]) -> str:
-    """An SVG that is as wide as its page, with a title for readers that do not see it."""
+    """An SVG that is as wide as its page, with a title for readers who cannot see it."""
     return (
         f'<svg class="drawing" viewBox="0 0 {width:g} {height:g}" role="img" xmlns="http://www.w3.org/2000/svg" '
         f'font-family="system-ui, sans-serif"><title>{escape(title)}</title>{"".join(parts)}</svg>'

@@ -22,9 +22,10 @@ class Conform:
     like: Literal["grpo", "dapo", "dr_grpo", "gspo", "cispo", "lite_ppo", "rloo", "gae"]
     """The algorithm that it should compute."""
     arrays: Literal["numpy", "jax", "torch"] = "jax"
-    """Library whose arrays the function takes. Gradients are automatic, and by central differences for NumPy."""
+    """Library whose arrays the function takes. Gradients come from automatic differentiation, or, for NumPy, from central
+    differences."""
     rtol: float = 1e-5
-    """Largest relative difference that counts as none; 1e-4 for a function that computes in float32."""
+    """Largest relative difference that counts as equal; 1e-4 for a function that computes in float32."""
     convention: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE")] = ()
     """Conventions other than the paper's: center=mean or leave_one_out; ddof=0, 1 or None (no division); eps; deviation=group or
     batch; kept=all or mixed (the groups that are trained on); mean=batch, prompt, sequence, sequence_sum or constant; ratio=token,
@@ -47,7 +48,7 @@ def run_conform(command: Conform) -> int:
     """Print the report; 0 if the function conforms, else 1.
 
     Raises:
-        InputError: the function cannot be imported, has a parameter that is not known, or a convention does not exist.
+        InputError: the function cannot be imported, has an unknown parameter, or a convention does not exist.
     """
     from rljax.importing import import_function  # noqa: PLC0415
     from rljax.testing.checks import GAEConvention, conform, conform_gae  # noqa: PLC0415

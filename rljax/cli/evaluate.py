@@ -18,7 +18,7 @@ class Eval(EvalSettings):
 
     The model answers each problem once, greedily, or --samples times at a temperature. The report has pass@k (at least one of k
     answers is right; an unbiased estimate), avg@N (the share of answers that are right), maj@k (the most frequent of k answers
-    is right), and tables by response length and by columns of the data. With --out every answer is saved as it comes, and the
+    is right), and tables by response length and by columns of the data. With --out every answer is saved as it arrives, and the
     same command continues an evaluation that was interrupted.
     """
 
@@ -30,7 +30,7 @@ class Eval(EvalSettings):
     """Further datasets to answer after --dataset, each with its own report: --dataset math.jsonl --also aime.jsonl gsm8k.jsonl.
     With --out, each dataset has a folder of its name, or its name in the file's name."""
     vote: bool = False
-    """Evaluate the vote over the answers of several runs: the most frequent answer of all is right."""
+    """Evaluate the vote over the answers of several runs: whether the most frequent of all answers is right."""
     perturb: Literal["spaces", "case", "typos", "order"] | None = None
     """Answer the same problems with changed prompts too, and report the paired difference: more spaces, words in upper case,
     exchanged letters, or summands in another order."""
@@ -81,22 +81,22 @@ def _check_several(command: Eval) -> None:
     if command.others and not command.vote:
         raise InputError("Several runs are evaluated together with --vote; without it give one.")
     if command.vote and command.perturb is not None:
-        raise InputError("--vote and --perturb are two evaluations; give one of them.")
+        raise InputError("--vote and --perturb cannot be combined; give one of them.")
     several = "--vote" if command.vote else "--perturb" if command.perturb is not None else None
     if command.vote and command.by is not None:
-        raise InputError("--by has no place in an evaluation with --vote, which has no tables; leave one of the two out.")
+        raise InputError("--by does not apply to an evaluation with --vote, which has no tables; leave one of the two out.")
     if command.vote and command.k is not None:
         raise InputError(
-            "--k has no place in an evaluation with --vote, in which all answers vote; leave one of the two out."
+            "--k does not apply to an evaluation with --vote, in which all answers vote; leave one of the two out."
         )
     if several is not None and command.also:
-        raise InputError(f"--also has no place in an evaluation with {several}; leave one of the two out.")
+        raise InputError(f"--also does not apply to an evaluation with {several}; leave one of the two out.")
     if several is not None and command.choose:
-        raise InputError(f"--choose has no place in an evaluation with {several}; leave one of the two out.")
+        raise InputError(f"--choose does not apply to an evaluation with {several}; leave one of the two out.")
 
 
 def _run_several(command: Eval) -> int:
-    """Print what several evaluations say together; `--out` holds their results."""
+    """Print the joint result of several evaluations; `--out` contains it as JSON."""
     from rljax.data.prepared_folder import progress_bar  # noqa: PLC0415  --help need not wait for JAX
     from rljax.files import atomic_write  # noqa: PLC0415
     from rljax.programs.combined_evaluation import ensemble, robustness  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""`rljax train --help`, and that of `sft` and `pretrain`: one screen each, with the settings that most runs change."""
+"""Help of `rljax train`, `sft` and `pretrain`: one screen each, with the settings that most runs change."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -32,7 +32,7 @@ SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "learning",
         (
             ("learning_rate", "peak, of the policy"),
-            ("minibatches", "of a rollout, an update each"),
+            ("minibatches", "per rollout, one update each"),
             ("warm_start_steps", "supervised, on demonstrations"),
             ("dtype", "float32 or bfloat16"),
         ),
@@ -41,7 +41,7 @@ SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "the run",
         (
             ("run", "folder; by default runs/NAME-DATE-TIME"),
-            ("seed", "of everything"),
+            ("seed", "random seed of the run"),
             ("eval_every", "RL steps between evaluations"),
             ("quiet", "a few plain lines"),
         ),
@@ -92,7 +92,7 @@ SFT_SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "the run",
         (
             ("run", "folder; by default runs/NAME-DATE-TIME"),
-            ("seed", "of everything"),
+            ("seed", "random seed of the run"),
             ("warm_start_eval_every", "updates between held-out measurements"),
             ("checkpoint_every", "updates between checkpoints"),
             ("resume", "continue the run in this folder"),
@@ -189,7 +189,7 @@ def short_help(config: TrainConfig) -> str:
 def _settings(
     shown: Sequence[tuple[str, Sequence[tuple[str, str]]]], flat: Mapping[str, Any], names: Mapping[str, str]
 ) -> Iterator[str]:
-    """Lines with the flags of some settings, their values and their meaning; `names` has the flags with another name."""
+    """Lines with the flags of some settings, their values and their meaning; `names` contains flags that have another name."""
     for title, settings in shown:
         yield title
         for name, text in settings:

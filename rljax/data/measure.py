@@ -104,18 +104,18 @@ def _shares(values: Sequence[int]) -> Float[np.ndarray, "N"]:
     return ((below + counts / 2) / len(values))[position]
 
 
-def worded(problem: Problem, wording: str) -> Problem:
+def reword(problem: Problem, wording: str) -> Problem:
     """Reword the prompt of a problem.
 
     Args:
-        problem: the problem. Of a chat, the last message is reworded.
+        problem: the problem. In a chat, the last message is reworded.
         wording: text in which `{prompt}` stands for the question.
 
     Returns:
         The problem with the new prompt, otherwise unchanged.
 
     Example:
-        >>> worded(Problem("1+1?", "2"), "{prompt}\\nThink first.").prompt
+        >>> reword(Problem("1+1?", "2"), "{prompt}\\nThink first.").prompt
         '1+1?\\nThink first.'
     """
     if problem.messages is None:

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float32
 
 from rljax.data.dataset import Loaded
 from rljax.data.duplicates import leaks, near_duplicates
-from rljax.data.measure import bins_of, complexity_of, response_length, summary, worded
+from rljax.data.measure import bins_of, complexity_of, response_length, reword, summary
 from rljax.data.problem import Problem, reward_columns
 from rljax.data.prompts import prompt_tokens
 from rljax.data.recipe import Preprocess
@@ -323,7 +323,7 @@ def _measure(examples: Iterable[Example], recipe: Preprocess, tokenizer: Tokeniz
     wordings = recipe.wordings if recipe.wordings else ("{prompt}",)
     for problem, place in examples:
         for number, wording in enumerate(wordings):
-            reworded = worded(problem, wording)
+            reworded = reword(problem, wording)
             try:
                 prompt_length = len(prompt_tokens(reworded, tokenizer, chat=recipe.chat))
                 length = response_length(reworded, tokenizer)

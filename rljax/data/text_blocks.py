@@ -10,7 +10,7 @@ from rljax.data.tokenizer import Tokenizer, prefix_ids
 
 
 def cut_blocks(problems: Sequence[Problem], tokenizer: Tokenizer, length: int) -> Demonstrations:
-    """Join documents to one stream of tokens, and cut it into blocks, each of which predicts the next `length` tokens.
+    """Join documents into one stream of tokens, and cut it into blocks, each of which predicts the next `length` tokens.
 
     ::
 

@@ -17,7 +17,7 @@ from rljax.text import one_line
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One call of a tool, as a turn states it."""
+    """One tool call in a turn."""
 
     name: str
     """Name of the tool."""
@@ -61,7 +61,7 @@ class Dialect:
     mark: str
     """Text in a chat template that shows that the family is this one."""
     pattern: re.Pattern[str]
-    """A region with calls; group `calls` is what is read, with `name` before it if the name is not part of the JSON."""
+    """Matches a region with calls: group `calls` is parsed; group `name` contains the name if that is not part of the JSON."""
     opening: str
     """Beginning of a region: one without an end is a malformed call."""
 
@@ -99,12 +99,12 @@ DIALECTS = (
         "<|python_tag|>",
     ),
 )
-"""The dialects, the first one whose mark is in the template being the model's. Llama 3 has no mark around its calls."""
+"""The dialects. A model uses the first one whose mark is in its template. Llama 3 has no mark around its calls."""
 HERMES = next(dialect for dialect in DIALECTS if dialect.name == "hermes")
-"""Dialect of models whose template writes no tools: they are told to use it."""
+"""Dialect for models whose template does not describe tools: the prompt tells them to use it."""
 LLAMA = next(dialect for dialect in DIALECTS if dialect.name == "llama")
 MARKUP = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
-"""Signs around several calls."""
+"""Markers around several calls."""
 HERMES_TEXT = """You can call these functions:
 <tools>
 {tools}
@@ -116,7 +116,7 @@ To call one, write a JSON object with its name and arguments between these tags:
 
 
 def dialect_of(tokenizer: Tokenizer) -> Dialect:
-    """The dialect of a tokenizer's chat template; that of Hermes without one.
+    """Return the dialect of a tokenizer's chat template; Hermes if there is no template.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -134,9 +134,9 @@ def read_turn(tokenizer: Tokenizer, ids: Sequence[int], *, is_first: bool) -> Tu
     """Read the calls in a turn.
 
     Args:
-        tokenizer: of the policy.
+        tokenizer: the policy's tokenizer.
         ids: the sampled tokens of the turn.
-        is_first: whether the prompt may hold the beginning of the turn.
+        is_first: whether the prompt may contain the beginning of the turn.
     """
     if isinstance(tokenizer, HuggingFaceTokenizer):
         tokenizer = tokenizer.configured(tokenizer.chat, keeps_special=True)
@@ -214,7 +214,7 @@ def _shown(text: str) -> str:
 
 
 def schema_of(tool: Callable | Mapping[str, Any]) -> Mapping[str, Any]:
-    """JSON schema of a tool: of a function, from its signature and its docstring, or the schema itself.
+    """Return the JSON schema of a tool: for a function, from its signature and its docstring; otherwise the schema itself.
 
     Raises:
         InputError: an argument has no type or no description, or the schema has no name.
@@ -244,7 +244,7 @@ def schema_of(tool: Callable | Mapping[str, Any]) -> Mapping[str, Any]:
         tool = tool.__func__
     try:
         return get_json_schema(tool)
-    except Exception as error:  # it raises several kinds of its own
+    except Exception as error:  # it raises exceptions of several types
         raise InputError(
             f"the tool {getattr(tool, '__name__', tool)!r:.80} has no JSON schema ({one_line(error)}); give each argument a type "
             "and a line in the section `Args:` of its docstring, and say in its first line what it does."

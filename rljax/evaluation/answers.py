@@ -44,7 +44,7 @@ class Sampled(NamedTuple):
         return ~np.isnan(self.rewards)
 
     def measured(self, right_above: float | None) -> str:
-        """Describe in words what the share of right answers measures."""
+        """Describe in words what the fraction of correct answers measures."""
         if right_above is None and self.correct is not None:
             return "accuracy"
         if right_above is None and self.only_subtracts:
@@ -72,7 +72,7 @@ class Sampled(NamedTuple):
         return known & (found > (0.0 if right_above is None else right_above)), known
 
 
-def gathered(rows: Iterable[dict], problems: int, samples: int, *, verified: bool, scored: Sequence[str] = ()) -> Sampled:
+def gather(rows: Iterable[dict], problems: int, samples: int, *, verified: bool, scored: Sequence[str] = ()) -> Sampled:
     """Arrange the rows of the samples file in arrays.
 
     Args:
@@ -87,7 +87,7 @@ def gathered(rows: Iterable[dict], problems: int, samples: int, *, verified: boo
 
     Example:
         >>> row = {"problem": 0, "sample": 0, "reward": None, "correct": None, "tokens": 3, "truncated": False, "given": "7"}
-        >>> gathered([row], 1, 1, verified=True).judged.tolist(), gathered([row], 1, 1, verified=False).answers
+        >>> gather([row], 1, 1, verified=True).judged.tolist(), gather([row], 1, 1, verified=False).answers
         ([[False]], [['7']])
     """
     rewards, lengths = np.full((problems, samples), np.nan), np.zeros((problems, samples), int)

@@ -63,7 +63,7 @@ class Report(NamedTuple):
     out_of: int | None = None
     """Number of problems in the exam whose expected score is among the measures."""
     measured: str = "accuracy"
-    """What the shares measure: accuracy, or a share of rewards above a threshold if correctness is not known."""
+    """What the fractions measure: accuracy, or, if correctness is not known, the fraction of rewards above a threshold."""
     unjudged: int = 0
     """Number of answers whose correctness is not known."""
 
@@ -234,7 +234,7 @@ def _last(names: Sequence[str], beginning: str) -> str | None:
     return next((name for name in reversed(names) if name.startswith(beginning)), None)
 
 
-def _form(name: str) -> str:
+def _format_of(name: str) -> str:
     if name in ("response_length", SCORE):
         return "z.1f"
     return "z.3f" if name == "reward" else "z.1%"
@@ -244,7 +244,7 @@ def _cells(name: str, estimate: Estimate) -> tuple[str, str]:
     """Format value and interval."""
     if math.isnan(estimate.value):
         return "-", "-"
-    form = _form(name)
+    form = _format_of(name)
     interval = "-" if math.isnan(estimate.low) else f"{estimate.low:{form}} to {estimate.high:{form}}"
     return f"{estimate.value:{form}}", interval
 

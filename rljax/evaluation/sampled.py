@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 
 import rljax
 from rljax.errors import InputError
-from rljax.evaluation.answers import Sampled, gathered
+from rljax.evaluation.answers import Sampled, gather
 from rljax.files import atomic_write
 from rljax.models import Params
 from rljax.records import required
@@ -121,7 +121,7 @@ def answer_all(worker: RolloutWorker, params: Params, samples: int, **options: A
     rows = answered_rows(worker, params, samples, **options)
     scored = tuple(options.get("values", NO_VALUES))
     verified = worker.verifies or any(row["correct"] is not None for row in rows)
-    found = gathered(rows, len(worker.prompts.tokens), samples, verified=verified, scored=scored)
+    found = gather(rows, len(worker.prompts.tokens), samples, verified=verified, scored=scored)
     return found._replace(only_subtracts=worker.environment is None and only_subtracts(worker.judge.reward))
 
 

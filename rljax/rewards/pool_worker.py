@@ -4,7 +4,8 @@ The time limit is an interval timer whose signal has no handler, so the kernel k
 computation that holds the interpreter lock, and even if the parent process has been killed in the meantime. An idle worker ends
 when the other end of its connection is closed; the kernel does that for a parent that is killed.
 
-Items come as pickles. Results go back as pickles too, and from a confined process as lines of JSON (`rljax.rewards.pool_line`).
+Items arrive as pickles. Results are returned as pickles too, or, by a confined process, as lines of JSON
+(`rljax.rewards.pool_line`).
 """
 
 import os
@@ -29,7 +30,7 @@ class _Channel(NamedTuple):
     """Channel for results to the parent process."""
 
     encode: Callable[[object], Message]
-    """Makes a message of a result; raises if there is none for it."""
+    """Encodes a result as a message; raises if that is impossible."""
     send: Callable[[Message], None]
     """Sends a message."""
 
@@ -41,14 +42,14 @@ def main(descriptor: int, name: str, memory: int | None, begin: str | None = Non
         descriptor: the open file descriptor of the connection.
         name: the function, as `rljax.rewards.resolve` reads it.
         memory: limit on the address space in bytes, or None. Linux only; macOS does not enforce it.
-        begin: a function to call once, before anything is given up; or None.
-        confined: whether to give up what judging does not need (`rljax.rewards.sandbox.confine.give_up`), and to send results as
-            lines of JSON.
+        begin: a function to call once, before any rights are given up; or None.
+        confined: whether to give up the rights that judging does not need (`rljax.rewards.sandbox.confine.give_up`), and to send
+            results as lines of JSON.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    confine.hide_memory()  # programs under test may run at the same time as this process, which holds references
+    confine.hide_memory()  # programs under test may run at the same time as this process, which contains reference answers
     if memory is not None and sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     connection = Connection(descriptor)
@@ -86,7 +87,7 @@ def _serve(connection: Connection, channel: _Channel, function: Callable) -> Non
         except (EOFError, ConnectionResetError):
             return
         signal.setitimer(signal.ITIMER_REAL, seconds)
-        message = _judged(channel, function, arguments)
+        message = _judge(channel, function, arguments)
         signal.setitimer(signal.ITIMER_REAL, 0)
         try:
             channel.send(message)
@@ -94,8 +95,8 @@ def _serve(connection: Connection, channel: _Channel, function: Callable) -> Non
             return
 
 
-def _judged(channel: _Channel, function: Callable, arguments: dict) -> Message:
-    """The message of an item's result, or of what went wrong."""
+def _judge(channel: _Channel, function: Callable, arguments: dict) -> Message:
+    """Judge an item, and encode its result or its failure as a message."""
     try:
         return channel.encode(function(**arguments))
     except BaseException as error:  # user code may raise anything or call sys.exit

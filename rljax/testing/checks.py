@@ -50,7 +50,7 @@ class Report(NamedTuple):
 def evaluator(function: Callable[..., Any], *, arrays: Arrays, options: dict[str, Any]) -> Evaluate:
     """Turn a loss into a function from a rollout to the loss and its gradient by `logp`.
 
-    The gradient is automatic for JAX, which compiles the loss, and for PyTorch; for NumPy it is by central differences.
+    JAX, which compiles the loss, and PyTorch compute the gradient automatically; for NumPy it comes from central differences.
     """
     compiled = None
 
@@ -186,7 +186,7 @@ def conform(
             that begins with it. Parameters without default may also be fields of `Convention`, such as `low`.
         like: one of `LIKE`.
         arrays: the library whose arrays the function takes.
-        rtol: largest relative difference that counts as none; 1e-4 for a function that computes in float32.
+        rtol: largest relative difference that counts as equal; 1e-4 for a function that computes in float32.
         options: fields of `Convention` that differ from the algorithm's.
 
     Returns:

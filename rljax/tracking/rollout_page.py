@@ -1,7 +1,7 @@
 """The rollouts of a run as one HTML page, which needs no network; whatever a model wrote is included as plain text.
 
-The page embeds each rollout as a block of JSON, which its script parses when the rollout is shown. A browser executes this script
-alone: the page names its digest.
+The page embeds each rollout as a block of JSON, which its script parses when the rollout is shown. A browser executes only
+this script, because the page states its digest.
 """
 
 import base64
@@ -29,7 +29,7 @@ NAME = "rollouts.html"
 MOST_BYTES = 32_000_000
 """Largest size of the embedded rollouts; a run with more shows evenly spaced steps."""
 START = 90
-"""Characters of a problem in the list."""
+"""Number of characters of a problem that the list shows."""
 DEEPEST_LOGP = 5.0
 """Log-probability with the strongest color is the negative of this, in nats."""
 SMALLEST_RATIO, LARGEST_RATIO = 1.01, 2.0
@@ -103,7 +103,7 @@ def page(heading: Heading, rollouts: Rollouts) -> str:
         ),
         "script": script,
     }
-    # One pass from the left: what is put in is not searched for places again.
+    # One pass from the left: inserted text is not searched for placeholders again.
     parts = [piece.partition("}}") for piece in _resource("rollout_page.html").split("{{")]
     return parts[0][0] + "".join(values[name] + rest for name, _, rest in parts[1:])
 
@@ -138,12 +138,12 @@ def _entry(row: Row) -> dict[str, Any]:
 
 
 def _embedded(value: object) -> str:
-    """Write JSON that no text in it can end: a script element ends at `</script` only, whatever its type."""
+    """Write JSON in which no text can end the script element around it, which ends only at `</script`, whatever its type."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     escaped = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
     return escaped.encode("utf-8", errors="surrogatepass").decode(
         "utf-8", errors="replace"
-    )  # half a pair is not a character
+    )  # half of a surrogate pair is not a character
 
 
 def _resource(name: str) -> str:

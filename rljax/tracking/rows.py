@@ -30,7 +30,7 @@ def read_metrics(path: Path | str, *, content: bytes | None = None) -> list[Row]
         The rows in file order; a number that was not finite is None.
 
     Raises:
-        InputError: the file is missing or empty, or a line is not a metrics row; names the file and the line.
+        InputError: the file is missing or empty, or a line is not a metrics row; the message names the file and the line.
     """
     path = Path(path)
     if not path.is_file():

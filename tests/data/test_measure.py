@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljax.data.measure import bins_of, complexity_of, numbers_in, response_length, steps_in, summary, worded
+from rljax.data.measure import bins_of, complexity_of, numbers_in, response_length, reword, steps_in, summary
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import ByteTokenizer
 
@@ -52,9 +52,9 @@ def test_complexity_grows_with_every_part():
 
 def test_a_wording_surrounds_the_question_and_nothing_else():
     wording = "Think: {prompt}\nUse \\boxed{}."
-    assert worded(Problem("1+1?", "2"), wording) == Problem("Think: 1+1?\nUse \\boxed{}.", "2")
+    assert reword(Problem("1+1?", "2"), wording) == Problem("Think: 1+1?\nUse \\boxed{}.", "2")
     chat = ({"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?"})
-    written = worded(Problem("Add.\n1+1?", "2", messages=chat), wording)
+    written = reword(Problem("Add.\n1+1?", "2", messages=chat), wording)
     assert written.messages == (chat[0], {"role": "user", "content": "Think: 1+1?\nUse \\boxed{}."})
     assert written.prompt == "Add.\nThink: 1+1?\nUse \\boxed{}."
 

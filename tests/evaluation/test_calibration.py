@@ -6,7 +6,7 @@ import pytest
 from rljax.data.problem import Problem
 from rljax.data.prompts import EncodedPrompts
 from rljax.data.tokenizer import ByteTokenizer
-from rljax.evaluation.answers import gathered
+from rljax.evaluation.answers import gather
 from rljax.evaluation.calibration import BINS, calibration
 from rljax.evaluation.sampled import answered_rows
 from rljax.rewards import BY_NAME
@@ -71,8 +71,8 @@ def test_no_confidence_no_calibration():
     nothing = np.full((3, 2), np.nan)
     assert calibration(nothing, np.ones((3, 2), bool), np.ones((3, 2), bool)) is None
     row = {"problem": 0, "sample": 0, "reward": 1.0, "correct": None, "tokens": 3, "truncated": False, "given": "7"}
-    assert gathered([row], 1, 1, verified=False).confidence is None
-    assert gathered([row | {"confidence": 0.25}], 1, 1, verified=False).confidence.tolist() == [[0.25]]
+    assert gather([row], 1, 1, verified=False).confidence is None
+    assert gather([row | {"confidence": 0.25}], 1, 1, verified=False).confidence.tolist() == [[0.25]]
 
 
 class Sure:
@@ -91,5 +91,5 @@ def test_the_confidence_of_a_response_is_in_its_row():
     worker = RolloutWorker(Sure(), prompts, 4, Sampling(32, (ByteTokenizer.eos_token_id,)), judge)
     rows = answered_rows(worker, None, 2, seed=0, batch=4, vote=vote)
     assert [(row["confidence"], row["correct"]) for row in rows] == [(0.75, True)] * 2
-    sampled = gathered(rows, 1, 2, verified=True)
+    sampled = gather(rows, 1, 2, verified=True)
     assert calibration(sampled.confidence, *sampled.right_and_known(None)).brier.value == 0.0625

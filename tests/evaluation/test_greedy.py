@@ -11,12 +11,12 @@ from rljax.rollout import Groups
 def answered(lengths, rewards, valid):
     count = len(lengths)
     attention = np.arange(40) < np.asarray(lengths)[:, None, None]
-    drawn = attention & (np.arange(40) != 2)  # an observed token is part of the response and is not trained on
+    trained = attention & (np.arange(40) != 2)  # an observed token is part of the response and is not trained on
     zeros = np.zeros((count, 1, 40), np.float32)
     return Evaluation(
         Groups(
             rollout=Rollout(
-                mask=drawn,
+                mask=trained,
                 behaviour_logp=zeros,
                 policy_logp=zeros,
                 rewards=np.float32(rewards)[:, None],
@@ -35,7 +35,7 @@ def answered(lengths, rewards, valid):
     )
 
 
-def test_averages_leave_out_what_has_no_opinion():
+def test_averages_leave_out_unjudged_answers():
     evaluation = answered([4, 20, 40, 8], [1, 0, 1, 1], [True, True, True, False])
     assert evaluation.metrics() == pytest.approx(
         {
@@ -52,7 +52,7 @@ def test_averages_leave_out_what_has_no_opinion():
     )
 
 
-def test_parts_of_a_reward_are_averaged_where_they_have_an_opinion():
+def test_parts_of_a_reward_are_averaged_over_the_answers_that_they_judge():
     evaluation = answered([4, 20, 40], [1, 0, 1], [True, True, True])
     parts = {"rules/brief": np.float32([[1], [0], [np.nan]]), "silent": np.full((3, 1), np.nan, np.float32)}
     groups = evaluation.groups

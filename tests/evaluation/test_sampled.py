@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rljax.errors import InputError
-from rljax.evaluation.answers import gathered
+from rljax.evaluation.answers import gather
 from rljax.evaluation.sampled import complete_calls, plan, reopen, sample_files
 
 SIZES = list(itertools.product((1, 3, 8, 13), (1, 2, 5, 16), (1, 4, 6, 64)))
@@ -56,7 +56,7 @@ def test_rows_are_laid_out_wherever_they_stand():
         row(0, 0, **{"given": None}),
         row(1, 1, reward=-0.5),
     ]
-    found = gathered(rows, 2, 2, verified=False)
+    found = gather(rows, 2, 2, verified=False)
     np.testing.assert_array_equal(found.rewards, [[1.0, 1.0], [np.nan, -0.5]])
     np.testing.assert_array_equal(found.judged, [[True, True], [False, True]])
     np.testing.assert_array_equal(found.lengths, [[3, 7], [3, 3]])
@@ -67,16 +67,16 @@ def test_rows_are_laid_out_wherever_they_stand():
 
 def test_a_verifier_decides_unless_a_limit_of_the_reward_is_named():
     decided = [{**row(0, 0, reward=0.5), "correct": False}, {**row(0, 1, reward=0.2), "correct": True}]
-    found = gathered([*decided, {**row(1, 0, reward=1.5), "correct": None}, row(1, 1, reward=None)], 2, 2, verified=True)
+    found = gather([*decided, {**row(1, 0, reward=1.5), "correct": None}, row(1, 1, reward=None)], 2, 2, verified=True)
     right, known = found.right_and_known(None)
     np.testing.assert_array_equal(right, [[False, True], [False, False]])
     np.testing.assert_array_equal(known, [[True, True], [False, False]])
     right, known = found.right_and_known(0.3)
     np.testing.assert_array_equal(right, [[True, False], [True, False]])
     np.testing.assert_array_equal(known, [[True, True], [True, False]])
-    unverified = gathered([row(0, 0, reward=0.2)], 1, 1, verified=False)
+    unverified = gather([row(0, 0, reward=0.2)], 1, 1, verified=False)
     np.testing.assert_array_equal(unverified.right_and_known(None)[0], [[True]])
-    without_opinion = gathered([row(0, 0, reward=0.2)], 1, 1, verified=True)
+    without_opinion = gather([row(0, 0, reward=0.2)], 1, 1, verified=True)
     np.testing.assert_array_equal(without_opinion.right_and_known(None), [[[False]], [[False]]])
 
 

@@ -1,4 +1,4 @@
-"""A search beside independent responses: how many its tokens pay for, and what the difference is."""
+"""A search compared with independent responses: how many responses its tokens pay for, and the difference in accuracy."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from rljax.evaluation.search_report import search_report, search_row
 
 
 def row_of(tokens, *, problems=4, right=True):
-    """A search of so many tokens, beside four responses of ten tokens, half of which are right."""
+    """A search that used this many tokens, and four responses of ten tokens, half of which are right."""
     rewards = np.tile([1.0, 0.0, 1.0, 0.0], (problems, 1))
     sampled = Sampled(
         rewards, np.full((problems, 4), 10), rewards < 0, [["7", "5", "7", "5"]] * problems, None, {"critic": rewards}

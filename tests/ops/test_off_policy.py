@@ -90,7 +90,7 @@ def test_binary_kl_where_a_token_is_certain_or_excluded():
         *[(0.0, 0.5, 0.3, True), (0.0, -0.5, 0.3, True), (1.0, 0.0, 0.3, True), (-1.0, 0.0, 0.3, True)],
     ],
 )
-def test_only_what_leads_away_is_cut(advantage, log_ratio, apart, kept, x64):
+def test_only_tokens_that_lead_away_are_cut(advantage, log_ratio, apart, kept, x64):
     for dtypes in ((jnp.float64,) * 3, (jnp.float64, jnp.float32, jnp.float16)):
         numbers = (jnp.array([x], dtype) for x, dtype in zip((log_ratio, advantage, apart), dtypes, strict=True))
         assert off_policy.in_trust_region(*numbers, threshold=0.2).tolist() == [kept]

@@ -1,4 +1,4 @@
-"""A model of one's own in the trainer: trained, resumed, opened, written and spread over devices through `Policy` alone."""
+"""Your own model in the trainer: trained, resumed, opened, exported and sharded over devices through `Policy` alone."""
 
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -171,7 +171,7 @@ PYTREES = {
 
 @pytest.mark.parametrize("name", PYTREES)
 def test_parameters_may_be_any_pytree(tmp_path, name):
-    """Placed, saved, restored whole and restored alone."""
+    """The parameters are placed, saved, and restored with the full state and without it."""
     params, mesh = PYTREES[name](GRU.init(jax.random.key(0))), make_mesh(1, 2)
     state = place(create(params, optax.adam(1e-3), 0, with_reference=False), mesh, on_every_device)
     pointers = [leaf.addressable_data(0).unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
@@ -212,8 +212,8 @@ def test_a_run_on_eight_devices_is_the_run_on_one(trained, tmp_path):
     assert eight["model.layers.0.mlp.up_proj.weight"].sharding.spec == PartitionSpec("fsdp", None)
 
 
-def refused(tmp_path, match, **parts):
-    """Nothing is written, and the message is one paragraph."""
+def check_refused(tmp_path, match, **parts):
+    """Check that the parts are refused in one paragraph, before anything is written."""
     changes = parts.pop("changes", {})
     path = tmp_path / "refused"
     with pytest.raises(InputError, match=match) as caught:
@@ -247,7 +247,7 @@ def refused(tmp_path, match, **parts):
 )
 def test_a_partition_that_the_mesh_cannot_follow_is_refused(tmp_path, partition, message):
     policy = plain_transformer_policy(VOCABULARY, width=18, partition=partition)
-    refused(tmp_path, message, policy=policy, changes={"replicas": 2, "fsdp": 4})
+    check_refused(tmp_path, message, policy=policy, changes={"replicas": 2, "fsdp": 4})
 
 
 def scores_of(change):
@@ -259,7 +259,7 @@ def with_decoder(**functions):
     return GRU._replace(decoder=GRU.decoder._replace(**functions))
 
 
-def whole(params):
+def with_count(params):
     return {"count": jnp.int32(1), **params}
 
 
@@ -275,7 +275,7 @@ INCOMPLETE = {
     ),
     "parameters that have no gradient": (
         GRU._replace(
-            init=lambda key: whole(GRU.init(key)),
+            init=lambda key: with_count(GRU.init(key)),
             score=lambda p, *rest: GRU.score({n: p[n] for n in p if n != "count"}, *rest),
         ),
         "^policy.score: .* trace and differentiate; got TypeError: grad requires real- or complex-valued inputs .*int32",
@@ -354,7 +354,7 @@ INCOMPLETE = {
 @pytest.mark.usefixtures("untyped")
 def test_an_incomplete_policy_is_refused_before_anything_is_written(tmp_path, case):
     policy, message = INCOMPLETE[case]
-    refused(tmp_path, message, policy=policy)
+    check_refused(tmp_path, message, policy=policy)
 
 
 class Quiet:
@@ -367,7 +367,7 @@ class Quiet:
 
 
 def test_a_critic_needs_a_value_function(tmp_path):
-    refused(
+    check_refused(
         tmp_path,
         r"^policy.value_function: ppo needs a critic, so the policy must be able to make one; got None\.",
         policy=GRU,
@@ -398,14 +398,14 @@ def test_a_critic_needs_a_value_function(tmp_path):
     ],
 )
 @pytest.mark.usefixtures("untyped")
-def test_what_is_no_such_part_is_refused_by_its_name(tmp_path, parts, message):
+def test_a_part_of_the_wrong_type_is_refused_by_its_name(tmp_path, parts, message):
     with pytest.raises(InputError, match=message):
         rljax.train(OWN.replace(run=str(tmp_path / "refused")), even_length, **parts)
     assert not (tmp_path / "refused").exists()
 
 
-def test_a_policy_is_no_more_than_a_stranger_is_told_of():
-    """Four fields are needed; the others say what the policy can do besides, and are on the page about own parts."""
+def test_a_policy_has_only_the_fields_that_its_page_describes():
+    """Four fields are needed; the others describe what else the policy can do, and are on the page about own parts."""
     assert Policy._fields[:5] == ("vocab_size", "init", "score", "partition", "save")
     assert set(Policy._field_defaults) == {
         "decoder",

@@ -1,4 +1,4 @@
-"""The one loop: the order of what it does, its guard, its stops, and what it saves when a step fails."""
+"""The training loop: the order of its actions, its guard, its stops, and what it saves when a step fails."""
 
 import ast
 from pathlib import Path
@@ -34,7 +34,7 @@ def calls():
 
 @pytest.fixture
 def run(calls, tmp_path):
-    """A harness that notes what it is asked to do."""
+    """A harness that records the calls that it receives."""
     notes = SimpleNamespace(
         update=lambda *arguments: None,
         **{
@@ -106,7 +106,7 @@ def test_steps_without_a_sound_update_end_the_run_saved(run, calls, first):
     assert calls[-2:] == [("rl", MOST_SKIPPED), ("save", MOST_SKIPPED)]
 
 
-def test_a_stop_saves_and_says_how_to_continue_but_a_reached_aim_is_not_saved(run, calls, first):
+def test_a_stop_saves_and_says_how_to_continue_but_a_reached_goal_is_not_saved(run, calls, first):
     def step(checkpoint):
         run.stop.requested = int(checkpoint.state.step) == 2
         return advance(checkpoint)
@@ -124,7 +124,7 @@ def test_a_stop_saves_and_says_how_to_continue_but_a_reached_aim_is_not_saved(ru
 
 
 def test_a_phase_without_a_number_of_steps_ends_when_a_step_finds_nothing_to_do(run, calls, first):
-    """It is saved as it is left; a stop while the step waits says how to continue."""
+    """It is saved when it ends; a stop while the step waits prints how to continue."""
 
     def step(checkpoint):
         return None if int(checkpoint.state.step) == 3 else advance(checkpoint)
@@ -157,7 +157,7 @@ def test_a_step_that_fails_leaves_the_steps_before_it_saved(run, calls, first):
     assert "The run failed. No step is lost." in calls[-1][1]
 
 
-def test_an_evaluation_that_fails_is_made_first_when_the_run_is_resumed(run, calls, first, monkeypatch):
+def test_an_evaluation_that_fails_is_repeated_first_when_the_run_is_resumed(run, calls, first, monkeypatch):
     kept, down = [], True
     monkeypatch.setattr(run.saver, "save", lambda which, checkpoint, marks: kept.append(checkpoint))
 
@@ -178,7 +178,7 @@ def test_an_evaluation_that_fails_is_made_first_when_the_run_is_resumed(run, cal
     assert not owned[0].notes.awaits_evaluation
 
 
-def test_what_cannot_be_saved_is_said_and_a_run_without_progress_has_nothing_to_continue(run, calls, first):
+def test_a_step_that_cannot_be_saved_is_reported_and_a_run_without_progress_has_nothing_to_continue(run, calls, first):
     def fail(checkpoint):
         raise InputError("at once")
 

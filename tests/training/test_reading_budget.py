@@ -1,4 +1,4 @@
-"""What a person has to read: files of one DAPO step, the size of the training core, and who may know whom. The limits only fall."""
+"""Limits on what a person has to read: files of one DAPO step, the size of the training core, and its imports. They only fall."""
 
 import ast
 import inspect
@@ -66,7 +66,7 @@ def imports_of(file):
 
 
 @pytest.mark.parametrize("file", CORE, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_the_core_knows_no_option_and_no_program(file):
+def test_the_core_imports_no_option_and_no_program(file):
     known = imports_of(file)
     assert not [name for name in known if name.startswith(("rljax.options", "rljax.programs", "rljax.cli"))]
 

@@ -1,4 +1,4 @@
-"""A policy whose demonstrations are scored in another way than its responses: a network with rules mixed into it."""
+"""A policy that scores demonstrations differently from responses: a network with rules mixed into it."""
 
 import jax
 import numpy as np
@@ -35,7 +35,7 @@ TINY = SMALL.replace(
 
 
 def test_demonstrations_and_examples_train_the_network_alone(tmp_path):
-    """The losses of the warm start and the auxiliary one are those of a run without rules."""
+    """The warm-start and auxiliary losses equal those of a run without rules."""
     runs = {}
     for calculator in (None, 0.9):
         result = rljax.train(TINY.replace(run=str(tmp_path / str(calculator)), calculator=calculator), even_length)
@@ -53,8 +53,8 @@ def test_demonstrations_and_examples_train_the_network_alone(tmp_path):
 
 
 @pytest.mark.parametrize("freeze", [(), ("embedding",)])
-def test_rules_are_in_the_score_of_responses_alone(freeze):
-    """The demonstrations hold results of sums, which the rules know; frozen parameters have no gradient in either score."""
+def test_only_the_score_of_responses_contains_the_rules(freeze):
+    """The demonstrations contain results of sums, which the rules know; frozen parameters have no gradient in either score."""
     setup, state = first_state(TINY.replace(calculator=0.9, freeze=freeze))
     network, _ = first_state(TINY)
     sequences = jax.tree.map(lambda array: array[:8], demonstrated(setup.demonstrations))
@@ -68,9 +68,9 @@ def test_rules_are_in_the_score_of_responses_alone(freeze):
     assert bool(np.abs(slope["embedding"]).max() > 0) == (not freeze)
 
 
-@pytest.mark.parametrize("digit", ["3", "5"], ids=["that of the rules", "another one"])
+@pytest.mark.parametrize("digit", ["3", "5"], ids=["the rules' digit", "another digit"])
 def test_rl_moves_the_network_to_the_rewarded_answer_through_the_mixture(tmp_path, prepared, digit):
-    """A step `1+2=?` of which the rules know the result, 3, with half of the probability; the network has four digits."""
+    """In `1+2=?`, the rules put half of the probability on the result, 3; the network distributes its half over four digits."""
     script, rules = "1+2=?", calculator_of(TOKENIZER.encode, TOKENIZER.vocab_size)
     (place,), start = places(script), table(script, {})
     problems = [Problem(f"{number}+2=", digit) for number in range(8)]
@@ -94,7 +94,7 @@ def test_rl_moves_the_network_to_the_rewarded_answer_through_the_mixture(tmp_pat
     assert share(result.params, place, digit) > share(start, place, digit) + 0.05
 
 
-def test_a_wrong_one_is_refused():
+def test_a_supervised_score_of_the_wrong_shape_is_refused():
     setup, state = first_state(TINY.replace(warm_start_steps=0))
     wrong = setup.policy._replace(supervised_score=lambda params, packed, temperature: Scores(packed.tokens, packed.tokens))
     with pytest.raises(

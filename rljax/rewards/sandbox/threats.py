@@ -1,7 +1,7 @@
-"""The threat model: what each level of the sandbox holds back, line by line. Every line names the tests that hold it.
+"""The threat model: what each level of the sandbox prevents, line by line. Every line names the tests that verify it.
 
-`notebooks/sandbox.md` prints these tables, the log of a run says which lines do not hold on its machine, and the tests run each
-hostile program at exactly the levels at which its line says that it is held back.
+`notebooks/sandbox.md` prints these tables, the log of a run lists the threats that its machine does not hold back, and the tests
+run each hostile program at exactly the levels that should hold it back.
 """
 
 import functools
@@ -22,9 +22,9 @@ If the kernel has Landlock, the program can read Python and the system's librari
 read the files that the user can read; if the trainer runs as root, only those that everyone can read.
 
 `rlimits` (any POSIX system, and all that macOS offers): limits on time, memory (not on macOS) and file size, and no new process.
-The program can reach the network. Landlock keeps it from files, and from Linux 6.12 from signals to others. Without Landlock it
-can do to the user's files and processes whatever the user can, so this level does not stop a hostile program. If the trainer
-runs as root, the program can do only what everyone can.
+The program can reach the network. Landlock denies it access to files and, since Linux 6.12, signals to other processes. Without
+Landlock it can do to the user's files and processes whatever the user can, so this level does not stop a hostile program. If the
+trainer runs as root, the program can do only what everyone can.
 """
 
 ALWAYS, OWN_USER, LANDLOCK, LANDLOCK_SIGNALS = "always", "as root", "Landlock", "Landlock 6"
@@ -36,7 +36,7 @@ class Machine(NamedTuple):
     """Properties of a machine that the sandbox depends on, besides the level."""
 
     own_user: bool
-    """Whether each program runs as a user that nobody else has."""
+    """Whether each program runs as a user of its own."""
     landlock: int
     """Version of Landlock; 0 without it."""
 
@@ -49,7 +49,7 @@ class Threat(NamedTuple):
     tests: tuple[str, ...]
     """The hostile programs and tests that try it."""
     namespaces: tuple[str, ...] = (ALWAYS,)
-    """The conditions of which one is enough to hold it back at this level; none if it is not held back."""
+    """The conditions, any one of which holds it back at this level; empty if it is not held back."""
     seccomp: tuple[str, ...] = (ALWAYS,)
     """The same at this level."""
     rlimits: tuple[str, ...] = (ALWAYS,)
@@ -146,7 +146,7 @@ THREATS = (
 
 @functools.cache
 def machine() -> Machine:
-    """Find out what this machine has besides the levels.
+    """Detect the properties of this machine that the sandbox depends on.
 
     Example:
         >>> machine().landlock >= 0
@@ -161,7 +161,7 @@ def held_back(threat: Threat, level: str, where: Machine) -> bool:
     Args:
         threat: the threat.
         level: one of `LEVELS`.
-        where: what the machine has.
+        where: properties of the machine.
 
     Example:
         >>> held_back(Threat("reach a network", (), rlimits=()), "rlimits", Machine(True, 7))
@@ -181,7 +181,7 @@ def exposure(level: str, where: Machine) -> str:
 
     Args:
         level: one of `LEVELS`.
-        where: what the machine has.
+        where: properties of the machine.
 
     Returns:
         A sentence; empty if every line of the threat model is held back.
@@ -195,7 +195,7 @@ def exposure(level: str, where: Machine) -> str:
 
 
 def threat_table() -> str:
-    """Print the threats as a table in Markdown.
+    """Format the threats as a table in Markdown.
 
     Example:
         >>> print(threat_table()[:14])
@@ -212,7 +212,7 @@ def threat_table() -> str:
 
 
 def command_table() -> str:
-    """Print the commands of `fcntl`, `ioctl` and `prctl` as a table in Markdown.
+    """Format the commands of `fcntl`, `ioctl` and `prctl` as a table in Markdown.
 
     Example:
         >>> print(command_table()[:38])

@@ -1,6 +1,7 @@
 """Write checkpoints in the background: the loop only waits for a copy of the state, and for an earlier save still in progress.
 
-On CPUs nothing is copied until an update changes the state, which then exists twice. A large state is therefore written first.
+On CPUs nothing is copied until an update changes the state, which then exists twice. The loop therefore waits until a large state
+is written.
 
 Several processes begin a save together, and each finishes it in a thread. The threads synchronize without using the devices, whose
 computations must have the same order in all processes. A write that finds the disk full is repeated once there is room.
@@ -67,7 +68,7 @@ class DiskWriter:
 
         Raises:
             Interrupted: the run was asked to stop while it waited; nothing was written.
-            Exception: `write` failed for another reason than a lack of room.
+            Exception: `write` failed for a reason other than a lack of room.
         """
         shown: str | None = None
         while True:
@@ -91,7 +92,7 @@ class DiskWriter:
             self._wait(what)
 
     def attempt_together(self, what: str, write: Callable[[], object]) -> None:
-        """Attempt a write in which all processes take part. With several processes it is tried once, and a failure ends them."""
+        """Attempt a write in which all processes take part. With several processes it is tried once, and a failure ends the run."""
         if jax.process_count() > 1:
             write()
         else:
@@ -205,7 +206,7 @@ class Saver:
         self._begin(Save(which, checkpoint._replace(state=jax.device_get(checkpoint.state)), marks))
         if shares_memory(checkpoint.state) and self._pending is not None:
             with self._waiting():
-                wait([self._pending])  # its failure is found at the next save, as that of any other
+                wait([self._pending])  # its failure is found at the next save, like any other
         if failed is not None:
             self.wait()
             if failed.which != which:

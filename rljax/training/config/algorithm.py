@@ -54,13 +54,13 @@ class AlgorithmConfig:
     kl_target: float | None = None
     """Target for the divergence from the reference, in nats per token; the coefficient of the algorithm's KL penalty is adjusted
     towards it after each step (Ziegler et al. 2019). It starts at the algorithm's own, e.g. `--algorithm grpo --algorithm-options
-    beta=0.04 --kl-target 0.02`. By default it is constant."""
+    beta=0.04 --kl-target 0.02`. By default the coefficient is constant."""
     kl_gain: float | None = None
     """With --kl-target: relative change of the coefficient for a relative error of 1; errors beyond 0.2 count as 0.2. By default
     0.1."""
     reference_period: int | None = None
-    """Number of RL steps after which, each time, the policy (or the base with the current adapter) becomes the reference, and its
-    optimizer restarts, including the learning-rate warm-up (ProRL). By default the reference is fixed."""
+    """Interval, in RL steps, at which the policy (or the base with the current adapter) becomes the reference and its optimizer
+    restarts, including the learning-rate warm-up (ProRL). By default the reference is fixed."""
     worst_kind: float | None = None
     """Rate at which the kind of problem with the lowest reward gains weight (Group DRO), per rollout and unit of reward, e.g. 0.1;
     the data's columns decide the kinds, as in `rljax eval --by`. By default all kinds count the same."""
@@ -151,7 +151,7 @@ class RewardConfig:
     """Number of groups per call of the reward, always the same groups. They are judged while the next responses are sampled, so a
     slow reward costs less time. By default one call judges all groups that were sampled together, after the last response. With
     several calls, math and reasoning_gym may exceed their time limits because sampling slows them, code waits for the slowest
-    program of each call, your own reward may compare only what is in its call, and the other built-in verifiers gain next to
+    program of each call, your own reward may compare only what is in its call, and the other built-in verifiers gain almost
     nothing."""
 
     def __post_init__(self):

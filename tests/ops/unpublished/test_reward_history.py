@@ -14,7 +14,7 @@ from rljax.ops import group
 from rljax.ops.unpublished import reward_history
 from rljax.ops.unpublished.group_baseline import rank_based
 
-N, H, P, G = 4, 3, 2, 4  # more responses a step than are remembered
+N, H, P, G = 4, 3, 2, 4  # more responses per step than are remembered
 tenths = st.integers(-30, 30).map(lambda k: k / 10)
 steps = st.lists(
     st.tuples(
@@ -34,7 +34,7 @@ def slow_group(memory, prompt, rewards, valid):
 
 
 def slow_advantage(memory, prompts, rewards, valid):
-    """Reward less the mean over this step's valid responses and the remembered ones."""
+    """Reward minus the mean over this step's valid responses and the remembered ones."""
     result = np.zeros(rewards.shape)
     for p, i in zip(*np.nonzero(valid), strict=True):
         members = slow_group(memory, int(prompts[p]), rewards[p], valid[p])
@@ -67,7 +67,7 @@ def test_join_gives_this_steps_responses_first_then_the_past():
     assert valid.tolist() == [[True, True, True, True, False], [True, True, False, False, False]]
 
 
-def test_without_a_past_it_is_the_plain_advantage_and_any_other_serves(x64):
+def test_without_a_past_it_is_the_plain_advantage_and_any_advantage_works(x64):
     rewards = jnp.array([[1.0, 0.5, -1.0, 0.0]])
     history = reward_history.empty_history(1, 2)
     for advantage in (group.group_centered, group.group_normalized, group.leave_one_out, rank_based):
@@ -89,7 +89,7 @@ def test_a_memory_may_have_more_prompts_than_slots():
     assert history.rewards.tolist() == [[0.0], [0.0], [6.0]]
 
 
-def test_of_more_responses_than_twice_the_memory_the_last_remain():
+def test_the_last_of_many_more_responses_than_the_memory_holds_remain():
     history = push(reward_history.empty_history(1, 3), jnp.array([0]), jnp.array([[1.0, 2.0]]))
     history = push(history, jnp.array([0]), jnp.arange(10.0, 18.0)[None])
     assert sorted(history.rewards[0].tolist()) == [15.0, 16.0, 17.0]
