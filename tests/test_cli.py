@@ -350,7 +350,7 @@ def test_real_weights_and_real_data(shared_data, tmp_path, capsys):
 
 
 def test_experiments_are_found_and_say_how_to_run_them():
-    of_no_run = {"dapo_on_a_page", "quantized_answers", "search_costs", "selector", "vapo_on_a_page"}
+    of_no_run = {"dapo_on_a_page", "quantized_answers", "search_costs", "selector", "serving_filters", "vapo_on_a_page"}
     folder = Path(__file__).resolve().parents[1] / "experiments"
     assert {file.stem for file in folder.glob("*.py")} - {file.stem for file in experiment_files()} == of_no_run
     for file in experiment_files():

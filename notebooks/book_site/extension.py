@@ -23,6 +23,7 @@ RESULTS = (
     "sampler_delay",
     "search_costs",
     "selector",
+    "serving_filters",
     "tasks_that_separate",
     "tuning",
 )

@@ -156,6 +156,12 @@ class Serve:
     """Score of `--best-of`: confidence (mean log-probability), model:FOLDER (a reward model), or a reward without reference."""
     majority: int | None = None
     """Sample this many answers to each prompt, and send one with the result that most of them state."""
+    filter_prompts: tuple[str, ...] = ()
+    """Refuse prompts that constitution:FILE, model:FOLDER,least=SCORE or REWARD,least=SCORE judges too low."""
+    filter_answers: tuple[str, ...] = ()
+    """Withhold answers that such a filter judges too low."""
+    drift: float | None = None
+    """Warn if answers at this temperature differ from those to the run's held-out problems in length or confidence."""
     grace_seconds: float = 30.0
     """Time that running responses have after SIGTERM."""
 
@@ -187,7 +193,14 @@ def run_serve(command: Serve) -> int:
         version=command.version,
         quantize=command.quantize,
         log=command.log,
-        guests=GuestSettings(command.best_of, command.choose_by, command.majority),
+        guests=GuestSettings(
+            best_of=command.best_of,
+            choose_by=command.choose_by,
+            majority=command.majority,
+            filter_prompts=command.filter_prompts,
+            filter_answers=command.filter_answers,
+            drift=command.drift,
+        ),
         grace_seconds=command.grace_seconds,
     )
     return serve(settings, lambda line: note(f"rljax: {line}"))

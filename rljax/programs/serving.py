@@ -14,7 +14,7 @@ from rljax.errors import InputError
 from rljax.models import Params
 from rljax.programs.answer_settings import Quantization
 from rljax.programs.conversation import check_context
-from rljax.programs.trained_policy import OpenPolicy, Which, load
+from rljax.programs.trained_policy import OpenPolicy, Which, find_run, load
 from rljax.rollout.engine import DecodingEngine
 from rljax.rollout.sampling import decode_weights
 from rljax.serving.batching import Batcher
@@ -41,6 +41,12 @@ class GuestSettings(NamedTuple):
     """The score: `confidence`, `model:FOLDER`, or a reward that needs no reference answer."""
     majority: int | None = None
     """Samples per prompt, of which one with the most frequent result is sent."""
+    filter_prompts: tuple[str, ...] = ()
+    """Filters of prompts: `NAME,least=NUMBER`, with a name as in `choose_by`."""
+    filter_answers: tuple[str, ...] = ()
+    """Filters of answers."""
+    drift: float | None = None
+    """Temperature at which answers are compared with those to held-out problems."""
 
 
 NO_GUESTS = GuestSettings()
@@ -86,12 +92,14 @@ class ServeSettings(NamedTuple):
 
 
 def open_policy(settings: ServeSettings, target: str) -> OpenPolicy:
-    """Open the policy of a folder; a model with a chat template is opened for chats."""
+    """Open the policy of a folder; a model with a chat template is opened for chats, and a run with its held-out problems if the
+    server compares its answers with those to them."""
+    needs_problems = settings.guests.drift is not None and find_run(target, settings.which)[0] is not None
     opened = load(
         target,
         which=settings.which,
         tokenizer=settings.tokenizer,
-        problems=[Problem("", "", messages=({"role": "user", "content": ""},))],
+        problems=None if needs_problems else [Problem("", "", messages=({"role": "user", "content": ""},))],
         max_response_tokens=settings.most_tokens,
         quantize=settings.quantize,
     )
@@ -197,21 +205,22 @@ def make_served(settings: ServeSettings, opened: OpenPolicy, report: Callable[[s
     from rljax.serving.app import Served  # noqa: PLC0415
 
     log = None if settings.log is None else AnswerLog(settings.log)
+    decoder, expected = decoder_of(opened, settings), fingerprint(opened)
+    name = settings.name or Path(settings.target).resolve().name
+    limits = Limits(name, settings.context, settings.most_tokens, opened.policy.vocab_size, settings.queue)
     guests = ()
     if settings.guests != NO_GUESTS:
         from rljax.programs.serving_guests import make_guests  # noqa: PLC0415  most servers have none
 
-        guests = make_guests(settings.guests, opened, queue=settings.queue)
-    decoder, expected = decoder_of(opened, settings), fingerprint(opened)
+        guests = make_guests(settings.guests, opened, decoder, limits, report)
     programs = decoder.warm()
     report(f"compiled {programs} programs for {decoder.count} rows of {settings.context} tokens")
-    name = settings.name or Path(settings.target).resolve().name
     return Served(
         batcher=Batcher(decoder, opened.tokenizer.decode, queue=settings.queue, version=settings.version),
         tokenizer=opened.tokenizer,
-        limits=Limits(name, settings.context, settings.most_tokens, opened.policy.vocab_size, settings.queue),
+        limits=limits,
         fingerprint=expected,
-        load_weights=partial(load_weights, settings, expected),
+        load_weights=partial(load_weights, settings._replace(guests=NO_GUESTS), expected),
         api_key=settings.api_key,
         allows_weights=settings.api_key is not None or settings.host in LOOPBACK,
         body_bytes=settings.body_bytes,

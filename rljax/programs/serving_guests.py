@@ -1,11 +1,13 @@
 """Options of `rljax serve` that choose or judge answers, built from the names that a person types."""
 
+import math
+import threading
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 
-from rljax.data.cells import joined
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
@@ -18,12 +20,15 @@ from rljax.rewards import resolve
 from rljax.rewards.ballot import vote_for
 from rljax.rewards.protocol import judge
 from rljax.rollout.continuations import Prefix
+from rljax.serving.batching import Batcher, Failed, Job, Piece, RowChoice
 from rljax.serving.choosing import Chooser, Rank, Ranking, by_confidence, by_votes
-from rljax.serving.guests import Guest, Prompt, SampledAnswer
-from rljax.serving.protocol import ApiError
+from rljax.serving.filters import Filter, Filters
+from rljax.serving.guests import Guest, SampledAnswer, Score, problem_of
+from rljax.serving.protocol import MOST_TEMPERATURE, ApiError, Limits
+from rljax.serving.rows import RowDecoder
 
-Score = Callable[[Sequence[Problem], Sequence[str]], Float[np.ndarray, "N"]]
-"""(problems, texts) -> score of each text; NaN where there is none."""
+if TYPE_CHECKING:
+    from rljax.serving.drift import HeldoutAnswers
 
 
 def score_named(name: str, *, chat: bool) -> Score:
@@ -62,17 +67,6 @@ def score_named(name: str, *, chat: bool) -> Score:
     return score
 
 
-def problem_of(prompt: Prompt, tokenizer: Tokenizer) -> Problem:
-    """Return a prompt of a request as a reward reads it."""
-    written = prompt.written.get("prompt")
-    if isinstance(written, str):
-        return Problem(written, "")
-    if written is None:
-        return Problem(tokenizer.decode(prompt.tokens), "")
-    columns = {name: value for name, value in prompt.written.items() if name != "prompt"}
-    return Problem(joined(written), "", columns=columns, messages=tuple(written))
-
-
 def by_score(score: Score, tokenizer: Tokenizer) -> Rank:
     """Rank answers by a score of their text."""
 
@@ -83,17 +77,112 @@ def by_score(score: Score, tokenizer: Tokenizer) -> Rank:
     return rank
 
 
-def make_guests(settings: GuestSettings, opened: OpenPolicy, *, queue: int) -> tuple[Guest, ...]:
-    """Build the options, in the order in which they see answers.
+def read_filter(text: str, *, chat: bool) -> Filter:
+    """Read `NAME,least=NUMBER`; the least score of a constitution is 0 by default, so that no rule may be broken.
+
+    Args:
+        text: what a person types.
+        chat: as in `score_named`.
+
+    Raises:
+        InputError: as in `score_named`, or the least score is missing or is not a number.
+    """
+    name, separator, written = text.rpartition(",least=")
+    try:
+        least = float(written) if separator else 0.0
+    except ValueError:
+        least = math.nan
+    name = name if separator else text
+    if not math.isfinite(least) or not (separator or name.startswith("constitution:")):
+        raise InputError(f"the filter {text!r} needs the lowest score that passes; write {name},least=NUMBER.")
+    return Filter(name, score_named(name, chat=chat), least)
+
+
+def answer_heldout(opened: OpenPolicy, decoder: RowDecoder, temperature: float, *, most_tokens: int) -> "HeldoutAnswers":
+    """Answer the held-out problems of a run once each, by the code that answers requests.
+
+    Args:
+        opened: the policy of the run.
+        decoder: rows of the server, all of them free.
+        temperature: sampling temperature.
+        most_tokens: most tokens of an answer.
+
+    Raises:
+        InputError: the policy is not that of a run, has too few held-out problems, or answers in several turns; a prompt does not
+            fit; or the temperature is out of range.
+    """
+    from rljax.serving.drift import FEWEST, HeldoutAnswers  # noqa: PLC0415  SciPy's statistics take a second
+
+    prompts, stop = [tuple(tokens) for tokens in opened.worker.prompts.tokens], opened.worker.sampling.stop
+    if opened.model_folder is not None:
+        raise InputError("--drift needs the held-out problems of a run, but this is a model folder; leave it out.")
+    if opened.worker.environment is not None or opened.skipped is not None:
+        raise InputError("--drift compares answers of one turn, but this run has an environment; leave it out.")
+    if len(prompts) < FEWEST:
+        raise InputError(f"--drift needs at least {FEWEST} held-out problems; the run has {len(prompts)}; leave it out.")
+    if not 0 <= temperature <= MOST_TEMPERATURE or max(map(len, prompts)) >= decoder.slots:
+        raise InputError(
+            f"--drift {temperature} needs a temperature from 0 to {MOST_TEMPERATURE} and a --context above the "
+            f"{max(map(len, prompts))} tokens of the longest held-out prompt."
+        )
+    pieces: list[list[Piece | Failed]] = [[] for _ in prompts]
+    batcher = Batcher(decoder, opened.tokenizer.decode, queue=len(prompts), version=0)
+    jobs = []
+    for place, prompt in enumerate(prompts):
+        most = min(most_tokens, decoder.slots - len(prompt))
+        sampling = RowChoice(most, temperature, top_k=None, top_p=None, seed=place, stop=tuple(stop))
+        jobs.append(Job(prompt, sampling, pieces[place].append))
+    batcher.submit(jobs)
+    batcher.start()
+    batcher.close(threading.TIMEOUT_MAX)
+    if batcher.fault:
+        raise InputError(f"the held-out problems cannot be answered: {batcher.fault}.")
+    logp = [[value for piece in row if isinstance(piece, Piece) for value in piece.logp] for row in pieces]
+    values = np.array([[len(row), np.mean(row)] for row in logp], np.float64)
+    return HeldoutAnswers(values, temperature, tuple(stop))
+
+
+def make_guests(
+    settings: GuestSettings,
+    opened: OpenPolicy,
+    decoder: RowDecoder,
+    limits: Limits,
+    report: Callable[[str], None],
+) -> tuple[Guest, ...]:
+    """Build the options, in the order in which they see answers: those that pass the filters are chosen from.
 
     Args:
         settings: the options.
         opened: the policy.
-        queue: most responses that wait for a row.
+        decoder: rows of the server, all of them free.
+        limits: what the server accepts.
+        report: receives lines for a person.
 
     Raises:
         InputError: an option cannot be used.
     """
+    guests: list[Guest] = []
+    if settings.drift is not None:
+        from rljax.serving.drift import Drift  # noqa: PLC0415  as above
+
+        heldout = answer_heldout(opened, decoder, settings.drift, most_tokens=limits.most_tokens)
+        length, confidence = heldout.values.mean(0)
+        report(
+            f"{len(heldout.values)} answers to held-out problems have {length:.4g} tokens and confidence {confidence:.3g} on "
+            "average"
+        )
+        guests.append(Drift(heldout, report))
+    if settings.filter_prompts or settings.filter_answers:
+        prompts, answers = (
+            [read_filter(text, chat=opened.config.model.chat) for text in texts]
+            for texts in (settings.filter_prompts, settings.filter_answers)
+        )
+        guests.append(Filters(prompts, answers, opened.tokenizer))
+    return (*guests, *make_chooser(settings, opened, queue=limits.most_rows))
+
+
+def make_chooser(settings: GuestSettings, opened: OpenPolicy, *, queue: int) -> tuple[Guest, ...]:
+    """Build what chooses among several samples; nothing if there is one. `queue` is the most responses that wait for a row."""
     samples = settings.majority if settings.best_of is None else settings.best_of
     if settings.best_of is not None and settings.majority is not None:
         raise InputError("--best-of and --majority each choose the answer; give one of them.")

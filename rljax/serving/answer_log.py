@@ -42,7 +42,7 @@ class AnswerLog:
         self.recent: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
         self.lock = threading.Lock()
 
-    def record(self, name: str, prompt: Mapping[str, Any], choice: Choice, *, seconds: float) -> None:
+    def record(self, name: str, prompt: Mapping[str, Any], choice: Choice, *, seconds: float, filtered: str | None) -> None:
         """Append a complete answer.
 
         Args:
@@ -50,6 +50,7 @@ class AnswerLog:
             prompt: `prompt` as `rljax adapt` reads it, with `tools` if there are any; or `prompt_ids`.
             choice: the answer.
             seconds: time from the request to the end of the answer.
+            filtered: the filter that withholds the answer, if there is one.
 
         Raises:
             OSError: the file cannot be written.
@@ -69,12 +70,25 @@ class AnswerLog:
             "weights_version": choice.version,
             "seconds": round(seconds, 3),
             "time": round(time.time(), 3),
-        }
+        } | ({} if filtered is None else {"filtered": filtered})
         with self.lock:
             self.recent[answer["id"]] = answer
             while len(self.recent) > MOST_ANSWERS:
                 self.recent.popitem(last=False)
             self._append(ANSWERS, {key: answer[key] for key in ("id", *prompt)} | measured)
+
+    def record_prompt(self, prompt: Mapping[str, Any], filtered: str) -> None:
+        """Append a prompt that was refused.
+
+        Args:
+            prompt: as in `record`.
+            filtered: the filter that withholds it.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        with self.lock:
+            self._append(ANSWERS, {**prompt, "filtered_prompt": filtered, "time": round(time.time(), 3)})
 
     def take_feedback(self, body: Mapping[str, Any]) -> str:
         """Append feedback on an answer; return the name of its line.

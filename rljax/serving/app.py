@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, NamedTuple
 
 from starlette.applications import Starlette
@@ -23,7 +24,7 @@ from rljax.errors import InputError
 from rljax.models import Params
 from rljax.serving.answer_log import AnswerLog
 from rljax.serving.batching import Batcher, Closed, Failed, Job, Piece, QueueFull, RowChoice
-from rljax.serving.guests import Guest, Prompt, SampledAnswer
+from rljax.serving.guests import FilteredPrompt, Guest, Prompt, SampledAnswer
 from rljax.serving.metrics import Metrics
 from rljax.serving.protocol import (
     ApiError,
@@ -230,8 +231,13 @@ class _Server:
         self, request: Request, kind: Kind, prompts: Sequence[Prompt], fields: SamplingFields, *, has_tools: bool
     ) -> Response:
         """Sample responses to prompts."""
-        for guest in self.served.guests:
-            fields = await asyncio.to_thread(guest.admit, prompts, fields)
+        try:
+            for guest in self.served.guests:
+                fields = await asyncio.to_thread(guest.admit, prompts, fields)
+        except FilteredPrompt as refusal:
+            if self.served.log is not None:
+                await self._log(partial(self.served.log.record_prompt, refusal.prompt.written, refusal.by))
+            raise
         waiting = self._submit(kind, prompts, fields, has_tools=has_tools)
         if fields.streams:
             stream = self._stream(waiting)
@@ -316,25 +322,28 @@ class _Server:
 
     async def _settle(self, waiting: Waiting, choices: Sequence[Choice]) -> list[Choice]:
         """Show complete answers to the guests, log what they leave, and return it."""
-        answers = [
-            SampledAnswer(
-                waiting.prompts[choice.index // waiting.fields.samples], waiting.jobs[choice.index].choice, choice
-            )
-            for choice in choices
-        ]
+        answers = []
+        for choice in choices:
+            place, sample = divmod(choice.index, waiting.fields.samples)
+            answers.append(SampledAnswer(waiting.prompts[place], waiting.jobs[choice.index].choice, choice, sample))
         for guest in self.served.guests:
             answers = await asyncio.to_thread(guest.settle, answers)
         for answer in answers:
             await self._record(waiting, answer)
-        return [answer.choice for answer in answers]
+        return [answer.choice if answer.filtered is None else answer.choice.withheld() for answer in answers]
 
     async def _record(self, waiting: Waiting, answer: SampledAnswer) -> None:
-        """Write a complete answer to the log, if there is one; a disk that cannot be written does not lose the answer."""
+        """Write a complete answer to the log, if there is one."""
         if self.served.log is None:
             return
-        prompt, choice, seconds = answer.prompt.written, answer.choice, time.monotonic() - waiting.begun
+        record, seconds = self.served.log.record, time.monotonic() - waiting.begun
+        written = partial(record, waiting.name, answer.prompt.written, answer.choice)
+        await self._log(partial(written, seconds=seconds, filtered=answer.filtered))
+
+    async def _log(self, write: Callable[[], None]) -> None:
+        """Write to the log; a disk that cannot be written does not lose the answer."""
         try:
-            await asyncio.to_thread(self.served.log.record, waiting.name, prompt, choice, seconds=seconds)
+            await asyncio.to_thread(write)
         except OSError as error:
             self.metrics.unlogged.inc()
             print(f"rljax: an answer is missing in the log ({error})", file=sys.stderr, flush=True)

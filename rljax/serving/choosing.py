@@ -96,7 +96,8 @@ class Chooser(Guest):
         return [self._choose(place, group) for place, group in enumerate(groups)]
 
     def _choose(self, place: int, group: list[SampledAnswer]) -> SampledAnswer:
-        """Choose among the samples of one prompt, and write into the reply by what."""
+        """Choose among the samples of one prompt that pass the filters, and write into the reply by what."""
+        group = [answer for answer in group if answer.filtered is None] or group[:1]
         if len(group) > 1:
             ranking = self.rank(group)
             best = best_place(ranking.scores, confidences(group))

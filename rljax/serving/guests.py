@@ -1,13 +1,21 @@
 """Options of a server that its core does not know: they see requests before sampling, and answers before these are sent."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from jaxtyping import Float
 from prometheus_client import CollectorRegistry
 
+from rljax.data.cells import joined
+from rljax.data.problem import Problem
+from rljax.data.tokenizer import Tokenizer
 from rljax.serving.batching import RowChoice
-from rljax.serving.protocol import SamplingFields
+from rljax.serving.protocol import ApiError, SamplingFields
 from rljax.serving.replies import Choice
+
+Score = Callable[[Sequence[Problem], Sequence[str]], Float[np.ndarray, "N"]]
+"""(problems, texts) -> score of each text; NaN where there is none."""
 
 
 class Prompt(NamedTuple):
@@ -28,6 +36,34 @@ class SampledAnswer(NamedTuple):
     """How it was sampled."""
     choice: Choice
     """The answer."""
+    sample: int = 0
+    """Its number among the answers to its prompt."""
+    filtered: str | None = None
+    """Name of the filter that withholds it."""
+
+
+class FilteredPrompt(ApiError):
+    """The refusal of a prompt that a filter withholds.
+
+    Args:
+        prompt: the prompt.
+        by: name of the filter.
+    """
+
+    def __init__(self, prompt: Prompt, by: str):
+        super().__init__(400, "The prompt is withheld by a filter of this server.", param="prompt", code="content_filter")
+        self.prompt, self.by = prompt, by
+
+
+def problem_of(prompt: Prompt, tokenizer: Tokenizer) -> Problem:
+    """Return a prompt of a request as a reward reads it."""
+    written = prompt.written.get("prompt")
+    if isinstance(written, str):
+        return Problem(written, "")
+    if written is None:
+        return Problem(tokenizer.decode(prompt.tokens), "")
+    columns = {name: value for name, value in prompt.written.items() if name != "prompt"}
+    return Problem(joined(written), "", columns=columns, messages=tuple(written))
 
 
 class Guest:

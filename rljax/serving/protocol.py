@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 MOST_SAMPLES = 128
 """Most samples per prompt, as in OpenAI's interface."""
+MOST_TEMPERATURE = 2.0
+"""Highest temperature, as in OpenAI's interface."""
 MOST_STOPS = 16
 """Most stop strings."""
 COMPLETION_TOKENS = 16
@@ -260,7 +262,7 @@ def _fields(body: Mapping[str, Any], limits: Limits, *, has_logprobs: bool, top:
     options = body.get("stream_options")
     if options is not None and (not isinstance(options, dict) or options.keys() - {"include_usage"}):
         raise ApiError(400, f"stream_options may only have include_usage; got {_shown(options)}.", param="stream_options")
-    temperature = _number(body, "temperature", 0.0, 2.0)
+    temperature = _number(body, "temperature", 0.0, MOST_TEMPERATURE)
     samples = _whole(body, "n", 1, MOST_SAMPLES) or 1
     return SamplingFields(
         samples=samples,

@@ -52,7 +52,8 @@ class Choice:
     def __init__(
         self, tokenizer: Tokenizer, kind: Kind, index: int, prompt: tuple[int, ...], stop: Sequence[str], *, has_tools: bool
     ):
-        self.tokenizer, self.kind, self.index, self.prompt, self.stop = tokenizer, kind, index, prompt, stop
+        self.tokenizer, self.index, self.prompt, self.stop = tokenizer, index, prompt, stop
+        self.kind: Kind = kind
         self.has_tools = has_tools
         self.tokens: list[int] = []
         self.logp: list[float] = []
@@ -78,6 +79,12 @@ class Choice:
         is_chat = self.kind == "chat.completion"
         text = completion_text(self.tokenizer, self.tokens) if is_chat else self.tokenizer.decode(self.tokens)
         return before_stop(text, self.stop)
+
+    def withheld(self) -> "Choice":
+        """Return the response without its content, with OpenAI's finish reason for that."""
+        empty = Choice(self.tokenizer, self.kind, self.index, self.prompt, self.stop, has_tools=False)
+        empty.finish, empty.version = "content_filter", self.version
+        return empty
 
     def new_text(self) -> str:
         """The text that can be sent and has not been sent yet."""

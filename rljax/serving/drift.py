@@ -1,0 +1,142 @@
+"""`rljax serve --drift T`: an alarm if a server's answers differ from those to held-out problems in length or confidence."""
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy.stats
+from jaxtyping import Float
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from rljax.serving.guests import Guest, SampledAnswer
+
+WINDOW = 100
+"""Number of answers that are compared with the held-out ones at a time."""
+ALPHA = 0.001
+"""Probability of a false alarm per window."""
+FEWEST = 50
+"""Fewest held-out answers."""
+MEASURES = ("length", "confidence")
+"""Number of tokens of an answer, its end token included, and their mean log-probability in nats."""
+
+
+class HeldoutAnswers(NamedTuple):
+    """A model's answers to held-out problems."""
+
+    values: Float[np.ndarray, "P 2"]
+    """`MEASURES` of each answer."""
+    temperature: float
+    """Sampling temperature."""
+    stop: tuple[str, ...]
+    """Texts that end an answer."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest answer."""
+        return int(self.values[:, 0].max())
+
+
+def welch_test(new: Float[np.ndarray, "N"], reference: Float[np.ndarray, "P"]) -> tuple[float, float]:
+    """Test whether two samples have the same mean.
+
+    ::
+
+        t = (m₁ − m₂) / √(v₁ + v₂)    v = s² / n    df = (v₁ + v₂)² / (v₁² / (n₁ − 1) + v₂² / (n₂ − 1))
+
+    Args:
+        new: at least two values, with mean m₁ and unbiased variance s₁².
+        reference: at least two values.
+
+    Returns:
+        t, and the probability of at least |t| if the means are equal; without any spread, t is 0 or infinite.
+
+    Example:
+        >>> t, p = welch_test(np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0, 6.0]))
+        >>> round(t, 3), round(p, 3)
+        (-3.674, 0.021)
+
+    Source:
+        Welch, The generalization of "Student's" problem when several different population variances are involved (1947).
+    """
+    difference = float(new.mean() - reference.mean())
+    first, second = (float(values.var(ddof=1)) / len(values) for values in (new, reference))
+    if first + second == 0:
+        return (0.0, 1.0) if difference == 0 else (math.copysign(math.inf, difference), 0.0)
+    freedom = (first + second) ** 2 / (first**2 / (len(new) - 1) + second**2 / (len(reference) - 1))
+    t = difference / math.sqrt(first + second)
+    return t, float(2 * scipy.stats.t.sf(abs(t), freedom))
+
+
+class Drift(Guest):
+    """Compares each `WINDOW` answers with the held-out ones, and raises an alarm until a window does not differ.
+
+    A window differs if the p value of one of the two measures is below `ALPHA` / 2 (Bonferroni). It has the answers that were
+    sampled as the held-out ones: at the same temperature, from the full vocabulary, with the same stop strings, and with room for
+    the longest one; of several samples of a prompt only the first, because they are not independent.
+
+    Args:
+        heldout: answers to held-out problems.
+        say: shows a warning.
+    """
+
+    def __init__(self, heldout: HeldoutAnswers, say: Callable[[str], None]):
+        self.heldout, self.say = heldout, say
+        self.window: list[tuple[float, float]] = []
+        self.is_raised = False
+        self.lock = threading.Lock()
+
+    def register(self, registry: CollectorRegistry) -> None:
+        """Add the means, the test and the alarm."""
+        own = {"registry": registry, "namespace": "rljax"}
+        self.mean = Gauge("drift_mean", "Mean of held-out answers and of the last window.", ["measure", "of"], **own)
+        self.t = Gauge("drift_t", "Welch's t of the last window.", ["measure"], **own)
+        self.alarm = Gauge("drift_alarm", "1 if the last window differs, else 0.", **own)
+        self.answers = Counter("drift_answers", "Answers that are compared.", **own)
+        for measure, mean in zip(MEASURES, self.heldout.values.mean(0), strict=True):
+            self.mean.labels(measure, "heldout").set(mean)
+
+    def settle(self, answers: list[SampledAnswer]) -> list[SampledAnswer]:
+        """Add answers to the window."""
+        with self.lock:
+            for answer in filter(self.is_comparable, answers):
+                self.answers.inc()
+                self.window.append((len(answer.choice.tokens), float(np.mean(answer.choice.logp))))
+                if len(self.window) == WINDOW:
+                    self._compare(np.array(self.window, np.float64))
+                    self.window.clear()
+        return answers
+
+    def is_comparable(self, answer: SampledAnswer) -> bool:
+        """True if an answer was sampled as the held-out ones."""
+        own, sampling = self.heldout, answer.sampling
+        is_same = (sampling.temperature, sampling.stop) == (own.temperature, own.stop)
+        is_full = sampling.top_k is None and sampling.top_p is None and not sampling.stop_ids
+        return answer.sample == 0 and is_same and is_full and sampling.max_tokens >= own.longest
+
+    def _compare(self, window: Float[np.ndarray, "N 2"]) -> None:
+        """Compare a window with the held-out answers, and print a warning when the alarm is raised."""
+        tests = [welch_test(new, old) for new, old in zip(window.T, self.heldout.values.T, strict=True)]
+        for measure, mean, (t, _) in zip(MEASURES, window.mean(0), tests, strict=True):
+            self.mean.labels(measure, "window").set(mean)
+            self.t.labels(measure).set(t)
+        differs = min(p for _, p in tests) < ALPHA / 2
+        self.alarm.set(differs)
+        if differs and not self.is_raised:
+            self.say(warning(window.mean(0), self.heldout.values.mean(0), [t for t, _ in tests]))
+        self.is_raised = differs
+
+
+def warning(new: Sequence[float] | np.ndarray, heldout: Sequence[float] | np.ndarray, tests: Sequence[float]) -> str:
+    """Describe a difference in one line.
+
+    Example:
+        >>> warning([12, -0.5], [20, -0.25], [-6, -4.1])
+        'warning: drift: 100 answers have 12 tokens (held out 20, t = -6) and confidence -0.5 (held out -0.25, t = -4.1) on average'
+    """
+    (length, confidence), (old_length, old_confidence), (first, second) = new, heldout, tests
+    return (
+        f"warning: drift: {WINDOW} answers have {length:.4g} tokens (held out {old_length:.4g}, t = {first:.3g}) and confidence "
+        f"{confidence:.3g} (held out {old_confidence:.3g}, t = {second:.3g}) on average"
+    )

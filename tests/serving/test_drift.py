@@ -1,0 +1,165 @@
+"""The drift alarm of a server: what it compares, when it is raised and cleared, and how often by chance."""
+
+import httpx
+import numpy as np
+import pytest
+import scipy.stats
+from served_model import NAME, make_model, post, serving
+from small_runs import SMALL
+
+from rljax.errors import InputError
+from rljax.programs.serving import GuestSettings, ServeSettings, open_policy
+from rljax.programs.serving_guests import answer_heldout
+from rljax.programs.train import train
+from rljax.programs.trained_policy import load
+from rljax.serving import drift
+from rljax.serving.drift import ALPHA, WINDOW, HeldoutAnswers, welch_test
+
+TEXT = "/v1/completions"
+HELDOUT = 60
+MOST = 20
+
+
+def make_run(folder, **changes):
+    sizes = {"steps": 0, "train_problems": 20, "heldout_problems": HELDOUT, "warm_start_steps": 20, "digits": 2}
+    sizes |= {"max_prompt_tokens": 8, "max_response_tokens": MOST}
+    train(SMALL.replace(**(sizes | changes), run=str(folder)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("runs") / "first")
+
+
+@pytest.fixture(scope="module")
+def prompts(run):
+    """Token ids of the held-out problems."""
+    return [list(tokens) for tokens in load(run).worker.prompts.tokens]
+
+
+def watching(run, temperature, **more):
+    return serving(run, guests=GuestSettings(drift=temperature, **more), context=64, most_tokens=MOST)
+
+
+def metric(url):
+    lines = httpx.get(f"{url}/metrics", trust_env=False).text.splitlines()
+    pairs = [line.rpartition(" ") for line in lines if line.startswith("rljax_drift")]
+    return {name.removeprefix("rljax_drift_"): float(value) for name, _, value in pairs}
+
+
+@pytest.mark.parametrize("temperature", [0, 0.7])
+def test_held_out_answers_are_those_of_the_server(run, prompts, temperature):
+    with watching(run, temperature) as (url, served):
+        usual = {"max_tokens": MOST, "temperature": temperature, "logprobs": 0, "return_token_ids": True}
+        found = [
+            post(url, TEXT, prompt=tokens, seed=place, **usual).json()["choices"][0] for place, tokens in enumerate(prompts)
+        ]
+    values = [(len(choice["token_ids"]), np.mean(choice["logprobs"]["token_logprobs"])) for choice in found]
+    np.testing.assert_allclose(served.guests[0].heldout.values, values, atol=1e-4)
+    assert len({length for length, _ in values}) > 1
+
+
+def test_other_prompts_raise_the_alarm_once_and_usual_ones_clear_it(run, prompts, monkeypatch, capsys):
+    monkeypatch.setattr(drift, "WINDOW", 30)
+    with watching(run, 0) as (url, served):
+
+        def ask(rows):
+            body = {"max_tokens": MOST, "temperature": 0}
+            assert post(url, TEXT, prompt=rows, **body).status_code == 200
+            return metric(url)
+
+        usual = ask(prompts[:30])
+        assert (usual["alarm"], usual["answers_total"]) == (0, 30)
+        heldout = served.guests[0].heldout
+        for place, name in enumerate(drift.MEASURES):
+            mean = heldout.values[:, place].mean()
+            assert usual[f'mean{{measure="{name}",of="heldout"}}'] == pytest.approx(mean)
+            new = usual[f'mean{{measure="{name}",of="window"}}']
+            assert new == pytest.approx(heldout.values[:30, place].mean(), rel=1e-4)
+            t = scipy.stats.ttest_ind(heldout.values[:30, place], heldout.values[:, place], equal_var=False).statistic
+            assert usual[f't{{measure="{name}"}}'] == pytest.approx(t, abs=1e-3)
+        assert "drift:" not in capsys.readouterr().out
+        odd = prompts[int(np.abs(heldout.values[:, 1] - heldout.values[:, 1].mean()).argmax())]
+        assert ask([odd] * 60)["alarm"] == 1
+        assert capsys.readouterr().out.count("warning: drift: 30 answers have") == 1
+        assert ask(prompts[:30])["alarm"] == 0
+        assert ask([odd] * 30)["alarm"] == 1
+        assert capsys.readouterr().out.count("warning: drift:") == 1
+
+
+def test_only_answers_sampled_as_the_held_out_ones_are_compared(run, prompts):
+    with watching(run, 0.7, best_of=2) as (url, served):
+        longest = served.guests[0].heldout.longest
+        usual = {"prompt": prompts[0], "max_tokens": longest, "temperature": 0.7}
+        for change in (
+            {"temperature": 1},
+            {"top_k": 3},
+            {"top_p": 0.9},
+            {"stop": "7"},
+            {"stop_token_ids": [5]},
+            {"max_tokens": longest - 1},
+        ):
+            assert post(url, TEXT, **usual | change).status_code == 200
+        assert metric(url)["answers_total"] == 0
+        assert post(url, TEXT, **usual).status_code == 200
+        assert metric(url)["answers_total"] == 1  # of both samples the first one
+
+
+def test_the_test_is_that_of_scipy_and_defined_without_spread():
+    chance = np.random.default_rng(0)
+    one, other = chance.normal(size=30), chance.exponential(size=50)
+    expected = scipy.stats.ttest_ind(one, other, equal_var=False)
+    np.testing.assert_allclose(welch_test(one, other), (expected.statistic, expected.pvalue))
+    assert welch_test(np.ones(3), np.ones(4)) == (0, 1)
+    assert welch_test(np.zeros(3), np.ones(4)) == (-np.inf, 0)
+
+
+def rejections(chance, draw, shift, *, heldout, windows=4000):
+    """Share of windows that differ in one measure, each with its own held-out answers."""
+    old, new = draw(chance, (windows, heldout)), draw(chance, (windows, WINDOW)) + shift
+    first, second = new.var(1, ddof=1) / WINDOW, old.var(1, ddof=1) / heldout
+    freedom = (first + second) ** 2 / (first**2 / (WINDOW - 1) + second**2 / (heldout - 1))
+    t = (new.mean(1) - old.mean(1)) / np.sqrt(first + second)
+    return float((2 * scipy.stats.t.sf(np.abs(t), freedom) < ALPHA / 2).mean())
+
+
+@pytest.mark.parametrize("heldout", [drift.FEWEST, 256])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda chance, size: chance.normal(size=size),
+        lambda chance, size: chance.exponential(size=size),  # of the lengths, if each token may end an answer
+        lambda chance, size: -chance.gamma(2.0, size=size) / np.sqrt(2),
+    ],
+    ids=["normal", "lengths", "confidence"],
+)
+def test_a_false_alarm_is_rare_and_a_shift_of_a_deviation_is_seen(draw, heldout):
+    chance = np.random.default_rng(1)
+    assert rejections(chance, draw, 0.0, heldout=heldout, windows=20_000) < 2 * ALPHA  # per window, of one measure
+    assert rejections(chance, draw, 1.0, heldout=heldout) > 0.9
+
+
+def test_new_weights_need_no_held_out_problems(run, tmp_path):
+    made = make_run(tmp_path / "second", heldout_problems=8)
+    with watching(run, 0) as (url, _):
+        answer = httpx.post(f"{url}/weights", json={"folder": str(made), "version": 1}, timeout=60, trust_env=False)
+        assert answer.json() == {"weights_version": 1}
+
+
+@pytest.mark.parametrize("words", ["needs the held-out problems of a run", "at least 50 held-out problems; the run has 8"])
+def test_what_cannot_be_compared_is_refused(tmp_path, words):
+    folder = make_model(tmp_path / NAME) if "needs" in words else make_run(tmp_path / "run", heldout_problems=8)
+    with pytest.raises(InputError, match=words), watching(folder, 0):
+        pass
+
+
+@pytest.mark.usefixtures("untyped")
+def test_an_environment_is_refused(run):
+    opened = open_policy(ServeSettings(str(run), guests=GuestSettings(drift=0)), str(run))
+    with pytest.raises(InputError, match="has an environment"):
+        answer_heldout(opened._replace(skipped="mine.py:World"), None, 0, most_tokens=MOST)
+
+
+def test_the_longest_answer_is_that_of_the_values():
+    assert HeldoutAnswers(np.array([[3, -0.1], [7, -0.2]], np.float64), 0, ()).longest == 7
