@@ -42,12 +42,12 @@ def advance(params, token, state):
 
 
 def features(params, packed):
-    """The logits themselves, and a matrix that leaves them as they are."""
+    """The logits themselves, and a matrix that leaves them unchanged."""
     return Features(before_scored(logits(params, packed), packed), jnp.eye(VOCAB_SIZE))
 
 
 def first_value(size, key, policy):
-    """The critic's table begins as the policy's, or is drawn."""
+    """The critic's table begins as the policy's, or is random."""
     for_table, for_head = jax.random.split(key)
     table = table_of(for_table) if policy is None else jnp.copy(policy["table"])
     return {"trunk": {"table": table}, "head": jax.random.normal(for_head, (VOCAB_SIZE, size)) / VOCAB_SIZE}
@@ -66,7 +66,7 @@ def save(params, folder):
 
 
 def value_function(size, reads_logp):
-    """A critic that gives `size` numbers a token."""
+    """A critic that gives `size` numbers per token."""
     if reads_logp:
         raise ValueError("the bigram critic does not read log-probabilities")
     return ValueFunction(size, partial(first_value, size), value_outputs, save)

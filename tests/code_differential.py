@@ -66,7 +66,7 @@ def _tested(tests: Sequence[str], code: str) -> str:
 
 
 def _whole(task: Task) -> str:
-    """The solution as a whole program."""
+    """The solution as a complete program."""
     text = task.solution.replace("\r\n", "\n")
     return f"{task.prompt}{text}" if "entry_point" in task.columns else text
 

@@ -40,7 +40,7 @@ def run(notebook: nbformat.NotebookNode, home: Path) -> nbformat.NotebookNode:
     """Execute in a kernel of this very interpreter, which reads and leaves nothing in the user's home."""
     manager = AsyncKernelManager(
         kernel_name="python3",
-        kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),  # of the kernels installed anywhere, none may stand in
+        kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),  # no kernel installed elsewhere may replace it
         transport="ipc",
         connection_file=str(home / "kernel.json"),
     )
@@ -51,7 +51,7 @@ def run(notebook: nbformat.NotebookNode, home: Path) -> nbformat.NotebookNode:
         "IPYTHONDIR": str(home / "ipython"),
         "PYTHONPATH": os.pathsep.join(
             filter(None, [str(NOTEBOOKS), os.environ.get("PYTHONPATH")])
-        ),  # as beside the notebook
+        ),  # as in the notebook's folder
     }
     client = NotebookClient(notebook, km=manager, timeout=300, resources={"metadata": {"path": str(ROOT)}})
     return client.execute(cleanup_kc=True, env=environment)

@@ -20,7 +20,7 @@ class GRU(nnx.Module):
         self.head = nnx.Linear(width, vocab_size, rngs=rngs)
 
     def read(self, state, tokens, first, real):
-        """Read a token of each row: the first one of a sequence resets the state, and padding leaves the state as it is."""
+        """Read a token of each row: the first one of a sequence resets the state, and padding leaves the state unchanged."""
         after, _ = self.cell(jnp.where(first[:, None], 0.0, state), self.embed(tokens))
         return jnp.where(real[:, None], after, state)
 
@@ -98,7 +98,7 @@ def transformer_logits(params, tokens, positions, segments):
 
 
 def save_transformer(params, folder):
-    """The owner's own format: safetensors, and a config.json beside it."""
+    """The owner's own format: safetensors, with a config.json."""
     folder.mkdir(parents=True)
     save_file(params, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"model_type": "tiny"}))
@@ -111,7 +111,7 @@ def load_transformer(folder):
 
 
 def plain_transformer_policy(vocab_size, width=16, *, save=save_transformer, partition=on_every_device):
-    """A policy of the plain transformer. Its decode keeps no cache: it reads the whole row again for each token."""
+    """A policy of the plain transformer. Its decode keeps no cache: it reads the complete row again for each token."""
 
     def last(params, tokens, attention, slot):
         positions = jnp.maximum(jnp.cumsum(attention, axis=-1) - 1, 0)

@@ -34,7 +34,7 @@ SMALL = (
     *("--group-size", "4", "--max-tries", "1", "--replicas", "1", "--quiet", "--no-keep-warm-start"),
 )
 UNFINISHED = {"unfinished_share": 0.8, "unfinished_operands": 3, "unanswered_operands": 5}
-"""Settings of the default experiment's task that `SMALL` leaves as they are."""
+"""Settings of the default experiment's task that `SMALL` leaves unchanged."""
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def test_export_writes_a_model_that_trains_on(run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("command", "code"), [(("train", "--help"), 141), (("equations",), 141)], ids=["while parsing", "while running"]
 )
-def test_a_reader_that_leaves_is_no_error(command, code):
+def test_a_reader_that_leaves_is_not_an_error(command, code):
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-m", "rljax", *command], env=environment, **pipes) as running:

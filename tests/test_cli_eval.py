@@ -133,7 +133,7 @@ def test_samples_are_saved_with_what_is_known_of_them(whole):
         assert row["given"] == vote(row["completion"])
         assert row["tokens"] == 12 if row["truncated"] else row["tokens"] <= 12
     by_problem = [{row["completion"] for row in rows if row["problem"] == i} for i in range(HELDOUT)]
-    assert max(map(len, by_problem)) > 1, "answers to a problem are drawn apart"
+    assert max(map(len, by_problem)) > 1, "answers to a problem are sampled independently"
 
 
 def test_the_summary_is_what_the_samples_say(whole):
@@ -185,7 +185,7 @@ def test_an_interrupted_evaluation_ends_as_an_uninterrupted_one(run, sampled, wh
     assert ours["reward"] == theirs["reward"]
 
 
-def test_ctrl_c_keeps_whole_calls_and_says_how_to_go_on(run, sampled, whole, tmp_path, monkeypatch, capsys):
+def test_ctrl_c_keeps_complete_calls_and_says_how_to_continue(run, sampled, whole, tmp_path, monkeypatch, capsys):
     generate, calls = RolloutWorker.generate, []
 
     def stopped_at_the_second(*arguments):

@@ -49,7 +49,7 @@ def run(judge, tmp_path_factory):
 
 
 def test_the_value_of_a_prefix_is_the_critic_s_value_of_that_state(run):
-    """Of every prefix of a response, one by one, and of the whole response in one pass over all its tokens."""
+    """Of every prefix of a response, one by one, and of the complete response in one pass over all its tokens."""
     opened = load(run, trust=True)
     worker = opened.sampler(temperature=1.0, top_k=None, top_p=None)
     groups = worker.generate(opened.params, [0, 1], 2, jax.random.key(0))
@@ -132,7 +132,7 @@ def test_choosers_are_reported_by_the_number_of_answers(run, tmp_path, capsys):
         (("search", "nowhere", "--out", "none/s.json"), "there is no folder 'none'"),
     ],
 )
-def test_what_cannot_work_is_said(run, tmp_path, monkeypatch, capsys, words, message):
+def test_what_cannot_work_is_reported(run, tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     refused(capsys, message, *[str(run) if word == "RUN" else word for word in words])
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""The name of the distribution stands in one place, and the links of a fork in one."""
+"""The name of the distribution is in one place, and so are the links of a fork."""
 
 import re
 import tomllib

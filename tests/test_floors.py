@@ -49,7 +49,7 @@ FILES = sorted(file for file in PACKAGE.rglob("*.py") if file.parent != PACKAGE 
 
 
 def place(file: Path) -> str:
-    """Name of the floor that a file stands on."""
+    """Name of the floor that a file is on."""
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -64,7 +64,7 @@ def imported(tree: ast.Module) -> set[str]:
 def test_imports_come_from_floors_below(file):
     own = place(file)
     for floor in imported(ast.parse(file.read_text(encoding="utf-8"))):
-        beside = own == "training" and FLOORS[floor] == FLOORS[own]  # of floor 5, training alone imports the others
+        beside = own == "training" and FLOORS[floor] == FLOORS[own]  # on the fifth floor, only training imports the others
         assert floor == own or beside or FLOORS[floor] < FLOORS[own], f"{own} (floor {FLOORS[own]}) imports {floor}"
 
 

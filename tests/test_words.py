@@ -165,7 +165,7 @@ def test_a_stop_is_found_with_its_line_and_the_better_word(text, better):
         '"""Behavior that a color labels; precise, raised, otherwise."""',
     ],
 )
-def test_plain_english_and_names_of_code_are_no_stops(text):
+def test_plain_english_and_names_of_code_are_not_stops(text):
     assert not stops_in("some.py", f"{text}\n")
 
 

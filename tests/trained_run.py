@@ -12,7 +12,7 @@ from rljax.training import reinforce
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory):
-    """A whole run that was never stopped."""
+    """A complete run that was never stopped."""
     path = tmp_path_factory.mktemp("runs") / "whole"
     with drawn():
         return rljax.train(TINY.replace(run=str(path)), even_length)

@@ -221,7 +221,7 @@ def papers_page() -> str:
 
 
 def results_pages() -> dict[str, str]:
-    """The measured tables of experiments/, as they stand there."""
+    """The measured tables of experiments/, unchanged."""
     pages = {}
     for name in RESULTS:
         table_of_runs = (EXPERIMENTS / f"{name}.md").read_text(encoding="utf-8")

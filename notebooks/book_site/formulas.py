@@ -78,7 +78,7 @@ def tex_lines(formula: str) -> list[str]:
 
 
 def _cases(formula: str) -> str:
-    """A definition by cases, whose large brace is drawn over several lines."""
+    """A definition by cases, whose large brace spans several lines."""
     lines = formula.splitlines()
     middle = next(line for line in lines if "⎨" in line)
     name = middle[: middle.index("⎨")]
@@ -130,7 +130,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _word(found: re.Match[str]) -> bool:
-    """Whether a token is set as a word, so that a space beside it is seen."""
+    """Whether a token is set as a word, so that a space next to it is visible."""
     return bool(found["word"] or found["name"] or found["code"]) and found["word"] not in OPERATORS
 
 
@@ -167,7 +167,7 @@ def _sign(sign: str) -> str:
 
 
 def _script(text: str) -> str:
-    """What stands below or above: words upright, indices in italics."""
+    """A subscript or superscript: words upright, indices in italics."""
     parts = re.split(r"(_)", text) if re.fullmatch(r"[A-Za-z]\w*_\w+", text) else [text]
     if len(parts) > 1:  # V_old_t: two subscripts
         return ", ".join(_script(part) for part in parts[::2])

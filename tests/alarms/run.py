@@ -1,7 +1,7 @@
 """Is each alarm raised by the trouble that it is for, in a real run, and does the default run raise none?
 
 Each case is a small run with one fault built in: a reward that a constant answer satisfies, one that pays for length, a critic that
-cannot learn, a sampler that keeps the first weights, a learning rate that is far too high, a reward without an opinion. The case
+cannot learn, a sampler that keeps the first weights, a learning rate that is far too high, a reward that always abstains. The case
 passes if the expected alarm is raised. The default run passes if nothing is raised.
 
 Command:
@@ -73,7 +73,7 @@ def long(completions: list[str]) -> list[float]:
 
 
 def silent(completions: list[str]) -> list[None]:
-    """A reward without an opinion."""
+    """A reward that always abstains."""
     return [None] * len(completions)
 
 

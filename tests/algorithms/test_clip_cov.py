@@ -1,4 +1,4 @@
-"""Clip-Cov's draw, and what its tokens and those of KL-Cov are; GDPO with weights, and where a reward has no opinion."""
+"""Clip-Cov's draw, and what its tokens and those of KL-Cov are; GDPO with weights, and with a reward that abstains."""
 
 from functools import partial
 
@@ -129,7 +129,7 @@ def test_a_reward_of_negative_weight_is_a_penalty():
         advantage_of_parts(parts, weights={"answer": 1.0})
 
 
-def test_a_reward_without_an_opinion_adds_nothing():
+def test_a_reward_that_abstains_adds_nothing():
     parts = {"answer": REWARDS, "form": REWARDS[:, ::-1].copy()}
     parts["form"][0, 3] = np.nan
     rollout = rollout_of(LOGP)._replace(reward_parts={name: jnp.array(part) for name, part in parts.items()})

@@ -86,7 +86,7 @@ def test_defaults_are_the_papers(name):
 
 
 def test_defaults_that_are_not_of_factories():
-    """A critic learns at the policy's rate, once a rollout, and is not pretrained; the reference stays."""
+    """A critic learns at the policy's rate, once per rollout, and is not pretrained; the reference stays."""
     numbers = {"learning_rate_ratio": 1.0, "updates": 1, "pretraining_steps": 0}
     assert {name: Critic._field_defaults[name] for name in numbers} == numbers
     assert Algorithm._field_defaults["reference_rate"] == 0.0
@@ -119,7 +119,7 @@ def test_every_default_has_its_source_and_every_deviation_is_named(name):
         ("dppo", ("Section 5.2", "Appendix C.1", "to 20 in verl")),
     ],
 )
-def test_what_a_second_reading_of_the_sources_found_is_told(name, words):
+def test_what_a_second_reading_of_the_sources_found_is_reported(name, words):
     text = " ".join(inspect.getdoc(BY_NAME[name]).split())
     for word in words:
         assert word in text

@@ -1,4 +1,4 @@
-"""Parts in place of an algorithm's own: each is read by its name, stands in its slot, and changes what is learned."""
+"""Parts in place of an algorithm's own: each is found by its name, fills its slot, and changes what is learned."""
 
 from functools import cache
 
@@ -63,7 +63,7 @@ KINDS = np.array([1, 0, 1, 0])
 
 
 def scores_of(rewards):
-    """Three raters: the second is off by more for later responses, the third has no opinion on some."""
+    """Three raters: the second is off by more for later responses, the third abstains on some."""
     doubt = np.arange(G, dtype=np.float32) / 4
     third = np.where(np.arange(P)[:, None] == 1, np.nan, rewards)
     return {"first": rewards, "second": rewards + doubt, "third": np.where(np.arange(G) == 3, np.nan, third)}
@@ -71,7 +71,7 @@ def scores_of(rewards):
 
 @pytest.fixture(scope="module")
 def rollout(policy):
-    """Groups with one, two, three and no right responses, all of different lengths, some cut off, one without an opinion."""
+    """Groups with one, two, three and no right responses, all of different lengths, some cut off, one unjudged."""
     behaviour = logp_of(*policy).reshape(P, G, T)
     lengths = np.array([[6, 1, 2, 4], [3, 6, 5, 1], [2, 2, 6, 3], [5, 3, 4, 2]])
     rewards = np.array([[1.0, 0, 0, 0.2], [1, 0, 1, 0], [1, 1, 0, 1], [0.3, 0, 0, 0]], np.float32)
@@ -330,7 +330,7 @@ def test_responses_weigh_by_length_in_the_baseline(rollout):
 
 
 def test_responses_weigh_by_the_agreement_of_their_rewards(rollout):
-    """Against a loop: the inverse variance of the raters that have an opinion, 0 for fewer than two of them."""
+    """Against a loop: the inverse variance of the raters that do not abstain, 0 for fewer than two of them."""
     record = with_parts(DR_GRPO, ["advantage=reliability_quality,floor=0.05"])
     raters = np.stack([np.asarray(rollout.reward_parts[name]) for name in ("first", "second", "third")], -1)
     rewards, valid = np.asarray(rollout.rewards, np.float64), np.asarray(rollout.valid)

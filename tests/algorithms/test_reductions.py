@@ -283,7 +283,7 @@ def test_every_row_has_its_slot():
 def test_an_ablation_differs_in_one_slot(name, part):
     parent = BY_NAME[name]()
     assert differing(without(name, parent, part), parent) == [SLOTS[name, part]]
-    assert differing(BY_NAME[name](), parent) in ([], ["terms"]), "the parent is left as it was"
+    assert differing(BY_NAME[name](), parent) in ([], ["terms"]), "the parent is unchanged"
 
 
 def test_contents_of_the_ablated_slots():

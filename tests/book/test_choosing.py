@@ -158,7 +158,7 @@ def test_without_flags_it_asks_nothing_and_says_what_it_took_for_granted(capsys)
     assert "rljax train --model Qwen/Qwen3-0.6B" in text
 
 
-def test_a_stale_sampler_is_told_of_the_experiment_with_the_trainer(capsys):
+def test_a_stale_sampler_is_referred_to_the_experiment_with_the_trainer(capsys):
     text = " ".join(printed(capsys, "recommend", "--staleness", "32").split())
     assert "is open staleness_gepo: " in text
     assert "is open sampler_delay: with the trainer: How much does an old sampler cost GRPO, GSPO and GEPO?" in text

@@ -107,7 +107,7 @@ def test_what_a_file_must_not_hold_is_named_with_its_line(tmp_path, capsys, text
     refused(capsys, message, "config", "--config", str(file(tmp_path, text)))
 
 
-def test_what_is_no_file_of_settings(tmp_path, capsys):
+def test_a_file_that_contains_no_settings(tmp_path, capsys):
     refused(
         capsys,
         "config.json:2 is not JSON",

@@ -40,7 +40,7 @@ def test_a_limit_is_answered_by_what_to_type(limit, message, tmp_path):
 
 
 def test_a_checkpoint_that_would_be_too_large_is_refused_before_training(tmp_path):
-    """Orbax's other writes, which go on after the first failure, print tracebacks of their own."""
+    """Orbax's other writes, which continue after the first failure, print tracebacks of their own."""
     cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
     code, text = typed(
         f"ulimit -f 100; rljax train {FLAGS} --width 64 --heldout-problems 2 --run run --quiet", tmp_path, **cache

@@ -209,7 +209,7 @@ def test_the_report_is_whole_offline_and_safe(report):
     assert not [name for name, _ in page.attributes if name.startswith("on")]
     assert "default-src 'none'" in dict(page.attributes)["content"] or "default-src 'none'" in report.read_text()
     text = " ".join(" ".join(page.texts).split())
-    assert "<script>alert(1)</script>" in text, "what a model wrote stands there as text"
+    assert "<script>alert(1)</script>" in text, "what a model wrote is included as text"
     assert "\x1b" not in text
     assert "no idea <b>" in text
     assert page.tags.count("img") == 2

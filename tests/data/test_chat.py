@@ -175,7 +175,7 @@ def test_a_template_without_an_end_is_named(monkeypatch):
     assert time.monotonic() - start < 20
 
 
-def test_what_is_lost_is_said():
+def test_what_is_lost_is_reported():
     conversation = Problem("x", "4", None, {"tools": TOOLS}, ({"role": "system", "content": "s"}, ASKED, CALLED, RETURNED))
     (note,) = lost_in_chats([conversation] * 2, ByteTokenizer(), chat=False)
     assert note.startswith("2 prompts are chats (roles: assistant, system, tool, user) and chat is off")

@@ -17,7 +17,7 @@ CHAT = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?
 
 @pytest.fixture
 def write(tmp_path):
-    """Write rows to a file and return its path; text is written as it is."""
+    """Write rows to a file and return its path; text is written unchanged."""
 
     def _write(rows, name="data.jsonl"):
         path = tmp_path / name

@@ -1,4 +1,4 @@
-"""A queue of feedback: every whole line once, in order, whatever happens to the files, and a reason for each bad line."""
+"""A queue of feedback: every complete line once, in order, whatever happens to the files, and a reason for each bad line."""
 
 import json
 import os

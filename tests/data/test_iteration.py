@@ -64,7 +64,7 @@ def test_splits_share_nothing_and_seeds_repeat():
     ],
 )
 @pytest.mark.usefixtures("untyped")
-def test_what_cannot_be_drawn_is_refused(arguments, message):
+def test_what_cannot_be_generated_is_refused(arguments, message):
     with pytest.raises(InputError, match=message):
         iteration(**{"split": "train", "count": 3, "seed": 0, **arguments})
 

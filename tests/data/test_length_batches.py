@@ -1,4 +1,4 @@
-"""Batches by length: bins at the percentiles, drawn by their weights, resumable anywhere; and groups under a budget."""
+"""Batches by length: bins at the percentiles, sampled by their weights, resumable anywhere; and groups under a budget."""
 
 import numpy as np
 import pytest

@@ -20,7 +20,7 @@ PAIR = {"prompt": "1+1=", "chosen": "2", "rejected": "3"}
 
 @pytest.fixture
 def write(tmp_path):
-    """Write rows to a file and return its path; text is written as it is."""
+    """Write rows to a file and return its path; text is written unchanged."""
 
     def _write(rows, name="pairs.jsonl"):
         path = tmp_path / name

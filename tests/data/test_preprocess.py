@@ -97,7 +97,7 @@ def test_wrong_demonstrations_and_answers_that_are_not_known_again(prepare):
     assert "not recognized" in prepared.dropped[0].detail
 
 
-def test_no_opinion_is_no_objection(prepare):
+def test_an_abstention_is_not_an_objection(prepare):
     def undecided(prompts, completions, columns):
         return [0.0] * len(prompts), [prompt != "b" for prompt in prompts]
 

@@ -156,7 +156,7 @@ def test_neighbouring_seeds_do_not_share_their_epochs():
 
 
 @given(st.integers(0, 1000), st.integers(0, 40), st.integers(0, 40))
-def test_resuming_at_a_position_goes_on_as_if_never_stopped(position, first, second):
+def test_resuming_at_a_position_continues_as_if_never_stopped(position, first, second):
     whole = PromptStream(range(300), seed=3).indices(position, first + second)
     resumed = PromptStream(range(300), seed=3).indices(position + first, second)
     assert whole[first:] == resumed

@@ -1,4 +1,4 @@
-"""A thousand rows of each recognised format, through a table as `datasets` writes them: nothing is lost without a word."""
+"""A thousand rows of each recognized format, through a table as `datasets` writes them: nothing is lost silently."""
 
 import json
 from collections.abc import Mapping

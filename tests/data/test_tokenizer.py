@@ -135,7 +135,7 @@ def bare() -> HuggingFaceTokenizer:
     return HuggingFaceTokenizer(transformers.PreTrainedTokenizerFast(tokenizer_object=train(), eos_token="</s>"), "bare")
 
 
-def test_a_missing_chat_template_is_told():
+def test_a_missing_chat_template_is_reported():
     with pytest.raises(InputError, match="'bare' has no chat template; turn chat off"):
         bare().apply_chat_template([{"role": "user", "content": "2"}])
 
@@ -150,7 +150,7 @@ def test_a_missing_chat_template_is_told():
         ),
     ],
 )
-def test_a_failing_chat_template_is_told(monkeypatch, raised, message):
+def test_a_failing_chat_template_is_reported(monkeypatch, raised, message):
     def fail(*args, **kwargs):
         raise raised
 

@@ -1,4 +1,4 @@
-"""Tokenizers beside weights: `AutoTokenizer` gives the ids that rljax trained on, and rljax finds its own again."""
+"""Tokenizers saved with weights: `AutoTokenizer` gives the ids that rljax trained on, and rljax finds its own again."""
 
 import json
 import os

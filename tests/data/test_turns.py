@@ -1,4 +1,4 @@
-"""Messages between turns: what is written one after the other is what the template writes of the whole dialogue."""
+"""Messages between turns: written one after the other, they equal what the template writes for the complete dialogue."""
 
 # ruff: noqa: E501  a chat template breaks lines where its text does
 

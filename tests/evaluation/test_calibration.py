@@ -49,7 +49,7 @@ def test_true_confidences_have_a_small_error_and_boasts_a_large_one():
 
 
 def test_every_response_counts_alike_in_all_numbers():
-    """A problem with one stated confidence beside a problem with three."""
+    """A problem with one stated confidence, and a problem with three."""
     q = np.array([[0.9, np.nan, np.nan], [0.5, 0.5, 0.5]])
     c = np.array([[True, False, False], [False, False, False]])
     found = calibration(q, c, np.ones((2, 3), bool))

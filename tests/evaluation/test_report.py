@@ -1,4 +1,4 @@
-"""Measures of the whole, of lengths and of columns, as a person and a file get them."""
+"""Measures overall, by length and by column, as the screen and a file show them."""
 
 import io
 import json

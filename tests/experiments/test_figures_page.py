@@ -27,7 +27,7 @@ def test_eight_devices_hold_an_eighth_each():
         one, eight = (COMMITTED[f"{shape}/{count}"] for count in (1, 8))
         for name in ("parameters", "optimizer", "reference"):
             assert eight["bytes"][name] == pytest.approx(one["bytes"][name] / 8, rel=0.01)
-        # 64 rows, and the same with less room; beside them 4 prompts, and on eight devices 8
+        # 64 rows, and the same with less room; in addition 4 prompts, and on eight devices 8
         rows = 64 * (1024 + 512 + 256)
         cache = one["bytes"]["cache"] / 8 * (rows + 8 * 512) / (rows + 4 * 512)
         assert eight["bytes"]["cache"] == pytest.approx(cache, rel=1e-6)

@@ -23,7 +23,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "benchmarks"
 
 @pytest.fixture(scope="module")
 def gpu():
-    """The module of the command; its neighbours are forgotten again, because their names are short."""
+    """The module of the command; its neighbors are unloaded again, because their names are short."""
     before = set(sys.modules)
     sys.path.insert(0, str(FOLDER))
     yield importlib.import_module("gpu")
@@ -57,7 +57,7 @@ def test_the_operations_are_nearly_those_that_the_compiler_counts(gpu, shape):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_bytes_of_a_token_are_nearly_those_that_the_compiler_counts(gpu, shape, tied):
-    """The program gets the whole embedding; it reads of it, and writes, what the formula leaves out."""
+    """The program receives the full embedding, and reads and writes parts of it that the formula leaves out."""
     shape = replace(shape, tied_head=tied)
     rows, slots, room = 8, 24, 40
     policy = transformer_policy(shape, eos=0)
@@ -136,7 +136,7 @@ def test_a_library_that_cannot_be_installed_is_to_be_left_out(gpu, tmp_path, mon
 
     environments = sys.modules["environments"]
     monkeypatch.setattr(environments.venv, "create", create)
-    for _ in range(2):  # what is half made is not taken for whole
+    for _ in range(2):  # an unfinished file is not mistaken for a complete one
         with pytest.raises(SystemExit, match=r"pip cannot install what trl needs \(torch==.*\), see above; leave trl out"):
             environments.python_of("trl", tmp_path)
 
@@ -156,5 +156,5 @@ def test_the_command_measures_on_a_cpu(tmp_path):
     assert 0 < content["rows"]["toy/decode_64/blockwise"]["bandwidth_share"] < 1
     page = (tmp_path / "gpu.md").read_text()
     assert "| toy | rl_step | blockwise |" in page
-    assert page.count("missed") + page.count("✓") == 2, "a whole step has no target"
+    assert page.count("missed") + page.count("✓") == 2, "a complete step has no target"
     assert content["versions"]["rljax"]["rljax"] in page

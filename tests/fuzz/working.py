@@ -90,7 +90,7 @@ def rows_of(draw: random.Random, place: Path) -> str:
 
 
 def makers(good: Path) -> dict[str, tuple[int, Callable[[random.Random, Path], list[str]]]]:
-    """Command -> how often it is drawn, and how its words are made."""
+    """Command -> how often it is chosen, and how its words are generated."""
     runs = [str(good / "run"), str(good / "other")]
 
     def run(draw: random.Random) -> str:

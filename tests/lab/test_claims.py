@@ -485,7 +485,7 @@ def test_arms_that_still_learn_are_no_test_of_where_they_end():
 
 
 def test_an_experiment_runs_from_the_folders_of_a_wheel(tmp_path):
-    """In a wheel experiments/ is inside the package; a claim with all results is written again as it was."""
+    """In a wheel experiments/ is inside the package; a claim with all results is written again unchanged."""
     package = Path(rljax.__file__).parent
     shutil.copytree(package, tmp_path / "rljax", ignore=shutil.ignore_patterns("__pycache__"))
     inside = tmp_path / "rljax" / "experiments"

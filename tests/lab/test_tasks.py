@@ -168,7 +168,7 @@ def test_claims_have_one_task_where_their_arms_differ_in_the_algorithm_alone(cla
     assert found.tasks[0].seeds == [*range(16)]
 
 
-def test_scores_are_taken_from_a_claim_only_where_an_arm_is_the_algorithm_as_it_is(claims):
+def test_scores_are_taken_from_a_claim_only_if_an_arm_is_the_unchanged_algorithm(claims):
     pages, results = claims
     first, second, _, last = sources([*pages.values()], results).tasks
     origin, scores = scores_in_results(first, grpo(beta=0.0), pages, results)

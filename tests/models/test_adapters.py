@@ -79,7 +79,7 @@ def test_the_change_of_a_matrix_is_the_product_of_its_factors():
 
 
 def test_the_gradient_follows_the_chain_rule_through_the_merged_matrix():
-    """dL/dA = α/r · dL/dW · Bᵀ and dL/dB = α/r · Aᵀ · dL/dW, with dL/dW by the whole model's own derivative."""
+    """dL/dA = α/r · dL/dW · Bᵀ and dL/dB = α/r · Aᵀ · dL/dW, with dL/dW by the derivative of the full model."""
     params = random_params(LLAMA)
     adapter = random_adapter(params)
 
@@ -137,7 +137,7 @@ def test_patterns_select_by_neighbouring_parts():
     assert selected([], [("a",)], setting="freeze") == ()
 
 
-def test_an_adapter_lies_where_its_matrices_lie():
+def test_an_adapter_is_sharded_like_its_matrices():
     mesh = make_mesh(2, 2, 2)
     params = random_params(LLAMA)
     policy = transformer_policy(LLAMA, eos=1, mesh=mesh)

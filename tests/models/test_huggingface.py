@@ -154,7 +154,7 @@ def test_windows_are_those_of_transformers(llama, changes, windows):
     assert read_config(llama).windows == windows
 
 
-def test_a_run_is_no_model(llama):
+def test_a_run_is_not_a_model(llama):
     (llama / "checkpoints").mkdir()
     with pytest.raises(
         InputError, match=r"is the folder of a run, not of a model; write one with `rljax export .*model MODEL`"

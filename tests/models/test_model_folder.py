@@ -119,7 +119,7 @@ class Watched(np.ndarray):
 
 
 def test_one_tensor_at_a_time_is_in_memory(tmp_path):
-    """The largest sum of the fetched arrays that live at one time is that of two neighbours, whatever the shards."""
+    """The largest sum of the fetched arrays that are alive at one time is that of two neighbors, whatever the shards."""
     alive, most = {}, 0
 
     def fetch(array):
@@ -150,7 +150,7 @@ def test_a_model_spread_over_devices_is_written_the_same(tmp_path):
     assert not kept, "JAX would keep a host copy of every array until the end"
 
 
-def test_a_host_that_cannot_write_keeps_none_waiting(tmp_path):
+def test_a_host_that_cannot_write_keeps_no_other_waiting(tmp_path):
     """All tensors are fetched on every host, also where the disk is full."""
     fetched = []
     tensors = tuple(Tensor(f"t{n}", (np.ones(2, np.float32),), DTYPES["float32"], lambda x: x) for n in range(4))

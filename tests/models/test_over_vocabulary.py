@@ -1,4 +1,5 @@
-"""Numbers of whole distributions, a chunk of tokens at a time: those of all logits at once, with their gradient."""
+"""Quantities of full distributions, computed a chunk of tokens at a time, equal those from all logits at once, and so do their
+gradients."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Patch embeddings: a strided convolution of the pixels, the same in score and decoder; patches are never drawn."""
+"""Patch embeddings: a strided convolution of the pixels, the same in score and decoder; patches are never sampled."""
 
 from functools import partial
 
@@ -63,7 +63,7 @@ def ids(text):
 
 
 def embeddings(params, text):
-    """Rows of the whole table with positions, as the transformer's layers get them."""
+    """Rows of the full table with positions, as the transformer's layers get them."""
     tokens = ids(text)
     table = with_whole_table(READER, params)["embedding"]
     return (table[tokens] + position_offsets(READER, params["patches"], tokens, jnp.ones_like(tokens)))[0]
@@ -103,7 +103,7 @@ def test_embeddings_beside_text_are_those_of_a_loop(params):
     np.testing.assert_allclose(embeddings(params, text), np.stack(expected), atol=1e-6)
 
 
-def test_ids_of_patches_may_lie_anywhere():
+def test_ids_of_patches_may_be_anywhere():
     """Among the other ids, and in any order."""
     patches = Patches((5, 0, 2, 3), rows=1, columns=1)
     reader = PatchModel(Model(TransformerConfig(7, 4, 1, 1, 1, 4, 8)), patches)
@@ -152,7 +152,7 @@ def test_sampler_and_scorer_agree(params, drawn):
     assert np.abs(arrays["policy_logp"]).max() > 0.5
 
 
-def test_patches_are_never_drawn_and_cannot_be(params, drawn):
+def test_patches_are_never_sampled_and_cannot_be(params, drawn):
     packed, arrays = drawn
     assert not READER.is_patch[arrays["tokens"]].any()
     for found in first_logits(POLICY.decoder, POLICY.decoder.weights(params), PROMPTS[0]):

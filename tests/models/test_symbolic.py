@@ -29,7 +29,7 @@ PROMPTS = ["7+5=7+5=", "9+3=2+6=", "8-1="]
 
 
 def opinions(text):
-    """What the calculator would write after each character, read one by one; None where it has no opinion."""
+    """What the calculator would write after each character, read one by one; None where it abstains."""
     memory, found = jnp.asarray(RULES.start), []
     for token in TOKENIZER.encode(text):
         memory = RULES.read(memory, jnp.int32(token))
@@ -87,7 +87,8 @@ def test_memory_of_packed_rows_begins_anew_with_each_sequence():
 
 @pytest.fixture(scope="module")
 def drawn():
-    """Responses to the prompts, two each, drawn from the mixed policy at a temperature of 0.7: parameters, texts, rows, arrays."""
+    """Responses to the prompts, two each, sampled from the mixed policy at a temperature of 0.7: parameters, texts, rows,
+    arrays."""
     params = MIXED.init(jax.random.key(0))
     sampling = Sampling(12, (TOKENIZER.eos_token_id,), temperature=0.7)
     ids = [tuple(TOKENIZER.encode(prompt)) for prompt in PROMPTS]
@@ -111,7 +112,7 @@ def test_sampler_and_scorer_agree(drawn):
 
 
 def test_the_score_is_the_formula(drawn):
-    """log(0.6 p + 0.4 [the calculator's token]) where it has an opinion, log p elsewhere, from the network's own scores."""
+    """log(0.6 p + 0.4 [the calculator's token]) where it does not abstain, log p elsewhere, from the network's own scores."""
     params, texts, packed, _ = drawn
     alone, mixed = (scored(policy, params, packed, 1.0) for policy in (NETWORK, MIXED))
     hints = []
@@ -153,7 +154,7 @@ def test_what_cannot_be_mixed():
 
 
 def test_the_setting_makes_the_mixture():
-    """The built-in policy with the setting scores and decodes with other functions, and has no whole distributions to give."""
+    """The built-in policy with the setting scores and decodes with other functions, and cannot provide full distributions."""
     seams, mesh = Seams(), make_mesh(1, 1, 1)
     plain = chosen_policy(TrainConfig.flat(tokenizer="characters"), seams, TOKENIZER, mesh)
     config = TrainConfig.flat(tokenizer="characters", calculator=0.5)

@@ -176,8 +176,8 @@ def test_a_cache_that_grows_holds_what_it_held(params, whole):
 
 
 @pytest.mark.parametrize("most", [2, 9])
-def test_rows_go_on_at_places_of_their_own(params, whole, monkeypatch, most):
-    """Pieces of different lengths, filled up with other tokens and read behind what is forgotten; in chunks of two, and whole."""
+def test_rows_continue_at_their_own_places(params, whole, monkeypatch, most):
+    """Pieces of different lengths, filled up with other tokens and read behind what is forgotten; in chunks of two, and at once."""
     monkeypatch.setattr(language_model, "PREFILL_TOKENS", most)
     model = Model(CONFIG)
     cache = empty_cache(model, 2, 7)

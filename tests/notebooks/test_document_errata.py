@@ -181,7 +181,7 @@ def test_the_right_form_is_not_refuted(number):
 
 
 def test_bae_et_al_claim_no_maximum_of_the_divergence():
-    """They bound it from below by the variance of the pass rate; that the maximum lies elsewhere refutes nothing."""
+    """They bound it from below by the variance of the pass rate; a maximum elsewhere refutes nothing."""
     assert "18" not in ENTRIES
     assert not any("2504.03380" in entry.document for entry in ENTRIES.values())
 

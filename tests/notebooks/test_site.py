@@ -136,7 +136,7 @@ def test_every_paper_has_its_equations():
     assert "[`dapo`](#book-dapo)" in page
 
 
-def test_settings_rewards_and_interface_are_whole():
+def test_settings_rewards_and_interface_are_complete():
     settings = trainer.settings_page()
     assert [name for name in TrainConfig().to_flat() if f"`--{name.replace('_', '-')}`" not in settings] == []
     pages, index = trainer.reward_pages(), trainer.rewards_page()

@@ -9,7 +9,7 @@ Made on 2026-11-22 with torch 2.13.0, verl 0.9.1 as installed, and two public re
     MAXRL  github.com/tajwarfahim/maxrl at c0698ebb4, of the paper's authors: verl/trainer/ppo/core_algos.py
     PKPO   github.com/kpahwa16/pass-k-policy-optimization at 1b0928e6e, of another hand, in NumPy: pkpo_core.py
 
-Each function is taken out of its file and called whole. TRL's GDPO is a part of a long method, which cannot be called alone.
+Each function is taken out of its file and called unchanged. TRL's GDPO is a part of a long method, which cannot be called alone.
 """
 
 import json
@@ -27,8 +27,8 @@ SECOND = [[0, 1, 0, 2, 0.5, 0], [3, 1, 1, 0, 0.25, 2], [0, 1, 0, 1, 1, 0], [0.5,
 
 
 def of_verl(folder, torch):
-    """GDPO of responses of one token, because it normalises the sum over tokens, and a response counts as often as it has any."""
-    from make_peer_corrections import functions  # beside this file, which the tests import from elsewhere
+    """GDPO of responses of one token, because it normalizes the sum over tokens, and a response counts as often as it has any."""
+    from make_peer_corrections import functions  # next to this file, which the tests import from elsewhere
 
     wide = SimpleNamespace(**vars(np) | {"float32": np.float64})
     basic = {"torch": torch, "np": wide, "defaultdict": defaultdict, "Optional": Optional, "AlgoConfig": dict}
@@ -52,7 +52,7 @@ def of_verl(folder, torch):
 
 def of_maxrl(folder, torch):
     """MaxRL of its authors, with their 1e-6."""
-    from make_peer_corrections import functions  # beside this file, which the tests import from elsewhere
+    from make_peer_corrections import functions  # next to this file, which the tests import from elsewhere
 
     names = ("compute_maxrl_outcome_advantage",)
     space = {"torch": torch, "np": np, "defaultdict": defaultdict}

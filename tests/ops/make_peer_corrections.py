@@ -6,8 +6,8 @@ Made on 2026-11-22 with torch 2.13.0, verl 0.9.1 and TRL 1.16.0 as installed:
     pip install --no-deps --target peers verl==0.9.1 trl==1.16.0
     python tests/ops/make_peer_corrections.py peers
 
-Each function is taken out of its installed file and called whole, so that nothing else of the libraries is needed: in verl
-`verl/trainer/ppo/core_algos.py`, `rollout_corr_helper.py` beside it and `verl/utils/torch_functional.py`; in TRL
+Each function is taken out of its installed file and called unchanged, so that nothing else of the libraries is needed: in verl
+`verl/trainer/ppo/core_algos.py`, `rollout_corr_helper.py` next to it and `verl/utils/torch_functional.py`; in TRL
 `trl/trainer/grpo_trainer.py`.
 """
 

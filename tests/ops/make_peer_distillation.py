@@ -6,7 +6,7 @@ Made with TRL at commit f2cd57710ae345ea6428ae95363267fcf38a3dc8 and torch 2.13.
     git clone https://github.com/huggingface/trl && git -C trl checkout f2cd57710ae345ea6428ae95363267fcf38a3dc8
     python tests/ops/make_peer_distillation.py trl
 
-`GKDTrainer.generalized_jsd_loss` is cut out of its file and called whole. β = 0 and 1 are its forward and its reverse KL.
+`GKDTrainer.generalized_jsd_loss` is cut out of its file and called unchanged. β = 0 and 1 are its forward and its reverse KL.
 """
 
 import ast

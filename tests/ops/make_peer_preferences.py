@@ -6,7 +6,7 @@ Made with TRL at commit f2cd57710ae345ea6428ae95363267fcf38a3dc8 and torch 2.13.
     git clone https://github.com/huggingface/trl && git -C trl checkout f2cd57710ae345ea6428ae95363267fcf38a3dc8
     python tests/ops/make_peer_preferences.py trl
 
-The branches of DPO, IPO and KTO are cut out of the methods they stand in; `cpo_loss` and `odds_ratio_loss` are called whole. The
+The branches of DPO, IPO and KTO are cut out of their methods; `cpo_loss` and `odds_ratio_loss` are called unchanged. The
 latter casts to float32, which is left out by making that cast one to float64.
 """
 

@@ -99,7 +99,7 @@ def test_optimal_token_baseline_matches_formula(x64, weighted):
         np.testing.assert_allclose(actual[p, i, t], returns[p, i, t] - above / below, rtol=1e-12, atol=1e-12)
 
 
-def test_an_observation_between_two_tokens_is_no_position():
+def test_an_observation_between_two_tokens_is_not_a_position():
     rng = np.random.default_rng(3)
     returns, logp, squares = rng.uniform(0.1, 1.0, (3, 1, 2, 3))
     mask = np.array([[[1, 1, 1], [1, 1, 0]]])
@@ -114,7 +114,7 @@ def test_an_observation_between_two_tokens_is_no_position():
 
 
 @pytest.mark.parametrize("inconsistent", [False, True])
-def test_the_baseline_lies_between_the_returns(inconsistent):
+def test_the_baseline_is_between_the_returns(inconsistent):
     rng = np.random.default_rng(4)
     returns, logp = rng.normal(size=(2, 200, G, T)).astype(np.float32)
     logp = -np.abs(0.02 * logp)  # tokens so certain that 1 - 2 p + Σ π² is near 0

@@ -1,4 +1,4 @@
-"""Statistics of a whole batch, against loops written from the formulas and a peer's whitening."""
+"""Statistics of a full batch, against loops written from the formulas and a peer's whitening."""
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +70,7 @@ def test_peer_library_agrees_on_whitening(shared_data, x64):
     for name in ("gae_g1_l095", "gae_g099_l09", "gae_g1_l1"):
         advantage = peer[f"out_{name}_adv"]
         ours = batch_normalized(jnp.array(advantage), jnp.array(mask), eps=0.0, ddof=1)
-        # The peer adds 1e-8 to the variance, here eps joins the standard deviation; the peer keeps what lies outside the
+        # The peer adds 1e-8 to the variance, here eps joins the standard deviation; the peer keeps what is outside the
         # mask. Its mean divides by the number of tokens + 1e-8, which is below the tolerance.
         variance = advantage[mask].var(ddof=1)
         expected = peer[f"out_{name}_whitened"][mask] * np.sqrt((variance + 1e-8) / variance)
@@ -157,7 +157,7 @@ def deviation(numbers, ddof):
 
 
 def slow_centered_over(rewards, valid, ddof, of_advantages):
-    """Advantages of whole groups over one deviation of the batch: that of the rewards, or of the centred ones."""
+    """Advantages of full groups, divided by one deviation of the batch: of the rewards, or of the centered rewards."""
     centred = np.zeros(rewards.shape)
     for p, keep in enumerate(valid):
         if keep.sum() > 1:

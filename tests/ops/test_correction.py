@@ -135,7 +135,7 @@ def test_a_response_of_one_token_is_a_token(of_tokens, of_response, bounds, lear
 
 
 @given(log_ratio=shifts, mask=masks, poison=poisons)
-def test_what_lies_outside_the_bounds(log_ratio, mask, poison):
+def test_what_is_outside_the_bounds(log_ratio, mask, poison):
     with jax.enable_x64(True):
         poisoned = jnp.asarray(np.where(mask, log_ratio, poison))
         actual = correction.ratio_outside_bounds(poisoned, jnp.asarray(mask), low=0.5, high=5.0)

@@ -102,7 +102,7 @@ def test_half_precision_is_computed_in_float32():
     np.testing.assert_array_equal(ours, wide)
 
 
-def test_chunks_of_tokens_add_up_to_the_whole():
+def test_chunks_of_tokens_add_up_to_the_full_result():
     student, teacher = jnp.array(STUDENT, jnp.float32), jnp.array(TEACHER, jnp.float32)
     chunks = jax.lax.map(lambda pair: generalized_jsd(*pair, beta=0.3), (student, teacher))
     np.testing.assert_allclose(chunks, generalized_jsd(student, teacher, beta=0.3), rtol=1e-6)

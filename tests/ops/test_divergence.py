@@ -115,7 +115,7 @@ def test_importance_weighted_k3_on_policy_is_k3_with_another_gradient(logp, ref_
 @given(policy=logits, old=logits, ref=logits)
 def test_importance_weighted_k3_is_unbiased_off_policy_in_value_and_gradient(policy, old, ref):
     def expectation(policy, old, ref):
-        """Over every token of the vocabulary, drawn from the old policy."""
+        """Over every token of the vocabulary, weighted by the old policy."""
         logp, behaviour_logp, ref_logp = (jax.nn.log_softmax(x) for x in (policy, old, ref))
         return (jnp.exp(behaviour_logp) * divergence.importance_weighted_k3(logp, behaviour_logp, ref_logp)).sum()
 

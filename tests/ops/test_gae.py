@@ -103,7 +103,7 @@ def central_differences(f, x, step=1e-6):
 
 
 @given(cases)
-def test_td_errors_match_formula_whatever_lies_outside_the_mask(case):
+def test_td_errors_match_formula_whatever_is_outside_the_mask(case):
     with jax.enable_x64(True):
         positional, keywords = inputs(case)
         np.testing.assert_allclose(jit_td(*positional, **keywords), sum_td(case), **EXACT)
@@ -256,7 +256,7 @@ def test_mixed_precision_computes_in_the_wider_dtype():
 
 
 def every_estimate(rewards, values, mask):
-    """Each estimate of a whole batch by its name, with settings that make every argument matter."""
+    """Each estimate of a full batch by its name, with settings that make every argument matter."""
     bootstrap = jnp.full(mask.shape[:-1], 0.7)
     return {
         "td": ops.td_errors(rewards, values, mask, gamma=0.9, bootstrap=bootstrap),

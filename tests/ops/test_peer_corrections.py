@@ -37,7 +37,7 @@ class Inputs:
         return getattr(self, name).reshape(2, 3, 5)
 
     def assert_same(self, ours, theirs):
-        """What lies outside the mask does not count."""
+        """What is outside the mask does not count."""
         ours, theirs = (np.where(COUNTS, np.asarray(x, float).reshape(6, 5), 0.0) for x in (ours, theirs))
         np.testing.assert_allclose(ours, theirs, rtol=self.tolerance, atol=self.tolerance)
 
@@ -71,7 +71,7 @@ def test_baselines_of_verl(inputs):
     inputs.assert_same(baseline.length_weighted_returns(rewards, mask), THEIRS["opo"])
     returns = gae.monte_carlo_returns(rewards, mask, gamma=1.0)
     ours = baseline.optimal_token_baseline(returns, inputs.grouped("old"), inputs.grouped("square_sum"), mask)
-    # They let a norm be negative, which these drawn inputs make of some tokens: later positions of such a group are not compared.
+    # They let a norm be negative, as for some tokens of these inputs: later positions of such a group are not compared.
     norms = jnp.where(mask, 1 - 2 * jnp.exp(inputs.grouped("old")) + inputs.grouped("square_sum"), 0.0)
     comparable = np.logical_and.accumulate((np.asarray(norms) >= 0).all(1), -1)[:, None] & np.asarray(mask)
     assert 4 <= comparable.sum() < np.asarray(mask).sum()

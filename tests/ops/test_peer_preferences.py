@@ -60,7 +60,7 @@ def test_kto_loss():
 
 
 def test_simpo_loss():
-    """It divides γ by β and multiplies the whole by β again."""
+    """It divides γ by β and multiplies the result by β again."""
     numbers = {"beta": FOUND["simpo"]["beta"], "margin": FOUND["simpo"]["margin"]}
     assert_equals("simpo", lambda logp: reference_free.simpo_loss(*(logp / jnp.array(LENGTHS)), **numbers))
 

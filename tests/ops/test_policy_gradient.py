@@ -1,4 +1,4 @@
-"""The policy gradient, exactly: every response of a tiny language is enumerated, no sample is drawn.
+"""The policy gradient, exactly: every response of a tiny language is enumerated, nothing is sampled.
 
 Three tokens, token 0 ends a response, three tokens at most: 15 responses. The policy is a table of logits, one row for each
 prefix that is not ended. Expectations are sums over the 15 responses (or over all their groups), in float64.
@@ -147,7 +147,7 @@ TEACHER = 2 * np.random.default_rng(9).normal(size=THETA.shape)
 
 
 def visited_kl_gradient(weight):
-    """∇ Σ_s d(s) KL(π(·|s) ‖ teacher(·|s)), d the expected weight of the prefixes: exact, over the whole vocabulary."""
+    """∇ Σ_s d(s) KL(π(·|s) ‖ teacher(·|s)), d the expected weight of the prefixes: exact, over the full vocabulary."""
     visits = np.zeros(len(PREFIXES))
     np.add.at(visits, STATE[MASK], (probabilities()[:, None] * weight * MASK)[MASK])
 
@@ -245,7 +245,7 @@ def test_on_policy_geometric_mean_averages_the_score_over_tokens():
 
 
 def test_the_whole_response_ratio_is_exact_off_policy():
-    """Sampled from another policy, only the ratio of whole responses gives back the objective; token by token it would not be."""
+    """Sampled from another policy, only the ratio of complete responses recovers the objective; ratios of single tokens do not."""
     behaviour = np.asarray(probability(jnp.array(REFERENCE)))
 
     def objective(theta):
@@ -298,7 +298,7 @@ def test_expected_gradients_of_the_estimators():
 
 
 def test_a_loss_of_token_k2_holds_the_contexts_fixed():
-    """Summed over a response it descends the KL of each next token, not the KL of whole responses."""
+    """Summed over a response it descends the KL of each next token, not the KL of complete responses."""
     ref = token_logp(jnp.array(REFERENCE))
     actual = expected_gradient(lambda theta: divergence.k2(token_logp(theta), ref))
     at_contexts = expected_gradient(lambda theta: divergence.exact_kl(theta[STATE], jnp.array(REFERENCE)[STATE]))
@@ -317,7 +317,7 @@ def test_k2_of_whole_responses_has_the_gradient_of_their_divergence():
 
 @pytest.mark.parametrize("total", [True, False])
 def test_kl_in_the_reward_is_the_regularised_policy_gradient(total):
-    """With the return of the whole response or from each token on: Eqs. 4 and 5 of the design document."""
+    """With the return of the complete response, or from each token on: Eqs. 4 and 5 of the design document."""
     beta, logp = 0.3, token_logp(jnp.array(THETA))
     last = np.arange(LONGEST) == MASK.sum(-1, keepdims=True) - 1
     rewards = divergence.kl_in_reward(

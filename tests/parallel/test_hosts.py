@@ -148,7 +148,7 @@ def test_one_process_is_the_first_of_one():
         together(lambda: {}["mine"])
 
 
-def test_fetched_arrays_are_whole():
+def test_fetched_arrays_are_complete():
     rows = put_rows(make_mesh(4, 2), np.arange(16.0).reshape(8, 2))
     fetched = fetch({"rows": rows, "host": np.ones(2)})
     assert isinstance(fetched["rows"], np.ndarray)

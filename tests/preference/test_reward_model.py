@@ -104,7 +104,7 @@ def test_half_precision_scores_are_near_and_float32(saved):
     assert coarse != exact
 
 
-def test_a_tokenizer_of_a_model_is_saved_beside_it(tmp_path):
+def test_a_tokenizer_of_a_model_is_saved_with_it(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     from transformers import PreTrainedTokenizerFast
 
@@ -159,7 +159,7 @@ def test_a_tokenizer_of_another_vocabulary_is_refused(saved):
         reward_of_model(saved, ONE, tokenizer=ByteTokenizer())
 
 
-def test_folders_that_are_no_reward_model(untyped, tmp_path):
+def test_folders_that_are_not_a_reward_model(untyped, tmp_path):
     several = value_model(Model(SHAPE), 3)
     save_value_model(tmp_path / "critic", several, init_value_params(several, jax.random.key(0)), bos=None, eos=1)
     with pytest.raises(InputError, match="gives 3 numbers per token, but a reward model gives 1"):

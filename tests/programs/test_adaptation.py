@@ -137,7 +137,7 @@ class Killed(BaseException):
     """Stands for the end of the process."""
 
 
-def test_a_killed_adaptation_goes_on_as_if_it_had_not_been(served, whole, tmp_path, monkeypatch):
+def test_a_killed_adaptation_continues_as_if_uninterrupted(served, whole, tmp_path, monkeypatch):
     """Killed before its second save, after the third one of the next start, and before the third one of the next."""
     written(served, tmp_path)
     config, real = config_of(served, tmp_path), checkpoints.save
@@ -164,7 +164,7 @@ def test_a_killed_adaptation_goes_on_as_if_it_had_not_been(served, whole, tmp_pa
         assert ours == theirs
 
 
-def test_a_stopped_adaptation_says_so_and_goes_on_as_if_it_had_not_been(served, whole, tmp_path):
+def test_a_stopped_adaptation_says_so_and_continues_as_if_uninterrupted(served, whole, tmp_path):
     """Once after a batch, and once while it waits for lines."""
     written(served, tmp_path)
     lines = []

@@ -105,7 +105,7 @@ def test_runs_that_began_elsewhere_are_refused(runs, tmp_path, other, message):
     assert not (tmp_path / "mean").exists()
 
 
-def test_numbers_that_are_no_weights_are_refused(capsys):
+def test_numbers_that_are_not_weights_are_refused(capsys):
     for runs, weights, message in (
         (["a"], None, "nothing to average in 1 run; give two"),
         ([], None, "nothing to average in 0 runs; give two"),

@@ -29,7 +29,7 @@ CONFIG = SMALL.replace(
     top_p=0.9,
 )
 NEVER = -1
-"""An end token that is not drawn: all responses have their full length."""
+"""An end token that is never sampled: all responses have their full length."""
 
 
 def run(mesh, monkeypatch):

@@ -123,7 +123,7 @@ def poisoned(run, kept):
         (run / NAME).write_bytes(saved)
 
 
-def test_what_is_no_batch_is_refused(stopped, tmp_path, capsys):
+def test_what_is_not_a_batch_is_refused(stopped, tmp_path, capsys):
     path, _ = stopped
     refused(capsys, "There is no batch .*it is written when a run stops", "debug", str(tmp_path))
     (tmp_path / NAME).write_bytes(b"nothing of the kind")

@@ -264,7 +264,7 @@ def test_a_state_without_room_is_refused_with_changes_that_would_fit():
 
 
 def test_the_sampler_needs_room_too():
-    """Its weights are whole on each of eight devices that share the state, and its cache has a row and a prompt on each."""
+    """Each of the eight devices that share the state has its complete weights, and one row and one prompt of its cache."""
     algorithm, config = planned_algorithm(CONFIG.replace(fsdp=8))
     mesh = make_mesh(1, 8)
     policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
@@ -365,7 +365,7 @@ def test_a_long_decode_copies_its_cache(rows, budget, slots):
 
 
 def test_a_run_without_room_is_refused_before_a_weight_is_drawn(monkeypatch):
-    """Room for the parameters, and not for the moments beside them."""
+    """Room for the parameters, but not for their moments as well."""
     real = CONFIG.replace(task="sums", dataset=None, train_problems=16, heldout_problems=4, algorithm_options={"beta": 0.0})
     shape = make_shape(real.model, make_tokenizer(real).vocab_size)
     room = 5 * count_parameters(abstract_params(shape))

@@ -1,4 +1,4 @@
-"""What a reward model says of whole responses and of their beginnings; the critic's values are in tests/test_cli_inference.py."""
+"""A reward model's scores of complete responses and of their prefixes; the critic's values are in tests/test_cli_inference.py."""
 
 import jax
 import numpy as np

@@ -132,7 +132,7 @@ def test_a_policy_learns_from_it_with_a_critic_that_starts_from_it(trained, tmp_
         np.testing.assert_allclose(values[place][: len(tokens)], scores, atol=1e-4, err_msg="values are the model's scores")
 
 
-def test_the_command_reads_a_file_and_goes_on_from_a_folder(tmp_path, capsys):
+def test_the_command_reads_a_file_and_continues_from_a_folder(tmp_path, capsys):
     pairs = [{"prompt": p.prompt, "chosen": p.chosen, "rejected": p.rejected} for p in digit_pairs(60, 3)]
     pairs += [{"prompt": "1=", "chosen": "1" * 40, "rejected": "1"}, {"prompt": "1=", "chosen": "1", "rejected": "1"}]
     file = tmp_path / "pairs.jsonl"

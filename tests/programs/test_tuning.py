@@ -97,7 +97,7 @@ def test_a_stopped_tuning_goes_on_and_repeats_nothing(tmp_path, stop):
     assert [call[:3] for call in first.calls + second.calls] == [call[:3] for call in whole.calls]
 
 
-def test_an_error_is_no_result_and_the_same_command_tries_again(tmp_path):
+def test_an_error_is_not_a_result_and_the_same_command_tries_again(tmp_path):
     with pytest.raises(
         InputError, match=r"1 runs failed, and an error is not a result: learning_rate=0\.4 \(seed 0\): .*--drop-failed"
     ):
@@ -146,7 +146,7 @@ def test_two_processes_do_not_tune_in_one_folder(tmp_path):
     assert not list(tmp_path.glob(".tuning*"))
 
 
-def test_if_all_fail_the_reason_is_said(tmp_path):
+def test_if_all_fail_the_reason_is_reported(tmp_path):
     with pytest.raises(InputError, match="every candidate failed, the first one with: InputError: the updates are not"):
         tuned(Trainer(fail=(0.1, 0.2, 0.3, 0.4)), tmp_path)
     assert winner(tuned(Trainer(), tmp_path)) == "learning_rate=0.4"

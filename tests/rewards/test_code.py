@@ -184,7 +184,7 @@ def test_prompt_in_words_is_not_run():
     assert code_fraction([[{"role": "user"}]], [SQUARE], **columns) == [0.5]
 
 
-def test_tests_that_cannot_be_run_are_no_opinion_and_said(caplog):
+def test_tests_that_cannot_be_run_are_an_abstention_and_reported(caplog):
     with caplog.at_level(logging.WARNING, logger="rljax.rewards.code"):
         assert code([""] * 2, [SQUARE] * 2, tests=[["assert square("], TESTS]) == [None, 1.0]
     assert "1 of 2 programs have tests that cannot run; the first reason: test 0 is not Python" in caplog.text

@@ -120,7 +120,7 @@ def test_refusals(make, message):
         make()
 
 
-def test_the_minimum_is_of_the_parts_that_have_an_opinion():
+def test_the_minimum_is_over_the_parts_that_do_not_abstain():
     either = Weighted(
         {"long": length, "steps": steps, "right": BY_NAME["exact"]}, {"long": 4, "steps": 1, "right": 2}, least
     )

@@ -105,7 +105,7 @@ def test_a_verifier_may_be_a_coroutine_function():
     assert scores.correct.tolist() == [1.0, 0.0]
 
 
-def test_a_reward_that_is_no_verifier_is_refused():
+def test_a_reward_that_is_not_a_verifier_is_refused():
     with pytest.raises(InputError, match=r"needs a verifier, .*has_final_answer is not one; name one, e\.g\. brier:exact"):
         brier(BY_NAME["format"])
     with pytest.raises(InputError, match="the reward 'brier' needs a verifier; write brier:VERIFIER"):

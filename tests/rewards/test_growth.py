@@ -99,7 +99,8 @@ def test_the_longest_response_takes_little_memory(name):
 
 @pytest.mark.parametrize("name", sorted(READERS.keys() - {"think_answer", "equations"}))
 def test_of_a_response_only_the_end_is_read(name):
-    """A million characters count as the last 200,000 of them do. The other two need the whole response: its form, and all steps."""
+    """A million characters count as the last 200,000 of them do. The other two need the complete response: its form, and all
+    steps."""
     text = r"\boxed{1} #### 1 the answer is 1 "
     assert READERS[name](text + "x" * 1_000_000) == READERS[name]("x" * LONGEST_READ)
 

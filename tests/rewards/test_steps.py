@@ -1,4 +1,4 @@
-"""Steps are judged one by one, and stand on the tokens at which they end."""
+"""Steps are judged one by one, and assigned to the tokens at which they end."""
 
 import numpy as np
 import pytest

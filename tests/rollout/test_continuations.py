@@ -1,4 +1,4 @@
-"""States of a rollout are finished again, within the same budget, and judged as whole responses."""
+"""States of a rollout are finished again, within the same budget, and judged as complete responses."""
 
 from dataclasses import replace
 

@@ -1,4 +1,5 @@
-"""Episodes of several turns that go on with what was read: the responses of reading everything again, for fewer tokens read."""
+"""Episodes of several turns that reuse what was read: the same responses as from reading everything again, with fewer tokens
+read."""
 
 from dataclasses import replace
 
@@ -103,7 +104,7 @@ def reread():
 
 
 @pytest.mark.parametrize("slots", [16, 5, 1])
-def test_turns_that_go_on_are_those_of_reading_everything_again(reread, slots):
+def test_turns_that_reuse_what_was_read_equal_those_of_reading_everything_again(reread, slots):
     """With fewer rows than episodes, each row plays several of them one after the other."""
     expected, tokens = reread
     dialogue = begin_dialogue(an_engine(slots), PARAMS, REQUESTS)
@@ -222,7 +223,7 @@ def test_an_episode_goes_on_after_its_row_was_given_away(reread):
 
 
 def test_what_was_drawn_after_a_stop_string_is_forgotten():
-    """Rows are drawn up to a look at their text, past the string."""
+    """Rows are sampled until their text is checked, which is after the string."""
 
     def text(tokens):
         return "".join(chr(ord("a") + token) for token in tokens)

@@ -27,7 +27,7 @@ MODEL = Model(
 
 
 def sequences_with(lengths, before):
-    """Random tokens; prompts of `before` tokens stand at the right end of their slots."""
+    """Random tokens; prompts of `before` tokens are at the right end of their slots."""
     attention = np.arange(LENGTH) < np.asarray(lengths)[:, None]
     return Sequences(
         prompt_tokens=RANDOM.integers(2, VOCAB, (COUNT, BEFORE)).astype(np.int32),

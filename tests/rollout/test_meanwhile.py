@@ -1,4 +1,5 @@
-"""Judging while responses are drawn: the calls and the numbers of judging afterwards, in less time, and nothing left running."""
+"""Judging while responses are sampled: the same calls and metrics as judging afterwards, in less time, and nothing is left
+running."""
 
 import re
 import threading
@@ -160,7 +161,7 @@ FAULTS = {
 
 @pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize("case", FAULTS)
-def test_a_stream_that_answers_otherwise_is_refused(case):
+def test_a_stream_that_answers_with_something_else_is_refused(case):
     engine, message = FAULTS[case]
     with pytest.raises(InputError, match=message):
         judged(engine, even_length)
@@ -199,7 +200,7 @@ def test_settings_that_hold_in_one_thread_are_refused():
 
 
 RUN = SMALL.replace(train_problems=64, heldout_problems=4, prompts=6, group_size=4, max_tries=3, decode_slots=16)
-"""36 responses to nine prompts in a try, drawn in 16 rows."""
+"""36 responses to nine prompts per try, sampled in 16 rows."""
 
 
 class Hidden:

@@ -103,7 +103,7 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(params, samples):
 
 
 def test_prompts_inserted_in_parts_are_those_inserted_one_part_after_the_other(params):
-    """Bit for bit, in rows of which some stay as they are."""
+    """Bit for bit, if some rows stay unchanged."""
     count, length = 6, PROMPTS.shape[1]
     parts = [
         read_prompts(DECODER, params, PROMPTS[place : place + 2], PROMPT_MASK[place : place + 2], budget=BUDGET)
@@ -142,7 +142,7 @@ def test_padding_does_not_change_the_likeliest_tokens(params):
     np.testing.assert_array_equal(alone.tokens, padded.tokens)
 
 
-def test_prompts_read_in_chunks_get_the_responses_of_those_read_whole(params, samples, monkeypatch):
+def test_prompts_read_in_chunks_get_the_responses_of_those_read_at_once(params, samples, monkeypatch):
     """Right and left padding; chunks of two tokens, which cut every prompt."""
     monkeypatch.setattr(language_model, "PREFILL_TOKENS", 2)
 

@@ -150,7 +150,7 @@ def test_the_number_of_responses_to_a_row(prompt, response, size, rows):
     assert full == 1 or row_slots(prompt, response, full) <= 0.8 * full * (prompt + response)
 
 
-def test_blocks_of_queries_see_what_a_whole_row_sees():
+def test_blocks_of_queries_see_what_a_full_row_sees():
     layout = lay_out_shared(SEQUENCES, SEQUENCES.attention, rows=4)
     segments = jnp.asarray(layout.packed.segments[0])
     keys = jax.random.split(jax.random.key(0), 3)

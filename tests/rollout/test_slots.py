@@ -157,7 +157,7 @@ def test_a_decode_holds_the_caches_that_are_counted(axes, each, long, parts, mon
     requests = [Request((2,) * 8 + (3 + i // each,) * 4, i // each, 0, Sampling(16, (-1,)), seed=i) for i in range(32)]
     DecodingEngine(policy.decoder, mesh, 12, slots).generate(params, requests)
     assert sizes == [8]
-    assert max(most) == pytest.approx(slots.memory, rel=0.02), "a few numbers beside keys and values"
+    assert max(most) == pytest.approx(slots.memory, rel=0.02), "a few numbers in addition to keys and values"
 
 
 def test_the_settings_choose_the_rows():
@@ -196,7 +196,7 @@ class Silent:
 
 
 def test_an_environment_needs_a_row_and_its_copy():
-    """Known before a weight is drawn."""
+    """Known before any weight is initialized."""
 
     def least(**parts):
         with pytest.raises(InputError, match=r"cache_memory is 100 bytes on each device, .* set at least") as error:

@@ -1,4 +1,4 @@
-"""Stop strings: a response ends with the token that completes one, whatever the tokens are, and is otherwise what was drawn."""
+"""Stop strings: a response ends with the token that completes one, whatever the tokens are, and is otherwise what was sampled."""
 
 import jax
 import numpy as np
@@ -97,8 +97,8 @@ def drawn():
     return params, engine, requests, engine.generate(params, requests)
 
 
-def test_a_stopped_response_is_a_prefix_of_the_whole_one(drawn):
-    """Token by token, in rows that others take afterwards; requests without strings beside them stay as they are."""
+def test_a_stopped_response_is_a_prefix_of_the_complete_one(drawn):
+    """Token by token, in rows that others take afterwards; requests without strings among them are unchanged."""
     params, engine, requests, whole = drawn
     texts = [PAIRS.decode(response.tokens) for response in whole]
     readable = ["".join(character for character in text if character.isprintable()).split("\ufffd") for text in texts]
@@ -123,7 +123,7 @@ def test_a_stopped_response_is_a_prefix_of_the_whole_one(drawn):
         jax.tree.map(np.testing.assert_array_equal, streamed[place], one)
 
 
-def test_a_string_that_ends_at_the_budget_is_no_truncation(drawn):
+def test_a_string_that_ends_at_the_budget_is_not_a_truncation(drawn):
     params, engine, requests, whole = drawn
     place = next(place for place, one in enumerate(whole) if one.finish == "length")
     last = PAIRS.decode(whole[place].tokens[-1:])

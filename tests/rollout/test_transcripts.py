@@ -138,7 +138,7 @@ def test_the_ratio_moves_with_the_advantage(logged):
     assert better > np.mean([ratio for advantage, ratio in pairs if advantage < 0])
 
 
-def test_turns_divide_the_tokens_and_observations_stand_between_them(logged):
+def test_turns_divide_the_tokens_and_observations_are_between_them(logged):
     rows, _ = logged
     assert max(row["turns"] for row in rows) > 1
     for row in rows:

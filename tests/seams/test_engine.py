@@ -1,4 +1,4 @@
-"""An engine of one's own draws all responses of a run; the built-in one gives a request the same response in any company."""
+"""Your own engine samples all responses of a run; the built-in one returns the same response to a request in any batch."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""An environment of several turns: played, judged and trained on, with observations that are seen and not learnt."""
+"""An environment of several turns: played, judged and trained on, with observations that are read but not trained on."""
 
 import asyncio
 import json
@@ -97,7 +97,7 @@ def written(groups, place):
     return "".join("." if token == EOS else TOKENIZER.decode([token]) for token in ids)
 
 
-def test_turns_and_observations_stand_in_one_response():
+def test_turns_and_observations_are_in_one_response():
     """Prompt 0 asks for 0, prompt 1 for 1, prompt 2 for 2."""
     groups, engine = played([["9.", "1.", "0."], ["1."], ["?.", "5.", "2."]])
     assert [written(groups, place) for place in range(3)] == ["9.<<1.<<0.", "1.", "?.?5.<<2."]
@@ -145,7 +145,7 @@ def test_a_turn_without_an_end_is_the_last():
     assert groups.rollout.truncated[:, 0].tolist() == [True, False]
 
 
-def test_no_opinion_on_any_turn_is_no_opinion():
+def test_abstaining_on_every_turn_is_abstaining():
     groups, _ = played([["?.", "?.", "?."], ["?.", "1."]])
     assert groups.rollout.valid[:, 0].tolist() == [False, True]
     assert groups.rollout.rewards[1, 0] == 1.0
@@ -163,7 +163,7 @@ def sampled():
 
 
 class GenerateAlone:
-    """An engine that reads the whole context for each turn."""
+    """An engine that reads the complete context for each turn."""
 
     def __init__(self, engine):
         self.engine, self.calls = engine, 0
@@ -174,7 +174,7 @@ class GenerateAlone:
 
 
 @pytest.mark.parametrize("slots", [64, 5])
-def test_turns_that_go_on_with_their_cache_are_those_of_reading_again(slots):
+def test_turns_that_continue_with_their_cache_equal_those_of_reading_again(slots):
     """Sixteen episodes of one to three turns of a transformer."""
     shape = TransformerConfig(TOKENIZER.vocab_size, width=16, layers=1, heads=2, kv_heads=1, head_dim=8, hidden=32)
     policy = transformer_policy(shape, eos=EOS)
@@ -268,7 +268,7 @@ def test_observations_are_seen(sampled):
 
 
 def test_what_was_played_scores_the_same(sampled):
-    """Later turns are drawn after the whole context, padded to another length."""
+    """Later turns are sampled after the complete context, padded to another length."""
     groups, params, _ = sampled
     scores = make_score(POLICY, 1.0)(params, jax.tree.map(jnp.asarray, pack(sequences_of(groups))))
     logp = np.asarray(scores.logp).reshape(groups.tokens.shape)

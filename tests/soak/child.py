@@ -59,7 +59,7 @@ def config_of(family: str, folder: str) -> TrainConfig:
 
 
 def main() -> int:
-    """Begin the run, or go on with it."""
+    """Begin the run, or continue it."""
     try:
         if sys.argv[1] == "environment":
             parts = {"environment": Guessing(), "problems": (GUESSES[:40], GUESSES[40:])}

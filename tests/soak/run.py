@@ -4,7 +4,7 @@
     python tests/soak/run.py damage --seed 1 --count 30 --result tests/soak/result.json
     python tests/soak/run.py full --seed 1 --count 5 --result tests/soak/result.json  # needs the right to mount a tmpfs
 
-Each command adds its rows to the result and writes a table beside it. One that is cut short keeps what it has done.
+Each command adds its rows to the result and writes a table next to it. One that is cut short keeps what it has done.
 """
 
 import argparse
@@ -46,7 +46,7 @@ LIMIT = 300.0
 
 
 def start(family: str, folder: Path) -> subprocess.Popen[str]:
-    """Start a run, or go on with it."""
+    """Start a run, or continue it."""
     environment = os.environ | {
         "JAX_COMPILATION_CACHE_DIR": str(WORK / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -1,7 +1,7 @@
 """What saves and alarms cost on the default task: `python tests/soak/save_cost.py --result tests/soak/save_cost.json`.
 
 The step waits for a copy of the state (foreground); the writing shares the cores with the steps after it (background). The share of
-the step time at the default interval counts both, as if the writing took its cores from the steps for its whole time.
+the step time at the default interval counts both, as if the writing took cores away from the steps all the time.
 """
 
 import argparse

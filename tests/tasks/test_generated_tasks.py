@@ -110,7 +110,7 @@ def test_settings_are_flags_with_their_task_alone(capsys):
         (DigitsConfig, {"pixel_noise": 0.5}, "pixel_noise is 0.5; it must be at least 0 and below 0.5"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(record, settings, message):
+def test_what_cannot_be_generated_is_refused(record, settings, message):
     with pytest.raises(InputError, match=message):
         record(**settings)
 

@@ -129,7 +129,7 @@ def test_every_alarm_has_its_trouble():
         (1e17, 1e30, None),
     ],
 )
-def test_rewards_that_are_equal_and_rewards_that_hardly_differ_are_told_apart(reward, variance, seen):
+def test_equal_rewards_and_rewards_that_hardly_differ_are_distinguished(reward, variance, seen):
     rows = [{"phase": "rl", "step": step, "reward": reward, "reward_variance": variance} for step in range(1, 12)]
     found = [event.seen for event in watch_rows(rows)[1] if event.alarm.name == "reward_constant"]
     assert len(found) == (seen is not None)
@@ -141,7 +141,7 @@ def evaluations(*accuracies):
     return [{"phase": "eval", "step": 10 * i, "accuracy": accuracy} for i, accuracy in enumerate(accuracies)]
 
 
-def test_held_out_accuracy_that_falls_twice_is_said_and_noise_is_not():
+def test_held_out_accuracy_that_falls_twice_is_reported_and_noise_is_not():
     assert raised(evaluations(0.35, 0.8, 0.75, 0.78, 0.7, 0.8)) == []
     assert raised(evaluations(0.35, 0.8, 0.4, 0.8)) == []
     assert raised(evaluations(0.35, 0.8, 0.4, 0.3, 0.2)) == [("heldout_falls", 30)]
@@ -159,7 +159,7 @@ def test_an_alarm_clears_after_quiet_rows_and_comes_back():
     assert 60 <= again <= 64
 
 
-def test_a_watch_that_goes_on_is_the_watch_of_all_rows():
+def test_a_watch_that_continues_is_the_watch_of_all_rows():
     rows = list(history(TROUBLE["entropy_collapse"]))
     half, before = watch_rows(json.loads(json.dumps(rows[:50])))
     events = list(before)

@@ -127,7 +127,7 @@ def rich_display(stream, clock, *, width=100, **settings):
 
 
 def last_screen(stream):
-    """Everything after the last time the live region was drawn again, without control codes."""
+    """Everything after the live region was last redrawn, without control codes."""
     return ESCAPE.sub("", stream.getvalue().rsplit("\x1b[2K", 1)[-1])
 
 

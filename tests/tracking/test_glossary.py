@@ -49,7 +49,7 @@ def filled(record):
 
 
 def terms():
-    """Names of the further terms of the losses, as they stand in the source."""
+    """Names of the further terms of the losses, as in the source."""
     folder = Path(algorithms.__file__).parent
     found = [re.findall(r'Term\(\s*"(\w+)"', file.read_text(encoding="utf-8")) for file in folder.rglob("*.py")]
     return {name for names in found for name in names}
@@ -101,7 +101,7 @@ def test_a_new_field_of_a_record_would_be_noticed():
 
 
 @pytest.mark.parametrize("entry", GLOSSARY, ids=NAMES)
-def test_every_entry_is_whole_and_its_source_exists(entry):
+def test_every_entry_is_complete_and_its_source_exists(entry):
     assert all(text for name, text in entry._asdict().items() if name != "unit")
     assert set(entry.phases.split()) <= {"warm_start", "value", "rl", "eval", "pairs"}
     assert {text[-1] for text in (entry.meaning, entry.expect, entry.act)} == {"."}

@@ -100,7 +100,7 @@ def test_create_refuses_a_path_through_a_file(tmp_path):
         ("[1]", r"config.json must hold one JSON object, got \[1\]"),
     ],
 )
-def test_open_refuses_what_is_no_run(tmp_path, config, message):
+def test_open_refuses_what_is_not_a_run(tmp_path, config, message):
     if config is not None:
         (tmp_path / "config.json").write_text(config)
     with pytest.raises(InputError, match=message):
@@ -139,7 +139,7 @@ def test_rewind_to_the_beginning_empties_the_files(tmp_path):
     assert run.metrics.read_bytes() == b""
 
 
-def test_a_file_that_is_gone_is_said(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     run = RunFolder.create(tmp_path, {})
     write_rows(run.metrics, [metrics_row("rl", 1)])
     marks = run.marks()
@@ -178,7 +178,7 @@ def test_read_metrics_returns_every_row(tmp_path):
     rows = [metrics_row("rl", 1, reward=0.5, loss=None), metrics_row("eval", 1, accuracy=1)]
     write_rows(tmp_path / "metrics.jsonl", rows)
     assert read_metrics(tmp_path / "metrics.jsonl") == rows
-    # A last row without its line end is a row when it is whole.
+    # A last row without its line end is a row if it is complete.
     (tmp_path / "metrics.jsonl").write_text(json.dumps(rows[0]))
     assert read_metrics(tmp_path / "metrics.jsonl") == rows[:1]
 

@@ -146,7 +146,7 @@ def test_a_run_changes_the_adapter_and_says_what_learns(finished, config):
     jax.tree.map(np.testing.assert_array_equal, opened.params, finished.params)
 
 
-def test_a_resumed_run_goes_on_bit_for_bit(finished, config, tmp_path):
+def test_a_resumed_run_continues_bit_for_bit(finished, config, tmp_path):
     path = tmp_path / "stopped"
     with pytest.raises(Interrupted):
         rljax.train(config.replace(run=str(path)), stopping_after(2))
@@ -158,7 +158,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(finished, config, tmp_path):
 
 @pytest.mark.parametrize("name", ["dapo", "gkd", "otb", "ppo", "t1"])
 def test_each_kind_of_algorithm_trains_the_adapter(config, model, sampled, name):
-    """A group, a teacher, whole distributions, a critic, and a reference that moves."""
+    """A group, a teacher, full distributions, a critic, and a reference that moves."""
     teacher = str(model) if name == "gkd" else None
     setup, state = first_state(config.replace(algorithm=name, algorithm_options={}, teacher=teacher), reward=even_length)
     state = rl_state(setup, state)

@@ -48,7 +48,7 @@ def test_a_run_whose_metrics_are_gone_begins_anew(run):
 
 @pytest.mark.usefixtures("untyped")
 def test_the_second_of_two_hosts_hears_that_the_first_one_stopped(run, monkeypatch):
-    """The first one may be stopped while it waits for room; the others have nothing to write, and must not go on alone."""
+    """The first one may be stopped while it waits for room; the others have nothing to write, and must not continue alone."""
     monkeypatch.setattr("rljax.parallel.hosts.is_first", lambda: False)
     monkeypatch.setattr("rljax.parallel.hosts.process_allgather", lambda _: np.array([True, False]))
     nothing = lambda *_: None  # noqa: E731

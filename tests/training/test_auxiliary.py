@@ -1,4 +1,4 @@
-"""A supervised loss beside that of RL: its gradient is that of the formula, and its examples depend on the step alone."""
+"""A supervised loss in addition to RL's: its gradient matches the formula, and its examples depend only on the step."""
 
 import chex
 import jax

@@ -1,4 +1,4 @@
-"""Checkpoints survive what happens to files: the newest whole one is read, and what is wrong with the others is said."""
+"""Checkpoints survive what happens to files: the newest complete one is read, and the faults of the others are reported."""
 
 import errno
 import json

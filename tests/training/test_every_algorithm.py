@@ -67,7 +67,7 @@ def judge(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["grpo_process", "vapo_grpo"])
 def test_a_run_with_credit_of_another_kind(tmp_path, judge, name):
-    """Steps that are judged, and a critic beside a group; the runs of the other tests have groups or a critic alone."""
+    """Steps that are judged, and a critic together with a group; the runs of the other tests have only groups or only a critic."""
     config = ONE_STEP.replace(
         run=str(tmp_path / name), algorithm=name, step_reward=judge if name == "grpo_process" else None
     )

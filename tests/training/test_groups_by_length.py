@@ -1,4 +1,4 @@
-"""Whole runs in which groups differ in size, prompts are drawn by length, and responses are compared with earlier ones."""
+"""Complete runs in which groups differ in size, prompts are sampled by length, and responses are compared with earlier ones."""
 
 import json
 from dataclasses import replace
@@ -52,7 +52,7 @@ def ragged(tmp_path_factory):
 
 def test_groups_grow_as_responses_turn_out_short(ragged):
     sizes = [row["group_size"] for row in rl_rows(ragged)]
-    assert sizes[0] == 2, "nothing is known: every response may take the whole limit"
+    assert sizes[0] == 2, "nothing is known: every response may reach the limit"
     assert all(2 <= size <= 4 for size in sizes)
 
 

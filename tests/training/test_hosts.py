@@ -47,9 +47,9 @@ def slow(*arguments):
         before = len(calls)
         saves.append(before)
         if len(saves) in (1, 3, 4) and not judged.wait_for(lambda: len(calls) > before, timeout=100):
-            raise TimeoutError("nothing went on beside a save")
+            raise TimeoutError("nothing continued during a save")
     write_manifest(*arguments)
-    print(f"{len(saves)} saves are whole")
+    print(f"{len(saves)} saves are complete")
 
 if jax.process_count() > 1:
     checkpoint.write_manifest = slow
@@ -147,7 +147,7 @@ def test_ctrl_c_on_one_host_stops_both_and_the_resumed_run_is_the_uninterrupted_
 
 
 def test_saves_of_two_hosts_do_not_block_their_steps(tmp_path, reward_file):
-    """Three saves are whole only after a further call of the reward: in the evaluation before RL, in step 1 and in step 3."""
+    """Three saves are complete only after a further call of the reward: in the evaluation before RL, in step 1 and in step 3."""
     config = TINY.replace(
         algorithm="grpo", algorithm_options={"beta": 0.1}, warm_start_steps=0, replicas=1, fsdp=2, keep_period=2
     )
@@ -156,8 +156,8 @@ def test_saves_of_two_hosts_do_not_block_their_steps(tmp_path, reward_file):
     changed = config.replace(run=str(run), reward=f"{slow}:even_length")
     ended = train_on_two_hosts("--experiment", experiment(changed, tmp_path))
     assert [host.returncode for host in ended] == [0, 0], [host.stdout[-2000:] for host in ended]
-    assert "4 saves are whole" in ended[0].stdout
-    assert "saves are whole" not in ended[1].stdout, "only the first host knows when a save has ended"
+    assert "4 saves are complete" in ended[0].stdout
+    assert "saves are complete" not in ended[1].stdout, "only the first host knows when a save has ended"
     rljax.train(config.replace(run=str(like), reward=f"{reward_file}:even_length"))
     assert_same_numbers(run, like)
     ours, theirs = (load(path, which="last").params for path in (run, like))

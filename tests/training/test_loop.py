@@ -140,12 +140,12 @@ def test_the_state_is_saved_once_between_the_warm_start_and_rl(tmp_path, monkeyp
     assert [phase for which, phase in saves if which == LAST] == [WARM_START, RL, RL]  # at the start, before and after RL
 
 
-def test_no_kept_group_leaves_the_policy_as_it_is(tmp_path, capsys):
+def test_the_policy_is_unchanged_if_no_group_is_kept(tmp_path, capsys):
     config = TINY.replace(run=str(tmp_path / "flat"), warm_start_steps=0, steps=1, max_tries=2)
     result = rljax.train(config, lambda completions: [0.0] * len(completions), policy=BIGRAM)
     chex.assert_trees_all_equal(result.params, first_state(config, policy=BIGRAM)[1].params)
     (row,) = (row for row in rows(result.run) if row["phase"] == "rl")
-    assert not {"loss", "ratio", "kl", "grad_norm"} & set(row), "nothing was learnt, so nothing was measured of it"
+    assert not {"loss", "ratio", "kl", "grad_norm"} & set(row), "nothing was learned, so these metrics do not exist"
     shown = " ".join(capsys.readouterr().out.split())
     assert "1 of 1 steps found fewer than 4 groups with a signal (4 missing in total)" in shown
 

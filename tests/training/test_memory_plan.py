@@ -27,7 +27,7 @@ def run(tmp_path_factory):
 
 
 def unread(monkeypatch):
-    """Fail where a weight is read or drawn."""
+    """Fail if a weight is read or initialized."""
     for reader in ("restore", "restore_params"):
         monkeypatch.setattr(checkpoints, reader, lambda *arguments, **keywords: pytest.fail("a weight is read"))
     for reader in ("make_base", "make_critic"):

@@ -154,7 +154,7 @@ def test_the_state_tells_the_learning_rate_of_the_last_update():
     ],
 )
 @pytest.mark.usefixtures("untyped")
-def test_what_is_no_optimizer_of_these_parameters_is_refused(optimizer, message):
+def test_what_is_not_an_optimizer_of_these_parameters_is_refused(optimizer, message):
     with pytest.raises(InputError, match=message):
         check_optimizer(optimizer, {"w": jnp.ones(2)})
 

@@ -146,7 +146,7 @@ def test_a_mesh_learns_what_one_device_learns(config, sampled):
     jax.tree.map(partial(np.testing.assert_allclose, atol=2e-4), *after)
 
 
-def test_a_resumed_run_goes_on_bit_for_bit(finished, config, tmp_path):
+def test_a_resumed_run_continues_bit_for_bit(finished, config, tmp_path):
     path = tmp_path / "stopped"
     with pytest.raises(Interrupted):
         rljax.train(config.replace(run=str(path)), stopping_after(2))

@@ -100,7 +100,7 @@ def test_a_reset_makes_the_policy_the_reference(rows):
     assert min(second, fourth) > 1e-5
 
 
-def test_a_run_resumed_after_a_reset_goes_on_bit_for_bit(finished, tmp_path):
+def test_a_run_resumed_after_a_reset_continues_bit_for_bit(finished, tmp_path):
     path = tmp_path / "stopped"
     with pytest.raises(Interrupted):
         rljax.train(BOTH.replace(run=str(path)), stopping_after(4), policy=BIGRAM)
@@ -115,7 +115,7 @@ def test_a_run_resumed_after_a_reset_goes_on_bit_for_bit(finished, tmp_path):
 
 @pytest.mark.parametrize("rank", [None, 2])
 def test_a_reset_starts_the_optimiser_anew(learned, rank):
-    """With an adapter too: the reference is then the base with the adapter as it is."""
+    """With an adapter too: the reference is then the base with the current adapter."""
     setup, state, sampled = learned(TINY.replace(reference_period=2, lora_rank=rank))
     first = jax.device_get(state.params)
     score_rollout, learn = make_rollout_scorer(setup), make_learner(setup, state)

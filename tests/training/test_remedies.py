@@ -135,7 +135,7 @@ def rows_of(run):
     return [{name: value for name, value in row.items() if not is_time(name)} for row in rows]
 
 
-def test_a_run_with_large_steps_goes_on_with_smaller_ones_and_says_so(runs):
+def test_a_run_with_large_steps_continues_with_smaller_ones_and_says_so(runs):
     run, _ = runs
     np.testing.assert_allclose([row["learning_rate"] for row in rows_of(run)], [0.9] * 5 + [0.3] * 3, rtol=1e-6)
     (row,) = map(json.loads, (run / "remedies.jsonl").read_text().splitlines())

@@ -77,7 +77,7 @@ def test_a_reward_that_fails_too_often_stops_the_run(tmp_path):
 
 
 def test_judging_while_others_are_drawn_changes_no_number(finished, tmp_path):
-    """Rewards and metrics of a whole run, its samples and its answers."""
+    """Rewards and metrics of a complete run, its samples and its answers."""
     path = tmp_path / "meanwhile"
     rljax.train(TINY.replace(run=str(path), reward_groups=2), even_length)
     assert rows(path) == rows(finished.run)

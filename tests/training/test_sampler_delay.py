@@ -1,4 +1,4 @@
-"""Responses drawn with the parameters of N steps ago: whose tokens, whose log-probabilities, resumed, and in how much memory."""
+"""Responses sampled with the parameters of N steps ago: their tokens and log-probabilities, resuming, and memory."""
 
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ RUN = STEPPED.replace(algorithm_options={"beta": 0.0}, steps=STEPS, sampler_dela
 MORE = RUN.replace(**SEVERAL)
 VARIANTS = {"plain": RUN, "more": MORE}
 PARTS = {"plain": {"reward": even_length, "policy": BIGRAM}, "more": {"reward": even_length}}
-"""What is passed beside the settings: an adapter needs the built-in policy."""
+"""What is passed in addition to the settings: an adapter needs the built-in policy."""
 
 
 class Drawn(NamedTuple):
@@ -53,7 +53,7 @@ class Drawn(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A whole run, with what its steps drew."""
+    """A complete run, with what its steps sampled."""
 
     folder: object
     drawn: list[Drawn]

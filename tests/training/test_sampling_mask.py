@@ -163,7 +163,7 @@ def test_masks_that_cannot_work(settings, message):
         TINY.replace(**settings)
 
 
-def test_an_algorithm_that_reads_whole_distributions_is_refused(tmp_path):
+def test_an_algorithm_that_reads_full_distributions_is_refused(tmp_path):
     with pytest.raises(InputError, match="sampling_mask=32: otb reads full distributions"):
         rljax.train(TINY.replace(run=str(tmp_path / "run"), algorithm="otb", algorithm_options={}), even_length)
 

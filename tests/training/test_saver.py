@@ -1,4 +1,4 @@
-"""Saves beside the steps, and writes that wait for room: what is saved is the state at the time of the call."""
+"""Saves in the background, and writes that wait for room: what is saved is the state at the time of the call."""
 
 import errno
 import gc

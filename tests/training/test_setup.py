@@ -105,7 +105,7 @@ def test_a_prompt_without_a_token_is_refused(part):
     assert (setup.train, setup.heldout)[part].prompts.tokens[-1] == [load_tokenizer("bytes").bos_token_id]
 
 
-def test_rows_that_are_left_out_are_told_with_their_reason(tmp_path):
+def test_rows_that_are_left_out_are_reported_with_their_reason(tmp_path):
     rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(20)]
     data, heldout = written(tmp_path / "sums.jsonl", rows), written(tmp_path / "heldout.jsonl", rows[:7])
     setup = make_setup(TINY.replace(dataset=data, heldout_dataset=heldout, heldout_problems=5))

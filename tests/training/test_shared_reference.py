@@ -1,4 +1,4 @@
-"""A reference that stays is on the disk once, and every checkpoint is whole by itself all the same."""
+"""A reference that never changes is on the disk once, and every checkpoint is still complete."""
 
 import errno
 import os
@@ -138,7 +138,7 @@ def test_a_checkpoint_with_the_reference_in_its_state_is_read(tmp_path):
     chex.assert_trees_all_equal(restore(tmp_path / "last", like).checkpoint.state, state_of(5))
 
 
-def test_a_copied_run_goes_on_bit_for_bit_and_its_model_is_opened(tmp_path):
+def test_a_copied_run_continues_bit_for_bit_and_its_model_is_opened(tmp_path):
     whole = rljax.train(RUN.replace(run=str(tmp_path / "whole")), even_length)
     path = tmp_path / "stopped"
     with pytest.raises(Interrupted):

@@ -111,7 +111,7 @@ def test_an_address_in_a_remote_store_is_refused_at_the_start(address, tmp_path,
         "train --dataset d.jsonl --reward constitution:s3://b/x.yaml",
     ],
 )
-def test_every_command_names_a_remote_address_whole(words, tmp_path, monkeypatch, capsys):
+def test_every_command_prints_a_remote_address_in_full(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "d.jsonl").write_text("".join(f'{{"prompt": "{n}+1=", "answer": "{n + 1}"}}\n' for n in range(9)))
     assert main(words.split()) == 2

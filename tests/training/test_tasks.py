@@ -1,4 +1,4 @@
-"""Generated tasks: named, set, drawn, judged and trained on; those of reasoning-gym where that package is installed."""
+"""Generated tasks: named, configured, generated, judged and trained on; those of reasoning-gym where that package is installed."""
 
 import importlib.util
 import json
@@ -148,7 +148,7 @@ def test_an_option_of_another_type_is_refused(option, message):
 
 
 @pytest.mark.parametrize(("text", "answer"), [(" 7\n", "7"), ("so <answer> 8 </answer>.", "8"), ("<answer>9", "<answer>9")])
-def test_the_answer_is_tagged_or_the_whole_response(text, answer):
+def test_the_answer_is_tagged_or_the_full_response(text, answer):
     assert final_answer(text) == answer
 
 

@@ -122,7 +122,7 @@ def test_the_state_lives_where_the_mesh_wants_it(data):
     assert {shard.data.shape for shard in matrix.addressable_shards} == {(8, 16)}
     assert after.reference["embedding"].sharding == after.params["embedding"].sharding
     moment = after.opt_state[0].mu["layers"][0]["feed_forward"]["gate"]
-    assert moment.sharding == matrix.sharding, "a moment lies where its parameter lies"
+    assert moment.sharding == matrix.sharding, "a moment is sharded like its parameter"
 
 
 def test_imitation_lowers_the_negative_log_likelihood_of_what_counts(data):

@@ -135,7 +135,7 @@ def test_sources_packages_and_machine_change_its_key(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("elsewhere", ["", "gs://bucket/programs"])
-def test_it_is_kept_in_a_local_folder_alone(folder, elsewhere):
+def test_it_is_kept_only_in_a_local_folder(folder, elsewhere):
     assert local_programs() == folder
     jax.config.update("jax_compilation_cache_dir", elsewhere)
     try:

@@ -176,7 +176,7 @@ def test_quality_weights_match_their_formulas(x64):
     hnp.arrays(np.float64, (P, G, 4), elements=st.integers(-8, 8).map(lambda k: k / 4)),
     hnp.arrays(bool, (P, G, 4)),
 )
-def test_raters_without_an_opinion_do_not_count(scores, valid):
+def test_raters_that_abstain_do_not_count(scores, valid):
     dirty = np.where(valid, scores, np.nan)
     with jax.enable_x64(True):
         actual = group_baseline.reliability_quality(jnp.array(dirty), floor=0.5, valid=jnp.array(valid))

@@ -264,7 +264,7 @@ def test_estimates_are_float32_whatever_comes_in(dtype):
 
 
 def every_estimate(td, complexity, mask):
-    """Each estimate of a whole batch by its name, with settings that make every argument matter."""
+    """Each estimate of a full batch by its name, with settings that make every argument matter."""
     decay = {"gamma": 0.9, "lambda_base": 0.9, "alpha": 0.5, "max_length": 4}
     by_complexity = {"beta": 0.5, "max_complexity": 9.0, "chunk": 4}
     return {

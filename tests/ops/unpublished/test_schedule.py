@@ -111,7 +111,7 @@ def test_refusals(call, message):
         call()
 
 
-def test_warmup_may_take_the_whole_run():
+def test_warmup_may_take_the_entire_run():
     assert schedule.warmup_cosine(5, peak=1.0, warmup_steps=10, total_steps=10).item() == pytest.approx(
         0.5 * math.cos(math.pi / 4)
     )

@@ -1,4 +1,4 @@
-"""Programs that try to harm the trainer or to pass without being right: each scores 0 and leaves everything as it was."""
+"""Programs that try to harm the trainer or to pass without being right: each scores 0 and leaves everything unchanged."""
 
 import os
 import signal

@@ -113,7 +113,7 @@ def test_check_counts_its_assertions():
         Program("def f(x): return x", ("assert f(1) == 1 #" + "x" * 2**23,)),
     ],
 )
-def test_tests_that_cannot_be_run_are_no_judgement(program):
+def test_tests_that_cannot_be_run_give_no_judgment(program):
     verdict = judge(program)
     assert verdict.ended == "unjudged"
     assert verdict.reason

@@ -64,7 +64,7 @@ def trainer(tmp_path):
 
 
 def said_by(folder):
-    """The file of what the trainer of a folder writes to standard error; it lies outside the folder."""
+    """The file with the standard error of a folder's trainer; it is outside the folder."""
     return folder.with_name(f"{folder.name}.log")
 
 

@@ -127,7 +127,7 @@ def test_wire_refuses(written):
 @pytest.mark.parametrize(
     "sent", [b"", b"\0" * 7, struct.pack(">Q", 5) + b"1234", struct.pack(">Q", 2) + b"{]", struct.pack(">Q", 2**40)]
 )
-def test_frames_are_whole_or_refused(sent):
+def test_frames_are_complete_or_refused(sent):
     near, far = os.pipe()
     os.write(far, sent)
     os.close(far)
