@@ -161,7 +161,7 @@ class Serve:
     filter_answers: tuple[str, ...] = ()
     """Withhold answers that such a filter judges too low."""
     drift: float | None = None
-    """Warn if answers at this temperature differ from those to the run's held-out problems in length or confidence."""
+    """Warn if answers at this temperature differ from those to the run's held-out problems in length or log-probability."""
     grace_seconds: float = 30.0
     """Time that running responses have after SIGTERM."""
 

@@ -166,10 +166,10 @@ def make_guests(
         from rljax.serving.drift import Drift  # noqa: PLC0415  as above
 
         heldout = answer_heldout(opened, decoder, settings.drift, most_tokens=limits.most_tokens)
-        length, confidence = heldout.values.mean(0)
+        length, logprob = heldout.values.mean(0)
         report(
-            f"{len(heldout.values)} answers to held-out problems have {length:.4g} tokens and confidence {confidence:.3g} on "
-            "average"
+            f"{len(heldout.values)} answers to held-out problems have {length:.4g} tokens and log-probability "
+            f"{logprob:.3g} on average"
         )
         guests.append(Drift(heldout, report))
     if settings.filter_prompts or settings.filter_answers:

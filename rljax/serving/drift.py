@@ -1,4 +1,4 @@
-"""`rljax serve --drift T`: an alarm if a server's answers differ from those to held-out problems in length or confidence."""
+"""`rljax serve --drift T`: an alarm if a server's answers differ from those to held-out problems in length or log-probability."""
 
 import math
 import threading
@@ -18,8 +18,8 @@ ALPHA = 0.001
 """Probability of a false alarm per window."""
 FEWEST = 50
 """Fewest held-out answers."""
-MEASURES = ("length", "confidence")
-"""Number of tokens of an answer, its end token included, and their mean log-probability in nats."""
+MEASURES = ("length", "mean_logprob")
+"""Number of tokens of an answer, its end token included, and their mean log-probability in nats, the confidence of the answer."""
 
 
 class HeldoutAnswers(NamedTuple):
@@ -132,11 +132,11 @@ def warning(new: Sequence[float] | np.ndarray, heldout: Sequence[float] | np.nda
     """Describe a difference in one line.
 
     Example:
-        >>> warning([12, -0.5], [20, -0.25], [-6, -4.1])
-        'warning: drift: 100 answers have 12 tokens (held out 20, t = -6) and confidence -0.5 (held out -0.25, t = -4.1) on average'
+        >>> warning([12, -0.5], [20, -0.2], [-6, -4])
+        'warning: drift: 100 answers have 12 tokens (held out 20, t = -6) and log-probability -0.5 (held out -0.2, t = -4) on average'
     """
-    (length, confidence), (old_length, old_confidence), (first, second) = new, heldout, tests
+    (length, logprob), (old_length, old_logprob), (first, second) = new, heldout, tests
     return (
-        f"warning: drift: {WINDOW} answers have {length:.4g} tokens (held out {old_length:.4g}, t = {first:.3g}) and confidence "
-        f"{confidence:.3g} (held out {old_confidence:.3g}, t = {second:.3g}) on average"
+        f"warning: drift: {WINDOW} answers have {length:.4g} tokens (held out {old_length:.4g}, t = {first:.3g}) and "
+        f"log-probability {logprob:.3g} (held out {old_logprob:.3g}, t = {second:.3g}) on average"
     )

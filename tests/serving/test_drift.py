@@ -132,7 +132,7 @@ def rejections(chance, draw, shift, *, heldout, windows=4000):
         lambda chance, size: chance.exponential(size=size),  # of the lengths, if each token may end an answer
         lambda chance, size: -chance.gamma(2.0, size=size) / np.sqrt(2),
     ],
-    ids=["normal", "lengths", "confidence"],
+    ids=["normal", "lengths", "mean_logprob"],
 )
 def test_a_false_alarm_is_rare_and_a_shift_of_a_deviation_is_seen(draw, heldout):
     chance = np.random.default_rng(1)
