@@ -133,10 +133,10 @@ def warning(new: Sequence[float] | np.ndarray, heldout: Sequence[float] | np.nda
 
     Example:
         >>> warning([12, -0.5], [20, -0.2], [-6, -4])
-        'warning: drift: 100 answers have 12 tokens (held out 20, t = -6) and log-probability -0.5 (held out -0.2, t = -4) on average'
+        'warning: drift: mean of 100 answers: 12 tokens (held out 20, t = -6), log-probability -0.5 (held out -0.2, t = -4)'
     """
     (length, logprob), (old_length, old_logprob), (first, second) = new, heldout, tests
     return (
-        f"warning: drift: {WINDOW} answers have {length:.4g} tokens (held out {old_length:.4g}, t = {first:.3g}) and "
-        f"log-probability {logprob:.3g} (held out {old_logprob:.3g}, t = {second:.3g}) on average"
+        f"warning: drift: mean of {WINDOW} answers: {length:.4g} tokens (held out {old_length:.4g}, t = {first:.3g}), "
+        f"log-probability {logprob:.3g} (held out {old_logprob:.3g}, t = {second:.3g})"
     )
