@@ -18,7 +18,7 @@ def shared(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
     JAX knows a function by its identity, so a closure that is created again is traced and compiled again.
 
     Args:
-        make: returns a function, or a record of functions, that depends on the arguments alone and keeps no large arrays.
+        make: returns a function, or a record of functions, that depends only on the arguments and keeps no large arrays.
 
     Returns:
         `make` with a cache of its latest results. Calls are not cached if an argument is not hashable or contains a method of an

@@ -17,8 +17,8 @@ def pkpo(*, k: int = 2) -> Algorithm:
         ∇J = Σ_i s_i ∇ log π(o_i | q)      s_i = (1/C(G, k)) Σ_{|I| = k, i ∈ I} (max_{j ∈ I} r_j - max_{j ∈ I∖i} r_j)
 
     Args:
-        k: responses of which the best counts, from 2 to G; 2 fits every group; the paper compares 2, 4 and 8 and anneals it.
-            For k = 1 use `rloo`.
+        k: number of responses among which only the best counts, from 2 to G; 2 fits every group; the paper compares 2, 4 and 8 and
+            anneals it. For k = 1 use `rloo`.
 
     Deviations: the paper's training runs pass these rewards to PPO; here REINFORCE uses them, as in the paper's estimator. This is
     the one of least variance; `rljax.ops.pass_at_k` has the paper's two others. It is on-policy: take one update per rollout. The

@@ -20,7 +20,7 @@ from rljax.ops.unpublished.schedule import warmup_cosine
 SWITCHED_OFF = (0.0, math.inf)
 """Defaults that disable a part of an algorithm: a coefficient of 0, an infinite bound."""
 BY_NUMBER: Mapping[str, Callable[..., Any]] = MappingProxyType({"reference_rate": ema_update})
-"""Slots that hold a number, and the op that the trainer calls with it unless it is 0."""
+"""Slots that contain a number, and the op that the trainer calls with it unless it is 0."""
 BY_FLAG: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "--kl-target": adaptive_kl_coefficient,

@@ -307,7 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     The code is 0 for success, 1 if an example of `errata` fails or `plan` a run that does not fit, 2 for an input to
     correct, 130 after Ctrl-C, and 141 if the reader of the pipe has gone. Without `arguments` it is the command of this process,
-    which then ends: a thread that code of the user has left behind does not hold it.
+    which then ends: a thread that the user's code has left behind does not keep it running.
     """
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if arguments is not None:

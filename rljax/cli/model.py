@@ -64,7 +64,7 @@ class Sample:
 class Export:
     """Write a run's model as a Hugging Face folder.
 
-    The folder holds config.json, safetensors, generation_config.json, and the tokenizer of the run with its chat template.
+    The folder contains config.json, safetensors, generation_config.json, and the tokenizer of the run with its chat template.
     AutoTokenizer, AutoModelForCausalLM, `rljax sample` and `rljax train --model` open it.
     """
 

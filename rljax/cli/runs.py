@@ -25,7 +25,7 @@ class Runs:
     """List the runs in a folder: how far each is, its held-out accuracy before RL, at last and at best, and its alarms."""
 
     folder: tyro.conf.Positional[Path] = field(default=Path("runs"))
-    """Folder that holds the folders of runs."""
+    """Folder that contains the folders of runs."""
     json: bool = False
     """Print JSON."""
 
@@ -106,7 +106,7 @@ def run_runs(command: Runs) -> int:
     from rljax.tracking.summary import is_of_run, summarise  # noqa: PLC0415  as above
 
     if not command.folder.is_dir():
-        raise InputError(f"There is no folder {str(command.folder)!r}. Name the folder that holds the folders of runs.")
+        raise InputError(f"There is no folder {str(command.folder)!r}. Name the folder that contains the folders of runs.")
     summaries, unread = [], []
     for path in sorted(file.parent for file in command.folder.glob("*/config.json")):
         try:

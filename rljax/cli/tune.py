@@ -45,7 +45,7 @@ class Tune(Settings):
     """
 
     tried: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="try", metavar="NAME=VALUE,VALUE")] = ()
-    """A setting and its values, separated by commas, or by semicolons if a value holds a comma: --try learning_rate=1e-4,2e-4
+    """A setting and its values, separated by commas, or by semicolons if a value contains a comma: --try learning_rate=1e-4,2e-4
     --try algorithm=grpo,dapo."""
     cut: int = 2
     """One in this many candidates of a rung continues, with this many times as many steps."""

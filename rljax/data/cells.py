@@ -9,7 +9,7 @@ from rljax.boxes import boxes
 from rljax.data.fault import BadRowError, kind, shown
 
 MAX_CHARACTERS = 1_000_000
-"""The longest prompt, answer or demonstration that is accepted. A longer text is taken for a mistake in the file."""
+"""The longest prompt, answer or demonstration that is accepted. A longer text is treated as a mistake in the file."""
 
 Messages = tuple[Mapping[str, Any], ...]
 WITHOUT_CONTENT = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")

@@ -59,7 +59,7 @@ def load_problems(
             good, without a demonstration, and with an empty answer unless the answer is good.
 
     Returns:
-        One problem per row. Its `columns` hold every column except the prompt's and `answer`, unchanged. An answer that is a
+        One problem per row. Its `columns` contain every column except the prompt's and `answer`, unchanged. An answer that is a
         number becomes text, and 27.0 becomes `27`. If tests judge the responses (HumanEval, MBPP), the answer
         is empty and the columns are `tests` and `setup`, or `test` and `entry_point`.
 

@@ -37,7 +37,7 @@ def preprocess(recipe: Preprocess, verify: Verify) -> Prepared:
         The rows, the dropped rows and the report, as written.
 
     Raises:
-        InputError: a dataset, tokenizer or held-out file cannot be read, no row is left, or the output folder has other files.
+        InputError: a dataset, tokenizer or held-out file cannot be read, no row is left, or the output folder contains other files.
     """
     tokenizer = load_tokenizer(recipe.tokenizer)
     loaded = read_problems(

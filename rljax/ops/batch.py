@@ -261,7 +261,7 @@ def decoupled_normalized(
 
 @in_float32
 def gpg_scale(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, ""]:
-    """Factor that restores the scale of a gradient averaged over groups of which some have no signal.
+    """Factor that restores the scale of a gradient averaged over groups, some of which have no signal.
 
     ::
 

@@ -170,7 +170,7 @@ def process_normalized(
         A_it = Σ_{steps j of i : end(j) ≥ t} r̃_ij
 
     Args:
-        step_rewards: reward of a step, at the token where it ends, `[..., G, T]`; other slots may hold anything.
+        step_rewards: reward of a step, at the token where it ends, `[..., G, T]`; other slots may contain anything.
         step_end: where steps end, bool or 0/1, `[..., G, T]`. A response may have any number of steps, even none.
         eps: ε, added to the standard deviation; not negative.
         ddof: delta degrees of freedom of the standard deviation, 0 or 1; the paper states none.
@@ -216,7 +216,7 @@ def turn_normalized(
     With two turns these are A_1 = r̃_1 + λ r̃_2 and A_2 = r̃_2, where r̃_2 is the normalized reward of the outcome.
 
     Args:
-        step_rewards: reward of a turn, at the token where it ends, `[..., G, T]`; other slots may hold anything.
+        step_rewards: reward of a turn, at the token where it ends, `[..., G, T]`; other slots may contain anything.
         step_end: where turns end, bool or 0/1, `[..., G, T]`. A response may have any number of turns, even none.
         discount: λ in [0, 1], weight of the next turn's advantage.
         eps: ε, added to the standard deviation; not negative.

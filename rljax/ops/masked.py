@@ -125,7 +125,7 @@ def count_tokens(mask: Mask) -> Int[Array, "*rows"]:
         `[...]`, tokens.
 
     Raises:
-        ValueError: the mask has no token axis or holds anything other than 0 and 1.
+        ValueError: the mask has no token axis or contains anything other than 0 and 1.
 
     Example:
         >>> import jax.numpy as jnp

@@ -45,7 +45,7 @@ def token_mean(mask: Mask) -> Float[Array, "*rows T"]:
         `[..., T]`, sums to 1 over the batch; all 0 if the batch has no token.
 
     Raises:
-        ValueError: the mask has no token axis or holds anything other than 0 and 1.
+        ValueError: the mask has no token axis or contains anything other than 0 and 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -73,7 +73,7 @@ def sequence_mean(mask: Mask) -> Float[Array, "*rows T"]:
         `[..., T]`, sums to 1 over the batch; a row without tokens gets 0.
 
     Raises:
-        ValueError: the mask has no token axis or holds anything other than 0 and 1.
+        ValueError: the mask has no token axis or contains anything other than 0 and 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -132,7 +132,7 @@ def sequence_sum(mask: Mask) -> Float[Array, "*rows T"]:
         `[..., T]`; sums to the mean response length, not to 1, so the gradient grows with the lengths.
 
     Raises:
-        ValueError: the mask has no token axis or holds anything other than 0 and 1.
+        ValueError: the mask has no token axis or contains anything other than 0 and 1.
 
     Example:
         >>> import jax.numpy as jnp

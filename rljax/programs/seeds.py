@@ -77,7 +77,7 @@ def run_arm(
         The folders of the runs, in the order of the seeds.
 
     Raises:
-        InputError: a run cannot be trained, or an earlier run in its folder has other settings or has read other inputs.
+        InputError: a run cannot be trained, or an earlier run in its folder has different settings or has read different inputs.
     """
     for place, seed in enumerate(seeds, 1):
         config, is_done = arm.of_seed(seed), is_finished(arm.of_seed(seed))
@@ -94,7 +94,7 @@ def is_finished(config: TrainConfig) -> bool:
     """Return whether the run in the folder of these settings is finished, and has made as many steps as they ask for.
 
     Raises:
-        InputError: the run has other settings.
+        InputError: the run has different settings.
     """
     path = Path(config.run.folder or "")
     if not (path / "config.json").is_file():

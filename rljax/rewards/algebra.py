@@ -31,7 +31,7 @@ _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{4,}")
 _NO_ALGEBRA = re.compile(r"\d \d|\\text|\\ldots|\\pm|\\mp|\\pmod|[\"'#&?@]|\\mathbb")
 _DIGITS = 50
 _SAME = sympy.Float("1e-30", 15)
-_ZERO = 1e-110  # irrational values below this are taken for 0, which SymPy often cannot prove
+_ZERO = 1e-110  # irrational values below this count as 0, which SymPy often cannot prove
 # Values of variables, by position in the alphabet of the expression: first two points with positive values only, because roots and
 # logarithms may have none elsewhere.
 _POINTS = (

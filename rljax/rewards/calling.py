@@ -116,7 +116,8 @@ def shielded(function: str) -> Generator[None]:
     """Call the user's code in the body: it cannot end the process or change its folder, and must not close the run's files.
 
     - A change of the working folder ends with the body.
-    - `os._exit` raises SystemExit in this process, so that the run is not taken for finished; forked children end as usual.
+    - `os._exit` raises SystemExit in this process, so that the run is not mistaken for a finished one; forked children end as
+    usual.
     - The body may close no file descriptor that it did not open.
 
     Args:

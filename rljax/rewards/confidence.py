@@ -51,7 +51,7 @@ def stated_confidence(text: str) -> float | None:
 
 
 def without_confidence(text: str) -> str:
-    """Remove every statement of a confidence, with the comma or semicolon before it, so that a verifier reads the answer alone.
+    """Remove every statement of a confidence, with the comma or semicolon before it, so that a verifier reads only the answer.
 
     Example:
         >>> without_confidence("7+5=12;#12, confidence: 0.8")

@@ -133,7 +133,7 @@ def _same_pieces(reference: list[Piece], answer: list[Piece]) -> bool:
 
 
 def _matched(reference: list, answer: list, same: Callable) -> bool:
-    """Decide whether two lists hold the same values, each as often. Equality is transitive, so any partner will do."""
+    """Decide whether two lists contain the same values, each as often. Equality is transitive, so any partner will do."""
     if len(reference) != len(answer) or len(reference) > _MOST_ELEMENTS:
         return False
     left = list(answer)

@@ -67,7 +67,7 @@ class Pool:
             time limit.
         confined: whether results come back as lines of JSON that are checked, never as pickles, and whether a worker gives up
             some rights for good before its first item: to open files for writing, to read other files than those of Python's path,
-            to start processes and to open connections. It gives them up on Linux alone, as far as the kernel allows it
+            to start processes and to open connections. It gives them up only on Linux, as far as the kernel allows it
             (`rljax.rewards.sandbox.confine.give_up`). The function then returns a finite number, None or `Failed`; anything
             else is a failure of that item.
 

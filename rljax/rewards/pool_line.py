@@ -1,4 +1,4 @@
-"""Messages of a confined process: one line of JSON, which holds a number, null or a failure.
+"""Messages of a confined process: one line of JSON, which contains a number, null or a failure.
 
 The process may have run what a model wrote, so its line is data and nothing else. It is never unpickled: a pickle can call any
 function of the process that reads it.

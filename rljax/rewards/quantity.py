@@ -228,7 +228,7 @@ def same_quantity(reference: str, answer: str) -> bool | None:
 
     A unit that only one of them has is accepted, a different unit is not (see `rljax.rewards.units.same_unit`). A percent sign is a
     unit too, and it also has its meaning: `50\%` is `0.5`. Where only the answer has one, `0.5\%` is not `0.5`: below 1 the
-    reference is taken for the value itself.
+    reference is read as the value itself.
 
     Args:
         reference: the correct answer.

@@ -158,8 +158,8 @@ class CachedDialogue:
         """Queue turns until rows are free.
 
         Raises:
-            InputError: a turn has other sampling settings than the first ones, needs more room, or has stop strings that the engine
-                cannot find; or its episode already has a turn.
+            InputError: a turn has different sampling settings from the first one's, needs more room, or has stop strings that the
+                engine cannot find; or its episode already has a turn.
         """
         self.engine.check_stop(requests.values())
         for episode, request in requests.items():

@@ -190,7 +190,7 @@ def gae_cases(*, gaps: bool = False) -> list[GAECase]:
 
 
 def full_example(seed: int = 3) -> Example:
-    """An example with every field: 3 prompts x 4 responses x at most 6 tokens, of which one group is right throughout."""
+    """An example with every field: 3 prompts x 4 responses x at most 6 tokens, with one group that is right throughout."""
     rng = np.random.default_rng(seed)
     mask = np.arange(6) < np.array([[6, 2, 4, 1], [3, 5, 6, 2], [4, 1, 3, 6]])[..., None]
 

@@ -22,7 +22,7 @@ class Convention:
     eps: float = 1e-6
     """Number added to the standard deviation."""
     deviation: Literal["group", "batch"] = "group"
-    """The rewards of which the standard deviation is taken: the group's, or all of the batch."""
+    """The rewards whose standard deviation is used: the group's, or all of the batch's."""
     kept: Literal["all", "mixed"] = "all"
     """The groups that are trained on: all, or those whose rewards differ."""
     mean: Literal["batch", "prompt", "sequence", "sequence_sum", "constant"] = "sequence"

@@ -255,7 +255,7 @@ def run_phase(run: Harness, owned: list[Checkpoint], phase: Phase) -> None:
 
     Args:
         run: files, screen, trackers and signals of the run.
-        owned: the checkpoint to continue from. It is removed from the list, so that nobody else holds its arrays, and the
+        owned: the checkpoint to continue from. It is removed from the list, so that nothing else refers to its arrays, and the
             checkpoint at the end of the phase is appended.
         phase: the phase.
 

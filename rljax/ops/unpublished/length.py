@@ -170,7 +170,7 @@ def median_length(mask: Mask) -> Float[Array, ""]:
         a number, tokens, the mean of the two middle lengths if the count is even; 0 for a batch without tokens.
 
     Raises:
-        ValueError: the mask has no token axis or holds anything other than 0 and 1.
+        ValueError: the mask has no token axis or contains anything other than 0 and 1.
 
     Example:
         >>> import jax.numpy as jnp

@@ -1,7 +1,7 @@
 """A sandbox for the programs that models write: a program runs confined, and a second process runs its tests.
 
 `judge` runs one program's tests and `judge_all` those of many; `level` finds the strongest confinement that this machine offers,
-and `unavailable` says why a stronger one does not work. `rljax.rewards.sandbox.threats` holds the threat model.
+and `unavailable` says why a stronger one does not work. `rljax.rewards.sandbox.threats` contains the threat model.
 """
 
 from rljax.lazy import lazy_names

@@ -97,7 +97,7 @@ def builtin_under_test(tests: Sequence[ast.Module]) -> set[str]:
 def modules(trees: Sequence[ast.Module], defined: Iterable[str]) -> dict[str, set[str]]:
     """Find the names of standard modules that the tests use without importing them, and the attributes that they use.
 
-    A name that the tests also use in another way, such as a call, is not taken for a module.
+    A name that the tests also use in another way, such as a call, is not treated as a module.
 
     Args:
         trees: the tests.
@@ -248,7 +248,7 @@ def _encloses(trees: Sequence[ast.Module], name: str, others: set[str]) -> bool:
 def class_names(trees: Sequence[ast.Module], names: Iterable[str]) -> set[str]:
     """Find the names that the tests treat as classes.
 
-    These are names that a type check uses, and names in CapWords of which the tests use an attribute that plain data does not
+    These are names that a type check uses, and names in CapWords from which the tests read an attribute that plain data does not
     have, on the class or on what a call of it returned, or in which they look for a member.
 
     Args:

@@ -114,7 +114,7 @@ def refuse_structures(folder: Path, saved: PyTree, like: PyTree) -> Generator[No
         seam = SEAMS.get(place.path[0]) if place is not None and place.path else None
         if place is None or seam is None:
             raise InputError(
-                f"The checkpoint in {str(folder)!r} has other fields than the state of this run. {EARLIER}"
+                f"The checkpoint in {str(folder)!r} has different fields from the state of this run. {EARLIER}"
             ) from error
         raise InputError(
             f"{seam}: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; "

@@ -83,7 +83,7 @@ def _with_frozen(
     supervised_of: Callable[[Params, Packed, float], Scores] | None,
     patterns: tuple[str, ...],
 ) -> tuple[Callable, Callable | None, Callable | None]:
-    """Wrap the score, features and supervised score; not the full policy, because its `init` may hold parameters, which would
+    """Wrap the score, features and supervised score; not the full policy, because its `init` may refer to parameters, which would
     then stay in memory."""
 
     def stopped(params: Params) -> Params:
