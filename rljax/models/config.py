@@ -10,8 +10,9 @@ from rljax.errors import InputError
 
 MOST_LAYERS = 1_000
 """Largest number of layers of a model; each layer is compiled separately."""
-REMATS = ("none", "full", "dots", "dots_no_batch")
-"""What a layer recomputes: nothing; everything; all but matrix products; all but products with weights."""
+REMATS = ("none", "full", "dots", "dots_no_batch", "sqrt")
+"""What a layer recomputes: nothing; everything; all but matrix products; all but products with weights; everything, twice, so that
+of L layers about 2 √L inputs are kept instead of L."""
 
 
 @dataclass(frozen=True)

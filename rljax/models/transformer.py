@@ -52,6 +52,7 @@ RESIDUAL = ("rows", "tokens", "features")
 SAVED = MappingProxyType(
     {
         "full": jax.checkpoint_policies.nothing_saveable,
+        "sqrt": jax.checkpoint_policies.nothing_saveable,
         "dots": jax.checkpoint_policies.dots_saveable,
         "dots_no_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     }
@@ -354,6 +355,11 @@ class Transformer(nnx.Module):
         run = Layer.__call__
         if self.config.remat != "none" and cache is None:
             run = nnx.remat(run, policy=SAVED[self.config.remat])
+        if self.config.remat == "sqrt" and cache is None:
+            from rljax.models.layer_blocks import through_blocks  # noqa: PLC0415  most runs keep every layer's input
+
+            x, cache = through_blocks(run, list(self.layers), x, angles, segments)
+            return self.norm(x), cache
         for index, layer in enumerate(self.layers):
             x, layer_cache = run(layer, x, angles[index], segments, None if cache is None else cache[index], slot)
             caches.append(layer_cache)

@@ -124,6 +124,12 @@ def make_plan(
     found = extrapolate(
         lambda layers: measure(config, replace(alike, layers=layers), mesh, prompt_length, sampled.rows), shape.layers
     )
+    if shape.remat == "sqrt":  # its memory is not linear in the number of layers; that of `full` is, and is no smaller
+        full = replace(alike, remat="full")
+        bound = extrapolate(
+            lambda layers: measure_updates(config, replace(full, layers=layers), mesh, prompt_length), shape.layers
+        )
+        found = found._replace(temporaries=bound.temporaries, critic_temporaries=bound.critic_temporaries)
     cache = cache_bytes(config, shape, mesh, prompt_length, sampled.rows)
     read = Held(weights, sizes["params"] + sizes["opt_state"], sizes["critic"], cache, sampled.rows)
     phases = step_work(config, shape, algorithm, mesh, prompt_length, read)

@@ -112,7 +112,7 @@ def forward_flops(shape: TransformerConfig, tokens: float, slots: float, *, scor
 
 
 def update_flops(shape: TransformerConfig, tokens: float, slots: float, *, scored: float) -> float:
-    """Count the operations of both passes. `remat` computes layers, or only their attention, twice; logits are always recomputed.
+    """Count the operations of both passes. `remat` computes layers, or only their attention, again; logits are always recomputed.
 
     Args:
         shape: shape of the transformer.
@@ -123,7 +123,7 @@ def update_flops(shape: TransformerConfig, tokens: float, slots: float, *, score
     layers = forward_flops(shape, tokens, slots, scored=0)
     head = forward_flops(shape, 0, slots, scored=scored)
     products = 2.0 * tokens * shape.layers * matrix_sizes(shape)
-    again = {"none": 0.0, "full": layers, "dots": 0.0, "dots_no_batch": layers - products}[shape.remat]
+    again = {"none": 0.0, "full": layers, "dots": 0.0, "dots_no_batch": layers - products, "sqrt": 2 * layers}[shape.remat]
     return 3 * layers + again + 4 * head
 
 
@@ -170,7 +170,7 @@ def step_work(
     if passes or values:
         work["score"] = Work(passes * forward + values, (passes + (values > 0)) * held.weights)
     updates, repeats = config.optimization.minibatches, config.optimization.passes
-    read = 3 if shape.remat == "full" else 2
+    read = {"full": 3, "sqrt": 4}.get(shape.remat, 2)
 
     def parts(minibatches: int) -> int:
         responses = count // minibatches

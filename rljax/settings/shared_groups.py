@@ -16,9 +16,10 @@ class NetworkConfig:
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of matrix products. Parameters stay float32. NVIDIA GPUs before the A100 (compute capability 8.0) cannot multiply
     in bfloat16, so it is refused there."""
-    remat: Literal["none", "full", "dots", "dots_no_batch"] = "none"
-    """What the backward pass computes again to save memory: full (all; only the input of each layer is kept), dots_no_batch (all
-    except products with weights), dots (all except products, including those of dense attention) or none."""
+    remat: Literal["none", "full", "dots", "dots_no_batch", "sqrt"] = "none"
+    """What the backward pass computes again to save memory: full (all; only the input of each layer is kept), sqrt (all, twice;
+    about 2 √L inputs of L layers are kept), dots_no_batch (all except products with weights), dots (all except products, including
+    those of dense attention) or none."""
     layers: int = 3
     """Number of layers."""
     width: int = 96
@@ -35,8 +36,8 @@ class NetworkConfig:
         check_at_least(1, self, ["layers", "width", "heads", "kv_heads", "hidden"])
         if self.dtype not in ("float32", "bfloat16"):
             raise InputError(f"dtype is {self.dtype!r}; choose float32 or bfloat16.")
-        if self.remat not in ("none", "full", "dots", "dots_no_batch"):
-            raise InputError(f"remat is {self.remat!r}; choose none, full, dots or dots_no_batch.")
+        if self.remat not in ("none", "full", "dots", "dots_no_batch", "sqrt"):
+            raise InputError(f"remat is {self.remat!r}; choose none, full, sqrt, dots or dots_no_batch.")
         if self.width % self.heads or (self.width // self.heads) % 2:
             raise InputError(f"width={self.width} over heads={self.heads} must give an even number of features per head.")
 

@@ -91,7 +91,10 @@ def test_a_python_experiment_is_a_file_too(tmp_path, capsys):
             "settings.yaml:2: the group sampling has no setting 'prompt'; did you mean 'prompts'?",
         ),
         ("steps: many\n", "settings.yaml:1: steps is 'many', but a whole number is expected"),
-        ("remat: true\n", "settings.yaml:1: remat is True, but 'none' or 'full' or 'dots' or 'dots_no_batch' is expected"),
+        (
+            "remat: true\n",
+            "settings.yaml:1: remat is True, but 'none' or 'full' or 'dots' or 'dots_no_batch' or 'sqrt' is expected",
+        ),
         ("dtype: float16\n", "settings.yaml:1: dtype is 'float16', but 'float32' or 'bfloat16' is expected"),
         ("steps: 3\n\nsteps: 4\n", "settings.yaml:3 sets steps again; line 1 sets it already"),
         ("steps: 3\noptimization: {steps: 4}\n", "settings.yaml:2 sets steps again; .*settings.yaml:1 sets it already"),

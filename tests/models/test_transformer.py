@@ -150,7 +150,7 @@ def test_a_window_goes_round_the_ring_of_a_decode(params, window):
         ({"window": 4, "full_layers": (2,)}, r"full_layers is \(2,\); give indices from 0 to 1"),
         ({"window": 4, "full_layers": (1, 0)}, "in order"),
         ({"full_layers": (1,)}, "has no window"),
-        ({"remat": "all"}, "remat is 'all'; choose one of none, full, dots, dots_no_batch"),
+        ({"remat": "all"}, "remat is 'all'; choose one of none, full, dots, dots_no_batch, sqrt"),
     ],
 )
 def test_what_no_layer_can_have_is_refused(changes, message):
@@ -240,6 +240,30 @@ def test_saving_memory_changes_neither_value_nor_gradient(params, variant):
     expected, expected_gradient = differentiated(params, CONFIG, 256)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), gradient, expected_gradient)
+
+
+def test_blocks_of_layers_keep_values_gradients_and_caches():
+    """Five layers in blocks of three and two, one of them with a window of its own."""
+    config = replace(CONFIG, layers=5, window=3, full_layers=(0, 4))
+    params = jax.tree.map(lambda x: x * 4, init_params(config, jax.random.key(2)))
+
+    def total(params, remat):
+        scores = score_tokens(Model(replace(config, remat=remat)), params, packed(1))
+        return (scores.logp + 0.3 * scores.entropy).sum()
+
+    (value, gradient), (expected, expected_gradient) = (
+        jax.jit(jax.value_and_grad(total), static_argnums=1)(params, remat) for remat in ("sqrt", "none")
+    )
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), gradient, expected_gradient)
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) > 0.01
+    tokens, places = TOKENS, jnp.tile(jnp.arange(6), (len(TOKENS), 1))
+    of_blocks, of_layers = (
+        Model(replace(config, remat=remat)).module(params)(tokens, places, jnp.ones_like(tokens))[1]
+        for remat in ("sqrt", "none")
+    )
+    assert len(of_blocks) == 5
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), of_blocks, of_layers)
 
 
 def test_bfloat16_is_close_and_scores_stay_float32(params):

@@ -126,6 +126,17 @@ def test_what_a_deep_model_takes_follows_from_shallow_ones():
     )
 
 
+def test_blocks_of_layers_are_planned_with_the_memory_of_full_and_their_own_messages():
+    """Each matrix is gathered once more, for the second time that its layer is computed again."""
+    of_full, of_blocks = (plan_of(CONFIG.replace(layers=4, remat=remat, fsdp=2), 2, 20) for remat in ("full", "sqrt"))
+    assert (of_blocks.temporaries, of_blocks.critic_temporaries) == (of_full.temporaries, of_full.critic_temporaries)
+    full, blocks = of_full.phases["update"], of_blocks.phases["update"]
+    assert blocks.flops > full.flops
+    assert blocks.moved > full.moved
+    assert blocks.sent > full.sent
+    assert of_blocks.phases["sample"] == of_full.phases["sample"]
+
+
 def test_layers_with_a_window_are_planned_as_those_without_one(monkeypatch):
     shapes = []
 
@@ -202,7 +213,7 @@ def test_the_work_of_a_step_is_that_of_a_hand_count():
     assert work["sample"].flops == read + 16 * 12 * 2 * (layer + 2 * 64 * 26 + 64 * 512)
     assert work["sample"].moved == 2 * 12 * (1000 + 3200 * 26 / 32), "rounds, tokens, weights and the cache on average"
     assert work["update"].moved == 4 * 2 * 1000 + 2 * 2 * 300, "micro-batches, both ways; updates, both ways"
-    for remat, matrices, mixing in (("full", 4, 4), ("dots_no_batch", 3, 4), ("dots", 3, 3)):
+    for remat, matrices, mixing in (("full", 4, 4), ("sqrt", 5, 5), ("dots_no_batch", 3, 4), ("dots", 3, 3)):
         update = step_work(config, replace(shape, remat=remat), algorithm, make_mesh(1, 1), 20, Held(1, 0, 0, 0, 16))[
             "update"
         ]
