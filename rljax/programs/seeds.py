@@ -147,16 +147,18 @@ def seeds_text(runs: Sequence[RunFolder]) -> str:
     what = "held-out accuracy" if share else "held-out perplexity"
     before, after = mean_of(results)
     rows = [(f"seed {result.seed}", over_seeds([result.before]), over_seeds([result.after])) for result in results]
-    shown = [(name, *(written(value, share=share) for value in pair)) for name, *pair in [*rows, ("mean", before, after)]]
+    shown = [
+        (name, *(format_mean(value, share=share) for value in pair)) for name, *pair in [*rows, ("mean", before, after)]
+    ]
     lines = [f"    {name:<10}  {first:>18}  {last:>18}" for name, first, last in [("", "before", "after"), *shown]]
     return "\n".join([f"{what} of {len(results)} seeds, with the 95 % interval of the mean (from three seeds on)", *lines])
 
 
-def written(mean: SeedMean, *, share: bool) -> str:
+def format_mean(mean: SeedMean, *, share: bool) -> str:
     """Format a mean as a share, or as a number.
 
     Example:
-        >>> written(over_seeds([0.5]), share=True), written(over_seeds([2.5]), share=False)
+        >>> format_mean(over_seeds([0.5]), share=True), format_mean(over_seeds([2.5]), share=False)
         ('50.0%', '2.5')
     """
     if share or math.isnan(mean.value):

@@ -69,7 +69,7 @@ def judged_meanwhile(
     responses: dict[int, Response] = {}
     opinions: list[RewardOutput] = []
     before = 0
-    with drawn(engine, params, requests) as pieces:
+    with sampling_in_background(engine, params, requests) as pieces:
         for places in calls_of(requests, groups):
             while not responses.keys() >= set(places):
                 responses |= _check_piece(next(pieces, None), responses, len(requests))
@@ -86,7 +86,9 @@ def judged_meanwhile(
 
 
 @contextmanager
-def drawn(engine: Engine, params: Params, requests: Sequence[Request]) -> Generator[Iterator[Mapping[int, Response]]]:
+def sampling_in_background(
+    engine: Engine, params: Params, requests: Sequence[Request]
+) -> Generator[Iterator[Mapping[int, Response]]]:
     """Let an engine sample in a background thread, and yield its responses as they end; the thread ends with the context.
 
     Args:

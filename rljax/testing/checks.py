@@ -207,7 +207,7 @@ def conform(
     if all(right):
         broken = raised or _broken(evaluate, base, rtol)
         if broken is None:
-            return Report(base, None, f"equals {described(like, base)}\n  {base.in_words()}")
+            return Report(base, None, f"equals {describe_convention(like, base)}\n  {base.in_words()}")
         return Report(None, broken.name, f"differs from {like} in: {broken.name}. {broken.text}")
     first = list(found)[right.index(False)]
     shown = counterexample(cases[first], found[first], _expected(base, first))
@@ -216,7 +216,7 @@ def conform(
         broken = raised or _broken(evaluate, convention, rtol)
         shown += "" if broken is None else f"\n  It also depends on: {broken.name}. {broken.text}"
         slot = next(slot for slot, names in SLOTS.items() if set(names) & set(difference(convention, base)))
-        equal = f"It equals {described(like, convention)}\n  {convention.in_words()}"
+        equal = f"It equals {describe_convention(like, convention)}\n  {convention.in_words()}"
         return Report(None if raised else convention, slot, f"differs from {like} in: {slot}. {equal}\n{shown}")
     slot, why = _unexplained(found, base, cases[first].slot, rtol)
     shown += "" if raised is None else f"\n  It also raises an {raised.name}. {raised.text}"
@@ -331,7 +331,7 @@ def _unexplained(found: dict[int, Result], base: Convention, slot: str, rtol: fl
     return slot, "."
 
 
-def described(like: str, convention: Convention) -> str:
+def describe_convention(like: str, convention: Convention) -> str:
     """An algorithm's name, and the fields in which a convention differs from its paper's."""
     changed = difference(convention, LIKE[like])
     return like + (f" with {', '.join(f'{name}={value}' for name, value in changed.items())}" if changed else "")

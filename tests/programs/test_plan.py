@@ -288,7 +288,7 @@ def test_the_sampler_needs_room_too():
     needed = state + sampled.weights + sampled.cache
     check = partial(check_room, config, algorithm, policy, mesh)
     assert check(8 * needed, prompt_length=20) == int(USABLE * needed) - state - sampled.weights
-    assert check(8 * state) == int(USABLE * state) - state, "an engine of one's own"
+    assert check(8 * state) == int(USABLE * state) - state, "your own engine"
     assert check(None, prompt_length=20) is None
     with pytest.raises(InputError, match=r", sampling takes .* GB more for weights and .* GB for keys and values, "):
         check(8 * (needed - 1), prompt_length=20)

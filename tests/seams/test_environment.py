@@ -198,7 +198,7 @@ def test_turns_that_continue_with_their_cache_equal_those_of_reading_again(slots
 
 
 class Silent:
-    """A dialogue of one's own that answers what was not its turn, or nothing."""
+    """A custom dialogue that answers when it is not its turn, or not at all."""
 
     def __init__(self, answer):
         self.answer = answer
