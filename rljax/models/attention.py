@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from rljax.errors import InputError
 from rljax.models.axes import DATA, FSDP, TENSOR, constrained, row_shards
 from rljax.models.config import TransformerConfig
-from rljax.models.packed import visible_slots
+from rljax.models.packed import soft_capped, visible_slots
 from rljax.ops.arrays import sum_dtype
 
 MOST_QUERIES, FEWEST_QUERIES = 512, 64
@@ -51,15 +51,19 @@ def attend(
     keys: Float[Array, "B K S H"],
     values: Float[Array, "B K S H"],
     visible: Bool[Array, "B T S"],
+    *,
+    cap: float | None = None,
 ) -> Float[Array, "B T K G H"]:
     """Mix the values of the slots that each token sees.
 
     ::
 
         softmax(q k / √H + log visible) v        with scores and softmax in float32 at least
+
+    With a `cap` c, the scores s = q k / √H become c tanh(s / c).
     """
     scores = jnp.einsum("BKQH,BKSH->BKQS", _by_group(query), keys, preferred_element_type=sum_dtype(query))
-    return _mix(scores, values, visible, query)
+    return _mix(soft_capped(scores, cap), values, visible, query)
 
 
 def attend_cached(
@@ -72,6 +76,7 @@ def attend_cached(
     block: int | None = None,
     devices: int = 1,
     window: int | None = None,
+    cap: float | None = None,
 ) -> Float[Array, "B T K G H"]:
     """Attend from new tokens, which were just written, to the slots of a cache; see `visible_in_cache`.
 
@@ -87,6 +92,7 @@ def attend_cached(
         block: number of queries that attend to all keys at once; None: `block_size` decides.
         devices: number of devices that share rows and heads.
         window: largest number of tokens that a token sees, see `visible_in_cache`.
+        cap: bound of the scores, see `attend`.
     """
     rows, length, key_heads, group, _ = query.shape
     block = block_size(rows, key_heads * group, keys.shape[3], devices=devices) if block is None else block
@@ -94,7 +100,7 @@ def attend_cached(
     def attended(first: Array | int, part: Float[Array, "B C K G H"]) -> Float[Array, "B C K G H"]:
         visible = visible_in_cache(segments, slot, new=length, first=first, count=part.shape[1], window=window)
         scores = jnp.einsum("BKQH,BKHS->BKQS", _by_group(part), keys, preferred_element_type=sum_dtype(part))
-        return _mix(scores, values, visible, part)
+        return _mix(soft_capped(scores, cap), values, visible, part)
 
     if length <= block:
         return attended(0, query)
@@ -162,6 +168,7 @@ def attend_within(
     block: int | None = None,
     devices: int = 1,
     window: int | None = None,
+    cap: float | None = None,
 ) -> Float[Array, "B S K G H"]:
     """Attend from each token to the earlier tokens of its sequence and to itself.
 
@@ -176,18 +183,19 @@ def attend_within(
         block: number of queries that attend to all keys at once; None: `block_size` decides.
         devices: number of devices that share rows and heads.
         window: largest number of tokens that a token sees, see `visible_slots`.
+        cap: bound of the scores, see `attend`.
     """
     rows, slots, key_heads, group, _ = query.shape
     if block is None:
         held = slots if window is None else min(slots, MOST_QUERIES + window - 1)
         block = block_size(rows, key_heads * group, held, devices=devices)
     if slots <= block:
-        return attend(query, keys, values, visible_slots(segments, window=window))
+        return attend(query, keys, values, visible_slots(segments, window=window), cap=cap)
     blocks = -(-slots // block)
     spare = blocks * block - slots
     padded = jnp.pad(query, ((0, 0), (0, spare), (0, 0), (0, 0), (0, 0)))
     laid_out = jnp.moveaxis(padded.reshape(rows, blocks, block, *query.shape[2:]), 1, 0)
-    mixed = _over_blocks(laid_out, keys, values, segments, window)
+    mixed = _over_blocks(laid_out, keys, values, segments, window, cap)
     return jnp.moveaxis(mixed, 0, 1).reshape(padded.shape)[:, :slots]
 
 
@@ -216,9 +224,11 @@ def _attend_block(
     values: Float[Array, "B K S H"],
     segments: Int[Array, "B S"],
     window: int | None,
+    cap: float | None,
 ) -> Float[Array, "B C K G H"]:
     """Attend from a block whose first token is at slot `first` of the slots passed."""
-    return attend(block, keys, values, visible_slots(segments, first=first, count=block.shape[1], window=window))
+    visible = visible_slots(segments, first=first, count=block.shape[1], window=window)
+    return attend(block, keys, values, visible, cap=cap)
 
 
 def _mixed(
@@ -227,6 +237,7 @@ def _mixed(
     values: Float[Array, "B K S H"],
     segments: Int[Array, "B S"],
     window: int | None,
+    cap: float | None,
 ) -> Float[Array, "N B C K G H"]:
     """Attend from N blocks of C queries, one after the other. Each result overwrites its queries.
 
@@ -239,20 +250,20 @@ def _mixed(
         seen = _seen(number, length, slots, window)
         block = jax.lax.dynamic_index_in_dim(mixed, number, keepdims=False)
         parts = seen.of(keys, axis=2), seen.of(values, axis=2), seen.of(segments, axis=1)
-        block = _attend_block(number * length - seen.first, block, *parts, window)
+        block = _attend_block(number * length - seen.first, block, *parts, window, cap)
         return jax.lax.dynamic_update_index_in_dim(mixed, block, number, 0)
 
     return jax.lax.fori_loop(0, len(queries), step, queries)
 
 
 def _forward(
-    queries: Array, keys: Array, values: Array, segments: Array, window: int | None
+    queries: Array, keys: Array, values: Array, segments: Array, window: int | None, cap: float | None
 ) -> tuple[Array, tuple[Array, ...]]:
-    return _mixed(queries, keys, values, segments, window), (queries, keys, values, segments)
+    return _mixed(queries, keys, values, segments, window, cap), (queries, keys, values, segments)
 
 
 def _backward(
-    window: int | None, residuals: tuple[Array, ...], gradient: Float[Array, "N B C K G H"]
+    window: int | None, cap: float | None, residuals: tuple[Array, ...], gradient: Float[Array, "N B C K G H"]
 ) -> tuple[Array, Array, Array, None]:
     """Recompute the scores of each block. The gradient of the queries overwrites the gradient of the result."""
     queries, keys, values, segments = residuals
@@ -262,7 +273,8 @@ def _backward(
         pulled, by_keys, by_values = carried
         seen = _seen(number, length, slots, window)
         block = jax.lax.dynamic_index_in_dim(queries, number, keepdims=False)
-        own = partial(_attend_block, number * length - seen.first, segments=seen.of(segments, axis=1), window=window)
+        visible = {"segments": seen.of(segments, axis=1), "window": window}
+        own = partial(_attend_block, number * length - seen.first, **visible, cap=cap)
         _, pull = jax.vjp(own, block, seen.of(keys, axis=2), seen.of(values, axis=2))
         by_block, more_keys, more_values = pull(jax.lax.dynamic_index_in_dim(pulled, number, keepdims=False))
         pulled = jax.lax.dynamic_update_index_in_dim(pulled, by_block, number, 0)
@@ -280,7 +292,7 @@ def _added(total: Float[Array, "B K S H"], more: Float[Array, "B K C H"], seen: 
     return jax.lax.dynamic_update_slice_in_dim(total, more, seen.first, axis=2)
 
 
-_over_blocks = jax.custom_vjp(_mixed, nondiff_argnums=(4,))
+_over_blocks = jax.custom_vjp(_mixed, nondiff_argnums=(4, 5))
 _over_blocks.defvjp(_forward, _backward)
 
 
@@ -299,6 +311,8 @@ class Facts(NamedTuple):
     """Dtype of the matrix products."""
     head_dim: int
     """H."""
+    is_capped: bool = False
+    """Whether the scores have a bound."""
 
 
 def facts_of(config: TransformerConfig, mesh: Mesh | None) -> Facts:
@@ -306,7 +320,7 @@ def facts_of(config: TransformerConfig, mesh: Mesh | None) -> Facts:
     device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
     found = re.fullmatch(r"(\d+)\.(\d+)", str(getattr(device, "compute_capability", "")))
     capability = None if found is None else (int(found[1]), int(found[2]))
-    return Facts(device.platform, capability, config.compute_dtype, config.head_dim)
+    return Facts(device.platform, capability, config.compute_dtype, config.head_dim, config.score_cap is not None)
 
 
 def hindrance(path: str, facts: Facts) -> str | None:
@@ -322,18 +336,25 @@ def hindrance(path: str, facts: Facts) -> str | None:
         >>> hindrance("blockwise", Facts("cpu", None, "float32", 128))
     """
     if path == "cudnn":
-        most = 256 if facts.capability is not None and facts.capability >= (9, 0) else 128
-        if facts.capability is None or facts.capability < (8, 0):
-            return f"cuDNN needs an NVIDIA GPU of compute capability 8.0 or more, and the devices are {described(facts)}"
-        if facts.dtype not in ("bfloat16", "float16"):
-            return f"cuDNN computes in bfloat16 or float16, and the products are in {facts.dtype}"
-        if facts.head_dim > most or facts.head_dim % 8:
-            return f"cuDNN needs a head_dim that is a multiple of 8, at most {most}, and this model has {facts.head_dim}"
+        return _hindrance_of_cudnn(facts)
     if path == "splash":
         if facts.platform != "tpu":
             return f"splash attention is a kernel for TPUs, and the devices are {described(facts)}"
         if facts.head_dim % LANES:
             return f"splash attention needs a head_dim that is a multiple of {LANES}, and this model has {facts.head_dim}"
+    return None
+
+
+def _hindrance_of_cudnn(facts: Facts) -> str | None:
+    most = 256 if facts.capability is not None and facts.capability >= (9, 0) else 128
+    if facts.capability is None or facts.capability < (8, 0):
+        return f"cuDNN needs an NVIDIA GPU of compute capability 8.0 or more, and the devices are {described(facts)}"
+    if facts.dtype not in ("bfloat16", "float16"):
+        return f"cuDNN computes in bfloat16 or float16, and the products are in {facts.dtype}"
+    if facts.is_capped:
+        return "cuDNN has no bound for attention scores, and this model has one"
+    if facts.head_dim > most or facts.head_dim % 8:
+        return f"cuDNN needs a head_dim that is a multiple of 8, at most {most}, and this model has {facts.head_dim}"
     return None
 
 
@@ -381,14 +402,14 @@ def attend_rows(
     Raises:
         InputError: the configured program cannot run.
     """
-    path = config.attention
+    path, cap = config.attention, config.score_cap
     check_path(path, facts_of(config, mesh))
     if path == "cudnn":
         return attend_cudnn(query, keys, values, segments, mesh=mesh, window=window)
     if path == "splash":
-        return attend_splash(query, keys, values, segments, mesh=mesh, window=window)
-    block = query.shape[1] if path == "dense" else None
-    return attend_within(query, keys, values, segments, block=block, devices=attention_devices(mesh), window=window)
+        return attend_splash(query, keys, values, segments, mesh=mesh, window=window, cap=cap)
+    block, devices = query.shape[1] if path == "dense" else None, attention_devices(mesh)
+    return attend_within(query, keys, values, segments, block=block, devices=devices, window=window, cap=cap)
 
 
 def attention_devices(mesh: Mesh | None) -> int:
@@ -428,6 +449,7 @@ def attend_splash(
     *,
     mesh: Mesh | None = None,
     window: int | None = None,
+    cap: float | None = None,
     interpret: bool = False,
 ) -> Float[Array, "B S K G H"]:
     """Attend with the TPU kernel, which stores no scores and skips the blocks above the diagonal. Padding sees padding.
@@ -439,21 +461,31 @@ def attend_splash(
         segments: sequence of each token; 0 is padding.
         mesh: devices that share rows and heads; each runs the kernel on its own part.
         window: largest number of tokens that a token sees; the kernel also skips the blocks before the window.
+        cap: bound of the scores, see `attend`.
         interpret: emulate the kernel without a TPU, slowly.
     """
+    kernel = partial(_splash, window=window, cap=cap, interpret=interpret)
     if mesh is None or mesh.size == 1:
-        return _splash(query, keys, values, segments, window=window, interpret=interpret)
+        return kernel(query, keys, values, segments)
     rows = (DATA, FSDP)
     cached = PartitionSpec(rows, TENSOR, None, None)
     queries = PartitionSpec(rows, None, TENSOR, None, None)
-    kernel = partial(_splash, window=window, interpret=interpret)
     places = (queries, cached, cached, PartitionSpec(rows, None))
     return jax.shard_map(kernel, mesh=mesh, in_specs=places, out_specs=queries, check_vma=False)(
         query, keys, values, segments
     )
 
 
-def _splash(query: Array, keys: Array, values: Array, segments: Array, *, window: int | None, interpret: bool) -> Array:
+def _splash(
+    query: Array,
+    keys: Array,
+    values: Array,
+    segments: Array,
+    *,
+    window: int | None,
+    cap: float | None,
+    interpret: bool,
+) -> Array:
     """Attend on one device."""
     from jax.experimental.pallas.ops.tpu import splash_attention as splash  # noqa: PLC0415  most devices have no use for it
 
@@ -470,6 +502,7 @@ def _splash(query: Array, keys: Array, values: Array, segments: Array, *, window
     near = None if window is None else window - 1
     mask = splash.LocalMask((length, length), (near, 0), offset=0)
     masks = splash.MultiHeadMask([mask] * (key_heads * group))
-    kernel: Any = splash.make_splash_mha(masks, block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=interpret)
+    options: dict[str, Any] = {"attn_logits_soft_cap": cap, "head_shards": 1, "q_seq_shards": 1, "interpret": interpret}
+    kernel: Any = splash.make_splash_mha(masks, block_sizes=sizes, **options)
     mixed = jax.vmap(kernel)(heads, keys, values, splash.SegmentIds(segments, segments))
     return mixed.transpose(0, 2, 1, 3)[:, :slots].reshape(query.shape)

@@ -186,6 +186,10 @@ class TransformerConfig:
     """Factor applied to the outputs of attention and feed-forward layers before they join the residual stream."""
     logit_scale: float = 1.0
     """Factor applied to the logits."""
+    score_cap: float | None = None
+    """Bound c of the attention scores s, which become c tanh(s / c) (Gemma 2); None: no bound."""
+    logit_cap: float | None = None
+    """Bound of the logits, likewise."""
     fused: bool = False
     """Whether a checkpoint stores queries, keys and values as one matrix, and gate and up as another (Phi 3)."""
 

@@ -26,15 +26,17 @@ def _qwen3(raw: Raw) -> dict[str, Any]:
     return _biases(raw) | {"qk_norm": True}
 
 
+def _gemma(raw: Raw) -> dict[str, Any]:
+    return _biases(raw) | {"activation": "gelu", "norm_offset": 1.0, "embedding_scale": raw["hidden_size"] ** 0.5}
+
+
+def _gemma2(raw: Raw) -> dict[str, Any]:
+    caps = {"score_cap": raw["attn_logit_softcapping"], "logit_cap": raw["final_logit_softcapping"]}
+    return _gemma(raw) | caps | {"norms": "both", "score_scale": raw["query_pre_attn_scalar"] ** -0.5}
+
+
 def _gemma3(raw: Raw) -> dict[str, Any]:
-    return _biases(raw) | {
-        "activation": "gelu",
-        "norms": "both",
-        "norm_offset": 1.0,
-        "qk_norm": True,
-        "embedding_scale": raw["hidden_size"] ** 0.5,
-        "score_scale": raw["query_pre_attn_scalar"] ** -0.5,
-    }
+    return _gemma2(raw) | {"qk_norm": True}
 
 
 def _olmo2(raw: Raw) -> dict[str, Any]:
@@ -112,6 +114,11 @@ class Family(NamedTuple):
 USUAL: Mapping[str, Any] = MappingProxyType({"rms_norm_eps": 1e-6})
 """Values used for every family if neither config.json nor the family's defaults have one."""
 ANY_BIAS = {"mlp_bias": (True, False)}
+GEMMA_NEUTRAL = {
+    **{"hidden_act": ("silu", "swish", GELU), "hidden_activation": (GELU,)},
+    "use_bidirectional_attention": (False,),
+}
+"""Gemma 2 and 3 ignore `hidden_act`."""
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "llama": Family("Llama", {"max_position_embeddings": 2_048}, _with_hidden_bias, ANY_BIAS),
@@ -133,18 +140,39 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             _qwen3,
             window="switch",
         ),
+        "gemma": Family(
+            "Gemma",
+            {"max_position_embeddings": 8_192, "num_key_value_heads": 16, "head_dim": 256, "tie_word_embeddings": True},
+            _gemma,
+            {"hidden_act": ("gelu", GELU), "hidden_activation": (GELU,), "use_bidirectional_attention": (False,)},
+        ),
+        "gemma2": Family(
+            "Gemma2",
+            {
+                **{"max_position_embeddings": 8_192, "num_key_value_heads": 4, "head_dim": 256},
+                **{"tie_word_embeddings": True, "query_pre_attn_scalar": 256},
+                **{"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+            },
+            _gemma2,
+            GEMMA_NEUTRAL,
+            numbers=("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"),
+            window="pattern",
+            full_every=2,
+            rope_types=("default",),
+        ),
         "gemma3_text": Family(
             "Gemma3",
             {
                 **{"max_position_embeddings": 131_072, "num_key_value_heads": 4, "head_dim": 256},
                 **{"tie_word_embeddings": True, "query_pre_attn_scalar": 256, "rope_theta": 1_000_000.0},
+                **{"attn_logit_softcapping": None, "final_logit_softcapping": None},
             },
             _gemma3,
-            {
-                **{"hidden_act": ("silu", "swish", GELU), "hidden_activation": (GELU,)},
-                **{"use_bidirectional_attention": (False,), "final_logit_softcapping": (), "attn_logit_softcapping": ()},
-            },
-            numbers=("query_pre_attn_scalar", "rope_local_base_freq"),
+            GEMMA_NEUTRAL,
+            numbers=(
+                *("query_pre_attn_scalar", "rope_local_base_freq"),
+                *("attn_logit_softcapping", "final_logit_softcapping"),
+            ),
             window="pattern",
             full_every=6,
             window_theta=10_000.0,
@@ -220,8 +248,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 
 NEAREST: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "gemma": ("gemma3_text", "one norm before each block, and no norm of queries and keys"),
-        "gemma2": ("gemma3_text", "caps on the scores and on the logits, and no norm of queries and keys"),
         "gemma3": ("gemma3_text", "an encoder of images"),
         "gpt_oss": ("qwen3_moe", "biases, clipped activations, and a sink in each head's softmax"),
         "olmo": ("olmo2", "norms without parameters"),

@@ -106,7 +106,8 @@ def token_features(model: Model, params: Params, packed: Packed) -> Features:
     """Hidden states and head from which the logits of the scored tokens are computed."""
     hidden = hidden_states(model, params, packed.tokens, packed.positions, packed.segments)
     module = model.module(params)
-    return Features(module.before_head(before_scored(hidden, packed)), module.head_weight, module.head_copy)
+    scaled = module.before_head(before_scored(hidden, packed))
+    return Features(scaled, module.head_weight, module.head_copy, model.config.logit_cap)
 
 
 def score_tokens(

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from rljax.models.axes import constrained
-from rljax.models.packed import Features
+from rljax.models.packed import Features, soft_capped
 from rljax.models.policy import Copied, in_precision
 from rljax.models.token_scores import HEAD, LOGITS, chunked
 from rljax.ops.arrays import sum_dtype
@@ -29,7 +29,7 @@ def over_vocabulary(
 
     ::
 
-        x_t = function(W h_t / τ, W' h'_t / τ, ...)
+        x_t = function(W h_t / τ, W' h'_t / τ, ...)        with `soft_capped(W h_t, cap)` for a model with a cap
 
     Matrix products use the dtype of each model's hidden states and accumulate in float32; so does the gradient of each head.
 
@@ -54,7 +54,8 @@ def over_vocabulary(
 
     @jax.checkpoint
     def of_chunk(hidden: list[Array], heads: list[Array | Copied]) -> Float[Array, "N C"]:
-        return function(*(_logits(h, w, temperature, mesh) for h, w in zip(hidden, heads, strict=True)))
+        logits = (_logits(h, w, one.cap, mesh) for h, w, one in zip(hidden, heads, features, strict=True))
+        return function(*(each / temperature for each in logits))
 
     def scan(_: None, hidden: list[Array]) -> tuple[None, Float[Array, "N C"]]:
         return None, of_chunk(hidden, heads)
@@ -73,12 +74,12 @@ def _of_each_part(features: Features, parts: int, mesh: Mesh | None) -> Array | 
 
 
 def _logits(
-    hidden: Float[Array, "N C D"], head: Array | Copied, temperature: float, mesh: Mesh | None
+    hidden: Float[Array, "N C D"], head: Array | Copied, cap: float | Array | None, mesh: Mesh | None
 ) -> Float[Array, "N C V"]:
     # cast here and not before the scan, so that its gradient accumulates in the head's own dtype
     weight = in_precision(head, hidden.dtype)
     logits = jnp.einsum("NCD,NVD->NCV", hidden, weight, preferred_element_type=sum_dtype(hidden))
-    return constrained(logits / temperature, LOGITS, mesh)
+    return constrained(soft_capped(logits, cap), LOGITS, mesh)
 
 
 def square_sum(logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:

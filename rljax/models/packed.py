@@ -36,6 +36,16 @@ class Packed(NamedTuple):
     normalizes over these tokens, or over the full vocabulary if a token has no mask. None: no mask was recorded."""
 
 
+def soft_capped(x: Float[Array, "*S"], cap: float | Float[Array, ""] | None) -> Float[Array, "*S"]:
+    """Bound numbers smoothly, as Gemma 2 bounds scores and logits: c tanh(x / c), or x if there is no cap c.
+
+    Example:
+        >>> soft_capped(jnp.array([0.0, 1.0, 1e9]), 5.0).round(3).tolist()
+        [0.0, 0.987, 5.0]
+    """
+    return x if cap is None else cap * jnp.tanh(x / cap)
+
+
 class Scores(NamedTuple):
     """Log-probabilities and entropies of the tokens of a batch under a policy."""
 
@@ -46,7 +56,7 @@ class Scores(NamedTuple):
 
 
 class Features(NamedTuple):
-    """Factors of the logits of the scored tokens: `hidden @ head.T`, before any temperature."""
+    """Factors of the logits of the scored tokens, before any temperature: `soft_capped(hidden @ head.T, cap)`."""
 
     hidden: Float[Array, "R K D"]
     """Last hidden state at the slot before each scored token."""
@@ -54,6 +64,8 @@ class Features(NamedTuple):
     """Output matrix, which maps hidden states to logits."""
     copy: Float[Array, "V D"] | None = None
     """The matrix already cast to the precision of the hidden states, if available; `head` receives the gradient."""
+    cap: float | Float[Array, ""] | None = None
+    """Bound of the logits, a constant; None: they have none."""
 
 
 def visible_slots(

@@ -230,7 +230,8 @@ def patch_features(reader: PatchModel, params: Params, packed: Packed) -> Featur
     full = with_whole_table(reader, params)
     hidden = hidden_states(reader.model, full, tokens, positions, segments, offset=offset)
     head = params["embedding" if reader.model.config.tied_head else "head"]
-    return Features(before_scored(hidden, packed), head)
+    scaled = reader.model.module(full).before_head(before_scored(hidden, packed))
+    return Features(scaled, head, cap=reader.model.config.logit_cap)
 
 
 def score_with_patches(

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.models.axes import DATA, FSDP, constrained
-from rljax.models.packed import MASKED, Features, sampling_mask
+from rljax.models.packed import MASKED, Features, sampling_mask, soft_capped
 from rljax.ops.arrays import sum_dtype
 
 LOGITS = ("copy_rows", "tokens", "vocab_parts")
@@ -103,6 +103,7 @@ def token_scores(
     tokens: Int[Array, "R K"],
     *,
     copy: Float[Array, "V D"] | None = None,
+    cap: float | Float[Array, ""] | None = None,
     kept: Int[Array, "R K S"] | None = None,
     temperature: float = 1.0,
     chunk: int,
@@ -112,7 +113,9 @@ def token_scores(
 
     ::
 
-        logp = log softmax(W h / τ)[token]        H = -Σ_v π_v log π_v        π = softmax(W h / τ)
+        logp = log softmax(z / τ)[token]        H = -Σ_v π_v log π_v        π = softmax(z / τ)
+
+        z = W h, or c tanh(W h / c) with a cap c
 
     Matrix products use the dtype of `hidden` and accumulate in float32 at least; so does the gradient of `head`.
 
@@ -121,6 +124,7 @@ def token_scores(
         head: W, `[V, D]`.
         tokens: ids in [0, V), `[R, K]`.
         copy: W already cast to the dtype of `hidden`; None: it is cast here.
+        cap: c, a positive constant without a gradient; None: the logits have no bound.
         kept: ids of the tokens over which each softmax is taken, see `Packed.kept`; None: all.
         temperature: τ, positive.
         chunk: tokens per device whose logits exist at once.
@@ -135,7 +139,7 @@ def token_scores(
     """
     cut = chunked(tokens, chunk, mesh)
     masks = None if kept is None else chunked(kept, chunk, mesh).chunks
-    logp, entropy = _scores(chunked(hidden, chunk, mesh).chunks, head, copy, cut.chunks, masks, temperature, mesh)
+    logp, entropy = _scores(chunked(hidden, chunk, mesh).chunks, head, copy, cap, cut.chunks, masks, temperature, mesh)
     return cut.join(logp), cut.join(entropy)
 
 
@@ -149,16 +153,22 @@ def features_scores(
     mesh: Mesh | None,
 ) -> tuple[Float[Array, "R K"], Float[Array, "R K"]]:
     """Log-probability and entropy of each token from the factors of its logits; see `token_scores`."""
-    hidden, head, copy = features
-    return token_scores(hidden, head, tokens, copy=copy, kept=kept, temperature=temperature, chunk=chunk, mesh=mesh)
+    hidden, head, copy, cap = features
+    options = {"temperature": temperature, "chunk": chunk, "mesh": mesh}
+    return token_scores(hidden, head, tokens, copy=copy, cap=cap, kept=kept, **options)
+
+
+def _logits(hidden: Array, head: Array, cap: float | Array | None) -> Float[Array, "N C V"]:
+    return soft_capped(jnp.einsum("NCD,VD->NCV", hidden, head, preferred_element_type=sum_dtype(hidden)), cap)
 
 
 def _log_softmax(
-    hidden: Array, head: Array, tokens: Array, kept: Array | None, temperature: float, mesh: Mesh | None
+    logits: Array, tokens: Array, kept: Array | None, temperature: float, mesh: Mesh | None
 ) -> Float[Array, "N C V"]:
-    logits = jnp.einsum("NCD,VD->NCV", hidden, head, preferred_element_type=sum_dtype(hidden)) / temperature
+    logits = logits / temperature
     if kept is not None:
-        logits = jnp.where(constrained(sampling_mask(kept, tokens, len(head)), LOGITS, mesh), logits, MASKED)
+        mask = sampling_mask(kept, tokens, logits.shape[-1])
+        logits = jnp.where(constrained(mask, LOGITS, mesh), logits, MASKED)
     return constrained(jax.nn.log_softmax(logits, axis=-1), LOGITS, mesh)
 
 
@@ -179,58 +189,74 @@ def _chosen(logp: Float[Array, "N C V"], tokens: Int[Array, "N C"], mesh: Mesh |
 
 
 def _plain_scores(
-    hidden: Array, head: Array, copy: Array | None, tokens: Array, kept: Array | None, temperature: float, mesh: Mesh | None
+    hidden: Array,
+    head: Array,
+    copy: Array | None,
+    cap: float | Array | None,
+    tokens: Array,
+    kept: Array | None,
+    temperature: float,
+    mesh: Mesh | None,
 ) -> tuple[Array, Array]:
     """Scan over the leading axis of `hidden [chunks, N, C, D]`, `tokens [chunks, N, C]` and `kept [chunks, N, C, S]`."""
     weight = _weight(head, copy, hidden.dtype, mesh)
 
     def score(_: None, chunk: tuple[Array, Array, Array | None]) -> tuple[None, tuple[Array, Array]]:
         hidden, tokens, kept = chunk
-        logp = _log_softmax(hidden, weight, tokens, kept, temperature, mesh)
+        logp = _log_softmax(_logits(hidden, weight, cap), tokens, kept, temperature, mesh)
         return None, (_chosen(logp, tokens, mesh), -(jnp.exp(logp) * logp).sum(-1))
 
     return jax.lax.scan(score, None, (hidden, tokens, kept))[1]
 
 
 def _forward(
-    hidden: Array, head: Array, copy: Array | None, tokens: Array, kept: Array | None, temperature: float, mesh: Mesh | None
+    hidden: Array,
+    head: Array,
+    copy: Array | None,
+    cap: float | Array | None,
+    tokens: Array,
+    kept: Array | None,
+    temperature: float,
+    mesh: Mesh | None,
 ) -> tuple[tuple[Array, Array], tuple]:
-    scores = _plain_scores(hidden, head, copy, tokens, kept, temperature, mesh)
-    return scores, (hidden, head, copy, tokens, kept, scores[1])
+    scores = _plain_scores(hidden, head, copy, cap, tokens, kept, temperature, mesh)
+    return scores, (hidden, head, copy, cap, tokens, kept, scores[1])
 
 
 def _backward(
     temperature: float, mesh: Mesh | None, residuals: tuple, gradient: tuple[Array, Array]
-) -> tuple[Array, Array, None, None, None]:
+) -> tuple[Array, Array, None, None, None, None]:
     """Recompute the logits of each chunk.
 
     ::
 
         dz_v = (g ([v = token] - π_v) - g_H π_v (log π_v + H)) / τ        g, g_H: gradients of logp and of H
+
+    With a cap c, z = c tanh(x / c) and dx = dz (1 - (z / c)²).
     """
-    hidden, head, copy, tokens, kept, entropy = residuals
+    hidden, head, copy, cap, tokens, kept, entropy = residuals
     weight = _weight(head, copy, hidden.dtype, mesh)
 
     def accumulate(total: Array, chunk: tuple[Array, Array, Array | None, Array, Array, Array]) -> tuple[Array, Array]:
         hidden, tokens, kept, entropy, by_logp, by_entropy = chunk
-        logp = _log_softmax(hidden, weight, tokens, kept, temperature, mesh)
+        logits = _logits(hidden, weight, cap)
+        logp = _log_softmax(logits, tokens, kept, temperature, mesh)
         pull = jnp.exp(logp) * (by_logp[..., None] + by_entropy[..., None] * (logp + entropy[..., None]))
-        by_logits = ((jnp.where(_is_token(logp, tokens), by_logp[..., None], 0.0) - pull) / temperature).astype(
-            weight.dtype
-        )
+        by_logits = (jnp.where(_is_token(logp, tokens), by_logp[..., None], 0.0) - pull) / temperature
+        by_logits = (by_logits if cap is None else by_logits * (1 - jnp.square(logits / cap))).astype(weight.dtype)
         by_head = jnp.einsum("NCV,NCD->NVD", by_logits, hidden, preferred_element_type=sum_dtype(hidden))
         by_hidden = jnp.einsum("NCV,VD->NCD", by_logits, weight)
         return constrained(total + by_head, ("copy_rows", *HEAD), mesh), by_hidden
 
     nothing = jnp.zeros((hidden.shape[1], *head.shape), sum_dtype(hidden))
     by_head, by_hidden = jax.lax.scan(accumulate, nothing, (hidden, tokens, kept, entropy, *gradient))
-    return by_hidden, by_head.sum(0).astype(head.dtype), None, None, None
+    return by_hidden, by_head.sum(0).astype(head.dtype), None, None, None, None
 
 
 def _with_derivative() -> Callable[
-    [Array, Array, Array | None, Array, Array | None, float, Mesh | None], tuple[Array, Array]
+    [Array, Array, Array | None, float | Array | None, Array, Array | None, float, Mesh | None], tuple[Array, Array]
 ]:
-    scores = jax.custom_vjp(_plain_scores, nondiff_argnums=(5, 6))
+    scores = jax.custom_vjp(_plain_scores, nondiff_argnums=(6, 7))
     scores.defvjp(_forward, _backward)
     return scores
 

@@ -21,6 +21,7 @@ from rljax.models.adapters import Adapted
 from rljax.models.attention import attend_cached, attend_rows, attention_devices
 from rljax.models.axes import constrained
 from rljax.models.config import TransformerConfig
+from rljax.models.packed import soft_capped
 from rljax.models.policy import Copied, in_precision, uncopied
 from rljax.models.quantization import Quantized, quantized_product
 from rljax.ops.arrays import sum_dtype
@@ -226,7 +227,8 @@ class Attention(nnx.Module):
         else:
             cache = self._write(cache, key.transpose(0, 2, 3, 1), values, slot)
             devices = attention_devices(self.mesh)
-            mixed = attend_cached(grouped, *cache, segments, slot, devices=devices, window=self.window)
+            cap = self.config.score_cap
+            mixed = attend_cached(grouped, *cache, segments, slot, devices=devices, window=self.window, cap=cap)
         mixed = mixed.reshape(rows, length, -1, self.config.head_dim)
         out = product("BTNH,NHD->BTD", mixed, self.output)
         if self.config.output_bias:
@@ -380,7 +382,8 @@ class Transformer(nnx.Module):
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Logits of every token before any temperature, float32 at least."""
         weight, hidden = in_precision(self._head, hidden.dtype), self.before_head(hidden)
-        return jnp.einsum("...D,VD->...V", hidden, weight, preferred_element_type=sum_dtype(hidden))
+        logits = jnp.einsum("...D,VD->...V", hidden, weight, preferred_element_type=sum_dtype(hidden))
+        return soft_capped(logits, self.config.logit_cap)
 
     def before_head(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         """Scale the last hidden states by the factor of the logits, before the head multiplies them."""

@@ -97,7 +97,7 @@ def make_comparison(
     chunk = chosen_chunk(chunk, policy.vocab_size, mesh)
 
     def compare(params: Params, frozen: Frozen, packed: Packed) -> tuple[Scores, dict[str, Array]]:
-        own, other = own_features(params, packed), jax.lax.stop_gradient(other_features(frozen[NAME], packed))
+        own, other = own_features(params, packed), other_features(jax.lax.stop_gradient(frozen[NAME]), packed)
         other = other._replace(head=other.head[: policy.vocab_size])
         tokens = scored_tokens(packed)
         scores = features_scores(own, tokens, temperature=temperature, chunk=chunk, mesh=mesh)

@@ -25,6 +25,15 @@ CASES = {
         "model_type": "llama",
         "rope_parameters": YARN | {"beta_fast": 4.0, "beta_slow": 0.5, "attention_factor": 1.3, "truncate": False},
     },
+    "gemma": {"model_type": "gemma", "num_key_value_heads": 1},
+    "gemma2": {
+        **{"model_type": "gemma2", "sliding_window": 3, "query_pre_attn_scalar": 9},
+        **{"attn_logit_softcapping": 1.5, "final_logit_softcapping": 2.0},
+    },
+    "gemma3_text-capped": {
+        **{"model_type": "gemma3_text", "sliding_window": 3, "query_pre_attn_scalar": 9},
+        **{"attn_logit_softcapping": 1.5, "final_logit_softcapping": 2.0},
+    },
     "gemma3_text": {
         "model_type": "gemma3_text",
         "sliding_window": 3,
