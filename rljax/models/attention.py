@@ -53,6 +53,7 @@ def attend(
     visible: Bool[Array, "B T S"],
     *,
     cap: float | None = None,
+    sinks: Float[Array, "K G"] | None = None,
 ) -> Float[Array, "B T K G H"]:
     """Mix the values of the slots that each token sees.
 
@@ -60,10 +61,11 @@ def attend(
 
         softmax(q k / √H + log visible) v        with scores and softmax in float32 at least
 
-    With a `cap` c, the scores s = q k / √H become c tanh(s / c).
+    With a `cap` c, the scores s = q k / √H become c tanh(s / c). With `sinks`, the softmax of each head has one more score, its
+    sink, whose weight is dropped (arXiv:2309.17453, in the learned form of GPT-OSS).
     """
     scores = jnp.einsum("BKQH,BKSH->BKQS", _by_group(query), keys, preferred_element_type=sum_dtype(query))
-    return _mix(soft_capped(scores, cap), values, visible, query)
+    return _mix(soft_capped(scores, cap), values, visible, query, sinks)
 
 
 def attend_cached(
@@ -77,6 +79,7 @@ def attend_cached(
     devices: int = 1,
     window: int | None = None,
     cap: float | None = None,
+    sinks: Float[Array, "K G"] | None = None,
 ) -> Float[Array, "B T K G H"]:
     """Attend from new tokens, which were just written, to the slots of a cache; see `visible_in_cache`.
 
@@ -93,6 +96,7 @@ def attend_cached(
         devices: number of devices that share rows and heads.
         window: largest number of tokens that a token sees, see `visible_in_cache`.
         cap: bound of the scores, see `attend`.
+        sinks: additional score of each head, see `attend`.
     """
     rows, length, key_heads, group, _ = query.shape
     block = block_size(rows, key_heads * group, keys.shape[3], devices=devices) if block is None else block
@@ -100,7 +104,7 @@ def attend_cached(
     def attended(first: Array | int, part: Float[Array, "B C K G H"]) -> Float[Array, "B C K G H"]:
         visible = visible_in_cache(segments, slot, new=length, first=first, count=part.shape[1], window=window)
         scores = jnp.einsum("BKQH,BKHS->BKQS", _by_group(part), keys, preferred_element_type=sum_dtype(part))
-        return _mix(soft_capped(scores, cap), values, visible, part)
+        return _mix(soft_capped(scores, cap), values, visible, part, sinks)
 
     if length <= block:
         return attended(0, query)
@@ -149,14 +153,22 @@ def _mix(
     values: Float[Array, "B K S H"],
     visible: Bool[Array, "B T S"],
     query: Float[Array, "B T K G H"],
+    sinks: Float[Array, "K G"] | None,
 ) -> Float[Array, "B T K G H"]:
     """Mix values by the softmax of scores, in the precision of `query`."""
     rows, length, key_heads, group, features = query.shape
     scores = scores.reshape(rows, key_heads, group, length, -1)
     scores = jnp.where(visible[:, None, None], scores, jnp.finfo(scores.dtype).min)
-    attention = jax.nn.softmax(scores, axis=-1).astype(query.dtype).reshape(rows, key_heads, group * length, -1)
+    attention = _softmax(scores, sinks).astype(query.dtype).reshape(rows, key_heads, group * length, -1)
     mixed = jnp.einsum("BKQS,BKSH->BKQH", attention, values).reshape(rows, key_heads, group, length, features)
     return jnp.moveaxis(mixed, 3, 1)
+
+
+def _softmax(scores: Float[Array, "B K G T S"], sinks: Float[Array, "K G"] | None) -> Float[Array, "B K G T S"]:
+    if sinks is None:
+        return jax.nn.softmax(scores, axis=-1)
+    sink = jnp.broadcast_to(sinks[None, :, :, None, None].astype(scores.dtype), (*scores.shape[:-1], 1))
+    return jax.nn.softmax(jnp.concatenate([scores, sink], axis=-1), axis=-1)[..., :-1]
 
 
 def attend_within(
@@ -169,6 +181,7 @@ def attend_within(
     devices: int = 1,
     window: int | None = None,
     cap: float | None = None,
+    sinks: Float[Array, "K G"] | None = None,
 ) -> Float[Array, "B S K G H"]:
     """Attend from each token to the earlier tokens of its sequence and to itself.
 
@@ -184,18 +197,19 @@ def attend_within(
         devices: number of devices that share rows and heads.
         window: largest number of tokens that a token sees, see `visible_slots`.
         cap: bound of the scores, see `attend`.
+        sinks: additional score of each head, see `attend`.
     """
     rows, slots, key_heads, group, _ = query.shape
     if block is None:
         held = slots if window is None else min(slots, MOST_QUERIES + window - 1)
         block = block_size(rows, key_heads * group, held, devices=devices)
     if slots <= block:
-        return attend(query, keys, values, visible_slots(segments, window=window), cap=cap)
+        return attend(query, keys, values, visible_slots(segments, window=window), cap=cap, sinks=sinks)
     blocks = -(-slots // block)
     spare = blocks * block - slots
     padded = jnp.pad(query, ((0, 0), (0, spare), (0, 0), (0, 0), (0, 0)))
     laid_out = jnp.moveaxis(padded.reshape(rows, blocks, block, *query.shape[2:]), 1, 0)
-    mixed = _over_blocks(laid_out, keys, values, segments, window, cap)
+    mixed = _over_blocks(laid_out, keys, values, sinks, segments, window, cap)
     return jnp.moveaxis(mixed, 0, 1).reshape(padded.shape)[:, :slots]
 
 
@@ -222,19 +236,21 @@ def _attend_block(
     block: Float[Array, "B C K G H"],
     keys: Float[Array, "B K S H"],
     values: Float[Array, "B K S H"],
+    sinks: Float[Array, "K G"] | None,
     segments: Int[Array, "B S"],
     window: int | None,
     cap: float | None,
 ) -> Float[Array, "B C K G H"]:
     """Attend from a block whose first token is at slot `first` of the slots passed."""
     visible = visible_slots(segments, first=first, count=block.shape[1], window=window)
-    return attend(block, keys, values, visible, cap=cap)
+    return attend(block, keys, values, visible, cap=cap, sinks=sinks)
 
 
 def _mixed(
     queries: Float[Array, "N B C K G H"],
     keys: Float[Array, "B K S H"],
     values: Float[Array, "B K S H"],
+    sinks: Float[Array, "K G"] | None,
     segments: Int[Array, "B S"],
     window: int | None,
     cap: float | None,
@@ -249,7 +265,7 @@ def _mixed(
     def step(number: Array, mixed: Array) -> Array:
         seen = _seen(number, length, slots, window)
         block = jax.lax.dynamic_index_in_dim(mixed, number, keepdims=False)
-        parts = seen.of(keys, axis=2), seen.of(values, axis=2), seen.of(segments, axis=1)
+        parts = seen.of(keys, axis=2), seen.of(values, axis=2), sinks, seen.of(segments, axis=1)
         block = _attend_block(number * length - seen.first, block, *parts, window, cap)
         return jax.lax.dynamic_update_index_in_dim(mixed, block, number, 0)
 
@@ -257,33 +273,42 @@ def _mixed(
 
 
 def _forward(
-    queries: Array, keys: Array, values: Array, segments: Array, window: int | None, cap: float | None
-) -> tuple[Array, tuple[Array, ...]]:
-    return _mixed(queries, keys, values, segments, window, cap), (queries, keys, values, segments)
+    queries: Array,
+    keys: Array,
+    values: Array,
+    sinks: Array | None,
+    segments: Array,
+    window: int | None,
+    cap: float | None,
+) -> tuple[Array, tuple[Array | None, ...]]:
+    mixed = _mixed(queries, keys, values, sinks, segments, window, cap)
+    return mixed, (queries, keys, values, sinks, segments)
 
 
 def _backward(
     window: int | None, cap: float | None, residuals: tuple[Array, ...], gradient: Float[Array, "N B C K G H"]
-) -> tuple[Array, Array, Array, None]:
+) -> tuple[Array, Array, Array, Array | None, None]:
     """Recompute the scores of each block. The gradient of the queries overwrites the gradient of the result."""
-    queries, keys, values, segments = residuals
+    queries, keys, values, sinks, segments = residuals
     length, slots = queries.shape[2], segments.shape[1]
 
-    def step(number: Array, carried: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        pulled, by_keys, by_values = carried
+    def step(number: Array, carried: tuple[Array, Array, Array, Any]) -> tuple[Array, Array, Array, Any]:
+        pulled, by_keys, by_values, by_sinks = carried
         seen = _seen(number, length, slots, window)
         block = jax.lax.dynamic_index_in_dim(queries, number, keepdims=False)
-        visible = {"segments": seen.of(segments, axis=1), "window": window}
-        own = partial(_attend_block, number * length - seen.first, **visible, cap=cap)
-        _, pull = jax.vjp(own, block, seen.of(keys, axis=2), seen.of(values, axis=2))
-        by_block, more_keys, more_values = pull(jax.lax.dynamic_index_in_dim(pulled, number, keepdims=False))
+        near = {"segments": seen.of(segments, axis=1), "window": window, "cap": cap}
+        own = partial(_attend_block, number * length - seen.first, **near)
+        _, pull = jax.vjp(own, block, seen.of(keys, axis=2), seen.of(values, axis=2), sinks)
+        by_block, more_keys, more_values, more = pull(jax.lax.dynamic_index_in_dim(pulled, number, keepdims=False))
         pulled = jax.lax.dynamic_update_index_in_dim(pulled, by_block, number, 0)
-        return pulled, _added(by_keys, more_keys, seen), _added(by_values, more_values, seen)
+        by_sinks = jax.tree.map(jnp.add, by_sinks, more)
+        return pulled, _added(by_keys, more_keys, seen), _added(by_values, more_values, seen), by_sinks
 
     nothing = jnp.zeros(keys.shape, sum_dtype(keys))
     gradient, zeros = jax.lax.optimization_barrier((gradient, nothing))  # no zeros are allocated before the layer's turn
-    by_queries, by_keys, by_values = jax.lax.fori_loop(0, len(queries), step, (gradient, zeros, zeros))
-    return by_queries, by_keys.astype(keys.dtype), by_values.astype(values.dtype), None
+    start = gradient, zeros, zeros, jax.tree.map(jnp.zeros_like, sinks)
+    by_queries, by_keys, by_values, by_sinks = jax.lax.fori_loop(0, len(queries), step, start)
+    return by_queries, by_keys.astype(keys.dtype), by_values.astype(values.dtype), by_sinks, None
 
 
 def _added(total: Float[Array, "B K S H"], more: Float[Array, "B K C H"], seen: _Seen) -> Float[Array, "B K S H"]:
@@ -292,7 +317,7 @@ def _added(total: Float[Array, "B K S H"], more: Float[Array, "B K C H"], seen: 
     return jax.lax.dynamic_update_slice_in_dim(total, more, seen.first, axis=2)
 
 
-_over_blocks = jax.custom_vjp(_mixed, nondiff_argnums=(4, 5))
+_over_blocks = jax.custom_vjp(_mixed, nondiff_argnums=(5, 6))
 _over_blocks.defvjp(_forward, _backward)
 
 
@@ -313,6 +338,8 @@ class Facts(NamedTuple):
     """H."""
     is_capped: bool = False
     """Whether the scores have a bound."""
+    has_sinks: bool = False
+    """Whether the heads have sinks."""
 
 
 def facts_of(config: TransformerConfig, mesh: Mesh | None) -> Facts:
@@ -320,7 +347,8 @@ def facts_of(config: TransformerConfig, mesh: Mesh | None) -> Facts:
     device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
     found = re.fullmatch(r"(\d+)\.(\d+)", str(getattr(device, "compute_capability", "")))
     capability = None if found is None else (int(found[1]), int(found[2]))
-    return Facts(device.platform, capability, config.compute_dtype, config.head_dim, config.score_cap is not None)
+    own = config.compute_dtype, config.head_dim, config.score_cap is not None, config.sinks
+    return Facts(device.platform, capability, *own)
 
 
 def hindrance(path: str, facts: Facts) -> str | None:
@@ -335,6 +363,8 @@ def hindrance(path: str, facts: Facts) -> str | None:
         'cuDNN computes in bfloat16 or float16, and the products are in float32'
         >>> hindrance("blockwise", Facts("cpu", None, "float32", 128))
     """
+    if path in ("cudnn", "splash") and facts.has_sinks:
+        return f"{path} attention has no sinks, and this model has one for each head"
     if path == "cudnn":
         return _hindrance_of_cudnn(facts)
     if path == "splash":
@@ -387,6 +417,7 @@ def attend_rows(
     config: TransformerConfig,
     mesh: Mesh | None,
     window: int | None = None,
+    sinks: Float[Array, "K G"] | None = None,
 ) -> Float[Array, "B S K G H"]:
     """Attend from each token to the earlier tokens of its sequence and to itself, with the configured program.
 
@@ -398,6 +429,7 @@ def attend_rows(
         config: configuration of the model.
         mesh: devices that share rows and heads.
         window: largest number of tokens that a token sees, see `rljax.models.packed.visible_slots`.
+        sinks: additional score of each head, see `attend`.
 
     Raises:
         InputError: the configured program cannot run.
@@ -409,7 +441,8 @@ def attend_rows(
     if path == "splash":
         return attend_splash(query, keys, values, segments, mesh=mesh, window=window, cap=cap)
     block, devices = query.shape[1] if path == "dense" else None, attention_devices(mesh)
-    return attend_within(query, keys, values, segments, block=block, devices=devices, window=window, cap=cap)
+    options = {"block": block, "devices": devices, "window": window, "cap": cap, "sinks": sinks}
+    return attend_within(query, keys, values, segments, **options)
 
 
 def attention_devices(mesh: Mesh | None) -> int:

@@ -29,6 +29,9 @@ class Entry(NamedTuple):
     index: int | None = None
     """Index of the tensor's array in the array of the parameters, which stacks those of all experts; None: it is the whole one."""
 
+    turn: int | None = None
+    """Index of the tensor among those of the same stored tensor, which holds their columns in turn; None: it holds rows."""
+
     @property
     def stored_name(self) -> str:
         """Name of the tensor in the file that holds this one."""
@@ -103,6 +106,8 @@ def _layer_entries(config: TransformerConfig, index: int) -> Iterator[Entry]:
         lambda x: x.reshape(config.width, config.heads, -1).transpose(1, 2, 0),
         lambda x: x.transpose(2, 0, 1).reshape(config.width, -1),
     )
+    if config.sinks:
+        yield Entry(f"{prefix}.self_attn.sinks", (*path, "attention", "sinks"), same, same)
     if config.output_bias:
         yield Entry(f"{prefix}.self_attn.o_proj.bias", (*path, "attention", "output_bias"), same, same)
     if config.routing is not None:
@@ -116,11 +121,26 @@ def _layer_entries(config: TransformerConfig, index: int) -> Iterator[Entry]:
 
 
 def _expert_entries(routing: Routing, prefix: str, path: Path_) -> Iterator[Entry]:
+    if routing.stacked:
+        yield from _stacked_entries(routing, prefix, path)
+        return
     yield Entry(f"{prefix}.gate.weight", (*path, "router"), _transposed, _transposed)
     for own, name in zip(("gate", "up", "down"), routing.names[1:], strict=True):
         for index in range(routing.experts):
             stored = f"{prefix}.experts.{index}.{name}.weight"
             yield Entry(stored, (*path, f"expert_{own}"), _transposed, _transposed, index=index)
+
+
+def _stacked_entries(routing: Routing, prefix: str, path: Path_) -> Iterator[Entry]:
+    """Iterate over the tensors of a layer whose experts are stored together, with inputs before outputs."""
+    yield Entry(f"{prefix}.router.weight", (*path, "router"), _transposed, _transposed)
+    if routing.has_bias:
+        yield Entry(f"{prefix}.router.bias", (*path, "router_bias"), same, same)
+    for end in ("", "_bias") if routing.has_bias else ("",):
+        both = f"{prefix}.experts.gate_up_proj{end}"
+        for turn, name in enumerate(("gate", "up")):
+            yield Entry(f"{both}.{name}", (*path, f"expert_{name}{end}"), same, same, both, turn=turn)
+        yield Entry(f"{prefix}.experts.down_proj{end}", (*path, f"expert_down{end}"), same, same)
 
 
 def stored_together(config: TransformerConfig) -> dict[str, list[Entry]]:
@@ -139,9 +159,21 @@ def joined(parts: list[Entry]) -> Callable[..., Any]:
     def write(*arrays: Any) -> Any:
         tensors = [part.write(array) for part, array in zip(parts, arrays, strict=True)]
         # NumPy keeps every dtype; only the tensor's shape is traced
-        return (np if isinstance(tensors[0], np.ndarray) else jnp).concatenate(tensors)
+        module = np if isinstance(tensors[0], np.ndarray) else jnp
+        if parts[0].turn is None:
+            return module.concatenate(tensors)
+        return module.stack(tensors, axis=-1).reshape(*tensors[0].shape[:-1], -1)
 
     return write
+
+
+def divided(tensor: np.ndarray, parts: list[Entry], sizes: list[tuple[int, ...]]) -> list[np.ndarray]:
+    """Divide a stored tensor among its entries, whose tensors have these sizes: the inverse of `joined`."""
+    if len(parts) == 1:
+        return [tensor]
+    if parts[0].turn is None:
+        return np.split(tensor, np.cumsum([size[0] for size in sizes])[:-1])
+    return [tensor[..., turn :: len(parts)] for turn in range(len(parts))]
 
 
 def put_at(tree: dict[str | int, Any], path: Path_, value: Any) -> None:

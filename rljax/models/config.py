@@ -105,6 +105,13 @@ class Routing:
     """Whether the weights of a token's experts are divided by their sum."""
     names: tuple[str, str, str, str] = ("mlp", "gate_proj", "up_proj", "down_proj")
     """Names in a checkpoint of the feed-forward layer, and of an expert's gate, up and down matrices."""
+    has_bias: bool = False
+    """Whether the router and the experts have biases (GPT-OSS)."""
+    clamp: tuple[float, float] | None = None
+    """Limit l and slope a of the clamped gate g σ(a g) (u + 1), with g at most l and u in [-l, l] (GPT-OSS); None: the model's
+    activation."""
+    stacked: bool = False
+    """Whether a checkpoint stores the matrices of all experts of a layer as one tensor, gate and up in turn (GPT-OSS)."""
 
     def __post_init__(self):
         """Refuse more chosen experts than there are."""
@@ -190,6 +197,8 @@ class TransformerConfig:
     """Bound c of the attention scores s, which become c tanh(s / c) (Gemma 2); None: no bound."""
     logit_cap: float | None = None
     """Bound of the logits, likewise."""
+    sinks: bool = False
+    """Whether the softmax of each head has one more score, a parameter, whose weight is dropped (GPT-OSS)."""
     fused: bool = False
     """Whether a checkpoint stores queries, keys and values as one matrix, and gate and up as another (Phi 3)."""
 

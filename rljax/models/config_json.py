@@ -99,6 +99,8 @@ def checked_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
         _refuse(file, "model_type", raw["model_type"], "the name of a family of models")
     family = family_of(raw, file)
     raw = {**USUAL, **family.defaults, **raw}
+    if family.rope is not None and all(raw.get(name) is None for name in ROPE):
+        raw["rope_parameters"] = dict(family.rope)
     _check_neutral(raw, {**NEUTRAL, **family.neutral}, file)
     if raw.get("quantization_config") is not None:
         from rljax.models.packed_integers import check_description  # noqa: PLC0415  few folders have integers
@@ -110,7 +112,8 @@ def checked_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
             _refuse(file, name, value, "a whole number above 0")
     numbers = {"rms_norm_eps": raw.get("rms_norm_eps"), **_entries(raw, NUMBERS + family.numbers)}
     for name in ROPE:
-        numbers |= _numbers_of_layers(name, raw.get(name), file)
+        by_kind = family.window == "pattern" and not family.shares_rope
+        numbers |= (_numbers_of_layers if by_kind else _rope_numbers)(name, raw.get(name), file)
         kind = _kind_of(raw[name]) if isinstance(raw.get(name), dict) else None
         if kind is not None and family.rope_types is not None and kind not in family.rope_types:
             _refuse(file, f"{name}.rope_type", kind, " or ".join(map(repr, family.rope_types)))
@@ -200,7 +203,7 @@ def read_rope(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     far, near = (rope.get(FULL) or {}, rope.get(SLIDING) or {}) if {SLIDING, FULL} & set(rope) else (rope, {})
     theta = far.get("rope_theta", raw.get("rope_theta", 10_000.0))
     fields = {"rope_theta": theta, "rope_scaling": _read_scaling(raw, far)}
-    if family.window != "pattern":
+    if family.window != "pattern" or family.shares_rope:
         return fields
     usual = raw.get("rope_theta", theta) if family.window_theta is None else family.window_theta
     own = near.get("rope_theta", raw.get("rope_local_base_freq", usual))

@@ -1,10 +1,11 @@
 """A mixture of experts in place of a feed-forward layer.
 
-Axes: as in `rljax.models.transformer`, and E experts, C experts chosen for each token.
+Axes: as in `rljax.models.transformer`, and E experts, C experts chosen for each token, X copies of tokens.
 """
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,23 @@ from rljax.models.axes import TENSOR, spec_of
 from rljax.models.config import Routing, TransformerConfig
 from rljax.models.policy import in_precision
 from rljax.models.transformer import RESIDUAL, activation_of, product
+
+
+class Linear(NamedTuple):
+    """A linear layer of each expert."""
+
+    matrix: Float[Array, "E I O"]
+    """The matrices."""
+    bias: Float[Array, "E O"] | None = None
+    """The biases; None: the layers have none."""
+
+    def __call__(self, x: Float[Array, "X I"], sizes: Int[Array, "E"]) -> Float[Array, "X O"]:
+        """Apply the layer of each expert to its group of tokens; the groups lie one after the other and have these sizes."""
+        out = jax.lax.ragged_dot(x, self.matrix, sizes)
+        if self.bias is None:
+            return out
+        group = jnp.repeat(jnp.arange(len(sizes)), sizes, total_repeat_length=len(x))  # tokens of no group repeat the last
+        return out + self.bias[group]
 
 
 class Experts(nnx.Module):
@@ -36,21 +54,57 @@ class Experts(nnx.Module):
         self.expert_gate = nnx.Param(inner(rngs.params(), (count, width, hidden)))
         self.expert_up = nnx.Param(inner(rngs.params(), (count, width, hidden)))
         self.expert_down = nnx.Param(outer(rngs.params(), (count, hidden, width)))
-        self.activation, self.routing, self.mesh = activation_of(config), routing, mesh
+        if routing.has_bias:
+            self.router_bias = nnx.Param(jnp.zeros(count))
+            self.expert_gate_bias = nnx.Param(jnp.zeros((count, hidden)))
+            self.expert_up_bias = nnx.Param(jnp.zeros((count, hidden)))
+            self.expert_down_bias = nnx.Param(jnp.zeros((count, width)))
+        self.gated = partial(gated, activation_of(config)) if routing.clamp is None else partial(clamped, *routing.clamp)
+        self.routing, self.mesh = routing, mesh
 
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """Pass each token through its experts."""
-        matrices = [in_precision(one.get_value(), x.dtype) for one in (self.expert_gate, self.expert_up, self.expert_down)]
-        weights, chosen = route(product("BTD,DE->BTE", x, self.router), self.routing)
-        mixture = partial(mixed, activation=self.activation)
+        experts = self._experts(x.dtype)
+        scores = product("BTD,DE->BTE", x, self.router)
+        if self.routing.has_bias:
+            scores = scores + self.router_bias[...].astype(x.dtype)[None, None]
+        weights, chosen = route(scores, self.routing)
+        mixture = partial(mixed, gated=self.gated)
         if self.mesh is None or self.mesh.size == 1:
-            return mixture(x, weights.astype(x.dtype), chosen, *matrices)
-        rows, experts = spec_of(RESIDUAL), spec_of(("experts", "features", "features"))
-        mixture = partial(mixture, axis=TENSOR)
-        specs = (rows, rows, rows, experts, experts, experts)
-        return jax.shard_map(mixture, mesh=self.mesh, in_specs=specs, out_specs=rows)(
-            x, weights.astype(x.dtype), chosen, *matrices
+            return mixture(x, weights.astype(x.dtype), chosen, experts)
+        rows = spec_of(RESIDUAL)
+        specs = jax.tree.map(lambda array: spec_of(("experts", *["features"] * (array.ndim - 1))), experts)
+        mixture = jax.shard_map(
+            partial(mixture, axis=TENSOR), mesh=self.mesh, in_specs=(rows, rows, rows, specs), out_specs=rows
         )
+        return mixture(x, weights.astype(x.dtype), chosen, experts)
+
+    def _experts(self, dtype: jnp.dtype) -> tuple[Linear, Linear, Linear]:
+        """Return the layers gate, up and down of all experts, in a precision."""
+        gate, up, down = (
+            in_precision(one.get_value(), dtype) for one in (self.expert_gate, self.expert_up, self.expert_down)
+        )
+        if not self.routing.has_bias:
+            return Linear(gate), Linear(up), Linear(down)
+        biases = (self.expert_gate_bias, self.expert_up_bias, self.expert_down_bias)
+        gate_bias, up_bias, down_bias = (in_precision(bias.get_value(), dtype) for bias in biases)
+        return Linear(gate, gate_bias), Linear(up, up_bias), Linear(down, down_bias)
+
+
+def gated(activation: Callable[[Array], Array], gate: Float[Array, "X F"], up: Float[Array, "X F"]) -> Float[Array, "X F"]:
+    """activation(gate) * up."""
+    return activation(gate) * up
+
+
+def clamped(limit: float, slope: float, gate: Float[Array, "X F"], up: Float[Array, "X F"]) -> Float[Array, "X F"]:
+    """g σ(a g) (u + 1), with the gate g at most `limit`, u within plus and minus `limit`, and slope a.
+
+    Example:
+        >>> clamped(7.0, 1.702, jnp.array([[9.0]]), jnp.array([[-9.0]])).round(3).tolist()
+        [[-42.0]]
+    """
+    gate, up = jnp.minimum(gate, limit), jnp.clip(up, -limit, limit)
+    return gate * jax.nn.sigmoid(slope * gate) * (up + 1)
 
 
 def route(scores: Float[Array, "B T E"], routing: Routing) -> tuple[Float[Array, "B T C"], Int[Array, "B T C"]]:
@@ -78,11 +132,9 @@ def mixed(
     x: Float[Array, "B T D"],
     weights: Float[Array, "B T C"],
     chosen: Int[Array, "B T C"],
-    gate: Float[Array, "E D F"],
-    up: Float[Array, "E D F"],
-    down: Float[Array, "E F D"],
+    experts: tuple[Linear, Linear, Linear],
     *,
-    activation: Callable[[Array], Array],
+    gated: Callable[[Array, Array], Array],
     axis: str | None = None,
 ) -> Float[Array, "B T D"]:
     """Compute the weighted sum of the experts' outputs, with each token's copies sorted by their experts.
@@ -91,22 +143,22 @@ def mixed(
         x: the tokens.
         weights: weights of the chosen experts.
         chosen: their indices.
-        gate: matrices of the experts; with an axis, of those that this device holds.
-        up: likewise.
-        down: likewise.
-        activation: activation function of the gate.
+        experts: layers gate, up and down of the experts; with an axis, of those that this device holds.
+        gated: (outputs of gate, outputs of up) -> input of down.
         axis: mesh axis whose devices hold the experts, in order; None: all are here.
     """
     if axis is not None:  # JAX 0.10 does not add the devices' gradients of x and weights without it
         x, weights, chosen = (jax.lax.pcast(array, axis, to="varying") for array in (x, weights, chosen))
-    count, copies = len(gate), chosen.shape[-1]
+    gate, up, down = experts
+    count, copies = len(gate.matrix), chosen.shape[-1]
     own = chosen.reshape(-1) - (0 if axis is None else count * jax.lax.axis_index(axis))
-    own = jnp.where((own >= 0) & (own < count), own, count)  # another device's experts come last, and are in no group
+    is_here = (own >= 0) & (own < count)
+    own = jnp.where(is_here, own, count)  # another device's experts come last, and are in no group
     order = jnp.argsort(own)
     sizes = (own[:, None] == jnp.arange(count)[None]).sum(0, dtype=jnp.int32)
     tokens = x.reshape(-1, x.shape[-1])
     sorted_tokens = tokens[order // copies]
-    hidden = activation(jax.lax.ragged_dot(sorted_tokens, gate, sizes)) * jax.lax.ragged_dot(sorted_tokens, up, sizes)
-    outputs = jax.lax.ragged_dot(hidden, down, sizes) * weights.reshape(-1)[order][:, None]
+    outputs = down(gated(gate(sorted_tokens, sizes), up(sorted_tokens, sizes)), sizes)
+    outputs = outputs * jnp.where(is_here, weights.reshape(-1), 0)[order][:, None]
     total = jnp.zeros_like(tokens).at[order // copies].add(outputs).reshape(x.shape)
     return total if axis is None else jax.lax.psum(total, axis)

@@ -88,6 +88,13 @@ def _mixtral(raw: Raw) -> dict[str, Any]:
     return {"routing": Routing(_experts(raw, 8), raw["num_experts_per_tok"], names=names)}
 
 
+def _gpt_oss(raw: Raw) -> dict[str, Any]:
+    clamp = (raw["swiglu_limit"], raw["swiglu_alpha"])
+    names = ("mlp", "gate_proj", "up_proj", "down_proj")
+    routing = Routing(_experts(raw, 128), raw["num_experts_per_tok"], True, names, has_bias=True, clamp=clamp, stacked=True)
+    return _biases(raw) | {"sinks": True, "routing": routing}
+
+
 class Family(NamedTuple):
     """A family of models."""
 
@@ -105,6 +112,10 @@ class Family(NamedTuple):
     """Layers with a sliding window: never, always, by the switch `use_sliding_window`, or by a pattern of layers."""
     full_every: int = 1
     """With a pattern, one layer out of this many has no window."""
+    shares_rope: bool = False
+    """With a pattern, whether layers with the window have the same rotary positions as the others."""
+    rope: Mapping[str, Any] | None = None
+    """Rotary positions if config.json has none; None: not scaled."""
     window_theta: float | None = None
     """Rotary base of layers with the window, if it differs from the other layers and config.json lacks it."""
     rope_types: tuple[str, ...] | None = None
@@ -158,7 +169,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             numbers=("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"),
             window="pattern",
             full_every=2,
-            rope_types=("default",),
+            shares_rope=True,
         ),
         "gemma3_text": Family(
             "Gemma3",
@@ -233,6 +244,23 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             {"router_jitter_noise": (0,)},
             window="always",
         ),
+        "gpt_oss": Family(
+            "GptOss",
+            {
+                **{"max_position_embeddings": 131_072, "num_key_value_heads": 8, "head_dim": 64, "rms_norm_eps": 1e-5},
+                **{"rope_theta": 150_000.0, "sliding_window": 128, "num_experts_per_tok": 4, "attention_bias": True},
+                **{"swiglu_alpha": 1.702, "swiglu_limit": 7.0},
+            },
+            _gpt_oss,
+            numbers=("swiglu_alpha", "swiglu_limit"),
+            window="pattern",
+            full_every=2,
+            shares_rope=True,
+            rope={
+                **{"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+                "original_max_position_embeddings": 4_096,
+            },
+        ),
         "olmoe": Family(
             "Olmoe",
             {
@@ -249,7 +277,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 NEAREST: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "gemma3": ("gemma3_text", "an encoder of images"),
-        "gpt_oss": ("qwen3_moe", "biases, clipped activations, and a sink in each head's softmax"),
         "olmo": ("olmo2", "norms without parameters"),
         "phi": ("phi3", "layer norms with biases, attention and feed-forward layer side by side, and partly rotated heads"),
         "phimoe": ("mixtral", "layer norms with biases, and another choice of experts"),

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from rljax.errors import InputError
 from rljax.files import check_local
-from rljax.models.checkpoint_tensors import Entry, get_at, joined, put_at, same, stored_together
+from rljax.models.checkpoint_tensors import Entry, divided, get_at, joined, put_at, same, stored_together
 from rljax.models.config import RopeScaling, TransformerConfig
 from rljax.models.config_json import (
     CAUSAL,
@@ -345,16 +345,14 @@ def _in_parts(
 ) -> list[tuple[Entry, Float32[np.ndarray, "..."]]]:
     """Check shape and values of a tensor that was read from a file, and divide its rows among the entries that it holds."""
     own = parts[0].stored_name
-    shapes = [jax.eval_shape(entry.write, one_of(get_at(expected, entry.path), entry.index)).shape for entry in parts]
-    shape = shapes[0] if len(parts) == 1 else (sum(part[0] for part in shapes), *shapes[0][1:])
+    arrays = [one_of(get_at(expected, entry.path), entry.index) for entry in parts]
+    shape = jax.eval_shape(joined(parts), *arrays).shape
     if tensor.shape != shape:
         raise InputError(f"{own!r} in {str(folder)!r} has shape {tensor.shape}, but config.json implies {shape}.")
     if not np.isfinite(tensor).all():
         raise InputError(f"{own!r} in {str(file)!r} has values that are NaN or infinite; download it again.")
-    if len(parts) == 1:
-        return [(parts[0], tensor)]
-    ends = np.cumsum([part[0] for part in shapes])[:-1]
-    return list(zip(parts, np.split(tensor, ends), strict=True))
+    sizes = [jax.eval_shape(entry.write, array).shape for entry, array in zip(parts, arrays, strict=True)]
+    return list(zip(parts, divided(tensor, parts, sizes), strict=True))
 
 
 def _stored_names(files: Collection[str], config: TransformerConfig) -> dict[str, str]:

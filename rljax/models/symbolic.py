@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from rljax.errors import InputError
 from rljax.models.axes import spec_of
-from rljax.models.packed import Packed, Scores, before_scored
+from rljax.models.packed import Packed, Scores, before_scored, soft_capped
 from rljax.models.policy import Copied, Decoder, Params, Policy, in_precision, insert_rows, scores_of_distributions
 from rljax.ops.arrays import at_least_float32, sum_dtype
 from rljax.ops.unpublished.mixture import neural_symbolic_mixture
@@ -124,9 +124,9 @@ def _mixed_score(policy: Policy, rules: Rules, share: float) -> Callable[[Params
     features = required(policy.features, "policy.features")
 
     def score(params: Params, packed: Packed, temperature: float) -> Scores:
-        hidden, head, copy = features(params, packed)
+        hidden, head, copy, cap = features(params, packed)
         weight = in_precision(head if copy is None else Copied(head, copy), hidden.dtype)
-        logits = jnp.einsum("RKD,VD->RKV", hidden, weight, preferred_element_type=sum_dtype(hidden))
+        logits = soft_capped(jnp.einsum("RKD,VD->RKV", hidden, weight, preferred_element_type=sum_dtype(hidden)), cap)
         tokens, positions, segments = (jnp.asarray(part) for part in (packed.tokens, packed.positions, packed.segments))
         memory = memories(rules, tokens, positions == 0, segments > 0)
         logp = jax.nn.log_softmax(mixed_logits(rules, logits, before_scored(memory, packed), share) / temperature, axis=-1)

@@ -179,6 +179,8 @@ class Attention(nnx.Module):
             joint = config.joint_qk_norm
             self.query_norm = RMSNorm(heads * head_dim if joint else head_dim, config, rngs=rngs)
             self.key_norm = RMSNorm(kv_heads * head_dim if joint else head_dim, config, rngs=rngs)
+        if config.sinks:
+            self.sinks = nnx.Param(jnp.zeros(heads))
         self.config, self.mesh, self.window = config, mesh, window
 
     def _project(self, x: Float[Array, "B T D"]) -> tuple[Array, Array, Array]:
@@ -220,15 +222,17 @@ class Attention(nnx.Module):
             query = query * jnp.asarray(self.config.score_scale * self.config.head_dim**0.5, query.dtype)
         values = constrained(value.transpose(0, 2, 1, 3), SLOTS, self.mesh)
         grouped = query.reshape(rows, length, self.config.kv_heads, -1, self.config.head_dim)
+        sinks = self.sinks[...].reshape(grouped.shape[2:4]) if self.config.sinks else None
         if cache is None:
             keys = constrained(key.transpose(0, 2, 1, 3), SLOTS, self.mesh)
-            mixed = attend_rows(grouped, keys, values, segments, config=self.config, mesh=self.mesh, window=self.window)
+            options = {"config": self.config, "mesh": self.mesh, "window": self.window, "sinks": sinks}
+            mixed = attend_rows(grouped, keys, values, segments, **options)
             cache = LayerCache(keys.swapaxes(2, 3), values)
         else:
             cache = self._write(cache, key.transpose(0, 2, 3, 1), values, slot)
             devices = attention_devices(self.mesh)
-            cap = self.config.score_cap
-            mixed = attend_cached(grouped, *cache, segments, slot, devices=devices, window=self.window, cap=cap)
+            options = {"devices": devices, "window": self.window, "cap": self.config.score_cap, "sinks": sinks}
+            mixed = attend_cached(grouped, *cache, segments, slot, **options)
         mixed = mixed.reshape(rows, length, -1, self.config.head_dim)
         out = product("BTNH,NHD->BTD", mixed, self.output)
         if self.config.output_bias:

@@ -67,6 +67,10 @@ CASES = {
         "norm_topk_prob": True,
     },
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+    "gpt_oss": {
+        **{"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 3},
+        **{"swiglu_limit": 1.5, "rope_parameters": YARN | {"truncate": False}},
+    },
     "olmoe": {"model_type": "olmoe", "num_experts": 4, "num_experts_per_tok": 2},
 }
 """Name -> entries of config.json that are not those of every folder."""
