@@ -47,6 +47,7 @@ from rljax.models.model_folder import (
     read_json,
     write_model,
 )
+from rljax.models.mxfp4 import BLOCKS, SCALES, read_blocks
 from rljax.models.policy import HostParams, Params
 from rljax.models.transformer import rope_frequencies
 from rljax.text import one_line
@@ -206,15 +207,19 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _with_packed_names(files: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the names of the three tensors that store a matrix by the name of the matrix.
+    """Replace the names of the tensors that store rounded numbers by the name of the tensor that they replace.
 
     Example:
         >>> _with_packed_names({"a.weight_packed": 1, "a.weight_scale": 1, "a.weight_shape": 2, "b.weight": 3})
         {'a.weight': 1, 'b.weight': 3}
+        >>> _with_packed_names({"a_blocks": 1, "a_scales": 2, "a_bias": 1})
+        {'a': 1, 'a_bias': 1}
     """
-    packed = {name.removesuffix(PACKED) for name in files if name.endswith(PACKED)}
-    parts = {name + end for name in packed for end in (SCALE, SHAPE)}
-    return {name.removesuffix(PACKED): file for name, file in files.items() if name not in parts}
+    others = {PACKED: (SCALE, SHAPE), BLOCKS: (SCALES,)}
+    parts = {
+        name.removesuffix(own) + end for own, ends in others.items() for name in files if name.endswith(own) for end in ends
+    }
+    return {name.removesuffix(PACKED).removesuffix(BLOCKS): file for name, file in files.items() if name not in parts}
 
 
 def _shards(index: Path) -> list[Path]:
@@ -377,6 +382,8 @@ def _read_any(stored: Mapping[str, Path], name: str) -> Float32[np.ndarray, "...
 
     if name in stored:
         return _read(stored[name], name)
+    if name + BLOCKS in stored:
+        return read_blocks(name, read)
     from rljax.models.packed_integers import read_packed  # noqa: PLC0415  few folders have integers
 
     return read_packed(name, read)
@@ -396,7 +403,8 @@ def load_tensor(folder: Path, name: str) -> Float[Array, "..."] | None:
 
 
 def stored_types(folder: Path) -> dict[str, np.dtype]:
-    """Return the dtype of each tensor of a folder's weights; that of its scales for a matrix that is stored as integers.
+    """Return the dtype of each tensor of a folder's weights; that of its scales for a matrix that is stored as integers, and
+    bfloat16 for experts in MXFP4.
 
     Raises:
         InputError: a tensor has a dtype that rljax cannot write.
@@ -404,7 +412,9 @@ def stored_types(folder: Path) -> dict[str, np.dtype]:
     names = {code: name for name, code in CODES.items()}
     types: dict[str, np.dtype] = {}
     stored = _files(folder)
-    files = {name: name if name in stored else name + SCALE for name in _with_packed_names(stored)}
+    names_here = _with_packed_names(stored)
+    types |= {name: DTYPES["bfloat16"] for name in names_here if name + BLOCKS in stored}
+    files = {name: name if name in stored else name + SCALE for name in names_here if name not in types}
     for file in dict.fromkeys(stored[part] for part in files.values()):
         with safe_open(file, framework="numpy") as opened:
             for name, part in ((name, part) for name, part in files.items() if stored[part] == file):

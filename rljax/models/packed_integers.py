@@ -161,8 +161,8 @@ def check_description(description: object, file: Path) -> None:
         >>> check_description(_description(4, 128), Path("config.json"))
         >>> check_description({"quant_method": "gptq"}, Path("config.json"))
         Traceback (most recent call last):
-        rljax.errors.InputError: config.json has a quantization_config with quant_method 'gptq', and 'compressed-tensors' is \
-expected; give the folder of the exact weights.
+        rljax.errors.InputError: config.json has a quantization_config with quant_method 'gptq', and 'compressed-tensors' or \
+'mxfp4' is expected; give the folder of the exact weights.
     """
     reason = _hindrance(description)
     if reason is not None:
@@ -171,8 +171,10 @@ expected; give the folder of the exact weights.
 
 def _hindrance(description: object) -> str | None:
     method = description.get("quant_method") if isinstance(description, dict) else description
+    if method == "mxfp4":
+        return None
     if not isinstance(description, dict) or method != "compressed-tensors":
-        return f"quant_method {method!r:.40}, and 'compressed-tensors' is expected"
+        return f"quant_method {method!r:.40}, and 'compressed-tensors' or 'mxfp4' is expected"
     groups = description.get("config_groups")
     if not isinstance(groups, dict) or not all(isinstance(entry, dict) for entry in groups.values()):
         return "no config_groups"
