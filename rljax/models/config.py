@@ -57,6 +57,20 @@ class LinearScaling:
 
 
 @dataclass(frozen=True)
+class FactorScaling:
+    """LongRoPE (arXiv:2402.13753, Section 3.2): every rotary frequency has its own divisor."""
+
+    factors: tuple[float, ...]
+    """Divisor of each frequency."""
+    amplitude: float = 1.0
+    """Factor applied to the cosines and sines."""
+
+    def stretched(self, frequencies: Float[Array, "half"], theta: float) -> Float[Array, "half"]:
+        """Scale the frequencies theta^(-i / half), in radians per token."""
+        return frequencies / jnp.array(self.factors, frequencies.dtype)
+
+
+@dataclass(frozen=True)
 class YarnScaling:
     """YaRN (arXiv:2309.00071, Section 3.2): frequencies with few turns in the original context are divided by `factor`.
 
@@ -150,7 +164,7 @@ class TransformerConfig:
     """Epsilon that RMSNorm adds to the mean square."""
     rope_theta: float = 10_000.0
     """Base of the rotary frequencies."""
-    rope_scaling: RopeScaling | LinearScaling | YarnScaling | None = None
+    rope_scaling: RopeScaling | LinearScaling | FactorScaling | YarnScaling | None = None
     """Scaling of the rotary frequencies; None for no scaling."""
     tied_head: bool = True
     """Whether the output head is the transposed embedding."""
@@ -183,6 +197,10 @@ class TransformerConfig:
     """Whether the three projections of the feed-forward layer have a bias."""
     window_rope_theta: float | None = None
     """Base of the rotary frequencies in layers with the window, which are then not scaled; None: as in all layers."""
+    rotated: int | None = None
+    """Number of a head's first features that have rotary positions, an even number (Phi-4-mini); None: all."""
+    longest: int | None = None
+    """Length of a sequence, in tokens, above which the model would have other rotary frequencies; None: it never has."""
     unrotated_layers: tuple[int, ...] = ()
     """Indices of the layers without rotary positions, from 0, in order (SmolLM 3)."""
     embedding_scale: float = 1.0
@@ -216,6 +234,8 @@ class TransformerConfig:
             raise InputError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads}).")
         if self.head_dim % 2:
             raise InputError(f"head_dim is {self.head_dim}; rotary positions need an even number.")
+        if self.rotated is not None and (self.rotated % 2 or not 0 < self.rotated <= self.head_dim):
+            raise InputError(f"rotated is {self.rotated}; an even number from 2 to head_dim={self.head_dim} is expected.")
         if self.remat not in REMATS:
             raise InputError(f"The model's remat is {self.remat!r}; choose one of {', '.join(REMATS)}.")
         for name, known in (("norms", NORMS), ("activation", ACTIVATIONS)):

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rljax.errors import InputError
-from rljax.models.config import LinearScaling, RopeScaling, TransformerConfig, YarnScaling
-from rljax.models.families import EXPERT_COUNTS, FAMILIES, NEAREST, USUAL, Family
+from rljax.models.config import FactorScaling, LinearScaling, RopeScaling, TransformerConfig, YarnScaling
+from rljax.models.families import EXPERT_COUNTS, FAMILIES, LONG_ROPE, NEAREST, USUAL, Family
 
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 OPTIONAL_SIZES = (
@@ -23,7 +23,6 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "hidden_act": ("silu", "swish"),
     "mlp_bias": (False,),
     "attention_dropout": (0,),
-    "partial_rotary_factor": (1,),
     "is_causal": (True,),
     "attention_chunk_size": (),
     "transformers_weights": (),
@@ -37,13 +36,16 @@ ROPE = ("rope_parameters", "rope_scaling")
 ROPE_NUMBERS: Mapping[str, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
+    "dynamic": ("factor",),
+    **dict.fromkeys(LONG_ROPE, ()),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "yarn": ("factor",),
 }
 """Type of rotary scaling -> the numbers that it needs."""
 YARN_NUMBERS = ("beta_fast", "beta_slow", "attention_factor")
+PART, FACTORS = "partial_rotary_factor", ("short_factor", "long_factor")
 ROPE_ENTRIES = {
-    *("rope_theta", "type", "rope_type", "partial_rotary_factor", "original_max_position_embeddings"),
+    *("rope_theta", "type", "rope_type", PART, "original_max_position_embeddings"),
     *(name for names in ROPE_NUMBERS.values() for name in names),
 }
 """Entries of a rotary scaling that are read or compared; YaRN has more."""
@@ -54,7 +56,7 @@ CAUSAL, CLASSIFIERS = ("ForCausalLM",), ("ForSequenceClassification", "ForTokenC
 def entries_that_are_read(family: Family) -> set[str]:
     """Return the names of all entries of config.json that change a model of this family, or are refused."""
     layers = ("layer_types", "no_rope_layers", "max_window_layers")
-    usual = (*SIZES, *OPTIONAL_SIZES, *NUMBERS, *SWITCHES, *NEUTRAL, *ROPE, *USUAL, *layers, "quantization_config")
+    usual = (*SIZES, *OPTIONAL_SIZES, *NUMBERS, PART, *SWITCHES, *NEUTRAL, *ROPE, *USUAL, *layers, "quantization_config")
     return {*usual, *family.defaults, *family.neutral, *family.numbers}
 
 
@@ -110,7 +112,7 @@ def checked_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
         value = raw.get(name)
         if type(value) is not int or not 0 < value < 2**31:
             _refuse(file, name, value, "a whole number above 0")
-    numbers = {"rms_norm_eps": raw.get("rms_norm_eps"), **_entries(raw, NUMBERS + family.numbers)}
+    numbers = {"rms_norm_eps": raw.get("rms_norm_eps"), **_entries(raw, (*NUMBERS, PART, *family.numbers))}
     for name in ROPE:
         by_kind = family.window == "pattern" and not family.shares_rope
         numbers |= (_numbers_of_layers if by_kind else _rope_numbers)(name, raw.get(name), file)
@@ -118,7 +120,7 @@ def checked_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
         if kind is not None and family.rope_types is not None and kind not in family.rope_types:
             _refuse(file, f"{name}.rope_type", kind, " or ".join(map(repr, family.rope_types)))
     for name, value in numbers.items():
-        if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
+        if not _is_positive(value):
             _refuse(file, name, value, "a number above 0")
     _check_layers(raw, file)
     for name, value in _entries(raw, SWITCHES).items():
@@ -172,15 +174,14 @@ def _rope_numbers(name: str, rope: object, file: Path) -> dict[str, object]:
     kind = _kind_of(rope)
     if not isinstance(kind, str) or kind not in ROPE_NUMBERS:
         _refuse(file, f"{name}.rope_type", kind, " or ".join(map(repr, ROPE_NUMBERS)))
-    known = ROPE_ENTRIES | ({*YARN_NUMBERS, "truncate"} if kind == "yarn" else set())
+    own = {"yarn": (*YARN_NUMBERS, "truncate"), **dict.fromkeys(LONG_ROPE, ("attention_factor", *FACTORS))}
+    known = ROPE_ENTRIES | set(own.get(kind, ()))
     unknown = next((entry for entry in rope if entry not in known), None)
     if unknown is not None:
         _refuse(file, f"{name}.{unknown}", rope[unknown], "no such entry")
-    if rope.get("partial_rotary_factor") not in (None, 1):
-        _refuse(file, f"{name}.partial_rotary_factor", rope["partial_rotary_factor"], "1")
     if type(rope.get("truncate", True)) is not bool:
         _refuse(file, f"{name}.truncate", rope["truncate"], "true or false")
-    others = ("rope_theta", "original_max_position_embeddings", *YARN_NUMBERS)
+    others = ("rope_theta", "original_max_position_embeddings", PART, *YARN_NUMBERS)
     numbers = _entries(rope, others) | {entry: rope.get(entry) for entry in ROPE_NUMBERS[kind]}
     return {f"{name}.{entry}": value for entry, value in numbers.items()}
 
@@ -202,30 +203,56 @@ def read_rope(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     far, near = (rope.get(FULL) or {}, rope.get(SLIDING) or {}) if {SLIDING, FULL} & set(rope) else (rope, {})
     theta = far.get("rope_theta", raw.get("rope_theta", 10_000.0))
-    fields = {"rope_theta": theta, "rope_scaling": _read_scaling(raw, far)}
+    rotated = _read_rotated(raw, far, family, file)
+    fields = {"rope_theta": theta, "rotated": rotated, **_read_scaling(raw, far, rotated, file)}
     if family.window != "pattern" or family.shares_rope:
         return fields
     usual = raw.get("rope_theta", theta) if family.window_theta is None else family.window_theta
     own = near.get("rope_theta", raw.get("rope_local_base_freq", usual))
-    return fields if own == theta and fields["rope_scaling"] is None else fields | {"window_rope_theta": own}
+    return fields if own == theta and fields.get("rope_scaling") is None else fields | {"window_rope_theta": own}
 
 
-def _read_scaling(raw: Mapping[str, Any], rope: Mapping[str, Any]) -> RopeScaling | LinearScaling | YarnScaling | None:
+def _head_dim(raw: Mapping[str, Any]) -> int:
+    return raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"]
+
+
+def _read_rotated(raw: Mapping[str, Any], rope: Mapping[str, Any], family: Family, file: Path) -> int | None:
+    """Read the number of a head's features with rotary positions; None: all."""
+    part = rope.get(PART) or raw.get(PART) or 1
+    if part == 1:
+        return None
+    rotated = int(_head_dim(raw) * part)
+    if not family.partial_rope or part > 1 or rotated < 2 or rotated % 2:
+        wanted = "a share of the head's features that is an even number" if family.partial_rope else "1"
+        _refuse(file, PART, part, wanted)
+    return rotated
+
+
+def _read_scaling(raw: Mapping[str, Any], rope: Mapping[str, Any], rotated: int | None, file: Path) -> dict[str, Any]:
+    """Read how the frequencies of `rotated` features are scaled, as fields of `TransformerConfig`.
+
+    Two types change with the length of the sequence. Their frequencies are read for sequences up to the original context,
+    `longest`, so that sampler and learner, which see sequences of different lengths, always have the same ones.
+    """
     kind = _kind_of(rope)
     if kind == "default":
-        return None
+        return {}
     if kind == "linear":
-        return LinearScaling(rope["factor"])
+        return {"rope_scaling": LinearScaling(rope["factor"])}
+    if kind == "dynamic":
+        return {"longest": raw["max_position_embeddings"]}
     lengths = (
         raw.get("original_max_position_embeddings"),
         rope.get("original_max_position_embeddings"),
         raw["max_position_embeddings"],
     )
     length = next(length for length in lengths if length is not None)
+    if kind in LONG_ROPE:
+        return {"rope_scaling": _read_factors(raw, rope, rotated, length, file), "longest": length}
     if kind == "llama3":
-        return RopeScaling(rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"], length)
+        return {"rope_scaling": RopeScaling(rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"], length)}
     amplitude = rope.get("attention_factor")
-    return YarnScaling(
+    scaling = YarnScaling(
         factor=rope["factor"],
         original_length=length,
         fast=rope.get("beta_fast") or 32,
@@ -233,6 +260,27 @@ def _read_scaling(raw: Mapping[str, Any], rope: Mapping[str, Any]) -> RopeScalin
         truncate=rope.get("truncate", True),
         amplitude=0.1 * math.log(max(rope["factor"], 1.0)) + 1 if amplitude is None else amplitude,
     )
+    return {"rope_scaling": scaling}
+
+
+def _read_factors(
+    raw: Mapping[str, Any], rope: Mapping[str, Any], rotated: int | None, length: int, file: Path
+) -> FactorScaling:
+    """Read LongRoPE's divisors for sequences up to the original context, and the amplitude, which has no other value beyond."""
+    count = (rotated or _head_dim(raw)) // 2
+    for name in FACTORS:
+        given = rope.get(name)
+        if not isinstance(given, list) or len(given) != count or not all(_is_positive(each) for each in given):
+            place = ROPE[0] if raw.get(ROPE[0]) else ROPE[1]
+            _refuse(file, f"{place}.{name}", given, f"a list of {count} numbers above 0")
+    factor, amplitude = rope.get("factor") or raw["max_position_embeddings"] / length, rope.get("attention_factor")
+    if amplitude is None:
+        amplitude = math.sqrt(1 + math.log(factor) / math.log(length)) if factor > 1 else 1.0
+    return FactorScaling(tuple(rope[FACTORS[0]]), amplitude)
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _check_layers(raw: Mapping[str, Any], file: Path) -> None:

@@ -118,12 +118,16 @@ class Family(NamedTuple):
     """Rotary positions if config.json has none; None: not scaled."""
     window_theta: float | None = None
     """Rotary base of layers with the window, if it differs from the other layers and config.json lacks it."""
+    partial_rope: bool = False
+    """Whether only the first features of a head may have rotary positions."""
     rope_types: tuple[str, ...] | None = None
     """Types of rotary scaling that the family accepts; None: all that can be read."""
 
 
 USUAL: Mapping[str, Any] = MappingProxyType({"rms_norm_eps": 1e-6})
 """Values used for every family if neither config.json nor the family's defaults have one."""
+LONG_ROPE = ("longrope", "su")
+"""Names of LongRoPE, in which the frequencies depend on whether a sequence is longer than the original context."""
 ANY_BIAS = {"mlp_bias": (True, False)}
 GEMMA_NEUTRAL = {
     **{"hidden_act": ("silu", "swish", GELU), "hidden_activation": (GELU,)},
@@ -223,7 +227,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             _phi3,
             {"resid_pdrop": (0,), "embd_pdrop": (0,)},
             window="always",
-            rope_types=("default",),
+            partial_rope=True,
+            rope_types=("default", *LONG_ROPE),
         ),
         "qwen3_moe": Family(
             "Qwen3Moe",

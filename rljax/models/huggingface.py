@@ -141,6 +141,24 @@ def read_config(
     )
 
 
+def check_length(folder: Path, tokens: int) -> None:
+    """Refuse sequences for which the model would have other rotary frequencies than those that were read.
+
+    Args:
+        folder: folder of the model.
+        tokens: length of the longest sequence.
+
+    Raises:
+        InputError: the sequence is longer than the model's original context, and the frequencies depend on that.
+    """
+    longest = read_config(folder).longest
+    if longest is not None and tokens > longest:
+        raise InputError(
+            f"sequences have up to {tokens} tokens, and the rotary frequencies of {str(folder)!r} change beyond {longest}, which "
+            "rljax does not follow; lower max_prompt_tokens or max_response_tokens."
+        )
+
+
 def _shape_fields(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """Read the fields of `TransformerConfig` from a checked config.json."""
     heads, (window, full_layers) = raw["num_attention_heads"], read_window(raw, file)

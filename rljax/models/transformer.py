@@ -65,7 +65,8 @@ SLOTS, CACHED_KEYS = ("rows", "kv_heads", "tokens", "head_dim"), ("rows", "kv_he
 
 def rope_frequencies(config: TransformerConfig) -> Float[Array, "half"]:
     """Radians per position, for each pair of a head's features."""
-    exponents = jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim
+    features = config.head_dim if config.rotated is None else config.rotated
+    exponents = jnp.arange(0, features, 2, dtype=jnp.float32) / features
     frequencies = config.rope_theta**-exponents
     return frequencies if config.rope_scaling is None else config.rope_scaling.stretched(frequencies, config.rope_theta)
 
@@ -90,10 +91,11 @@ def angles_by_layer(
 
 
 def rotate(x: Float[Array, "B T X H"], angles: RotaryAngles) -> Float[Array, "B T X H"]:
-    """Rotate the pair (i, i + H/2) of every head by the angle of its position."""
+    """Rotate the pair (i, i + half) of every head by the angle of its position; features from 2 half on are unchanged."""
     cos, sin = angles.cos[:, :, None].astype(x.dtype), angles.sin[:, :, None].astype(x.dtype)
-    first, second = jnp.split(x, 2, axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    half = cos.shape[-1]
+    first, second, *rest = jnp.split(x, [half] if x.shape[-1] == 2 * half else [half, 2 * half], axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, *rest], axis=-1)
 
 
 def product(equation: str, x: Float[Array, "B T *I"], weight: nnx.Param) -> Array:

@@ -6,7 +6,7 @@ import jax
 
 from rljax.data.tokenizer import HuggingFaceTokenizer, completion_text
 from rljax.errors import InputError
-from rljax.models.huggingface import locate
+from rljax.models.huggingface import check_length, locate
 from rljax.models.model_folder import read_json
 from rljax.programs.trained_policy import OpenPolicy
 from rljax.rollout.engine import DecodingEngine
@@ -41,6 +41,8 @@ def check_context(opened: OpenPolicy, count: int) -> None:
         InputError: `count` tokens are more than the model has positions.
     """
     path = opened.config.model.path
+    if path is not None:
+        check_length(locate(path), count)
     positions = None if path is None else read_json(locate(path) / "config.json").get("max_position_embeddings")
     if isinstance(positions, int) and count > positions:
         raise InputError(

@@ -6,6 +6,7 @@ from rljax.data.prompts import EncodedPrompts
 from rljax.data.tokenizer import Tokenizer, check_no_special_token, check_vocab_size
 from rljax.errors import InputError
 from rljax.models import Policy
+from rljax.models.huggingface import check_length, locate
 from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
 from rljax.rollout.stopping import Decode
 from rljax.training.config import TrainConfig
@@ -63,6 +64,8 @@ def make_worker(
         InputError: a part cannot work with the others.
     """
     check_vocab_size(tokenizer, policy.vocab_size)
+    if config.model.path is not None:
+        check_length(locate(config.model.path), prompt_length + config.sampling.max_response_tokens)
     reward = make_reward(config, mesh, problems) if seams.reward is None else own_reward(seams.reward, config)
     engine, url, sampling = seams.engine, config.sampling.engine_url, make_sampling(config, tokenizer)
     if url is not None and engine is not None:

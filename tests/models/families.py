@@ -61,6 +61,18 @@ CASES = {
         **{"residual_multiplier": 0.4, "logits_scaling": 2.5},
     },
     "phi3": {"model_type": "phi3", "sliding_window": 3},
+    "phi3-part": {
+        **{"model_type": "phi3", "head_dim": 8, "num_attention_heads": 2, "num_key_value_heads": 2},
+        **{"original_max_position_embeddings": 16, "tie_word_embeddings": True},
+        "rope_parameters": {
+            **{"rope_type": "longrope", "rope_theta": 500.0, "partial_rotary_factor": 0.75},
+            **{"short_factor": [1.0, 1.5, 3.0], "long_factor": [2.0, 3.0, 9.0]},
+        },
+    },
+    "llama-dynamic": {
+        "model_type": "llama",
+        "rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 500.0},
+    },
     "qwen3_moe": {"model_type": "qwen3_moe", "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 12},
     "qwen3_moe-normalized": {
         **{"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 3, "moe_intermediate_size": 12},

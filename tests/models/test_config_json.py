@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoConfig
 
 from rljax.errors import InputError
-from rljax.models.config import Routing
+from rljax.models.config import Routing, YarnScaling
 from rljax.models.families import FAMILIES
 from rljax.models.huggingface import read_config
 
@@ -25,14 +25,14 @@ TINY = {
     "layer_types": None,
 }
 REPLACES = {
-    "hidden_act": "gelu",
-    "hidden_activation": "gelu",
-    "rope_parameters": {"rope_type": "dynamic", "factor": 2.0},
+    "hidden_act": "relu",
+    "hidden_activation": "relu",
+    "rope_parameters": {"rope_type": "proportional", "factor": 2.0},
     "layer_types": ["sliding_attention"] * 2,
 }
 """Other values where one of the same type would not be another."""
 LONGROPE = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0], "original_max_position_embeddings": 16}
-"""What `transformers` accepts for Phi 3 in place of the scaling above."""
+"""Too few factors, which `transformers` accepts for Phi 3 in place of the scaling above."""
 
 
 def names_in_source(family):
@@ -68,7 +68,7 @@ def theirs_as_ours(theirs):
     family, layers = theirs.model_type, theirs.num_hidden_layers
     bias = getattr(theirs, "attention_bias", False) and family not in ("mistral", "qwen2", "phi3")
     kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * layers
-    has_window = family not in ("llama", "olmo2", "smollm3", "granite", "olmoe")
+    has_window = family not in ("llama", "gemma", "olmo2", "smollm3", "granite", "olmoe")
     window = theirs.sliding_window if has_window else None
     far = theirs.rope_parameters.get("full_attention", theirs.rope_parameters)
     near = theirs.rope_parameters.get("sliding_attention", far)
@@ -91,9 +91,14 @@ def theirs_as_ours(theirs):
         "activation": "silu",
         "norms": "before",
     }
-    if family == "gemma3_text":
-        expected |= {"embedding_scale": theirs.hidden_size**0.5, "score_scale": theirs.query_pre_attn_scalar**-0.5}
-        expected |= {"activation": "gelu", "norms": "both", "norm_offset": 1.0}
+    if family in ("gemma", "gemma2", "gemma3_text"):
+        expected |= {"embedding_scale": theirs.hidden_size**0.5, "activation": "gelu", "norm_offset": 1.0}
+    if family in ("gemma2", "gemma3_text"):
+        expected |= {"norms": "both", "score_scale": theirs.query_pre_attn_scalar**-0.5}
+        expected |= {"score_cap": theirs.attn_logit_softcapping, "logit_cap": theirs.final_logit_softcapping}
+    if family == "gpt_oss":
+        options = {"has_bias": True, "clamp": (theirs.swiglu_limit, theirs.swiglu_alpha), "stacked": True}
+        expected |= {"sinks": True, "routing": Routing(theirs.num_local_experts, theirs.num_experts_per_tok, **options)}
     if family in ("olmo2", "olmo3"):
         expected |= {"norms": "after", "joint_qk_norm": True}
     if family == "smollm3":
@@ -136,10 +141,10 @@ def test_every_entry_is_used_or_refused(family, tmp_path):
             continue
         expected = theirs_as_ours(theirs)
         assert {key: getattr(ours, key) for key in expected} == expected, (name, value)
-        assert ours.rope_scaling is None
+        assert isinstance(ours.rope_scaling, YarnScaling) == (theirs.rope_parameters.get("rope_type") == "yarn")
         assert name != "attention_dropout" or not value or value is ..., name
     assert len(cases) > 40
-    activation = "hidden_activation" if family == "gemma3_text" else "hidden_act"
+    activation = "hidden_activation" if family in ("gemma2", "gemma3_text") else "hidden_act"
     assert refused >= {activation, "rope_parameters", "attention_dropout", "is_encoder_decoder", "attention_chunk_size"}
 
 
