@@ -31,8 +31,12 @@ def _gemma(raw: Raw) -> dict[str, Any]:
 
 
 def _gemma2(raw: Raw) -> dict[str, Any]:
-    caps = {"score_cap": raw["attn_logit_softcapping"], "logit_cap": raw["final_logit_softcapping"]}
-    return _gemma(raw) | caps | {"norms": "both", "score_scale": raw["query_pre_attn_scalar"] ** -0.5}
+    return _gemma(raw) | {
+        "norms": "both",
+        "score_scale": raw["query_pre_attn_scalar"] ** -0.5,
+        "score_cap": raw["attn_logit_softcapping"],
+        "logit_cap": raw["final_logit_softcapping"],
+    }
 
 
 def _gemma3(raw: Raw) -> dict[str, Any]:
@@ -183,11 +187,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
                 **{"attn_logit_softcapping": None, "final_logit_softcapping": None},
             },
             _gemma3,
-            GEMMA_NEUTRAL,
-            numbers=(
-                *("query_pre_attn_scalar", "rope_local_base_freq"),
-                *("attn_logit_softcapping", "final_logit_softcapping"),
-            ),
+            GEMMA_NEUTRAL | {"attn_logit_softcapping": ()},  # `transformers` has the entry and ignores it
+            numbers=("query_pre_attn_scalar", "rope_local_base_freq", "final_logit_softcapping"),
             window="pattern",
             full_every=6,
             window_theta=10_000.0,

@@ -32,7 +32,7 @@ CASES = {
     },
     "gemma3_text-capped": {
         **{"model_type": "gemma3_text", "sliding_window": 3, "query_pre_attn_scalar": 9},
-        **{"attn_logit_softcapping": 1.5, "final_logit_softcapping": 2.0},
+        "final_logit_softcapping": 2.0,
     },
     "gemma3_text": {
         "model_type": "gemma3_text",
