@@ -286,7 +286,7 @@ def _forward(
 
 
 def _backward(
-    window: int | None, cap: float | None, residuals: tuple[Array, ...], gradient: Float[Array, "N B C K G H"]
+    window: int | None, cap: float | None, residuals: tuple, gradient: Float[Array, "N B C K G H"]
 ) -> tuple[Array, Array, Array, Array | None, None]:
     """Recompute the scores of each block. The gradient of the queries overwrites the gradient of the result."""
     queries, keys, values, sinks, segments = residuals

@@ -21,7 +21,16 @@ KEY, VALUE = jnp.array(RANDOM.normal(size=(2, ROWS, KEYS, SLOTS, FEATURES)), jnp
 SEGMENTS = jnp.array([[0, 0, 1, 1, 1, 1, 2, 2, 3, 3, 3, 3, 0], [1] * 13])
 
 
-def by_loops(window=SLOTS):
+SINKS = jnp.array(RANDOM.normal(size=(KEYS, GROUP)), jnp.float32)
+
+
+def weights_of(scores, cap, sink):
+    """Softmax in float64 of bounded scores; a sink takes its part of it."""
+    scores = scores if cap is None else cap * np.tanh(scores / cap)
+    return np.exp(scores) / (np.exp(scores).sum() + (0 if sink is None else np.exp(float(sink))))
+
+
+def by_loops(window=SLOTS, cap=None, sinks=None):
     """Softmax over the nearest earlier tokens of the same segment, one token and head at a time, in float64."""
     query, keys, values = (np.asarray(array, np.float64) for array in (QUERY, KEY, VALUE))
     mixed = np.zeros(query.shape)
@@ -30,7 +39,7 @@ def by_loops(window=SLOTS):
         nearest = range(max(0, slot + 1 - window), slot + 1)
         seen = [s for s in nearest if s == slot or (segment > 0 and int(SEGMENTS[row, s]) == segment)]
         scores = np.array([query[row, slot, key, group] @ keys[row, key, s] for s in seen]) / FEATURES**0.5
-        weights = np.exp(scores) / np.exp(scores).sum()
+        weights = weights_of(scores, cap, None if sinks is None else sinks[key, group])
         mixed[row, slot, key, group] = sum(w * values[row, key, s] for w, s in zip(weights, seen, strict=True))
     return mixed
 
@@ -40,6 +49,29 @@ def by_loops(window=SLOTS):
 def test_blocks_give_the_softmax_by_hand(block, window):
     mixed = attend_within(QUERY, KEY, VALUE, SEGMENTS, block=block, window=window)
     np.testing.assert_allclose(mixed, by_loops(SLOTS if window is None else window), atol=1e-5)
+
+
+@pytest.mark.parametrize("block", [5, 512])
+@pytest.mark.parametrize(("cap", "sinks"), [(0.5, None), (None, SINKS), (0.5, SINKS)])
+@pytest.mark.parametrize("window", [None, 4])
+def test_a_bound_and_sinks_give_the_softmax_by_hand(block, cap, sinks, window):
+    mixed = attend_within(QUERY, KEY, VALUE, SEGMENTS, block=block, window=window, cap=cap, sinks=sinks)
+    np.testing.assert_allclose(mixed, by_loops(SLOTS if window is None else window, cap, sinks), atol=1e-5)
+    last = QUERY[:, -1:], KEY.swapaxes(2, 3), VALUE, jnp.ones_like(SEGMENTS), SLOTS - 1
+    expected = attend(QUERY[:, -1:], KEY, VALUE, jnp.ones((ROWS, 1, SLOTS), bool), cap=cap, sinks=sinks)
+    np.testing.assert_allclose(attend_cached(*last, cap=cap, sinks=sinks), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("cap", "sinks"), [(0.5, None), (0.5, SINKS)])
+def test_gradients_with_a_bound_and_sinks_are_those_of_the_dense_form(cap, sinks):
+    def slope(block):
+        def loss(query, keys, values, sinks):
+            mixed = attend_within(query, keys, values, SEGMENTS, block=block, window=4, cap=cap, sinks=sinks)
+            return jnp.sin(mixed).sum()
+
+        return jax.grad(loss, argnums=(0, 1, 2, 3))(QUERY, KEY, VALUE, sinks)
+
+    chex.assert_trees_all_close(slope(4), slope(SLOTS), atol=1e-5)
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5, 512])

@@ -69,6 +69,16 @@ def test_a_choice_that_cannot_run_is_refused_with_the_reason(path, device, dtype
         check_path(path, facts)
 
 
+@pytest.mark.parametrize(
+    ("path", "shape", "reason"),
+    [("cudnn", {"score_cap": 30.0}, "no bound"), ("cudnn", {"sinks": True}, "no sinks"), ("splash", {"sinks": True}, "no sinks")],
+)
+def test_kernels_without_bounds_or_sinks_are_refused_for_models_with_them(path, shape, reason):
+    facts = facts_of(replace(LLAMA, compute_dtype="bfloat16", head_dim=128, **shape), None)
+    device = {"cudnn": HOPPER, "splash": TPU}[path]
+    assert reason in hindrance(path, facts._replace(platform=device[0], capability=device[1]))
+
+
 def test_a_policy_is_refused_before_its_weights_are_read():
     config = replace(LLAMA, attention="splash")
     for mesh in (None, make_mesh(2, 2, 2)):
@@ -110,13 +120,13 @@ def free_promotion():
 
 
 @pytest.mark.usefixtures("free_promotion")
-@pytest.mark.parametrize(("slots", "window"), [(200, None), (200, 20), (300, 130)])
-def test_splash_computes_what_the_dense_path_computes(slots, window):
+@pytest.mark.parametrize(("slots", "window", "cap"), [(200, None, None), (200, 20, None), (300, 130, None), (200, 20, 0.7)])
+def test_splash_computes_what_the_dense_path_computes(slots, window, cap):
     """In the interpreter of its kernel: results, and gradients in queries, keys and values; also cut over a mesh."""
     parts = rows_of(slots)
-    dense = outcome(partial(attend_within, window=window), *parts)
+    dense = outcome(partial(attend_within, window=window, cap=cap), *parts)
     for mesh in (None, make_mesh(1, 2, 2)):
-        found = outcome(partial(attend_splash, mesh=mesh, window=window, interpret=True), *parts)
+        found = outcome(partial(attend_splash, mesh=mesh, window=window, cap=cap, interpret=True), *parts)
         for one, other in zip(found, dense, strict=True):
             assert np.abs(other).max() > 0.1
             np.testing.assert_allclose(one, other, atol=1e-5)

@@ -15,8 +15,9 @@ from rljax.models import Model
 from rljax.models.checkpoint_tensors import get_at, joined, stored_together
 from rljax.models.families import FAMILIES, NEAREST
 from rljax.models.huggingface import load_params, model_contents, read_config, save_pretrained
-from rljax.models.language_model import advance_decode, begin_decode, logits
+from rljax.models.language_model import advance_decode, begin_decode, logits, score_tokens
 from rljax.models.model_folder import one_of, write_model
+from rljax.models.packed import Packed
 from rljax.parallel import make_mesh
 
 COMMITTED = json.loads(Path(__file__).with_name("family_logits.json").read_text())["logits"]
@@ -67,6 +68,18 @@ def test_logits_and_gradients_are_those_of_transformers(loaded):
         found = joined(parts)(*(np.asarray(one_of(get_at(ours, part.path), part.index)) for part in parts))
         scale = np.abs(expected).max() or 1.0  # no token chose this expert
         np.testing.assert_allclose(found / scale, expected / scale, atol=2e-5, err_msg=stored)
+
+
+def test_scores_are_those_of_the_logits(loaded):
+    _, _, config, params = loaded
+    ones, later = jnp.ones_like(PLACES), jnp.arange(1, TOKENS.shape[1])
+    place = jnp.arange(len(TOKENS) * len(later)).reshape(len(TOKENS), -1)
+    packed = Packed(jnp.array(TOKENS), PLACES, ones, jnp.broadcast_to(later, place.shape), place)
+    logp = jax.nn.log_softmax(whole(config, params)[:, :-1] / 0.7)
+    expected = jnp.take_along_axis(logp, jnp.array(TOKENS)[:, 1:, None], axis=-1)[..., 0]
+    scores = score_tokens(Model(config), params, packed, 0.7, chunk=7)
+    np.testing.assert_allclose(scores.logp, expected, atol=1e-5)
+    np.testing.assert_allclose(scores.entropy, -(jnp.exp(logp) * logp).sum(-1), atol=1e-5)
 
 
 def test_cached_decoding_is_the_whole_forward(loaded):

@@ -20,18 +20,18 @@ MESHES = {1: None, 2: make_mesh(1, 2), 4: make_mesh(2, 2)}
 DIVERGENCE = partial(generalized_jsd, beta=0.3)
 
 
-def features(width):
+def features(width, cap=None):
     hidden, head = RANDOM.normal(size=(ROWS, LENGTH, width)), RANDOM.normal(size=(VOCAB, width))
-    return Features(*(jnp.array(array, jnp.float32) for array in (hidden, head)))
+    return Features(*(jnp.array(array, jnp.float32) for array in (hidden, head)), cap=cap)
 
 
-STUDENT, TEACHER = features(5), features(3)
+STUDENT, TEACHER = features(5), features(3, jnp.float32(1.5))
 WEIGHTS = jnp.array(RANDOM.normal(size=(ROWS, LENGTH)), jnp.float32)
 
 
 def whole(student, teacher):
-    logits = (jnp.einsum("RKD,VD->RKV", each.hidden, each.head) / 0.7 for each in (student, teacher))
-    return DIVERGENCE(*logits)
+    first, second = (jnp.einsum("RKD,VD->RKV", each.hidden, each.head) for each in (student, teacher))
+    return DIVERGENCE(first / 0.7, teacher.cap * jnp.tanh(second / teacher.cap) / 0.7)
 
 
 @pytest.mark.parametrize(("chunk", "parts"), [(3, 1), (100, 1), (8, 2), (5, 4)])

@@ -19,12 +19,13 @@ MESHES = {1: None, 2: make_mesh(1, 2), 4: make_mesh(2, 2)}
 TOKENS = RANDOM.integers(0, VOCAB, (ROWS, LENGTH)).astype(np.int32)
 
 
-def by_loops(temperature):
+def by_loops(temperature, cap=None):
     """The two formulas, one token at a time, in float64."""
     logp, entropy = np.zeros((2, ROWS, LENGTH))
     for row in range(ROWS):
         for place in range(LENGTH):
-            logits = HEAD.astype(float) @ HIDDEN[row, place].astype(float) / temperature
+            logits = HEAD.astype(float) @ HIDDEN[row, place].astype(float)
+            logits = (logits if cap is None else cap * np.tanh(logits / cap)) / temperature
             probability = np.exp(logits) / np.exp(logits).sum()
             logp[row, place] = np.log(probability[TOKENS[row, place]])
             entropy[row, place] = -sum(p * np.log(p) for p in probability)
@@ -38,17 +39,26 @@ def test_scores_are_those_of_the_whole_softmax(chunk, parts):
     chex.assert_trees_all_close(actual, by_loops(0.7), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("chunk", "parts"), [(3, 1), (8, 2), (100, 1)])
-def test_the_gradient_is_that_of_the_whole_softmax(chunk, parts):
+@pytest.mark.parametrize(("chunk", "parts"), [(3, 1), (5, 4)])
+def test_scores_are_those_of_bounded_logits(chunk, parts):
+    score = partial(token_scores, cap=1.5, temperature=0.7, chunk=chunk, mesh=MESHES[parts])
+    actual = jax.jit(score)(jnp.array(HIDDEN), jnp.array(HEAD), jnp.array(TOKENS))
+    chex.assert_trees_all_close(actual, by_loops(0.7, 1.5), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("chunk", "parts", "cap"), [(3, 1, None), (8, 2, None), (100, 1, None), (3, 1, 1.5), (8, 2, 1.5)])
+def test_the_gradient_is_that_of_the_whole_softmax(chunk, parts, cap):
     weights = RANDOM.normal(size=(2, ROWS, LENGTH)).astype(np.float32)
 
     def whole(hidden, head):
-        logp = jax.nn.log_softmax(jnp.einsum("RKD,VD->RKV", hidden, head) / 0.7)
+        logits = jnp.einsum("RKD,VD->RKV", hidden, head)
+        logp = jax.nn.log_softmax((logits if cap is None else cap * jnp.tanh(logits / cap)) / 0.7)
         chosen = jnp.take_along_axis(logp, TOKENS[..., None], axis=-1)[..., 0]
         return (weights[0] * chosen - weights[1] * (jnp.exp(logp) * logp).sum(-1)).sum()
 
     def in_chunks(hidden, head):
-        logp, entropy = token_scores(hidden, head, jnp.array(TOKENS), temperature=0.7, chunk=chunk, mesh=MESHES[parts])
+        options = {"cap": cap, "temperature": 0.7, "chunk": chunk, "mesh": MESHES[parts]}
+        logp, entropy = token_scores(hidden, head, jnp.array(TOKENS), **options)
         return (weights[0] * logp + weights[1] * entropy).sum()
 
     expected = jax.grad(whole, (0, 1))(jnp.array(HIDDEN), jnp.array(HEAD))
