@@ -37,7 +37,8 @@ PAGES: Mapping[str, Family] = MappingProxyType(
             "Llama 2, 3, 3.1 and 3.2 (text), TinyLlama, SmolLM and SmolLM2, DeepSeek-R1-Distill-Llama",
             "HuggingFaceTB/SmolLM2-135M-Instruct",
             "Grouped-query attention without biases, or with biases at all four projections (`attention_bias`) and in the "
-            "feed-forward layers (`mlp_bias`); rotary positions, stretched if `rope_type` is `llama3`, `linear` or `yarn`.",
+            "feed-forward layers (`mlp_bias`); rotary positions, stretched if `rope_type` is `llama3`, `linear` or `yarn`. With "
+            "`dynamic`, prompt and response together may have `max_position_embeddings` tokens.",
             "a sliding window, and stretched rotary positions of another type",
             "SmolLM2-135M-Instruct ([benchmarks](../../benchmarks.md))",
         ),
@@ -61,12 +62,27 @@ PAGES: Mapping[str, Family] = MappingProxyType(
             " With `attention_bias`, all four projections have biases.",
             "rotary positions of a type that is not listed above",
         ),
+        "gemma": Family(
+            "Gemma 2B and 7B, CodeGemma",
+            "google/gemma-2b-it",
+            "As Llama, with norms whose scales are stored minus 1, GELU in place of SiLU, and embeddings times the root of the "
+            "width.",
+            "another activation function than GELU with the tanh approximation",
+        ),
+        "gemma2": Family(
+            "Gemma 2 2B, 9B and 27B",
+            "google/gemma-2-2b-it",
+            "As Gemma, with norms before and after attention and feed-forward layer, a window in every other layer, and bounds of "
+            "attention scores and logits (`attn_logit_softcapping`, `final_logit_softcapping`), which the programs `blockwise`, "
+            "`dense` and `splash` compute.",
+            "attention in both directions, and `--attention cudnn`, which has no bound of scores",
+        ),
         "gemma3_text": Family(
             "Gemma 3 270M and 1B (text)",
             "google/gemma-3-270m-it",
             "Norms before and after attention and feed-forward layer, whose scales are stored minus 1; GELU in place of SiLU; five "
             "layers with a window and a rotary base of their own to each layer without; embeddings times the root of the width.",
-            "the models that read images (`gemma3`), and caps on scores or logits (Gemma 2)",
+            "the models that read images (`gemma3`), and a bound of attention scores, which `transformers` ignores",
             weights="Gemma 3 270M: its greedy tokens are those of `transformers`, and it has not been trained",
         ),
         "olmo2": Family(
@@ -94,11 +110,14 @@ PAGES: Mapping[str, Family] = MappingProxyType(
             "the mixture-of-experts and hybrid models, which are other families",
         ),
         "phi3": Family(
-            "Phi-3 mini and medium with a context of 4,096 tokens, Phi-4 (14B)",
+            "Phi-3 mini and medium, Phi-4-mini (3.8B), Phi-4 (14B)",
             "microsoft/phi-4",
             "As Llama, with queries, keys and values stored as one matrix, and gate and up as another; with `sliding_window`, each "
-            "token sees that many tokens, in all layers. Its low-rank adapters are exported merged, not as a folder for peft.",
-            "rotary positions of type `longrope` (contexts of 128,000 tokens, Phi-4-mini) and partly rotated heads",
+            "token sees that many tokens, in all layers. Its low-rank adapters are exported merged, not as a folder for peft. "
+            "Rotary positions of type `longrope` have the factors for sequences up to `original_max_position_embeddings` "
+            "(4,096 tokens).",
+            "with `longrope`, prompt and response that are longer together than that, because `transformers` then takes other "
+            "factors for all of their tokens",
         ),
         "qwen3_moe": Family(
             "Qwen3-30B-A3B, Qwen3-235B-A22B and Qwen3-Coder with experts",
@@ -111,6 +130,14 @@ PAGES: Mapping[str, Family] = MappingProxyType(
             "mistralai/Mixtral-8x7B-Instruct-v0.1",
             f"As Mistral, with experts in place of each feed-forward layer. {EXPERTS}",
             "noise in the router (`router_jitter_noise`)",
+        ),
+        "gpt_oss": Family(
+            "gpt-oss-20b, gpt-oss-120b, and copies of them in bfloat16",
+            "openai/gpt-oss-20b",
+            "A sink in the softmax of each head, a window in every other layer, YaRN, and experts with biases and clamped gates. "
+            "Experts that are stored in MXFP4 are read as the numbers that they represent, trained as floats, and exported in "
+            f"bfloat16. {EXPERTS}",
+            "`--attention cudnn` and `splash`, which have no sinks",
         ),
         "olmoe": Family(
             "OLMoE 1B-7B",

@@ -139,7 +139,8 @@ def token_scores(
     """
     cut = chunked(tokens, chunk, mesh)
     masks = None if kept is None else chunked(kept, chunk, mesh).chunks
-    logp, entropy = _scores(chunked(hidden, chunk, mesh).chunks, head, copy, cap, cut.chunks, masks, temperature, mesh)
+    matrix = Head(head, copy, cap)
+    logp, entropy = _scores(chunked(hidden, chunk, mesh).chunks, matrix, cut.chunks, masks, temperature, mesh)
     return cut.join(logp), cut.join(entropy)
 
 
@@ -158,6 +159,18 @@ def features_scores(
     return token_scores(hidden, head, tokens, copy=copy, cap=cap, kept=kept, **options)
 
 
+class Head(NamedTuple):
+    """The last layer, as in `Features`."""
+
+    matrix: Array
+    copy: Array | None
+    cap: float | Array | None
+
+    def weight(self, dtype: jnp.dtype, mesh: Mesh | None) -> Float[Array, "V D"]:
+        """Return the matrix for all chunks: cast, and divided once by tokens of the vocabulary instead of by width."""
+        return constrained(self.matrix.astype(dtype) if self.copy is None else self.copy, HEAD, mesh)
+
+
 def _logits(hidden: Array, head: Array, cap: float | Array | None) -> Float[Array, "N C V"]:
     return soft_capped(jnp.einsum("NCD,VD->NCV", hidden, head, preferred_element_type=sum_dtype(hidden)), cap)
 
@@ -172,11 +185,6 @@ def _log_softmax(
     return constrained(jax.nn.log_softmax(logits, axis=-1), LOGITS, mesh)
 
 
-def _weight(head: Array, copy: Array | None, dtype: jnp.dtype, mesh: Mesh | None) -> Float[Array, "V D"]:
-    """Return the head for all chunks: cast, and divided once by tokens of the vocabulary instead of by width."""
-    return constrained(head.astype(dtype) if copy is None else copy, HEAD, mesh)
-
-
 def _is_token(logp: Float[Array, "N C V"], tokens: Int[Array, "N C"]) -> Bool[Array, "N C V"]:
     return jax.lax.broadcasted_iota(tokens.dtype, logp.shape, logp.ndim - 1) == tokens[..., None]
 
@@ -189,43 +197,29 @@ def _chosen(logp: Float[Array, "N C V"], tokens: Int[Array, "N C"], mesh: Mesh |
 
 
 def _plain_scores(
-    hidden: Array,
-    head: Array,
-    copy: Array | None,
-    cap: float | Array | None,
-    tokens: Array,
-    kept: Array | None,
-    temperature: float,
-    mesh: Mesh | None,
+    hidden: Array, head: Head, tokens: Array, kept: Array | None, temperature: float, mesh: Mesh | None
 ) -> tuple[Array, Array]:
     """Scan over the leading axis of `hidden [chunks, N, C, D]`, `tokens [chunks, N, C]` and `kept [chunks, N, C, S]`."""
-    weight = _weight(head, copy, hidden.dtype, mesh)
+    weight = head.weight(hidden.dtype, mesh)
 
     def score(_: None, chunk: tuple[Array, Array, Array | None]) -> tuple[None, tuple[Array, Array]]:
         hidden, tokens, kept = chunk
-        logp = _log_softmax(_logits(hidden, weight, cap), tokens, kept, temperature, mesh)
+        logp = _log_softmax(_logits(hidden, weight, head.cap), tokens, kept, temperature, mesh)
         return None, (_chosen(logp, tokens, mesh), -(jnp.exp(logp) * logp).sum(-1))
 
     return jax.lax.scan(score, None, (hidden, tokens, kept))[1]
 
 
 def _forward(
-    hidden: Array,
-    head: Array,
-    copy: Array | None,
-    cap: float | Array | None,
-    tokens: Array,
-    kept: Array | None,
-    temperature: float,
-    mesh: Mesh | None,
+    hidden: Array, head: Head, tokens: Array, kept: Array | None, temperature: float, mesh: Mesh | None
 ) -> tuple[tuple[Array, Array], tuple]:
-    scores = _plain_scores(hidden, head, copy, cap, tokens, kept, temperature, mesh)
-    return scores, (hidden, head, copy, cap, tokens, kept, scores[1])
+    scores = _plain_scores(hidden, head, tokens, kept, temperature, mesh)
+    return scores, (hidden, head, tokens, kept, scores[1])
 
 
 def _backward(
     temperature: float, mesh: Mesh | None, residuals: tuple, gradient: tuple[Array, Array]
-) -> tuple[Array, Array, None, None, None, None]:
+) -> tuple[Array, Head, None, None]:
     """Recompute the logits of each chunk.
 
     ::
@@ -234,8 +228,8 @@ def _backward(
 
     With a cap c, z = c tanh(x / c) and dx = dz (1 - (z / c)²).
     """
-    hidden, head, copy, cap, tokens, kept, entropy = residuals
-    weight = _weight(head, copy, hidden.dtype, mesh)
+    hidden, head, tokens, kept, entropy = residuals
+    weight, cap = head.weight(hidden.dtype, mesh), head.cap
 
     def accumulate(total: Array, chunk: tuple[Array, Array, Array | None, Array, Array, Array]) -> tuple[Array, Array]:
         hidden, tokens, kept, entropy, by_logp, by_entropy = chunk
@@ -248,15 +242,13 @@ def _backward(
         by_hidden = jnp.einsum("NCV,VD->NCD", by_logits, weight)
         return constrained(total + by_head, ("copy_rows", *HEAD), mesh), by_hidden
 
-    nothing = jnp.zeros((hidden.shape[1], *head.shape), sum_dtype(hidden))
+    nothing = jnp.zeros((hidden.shape[1], *weight.shape), sum_dtype(hidden))
     by_head, by_hidden = jax.lax.scan(accumulate, nothing, (hidden, tokens, kept, entropy, *gradient))
-    return by_hidden, by_head.sum(0).astype(head.dtype), None, None, None, None
+    return by_hidden, Head(by_head.sum(0).astype(head.matrix.dtype), None, None), None, None
 
 
-def _with_derivative() -> Callable[
-    [Array, Array, Array | None, float | Array | None, Array, Array | None, float, Mesh | None], tuple[Array, Array]
-]:
-    scores = jax.custom_vjp(_plain_scores, nondiff_argnums=(6, 7))
+def _with_derivative() -> Callable[[Array, Head, Array, Array | None, float, Mesh | None], tuple[Array, Array]]:
+    scores = jax.custom_vjp(_plain_scores, nondiff_argnums=(4, 5))
     scores.defvjp(_forward, _backward)
     return scores
 

@@ -71,7 +71,11 @@ def test_a_choice_that_cannot_run_is_refused_with_the_reason(path, device, dtype
 
 @pytest.mark.parametrize(
     ("path", "shape", "reason"),
-    [("cudnn", {"score_cap": 30.0}, "no bound"), ("cudnn", {"sinks": True}, "no sinks"), ("splash", {"sinks": True}, "no sinks")],
+    [
+        ("cudnn", {"score_cap": 30.0}, "no bound"),
+        ("cudnn", {"sinks": True}, "no sinks"),
+        ("splash", {"sinks": True}, "no sinks"),
+    ],
 )
 def test_kernels_without_bounds_or_sinks_are_refused_for_models_with_them(path, shape, reason):
     facts = facts_of(replace(LLAMA, compute_dtype="bfloat16", head_dim=128, **shape), None)

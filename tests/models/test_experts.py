@@ -1,5 +1,7 @@
 """A mixture of experts: values, gradients, meshes, training, and what is refused."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from rljax.errors import InputError
 from rljax.models import Model
 from rljax.models.axes import check_shape
 from rljax.models.config import Routing, TransformerConfig
-from rljax.models.experts import mixed, route
+from rljax.models.experts import Linear, gated, mixed, route
 from rljax.models.language_model import init_params, logits
 from rljax.models.quantization import quantized_params
 from rljax.parallel import make_mesh
@@ -44,7 +46,8 @@ def test_tokens_pass_through_their_experts(seed):
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
     order = np.argsort(-np.asarray(scores), axis=-1)[..., :3]
     np.testing.assert_array_equal(chosen, order)
-    found = mixed(x, weights, chosen, *matrices(seed), activation=jax.nn.silu)
+    experts = tuple(Linear(matrix) for matrix in matrices(seed))
+    found = mixed(x, weights, chosen, experts, gated=partial(gated, jax.nn.silu))
     np.testing.assert_allclose(found, one_by_one(x, weights, chosen, *matrices(seed)), atol=1e-5)
 
 

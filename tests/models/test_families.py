@@ -10,11 +10,12 @@ import pytest
 from models.families import CASES, TOKENS, write_folder
 from safetensors.numpy import load_file
 
+import rljax
 from rljax.errors import InputError
 from rljax.models import Model
 from rljax.models.checkpoint_tensors import get_at, joined, stored_together
 from rljax.models.families import FAMILIES, NEAREST
-from rljax.models.huggingface import load_params, model_contents, read_config, save_pretrained
+from rljax.models.huggingface import check_length, load_params, model_contents, read_config, save_pretrained
 from rljax.models.language_model import advance_decode, begin_decode, logits, score_tokens
 from rljax.models.model_folder import one_of, write_model
 from rljax.models.packed import Packed
@@ -124,3 +125,17 @@ def test_every_family_has_a_case_and_no_neighbour_is_supported():
     assert {case["model_type"] for case in CASES.values()} | {"mistral", "qwen2", "qwen3"} == set(FAMILIES)
     assert not set(NEAREST) & set(FAMILIES)
     assert {near for near, _ in NEAREST.values()} <= set(FAMILIES)
+
+
+@pytest.mark.parametrize(("name", "longest"), [("phi3-part", 16), ("llama-dynamic", 64)])
+def test_a_run_beyond_the_original_context_is_refused_where_frequencies_would_change(tmp_path, name, longest):
+    folder = write_folder(tmp_path / name, name)
+    check_length(folder, longest)
+    with pytest.raises(InputError, match=f"have up to {longest + 1} tokens, and the rotary frequencies .* change beyond"):
+        check_length(folder, longest + 1)
+    rows = [json.dumps({"prompt": f"3 {token}", "answer": "6"}) for token in range(4, 18)]
+    (tmp_path / "data.jsonl").write_text("\n".join(rows))
+    options = {"max_response_tokens": longest, "tokenizer": "ids", "run": str(tmp_path / "run"), "quiet": True}
+    config = rljax.TrainConfig.flat(model=str(folder), dataset=str(tmp_path / "data.jsonl"), **options)
+    with pytest.raises(InputError, match=f"the rotary frequencies .* change beyond {longest}"):
+        rljax.train(config, reward=lambda completions: [0.0 for _ in completions])

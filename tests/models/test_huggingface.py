@@ -107,10 +107,10 @@ def llama(tmp_path):
         ({"model_type": "qwen2", "sliding_window": "8"}, "has sliding_window '8'; a whole number above 0"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "has rope_parameters.factor None; a number above 0"),
         (
-            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
-            "has rope_parameters.rope_type 'dynamic'; 'default' or",
+            {"rope_parameters": {"rope_type": "proportional", "factor": 2.0}},
+            "has rope_parameters.rope_type 'proportional'; 'default' or",
         ),
-        ({"model_type": "gemma2"}, "the nearest one is gemma3_text, but gemma2 also has caps"),
+        ({"model_type": "olmo"}, "the nearest one is olmo2, but olmo also has norms without"),
     ],
 )
 def test_unknown_features_are_refused(llama, changes, message):
