@@ -34,11 +34,13 @@ from rljax.models.families import FAMILIES
 from rljax.models.folder_notes import notes_on_folder
 from rljax.models.language_model import abstract_params
 from rljax.models.model_folder import (
+    BLOCKS,
     CODES,
     DTYPES,
     INDEX,
     PACKED,
     SCALE,
+    SCALES,
     SHAPE,
     WEIGHTS,
     ModelContents,
@@ -47,7 +49,6 @@ from rljax.models.model_folder import (
     read_json,
     write_model,
 )
-from rljax.models.mxfp4 import BLOCKS, SCALES, read_blocks
 from rljax.models.policy import HostParams, Params
 from rljax.models.transformer import rope_frequencies
 from rljax.text import one_line
@@ -401,6 +402,8 @@ def _read_any(stored: Mapping[str, Path], name: str) -> Float32[np.ndarray, "...
     if name in stored:
         return _read(stored[name], name)
     if name + BLOCKS in stored:
+        from rljax.models.mxfp4 import read_blocks  # noqa: PLC0415  few folders have numbers of 4 bits
+
         return read_blocks(name, read)
     from rljax.models.packed_integers import read_packed  # noqa: PLC0415  few folders have integers
 

@@ -9,9 +9,8 @@ import numpy as np
 from jaxtyping import Float32, UInt8
 
 from rljax.errors import InputError
+from rljax.models.model_folder import BLOCKS, SCALES
 
-BLOCKS, SCALES = "_blocks", "_scales"
-"""Ends of the names of the two tensors that store one."""
 MAGNITUDES = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], np.float32)
 """Value of the three lower bits of a code; the fourth is the sign."""
 BIAS = 127
