@@ -269,10 +269,10 @@ def _read_factors(
     """Read LongRoPE's divisors for sequences up to the original context, and the amplitude, which has no other value beyond."""
     count = (rotated or _head_dim(raw)) // 2
     for name in FACTORS:
-        given = rope.get(name)
-        if not isinstance(given, list) or len(given) != count or not all(_is_positive(each) for each in given):
+        factors = rope.get(name)
+        if not isinstance(factors, list) or len(factors) != count or not all(_is_positive(each) for each in factors):
             place = ROPE[0] if raw.get(ROPE[0]) else ROPE[1]
-            _refuse(file, f"{place}.{name}", given, f"a list of {count} numbers above 0")
+            _refuse(file, f"{place}.{name}", factors, f"a list of {count} numbers above 0")
     factor, amplitude = rope.get("factor") or raw["max_position_embeddings"] / length, rope.get("attention_factor")
     if amplitude is None:
         amplitude = math.sqrt(1 + math.log(factor) / math.log(length)) if factor > 1 else 1.0
