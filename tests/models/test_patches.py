@@ -1,5 +1,6 @@
 """Patch embeddings: a strided convolution of the pixels, the same in score and decoder; patches are never sampled."""
 
+from dataclasses import replace
 from functools import partial
 
 import flax.linen
@@ -39,7 +40,8 @@ from rljax.training.setup import encode_problems
 
 TOKENIZER = load_tokenizer(DigitsConfig.tokenizer)
 VOCAB = TOKENIZER.vocab_size
-CONFIG = TransformerConfig(vocab_size=VOCAB, layers=1, width=16, heads=2, kv_heads=1, head_dim=8, hidden=32)
+SHAPE = TransformerConfig(vocab_size=VOCAB, layers=1, width=16, heads=2, kv_heads=1, head_dim=8, hidden=32)
+CONFIG = replace(SHAPE, logit_scale=0.7, logit_cap=4.0)
 PATCHES = patches_of(TOKENIZER.encode, PATTERNS, rows=2, columns=2)
 READER = PatchModel(Model(CONFIG), PATCHES)
 POLICY = patch_policy(CONFIG, PATCHES)
