@@ -94,8 +94,7 @@ def _mixtral(raw: Raw) -> dict[str, Any]:
 
 def _gpt_oss(raw: Raw) -> dict[str, Any]:
     clamp = (raw["swiglu_limit"], raw["swiglu_alpha"])
-    names = ("mlp", "gate_proj", "up_proj", "down_proj")
-    routing = Routing(_experts(raw, 128), raw["num_experts_per_tok"], True, names, has_bias=True, clamp=clamp, stacked=True)
+    routing = Routing(_experts(raw, 128), raw["num_experts_per_tok"], has_bias=True, clamp=clamp, stacked=True)
     return _biases(raw) | {"sinks": True, "routing": routing}
 
 

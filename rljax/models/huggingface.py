@@ -162,7 +162,9 @@ def check_length(folder: Path, tokens: int) -> None:
 
 def _shape_fields(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """Read the fields of `TransformerConfig` from a checked config.json."""
-    heads, (window, full_layers) = raw["num_attention_heads"], read_window(raw, file)
+    heads, (window, full_layers), rope = raw["num_attention_heads"], read_window(raw, file), read_rope(raw, file)
+    if window is not None and rope.get("longest") is not None and window >= rope["longest"]:
+        window, full_layers = None, ()  # no sequence is as long as the window
     return {
         "vocab_size": raw["vocab_size"],
         "width": raw["hidden_size"],
@@ -174,7 +176,7 @@ def _shape_fields(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
         "norm_eps": raw["rms_norm_eps"],
         "window": window,
         "full_layers": full_layers,
-        **read_rope(raw, file),
+        **rope,
         **family_of(raw, file).fields(raw),
     }
 
