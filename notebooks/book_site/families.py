@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from book_site.docstrings import escaped, table
 from rljax.models.families import FAMILIES, USUAL
+from rljax.models.families import Family as Record
 
 RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "parity" / "results.md"
 
@@ -151,8 +152,37 @@ PAGES: Mapping[str, Family] = MappingProxyType(
 
 
 def family_pages() -> dict[str, str]:
-    """A page for each family: what loads, how to train it, and how it compares with `transformers`."""
-    return {f"models/{family}": _page(family, page) for family, page in PAGES.items()}
+    """A page for each family: what loads, how to train it, and how it compares with `transformers`; and a table of all."""
+    return {"models/index": _index(), **{f"models/{family}": _page(family, page) for family, page in PAGES.items()}}
+
+
+def _index() -> str:
+    rows = [
+        (f"[`{name}`](#model-{name})", page.models, f"`{page.example}`", _marks(FAMILIES[name]))
+        for name, page in PAGES.items()
+    ]
+    pages = "\n".join(PAGES)
+    return f"""(page-models)=
+# Supported models
+
+A Hugging Face folder or hub id loads if the `model_type` in its `config.json` is in this table, which is made from the code that
+reads it. Each family has been compared with `transformers`; its page says how, and what is refused.
+
+{table(("model_type", "models", "for example", "attention and experts"), rows)}
+
+```{{toctree}}
+:hidden:
+
+{pages}
+```
+"""
+
+
+def _marks(record: Record) -> str:
+    """The kinds of attention windows and of feed-forward layers."""
+    windows = {"never": "full attention", "always": "a window, if set", "switch": "a window, if switched on"}
+    window = windows.get(record.window, f"a window, except in one of {record.full_every} layers")
+    return window + ("; experts" if "num_experts_per_tok" in record.defaults else "")
 
 
 def _page(family: str, page: Family) -> str:

@@ -207,7 +207,8 @@ def test_the_sidebar_has_at_most_25_entries():
 
 def test_every_model_family_has_a_page_with_its_defaults_and_its_comparison():
     pages = families.family_pages()
-    assert set(pages) == {f"models/{family}" for family in FAMILIES}
+    assert set(pages) == {f"models/{family}" for family in ("index", *FAMILIES)}
+    assert all(f"| [`{family}`](#model-{family}) |" in pages["models/index"] for family in FAMILIES)
     names = [record.classes for record in FAMILIES.values()]
     for family, name in zip(FAMILIES, names, strict=True):
         text = pages[f"models/{family}"]
