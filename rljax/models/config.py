@@ -58,7 +58,7 @@ class LinearScaling:
 
 @dataclass(frozen=True)
 class FactorScaling:
-    """LongRoPE (arXiv:2402.13753, Section 3.2): every rotary frequency has its own divisor."""
+    """LongRoPE (arXiv:2402.13753): every rotary frequency has its own divisor."""
 
     factors: tuple[float, ...]
     """Divisor of each frequency."""

@@ -100,8 +100,8 @@ def clamped(limit: float, slope: float, gate: Float[Array, "X F"], up: Float[Arr
     """g σ(a g) (u + 1), with the gate g at most `limit`, u within plus and minus `limit`, and slope a.
 
     Example:
-        >>> clamped(7.0, 1.702, jnp.array([[9.0]]), jnp.array([[-9.0]])).round(3).tolist()
-        [[-42.0]]
+        >>> print(clamped(7.0, 1.702, jnp.array([[9.0]]), jnp.array([[-9.0]])).round(2))
+        [[-42.]]
     """
     gate, up = jnp.minimum(gate, limit), jnp.clip(up, -limit, limit)
     return gate * jax.nn.sigmoid(slope * gate) * (up + 1)

@@ -1,6 +1,6 @@
 """Experts that a folder stores in the 4-bit format MXFP4, as the folders of GPT-OSS do.
 
-Source: OCP Microscaling Formats (MX) Specification, version 1.0, Sections 5.3.3 (E2M1) and 5.4.1 (E8M0).
+Source: OCP Microscaling Formats (MX) Specification, version 1.0, Sections 5.3 (E2M1) and 5.4 (E8M0).
 """
 
 from collections.abc import Callable

@@ -40,7 +40,7 @@ def soft_capped(x: Float[Array, "*S"], cap: float | Float[Array, ""] | None) -> 
     """Bound numbers smoothly, as Gemma 2 bounds scores and logits: c tanh(x / c), or x if there is no cap c.
 
     Example:
-        >>> soft_capped(jnp.array([0.0, 1.0, 1e9]), 5.0).round(3).tolist()
+        >>> [round(x, 3) for x in soft_capped(jnp.array([0.0, 1.0, 1e9]), 5.0).tolist()]
         [0.0, 0.987, 5.0]
     """
     return x if cap is None else cap * jnp.tanh(x / cap)
