@@ -36,11 +36,11 @@ class GuestSettings(NamedTuple):
     """Options that choose or judge answers."""
 
     best_of: int | None = None
-    """Samples per prompt, of which the one with the highest score is sent."""
+    """Samples per prompt; the one with the highest score is sent."""
     choose_by: str = CONFIDENCE
     """The score: `confidence`, `model:FOLDER`, or a reward that needs no reference answer."""
     majority: int | None = None
-    """Samples per prompt, of which one with the most frequent result is sent."""
+    """Samples per prompt; one with the most frequent result is sent."""
     filter_prompts: tuple[str, ...] = ()
     """Filters of prompts: `NAME,least=NUMBER`, with a name as in `choose_by`."""
     filter_answers: tuple[str, ...] = ()

@@ -133,7 +133,7 @@ def extracted_code(completion: str, names: Collection[str] = ()) -> str:
 
     Args:
         completion: a response. Only its last 200,000 characters are read.
-        names: names of which the program should define at least one; without names, any function or class counts.
+        names: the program should define at least one of these; without names, any function or class counts.
 
     Returns:
         The program. If the fence of a block is indented, its lines lose as much indentation.

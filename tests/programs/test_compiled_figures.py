@@ -136,40 +136,38 @@ def test_prompts_that_were_read_in_four_parts_rewrite_the_rows_once():
     assert moved(4) - moved(1) <= 0.2 * held
 
 
-def test_the_more_a_layer_computes_again_the_less_it_leaves():
-    """Temporaries of a gradient for each further layer of 256 features, over 4 rows of 256 tokens."""
-    config = replace(QWEN, vocab_size=64, width=256, heads=4, kv_heads=2, head_dim=64, hidden=512)
+def temporaries_of_gradient(layers, remat):
+    """Temporaries of a gradient of layers with 256 features, over 4 rows of 256 tokens."""
+    config = replace(
+        QWEN, vocab_size=64, width=256, heads=4, kv_heads=2, head_dim=64, hidden=512, layers=layers, remat=remat
+    )
     one = np.ones((4, 128), np.int32)
     rows = jax.tree.map(
         lambda array: shape(*array.shape, dtype=array.dtype),
         pack(Sequences(one, one > 0, one, one > 0, one.astype(np.float32))),
     )
+    policy = transformer_policy(config, eos=0)
+    loss = jax.grad(lambda params, rows: policy.score(params, rows, 1.0).logp.sum())
+    return temporaries(compiled(loss, jax.eval_shape(policy.init, KEY), rows))
 
-    def measured(layers, remat):
-        policy = transformer_policy(replace(config, layers=layers, remat=remat), eos=0)
-        loss = jax.grad(lambda params, rows: policy.score(params, rows, 1.0).logp.sum())
-        return temporaries(compiled(loss, jax.eval_shape(policy.init, KEY), rows))
 
-    left = [measured(4, remat) - measured(2, remat) for remat in ("none", "dots", "dots_no_batch", "full")]
+def test_the_more_a_layer_computes_again_the_less_it_leaves():
+    """Temporaries of a gradient for each further layer of 256 features, over 4 rows of 256 tokens."""
+    left = [
+        temporaries_of_gradient(4, remat) - temporaries_of_gradient(2, remat)
+        for remat in ("none", "dots", "dots_no_batch", "full")
+    ]
     assert min(more / less for more, less in itertools.pairwise(left)) > 1.2, left
 
 
 def test_inputs_of_twice_the_root_of_all_layers_are_kept():
     """Gradient with remat sqrt, of 16 layers in 4 blocks of 4: 8 inputs, 4 of blocks and 4 of layers, where full keeps 16."""
-    config = replace(QWEN, vocab_size=64, width=256, heads=4, kv_heads=2, head_dim=64, hidden=512)
-    one = np.ones((4, 128), np.int32)
-    rows = jax.tree.map(
-        lambda array: shape(*array.shape, dtype=array.dtype),
-        pack(Sequences(one, one > 0, one, one > 0, one.astype(np.float32))),
-    )
-
-    def measured(layers, remat):
-        policy = transformer_policy(replace(config, layers=layers, remat=remat), eos=0)
-        loss = jax.grad(lambda params, rows: policy.score(params, rows, 1.0).logp.sum())
-        return temporaries(compiled(loss, jax.eval_shape(policy.init, KEY), rows))
-
     one_input = 4 * 256 * 256 * 4
-    full, root, smaller = measured(16, "full"), measured(16, "sqrt"), measured(4, "sqrt")
+    full, root, smaller = (
+        temporaries_of_gradient(16, "full"),
+        temporaries_of_gradient(16, "sqrt"),
+        temporaries_of_gradient(4, "sqrt"),
+    )
     assert (full - root) / one_input == pytest.approx(16 - 8, abs=1.1)
     assert (root - smaller) / one_input == pytest.approx(8 - 4, abs=1.1)
 
