@@ -11,10 +11,10 @@ from rljax.cli.elsewhere import absent, ours_for, plain, tables
 from rljax.cli.starting import flags_in, value_of
 from rljax.errors import InputError
 from rljax.settings.flat import flat_names
+from rljax.settings.typed import hints_of
 from rljax.tasks import TASKS, full_name
 from rljax.text import did_you_mean, nearest_first
 from rljax.training.config import TrainConfig
-from rljax.training.config.typed import hints_of
 
 FURTHER = ("--help", "--help-all", "--data")
 """Flags that are not a record's fields; `--data` is another name for `--replicas`."""

@@ -9,6 +9,7 @@ from rljax.errors import InputError
 from rljax.settings.checks import check_at_least, check_positive
 from rljax.settings.options import Options
 from rljax.settings.shared_groups import AdamConfig, MeshConfig, NetworkConfig
+from rljax.settings.typed import check_types
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class PairConfig(NetworkConfig, AdamConfig, MeshConfig, _PairSettings):
 
     def __post_init__(self):
         """Refuse invalid values; the message names the setting and what to use instead."""
+        check_types(self)
         for group in (NetworkConfig, AdamConfig, MeshConfig):
             group.__post_init__(self)
         names = ("heldout_pairs", "max_tokens", "epochs", "steps", "batch", "microbatch_pairs", "checkpoint_every")

@@ -8,6 +8,7 @@ import tyro
 
 from rljax.errors import InputError
 from rljax.settings.checks import check_at_least, check_numbers, check_positive
+from rljax.settings.typed import check_types
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class AdaptationConfig:
 
     def __post_init__(self):
         """Refuse invalid values."""
+        check_types(self)
         check_numbers(self)
         check_at_least(2, self, ["batch"])
         check_at_least(1, self, ["passes"])

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 
 from rljax.errors import InputError
+from rljax.settings.typed import check_types
 
 Kind = TypeVar("Kind", bound="AnswerSettings")
 ChatSwitch = Annotated[bool | None, tyro.conf.arg(metavar="| --no-chat")]
@@ -46,7 +47,8 @@ class AnswerSettings:
     """Random seed of the sampling."""
 
     def check(self) -> None:
-        """Refuse a seed that is out of range."""
+        """Refuse values of another type, and a seed that is out of range."""
+        check_types(self)
         if self.seed < 0:
             raise InputError(f"--seed is {self.seed}; it must be 0 or more.")
 

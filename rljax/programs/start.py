@@ -20,11 +20,11 @@ from rljax.errors import InputError
 from rljax.files import check_local, experiments_folder
 from rljax.importing import check_trusted
 from rljax.settings.flat import flat_names
+from rljax.settings.typed import fit_value, hints_of
 from rljax.tasks import TASKS
 from rljax.tasks.sums import SumsConfig
 from rljax.text import did_you_mean, nearest_first, one_line
 from rljax.training.config.train import GROUPS, TrainConfig
-from rljax.training.config.typed import fit_value, hints_of
 
 SUFFIXES = (".yaml", ".yml", ".json", ".py")
 MOST_CHARACTERS = 65_536

@@ -41,7 +41,7 @@ class Fence(NamedTuple):
     mark: str
     """Its backticks or tildes."""
     language: str
-    """Rest of the line after them; may be empty."""
+    """Rest of the line after them; may be empty, and is if a tag follows them, such as `</answer>` or a model's end token."""
 
 
 class Block(NamedTuple):
@@ -80,7 +80,9 @@ def fences(text: str) -> Iterator[Fence]:
         found = _FENCE.match(bare)
         if found and not (found[1][0] == "`" and "`" in found[2]):
             indent = len(line[: len(line) - len(bare)].expandtabs(4))
-            yield Fence(start, start + len(line), indent, found[1], found[2].strip())
+            language = found[2].strip()
+            is_tag = language.startswith("<") and not _is_python(language)
+            yield Fence(start, start + len(line), indent, found[1], "" if is_tag else language)
         start += len(line) + 1
 
 

@@ -168,6 +168,13 @@ def test_no_response_takes_long(unit, begin):
     assert time.process_time() - started < 3
 
 
+@pytest.mark.parametrize("tag", ["</answer>", "<|im_end|>", " </s>", "<|eot_id|>\nIt adds 1."])
+def test_a_tag_after_a_closing_fence_is_no_language(tag):
+    program = "def f(x):\n    return x + 1"
+    assert extracted_code(f"<answer>\n```python\n{program}\n```{tag}", ["f"]) == program
+    assert extracted_code(f"{program}\n```{tag}", ["f"]).rstrip() == program
+
+
 AFTER = [
     *("", "\n", "\nThis returns x.", "\nExample:\n```python\nf(3)\n```\n", "\n\n```\nf(3)\n```"),
     *("\nIt works because:\n```\n3\n```", "\nIt works:\n```\n3\n```\nand\n```text\n4\n```"),

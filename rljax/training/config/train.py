@@ -8,6 +8,7 @@ from typing import Any
 from rljax.errors import InputError
 from rljax.settings.checks import check_numbers
 from rljax.settings.flat import flat_names
+from rljax.settings.typed import fit_setting, fit_value, hints_of
 from rljax.tasks import TaskConfig, task_name, task_named
 from rljax.tasks.sums import SumsConfig
 from rljax.text import did_you_mean
@@ -22,7 +23,6 @@ from rljax.training.config.groups import (
     WarmStartConfig,
 )
 from rljax.training.config.model import DevicesConfig, ModelConfig
-from rljax.training.config.typed import fit_value, hints_of
 
 MICROBATCH_TOKENS = 16_384
 """Maximum number of tokens whose activations are held at once if `microbatch_rows` is not set."""
@@ -154,8 +154,12 @@ class TrainConfig:
             changes["task"] = _task(settings.pop("task"))
         keeps_reward = "reward" in settings
         for name, group in self.groups(changes).items():
-            flat = flat_names(type(group))
-            values = {entry: settings.pop(flag) for entry, flag in flat.items() if flag in settings}
+            flat, hints = flat_names(type(group)), hints_of(type(group))
+            values = {
+                entry: fit_setting(flag, settings.pop(flag), hints[flag])
+                for entry, flag in flat.items()
+                if flag in settings
+            }
             if values:
                 changes[name] = replace(group, **values)
         if settings:

@@ -1,12 +1,17 @@
-"""Check that a value read from a file has the type of its setting."""
+"""Check that a value has the type of its setting."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+
+from rljax.errors import InputError
 from rljax.settings.flat import flat_names
 
-WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", NoneType: "null"}
+WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", NoneType: "null", Path: "a path"}
 
 
 def hints_of(group: type) -> dict[str, Any]:
@@ -46,18 +51,47 @@ def fit_value(value: object, hint: Any) -> Any:
     elif origin is Literal:
         if value in arguments:
             return value
-    elif origin is tuple and isinstance(value, list | tuple):
-        kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else list(arguments)
+    elif origin in (tuple, Sequence) and isinstance(value, list | tuple):
+        kinds = [arguments[0]] * len(value) if _is_homogeneous(hint) else list(arguments)
         if len(kinds) == len(value):
             return tuple(fit_value(entry, kind) for entry, kind in zip(value, kinds, strict=True))
     elif origin is dict and isinstance(value, Mapping):
         return {fit_value(name, arguments[0]): fit_value(number, arguments[1]) for name, number in value.items()}
-    elif isinstance(hint, type):
-        if hint is float and type(value) is int:
-            return float(value)
-        if type(value) is hint:  # not isinstance, because true is not a number
-            return value
+    elif type(value) is hint or (hint is Path and isinstance(value, Path)):  # not isinstance, because true is not a number
+        return value
+    elif (type(value), hint) in ((int, float), (str, Path)):
+        return hint(value)
     raise ValueError(f"{expected(hint)} is expected")
+
+
+def fit_setting(name: str, value: object, hint: Any) -> Any:
+    """Convert a setting's value in Python to its type; paths count as text, and NumPy's numbers as Python's.
+
+    Raises:
+        InputError: the value has another type; the message names the setting and says what is expected.
+
+    Example:
+        >>> fit_setting("stop", "###", tuple[str, ...])
+        Traceback (most recent call last):
+            ...
+        rljax.errors.InputError: stop is '###', but a list (each text) is expected.
+    """
+    plain = os.fspath(value) if isinstance(value, os.PathLike) else value.item() if isinstance(value, np.generic) else value
+    try:
+        return fit_value(plain, hint)
+    except ValueError as error:
+        raise InputError(f"{name} is {value!r:.80}, but {error}.") from error
+
+
+def check_types(settings: object) -> None:
+    """Refuse a group of settings if a value has another type than its setting.
+
+    Raises:
+        InputError: the message names the setting and says what is expected.
+    """
+    flat, hints = flat_names(type(settings)), hints_of(type(settings))
+    for name, flag in flat.items():
+        fit_setting(flag, getattr(settings, name), hints[flag])
 
 
 def expected(hint: Any) -> str:
@@ -73,12 +107,17 @@ def expected(hint: Any) -> str:
         return " or ".join(map(expected, arguments))
     if origin is Literal:
         return " or ".join(map(repr, arguments))
-    if origin is tuple:
-        count = "" if arguments[-1] is Ellipsis else f" of {len(arguments)} entries"
+    if origin in (tuple, Sequence):
+        count = "" if _is_homogeneous(hint) else f" of {len(arguments)} entries"
         return f"a list{count} (each {expected(arguments[0])})"
     if origin is dict:
         return "a mapping of names to numbers" + (" or texts" if str in get_args(arguments[1]) else "")
     return WORDS[hint] if hint in WORDS else str(hint)
+
+
+def _is_homogeneous(hint: Any) -> bool:
+    """True for a list of any length, whose entries have one type."""
+    return get_origin(hint) is Sequence or get_args(hint)[-1] is Ellipsis
 
 
 def _bare(hint: Any) -> Any:

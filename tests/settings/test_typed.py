@@ -1,0 +1,74 @@
+"""Settings of another type than their own are refused by name, and lists, paths and NumPy's numbers are converted."""
+
+import re
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from rljax import TrainConfig
+from rljax.errors import InputError
+from rljax.preference.config import PreferenceConfig, RewardModelConfig
+from rljax.programs.adaptation_config import AdaptationConfig
+from rljax.programs.answer_settings import EvalSettings, GenerateSettings, PairSettings, SearchSettings
+from rljax.settings.typed import check_types, fit_setting, hints_of
+
+ANSWERING = (EvalSettings, SearchSettings, GenerateSettings, PairSettings)
+OF_A_RUN = {flag: hint for group in TrainConfig().groups().values() for flag, hint in hints_of(type(group)).items()}
+
+
+@pytest.mark.parametrize("flag", OF_A_RUN)
+def test_a_setting_of_a_run_refuses_an_object(flag):
+    with pytest.raises(InputError, match=rf"{flag} is <object .* expected"):
+        TrainConfig.flat(**{flag: object()})
+
+
+@pytest.mark.parametrize("flag", [flag for flag, hint in OF_A_RUN.items() if "tuple" in str(hint)])
+def test_a_list_refuses_a_single_text(flag):
+    with pytest.raises(InputError, match=f"{flag} is 'attention', but a list"):
+        TrainConfig.flat(**{flag: "attention"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"learning_rate": "1e-3"}, "a number"),
+        ({"steps": "3"}, "a whole number"),
+        ({"steps": 2.5}, "a whole number"),
+        ({"prompts": True}, "a whole number"),
+        ({"quiet": "yes"}, "true or false"),
+        ({"reward": ["exact", "math"]}, "text"),
+        ({"difficulty_window": 0.3}, "a list of 2 entries (each a number) or null"),
+    ],
+)
+def test_what_is_expected_is_said(settings, expected):
+    name, value = next(iter(settings.items()))
+    with pytest.raises(InputError, match=re.escape(f"{name} is {value!r}, but {expected} is expected.")):
+        TrainConfig.flat(**settings)
+
+
+def test_equal_values_in_other_words_are_equal_settings():
+    plain = TrainConfig.flat(learning_rate=1.0, steps=3, stop=("a",), dataset="x.jsonl")
+    assert TrainConfig.flat(learning_rate=1, steps=np.int64(3), stop=["a"], dataset=Path("x.jsonl")) == plain
+
+
+@pytest.mark.parametrize("record", [*ANSWERING, PreferenceConfig, RewardModelConfig, AdaptationConfig])
+def test_every_setting_of_a_program_refuses_an_object(record, untyped):
+    required = {"target": "run", "feedback": Path("queue.jsonl")} if record is AdaptationConfig else {}
+    check_types(record(**required))
+    for name in record.__dataclass_fields__:
+        with pytest.raises(InputError, match=r"is <object .* expected"):
+            check_types(record(**required | {name: object()}))
+
+
+def test_the_texts_of_an_evaluation_are_a_list(untyped):
+    with pytest.raises(InputError, match=r"choose is 'votes', but a list \(each text\) is expected"):
+        EvalSettings(samples=2, choose="votes").check()
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "fitted"), [("a", Path, Path("a")), (Path("a"), str, "a"), ("x", Literal["x"], "x")]
+)
+def test_paths_and_texts(value, hint, fitted):
+    assert fit_setting("name", value, hint) == fitted
