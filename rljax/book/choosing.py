@@ -268,7 +268,7 @@ def _chosen(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -> 
 def command_of(facts: Facts, chosen: Rule, parts: Iterable[Rule]) -> tuple[str, ...]:
     """Words of the command; if several rules set a flag, their values are joined.
 
-    For a mixture of experts, the default model, which is dense, is replaced by a placeholder.
+    For a mixture of experts, the default model, which is dense, is replaced by one that has experts.
     """
     if facts.experts and facts.model == Facts().model:
         facts = replace(facts, model=EXPERTS)
@@ -287,8 +287,8 @@ def command_of(facts: Facts, chosen: Rule, parts: Iterable[Rule]) -> tuple[str, 
     return ("rljax", "train", *_words(flags, numbers))
 
 
-EXPERTS = "my_mixture_of_experts"
-"""Placeholder for a mixture-of-experts model."""
+EXPERTS = "Qwen/Qwen3-30B-A3B"
+"""The model for a mixture of experts, if none is named."""
 JOINED = ("--algorithm-options", "--with", "--without")
 """Flags that take several values."""
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from inspect import signature
 from math import isfinite
 from numbers import Real
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -242,7 +243,8 @@ def check_environment(environment: Environment) -> None:
     """Refuse an object that is not an environment, or whose episodes may never end.
 
     Raises:
-        InputError: `reset`, `step` or `max_turns` is missing, or `max_turns` is not a whole number of at least 1.
+        InputError: `reset`, `step` or `max_turns` is missing, a method does not take its arguments, or `max_turns` is not a whole
+            number of at least 1.
     """
     missing = [name for name in ("reset", "step") if not callable(getattr(environment, name, None))]
     if missing:
@@ -250,6 +252,8 @@ def check_environment(environment: Environment) -> None:
             f"environment.{missing[0]}: an environment must have the methods reset(problem) and step(state, completion); "
             f"got {called_name(environment)} without {' and '.join(missing)}."
         )
+    for name, arguments in {"reset": ("problem",), "step": ("state", "completion")}.items():
+        _check_parameters(environment, name, arguments)
     turns = getattr(environment, "max_turns", None)
     if not isinstance(turns, int) or isinstance(turns, bool) or turns < 1:
         raise InputError(
@@ -257,6 +261,18 @@ def check_environment(environment: Environment) -> None:
             f"of at least 1; got {turns!r}."
         )
     manner_of(environment)
+
+
+def _check_parameters(environment: Environment, name: str, arguments: tuple[str, ...]) -> None:
+    """Refuse a method that cannot be called with these positional arguments."""
+    try:
+        signature(getattr(environment, name)).bind(*arguments)
+    except ValueError:  # a compiled method, whose parameters Python does not know
+        return
+    except TypeError as error:
+        raise InputError(
+            f"environment.{name}: {called_name(environment)} must have the method {name}({', '.join(arguments)}); {error}."
+        ) from error
 
 
 def check_step(environment: Environment, step: object) -> None:

@@ -360,6 +360,8 @@ def without_end(turns):
 
 
 ENDLESS = SimpleNamespace(reset=Guessing().reset, step=Guessing().step)
+SEEDED = SimpleNamespace(reset=lambda problem, seed: seed, step=Guessing().step, max_turns=2)
+OF_A_TEXT = SimpleNamespace(reset=Guessing().reset, step=lambda completion: completion, max_turns=2)
 
 
 @pytest.mark.parametrize(
@@ -372,6 +374,11 @@ ENDLESS = SimpleNamespace(reset=Guessing().reset, step=Guessing().step)
             {"environment": even_length},
             r"^environment\.reset: an environment must have the methods .*even_length without reset and step",
         ),
+        (
+            {"environment": SEEDED},
+            r"^environment\.reset: .* the method reset\(problem\); missing a required argument: 'seed'\.$",
+        ),
+        ({"environment": OF_A_TEXT}, r"^environment\.step: .* step\(state, completion\); too many positional arguments\.$"),
         ({"environment": Guessing(), "reward": even_length}, "^environment: the rewards come from its steps, .* got both"),
     ],
 )
