@@ -10,8 +10,8 @@ import tyro
 from rljax.cli.elsewhere import absent, ours_for, plain, tables
 from rljax.cli.starting import flags_in, value_of
 from rljax.errors import InputError
+from rljax.settings.checks import hints_of
 from rljax.settings.flat import flat_names
-from rljax.settings.typed import hints_of
 from rljax.tasks import TASKS, full_name
 from rljax.text import did_you_mean, nearest_first
 from rljax.training.config import TrainConfig

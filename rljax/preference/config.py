@@ -6,10 +6,9 @@ from typing import Annotated, Literal
 import tyro
 
 from rljax.errors import InputError
-from rljax.settings.checks import check_at_least, check_positive
+from rljax.settings.checks import check_at_least, check_positive, check_types
 from rljax.settings.options import Options
 from rljax.settings.shared_groups import AdamConfig, MeshConfig, NetworkConfig
-from rljax.settings.typed import check_types
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from rljax.errors import InputError
-from rljax.settings.checks import check_at_least, check_numbers, check_positive
-from rljax.settings.typed import check_types
+from rljax.settings.checks import check_at_least, check_numbers, check_positive, check_types
 
 
 @dataclass(frozen=True)

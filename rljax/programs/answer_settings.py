@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 
 from rljax.errors import InputError
-from rljax.settings.typed import check_types
+from rljax.settings.checks import check_types
 
 Kind = TypeVar("Kind", bound="AnswerSettings")
 ChatSwitch = Annotated[bool | None, tyro.conf.arg(metavar="| --no-chat")]

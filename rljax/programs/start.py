@@ -19,8 +19,8 @@ import yaml
 from rljax.errors import InputError
 from rljax.files import check_local, experiments_folder
 from rljax.importing import check_trusted
+from rljax.settings.checks import fit_value, hints_of
 from rljax.settings.flat import flat_names
-from rljax.settings.typed import fit_value, hints_of
 from rljax.tasks import TASKS
 from rljax.tasks.sums import SumsConfig
 from rljax.text import did_you_mean, nearest_first, one_line

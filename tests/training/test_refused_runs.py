@@ -49,7 +49,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, change
         ({"steps": -1}, "steps is -1; it must not be negative"),
         ({"operands": (4, 3)}, r"operands is \(4, 3\)"),
         ({"dtype": "float16"}, "dtype is 'float16'"),
-        ({"remat": "all"}, "remat is 'all'; choose none, full, sqrt, dots or dots_no_batch"),
+        ({"remat": "all"}, "remat is 'all'; choose none, full, dots, dots_no_batch or sqrt"),
         ({"oversample": 0.5}, "oversample is 0.5"),
         ({"heads": 3}, "width=16 over heads=3"),
     ],

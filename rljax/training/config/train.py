@@ -6,9 +6,8 @@ from types import MappingProxyType
 from typing import Any
 
 from rljax.errors import InputError
-from rljax.settings.checks import check_numbers
+from rljax.settings.checks import check_numbers, fit_setting, fit_value, hints_of
 from rljax.settings.flat import flat_names
-from rljax.settings.typed import fit_setting, fit_value, hints_of
 from rljax.tasks import TaskConfig, task_name, task_named
 from rljax.tasks.sums import SumsConfig
 from rljax.text import did_you_mean
