@@ -1,10 +1,10 @@
 """Types of the equations' arguments, their conversion to floating point, and the checks of an equation's arguments.
 
-One rule sets the dtype of every equation: it computes in float32 at least. `in_float32` widens bfloat16 and float16 arguments,
-unless the equation first passes them to others that do. The result stays wide: float16 or bfloat16 in gives float32 out, and
-float64 in gives float64 out. The gradient with respect to an argument has that argument's dtype. Three functions return the
-dtype of what they update: `divergence.ema_update` and `reference.reset_reference` keep the reference's dtype,
-`weights.overlong_filter` the mask's.
+One rule sets the dtype of every equation: it computes in float32 at least. The decorator `in_float32` widens bfloat16 and float16
+arguments; an equation without it passes its arguments on to equations that have it. The result stays wide: float16 or bfloat16 in
+gives float32 out, and float64 in gives float64 out. The gradient with respect to an argument has that argument's dtype. Three
+functions keep the dtype of the array they update: `divergence.ema_update` and `reference.reset_reference` return the reference's
+dtype, and `weights.overlong_filter` returns the mask's.
 
 Shapes and dtypes are known while JAX traces, so a wrong one is refused under `jit` too. Values are known only outside a
 trace: a hyperparameter that is a Python number is always checked, a traced one is trusted.
@@ -74,7 +74,7 @@ def sum_dtype(x: Array) -> jnp.dtype:
 def in_float32(equation: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Compute an equation in float32 at least: widen half-precision arrays among its arguments, including those inside pytrees.
 
-    bfloat16 has 8 significant bits: a sum of ones stops growing before 300, and two nearby numbers have difference 0.
+    bfloat16 has 8 significant bits: a sum of ones stops growing before 300, and the difference of two nearby numbers rounds to 0.
 
     Example:
         >>> import jax.numpy as jnp
@@ -181,7 +181,7 @@ def check_group(**arrays: Any) -> None:
 
 
 def check_steps(step_rewards: Any, step_end: Any) -> None:
-    """Refuse rewards of steps that are not floating point, groups of fewer than 2 responses, or ends of another shape."""
+    """Refuse step rewards that are not floating point, groups of fewer than 2 responses, or a `step_end` of another shape."""
     check_floating(step_rewards=step_rewards)
     check_rank(2, step_rewards=step_rewards)
     if step_rewards.shape[-2] < 2:
@@ -236,7 +236,7 @@ def check_boolean(**arrays: Any) -> None:
 
 
 def check_integer(**arrays: Any) -> None:
-    """Refuse an array that is not of integers, such as identities stored as floating point."""
+    """Refuse an array that does not contain integers, such as ids stored as floating point."""
     for name, value in arrays.items():
         if not hasattr(value, "dtype") or not jnp.issubdtype(value.dtype, jnp.integer):
             raise ValueError(f"{name} must be an integer array, got {_describe(value)}")
@@ -251,8 +251,8 @@ def check_lengths(**arrays: Any) -> None:
         check_nonnegative(**{name: value})
 
 
-def check_one_a_row(**arrays: Any) -> None:
-    """Refuse arrays that should have one entry per row of the first array, whose last axis is the row."""
+def check_one_per_row(**arrays: Any) -> None:
+    """Refuse arrays that do not have one entry per row of the first array; its last axis runs along a row."""
     (first_name, first), *others = arrays.items()
     for name, value in others:
         rows = np.shape(first)[:-1]

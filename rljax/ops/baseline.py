@@ -15,7 +15,7 @@ from rljax.ops.arrays import (
     check_group,
     check_lengths,
     check_mask,
-    check_one_a_row,
+    check_one_per_row,
     check_same_shape,
     in_float32,
     ratio_or_zero,
@@ -130,7 +130,7 @@ def greedy_centered(rewards: Float[Array, "*P G"], greedy_reward: Float[Array, "
         ReMax, arXiv:2310.10505.
     """
     check_floating(rewards=rewards, greedy_reward=greedy_reward)
-    check_one_a_row(rewards=rewards, greedy_reward=greedy_reward)
+    check_one_per_row(rewards=rewards, greedy_reward=greedy_reward)
     return rewards - greedy_reward[..., None]
 
 
@@ -142,7 +142,7 @@ def optimal_token_baseline(
     *,
     importance: Float[Array, "*P G T"] | None = None,
 ) -> Float[Array, "*P G T"]:
-    """Return minus a separate baseline for each position: the group's mean return, weighted by gradient energy so far.
+    """Return minus a baseline for each position: the group's mean return, weighted by the gradient energy up to that position.
 
     ‖∂ log π(o_t) / ∂ logits‖² = 1 - 2 π(o_t) + Σ_v π(v)² stands in for the squared norm of a token's gradient; a response whose
     tokens so far were uncertain has more weight. If only one response reaches a position, its advantage there is 0. If `logp` and
@@ -159,7 +159,7 @@ def optimal_token_baseline(
         square_sum: Σ_v π(v)² of the distribution that the token was sampled from, `[..., G, T]`, in (0, 1].
         mask: response tokens, bool or 0/1, `[..., G, T]`. Positions count these tokens only.
         importance: ρ, the importance weight that multiplies each token's gradient, `[..., G, T]`; None: 1 everywhere. Multiplying a
-            gradient by ρ multiplies its energy by ρ².
+            gradient by ρ multiplies its energy (its squared norm) by ρ².
 
     Returns:
         `[..., G, T]`, in the rewards' unit; 0 outside the mask. At a position without energy (every token certain) the

@@ -107,7 +107,7 @@ def batch_normalized_rewards(
 def _over_deviation(
     x: Float[Array, "*P G"], of: Float[Array, "*P G"], member: Array, *, eps: Number, ddof: int
 ) -> Float[Array, "*P G"]:
-    """`x / (σ + ε)` with σ of all members of the batch in `of`, and 0 where σ is 0.
+    """`x / (σ + ε)`, σ being the standard deviation of `of` over all members of the batch; 0 everywhere if σ is 0.
 
     The squares are computed at a scale of about 1; otherwise they would overflow at 2e19 and underflow at 1e-19.
     """
@@ -208,7 +208,7 @@ def decoupled_normalized(
     ddof: int = 1,
     valid: Mask | None = None,
 ) -> Float[Array, "*P G"]:
-    """Normalize each of several rewards within its group, then their weighted sum over the batch.
+    """Normalize each of several rewards within its group, then normalize their weighted sum over the batch.
 
     A z-score of the sum would give responses with the same total the same advantage, whichever reward they earned.
 
@@ -223,7 +223,7 @@ def decoupled_normalized(
         eps: ε, added to each standard deviation; not negative. 1e-6 is verl's, 1e-4 TRL's.
         ddof: delta degrees of freedom of the standard deviations, 0 or 1.
         valid: which rewards a response has, bool or 0/1, `[..., G, N]`; None: all of them. Each reward is compared across the
-            responses that have it; to the sum of any other response it adds 0.
+            responses that have it; it adds 0 to the sum of a response that does not.
 
     Returns:
         `[..., G]`, dimensionless; 0 for responses without any reward.
@@ -269,8 +269,8 @@ def gpg_scale(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Fl
 
     Args:
         rewards: one number per response, `[..., G]`; the batch is all of them.
-        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. A group without one has no
-            token in the mean that α rescales, so B leaves it out.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. A group with no valid
+            response adds no token to the mean that α rescales, so B does not count it.
 
     Returns:
         a number, at least 1; 0 if no group has a signal, since then every advantage is 0 and the step does nothing.

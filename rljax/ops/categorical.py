@@ -38,7 +38,7 @@ def _rounding(support: Array) -> float:
 
 
 def _check_covered(target: Array, support: Array) -> None:
-    """Refuse a target that is beyond the support by more than rounding, if its value is known."""
+    """Refuse a target that is outside the support by more than rounding error, if its value is known."""
     if is_concrete(target, support) and target.size:
         values, slack = np.asarray(target), _rounding(support)
         low, high = np.asarray(support)[[0, -1]]
@@ -109,8 +109,7 @@ def two_hot(target: Float[Array, "*rows"], support: Float[Array, "N"]) -> Float[
         p_i = (z_{i+1} - y) / (z_{i+1} - z_i)        p_{i+1} = (y - z_i) / (z_{i+1} - z_i)        z_i ≤ y ≤ z_{i+1}
 
     Args:
-        target: y, `[...]`, in [z_0, z_{N-1}]. Values are unknown under tracing, so there a target beyond the support is moved
-            to the nearest end.
+        target: y, `[...]`, in [z_0, z_{N-1}]. A traced target cannot be checked, so it is clipped to the support.
         support: z, `[N]`, strictly increasing, evenly spaced or not.
 
     Returns:
@@ -149,8 +148,7 @@ def hl_gauss(
     decodes to 0.0135. Let the support extend about 3 bins beyond the possible returns.
 
     Args:
-        target: y, `[...]`, in [z_0 - w/2, z_{N-1} + w/2]. Values are unknown under tracing, so there a target beyond the bins
-            is moved to the nearest end.
+        target: y, `[...]`, in [z_0 - w/2, z_{N-1} + w/2]. A traced target cannot be checked, so it is clipped to the bins.
         support: z, the bin centers, `[N]`, evenly spaced and increasing.
         sigma_ratio: s / w, positive.
 
@@ -207,7 +205,7 @@ def c51_projection(
         discount: γ in [0, 1], a number or one per state `[...]`; 0 after the last token.
 
     Returns:
-        `[..., N]`, sums to what `probs` sums to. Mass beyond the support moves to the nearest end, by the operator's own clip.
+        `[..., N]`, with the same sum as `probs`. As the equation's clip requires, mass beyond the support moves to the nearest end.
 
     Raises:
         ValueError: not floating point, shapes that do not fit, a support that does not increase, `discount` outside [0, 1].
@@ -279,7 +277,7 @@ def categorical_mean_of_logits(logits: Float[Array, "*rows N"], support: Float[A
         `[...]`, in the support's unit.
 
     Raises:
-        ValueError: as `categorical_mean`.
+        ValueError: under the same conditions as `categorical_mean`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -308,7 +306,7 @@ def categorical_cross_entropy(
     Args:
         logits: carry the gradient, `[..., N]`, nats.
         target_probs: p, from `two_hot`, `hl_gauss` or `c51_projection`, `[..., N]`.
-        mask: response tokens, bool or 0/1, `[...]`, a row being `[..., T]`; None: every distribution counts.
+        mask: response tokens, bool or 0/1, one per distribution, `[...]`; None: every distribution counts.
 
     Returns:
         `[...]`, nats, to be minimized; 0 outside the mask.

@@ -52,8 +52,8 @@ def truncated_importance_weight(
 ) -> Float[Array, "*rows T"]:
     """Capped weight that corrects for a sampler whose log-probabilities differ numerically from the learner's.
 
-    Both log-probabilities are of the parameters that sampled: once as the training code scores the tokens, and
-    once as the sampling engine did. The surrogate of each token is multiplied by the weight.
+    Both log-probabilities come from the parameters that sampled the tokens: one as the training code computes it, the other as
+    the sampling engine did. The surrogate of each token is multiplied by the weight.
 
     ::
 
@@ -63,7 +63,7 @@ def truncated_importance_weight(
         policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, without gradient.
         behaviour_logp: the same, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        cap: C, positive. A cap below 1 also cuts tokens on which both agree.
+        cap: C, positive. A cap below 1 also lowers the weight of tokens on which both agree.
 
     Returns:
         `[..., T]`, a weight (*not* its logarithm) in [0, C]; 0 outside the mask.
@@ -167,7 +167,7 @@ def two_sided_importance_weight(
         [1.0, 2.0, 0.5]
 
     Source:
-        Convention: `tis_clip_low` and `tis_clip` in slime's training code (0 and 2 there); in no paper.
+        Convention: `tis_clip_low` and `tis_clip` in slime's training code (0 and 2 there); no paper has it.
     """
     _check_bounds(low, high)
     ratio = jnp.exp(_token_log_ratio(policy_logp, behaviour_logp, mask))

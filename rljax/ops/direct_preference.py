@@ -1,7 +1,7 @@
 """Losses that train a language model on preferences directly, without a reward model.
 
-They compare the policy with a reference by one number per response: its log-probability, summed over its tokens, under each of the
-two. All losses are computed in float32 or wider. `rljax.ops.reference_free` has losses without a reference.
+They compare the policy with a reference policy: for each response they need its log-probability, summed over its tokens, under
+both. All losses are computed in float32 or wider. `rljax.ops.reference_free` has losses without a reference.
 """
 
 import jax
@@ -300,7 +300,7 @@ def apo_zero_loss(
 
         L = σ(β h_l) - σ(β h_w)        h_i = log π(y_i|x)/π_ref(y_i|x)
 
-    For a policy that is worse than the preferred responses. DPO constrains only the difference h_w - h_l, so both may fall.
+    Meant for a policy that is worse than the preferred responses. DPO constrains only the difference h_w - h_l, so both may fall.
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
@@ -338,13 +338,13 @@ def apo_down_loss(
     *,
     beta: Number = 0.1,
 ) -> Float[Array, "*pairs"]:
-    """Anchored preferences, away from both responses: both should become less likely, the other one more so.
+    """Anchored preferences, away from both responses: both should become less likely, the rejected one more so.
 
     ::
 
         L = σ(β h_w) - σ(β (h_w - h_l))        h_i = log π(y_i|x)/π_ref(y_i|x)
 
-    For a policy that is better than the preferred responses.
+    Meant for a policy that is better than the preferred responses.
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
@@ -441,7 +441,7 @@ def kto_loss(
         `[...]`, dimensionless, to be minimized as a mean over the examples.
 
     Raises:
-        ValueError: not floating point, not boolean, mismatched shapes, β not positive, or a negative number.
+        ValueError: not floating point, not boolean, mismatched shapes, β not positive, or a negative `reference_point` or weight.
 
     Example:
         >>> import jax.numpy as jnp

@@ -19,8 +19,8 @@ def generalized_jsd(
 ) -> Float[Array, "*rows"]:
     """Jensen-Shannon divergence of teacher and student with weights β and 1 - β, over the full vocabulary: GKD's loss.
 
-    It is bounded, unlike a KL, and unlike a KL it vanishes as β approaches either end: JSD(β)/β goes to the forward KL(P‖Q) as β
-    goes to 0, and JSD(β)/(1 - β) to the reverse KL(Q‖P) as β goes to 1. Each row is one token, so a long batch can be
+    Unlike a KL divergence, it is bounded, and it vanishes as β approaches 0 or 1: JSD(β)/β goes to the forward KL(P‖Q) as β goes
+    to 0, and JSD(β)/(1 - β) to the reverse KL(Q‖P) as β goes to 1. Each row is one token, so a long batch can be
     processed in chunks of tokens. A token that both exclude (logit -∞) contributes 0, in both value and gradient.
 
     ::

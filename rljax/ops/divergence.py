@@ -318,7 +318,7 @@ def batch_normalized_kl(
         [[-2.0, -1.0], [3.0, 0.0]]
 
     Source:
-        T1, arXiv:2501.11651, from a description of it: the equation itself was not found in the primary text, so the
+        T1, arXiv:2501.11651, from a secondary description: the equation itself was not found in the paper's text, so the
         estimator (k1) and the set that the mean runs over are our choice.
     """
     check_floating(logp=logp, ref_logp=ref_logp)

@@ -84,7 +84,8 @@ def _recursion(mask: Array, rewards: Array, values: Array, discount: Array, deca
 def _advantages(mask: Array, rewards: Array, values: Array, discount: Array, decay: Array, after_last: Array) -> Array:
     """`_recursion` as matrix products over tiles of tokens, which is many times faster.
 
-    In these products a non-finite number would reach other tokens of its tile, since 0 × NaN is NaN. The recursion is used then.
+    In these products a non-finite number would reach other tokens of its tile, since 0 × NaN is NaN. So if any number is not
+    finite, the recursion runs instead.
     """
     errors = _errors(mask, rewards, values, discount, after_last)
     # 0 times a non-finite number is NaN; this product is cheaper than testing each number.
@@ -304,7 +305,7 @@ def decoupled_gae(
         `DecoupledGAE(advantage, value_target)`, both `[..., T]` in the reward's unit, 0 outside the mask.
 
     Raises:
-        ValueError: as `gae`.
+        ValueError: under the same conditions as `gae`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -314,7 +315,7 @@ def decoupled_gae(
     Source:
         VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1; Eqs. 19-20 of the design document.
     """
-    # Check them here under their own names, so that an error names the right one of the two.
+    # Check both λ here, so that an error names the one that is wrong and not `lambda_`.
     check_mask(mask=mask)
     _check_lambda(mask, policy_lambda=policy_lambda, value_lambda=value_lambda)
     return DecoupledGAE(

@@ -122,8 +122,8 @@ def mean_normalized(rewards: Float[Array, "*P G"], *, eps: Number = 0.0, valid: 
 
     For rewards of 0 and 1, REINFORCE with this advantage climbs log p(correct) instead of p(correct), as far as G responses
     can tell: its expectation is the gradient of Σ_{k<G} pass@k / k, the beginning of the infinite series for log p. (Without
-    subtracting the mean, the sum would include k = G: groups without a correct response have advantage 0, and so lack the
-    baseline.)
+    the baseline, the sum would include k = G. That term is lost because a group without a correct response gets advantage 0
+    instead of the baseline's -1.)
 
     ::
 
@@ -206,7 +206,7 @@ def turn_normalized(
     eps: Number = 1e-6,
     ddof: int = 1,
 ) -> Float[Array, "*P G T"]:
-    """Advantage of a turn: its reward compared with the same turn of the other responses, plus those of the later turns.
+    """Advantage of a turn: its reward, normalized over the group's turns of that number, plus the discounted ones of later turns.
 
     ::
 

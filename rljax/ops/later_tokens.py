@@ -73,7 +73,8 @@ def discounted_sums(x: Float[Array, "*rows T"], discount: Float[Array, "*#rows"]
     c^{e-t} S_e, where e is the first slot of the next tile. A scan carries S_e from the last tile to the first. A non-finite
     number turns the sums of its tile and of earlier tiles into NaN, in its row only; callers keep such numbers away.
 
-    The derivative is that of the recursion S_t = x_t + c S_{t+1}, itself a discounted sum; a power of c has derivative NaN at 0.
+    The derivative is derived from the recursion S_t = x_t + c S_{t+1} and is itself a discounted sum; differentiating the powers
+    of c would give NaN at c = 0.
     """
     *rows, length = x.shape
     tile = min(TILE, max(length, 1))

@@ -131,7 +131,7 @@ def binary_total_variation(logp: Float[Array, "*rows T"], old_logp: Float[Array,
 
 
 def _log_of_the_rest(logp: Array) -> tuple[Array, Bool[Array, "..."]]:
-    """log(1 - e^logp) if anything remains, and a mask of where nothing does."""
+    """log(1 - e^logp), with a finite placeholder where e^logp is 1, and the mask of those entries."""
     certain = logp >= 0
     return jnp.log(-jnp.expm1(jnp.where(certain, -jnp.ones_like(logp), logp))), certain
 

@@ -35,7 +35,10 @@ def _share_with(rank: Array, size: Array, k: int) -> Array:
 
 
 def _share_with_two(rank: Array, size: Array, k: int) -> Array:
-    """C(rank, k-2) / C(size, k): the share with a response of `rank` others below it as the best and a fixed other one included."""
+    """C(rank, k-2) / C(size, k): the share of subsets of k that contain a given pair and nothing better than it.
+
+    Besides the pair, `rank` responses are below its better one.
+    """
     if k < 2:
         return jnp.zeros_like(rank)
     return ratio_or_zero(_falling(rank, size - 1, k - 2) * k * (k - 1), size * (size - k + 1))
@@ -45,8 +48,8 @@ def _ascending(rewards: Array, member: Bool[Array, "..."]) -> tuple[Array, Array
     """Rewards in ascending order, with non-members after them as 0; their ranks 0, 1, …; the number of members; the inverse order.
 
     Coefficients for ranks at or beyond the size are meaningless but finite: they multiply the zeros there, or what is dropped
-    at the end. A NaN among the members is sorted last: sums of the entries above carry it to every member of its group, sums from
-    the lowest up only to itself.
+    at the end. A NaN among the members is sorted last: a sum over the entries above carries it to every member of its group, a sum
+    from the lowest entry up only to itself.
     """
     order = jnp.argsort(jnp.where(member, rewards, jnp.inf))
     lowest_first = jnp.take_along_axis(jnp.where(member, rewards, 0.0), order)
@@ -71,7 +74,7 @@ def _in_place(credit: Array, back: Array, member: Array, size: Array, k: int) ->
 
 
 def _credit(rewards: Array, rank: Array, size: Array, k: int) -> Array:
-    """n s_i, from the lowest reward up."""
+    """n s_i, in ascending order of the rewards."""
     others = _sum_above(_share_with_two(rank - 1, size, k) * rewards)
     return size * (_share_with(rank, size, k) * rewards + others)
 
@@ -239,6 +242,6 @@ def pass_at_k_normalized(
     all_wrong = _falling(wrong, size, k)
     deviation = jnp.sqrt(all_wrong * (1 - all_wrong))
     signal = deviation.astype(bool) & (size >= k)
-    beside_a_wrong_one = _falling(wrong - 1, size - 1, k - 1)
-    value = jnp.where(right, all_wrong, all_wrong - beside_a_wrong_one)
+    others_all_wrong = _falling(wrong - 1, size - 1, k - 1)
+    value = jnp.where(right, all_wrong, all_wrong - others_all_wrong)
     return jnp.where(member & signal, value / (jnp.where(signal, deviation, jnp.ones_like(deviation)) + eps), 0.0)

@@ -345,7 +345,7 @@ def clamp_log_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Floa
         [-20.0, 1.0, 20.0]
 
     Source:
-        Convention: the overflow guard of training code such as verl's; in no paper.
+        Convention: the overflow guard of training code such as verl's; no paper has it.
     """
     check_floating(log_ratio=log_ratio)
     check_positive(bound=bound)

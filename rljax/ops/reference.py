@@ -23,7 +23,7 @@ from rljax.ops.arrays import (
 def adaptive_kl_coefficient(
     coefficient: Number, divergence: Number, *, target: Number, gain: Number = 0.1, bound: Number = 0.2
 ) -> Float[Array, ""]:
-    """KL coefficient of the next update, moved so that the divergence approaches a target: a proportional controller in log space.
+    """KL coefficient of the next update, adjusted to bring the divergence to a target: a proportional controller in log space.
 
     ::
 
@@ -31,7 +31,7 @@ def adaptive_kl_coefficient(
 
     Args:
         coefficient: β of the last update, a number (shape `[]`), not negative, in the reward's unit per nat.
-        divergence: KL(π ‖ π_ref) of the last rollout, a number (shape `[]`), nats per response, or the target's unit.
+        divergence: KL(π ‖ π_ref) of the last rollout, a number (shape `[]`), in nats per response or any other unit.
         target: KL_target, positive, in the unit of `divergence`.
         gain: K_β = 0.1 (Section 2.2), not negative. Code with a horizon h and a batch of n responses uses n / h instead.
         bound: bound on the relative error, not negative; 0.2 in Section 2.2.
@@ -57,7 +57,7 @@ def adaptive_kl_coefficient(
 
 
 def reset_reference(reference: Tree, params: Tree, step: Step, *, period: int) -> Tree:
-    """Replace the reference by the policy every `period` updates; otherwise keep it unchanged.
+    """Replace the reference with the policy every `period` updates; otherwise keep it unchanged.
 
     The paper also resets the optimizer's state, and chooses the times from the validation curve; the fixed period is this
     function's schedule.

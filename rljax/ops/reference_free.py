@@ -1,6 +1,6 @@
 """Losses that train a language model on preferences without a reference policy.
 
-They read one number per response: its log-probability, averaged over its tokens, or summed for CPO. All losses are computed in
+They take one number per response: its log-probability, averaged over its tokens, or summed for CPO. All losses are computed in
 float32 or wider.
 """
 

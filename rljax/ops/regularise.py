@@ -39,7 +39,7 @@ def positive_example_weights(correct: Bool[Array, "*rows"], mask: Mask) -> Float
         `[..., T]`, sums to 1 over the batch; all 0 if no response is correct.
 
     Raises:
-        ValueError: `correct` is not boolean or has not one entry per row, or a malformed mask.
+        ValueError: `correct` is not boolean or does not have one entry per row, or a malformed mask.
 
     Example:
         >>> import jax.numpy as jnp
@@ -130,7 +130,8 @@ def fisher_anchor(
         One number, to be added to a loss; summed in float32 or wider.
 
     Raises:
-        ValueError: trees without arrays, of different structure or shapes, or not floating point; or a negative number.
+        ValueError: trees without arrays, of different structure or shapes, or not floating point; or a negative
+            `coefficient` or entry of `fisher`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -164,7 +165,7 @@ def diagonal_fisher(per_example_gradients: FloatTree) -> FloatTree:
 
         F_i = (1/N) Σ_n (∂ log p(y_n | x_n) / ∂θ_i)²
 
-    With y sampled from the model it estimates the Fisher information; with y from the data, the "empirical Fisher".
+    If y is sampled from the model, this estimates the Fisher information; if y comes from the data, the "empirical Fisher".
     Each example's gradient is squared *before* the mean: squaring the batch's gradient gives a different number.
 
     Args:

@@ -133,7 +133,7 @@ def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Flo
 
     The optimum is π*(y) = π_init(y) e^{r(y)/β} / Z. If the correct responses have total mass p, the divergence is exact. It is 0 at
     p = 0 and p = 1, where nothing can be learned, and ½ p(1-p)/β² to second order in 1/β. Its maximum is at
-    p = β - 1/(e^{1/β} - 1), which is ½ only in the limit of large β: the smaller β, the harder the best prompt.
+    p = β - 1/(e^{1/β} - 1), which is ½ only in the limit of large β; a smaller β favors harder prompts.
 
     ::
 
@@ -174,7 +174,7 @@ def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Flo
 
 
 def _kl_if_often_wrong(p: Float[Array, "..."], gain: Float[Array, ""]) -> Float[Array, "..."]:
-    """log(1 - p + p e^g) - p g; of the two ways to write log Z, the first keeps its digits and the second cannot overflow."""
+    """log Z - p g, where log Z = log(1 - p + p e^g): `near` is accurate for small g, and `far` does not overflow for large g."""
     bounded = jnp.minimum(gain, 32.0)
     near = jnp.log1p(p * jnp.expm1(bounded))
     far = jnp.logaddexp(jnp.log1p(-p), jnp.log(p) + gain)
@@ -182,12 +182,12 @@ def _kl_if_often_wrong(p: Float[Array, "..."], gain: Float[Array, ""]) -> Float[
 
 
 def _kl_if_often_right(q: Float[Array, "..."], gain: Float[Array, ""]) -> Float[Array, "..."]:
-    """The same in terms of q = 1 - p, the share of wrong responses: log Z minus g, which is log(1 - q + q e^-g), plus q g."""
+    """The same in terms of q = 1 - p, the share of wrong responses: (log Z - g) + q g, where log Z - g = log(1 - q + q e^-g)."""
     return jnp.log1p(q * jnp.expm1(-gain)) + q * gain
 
 
 def _kl_by_cumulants(p: Float[Array, "..."], gain: Float[Array, ""]) -> Float[Array, "..."]:
-    """The same for a small g: cumulants of a 0/1 reward, from the second to the sixth, Σ_n κ_n g^n / n!."""
+    """The same for a small g, as the series Σ_n κ_n g^n / n! over the second to sixth cumulants κ_n of a 0/1 reward."""
     variance, skew = p * (1 - p), 1 - 2 * p
     third, fourth = skew / 3, (1 - 6 * variance) / 12
     fifth, sixth = skew * (1 - 12 * variance) / 60, (1 - 30 * variance + 120 * jnp.square(variance)) / 360

@@ -102,7 +102,7 @@ def weighted_composite(parts: Mapping[str, Float[Array, "..."]], weights: Mappin
         the shape of one part.
 
     Raises:
-        ValueError: no part, names in only one of the two, integer rewards, or mismatched shapes.
+        ValueError: no part, a name that only one of the two has, integer rewards, or mismatched shapes.
 
     Example:
         >>> import jax.numpy as jnp

@@ -186,7 +186,7 @@ def cispo(
     Args:
         log_ratio: log ρ, `[..., T]`, nats.
         advantage: A, `[..., T]`.
-        low: how far below 1 the weight may fall, in [0, 1]. The paper leaves that side unbounded, which is 1.
+        low: how far below 1 the weight may fall, in [0, 1]. The paper sets no bound on that side, which is the same as 1.
         high: how far above 1 the weight may rise, not negative. The paper tunes it and gives no number.
 
     Returns:
@@ -230,7 +230,7 @@ def sapo(
         log_ratio: log ρ, `[..., T]`, nats.
         advantage: A, `[..., T]`.
         tau_positive: how fast the gate closes for A > 0, positive.
-        tau_negative: the same otherwise, positive; larger in the paper.
+        tau_negative: how fast the gate closes for A <= 0, positive; in the paper it is the larger of the two.
 
     Returns:
         `[..., T]`, in the advantage's unit, to be maximized. At ρ = 1 it is 2A/τ, not A.
@@ -274,7 +274,7 @@ def gmpo(
         clip: c, nats, not negative.
 
     Returns:
-        `[..., T]`, in the advantage's unit, to be maximized: the response's number on each token, 0 outside the mask.
+        `[..., T]`, in the advantage's unit, to be maximized: the response's value on each of its tokens, 0 outside the mask.
 
     Raises:
         ValueError: the shapes differ, an argument is not floating point, `clip` is negative.

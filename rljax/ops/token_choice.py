@@ -1,4 +1,4 @@
-"""Choosing tokens of a batch by entropy or covariance: the ones to train on, clip or hold back.
+"""Choosing tokens of a batch by entropy or covariance: the ones to train on, to penalize, or to exclude from the gradient.
 
 These functions see all tokens of the batch: compute them once, before the batch is split.
 """
@@ -10,21 +10,23 @@ from rljax.ops.arrays import Mask, Number, check_between, check_floating, check_
 from rljax.ops.masked import masked_centered, zero_outside
 
 
-def _count(number: Array, share: Number) -> Array:
-    """Number of entries in a share: the nearest integer, at least 1."""
+def _rounded_count(number: Array, share: Number) -> Array:
+    """Number of entries in a share: rounded to the nearest integer, and at least 1."""
     return jnp.maximum(jnp.round(number * share), 1).astype(jnp.int32)
 
 
-def _whole_count(number: Array, share: Number) -> Array:
-    """Number of entries in a share: rounded down as by Python's `int`, and at least 1. A product that is below an integer only
-    because of rounding counts as that integer."""
+def _floored_count(number: Array, share: Number) -> Array:
+    """Number of entries in a share: rounded down, and at least 1.
+
+    A product that is below an integer only because of rounding error counts as that integer.
+    """
     product = number * share
     rounding = 4 * float(jnp.finfo(product.dtype).eps)
     return jnp.maximum(jnp.floor(product * (1 + rounding)), 1).astype(jnp.int32)
 
 
 def _largest(x: Array, candidate: Bool[Array, "..."], wanted: Array) -> Bool[Array, "..."]:
-    """The candidates that are at least as large as the `wanted`-th largest of them."""
+    """The `wanted` largest candidates, including ties with the smallest of these."""
     flat = jnp.sort(jnp.where(candidate, x, -jnp.inf).reshape(-1))[::-1]
     return candidate & (x >= flat[wanted - 1])
 
@@ -61,7 +63,7 @@ def high_entropy_tokens(entropy: Float[Array, "*rows T"], mask: Mask, *, share: 
     check_same_shape(entropy=entropy, mask=mask)
     check_between(0, 1, share=share)
     counts = mask.astype(bool)
-    return _largest(zero_outside(entropy, mask), counts, _count(counts.sum().astype(entropy.dtype), share))
+    return _largest(zero_outside(entropy, mask), counts, _rounded_count(counts.sum().astype(entropy.dtype), share))
 
 
 @in_float32
@@ -102,7 +104,7 @@ def only_high_entropy(
 def token_covariance(
     logp: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
-    """A token's share in the covariance of log-probability and advantage, which makes the entropy fall.
+    """A token's contribution to the covariance of log-probability and advantage; a positive covariance makes the entropy fall.
 
     ::
 
@@ -139,7 +141,7 @@ def token_covariance(
 def kl_cov_tokens(covariance: Float[Array, "*rows T"], mask: Mask, *, share: Number) -> Bool[Array, "*rows T"]:
     """Tokens with the highest covariance in the batch, on which KL-Cov puts a KL penalty towards the sampling policy.
 
-    In its authors' code the penalty is β |log ρ_it| (β = 1) in these tokens' loss, with an unclipped ratio.
+    Its authors' code adds the penalty β |log ρ_it| (β = 1) to these tokens' loss, and does not clip their ratio.
 
     ::
 
@@ -169,7 +171,7 @@ def kl_cov_tokens(covariance: Float[Array, "*rows T"], mask: Mask, *, share: Num
     check_same_shape(covariance=covariance, mask=mask)
     check_between(0, 1, share=share)
     counts = mask.astype(bool)
-    return _largest(zero_outside(covariance, mask), counts, _whole_count(counts.sum().astype(covariance.dtype), share))
+    return _largest(zero_outside(covariance, mask), counts, _floored_count(counts.sum().astype(covariance.dtype), share))
 
 
 @in_float32
@@ -182,7 +184,7 @@ def clip_cov_tokens(
     upper: Number,
     share: Number,
 ) -> Bool[Array, "*rows T"]:
-    """Random tokens among those of high covariance, whose gradient Clip-Cov cuts.
+    """Random tokens among those of high covariance; Clip-Cov removes their gradient.
 
     ::
 
@@ -220,4 +222,4 @@ def clip_cov_tokens(
     counts = mask.astype(bool)
     clean = zero_outside(covariance, mask)
     candidate = counts & (clean > lower) & (clean < upper)
-    return _largest(zero_outside(draw, mask), candidate, _whole_count(counts.sum().astype(covariance.dtype), share))
+    return _largest(zero_outside(draw, mask), candidate, _floored_count(counts.sum().astype(covariance.dtype), share))

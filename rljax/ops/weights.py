@@ -14,7 +14,7 @@ from rljax.ops.arrays import (
     check_at_least,
     check_boolean,
     check_mask,
-    check_one_a_row,
+    check_one_per_row,
     check_rank,
     ratio_or_zero,
 )
@@ -26,7 +26,7 @@ def _tokens(mask: Mask) -> Float[Array, "..."]:
     return as_float(mask.astype(bool))
 
 
-def _some(lengths: Float[Array, "..."]) -> Float[Array, ""]:
+def _count_positive(lengths: Float[Array, "..."]) -> Float[Array, ""]:
     """Number of lengths above 0."""
     return lengths.astype(bool).sum().astype(lengths.dtype)
 
@@ -85,7 +85,7 @@ def sequence_mean(mask: Mask) -> Float[Array, "*rows T"]:
     """
     tokens = _tokens(mask)
     lengths = tokens.sum(-1, keepdims=True)
-    return ratio_or_zero(tokens, lengths * _some(lengths))
+    return ratio_or_zero(tokens, lengths * _count_positive(lengths))
 
 
 def constant_length(mask: Mask, *, max_length: Number) -> Float[Array, "*rows T"]:
@@ -100,7 +100,7 @@ def constant_length(mask: Mask, *, max_length: Number) -> Float[Array, "*rows T"
         max_length: the constant L in tokens, at least 1 (the generation budget in the paper).
 
     Returns:
-        `[..., T]`; does not sum to 1, by intent.
+        `[..., T]`; does not sum to 1, by design.
 
     Raises:
         ValueError: a malformed mask, or `max_length` below 1.
@@ -115,7 +115,7 @@ def constant_length(mask: Mask, *, max_length: Number) -> Float[Array, "*rows T"
     """
     check_at_least(1, max_length=max_length)
     tokens = _tokens(mask)
-    return ratio_or_zero(tokens, _some(tokens.sum(-1)) * jnp.asarray(max_length, tokens.dtype))
+    return ratio_or_zero(tokens, _count_positive(tokens.sum(-1)) * jnp.asarray(max_length, tokens.dtype))
 
 
 def sequence_sum(mask: Mask) -> Float[Array, "*rows T"]:
@@ -144,7 +144,7 @@ def sequence_sum(mask: Mask) -> Float[Array, "*rows T"]:
         `constant_length` with a length of 1.
     """
     tokens = _tokens(mask)
-    return ratio_or_zero(tokens, _some(tokens.sum(-1)))
+    return ratio_or_zero(tokens, _count_positive(tokens.sum(-1)))
 
 
 def token_mean_per_group(mask: Mask) -> Float[Array, "*P G T"]:
@@ -176,7 +176,7 @@ def token_mean_per_group(mask: Mask) -> Float[Array, "*P G T"]:
     check_rank(2, mask=mask)
     tokens = _tokens(mask)
     sizes = tokens.sum((-2, -1), keepdims=True)
-    return ratio_or_zero(tokens, sizes * _some(sizes))
+    return ratio_or_zero(tokens, sizes * _count_positive(sizes))
 
 
 def overlong_filter(mask: Mask, truncated: Bool[Array, "*rows"]) -> Mask:
@@ -206,5 +206,5 @@ def overlong_filter(mask: Mask, truncated: Bool[Array, "*rows"]) -> Mask:
     """
     check_mask(mask=mask)
     check_boolean(truncated=truncated)
-    check_one_a_row(mask=mask, truncated=truncated)
+    check_one_per_row(mask=mask, truncated=truncated)
     return jnp.where(truncated[..., None], jnp.zeros_like(mask), mask)

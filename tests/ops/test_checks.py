@@ -53,7 +53,7 @@ REFUSALS = [
     (lambda: arrays.check_lengths(n=7), r"^n must be an integer or floating-point array, got 7$"),
     (lambda: arrays.check_lengths(n=-INTEGERS), r"^n must not be negative, got \[-1 -2\]$"),
     (
-        lambda: arrays.check_one_a_row(mask=jnp.ones((3, 2)), length=jnp.ones((2,))),
+        lambda: arrays.check_one_per_row(mask=jnp.ones((3, 2)), length=jnp.ones((2,))),
         r"^length must have one entry for each row of mask \[3\], got \[2\]$",
     ),
     (lambda: arrays.check_ascending(edges=FLOATS[::-1]), r"^edges must be ascending, got \[2.  0.5\]$"),
@@ -82,7 +82,7 @@ def test_the_legal_passes():
     arrays.check_boolean(a=BOOLS)
     arrays.check_integer(a=INTEGERS, b=INTEGERS.astype(jnp.uint8))
     arrays.check_lengths(a=INTEGERS, b=FLOATS, c=jnp.zeros(2))
-    arrays.check_one_a_row(a=jnp.ones((3, 2)), b=jnp.ones((3,)))
+    arrays.check_one_per_row(a=jnp.ones((3, 2)), b=jnp.ones((3,)))
     arrays.check_ascending(a=jnp.array([1.0, 1.0, 2.0]))
 
 

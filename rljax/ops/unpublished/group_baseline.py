@@ -17,7 +17,7 @@ from rljax.ops.arrays import (
     check_lengths,
     check_mask,
     check_nonnegative,
-    check_one_a_row,
+    check_one_per_row,
     check_positive,
     check_rank,
     check_same_shape,
@@ -58,7 +58,7 @@ def weighted_centered(
         [1.5, -1.5, -1.5]
 
     Source:
-        unpublished: from a design document, in no paper; its Eqs. 39 and 52, which are the same equation. Published for the same
+        unpublished: from a design document, not a paper; its Eqs. 39 and 52, which are the same equation. Published for the same
         job: `leave_one_out` of `rljax.ops.group`, and `rljax.ops.baseline.length_weighted_centered`, whose weights are lengths.
     """
     member = group_members(rewards, valid)
@@ -94,7 +94,7 @@ def length_quality(lengths: Lengths) -> Float[Array, "..."]:
         [0.5, 0.10000000149011612, 0.0]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 52, length normalization. Published for the same
+        unpublished: from a design document, not a paper; its Eq. 52, length normalization. Published for the same
         job: `rljax.ops.baseline.length_weighted_centered`, whose weight is the length itself, not its inverse root.
     """
     check_lengths(lengths=lengths)
@@ -130,7 +130,7 @@ def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array
         [0.5, 0.5]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 52, confidence scores, length-normalized as GEPO's authors
+        unpublished: from a design document, not a paper; its Eq. 52, confidence scores, length-normalized as GEPO's authors
         do (arXiv:2508.17850). Published for the same job: the weights of
         `rljax.ops.ratio.group_expectation_log_denominator`.
     """
@@ -172,7 +172,7 @@ def reliability_quality(
         [2.0, 0.4000000059604645]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 52, reward reliability, left undefined there; the weights
+        unpublished: from a design document, not a paper; its Eq. 52, reward reliability, left undefined there; the weights
         are those of an inverse-variance mean. No published estimator here does this job.
     """
     check_floating(scores=scores)
@@ -193,7 +193,7 @@ def reliability_quality(
 def rank_based(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, "*P G"]:
     """Rank of a response in its group; ties get the mean of their ranks.
 
-    It does not change under an increasing transformation of the rewards, nor with the size of an outlier.
+    Neither an increasing transformation of the rewards nor the size of an outlier changes it.
 
     ::
 
@@ -215,7 +215,7 @@ def rank_based(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> F
         [[0.75, 0.0, 0.0, -0.75]]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 40, which does not say how to rank ties; averaging them makes
+        unpublished: from a design document, not a paper; its Eq. 40, which does not say how to rank ties; averaging them makes
         the sum 0. Published for the same job: `rljax.ops.group.group_normalized`.
     """
     member = group_members(rewards, valid)
@@ -269,7 +269,7 @@ def hierarchical(
         or fewer than 2.
 
     Raises:
-        ValueError: integer rewards, groups of fewer than 2, types that are not integers, or not one per prompt, or
+        ValueError: integer rewards, groups of fewer than 2, types that are not integers or not one per prompt, or
             `local_weight` outside [0, 1].
 
     Example:
@@ -279,12 +279,12 @@ def hierarchical(
         [[0.25, 0.25], [0.25, -0.75], [0.0, 0.0]]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 51, with the α of its Table 5. "Similar" is read as "of
+        unpublished: from a design document, not a paper; its Eq. 51, with the α of its Table 5. "Similar" is read as "of
         the same type". Published for the same job: `rljax.ops.batch.batch_normalized_rewards`.
     """
     member = group_members(rewards, valid)
     check_integer(types=types)
-    check_one_a_row(rewards=rewards, types=types)
+    check_one_per_row(rewards=rewards, types=types)
     check_between(0.0, 1.0, local_weight=local_weight)
     flat, counts = rewards.reshape(-1, rewards.shape[-1]), member.reshape(-1, rewards.shape[-1])
     local = _centered_by_type(flat, types.reshape(-1), counts)

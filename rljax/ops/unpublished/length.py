@@ -58,7 +58,7 @@ def adaptive_length_penalty(
         [1.0986123085021973, 4.0]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 32; not in DAPO, whose
+        unpublished: from a design document, not a paper; its Eq. 32; not in DAPO, whose
         `rljax.ops.shaping.soft_overlong_penalty` does the same job.
     """
     check_floating(rewards=rewards)
@@ -99,7 +99,7 @@ def quality_aware_length_weight(
         [1.0, 1.0, 0.6065306663513184]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 33, with the values of its Table 3; not in DAPO. No
+        unpublished: from a design document, not a paper; its Eq. 33, with the values of its Table 3; not in DAPO. No
         published estimator has such a weight.
     """
     check_floating(rewards=rewards)
@@ -140,7 +140,7 @@ def length_shaped_reward(
         the shape of `rewards`, never above `rewards`.
 
     Raises:
-        ValueError: what `adaptive_length_penalty` and `quality_aware_length_weight` refuse.
+        ValueError: under the same conditions as `adaptive_length_penalty` and `quality_aware_length_weight`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -149,7 +149,7 @@ def length_shaped_reward(
         [-1.0, -2.0]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 31 with Eqs. 32 and 33; not in DAPO, whose
+        unpublished: from a design document, not a paper; its Eq. 31 with Eqs. 32 and 33; not in DAPO, whose
         `rljax.ops.shaping.soft_overlong_penalty` does the same job.
     """
     penalty = adaptive_length_penalty(lengths, rewards, target=target, threshold=threshold, alpha=alpha, beta=beta)
@@ -178,7 +178,7 @@ def median_length(mask: Mask) -> Float[Array, ""]:
         2.5
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 30, L_median. Published for the same job: the constant of
+        unpublished: from a design document, not a paper; its Eq. 30, L_median. Published for the same job: the constant of
         Dr.GRPO, `rljax.ops.weights.constant_length`.
     """
     lengths = as_float(count_tokens(mask).reshape(-1))
@@ -199,8 +199,8 @@ def length_reweighted(
 
         w'_it = w_it (|o_i| / L_ref)^{-α}
 
-    The document does not say that the sum is restored, so it is not: with unequal lengths, the scale of the loss changes by
-    the weighted mean of the factor. Divide by the new sum if the old one matters.
+    The document does not rescale the weights to their old sum, and neither does this function: with unequal lengths, the scale of
+    the loss changes by the weighted mean of the factor. If the scale matters, divide by the new sum.
 
     Args:
         weights: any weighting of this module, `[..., T]`.
@@ -224,14 +224,14 @@ def length_reweighted(
         [0.10000000149011612, 0.20000000298023224]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 30; not in DAPO. Published for the same job:
+        unpublished: from a design document, not a paper; its Eq. 30; not in DAPO. Published for the same job:
         `rljax.ops.weights.sequence_mean` and `rljax.ops.weights.constant_length`.
     """
     check_nonnegative(alpha=alpha)
     check_floating(weights=weights)
     check_same_shape(weights=weights, mask=mask)
     lengths = count_tokens(mask)[..., None].astype(weights.dtype)
-    reference = jnp.where(lengths.any(), reference, 1.0).astype(weights.dtype)  # the median of no lengths is 0
+    reference = jnp.where(lengths.any(), reference, 1.0).astype(weights.dtype)  # without tokens `median_length` is 0
     check_positive(reference=reference)
     factor = (jnp.maximum(lengths, 1) / reference) ** -alpha
     return jnp.where(mask.astype(bool), weights * factor, 0.0)
@@ -239,10 +239,10 @@ def length_reweighted(
 
 @in_float32
 def adaptive_group_size(lengths: Lengths, *, base: int = 8, reference: int = 512, floor: int = 2) -> Int[Array, "..."]:
-    """Number of responses for a prompt: fewer for longer ones, so that every group takes about as many tokens.
+    """Number of responses for a prompt: fewer if they are longer, so that every group has about as many tokens.
 
-    The document sets the floor to 1. Then every prompt of more than `base · reference / 2` tokens is a group of one,
-    whose group-relative advantage is identically 0.
+    The document sets the floor to 1. Then every prompt whose responses are longer than `base · reference / 2` tokens gets a
+    group of one, whose group-relative advantage is always 0.
 
     ::
 
@@ -266,7 +266,7 @@ def adaptive_group_size(lengths: Lengths, *, base: int = 8, reference: int = 512
         [16, 8, 6, 2]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 27 with a floor of 2; not in DAPO, whose dynamic sampling
+        unpublished: from a design document, not a paper; its Eq. 27 with a floor of 2; not in DAPO, whose dynamic sampling
         is `rljax.ops.selection.has_mixed_outcomes`.
     """
     check_lengths(lengths=lengths)
@@ -302,7 +302,7 @@ def length_percentiles(
         [20.0, 30.0, 40.0, 48.0]
 
     Source:
-        unpublished: from a design document, in no paper; its Algorithm 3, step 2; not in DAPO. No published estimator here does
+        unpublished: from a design document, not a paper; its Algorithm 3, step 2; not in DAPO. No published estimator here does
         this job.
     """
     check_lengths(lengths=lengths)
@@ -337,8 +337,8 @@ def length_bins(lengths: Lengths, edges: Float[Array, "K"]) -> Int[Array, "..."]
         [0, 0, 1, 2]
 
     Source:
-        unpublished: from a design document, in no paper; its Algorithm 3, steps 4 and 6, which leave the ends of a bin
-        open; not in DAPO. No published estimator here does this job.
+        unpublished: from a design document, not a paper; its Algorithm 3, steps 4 and 6, which do not say to which bin
+        an edge belongs; not in DAPO. No published estimator here does this job.
     """
     check_lengths(lengths=lengths)
     check_floating(edges=edges)

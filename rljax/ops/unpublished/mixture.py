@@ -12,7 +12,7 @@ from rljax.ops.arrays import (
     check_floating,
     check_mask,
     check_nonnegative,
-    check_one_a_row,
+    check_one_per_row,
     check_rank,
     check_same_shape,
     common_dtype,
@@ -33,7 +33,7 @@ def mix_advantages(first: Float[Array, "..."], second: Float[Array, "..."], *, w
     Args:
         first: for example a critic's; the caller broadcasts it to the shape of `second`.
         second: for example a group's.
-        weight: α, in [0, 1]; may be traced, such as a schedule's value.
+        weight: α, in [0, 1]; may be traced, so it can come from a schedule.
 
     Returns:
         the shape of `first`.
@@ -47,7 +47,7 @@ def mix_advantages(first: Float[Array, "..."], second: Float[Array, "..."], *, w
         [0.75, 1.0]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 58 (VAPO first, GRPO second; its Eq. 59 is the schedule of
+        unpublished: from a design document, not a paper; its Eq. 58 (VAPO first, GRPO second; its Eq. 59 is the schedule of
         α). Published for the same job: either part alone, `rljax.ops.gae.gae` or `rljax.ops.group.group_normalized`.
     """
     check_floating(first=first, second=second)
@@ -83,7 +83,7 @@ def with_exploration_bonus(
         [1.5, 0.0]
 
     Source:
-        unpublished: from a design document, in no paper; its Algorithm 9, line 6 (DAPO-GRPO hybrid). Published for the same
+        unpublished: from a design document, not a paper; its Algorithm 9, line 6 (DAPO-GRPO hybrid). Published for the same
         job: the entropy term of T1, `rljax.algorithms.terms.entropy_bonus`.
     """
     check_floating(advantage=advantage, bonus=bonus)
@@ -95,7 +95,7 @@ def with_exploration_bonus(
 def entropy_bonus(entropy: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
     """The policy's entropy at each token, minus its mean over the batch.
 
-    The document adds an exploration bonus and does not say which; this is our interpretation. It is centered, because a bonus that
+    The document adds an exploration bonus without defining it; this is our interpretation. It is centered, because a bonus that
     is positive everywhere makes every sampled token more likely and leaves exploration unchanged.
 
     ::
@@ -118,7 +118,7 @@ def entropy_bonus(entropy: Float[Array, "*rows T"], mask: Mask) -> Float[Array, 
         [[-1.0, 0.0], [1.0, 0.0]]
 
     Source:
-        unpublished: from a design document, in no paper; its Algorithm 9 leaves `exploration_bonus` undefined; this
+        unpublished: from a design document, not a paper; its Algorithm 9 leaves `exploration_bonus` undefined; this
         definition is ours. Published for the same job: T1's entropy, `rljax.ops.divergence.entropy`.
     """
     check_floating(entropy=entropy)
@@ -154,7 +154,7 @@ def mix_values(
         [2.5]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 17; not in VAPO. Published for the same job: the critic
+        unpublished: from a design document, not a paper; its Eq. 17; not in VAPO. Published for the same job: the critic
         alone, pretrained (VC-PPO, arXiv:2503.01491).
     """
     check_floating(pretrained=pretrained, critic=critic)
@@ -199,7 +199,7 @@ def pretrained_value_weight(
         0.4000000059604645
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 18; not in VAPO. No published estimator has such a weight.
+        unpublished: from a design document, not a paper; its Eq. 18; not in VAPO. No published estimator has such a weight.
     """
     check_between(0, 1, initial=initial)
     check_nonnegative(reliability=reliability, eta=eta)
@@ -233,7 +233,7 @@ def multi_head_value(values: Float[Array, "*rows H"], weight_logits: Float[Array
         2.0
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 21; not in VAPO. Published for the same job: a categorical
+        unpublished: from a design document, not a paper; its Eq. 21; not in VAPO. Published for the same job: a categorical
         head, `rljax.ops.categorical.hl_gauss`.
     """
     check_floating(values=values, weight_logits=weight_logits)
@@ -279,12 +279,12 @@ def constitutional_sum(
         [1.25]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 62. Published for the same job:
+        unpublished: from a design document, not a paper; its Eq. 62. Published for the same job:
         `rljax.ops.shaping.weighted_composite`.
     """
     check_floating(base=base)
     _check_weights(weights, scores=scores)
-    check_one_a_row(scores=scores, base=base)
+    check_one_per_row(scores=scores, base=base)
     return base + multi_objective(scores, weights)
 
 
@@ -314,7 +314,7 @@ def multi_objective(objectives: Float[Array, "*rows M"], weights: Float[Array, "
         [3.0, 1.0]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 63. Published for the same job:
+        unpublished: from a design document, not a paper; its Eq. 63. Published for the same job:
         `rljax.ops.shaping.weighted_composite`.
     """
     _check_weights(weights, objectives=objectives)
@@ -349,7 +349,7 @@ def neural_symbolic_mixture(
         [0.75, 0.25]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 64. No published estimator here does this job.
+        unpublished: from a design document, not a paper; its Eq. 64. No published estimator here does this job.
     """
     check_floating(logp=logp, symbolic_logp=symbolic_logp)
     check_same_shape(logp=logp, symbolic_logp=symbolic_logp)
@@ -360,8 +360,8 @@ def neural_symbolic_mixture(
     shift = jax.lax.stop_gradient(jnp.maximum(jnp.log(share) + logp, jnp.log1p(-share) + symbolic_logp))
     impossible = jnp.isneginf(shift)
     shift = jnp.where(impossible, 0.0, shift)
-    # A term with share 0 may be far above the shift: the bound keeps 0 · exp(.) from becoming 0 · inf. Any other share is too
-    # large for its term to reach the bound.
+    # A term with share 0 may be far above the shift: the bound keeps 0 · exp(.) from becoming 0 · inf. A term with any other share
+    # stays below the bound, because the shift takes it into account.
     bound = jnp.log(jnp.finfo(share.dtype).max) - 1
     neural, symbolic = (jnp.exp(jnp.minimum(x - shift, bound)) for x in (logp, symbolic_logp))
     total = share * neural + (1 - share) * symbolic

@@ -32,14 +32,14 @@ def _check_offset_decay(gamma: Number, lambda_base: Number, alpha: Number, max_l
     check_at_least(1, max_length=max_length)
 
 
-def _in_front(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
+def _move_to_front(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
     """Move the response tokens of each row to its front, zeros after them, so that an offset counts response tokens."""
     order = jnp.argsort(~mask.astype(bool))
     return jnp.take_along_axis(zero_outside(x, mask), order)
 
 
-def _in_place(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
-    """Undo `_in_front`."""
+def _move_back(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
+    """Undo `_move_to_front`."""
     keep = mask.astype(bool)
     rank = jnp.cumsum(keep, -1) - 1  # -1 before the first token, outside the mask
     return zero_outside(jnp.take_along_axis(x, rank), mask)
@@ -92,7 +92,7 @@ def offset_decayed_gae(
         [0.5, 1.0]
 
     Source:
-        unpublished: from a design document, in no paper; its Eqs. 11-12 with β = 0. Published for the same job:
+        unpublished: from a design document, not a paper; its Eqs. 11-12 with β = 0. Published for the same job:
         `rljax.ops.gae.gae` with `rljax.ops.gae.length_adaptive_lambda`.
     """
     check_tokens(mask, gamma, td=td)
@@ -103,8 +103,8 @@ def offset_decayed_gae(
     kernel = _power(jnp.asarray(gamma * lambda_base, dtype), offset) * jnp.exp(-alpha * offset * (offset / max_length))
     padded = 1 << (2 * length - 1).bit_length()  # at least 2T - 1, so that the circular product does not wrap around
     spectrum = jnp.conj(jnp.fft.rfft(kernel, padded)).reshape((1,) * (td.ndim - 1) + (-1,))
-    correlation = jnp.fft.irfft(jnp.fft.rfft(_in_front(td, mask).astype(dtype), padded) * spectrum, padded)
-    return _in_place(correlation[..., :length].astype(td.dtype), mask)
+    correlation = jnp.fft.irfft(jnp.fft.rfft(_move_to_front(td, mask).astype(dtype), padded) * spectrum, padded)
+    return _move_back(correlation[..., :length].astype(td.dtype), mask)
 
 
 @in_float32
@@ -128,7 +128,7 @@ def complexity_weighted_gae(
         A_t = Σ_l (γ λ_{t,l})^l δ_{t+l}        λ_{t,l} = λ_base exp(-α l / L_max) (1 - β |c_{t+l}| / C_max)
 
     λ depends on the state at t+l *and* on l, so this is neither a recursion nor a correlation. The sum is computed directly,
-    in O(T²) time, `chunk` positions at a time, in O(T·chunk) memory per row (under reverse mode too).
+    in O(T²) time, `chunk` positions at a time, in O(T·chunk) memory per row (in reverse-mode differentiation too).
     β = 0 gives `offset_decayed_gae`; α = 0 with a constant c gives `rljax.ops.gae.gae` with λ_base (1 - β |c| / C_max). VAPO has
     no such term.
 
@@ -158,7 +158,7 @@ def complexity_weighted_gae(
         [0.5, 1.0]
 
     Source:
-        unpublished: from a design document, in no paper; its Eqs. 11-12. Published for the same job: `rljax.ops.gae.gae`
+        unpublished: from a design document, not a paper; its Eqs. 11-12. Published for the same job: `rljax.ops.gae.gae`
         with `rljax.ops.gae.length_adaptive_lambda`.
     """
     check_tokens(mask, gamma, td=td, complexity=complexity)
@@ -166,8 +166,10 @@ def complexity_weighted_gae(
     check_between(0, 1, beta=beta)
     check_at_least(1, chunk=chunk)
     _check_complexity(complexity, mask, max_complexity)
-    decay = gamma * lambda_base * (1 - beta * jnp.abs(_in_front(complexity, mask)) / max_complexity)
-    return _in_place(_chunked_offset_sum(_in_front(td, mask), decay.astype(td.dtype), alpha / max_length, chunk), mask)
+    decay = gamma * lambda_base * (1 - beta * jnp.abs(_move_to_front(complexity, mask)) / max_complexity)
+    return _move_back(
+        _chunked_offset_sum(_move_to_front(td, mask), decay.astype(td.dtype), alpha / max_length, chunk), mask
+    )
 
 
 def _check_complexity(complexity: Array, mask: Mask, max_complexity: Number) -> None:

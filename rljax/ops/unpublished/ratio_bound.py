@@ -32,8 +32,8 @@ def bounded_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[
         ['0.10', '2.00', '10.00']
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 55. For the same job: `rljax.ops.ratio.clamp_log_ratio`;
-        published: the clip of PPO, `rljax.ops.surrogate.clipped`, and `rljax.ops.correction.truncated_importance_weight`.
+        unpublished: from a design document, not a paper; its Eq. 55. `rljax.ops.ratio.clamp_log_ratio` does the same job;
+        published for it: the clip of PPO, `rljax.ops.surrogate.clipped`, and `rljax.ops.correction.truncated_importance_weight`.
     """
     check_floating(log_ratio=log_ratio)
     check_at_least(1, bound=bound)

@@ -19,7 +19,7 @@ from rljax.ops.arrays import (
     check_floating,
     check_integer,
     check_mask,
-    check_one_a_row,
+    check_one_per_row,
     check_rank,
     check_same_shape,
     in_float32,
@@ -28,7 +28,7 @@ from rljax.ops.group import group_centered
 
 
 class RewardHistory(NamedTuple):
-    """The last rewards of every prompt: N prompts by identity, the last H rewards of each."""
+    """The last H rewards of each of N prompts; row i is the prompt with id i."""
 
     rewards: Float[Array, "N H"]
     """A ring buffer of rewards per prompt."""
@@ -46,7 +46,7 @@ def empty_history(prompts: int, capacity: int) -> RewardHistory:
         H(x) = ()        for every prompt x
 
     Args:
-        prompts: N, the number of prompts; identities run from 0 to N - 1.
+        prompts: N, the number of prompts; their ids run from 0 to N - 1.
         capacity: H, rewards kept per prompt, at least 1. For groups of K, keep K - G.
 
     Returns:
@@ -60,21 +60,21 @@ def empty_history(prompts: int, capacity: int) -> RewardHistory:
         [0, 0, 0]
 
     Source:
-        unpublished: from a design document, in no paper; its Algorithm 5, history buffer 𝓗. Published for the same job:
+        unpublished: from a design document, not a paper; its Algorithm 5, history buffer 𝓗. Published for the same job:
         more responses per prompt, `rljax.ops.group.leave_one_out`.
     """
     check_at_least(1, prompts=prompts, capacity=capacity)
     return RewardHistory(jnp.zeros((prompts, capacity)), jnp.zeros(prompts, jnp.int32), jnp.zeros(prompts, jnp.int32))
 
 
-def _entries(
+def _check_entries(
     history: RewardHistory, prompt_ids: Int[Array, "P"], rewards: Float[Array, "P G"], valid: Mask | None
 ) -> tuple[Int[Array, "P"], Bool[Array, "P G"]]:
-    """The identities, with negative ones moved past the end so that JAX drops them, and which rewards count."""
+    """Check the arguments; return the ids (negative ones moved past the end, so that JAX drops them) and which rewards count."""
     check_floating(rewards=rewards)
     check_rank(2, rewards=rewards)
     check_integer(prompt_ids=prompt_ids)
-    check_one_a_row(rewards=rewards, prompt_ids=prompt_ids)
+    check_one_per_row(rewards=rewards, prompt_ids=prompt_ids)
     prompts = history.rewards.shape[0]
     check_between(0, prompts - 1, prompt_ids=prompt_ids)
     if rewards.dtype != history.rewards.dtype:
@@ -116,8 +116,8 @@ def push_history(
 
     Args:
         history: the memory.
-        prompt_ids: identity x of each prompt, `[P]`, in [0, N). If one occurs more than once, its rows are added in order. An
-            out-of-range identity is refused if its value is known; under a trace it is ignored.
+        prompt_ids: id x of each prompt, `[P]`, in [0, N). If one occurs more than once, its rows are added in order. An
+            out-of-range id is refused if its value is known; a traced one is ignored.
         rewards: one number per response, `[P, G]`, of the history's dtype.
         valid: which responses have a reward, bool or 0/1, `[P, G]`; the others are not remembered.
 
@@ -125,7 +125,7 @@ def push_history(
         the new memory.
 
     Raises:
-        ValueError: integer rewards or another dtype than the history's, identities that are not integers, out of range or
+        ValueError: integer rewards or another dtype than the history's, ids that are not integers, out of range or
             not one per prompt, or `valid` of a different shape.
 
     Example:
@@ -135,10 +135,10 @@ def push_history(
         ([2.0, 3.0], [0, 2])
 
     Source:
-        unpublished: from a design document, in no paper; its Algorithm 5, line 6. Published for the same job: more
+        unpublished: from a design document, not a paper; its Algorithm 5, line 6. Published for the same job: more
         responses per prompt, `rljax.ops.group.leave_one_out`.
     """
-    ids, counts = _entries(history, prompt_ids, rewards, valid)
+    ids, counts = _check_entries(history, prompt_ids, rewards, valid)
     return jax.lax.scan(_remember_prompt, history, (ids, rewards, counts))[0]
 
 
@@ -154,7 +154,7 @@ def join_history(
 
     Args:
         history: the memory, before this step is pushed.
-        prompt_ids: identity x of each prompt, `[P]`, in [0, N); under a trace, an out-of-range identity has no past.
+        prompt_ids: id x of each prompt, `[P]`, in [0, N); a traced out-of-range id has no remembered rewards.
         rewards: one number per response, `[P, G]`, of the history's dtype; G may be 1 here.
         valid: which responses have a reward, bool or 0/1, `[P, G]`; None: all of them.
 
@@ -163,7 +163,7 @@ def join_history(
         `group` as `rewards` and `valid`.
 
     Raises:
-        ValueError: as `push_history`.
+        ValueError: under the same conditions as `push_history`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -173,10 +173,10 @@ def join_history(
         ([1.0, 5.0, 0.0], [[True, True, False], [True, False, False]])
 
     Source:
-        unpublished: from a design document, in no paper; its Algorithm 5, lines 2 to 4. Published for the same job: more
+        unpublished: from a design document, not a paper; its Algorithm 5, lines 2 to 4. Published for the same job: more
         responses per prompt, `rljax.ops.group.leave_one_out`.
     """
-    ids, counts = _entries(history, prompt_ids, rewards, valid)
+    ids, counts = _check_entries(history, prompt_ids, rewards, valid)
     size = history.size.at[ids].get(mode="fill", fill_value=0)
     known = jnp.arange(history.rewards.shape[1], dtype=jnp.int32)[None, :] < size[:, None]
     past = history.rewards.at[ids].get(mode="fill", fill_value=0.0)
@@ -191,7 +191,7 @@ def temporal_advantage(
     advantage: Callable[..., Float[Array, "P GH"]] = group_centered,
     valid: Mask | None = None,
 ) -> Float[Array, "P G"]:
-    """Advantage of this step's responses within the group completed by past responses.
+    """Advantage of this step's responses within the group that they form together with past responses.
 
     ::
 
@@ -199,7 +199,7 @@ def temporal_advantage(
 
     Args:
         history: the memory; push this step's rewards afterwards, not before.
-        prompt_ids: identity x of each prompt, `[P]`, in [0, N).
+        prompt_ids: id x of each prompt, `[P]`, in [0, N).
         rewards: one number per response, `[P, G]`, of the history's dtype.
         advantage: a function of `(rewards, *, valid)`, such as `group_centered`, `group_normalized`, `leave_one_out` or
             `rank_based`.
@@ -210,7 +210,7 @@ def temporal_advantage(
         response without a past gets 0.
 
     Raises:
-        ValueError: as `push_history`.
+        ValueError: under the same conditions as `push_history`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -219,7 +219,7 @@ def temporal_advantage(
         [[0.5, 0.5]]
 
     Source:
-        unpublished: from a design document, in no paper; its Algorithm 5, line 5. Published for the same job: more
+        unpublished: from a design document, not a paper; its Algorithm 5, line 5. Published for the same job: more
         responses per prompt, `rljax.ops.group.leave_one_out`.
     """
     combined, counts = join_history(history, prompt_ids, rewards, valid=valid)
