@@ -15,7 +15,7 @@ from rljax.ops.weights import overlong_filter, sequence_mean
 
 def _critic_of(algorithm: Algorithm) -> Critic:
     if algorithm.critic is None:
-        raise ValueError("algorithm must have a critic to lose one of its parts, got critic=None")
+        raise ValueError("algorithm must have a critic, because the ablation removes a part of it, got critic=None")
     return algorithm.critic
 
 
@@ -27,11 +27,11 @@ def _with(**slots: Any) -> Callable[[Algorithm], Algorithm]:
     return lambda algorithm: algorithm._replace(**slots)
 
 
-def _coupled(algorithm: Algorithm) -> Algorithm:
+def _couple_lambdas(algorithm: Algorithm) -> Algorithm:
     """Make the policy use the critic's λ, whatever the response length."""
     critic = _critic_of(algorithm)
     if not isinstance(critic.target, partial):
-        raise ValueError(f"critic.target must be a partial with lambda_, which the policy then uses, got {critic.target}")
+        raise ValueError(f"critic.target must be a partial with lambda_, whose λ the policy then uses, got {critic.target}")
     lambda_ = float(critic.target.keywords["lambda_"])
 
     def policy_lambda(lengths: Array) -> Array:
@@ -53,7 +53,7 @@ ABLATIONS: Mapping[str, Mapping[str, Callable[[Algorithm], Algorithm]]] = Mappin
         "vapo": MappingProxyType(
             {
                 "value_pretraining": _with_critic(pretraining_steps=0),
-                "decoupled_gae": _coupled,
+                "decoupled_gae": _couple_lambdas,
                 "length_adaptive": _with_critic(policy_lambda=None),
                 "clip_higher": _with(surrogate=partial(clipped, low=0.2, high=0.2)),
                 "token_level": _with(weights=sequence_mean),
@@ -64,12 +64,12 @@ ABLATIONS: Mapping[str, Mapping[str, Callable[[Algorithm], Algorithm]]] = Mappin
         "vc_ppo": MappingProxyType(
             {
                 "value_pretraining": _with_critic(pretraining_steps=0),
-                "decoupled_gae": _coupled,
+                "decoupled_gae": _couple_lambdas,
             }
         ),
     }
 )
-"""Algorithm -> part -> the record without it.
+"""Algorithm -> part -> function that removes the part from the algorithm's record.
 
 `vapo` and `vc_ppo` are the leave-one-out rows of VAPO's Table 1 (arXiv:2504.05118) and of VC-PPO (arXiv:2503.01491). "Without
 decoupled GAE" makes the policy use the critic's λ = 1: VC-PPO reports the same score for that row as for λ_policy = 1; VAPO does

@@ -46,7 +46,7 @@ class Rollout(NamedTuple, Generic[Data]):
     truncated: Bool[Data, "P G"] | None = None
     """Whether the token budget ran out before end-of-sequence; for algorithms that need it."""
     valid: Bool[Data, "P G"] | None = None
-    """False if the reward abstained: such a response takes no part."""
+    """False if the reward abstained: such a response is left out."""
     values: Float[Data, "P G T"] | None = None
     """The critic's estimate before each token, in the reward's unit; for algorithms with a critic."""
     bootstrap: Float[Data, "P G"] | None = None
@@ -71,7 +71,7 @@ class Rollout(NamedTuple, Generic[Data]):
     correct: Float[Data, "P G"] | None = None
     """1 if a verifier finds the response correct, 0 if it does not, NaN if it abstains; None without a verifier."""
     kinds: Int[Data, "P"] | None = None
-    """Kind of each problem, any number; for algorithms that compare the responses to all problems of one kind."""
+    """Kind of each problem, any integer; for algorithms that compare the responses to all problems of one kind."""
 
 
 class RolloutField(NamedTuple):
@@ -99,7 +99,7 @@ ROLLOUT_FIELDS: Mapping[str, RolloutField] = MappingProxyType(
 )
 """Every field of `Rollout`, as annotated."""
 READ_BY_SOME = (*Rollout._field_defaults, "entropy", "teacher_divergence", "progress")
-"""What an algorithm may need: optional fields of `Rollout`, and arguments of `loss` and `prepare`."""
+"""Inputs that only some algorithms read: optional fields of `Rollout`, and optional arguments of `loss` and `prepare`."""
 
 
 def outcomes(rollout: Rollout[Data]) -> Float[Data, "P G"]:
@@ -129,11 +129,11 @@ class Past(NamedTuple):
     memory: RewardHistory
     """The last rewards of every prompt."""
     prompt_ids: Int[Array | np.ndarray, "P"]
-    """Index of each prompt of the rollout in the memory; negative for a prompt without a past."""
+    """Index of each prompt of the rollout in the memory; negative for a prompt without earlier rewards."""
 
 
 class TermInputs(NamedTuple):
-    """Per-token values that a term may read, 0 outside the mask; `logp` and `entropy` carry the gradient."""
+    """Per-token values that a loss term may read, 0 outside the mask; `logp` and `entropy` carry the gradient."""
 
     logp: Float[Array, "B T"]
     """Log-probability under the policy being trained, nats."""
@@ -206,7 +206,8 @@ class Critic(NamedTuple):
     """The policy's advantage of each token: a function with the arguments of `target` (plus `lambda_=` if there is a
     `policy_lambda`), or a `Credit`."""
     target: Callable[..., Float[Array, "P G T"]]
-    """Rewards and values -> the critic's target. It also takes `lambda_=`: value pretraining passes 1, the Monte-Carlo return."""
+    """Rewards and values -> the critic's target. It also takes `lambda_=`: value pretraining passes 1, which makes the
+    target the Monte-Carlo return."""
     loss: Callable[[Array, Array, Array, Array], Float[Array, "B T"]]
     """(values, old values, target, mask) -> loss of each token, to be minimized."""
     weights: Callable[[Bool[Array, "P G T"]], Float[Array, "P G T"]] = token_mean
@@ -217,7 +218,7 @@ class Critic(NamedTuple):
     """(values of the pretrained critic, current values, fraction of training completed, explained variance) -> values
     for advantages and targets."""
     policy_lambda: Callable[[Int[Array, "P G"]], Float[Array, "P G"]] | None = None
-    """Response lengths in tokens -> λ of each response, passed to `advantage` as `lambda_=`; None: it has its own."""
+    """Response lengths in tokens -> λ of each response, passed to `advantage` as `lambda_=`; None: `advantage` has its own λ."""
     learning_rate_ratio: float = 1.0
     """The critic's learning rate divided by the policy's. This field and the next two are for the training loop."""
     updates: int = 1
@@ -309,7 +310,7 @@ class Algorithm(NamedTuple):
 
     @property
     def credits(self) -> tuple[Credit, ...]:
-        """Sources of the advantages: the critic's credit and then that of `advantage`, if present."""
+        """Sources of the advantages: first the critic's credit, then the one in `advantage`, if present."""
         credit = self.advantage
         if credit is not None and not isinstance(credit, Credit):
             credit = Credit(credit, optional=("valid",))
@@ -324,7 +325,7 @@ class Algorithm(NamedTuple):
     def reads(self) -> dict[str, str]:
         """Map each optional input that this algorithm reads to the slot that reads it.
 
-        The names are those of `READ_BY_SOME`.
+        The names are entries of `READ_BY_SOME`.
 
         Example:
             >>> from rljax.algorithms import BY_NAME
@@ -347,7 +348,7 @@ class Algorithm(NamedTuple):
         }
 
     def needs(self, name: str) -> bool:
-        """True if the algorithm reads `name`, a key of `reads`.
+        """True if the algorithm reads the input `name`, an entry of `READ_BY_SOME`.
 
         Raises:
             ValueError: no algorithm reads `name`.

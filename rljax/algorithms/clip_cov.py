@@ -42,7 +42,7 @@ def clip_cov(
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: covariances and their means are computed on the rollout before its updates. The authors' code uses the policy
-    being trained and the tokens of one update that the clip has not yet cut; at the first update both agree. The random numbers
+    being trained, and only the tokens of one update that PPO's clip has not cut; at the first update both agree. The random numbers
     are derived from the response's log-probabilities, so they need no random key and do not depend on the order of the responses;
     responses whose log-probabilities are all equal get the same random numbers.
     """
@@ -50,14 +50,14 @@ def clip_cov(
     check_between(0, 1, share=share)
     return Algorithm(
         advantage=partial(group_normalized, eps=eps, ddof=ddof),
-        keep_tokens=partial(_outside_choice, share=share, lower=lower, upper=upper),
+        keep_tokens=partial(_tokens_to_keep, share=share, lower=lower, upper=upper),
         log_ratio=token_log_ratio,
         surrogate=partial(clipped, low=clip, high=clip),
         weights=token_mean,
     )
 
 
-def _outside_choice(
+def _tokens_to_keep(
     advantage: Float[Array, "P G T"], logp: Float[Array, "P G T"], mask: Array, *, share: float, lower: float, upper: float
 ) -> Bool[Array, "P G T"]:
     """The tokens whose gradient Clip-Cov keeps."""
@@ -114,7 +114,7 @@ def kl_cov(*, share: float = 2e-3, beta: float = 1.0, eps: float = 1e-6, ddof: i
         log_ratio=token_log_ratio,
         surrogate=partial(clipped, low=1.0, high=jnp.inf),
         weights=token_mean,
-        terms=(Term("kl_cov", beta, _distance_from_sampler, tokens=partial(_of_high_covariance, share=share)),),
+        terms=(Term("kl_cov", beta, _distance_from_sampler, tokens=partial(_tokens_of_high_covariance, share=share)),),
     )
 
 
@@ -122,7 +122,7 @@ def _distance_from_sampler(inputs: TermInputs) -> Float[Array, "B T"]:
     return jnp.abs(inputs.logp - inputs.policy_logp)
 
 
-def _of_high_covariance(
+def _tokens_of_high_covariance(
     advantage: Float[Array, "P G T"], logp: Float[Array, "P G T"], mask: Array, *, share: float
 ) -> Bool[Array, "P G T"]:
     """The tokens that KL-Cov penalizes."""

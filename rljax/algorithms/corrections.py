@@ -5,8 +5,8 @@ differ if the engines differ, if the sampler truncates, or if it has older param
 and is part of the loss.
 
 A token or response that is left out has weight 0 but still counts in the loss normalizer: the others keep their weights.
-verl removes rejected tokens from the response mask, so its mean is over the remaining ones only, and its gradient is
-larger by one over the share that is kept.
+verl removes rejected tokens from the response mask, so its mean is over the remaining tokens only, and its gradient is
+larger by the factor 1 / (share of tokens kept).
 """
 
 from collections.abc import Callable, Mapping
@@ -34,8 +34,8 @@ LogRatio = Callable[[Array, Array, Array], Array]
 """(policy_logp, behaviour_logp, mask) -> log-ratio at each token, of the token or of its response."""
 
 
-def _cut(log_ratio: LogRatio, *, high: float, low: float = 0.0) -> Callable[[Array, Array, Array], Array]:
-    """The tokens whose ratio is outside the bounds."""
+def _make_cut(log_ratio: LogRatio, *, high: float, low: float = 0.0) -> Callable[[Array, Array, Array], Array]:
+    """Build the function that returns the tokens whose ratio is outside the bounds."""
 
     def cut(policy_logp: Array, behaviour_logp: Array, mask: Array) -> Array:
         ratio = log_ratio(policy_logp, behaviour_logp, mask)
@@ -46,35 +46,35 @@ def _cut(log_ratio: LogRatio, *, high: float, low: float = 0.0) -> Callable[[Arr
 
 def capped(*, high: float = 2.0) -> Correction:
     """Token weight, at most `high`: truncated importance sampling."""
-    return Correction(partial(truncated_importance_weight, cap=high), _cut(token_log_ratio, high=high))
+    return Correction(partial(truncated_importance_weight, cap=high), _make_cut(token_log_ratio, high=high))
 
 
 def masked(*, low: float = 0.5, high: float = 5.0) -> Correction:
     """Token weight, 0 outside the bounds: IcePop (arXiv:2510.18855)."""
     weight = partial(masked_importance_weight, low=low, high=high)
-    return Correction(weight, _cut(token_log_ratio, low=low, high=high))
+    return Correction(weight, _make_cut(token_log_ratio, low=low, high=high))
 
 
 def two_sided(*, low: float, high: float = 2.0) -> Correction:
     """Token weight, clipped to the bounds."""
     weight = partial(two_sided_importance_weight, low=low, high=high)
-    return Correction(weight, _cut(token_log_ratio, low=low, high=high))
+    return Correction(weight, _make_cut(token_log_ratio, low=low, high=high))
 
 
 def sequence(*, high: float = 2.0) -> Correction:
     """Response weight, at most `high`: truncated importance sampling of sequences."""
-    return Correction(partial(sequence_truncated_importance_weight, cap=high), _cut(response_log_ratio, high=high))
+    return Correction(partial(sequence_truncated_importance_weight, cap=high), _make_cut(response_log_ratio, high=high))
 
 
 def sequence_masked(*, low: float = 0.0, high: float = 2.0) -> Correction:
     """Response weight, 0 outside the bounds: masked importance sampling of sequences."""
     weight = partial(sequence_masked_importance_weight, low=low, high=high)
-    return Correction(weight, _cut(response_log_ratio, low=low, high=high))
+    return Correction(weight, _make_cut(response_log_ratio, low=low, high=high))
 
 
 def geometric(*, low: float = 0.999, high: float = 1.001) -> Correction:
-    """Leave out responses whose geometric mean ratio is outside the bounds; do not reweight the others."""
-    return Correction(partial(geometric_rejection, low=low, high=high), _cut(sequence_log_ratio, low=low, high=high))
+    """Response weight, 0 if the geometric mean of the ratios is outside the bounds, else 1: the response is not reweighted."""
+    return Correction(partial(geometric_rejection, low=low, high=high), _make_cut(sequence_log_ratio, low=low, high=high))
 
 
 BY_NAME: Mapping[str, Callable[..., Correction]] = MappingProxyType(

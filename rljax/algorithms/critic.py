@@ -17,7 +17,7 @@ def squared_error(
 
 
 def with_pretrained_value(algorithm: Algorithm, *, initial: float = 0.8, decay: float = 2.0, eta: float = 1.0) -> Algorithm:
-    """Blend the pretrained critic's values into the values that advantages are computed from.
+    """Compute advantages from a blend of the pretrained critic's values and the current critic's.
 
     ::
 
@@ -43,11 +43,11 @@ def with_pretrained_value(algorithm: Algorithm, *, initial: float = 0.8, decay: 
         0.4000000059604645
 
     Source:
-        unpublished: from a design document, in no paper; its Eqs. 17-18 (`mix_values` and `pretrained_value_weight` of
+        unpublished: from a design document, not a paper; its Eqs. 17-18 (`mix_values` and `pretrained_value_weight` of
         `rljax.ops.unpublished.mixture`).
     """
     if algorithm.critic is None:
-        raise ValueError("algorithm must have a critic to blend a pretrained one into, got critic=None")
+        raise ValueError("algorithm must have a critic, because the pretrained one is blended into it, got critic=None")
 
     def blend(pretrained: Array, values: Array, progress: Array, explained: Array) -> Float[Array, "P G T"]:
         reliability = jnp.maximum(explained, 0.0)

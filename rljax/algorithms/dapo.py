@@ -34,7 +34,7 @@ def dapo(
         clip_low: ε_low = 0.2 (Section 4.1).
         clip_high: ε_high = 0.28 (Section 4.1).
         max_length: L_max = 20480 tokens, at which the overlong penalty reaches -1.
-        cache: L_cache = 4096 tokens, the range before it over which the penalty grows.
+        cache: L_cache = 4096 tokens, the range below L_max over which the penalty grows.
         eps: added to the standard deviation (not stated in the paper).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 

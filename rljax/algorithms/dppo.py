@@ -35,9 +35,9 @@ def dppo(*, threshold: float = 0.15, cap: float = 5.0) -> Algorithm:
         cap: C = 5, the largest ratio that scales a gradient; the paper uses 5 or no cap. If it is not configured, the loss falls
             back to 10 in the authors' code, and to 20 in verl.
 
-    μ is the sampling policy according to the sampler's own numbers: Section 5.2 warns against a trust region around the policy as
-    rescored by the learner. So the ratio is over `behaviour_logp`, even if the sampler has older parameters or is another
-    engine. With top-k or top-p that is the probability after truncation.
+    μ is the sampling policy, with the log-probabilities that the sampler itself reported: Section 5.2 warns against a trust region
+    around the policy as rescored by the learner. So the ratio's denominator is `behaviour_logp`, even if the sampler has older
+    parameters or is another engine. With top-k or top-p this is the probability after truncation.
 
     Deviations: the mean is over all tokens of the optimizer batch. The objective's value is relative to the sampling policy's
     (log ρ in place of log π); the gradient is the same. `rljax.ops.off_policy.binary_kl` is the other binary divergence;

@@ -33,7 +33,7 @@ def forking_tokens(
         eps: added to the standard deviation (not stated in the paper).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
-    Deviations: as in `dapo`; in addition, the entropy is the sampling policy's and the threshold is per rollout, where the
+    Deviations: as in `dapo`. In addition, the entropy is the sampling policy's and the threshold is per rollout, whereas the
     paper computes both for each batch that it trains on.
     """
     return dapo(clip_low=clip_low, clip_high=clip_high, max_length=max_length, cache=cache, eps=eps, ddof=ddof)._replace(

@@ -28,18 +28,18 @@ def gdpo(*, clip: float = 0.2, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
 
     The weights w_n of the rewards may have either sign; by default each is 1.
 
-    Deviations: the batch of the second normalization is the rollout, and the advantages go into GRPO's objective without KL. A
-    reward that abstains on a response adds nothing to its sum, and is normalized over the responses that it judges.
+    Deviations: the second normalization is over the rollout, and the advantages go into GRPO's objective without KL. A reward that
+    abstains on a response adds nothing to that response's sum, and is normalized over the responses that it judges.
     """
     return Algorithm(
-        advantage=Credit(partial(_decoupled, eps=eps, ddof=ddof), needs=("reward_parts",), optional=("valid",)),
+        advantage=Credit(partial(_normalize_parts, eps=eps, ddof=ddof), needs=("reward_parts",), optional=("valid",)),
         log_ratio=token_log_ratio,
         surrogate=partial(clipped, low=clip, high=clip),
         weights=sequence_mean,
     )
 
 
-def _decoupled(
+def _normalize_parts(
     parts: dict[str, Float[Array, "P G"]],
     *,
     eps: float,

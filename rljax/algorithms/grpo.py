@@ -67,13 +67,13 @@ def mt_grpo(
     Args:
         clip: ε = 0.2 (PPO's).
         beta: β = 0.04 (GRPO's), against the reference policy; 0 removes the term and the reference model.
-        turn_discount: λ, weight of the next turn's advantage; the paper's weight of the outcome in the first turn.
+        turn_discount: λ, weight of the next turn's advantage; in the paper, the weight of the outcome in the first turn.
         eps: added to the standard deviation (not stated in the paper).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: the paper has two turns, the second of which earns the reward of the outcome; here a response may have any number,
-    and each turn is compared with the same turn of the other responses. An environment's steps are the turns; without one, a
-    step reward's steps are.
+    and each turn is compared with the same turn of the other responses. The turns are the steps of the environment or, without
+    an environment, the steps that a step reward scores.
     """
     credit = partial(turn_normalized, discount=turn_discount, eps=eps, ddof=ddof)
     return grpo(clip=clip, beta=beta)._replace(advantage=Credit(credit, needs=("step_rewards", "step_end")))

@@ -37,7 +37,7 @@ def term_inputs(
     entropy: Float[Array, "B T"] | None,
     teacher_divergence: Float[Array, "B T"] | None,
 ) -> TermInputs:
-    """Inputs of a loss's terms; the arguments are those of `loss`."""
+    """Inputs of the loss's terms; the arguments are the same as those of `loss`."""
 
     def inside(values: Array | None) -> Array | None:
         return None if values is None else zero_outside(values, batch.mask)
@@ -60,7 +60,7 @@ def _term_sum(term: Term, weights: Array, inputs: TermInputs, mask: Array) -> Fl
     return (weights * zero_outside(term.per_token(inputs), mask)).sum()
 
 
-def _trained_on(algorithm: Algorithm, inputs: TermInputs, batch: Batch[Array]) -> Bool[Array, "B T"]:
+def _select_trained(algorithm: Algorithm, inputs: TermInputs, batch: Batch[Array]) -> Bool[Array, "B T"]:
     """The tokens whose surrogate counts."""
     if algorithm.surrogate_mask is None:
         return batch.mask
@@ -113,7 +113,7 @@ def loss(
     log_ratio = algorithm.log_ratio(logp, batch.old_logp, batch.mask)
     surrogate, slope = jax.jvp(lambda x: algorithm.surrogate(x, batch.advantage), (log_ratio,), (jnp.ones_like(log_ratio),))
     inputs = term_inputs(logp, batch, entropy, teacher_divergence)
-    trained = _trained_on(algorithm, inputs, batch)
+    trained = _select_trained(algorithm, inputs, batch)
     total = -(batch.weights * zero_outside(surrogate, trained)).sum()
     terms: dict[str, Float[Array, ""]] = {}
     for term, weights in zip(algorithm.terms, batch.term_weights, strict=True):

@@ -19,8 +19,8 @@ def max_rl(*, eps: float = 0.0) -> Algorithm:
     Args:
         eps: added to the mean; 0 in the paper, 1e-6 in the authors' code.
 
-    Deviations: a response is one action, as in the paper's estimator; the authors' code puts the same advantages into PPO's clip
-    with a token mean. It is on-policy: take one update per rollout. Rewards must not be negative. The objective's value
+    Deviations: a response is one action, as in the paper's estimator; the authors' code uses the same advantages with PPO's clip
+    and a token mean. It is on-policy: take one update per rollout. Rewards must not be negative. The objective's value
     is relative to the sampling policy's (log ρ in place of log π); the gradient is the same.
     """
     return Algorithm(

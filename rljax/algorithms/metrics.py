@@ -98,7 +98,7 @@ def explained_variance_of(metrics: ValueMetrics) -> Float[Array, ""]:
         metrics: the sums, from one batch or from all its micro-batches added up.
 
     Returns:
-        One number, dimensionless, at most 1. 0 if the targets vary by no more than rounding, or there are no tokens.
+        One number, dimensionless, at most 1. 0 if the targets vary by no more than rounding error, or there are no tokens.
 
     Example:
         >>> import jax.numpy as jnp
@@ -115,8 +115,8 @@ def explained_variance_of(metrics: ValueMetrics) -> Float[Array, ""]:
 
     target = variance(metrics.target_sum, metrics.target_square)
     residual = variance(metrics.error_sum, metrics.error_square)
-    # A difference of two sums: a constant target leaves a few roundings of its square. Each target is itself a sum that
-    # includes the critic's values, so equal outcomes leave rounding errors of those values, even if the outcomes are 0.
+    # The variance is a difference of two sums: for a constant target, it is a few rounding errors of the target's square. Each
+    # target is itself a sum that includes the critic's values, so even equal outcomes leave rounding errors of those values.
     eps = float(jnp.finfo(target.dtype).eps)
     rounding = 8 * eps * metrics.target_square + jnp.square(64 * eps) * (metrics.target_square + metrics.error_square)
     constant = target <= rounding / weight

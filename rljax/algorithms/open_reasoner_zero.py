@@ -37,8 +37,8 @@ def open_reasoner_zero(
 
     Deviations: the authors' code averages both losses over the tokens of each of its rows first, and then over the rows; here
     every token has the same weight. Mean and standard deviation are over all tokens of the rollout. Other settings of the
-    paper: policy 1e-6 and critic 5e-6 (`learning_rate_ratio`), 50 warm-up steps of the learning rate, 128 prompts of 64
-    responses, and 12 critic updates per policy update (`updates`; pass that many `value_minibatches` to `prepare`).
+    paper: learning rates of 1e-6 for the policy and 5e-6 for the critic (`learning_rate_ratio`), 50 warm-up steps, 128 prompts of
+    64 responses, and 12 critic updates per policy update (`updates`; pass that many `value_minibatches` to `prepare`).
     """
     return Algorithm(
         advantage=None,

@@ -20,13 +20,13 @@ from rljax.ops.unpublished.ratio_bound import bounded_ratio
 from rljax.ops.weights import token_mean
 
 
-def less_by_length(rewards: Float[Array, "P G"], mask: Array, *, valid: Array | None = None) -> Float[Array, "P G"]:
+def center_by_length(rewards: Float[Array, "P G"], mask: Array, *, valid: Array | None = None) -> Float[Array, "P G"]:
     """Reward minus a mean in which shorter responses have more weight."""
     weights = length_quality(mask.sum(-1))
     return weighted_centered(rewards, weights.astype(rewards.dtype), valid=valid)
 
 
-def less_by_confidence(
+def center_by_confidence(
     rewards: Float[Array, "P G"], behaviour_logp: Array, mask: Array, *, valid: Array | None = None
 ) -> Float[Array, "P G"]:
     """Reward minus a mean in which each response's weight is the policy's confidence in it."""
@@ -34,7 +34,7 @@ def less_by_confidence(
     return weighted_centered(rewards, weights.astype(rewards.dtype), valid=valid)
 
 
-def less_by_reliability(
+def center_by_reliability(
     rewards: Float[Array, "P G"], reward_parts: Mapping[str, Array], *, floor: Number, valid: Array | None = None
 ) -> Float[Array, "P G"]:
     """Reward minus a mean in which responses have more weight the more closely several rewards agree on them.
@@ -52,19 +52,19 @@ def less_by_reliability(
     return weighted_centered(rewards, weights.astype(rewards.dtype), valid=valid)
 
 
-def most_credited(advantage: Array, policy_logp: Array, mask: Array, *, share: Number) -> Bool[Array, "P G T"]:
+def select_most_credited(advantage: Array, policy_logp: Array, mask: Array, *, share: Number) -> Bool[Array, "P G T"]:
     """Tokens whose choice changed the expected reward most, judged by the size of their advantage."""
     del policy_logp  # other choices use how likely the tokens were
     return high_entropy_tokens(jnp.abs(advantage), mask, share=share)  # the same selection, by a different number
 
 
-def right_or_wrong(rewards: Array, outcome: Array, lengths: Array) -> Float[Array, "P G"]:
+def score_right_or_wrong(rewards: Array, outcome: Array, lengths: Array) -> Float[Array, "P G"]:
     """1 for a correct response, -1 for any other."""
     del lengths  # other rewards depend on the length
     return rule_reward(outcome > 0).astype(rewards.dtype)
 
 
-def shaped_by_length(rewards: Array, outcome: Array, lengths: Array, **numbers: Number) -> Float[Array, "P G"]:
+def shape_by_length(rewards: Array, outcome: Array, lengths: Array, **numbers: Number) -> Float[Array, "P G"]:
     """Reward minus a length penalty."""
     del outcome  # other rewards depend on the verdict alone
     return length_shaped_reward(rewards, lengths, **numbers)
@@ -75,33 +75,33 @@ def tilted_token_mean(mask: Array, *, alpha: Number) -> Float[Array, "P G T"]:
     return length_reweighted(token_mean(mask), mask, alpha=alpha, reference=median_length(mask))
 
 
-def in_variation(inputs: TermInputs, advantage: Array, mask: Array, *, threshold: Number) -> Bool[Array, "B T"]:
+def within_variation(inputs: TermInputs, advantage: Array, mask: Array, *, threshold: Number) -> Bool[Array, "B T"]:
     """Tokens within a total variation of the sampling policy, or moving back towards it."""
     divergence = binary_total_variation(inputs.logp, inputs.behaviour_logp)
-    return in_trust_region(_moved(inputs, mask), advantage, divergence, threshold=threshold)
+    return in_trust_region(_sampler_log_ratio(inputs, mask), advantage, divergence, threshold=threshold)
 
 
-def in_divergence(inputs: TermInputs, advantage: Array, mask: Array, *, threshold: Number) -> Bool[Array, "B T"]:
+def within_divergence(inputs: TermInputs, advantage: Array, mask: Array, *, threshold: Number) -> Bool[Array, "B T"]:
     """Tokens within a divergence of the sampling policy, or moving back towards it."""
     divergence = binary_kl(inputs.logp, inputs.behaviour_logp)
-    return in_trust_region(_moved(inputs, mask), advantage, divergence, threshold=threshold)
+    return in_trust_region(_sampler_log_ratio(inputs, mask), advantage, divergence, threshold=threshold)
 
 
-def _moved(inputs: TermInputs, mask: Array) -> Float[Array, "B T"]:
+def _sampler_log_ratio(inputs: TermInputs, mask: Array) -> Float[Array, "B T"]:
     return token_log_ratio(inputs.logp, inputs.behaviour_logp, mask)
 
 
-def bounded(logp: Array, old_logp: Array, mask: Array, *, bound: float) -> Float[Array, "B T"]:
+def bound_token_ratio(logp: Array, old_logp: Array, mask: Array, *, bound: float) -> Float[Array, "B T"]:
     """Log-ratio of each token, with the ratio kept within a factor."""
     return bounded_ratio(token_log_ratio(logp, old_logp, mask), bound=bound)
 
 
-def clamped(logp: Array, old_logp: Array, mask: Array, *, bound: float) -> Float[Array, "B T"]:
+def clamp_token_ratio(logp: Array, old_logp: Array, mask: Array, *, bound: float) -> Float[Array, "B T"]:
     """Log-ratio of each token, kept within a bound."""
     return clamp_log_ratio(token_log_ratio(logp, old_logp, mask), bound=bound)
 
 
-def falling_lambda(
+def falling_lambda_gae(
     rewards: Array,
     values: Array,
     mask: Array,
@@ -127,7 +127,7 @@ def relative_entropy(entropy: Array, mask: Array) -> Float[Array, "P G T"]:
     return ratio_or_zero(inside, inside.max())
 
 
-def complexity_lambda(
+def complexity_lambda_gae(
     rewards: Array,
     values: Array,
     mask: Array,

@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 
 from rljax.algorithms.algorithm import Algorithm, Credit, Critic, Term
 from rljax.algorithms.part_equations import (
-    bounded,
-    clamped,
-    complexity_lambda,
-    falling_lambda,
-    in_divergence,
-    in_variation,
-    less_by_confidence,
-    less_by_length,
-    less_by_reliability,
-    most_credited,
-    right_or_wrong,
-    shaped_by_length,
+    bound_token_ratio,
+    center_by_confidence,
+    center_by_length,
+    center_by_reliability,
+    clamp_token_ratio,
+    complexity_lambda_gae,
+    falling_lambda_gae,
+    score_right_or_wrong,
+    select_most_credited,
+    shape_by_length,
     tilted_token_mean,
+    within_divergence,
+    within_variation,
 )
 from rljax.algorithms.parts_fit import check_fit
 from rljax.algorithms.plan_credit import plan_and_answer
@@ -49,15 +49,15 @@ class Part(NamedTuple):
     function: Callable[..., Any]
     """What the slot calls; for a term, the function that builds it."""
     numbers: Mapping[str, int | float]
-    """Its hyperparameters, which are keywords of the function, and their defaults."""
+    """Its hyperparameters (keywords of the function) and their defaults."""
     summary: str
     """What it does, in one line."""
     credit: Credit | None = None
-    """Its credit without hyperparameters, if the function reads more of a rollout than its slot passes; else None."""
+    """The `Credit` that names what the function reads, if that is more of a rollout than its slot passes; else None."""
 
     @property
     def word(self) -> str:
-        """The part as written after `--with`, without numbers."""
+        """The part as written after `--with`, without its hyperparameters."""
         return f"{self.slot}={self.name}"
 
     def value(self, **numbers: int | float) -> Credit | Callable[..., Any]:
@@ -70,7 +70,7 @@ class Part(NamedTuple):
         if unknown:
             known = ", ".join(self.numbers) or "none"
             advice = nearest_first(unknown[0], self.numbers, f"it has {known}")
-            raise ValueError(f"{self.word} has no number {', '.join(map(repr, unknown))}{advice}")
+            raise ValueError(f"{self.word} has no hyperparameter {', '.join(map(repr, unknown))}{advice}")
         function = partial(self.function, **{**self.numbers, **numbers}) if self.numbers else self.function
         return function if self.credit is None else self.credit._replace(function=function)
 
@@ -82,11 +82,11 @@ def _part(slot: str, name: str, function: Credit | Callable[..., Any], summary: 
 
 
 PARTS: tuple[Part, ...] = (
-    _part("outcome_reward", "rule", right_or_wrong, "1 for a correct response, -1 for any other (DAPO, Eq. 7)"),
+    _part("outcome_reward", "rule", score_right_or_wrong, "1 for a correct response, -1 for any other (DAPO, Eq. 7)"),
     _part(
         "outcome_reward",
         "length_shaped",
-        shaped_by_length,
+        shape_by_length,
         "Reward minus a length penalty that is lighter for good responses",
         **{"target": 512.0, "threshold": 0.0, "alpha": 1.0, "beta": 1.0, "base": 0.05, "gamma": 2.0},
     ),
@@ -107,19 +107,19 @@ PARTS: tuple[Part, ...] = (
     _part(
         "advantage",
         "length_quality",
-        Credit(less_by_length, needs=("rewards", "mask"), optional=("valid",)),
+        Credit(center_by_length, needs=("rewards", "mask"), optional=("valid",)),
         "Reward minus a mean in which short responses have more weight",
     ),
     _part(
         "advantage",
         "confidence_quality",
-        Credit(less_by_confidence, needs=("rewards", "behaviour_logp", "mask"), optional=("valid",)),
+        Credit(center_by_confidence, needs=("rewards", "behaviour_logp", "mask"), optional=("valid",)),
         "Reward minus a mean in which a response's weight is the policy's confidence in it",
     ),
     _part(
         "advantage",
         "reliability_quality",
-        Credit(less_by_reliability, needs=("rewards", "reward_parts"), optional=("valid",)),
+        Credit(center_by_reliability, needs=("rewards", "reward_parts"), optional=("valid",)),
         "Reward minus a mean in which a response has more weight if its rewards agree",
         floor=0.01,
     ),
@@ -149,26 +149,26 @@ PARTS: tuple[Part, ...] = (
     _part(
         "keep_tokens",
         "critical",
-        most_credited,
-        "Only the tokens with the largest advantage of either sign learn; for algorithms with a critic, which tells tokens apart",
+        select_most_credited,
+        "Train only on the tokens with the largest advantages of either sign; for algorithms with a critic",
         share=0.2,
     ),
     _part("normalize", "batch", batch_normalized, "Z-score over all tokens of the rollout", eps=1e-8, ddof=0),
     _part("log_ratio", "token", token_log_ratio, "Ratio of each token"),
     _part("log_ratio", "sequence", sequence_log_ratio, "Geometric mean of the ratios of a response (GSPO)"),
-    _part("log_ratio", "bounded", bounded, "Ratio of each token, kept within a factor", bound=10.0),
-    _part("log_ratio", "clamped", clamped, "Log-ratio of each token, kept within a bound in nats", bound=20.0),
+    _part("log_ratio", "bounded", bound_token_ratio, "Ratio of each token, kept within a factor", bound=10.0),
+    _part("log_ratio", "clamped", clamp_token_ratio, "Log-ratio of each token, kept within a bound in nats", bound=20.0),
     _part(
         "surrogate_mask",
         "total_variation",
-        in_variation,
+        within_variation,
         "No surrogate where a token's probability has moved too far (DPPO)",
         threshold=0.15,
     ),
     _part(
         "surrogate_mask",
         "binary_kl",
-        in_divergence,
+        within_divergence,
         "No surrogate where a token's divergence from the sampler is too large (DPPO)",
         threshold=0.05,
     ),
@@ -184,14 +184,16 @@ PARTS: tuple[Part, ...] = (
     _part(
         "critic.advantage",
         "offset_decayed",
-        falling_lambda,
+        falling_lambda_gae,
         "GAE whose λ falls with the offset to the TD error",
         **{"gamma": 1.0, "lambda_base": 0.95, "alpha": 0.1, "max_length": 1024.0},
     ),
     _part(
         "critic.advantage",
         "complexity_weighted",
-        Credit(complexity_lambda, needs=("token_rewards", "values", "mask", "behaviour_entropy"), optional=("bootstrap",)),
+        Credit(
+            complexity_lambda_gae, needs=("token_rewards", "values", "mask", "behaviour_entropy"), optional=("bootstrap",)
+        ),
         "GAE whose λ falls with the offset, and with the policy's entropy at the TD error",
         **{"gamma": 1.0, "lambda_base": 0.95, "alpha": 0.1, "max_length": 1024.0, "beta": 0.1},
     ),
@@ -215,25 +217,25 @@ PARTS: tuple[Part, ...] = (
         coefficient=0.1,
     ),
 )
-"""All parts. Values that no paper or document gives are ours: `rljax equations` has each equation's full text."""
+"""All parts. Defaults that no paper or document gives are ours; `rljax equations` prints each equation's documentation."""
 
 
-WITH_CREDIT = frozenset({"outcome_reward", "normalize", "log_ratio", "surrogate_mask"})
-"""Slots that matter only to a surrogate."""
+SLOTS_THAT_NEED_CREDIT = frozenset({"outcome_reward", "normalize", "log_ratio", "surrogate_mask"})
+"""Slots that have no effect on an algorithm without advantages."""
 FORMER_SLOTS: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(("rollout_advantage", "kind_advantage", "step_advantage"), "advantage")
 )
 """Former slot names, which `--with` still accepts."""
 
 
-def part_named(slot: str, name: str) -> Part:
+def find_part(slot: str, name: str) -> Part:
     """Return the part with this slot and name.
 
     Raises:
         ValueError: an unknown slot or name; the message lists the known ones.
 
     Example:
-        >>> part_named("advantage", "rank").summary
+        >>> find_part("advantage", "rank").summary
         'Rank within the group, robust to outliers'
     """
     slot = FORMER_SLOTS.get(slot, slot)
@@ -256,7 +258,7 @@ def read_part(word: str) -> tuple[Part, dict[str, int | float]]:
     """Read a part and its numbers from `SLOT=PART` or `SLOT=PART,NUMBER=VALUE,...`.
 
     Raises:
-        ValueError: the word has another form, the part is unknown, or a number is infinite, not a number, or set twice.
+        ValueError: the word has another form, the part is unknown, or a number is malformed, not finite, or set twice.
 
     Example:
         >>> part, numbers = read_part("keep_group=difficulty_window,low=0.3")
@@ -266,22 +268,24 @@ def read_part(word: str) -> tuple[Part, dict[str, int | float]]:
     head, *rest = word.split(",")
     slot, equals, name = head.partition("=")
     if not (slot and equals and name):
-        raise ValueError(f"{word!r} is not SLOT=PART, as advantage=rank; the slots are {_slots()}")
+        raise ValueError(f"{word!r} must have the form SLOT=PART, such as advantage=rank; the slots are {_slots()}")
     pairs = [entry.partition("=") for entry in rest]
     try:
         numbers = {number: int(value) if value.lstrip("+-").isdigit() else float(value) for number, _, value in pairs}
     except ValueError as error:
-        raise ValueError(f"{word!r} is not SLOT=PART,NUMBER=VALUE, as keep_group=difficulty_window,low=0.3") from error
+        raise ValueError(
+            f"{word!r} must have the form SLOT=PART,NUMBER=VALUE, such as keep_group=difficulty_window,low=0.3"
+        ) from error
     if len(numbers) < len(pairs):
-        raise ValueError(f"{word!r} gives a number twice; leave one of them out")
+        raise ValueError(f"{word!r} sets a number twice; remove one of the two")
     for number, value in numbers.items():
         if not math.isfinite(value):
             raise ValueError(f"{word!r}: {number} must be finite, got {value}")
-    return part_named(slot, name), numbers
+    return find_part(slot, name), numbers
 
 
 def with_parts(algorithm: Algorithm, words: Sequence[str]) -> Algorithm:
-    """Replace an algorithm's parts by others, and add terms to its loss.
+    """Replace parts of an algorithm, and add terms to its loss.
 
     Args:
         algorithm: the record to change.
@@ -316,15 +320,15 @@ def with_parts(algorithm: Algorithm, words: Sequence[str]) -> Algorithm:
 
 
 def _place_part(algorithm: Algorithm, part: Part, value: Any) -> Algorithm:
-    """Put a value into the part's slot of the record."""
+    """Put a value into the part's slot of the record; add it to the record's terms if the part is a term."""
     inner = part.slot.partition(".")[2]
     if part.slot == TERM:
         return algorithm._replace(terms=(*algorithm.terms, *_new_terms(algorithm, part, value())))
     if inner:
         return algorithm._replace(critic=_critic_with(algorithm.critic, part, value))
     read = {name for credit in algorithm.credits for name in credit.needs}
-    if part.slot in WITH_CREDIT and not read:
-        raise ValueError(f"the algorithm learns from no advantage, so {part.word} would change nothing")
+    if part.slot in SLOTS_THAT_NEED_CREDIT and not read:
+        raise ValueError(f"the algorithm uses no advantages, so {part.word} would change nothing")
     if part.slot == "outcome_reward" and read.isdisjoint({"rewards", "token_rewards"}):
         raise ValueError(f"the algorithm's advantage does not read the summed reward, so {part.word} would change nothing")
     if part.slot == "advantage" and (algorithm.advantage is None or algorithm.needs("teacher_logp")):
@@ -334,15 +338,15 @@ def _place_part(algorithm: Algorithm, part: Part, value: Any) -> Algorithm:
 
 
 def _new_terms(algorithm: Algorithm, part: Part, terms: tuple[Term, ...]) -> tuple[Term, ...]:
-    """The part's terms, which the record must not have yet."""
+    """Return the part's terms; refuse those that the record already has."""
     if not terms:
         raise ValueError(f"{part.word} at a coefficient of 0 would change nothing; leave it out")
     known = {term.name: term.coefficient for term in algorithm.terms}
     for term in terms:
         if term.name in known:
             raise ValueError(
-                f"the loss has a term {term.name!r} already, with the coefficient {known[term.name]:g}, so {part.word} cannot be "
-                "added; the option of the algorithm, or of the other part, sets it"
+                f"the loss already has a term {term.name!r}, with the coefficient {known[term.name]:g}, so {part.word} cannot be "
+                "added; set that coefficient with the option of the algorithm, or of the other part, that adds the term"
             )
     return terms
 
@@ -352,6 +356,6 @@ def _critic_with(critic: Critic | None, part: Part, value: Any) -> Critic:
         raise ValueError(f"the algorithm has no critic, and so no place for {part.word}")
     if critic.policy_lambda is not None:
         raise ValueError(
-            f"the critic's λ follows the length, and {part.word} has a λ of its own; take the former out first"
+            f"the critic's λ follows the length, and {part.word} has its own λ; set the critic's policy_lambda to None first"
         )
     return critic._replace(**{part.slot.partition(".")[2]: value})

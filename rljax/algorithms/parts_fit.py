@@ -1,4 +1,4 @@
-"""Combinations of a part and an algorithm that would compute something meaningless."""
+"""Checks that refuse a part in an algorithm where it would compute something meaningless."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -10,7 +10,7 @@ from rljax.ops.group import mean_normalized
 from rljax.ops.ratio import sequence_log_ratio
 
 OF_SINGLE_TOKENS = ("token_rewards", "step_rewards", "teacher_logp")
-"""What an advantage reads if it differs between the tokens of a response."""
+"""Inputs of an advantage that make it differ between the tokens of a response."""
 
 
 def check_fit(algorithm: Algorithm, words: Mapping[str, str]) -> None:
@@ -18,16 +18,16 @@ def check_fit(algorithm: Algorithm, words: Mapping[str, str]) -> None:
 
     Args:
         algorithm: the record, with the parts in their slots.
-        words: slot -> its part, as `--with` takes it.
+        words: slot -> the part in it, as written after `--with`.
 
     Raises:
-        ValueError: the message names the part and what contradicts it.
+        ValueError: a part contradicts the record; the message says how.
     """
     for slot in ("log_ratio", "surrogate_mask"):
         if slot in words:
             _check_ratio(algorithm, slot, words[slot])
     if "keep_tokens" in words:
-        _check_choice(algorithm, words["keep_tokens"])
+        _check_token_choice(algorithm, words["keep_tokens"])
     if "outcome_reward" in words and algorithm.needs("greedy_rewards"):
         raise ValueError(
             f"the algorithm compares with the reward of a greedy response, which {words['outcome_reward']} does not change"
@@ -35,15 +35,15 @@ def check_fit(algorithm: Algorithm, words: Mapping[str, str]) -> None:
     changed = [word for slot, word in words.items() if slot in ("outcome_reward", "advantage")]
     if changed and algorithm.outcome_reward is not None and _equation(algorithm.advantage) is mean_normalized:
         raise ValueError(
-            f"{' with '.join(changed)}: the advantage is divided by the mean reward, and here rewards can be negative"
+            f"{' with '.join(changed)}: the advantage is divided by the mean reward, but with this part rewards can be negative"
         )
 
 
-def _check_choice(algorithm: Algorithm, word: str) -> None:
+def _check_token_choice(algorithm: Algorithm, word: str) -> None:
     if not _tells_tokens_apart(algorithm):
         raise ValueError(
-            f"{word} chooses tokens by their advantages, and the algorithm gives all tokens of a response the same one; take one "
-            "with a critic"
+            f"{word} chooses tokens by their advantages, but the algorithm gives all tokens of a response the same one; use an "
+            "algorithm with a critic"
         )
 
 
@@ -51,17 +51,18 @@ def _check_ratio(algorithm: Algorithm, slot: str, word: str) -> None:
     whole = algorithm.log_ratio is sequence_log_ratio
     if algorithm.denominator not in (None, sampling_denominator) and (slot == "surrogate_mask" or not whole):
         raise ValueError(
-            f"{word} compares probabilities of a token, but the denominator of the algorithm's ratio is no such probability"
+            f"{word} compares probabilities of a token, but the denominator of the algorithm's ratio is not one"
         )
     if algorithm.surrogate_mask is not None and (whole or _equation(algorithm.surrogate) is geometric_mean):
         raise ValueError(
-            f"{word} would not leave tokens out: the ratio is of the entire response, so all its tokens learn from each of them"
+            f"{word} would not leave tokens out: the ratio is of the full response, so each token's surrogate trains all of them"
         )
     single = ["advantage"] if _tells_tokens_apart(algorithm) else []
     single += [name for name in ("bonus", "keep_tokens") if getattr(algorithm, name) is not None]
     if slot == "log_ratio" and whole and single:
         raise ValueError(
-            f"{word} gives all tokens of a response one ratio, so what the algorithm's {single[0]} says of single tokens is lost"
+            f"{word} gives all tokens of a response one ratio, so the differences that the algorithm's {single[0]} makes between "
+            "tokens would be lost"
         )
 
 
@@ -70,5 +71,5 @@ def _tells_tokens_apart(algorithm: Algorithm) -> bool:
 
 
 def _equation(value: object) -> object:
-    """A slot's function without its bound numbers."""
+    """A slot's function, without the keywords that a partial binds."""
     return value.func if isinstance(value, partial) else value

@@ -6,9 +6,9 @@ from jax.tree_util import tree_map_with_path
 
 
 def pass_over_updates(opt_state: Any, count: int) -> Any:
-    """Count updates that were planned but skipped in an Optax state's schedules, so that the schedules still reach their end.
+    """Advance an Optax state's schedules past updates that were planned but skipped, so that the schedules still reach their end.
 
-    Moments and the counts that correct their bias stay unchanged. The schedules are those of `optax.inject_hyperparams`.
+    Only schedules under `optax.inject_hyperparams` advance; moments, and the counts that correct their bias, stay unchanged.
 
     Args:
         opt_state: state of the optimizer.

@@ -25,7 +25,7 @@ def plan_and_answer(
     longer plan earns no more.
 
     Args:
-        step_rewards: reward of a step, at the token where it ends, `[..., G, T]`; other slots may hold anything.
+        step_rewards: reward of a step, at the token where it ends, `[..., G, T]`; other slots may contain anything.
         step_end: where steps end, bool or 0/1, `[..., G, T]`. A response may have any number of steps, even none.
         plan_weight: w, not negative.
 
@@ -44,8 +44,8 @@ def plan_and_answer(
         [[1.0, 0.5, 0.5], [-1.0, -0.5, -0.5]]
 
     Source:
-        Ours, in no paper: a design document asks for the subtasks of a reasoning task, but has no equation for it. Published for
-        the same job: `rljax.ops.group.process_normalized`.
+        Ours, not from a paper: a design document asks for credit for the subtasks of a reasoning task, but has no equation for it.
+        Published for the same job: `rljax.ops.group.process_normalized`.
     """
     check_steps(step_rewards, step_end)
     check_nonnegative(plan_weight=plan_weight)

@@ -55,7 +55,7 @@ def _check_credit(algorithm: Algorithm, progress: Array | float | None, past: Pa
     if progress is not None:
         check_between(0, 1, progress=progress)
     if past is not None and not algorithm.compares_groups:
-        raise ValueError("past must be None: the algorithm does not compare the responses to a prompt; got one")
+        raise ValueError("past must be None: the algorithm does not compare the responses to a prompt; got earlier rewards")
 
 
 def _check_minibatches(prompts: int, **counts: int) -> None:
@@ -72,7 +72,7 @@ def _drop_abstentions(rollout: Rollout[Array] | Rollout[np.ndarray]) -> Rollout[
 
 
 def _present(**arrays: Array | None) -> dict[str, Array]:
-    """Keyword arguments without the missing ones: a slot need not accept what the rollout does not have."""
+    """The keyword arguments that are not None, so that a slot need not accept inputs that the rollout lacks."""
     return {name: array for name, array in arrays.items() if array is not None}
 
 
@@ -89,7 +89,7 @@ def _trained_tokens(algorithm: Algorithm, rollout: Rollout[Array]) -> Bool[Array
 def _rewards(
     algorithm: Algorithm, rollout: Rollout[Array], policy_logp: Array
 ) -> tuple[Float[Array, "P G"], Float[Array, "P G T"] | None]:
-    """The reward of each response, shaped by length, and the KL penalty of each token, which is added to it; None without one."""
+    """The reward of each response, shaped by length, and the KL penalty of each token, to be added; None if there is no penalty."""
     rewards = rollout.rewards
     lengths = rollout.mask.sum(-1).astype(rewards.dtype)
     if algorithm.outcome_reward is not None:
@@ -203,7 +203,7 @@ def _advantage(
         )
     if algorithm.normalize is not None:
         advantage = algorithm.normalize(advantage, trained.mask)
-    if algorithm.keep_tokens is not None:  # last, or normalization would give the other tokens an advantage again
+    if algorithm.keep_tokens is not None:  # after normalization, which would make the zeros nonzero
         advantage = jnp.where(algorithm.keep_tokens(advantage, _policy_logp(trained), trained.mask), advantage, 0.0)
     return advantage
 
@@ -298,7 +298,7 @@ def prepare(
 
     Raises:
         ValueError: a required input is missing, shapes disagree, P is not a multiple of `minibatches` or
-            `value_minibatches`, or there is a past but the algorithm does not compare responses.
+            `value_minibatches`, or `past` is passed but the algorithm does not compare responses.
 
     Example:
         >>> import jax.numpy as jnp

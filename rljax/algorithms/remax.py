@@ -19,7 +19,7 @@ def remax() -> Algorithm:
 
     Deviations: no KL penalty, which the paper puts into the reward. With `_replace(reward_kl=...)` or `shape_reward` the penalty
     applies to the sampled responses' rewards but not to the greedy one's. The greedy response is generated and scored along
-    with the others but not trained on; a prompt whose greedy response the reward cannot judge takes no part. It is on-policy:
+    with the others but not trained on; a prompt is left out if the reward abstains on its greedy response. It is on-policy:
     take one update per rollout. The objective's value is relative to the sampling policy's (log ρ in place of log π); the
     gradient is the same.
     """

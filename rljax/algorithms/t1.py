@@ -1,4 +1,4 @@
-"""T1: reinforcement learning that keeps exploring (arXiv:2501.11651), from descriptions: its equations were not found."""
+"""T1: reinforcement learning that keeps exploring (arXiv:2501.11651), from secondary descriptions: its equations were not found."""
 
 from functools import partial
 
@@ -14,14 +14,14 @@ from rljax.ops.surrogate import reinforce
 from rljax.ops.weights import sequence_sum
 
 
-def _less_normalized_kl(
+def _subtract_normalized_kl(
     rewards: Array, logp: Array, ref_logp: Array, mask: Array, *, beta: Number
 ) -> Float[Array, "P G T"]:
     return rewards - beta * batch_normalized_kl(logp, ref_logp, mask)
 
 
 def t1(*, beta: float = 2e-4, entropy: float = 1e-3, reference_rate: float = 0.01) -> Algorithm:
-    """T1 from descriptions of it (arXiv:2501.11651): RLOO, entropy bonus, KL to a moving reference.
+    """T1, from secondary descriptions (arXiv:2501.11651): RLOO, entropy bonus, KL to a moving reference.
 
     ::
 
@@ -34,16 +34,16 @@ def t1(*, beta: float = 2e-4, entropy: float = 1e-3, reference_rate: float = 0.0
         reference_rate: α of the moving reference, per rollout; the paper's value was not found, 0.01 is ours.
 
     Deviations: the paper's equations were not found. Descriptions of it mention a leave-one-out baseline, a token-entropy
-    bonus, and a KL to a moving average with the batch's mean subtracted. How the KL enters, its estimator (k1), what its
-    mean is over, and the sum over tokens are our interpretation. Rewards of -1 for repetitive, overlong and garbled responses
-    belong in the reward. Other settings of the paper: 32 prompts of 64 responses, learning rate 1.5e-6, sampling temperature
-    above 1.
+    bonus, and a KL to a moving average of the policy, with the batch's mean subtracted. How the KL enters, its estimator (k1), the
+    set that its mean is over, and the sum over tokens are our interpretation. The paper's rewards of -1 for repetitive, overlong
+    and garbled responses belong in the reward function. Other settings of the paper: 32 prompts of 64 responses, learning rate
+    1.5e-6, sampling temperature above 1.
     """
     check_nonnegative(beta=beta)
     check_between(0, 1, reference_rate=reference_rate)
     return Algorithm(
         advantage=leave_one_out,
-        reward_kl=partial(_less_normalized_kl, beta=beta),
+        reward_kl=partial(_subtract_normalized_kl, beta=beta),
         log_ratio=token_log_ratio,
         surrogate=reinforce,
         weights=sequence_sum,

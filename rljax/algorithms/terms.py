@@ -46,8 +46,8 @@ def kl_to_reference(beta: float, *, estimator: Callable[[Array, Array], Array] =
 def kl_to_sampler(coefficient: float) -> tuple[Term, ...]:
     """KL penalty in the loss towards the sampling policy, `c Σ w · k3(logp, policy_logp)`; no term at all if c is 0.
 
-    It uses the policy before top-k or top-p truncation, if the rollout has its log-probabilities: with those after truncation, k3
-    would not be 0 for the sampler itself.
+    It uses the policy before top-k or top-p truncation, if the rollout has its log-probabilities: with log-probabilities after
+    truncation, k3 would not be 0 for the sampler itself.
     """
     check_nonnegative(coefficient=coefficient)
     if not coefficient:
@@ -58,7 +58,7 @@ def kl_to_sampler(coefficient: float) -> tuple[Term, ...]:
 def importance_weighted_kl(beta: float) -> tuple[Term, ...]:
     """DeepSeek-V3.2's KL penalty in the loss (arXiv:2512.02556, Eq. 7), `β Σ w · ρ k3`; no term at all if beta is 0.
 
-    The denominator of ρ is the sampler's log-probability: the estimate is unbiased only for tokens from that distribution.
+    The denominator of ρ is the sampler's probability: the estimate is unbiased only for tokens from that distribution.
     """
     check_nonnegative(beta=beta)
     if not beta:
@@ -72,7 +72,7 @@ def importance_weighted_kl(beta: float) -> tuple[Term, ...]:
 
 
 def kl_penalty(beta: float) -> Callable[[Array, Array, Array, Array], Array] | None:
-    """KL penalty in the reward, `r_t - β (log π - log π_ref)`; no slot and no reference model if beta is 0."""
+    """KL penalty in the reward, `r_t - β (log π - log π_ref)`; None if beta is 0, so that no reference model is needed."""
     check_nonnegative(beta=beta)
     return partial(kl_in_reward, beta=beta) if beta else None
 
@@ -115,8 +115,8 @@ def with_kl_coefficient(algorithm: Algorithm, coefficient: Number) -> Algorithm:
     terms = tuple(term._replace(coefficient=coefficient) if _reads_reference(term) else term for term in algorithm.terms)
     if algorithm.reward_kl is None:
         return algorithm._replace(terms=terms)
-    less_kl: Callable[..., Array] = algorithm.reward_kl
-    return algorithm._replace(terms=terms, reward_kl=partial(less_kl, beta=coefficient))
+    subtract_kl: Callable[..., Array] = algorithm.reward_kl
+    return algorithm._replace(terms=terms, reward_kl=partial(subtract_kl, beta=coefficient))
 
 
 def _reads_reference(term: Term) -> bool:

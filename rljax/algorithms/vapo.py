@@ -44,8 +44,8 @@ def vapo(
         pretraining_steps: 50 rollouts of value warm-up (Section 5.1).
 
     Deviations: λ_i is clipped to [0, 1]; the paper's is negative below 1/α = 20 tokens. Token means are over the full
-    optimizer batch. Other settings of the paper: actor 1e-6 and critic 2e-6 (`learning_rate_ratio`), 512 prompts of 16
-    responses, mini-batches of 512.
+    optimizer batch. Other settings of the paper: learning rates of 1e-6 for the actor and 2e-6 for the critic
+    (`learning_rate_ratio`), 512 prompts of 16 responses, mini-batches of 512.
     """
     return Algorithm(
         advantage=None,

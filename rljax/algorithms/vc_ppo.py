@@ -1,4 +1,4 @@
-"""VC-PPO: value-calibrated PPO (arXiv:2503.01491), from descriptions of it."""
+"""VC-PPO: value-calibrated PPO (arXiv:2503.01491), from secondary descriptions."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ def vc_ppo(
     value_lambda: float = 1.0,
     pretraining_steps: int = 50,
 ) -> Algorithm:
-    """VC-PPO from descriptions of it (arXiv:2503.01491): a pretrained critic that has its own λ.
+    """VC-PPO, from secondary descriptions (arXiv:2503.01491): a pretrained critic that has its own λ.
 
     ::
 

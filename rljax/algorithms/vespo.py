@@ -33,11 +33,11 @@ def vespo(
         eps: added to the standard deviation (not stated in the paper).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
-    μ is the sampling policy according to the sampler's own numbers (`behaviour_logp`; with top-k or top-p, after truncation),
-    as in the paper's pseudocode (Appendix I): a correction for the sampling engine is inside W, so φ damps it too.
+    μ is the sampling policy, with the probabilities that the sampler itself reported (`behaviour_logp`; with top-k or top-p, after
+    truncation), as in the paper's pseudocode (Appendix I). So W also corrects for the sampling engine, and φ damps that too.
 
-    Deviations: the mean over the tokens of the optimizer batch is from the authors' code. That code also clamps log W to ±20 and
-    each log ρ to ±20, which is left out: the weight fades by itself. The objective's value is relative to the sampling
+    Deviations: the mean over the tokens of the optimizer batch is from the authors' code. That code also clamps log W and each
+    log ρ to ±20; this is left out, because φ already damps such weights. The objective's value is relative to the sampling
     policy's (log W in place of log π), and the reported ratio is W; the gradient is the same.
     """
     return Algorithm(

@@ -9,7 +9,7 @@ import pytest
 
 from rljax.algorithms import BY_NAME, Rollout, loss, prepare
 from rljax.algorithms.algorithm import Algorithm, Critic
-from rljax.algorithms.parts import PARTS, TERM, part_named, read_part, with_parts
+from rljax.algorithms.parts import PARTS, TERM, find_part, read_part, with_parts
 from rljax.ops.gae import gae, td_errors
 from rljax.ops.shaping import rule_reward
 from rljax.ops.unpublished.group_baseline import weighted_centered
@@ -165,7 +165,7 @@ def test_names_are_unique_and_slots_exist():
 
 def test_a_word_names_a_part_and_its_numbers():
     part, numbers = read_part("keep_group=difficulty_window,low=0.3,high=1")
-    assert (part, numbers) == (part_named("keep_group", "difficulty_window"), {"low": 0.3, "high": 1})
+    assert (part, numbers) == (find_part("keep_group", "difficulty_window"), {"low": 0.3, "high": 1})
     assert part.value(**numbers).keywords == {"low": 0.3, "high": 1}
     assert part.value().keywords == {"low": 0.2, "high": 0.8}
 
@@ -173,20 +173,24 @@ def test_a_word_names_a_part_and_its_numbers():
 @pytest.mark.parametrize(
     ("name", "words", "message"),
     [
-        ("dapo", ["rank"], "'rank' is not SLOT=PART, as advantage=rank; the slots are outcome_reward, advantage, "),
-        ("dapo", ["advantage=rank,eps"], "is not SLOT=PART,NUMBER=VALUE"),
+        (
+            "dapo",
+            ["rank"],
+            "'rank' must have the form SLOT=PART, such as advantage=rank; the slots are outcome_reward, ",
+        ),
+        ("dapo", ["advantage=rank,eps"], "must have the form SLOT=PART,NUMBER=VALUE"),
         ("dapo", ["advantage=normalized,eps=nan"], "eps must be finite, got nan"),
         ("dapo", ["surrogate_mask=binary_kl,threshold=inf"], "threshold must be finite, got inf"),
         ("dapo", ["log_ratio=bounded,bound=1e999"], "bound must be finite, got inf"),
-        ("dapo", ["keep_group=difficulty_window,low=0.2,low=0.3"], "gives a number twice"),
+        ("dapo", ["keep_group=difficulty_window,low=0.2,low=0.3"], "sets a number twice"),
         (
             "dapo",
             ["surrogat=rank"],
             "there are no parts for the slot 'surrogat'; did you mean 'surrogate_mask'. There are some for outcome_reward",
         ),
         ("dapo", ["advantage=ranks"], "advantage has no part 'ranks'; did you mean 'rank'. It has centered, normalized"),
-        ("dapo", ["advantage=rank,eps=1"], "advantage=rank has no number 'eps'; it has none"),
-        ("dapo", ["advantage=normalized,ep=1"], "has no number 'ep'; did you mean 'eps'. It has eps, ddof"),
+        ("dapo", ["advantage=rank,eps=1"], "advantage=rank has no hyperparameter 'eps'; it has none"),
+        ("dapo", ["advantage=normalized,ep=1"], "has no hyperparameter 'ep'; did you mean 'eps'. It has eps, ddof"),
         ("dapo", ["weights=token_mean", "weights=sequence_mean"], "two parts for one slot"),
         ("dapo", ["advantage=rank", "rollout_advantage=length_quality"], "two parts for one slot"),
         ("dapo", ["critic.advantage=offset_decayed"], "has no critic"),
@@ -194,7 +198,7 @@ def test_a_word_names_a_part_and_its_numbers():
         ("ppo", ["advantage=rank"], "learns from the critic, and has no place for advantage=rank"),
         ("gkd", ["advantage=rank"], "learns from a teacher"),
         ("on_policy_distillation", ["advantage=rank"], "learns from a teacher, and has no place"),
-        ("gkd", ["log_ratio=sequence"], "learns from no advantage, so log_ratio=sequence would change nothing"),
+        ("gkd", ["log_ratio=sequence"], "uses no advantages, so log_ratio=sequence would change nothing"),
         ("gdpo", ["outcome_reward=rule"], "advantage does not read the summed reward"),
         (
             "dapo",
@@ -204,8 +208,8 @@ def test_a_word_names_a_part_and_its_numbers():
         ("dapo", ["term=entropy,coefficient=0"], "term=entropy at a coefficient of 0 would change nothing"),
         ("dapo", ["term=entropy,coefficient=-1"], "coefficient must not be negative"),
         *((name, [word], "already") for name, word in (("gepo", "term=sampler_kl"), ("t1", "term=entropy"))),
-        ("grpo", ["term=reference_kl"], "a term 'reference_kl' already, with the coefficient 0.04"),
-        ("dapo", ["term=reference_kl", "term=importance_weighted_kl"], "a term 'reference_kl' already"),
+        ("grpo", ["term=reference_kl"], "already has a term 'reference_kl', with the coefficient 0.04"),
+        ("dapo", ["term=reference_kl", "term=importance_weighted_kl"], "already has a term 'reference_kl'"),
     ],
 )
 def test_a_part_without_a_place_is_refused(name, words, message):
@@ -231,7 +235,11 @@ def test_a_part_without_a_place_is_refused(name, words, message):
         ("dppo", ["log_ratio=sequence"], "log_ratio=sequence would not leave tokens out"),
         ("dapo", ["log_ratio=sequence", "surrogate_mask=binary_kl"], "the ratio is of the entire response"),
         ("dapo", ["surrogate_mask=binary_kl", "log_ratio=sequence"], "the ratio is of the entire response"),
-        ("ppo", ["log_ratio=sequence"], "what the algorithm's advantage says of single tokens is lost"),
+        (
+            "ppo",
+            ["log_ratio=sequence"],
+            "the differences that the algorithm's advantage makes between tokens would be lost",
+        ),
         ("on_policy_distillation", ["log_ratio=sequence"], "what the algorithm's advantage says"),
         ("clip_cov", ["log_ratio=sequence"], "what the algorithm's keep_tokens says"),
         ("dapo_grpo", ["log_ratio=sequence"], "what the algorithm's bonus says"),
@@ -264,10 +272,10 @@ def test_a_part_next_to_one_that_gives_it_a_meaning_is_taken(name, words):
 
 
 def test_a_part_takes_the_place_of_the_credit_that_there_is():
-    part = part_named("advantage", "length_quality")
+    part = find_part("advantage", "length_quality")
     assert with_parts(BY_NAME["reinforce_pp"](), [part.word]).advantage == part.value()
     mixed = with_parts(BY_NAME["vapo_grpo"](), ["advantage=rank"])
-    assert mixed.advantage is part_named("advantage", "rank").function
+    assert mixed.advantage is find_part("advantage", "rank").function
     assert mixed.critic is not None
 
 
@@ -283,7 +291,7 @@ def test_a_part_takes_the_place_of_the_credit_that_there_is():
 def test_former_names_of_slots_are_taken(former, name):
     assert read_part(f"{former}={name}") == read_part(f"advantage={name}")
     needs = with_parts(DAPO, [f"{former}={name}"]).advantage.needs
-    assert needs == part_named("advantage", name).value().needs
+    assert needs == find_part("advantage", name).value().needs
 
 
 @pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"gepo", "t1"}))
@@ -388,7 +396,7 @@ def test_lambda_falls_with_the_entropy_where_the_error_is(rollout):
 
 
 def test_a_lambda_that_does_not_fall_is_the_usual_estimator(rollout):
-    part = part_named("critic.advantage", "offset_decayed")
+    part = find_part("critic.advantage", "offset_decayed")
     rewards = jnp.zeros((P, G, T)).at[..., 0].set(rollout.rewards)
     ours = part.value(alpha=0.0, gamma=0.9)(rewards, rollout.values, rollout.mask)
     theirs = gae(rewards, rollout.values, rollout.mask, gamma=0.9, lambda_=0.95)

@@ -8,7 +8,7 @@ import pytest
 
 import rljax
 from rljax.algorithms import BY_NAME
-from rljax.algorithms.parts import part_named
+from rljax.algorithms.parts import find_part
 from rljax.cli import COMMANDS, main
 from rljax.cli.elsewhere import absent, as_markdown, foreign_names, ours_for, peer_settings, plain, tables
 from rljax.cli.flags import flags_of, known_flags
@@ -38,7 +38,7 @@ def test_what_the_table_answers_can_be_typed(ours):
     for word in rest if command == "--algorithm-options" else ():
         assert any(word.split("=")[0] in option_names(algorithm) for algorithm in BY_NAME)
     if command == "--with":
-        part_named(*rest[0].split("="))
+        find_part(*rest[0].split("="))
     if command == "--algorithm":
         assert not rest or rest[0] in BY_NAME
 
