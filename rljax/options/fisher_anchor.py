@@ -23,7 +23,7 @@ from rljax.ops.regularise import diagonal_fisher, fisher_anchor
 from rljax.parallel import put_rows, row_shards
 from rljax.records import required
 from rljax.rollout import RolloutWorker, Sequences, pack
-from rljax.rollout.groups import padded_responses
+from rljax.rollout.groups import pad_responses
 from rljax.sharing import shared
 from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import is_run, training_problems
@@ -157,7 +157,7 @@ def responses_of(
     tokens = worker.prompts.tokens
     prompt_ids = [place % len(tokens) for place in range(count)]
     prompts = left_pad([tokens[prompt_id] for prompt_id in prompt_ids], max(map(len, tokens)), 0)
-    rows = padded_responses(worker.answer(params, prompt_ids, key), worker.sampling.max_tokens)
+    rows = pad_responses(worker.answer(params, prompt_ids, key), worker.sampling.max_tokens)
     return Sequences(*prompts, rows["tokens"], rows["attention"], rows["policy_logp"]), rows["mask"]
 
 

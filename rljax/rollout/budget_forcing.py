@@ -14,18 +14,18 @@ from rljax.rollout.worker import RolloutWorker
 
 @dataclass(frozen=True)
 class BudgetForcing:
-    """An engine that replaces an early end token by a continuation text, and lets another engine continue from there.
+    """An engine that replaces an early end token with a continuation text, and lets another engine continue from there.
 
     ::
 
-        y, end    with |y| < m    ->    y, w, y'        y' sampled after the prompt, y and w; again while it is too short
+        y, end    with |y| < m    ->    y, w, y'        y' sampled after the prompt, y and w; repeated while the answer is too short
 
     Args:
         engine: samples the tokens.
-        least: m, tokens before which no answer ends.
-        continuation: w, token ids of the text in place of the end token.
+        least: m, the smallest number of tokens in an answer.
+        continuation: w, token ids of the text that replaces the end token.
 
-    An answer that a stop string ends is not continued, nor is one for which the token budget leaves no room.
+    An answer is not continued if a stop string ended it, or if the token budget leaves no room.
 
     Source:
         Budget forcing, s1: Simple test-time scaling, arXiv:2501.19393, Section 3.1, with "Wait" as the text.
@@ -71,7 +71,7 @@ class BudgetForcing:
 
 
 def _join(begun: Response, response: Response, budget: int) -> Response:
-    """Append a response to its beginning, up to the budget of both together."""
+    """Append a response to its beginning, and cut the result to the token budget."""
     arrays = {
         name: np.concatenate([array, response.token_arrays[name]])[:budget] for name, array in begun.token_arrays.items()
     }
@@ -83,15 +83,15 @@ def force_budget(worker: RolloutWorker, least: int, continuation: str) -> Rollou
     """Return a worker whose answers have at least this many tokens, unless the budget or a stop string ends them.
 
     Raises:
-        InputError: `least` is below 1, the continuation has no token or cannot be encoded, or an environment answers in turns.
+        InputError: `least` is below 1, the continuation has no token or cannot be encoded, or the worker has an environment.
     """
     if worker.environment is not None:
         raise InputError(
-            "--least-tokens continues answers of one turn, and an environment answers in several; leave it out."
+            "--least-tokens works only if an answer is one turn, and with an environment it has several; leave it out."
         )
     if least < 1:
         raise InputError(f"--least-tokens is {least}; it must be at least 1.")
     tokens = tuple(worker.judge.tokenizer.encode(continuation))
     if not tokens:
-        raise InputError(f"--continuation is {continuation!r}, which has no token; give text such as 'Wait'.")
+        raise InputError(f"--continuation is {continuation!r}, which has no token; pass text such as 'Wait'.")
     return replace(worker, engine=BudgetForcing(worker.engine, least, tokens))

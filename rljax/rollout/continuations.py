@@ -11,7 +11,7 @@ from rljax.errors import InputError
 from rljax.models import Params
 from rljax.records import required
 from rljax.rewards.protocol import score
-from rljax.rollout.engine import draw_seeds
+from rljax.rollout.engine import generate_seeds
 from rljax.rollout.groups import Groups
 from rljax.rollout.request import Request, Sampling, check_responses
 from rljax.rollout.worker import RolloutWorker
@@ -125,7 +125,7 @@ def continued_rewards(
         states: the states to continue.
         continuations: C, number of continuations per state.
         key: random key.
-        rows: responses sampled at a time.
+        rows: number of responses sampled at a time.
 
     Returns:
         Reward of each continuation, `[S, C]`.
@@ -141,7 +141,7 @@ def continued_rewards(
         Request(
             (*worker.prompts.tokens[prompt_ids[state]], *prefixes[state]), prompt_ids[state], state, worker.sampling, seed
         )
-        for state, seed in zip(order, draw_seeds(key, len(order)).tolist(), strict=True)
+        for state, seed in zip(order, generate_seeds(key, len(order)).tolist(), strict=True)
     ]
     texts: list[str] = []
     for begin in range(0, len(requests), rows):

@@ -74,7 +74,7 @@ def check_decoder(
 def _check_turns(
     turns: TurnDecoder, params: PyTree[jax.ShapeDtypeStruct], vocab_size: int, *, rows: int, slots: int
 ) -> None:
-    """Reject functions for turns that do not fit together."""
+    """Reject a decoder's functions for turns if they do not fit together."""
     number = jax.ShapeDtypeStruct((rows,), np.int32)
     _, state = _trace("turns", lambda: (None, turns.empty(rows, slots)))
     for length in (1, slots):
@@ -91,7 +91,7 @@ def _check_turns(
 
 @shared
 def _wrap_functions(decoder: Decoder, budget: int) -> tuple[Callable, ...]:
-    """Wrap the decoder's functions so that each takes only arrays and returns a pair; `begin` with full room and with none."""
+    """Wrap the decoder's functions so that each takes only arrays and returns a pair: `begin` twice, with full and with no room."""
 
     def weights(params: Params) -> tuple:
         return None, decoder.weights(params)

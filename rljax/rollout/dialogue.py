@@ -1,6 +1,6 @@
 """Dialogues: turns of many episodes. Each turn begins as soon as a row is free.
 
-Axes: B rows decoded together, E rows read together, T tokens of each of those.
+Axes: B rows decoded together, E rows read together, T tokens to read in each of the E rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from rljax.rollout.slots import FittingSlots, padded_length, rooms, turn_bytes, 
 from rljax.sharing import bound
 
 FEWEST_TOKENS = 8
-"""Tokens of a row in the smallest program that reads a turn."""
+"""Tokens per row in the smallest compiled program that reads a turn."""
 
 
 class RowState(NamedTuple):
@@ -85,10 +85,10 @@ def read_turns(
     """Copy rows, and read tokens after the first `first` tokens of each copy.
 
     Args:
-        turns: how the model reads.
-        params: ready for reading.
-        rows: B rows.
-        origin: index of the row to copy.
+        turns: the functions with which the model reads turns.
+        params: parameters from `decode_weights`.
+        rows: state of the B rows.
+        origin: index of the row to copy, for each of the E copies.
         tokens: the tokens to read, left-aligned.
         first: number of tokens of the copied row to keep.
         count: number of tokens to read in each copy.
@@ -99,23 +99,23 @@ def read_turns(
 
 
 class Reading(NamedTuple):
-    """Tokens to read after the beginning of a row, which may be new and empty."""
+    """Tokens to read after the first tokens of a row, which may be empty."""
 
     origin: int
-    """The row."""
+    """Index of the row."""
     first: int
-    """Number of the row's tokens that are kept before them."""
+    """Number of the row's tokens to keep before the new ones."""
     tokens: tuple[int, ...]
-    """The tokens."""
+    """The new tokens."""
     rows: list[int]
-    """Rows that continue after these tokens."""
+    """Indices of the rows that continue after the new tokens."""
 
 
 class CachedDialogue:
-    """Turns that continue from the cache of their row.
+    """A dialogue whose turns continue from the key/value cache of their row.
 
     A row belongs to its episode until all rows are taken and another episode waits. Then the first row whose turn has ended, and
-    whose episode has no next turn waiting, is given to another episode. If its former episode continues later, the full context
+    whose episode has no next turn waiting, is given to another episode. If the former episode continues later, its full context
     is read again.
 
     If the decoder can `grow`, rows begin with little room, and all rows get more as soon as one needs it.
@@ -175,18 +175,18 @@ class CachedDialogue:
                 f"dialogue: a turn may have {self.sampling.max_tokens} tokens, {self.room} with its context; episode {episode} "
                 f"needs {sampling.max_tokens} and {needed}."
             )
-        is_drawn = any(self.episodes[row] == episode for row in np.flatnonzero(self.decoding.holder >= 0))
-        if is_drawn or episode in self.waiting:
+        is_running = any(self.episodes[row] == episode for row in np.flatnonzero(self.decoding.holder >= 0))
+        if is_running or episode in self.waiting:
             raise InputError(f"dialogue: the turn of episode {episode} has not ended, so another one cannot begin.")
 
     def draw(self) -> dict[int, Response]:
         """Begin waiting turns in free rows, and sample until about an eighth of the rows have ended."""
         for part in self._parts(self._readings()):
             self._begin(part)
-        drawn = int((self.decoding.holder >= 0).sum())
-        if not drawn:
+        running = int((self.decoding.holder >= 0).sum())
+        if not running:
             return {}
-        enough = len(self.requests) - drawn + max(1, drawn // 8)
+        enough = len(self.requests) - running + max(1, running // 8)
         longest = int(fetch(self.decoding.rows.state.lengths)[self.decoding.holder >= 0].max())
         self._grow(longest + 1)
         self.decoding = self.decoding._replace(written=longest - self.length)
@@ -202,7 +202,7 @@ class CachedDialogue:
             self.decoding = self.engine.grow(full, self.sampling.max_tokens)
 
     def _readings(self) -> list[Reading]:
-        """Assign rows to waiting turns, and return what must be read for them: a prompt once for all new rows that share it."""
+        """Assign rows to waiting turns, and return what must be read for them; new rows with the same prompt share a reading."""
         row_of = {episode: row for row, episode in enumerate(self.episodes) if episode is not None}
         stays = {row_of[episode] for episode in self.waiting if episode in row_of}
         free = [row for row in np.flatnonzero(self.decoding.holder < 0).tolist() if row not in stays]
@@ -222,7 +222,7 @@ class CachedDialogue:
         return list(readings.values())
 
     def _parts(self, readings: Sequence[Reading]) -> Iterator[tuple[int, list[Reading]]]:
-        """Divide readings into parts of similar lengths: the number of rows to read together, and the readings."""
+        """Divide readings into parts of similar lengths; yield the number of rows to read together, and the readings in them."""
         left = sorted(readings, key=lambda reading: -len(reading.tokens))
         while left:
             rows = turn_rows(len(self.requests), self._length(left[0]), self.devices)
@@ -230,7 +230,7 @@ class CachedDialogue:
             left = left[rows:]
 
     def _length(self, reading: Reading) -> int:
-        """Length that the rows of a part are padded to, from its longest reading."""
+        """Length that the rows of a part are padded to; `reading` is the longest in the part."""
         return min(self.room, max(FEWEST_TOKENS, 1 << (len(reading.tokens) - 1).bit_length()))
 
     def _begin(self, part: tuple[int, list[Reading]]) -> None:
@@ -251,7 +251,7 @@ class CachedDialogue:
 
 
 def turn_engine(engine: DecodingEngine, turns: TurnDecoder) -> DecodingEngine:
-    """Return the engine of a dialogue, whose rows have different lengths and are copied when they read a turn."""
+    """Adapt an engine to a dialogue, in which rows have different lengths and are copied when they read a turn."""
     grow = None if turns.grow is None else bound(_grow, turns)  # all rows and their copies have the same room
     decoder, slots = row_decoder(turns)._replace(grow=grow), engine.slots
     if isinstance(slots, FittingSlots):
@@ -259,8 +259,8 @@ def turn_engine(engine: DecodingEngine, turns: TurnDecoder) -> DecodingEngine:
     return replace(engine, decoder=decoder, slots=slots)
 
 
-class Rereading:
-    """Turns of any engine, which reads the full context of each turn. All waiting turns are sampled together.
+class RereadingDialogue:
+    """A dialogue on any engine, which reads the full context again at each turn. All waiting turns are sampled together.
 
     Args:
         engine: samples the turns.
@@ -301,8 +301,8 @@ class Rereading:
 def begin_dialogue(engine: Engine, params: Params, requests: Mapping[int, Request]) -> Dialogue:
     """Begin episodes of several turns.
 
-    A `DialogueEngine` begins them itself. The rows of a `DecodingEngine` continue after a turn with what the model has read, if its
-    decoder has `turns` and there are first turns to size the rows by. Any other engine reads the full context again.
+    A `DialogueEngine` begins them itself. A `DecodingEngine` keeps what the model has read between the turns of an episode, if its
+    decoder has `turns` and there are first turns to size the rows by. Any other engine reads the full context at each turn.
 
     Args:
         engine: samples the turns.
@@ -313,7 +313,7 @@ def begin_dialogue(engine: Engine, params: Params, requests: Mapping[int, Reques
         return engine.dialogue(params, requests)
     if isinstance(engine, DecodingEngine) and engine.decoder.turns is not None and requests:
         return CachedDialogue(engine, params, requests)
-    return Rereading(engine, params, requests)
+    return RereadingDialogue(engine, params, requests)
 
 
 def cut(response: Response, most: int) -> Response:

@@ -33,7 +33,7 @@ from rljax.rollout.slots import block_parts, compiled_rows, fewer_rows, padded_l
 from rljax.rollout.stopping import CHECK_TOKENS, Decode, may_have_stopped, stop_end
 
 Slots = Callable[[Params, int, int, int, int], int]
-"""(prepared params, number of requests, distinct prompts, slots per prompt, most tokens per response) -> most rows at once."""
+"""(prepared params, number of requests, distinct prompts, slots per prompt, most tokens per response) -> most rows to decode."""
 
 
 class Decoding(NamedTuple):
@@ -44,9 +44,9 @@ class Decoding(NamedTuple):
     holder: Int[np.ndarray, "B"]
     """The request that each row answers; -1 for a free row."""
     room: int
-    """Number of tokens after a prompt that the decoder's state has room for."""
+    """Number of tokens after each prompt that the decoder's state has room for."""
     written: int = 0
-    """How many of these tokens have been written."""
+    """How much of this room is used: the number of tokens written so far."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,7 @@ class DecodingEngine:
         prompt_length: length in tokens that every prompt is padded to; a call with a longer prompt is padded to a power of two.
         slots: most rows that are decoded at once: a number, or a function that computes it for each call, such as
             `rljax.rollout.slots.FittingSlots`. The key/value cache has as many rows, each for a prompt and its response.
-        text: turns token ids into text; only needed for stop strings. Adding ids must only append to the text,
-            see `rljax.rollout.stopping.Decode`.
+        text: function that turns token ids into text; needed only for stop strings. `rljax.rollout.stopping.Decode` describes it.
     """
 
     decoder: Decoder
@@ -115,7 +114,7 @@ class DecodingEngine:
         return compiled_rows(min(count, most), row_shards(self.mesh))
 
     def _sample_kinds(self, params: Params, requests: Sequence[Request], *, last: int) -> Iterator[dict[int, Response]]:
-        """Sample responses to requests of different kinds, one kind after the other; see `_sample_kind`."""
+        """Sample responses to requests with different sampling settings, one setting after the other; see `_sample_kind`."""
         params = decode_weights(self.decoder, params)
         self.check_stop(requests)
         kinds = [request.sampling._replace(max_tokens=0, stop=()) for request in requests]
@@ -184,9 +183,9 @@ class DecodingEngine:
             most = check if decoding.room == budget else min(check, decoding.room - decoding.written)
             rows, steps = decode(self.decoder, params, decoding.rows, np.int32(enough), np.int32(most), sampling=sampling)
             decoding = decoding._replace(rows=rows, holder=holder, written=decoding.written + int(fetch(steps)))
-            del rows  # a second name would keep a cache that has been copied
+            del rows  # a second reference would keep the old cache alive after it has been copied
             ended, samples = fetch((decoding.rows.ended, decoding.rows.samples))
-            cut = self._cut(samples, ended, holder, requests)
+            cut = self._find_stops(samples, ended, holder, requests)
             finished = [row for row in np.flatnonzero(holder >= 0).tolist() if ended[row] or row in cut]
             for row in finished:
                 responses[int(holder[row])] = _response(requests[holder[row]], samples, row, cut.get(row))
@@ -199,10 +198,10 @@ class DecodingEngine:
                 return decoding, responses
             decoding = self.grow(decoding, budget)
 
-    def _cut(
+    def _find_stops(
         self, samples: Samples, ended: Bool[np.ndarray, "B"], holder: Int[np.ndarray, "B"], requests: Sequence[Request]
     ) -> dict[int, int]:
-        """Map each row whose text contains a stop string to the length of its response in tokens."""
+        """Map each row whose text contains a stop string to the number of tokens of its response, up to that string."""
         found: dict[int, int] = {}
         for row in np.flatnonzero(holder >= 0).tolist():
             stop, tokens = requests[holder[row]].sampling.stop, np.asarray(samples.tokens[row, : samples.count[row]])
@@ -245,12 +244,12 @@ class DecodingEngine:
 
 
 class Block(NamedTuple):
-    """Prompts that are put into rows together."""
+    """Prompts that are read before the same responses begin, and the requests that have them."""
 
     prompts: list[int]
     """For each prompt, the index of one request that has it."""
     rows: int
-    """Prompts that are read at once."""
+    """Number of prompts that are read at once."""
     parts: int
     """Number of such reads; the last ones may be padded."""
     waiting: list[tuple[int, int]]
@@ -291,7 +290,7 @@ def seed_words(seeds: Sequence[int]) -> UInt32[np.ndarray, "B 2"]:
     return np.stack([wide >> np.uint64(32), wide & np.uint64(0xFFFFFFFF)], axis=-1).astype(np.uint32)
 
 
-def draw_seeds(key: PRNGKeyArray, count: int) -> UInt64[np.ndarray, "count"]:
+def generate_seeds(key: PRNGKeyArray, count: int) -> UInt64[np.ndarray, "count"]:
     """Generate `count` 64-bit seeds from a key."""
     words = np.asarray(jax.random.bits(key, (count, 2), np.uint32)).astype(np.uint64)
     return (words[:, 0] << np.uint64(32)) | words[:, 1]

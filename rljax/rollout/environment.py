@@ -1,8 +1,7 @@
 """Environments of several turns: the policy acts, the environment answers, and the policy sees the answer in its own context.
 
 A reward function is an environment of one turn. An observation is part of the response: later tokens see it, but it is not
-trained on.
-Token ids are never decoded and encoded again, so what is scored is exactly what was sampled.
+trained on. Token ids are never decoded and encoded again, so exactly the sampled tokens are scored.
 """
 
 import json
@@ -28,7 +27,7 @@ Message = Mapping[str, Any]
 STEP_SECONDS = 120.0
 """Time limit of a step if neither the run nor the environment sets one."""
 AT_ONCE = 16
-"""Steps of an environment that run at once by default."""
+"""Steps of an environment that run at the same time by default."""
 
 
 ENVIRONMENTS: LazyTable[Callable[..., "Environment"]] = LazyTable(
@@ -66,12 +65,12 @@ class Step(NamedTuple):
 
 @runtime_checkable
 class Environment(Protocol):
-    """Answers the turns of the policy. On several hosts every process plays all episodes, so it has to be deterministic.
+    """Answers the turns of the policy. On several hosts every process plays all episodes, so an environment must be deterministic.
 
-    Many episodes run at once, and their turns alternate: keep everything that belongs to an episode in its state. The steps of
-    the turns that have ended are run at the same time, functions on threads and coroutines (`async def`) on one event loop. An
-    exception, or a step beyond its time limit, counts as a failure of that episode only, like an exception of a reward function:
-    the episode has no reward, but is not a wrong answer.
+    Many episodes run at once, and their turns alternate: keep everything that belongs to an episode in its state. Steps run at the
+    same time: ordinary functions on threads, coroutines (`async def`) on one event loop. An exception, or a step that exceeds its
+    time limit, counts as a failure of that episode only, like an exception in a reward function: the episode has no reward, but
+    does not count as a wrong answer.
 
     An environment may have further attributes: `step_seconds` (time limit of a call; 120 by default, and `--reward-seconds`
     takes precedence), `at_once` (calls that run at the same time, 16 by default), `waits` (True: the engine samples other turns
@@ -97,8 +96,8 @@ class Environment(Protocol):
         ...
 
 
-class Manner(NamedTuple):
-    """How an environment wants to be called."""
+class CallSettings(NamedTuple):
+    """How an environment is to be called: its optional attributes."""
 
     seconds: float = STEP_SECONDS
     """Time limit of a call."""
@@ -110,30 +109,32 @@ class Manner(NamedTuple):
     """Tools on offer: functions, or JSON schemas."""
 
 
-def manner_of(environment: Environment) -> Manner:
+def read_call_settings(environment: Environment) -> CallSettings:
     """Read the optional attributes of an environment.
 
     Raises:
         InputError: one of them has a wrong value.
     """
-    manner = Manner(
+    settings = CallSettings(
         getattr(environment, "step_seconds", STEP_SECONDS),
         getattr(environment, "at_once", AT_ONCE),
         getattr(environment, "waits", False),
         getattr(environment, "tools", ()),
     )
     faults = {
-        "step_seconds": None if isinstance(manner.seconds, Real) and manner.seconds > 0 else "a positive number of seconds",
-        "at_once": None if isinstance(manner.at_once, int) and manner.at_once >= 1 else "a whole number of at least 1",
-        "waits": None if isinstance(manner.waits, bool) else "True or False",
-        "tools": None if isinstance(manner.tools, list | tuple) else "a list of functions or JSON schemas",
+        "step_seconds": None
+        if isinstance(settings.seconds, Real) and settings.seconds > 0
+        else "a positive number of seconds",
+        "at_once": None if isinstance(settings.at_once, int) and settings.at_once >= 1 else "a whole number of at least 1",
+        "waits": None if isinstance(settings.waits, bool) else "True or False",
+        "tools": None if isinstance(settings.tools, list | tuple) else "a list of functions or JSON schemas",
     }
     for name, expected in faults.items():
         if expected is not None:
             raise InputError(
                 f"environment.{name}: {called_name(environment)} must set {expected}; got {getattr(environment, name)!r:.80}."
             )
-    return manner
+    return settings
 
 
 def environment_of(config: Any, passed: Environment | None) -> Environment | None:
@@ -155,7 +156,7 @@ def environment_of(config: Any, passed: Environment | None) -> Environment | Non
         return passed
     if passed is not None:
         raise InputError(
-            f"environment={name!r} in the settings and an environment passed in Python: leave one of them out."
+            f"there is environment={name!r} in the settings, and another environment passed in Python: leave one of them out."
         )
     task = config.generated_task
     if config.reward.name not in ("exact", None if task is None else task.reward):
@@ -222,7 +223,7 @@ def prompts_for(split: Any, environment: Environment | None, tokenizer: Tokenize
             name: [_with_messages(problem, begin) for problem in getattr(split, name)] for name in ("train", "heldout")
         }
         split = split._replace(**changed)
-    tools = manner_of(environment).tools
+    tools = read_call_settings(environment).tools
     if not tools:
         return split
     from rljax.data.turns import with_tools  # noqa: PLC0415  most runs have no tools
@@ -231,7 +232,7 @@ def prompts_for(split: Any, environment: Environment | None, tokenizer: Tokenize
 
 
 def _with_messages(problem: Problem, begin: Callable[[Problem], object]) -> Problem:
-    messages = begin(copied(problem))
+    messages = begin(copy_problem(problem))
     if not _are_messages(messages) or not messages:
         raise InputError(f"environment.first_messages: a list of messages is expected; got {messages!r:.80}.")
     listed: Any = messages
@@ -260,7 +261,7 @@ def check_environment(environment: Environment) -> None:
             f"environment.max_turns: {called_name(environment)} must set the largest number of turns of an episode, a whole number "
             f"of at least 1; got {turns!r}."
         )
-    manner_of(environment)
+    read_call_settings(environment)
 
 
 def _check_parameters(environment: Environment, name: str, arguments: tuple[str, ...]) -> None:
@@ -276,10 +277,10 @@ def _check_parameters(environment: Environment, name: str, arguments: tuple[str,
 
 
 def check_step(environment: Environment, step: object) -> None:
-    """Refuse an invalid answer of an environment.
+    """Refuse an invalid result of an environment's `step`.
 
     Raises:
-        InputError: the answer is not a `Step`, its reward is not a number, or its observation is not a string.
+        InputError: the result is not a `Step`, or one of its fields has a wrong type.
     """
     name = called_name(environment)
     if not isinstance(step, Step):
@@ -314,6 +315,6 @@ def _are_numbers(numbers: object) -> bool:
     )
 
 
-def copied(problem: Problem) -> Problem:
+def copy_problem(problem: Problem) -> Problem:
     """Copy a problem, so that the environment may change it."""
     return replace(problem, columns=deepcopy(dict(problem.columns)), messages=deepcopy(problem.messages))

@@ -1,4 +1,4 @@
-"""Groups of sampled and judged responses, as host arrays, and dynamic sampling, which keeps, drops and carries them over.
+"""Groups of sampled and judged responses, as host arrays, and dynamic sampling, which keeps, drops or carries over groups.
 
 Axes: P groups, G responses per group, L prompt slots (left-padded), T response slots (right-padded).
 """
@@ -26,13 +26,13 @@ class Groups(NamedTuple):
     prompt_tokens: Int32[np.ndarray, "P L"]
     """Token ids of the prompts."""
     prompt_attention: Bool[np.ndarray, "P L"]
-    """Which prompt slots hold a token."""
+    """Which prompt slots contain a token."""
     tokens: Int32[np.ndarray, "P G T"]
     """Token ids of the responses, both sampled and observed."""
     attention: Bool[np.ndarray, "P G T"]
-    """Which response slots hold a token; later tokens attend to it. `rollout.mask` marks those that are trained on."""
+    """Which response slots contain a token, to which later tokens attend. `rollout.mask` marks the tokens that are trained on."""
     version: Int32[np.ndarray, "P G"]
-    """Number of RL steps taken by the policy that sampled the response."""
+    """Number of RL steps that the policy had been trained for when it sampled the response."""
     turns: Int32[np.ndarray, "P G"]
     """Turns of the policy in each response; 0 for a missing response."""
     failed: Int8[np.ndarray, "P G"]
@@ -75,8 +75,10 @@ def right_and_known(rollout: Rollout[np.ndarray]) -> tuple[Bool[np.ndarray, "P G
 
 
 def part_means(groups: Groups) -> dict[str, float]:
-    """Return the mean of each part of a reward with several parts, over the responses that have it, as `reward_PART`; and of each
-    metric of an environment's episodes, as `episode_NAME`."""
+    """Return the means of the parts of a reward, as `reward_PART`, and of the metrics of an environment, as `episode_NAME`.
+
+    Each mean is over the responses that have the value.
+    """
     named = {f"reward_{name}": array for name, array in (groups.rollout.reward_parts or {}).items()}
     named |= {f"episode_{name}": array for name, array in (groups.metrics or {}).items()}
     scores = {name: array[groups.present & np.isfinite(array)] for name, array in named.items()}
@@ -90,12 +92,12 @@ def concatenate(parts: Sequence[Groups]) -> Groups:
         reported = any(part.rollout.correct is not None for part in parts)
         names = dict.fromkeys(name for part in parts for name in part.rollout.reward_parts or {})
         metrics = dict.fromkeys(name for part in parts for name in part.metrics or {})
-        parts = [_aligned(part, tuple(names), tuple(metrics), has_correct=reported) for part in parts]
+        parts = [_align(part, tuple(names), tuple(metrics), has_correct=reported) for part in parts]
     return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
 
 
-def _aligned(groups: Groups, names: Sequence[str], metrics: Sequence[str], *, has_correct: bool) -> Groups:
-    """Add missing parts of the reward and metrics to groups, and an array `correct` if `has_correct`."""
+def _align(groups: Groups, names: Sequence[str], metrics: Sequence[str], *, has_correct: bool) -> Groups:
+    """Fill in missing parts of the reward and missing metrics with NaN, and `correct` as well if `has_correct`."""
     rollout, unknown = groups.rollout, np.full(groups.rollout.rewards.shape, np.nan, np.float32)
     rollout = rollout._replace(
         correct=unknown if has_correct and rollout.correct is None else rollout.correct,
@@ -124,7 +126,7 @@ def pad(groups: Groups, count: int) -> Groups:
     return padded
 
 
-def padded_responses(responses: Sequence[Response], length: int) -> dict[str, Shaped[np.ndarray, "N T *K"]]:
+def pad_responses(responses: Sequence[Response], length: int) -> dict[str, Shaped[np.ndarray, "N T *K"]]:
     """Lay responses out as right-padded arrays `[N, T]`: tokens, attention, mask and both log-probabilities.
 
     If the responses have sampling masks, these are in `kept`, `[N, T, K]`.
@@ -150,7 +152,7 @@ def padded_responses(responses: Sequence[Response], length: int) -> dict[str, Sh
     return arrays
 
 
-def grouped(
+def group_rows(
     rows: Shaped[np.ndarray, "N *X"], member: Bool[np.ndarray, "P G"], empty: float = 0
 ) -> Shaped[np.ndarray, "P G *X"]:
     """Put the rows where the groups have responses, and `empty` everywhere else."""

@@ -25,14 +25,14 @@ Result = TypeVar("Result")
 
 
 class Patience(NamedTuple):
-    """How often and how long a failing judge is called again."""
+    """How often, and after which waits, a failing judge is called again."""
 
     waits: Sequence[float] = ()
     """Seconds to wait before each retry; if empty, the first failure is final."""
     tell: Callable[[str], None] = print
-    """Shows a warning."""
+    """Function that shows a warning."""
     stopped: Callable[[], bool] = lambda: False
-    """Returns whether the run should stop, in which case the next failure is final."""
+    """Function that returns whether the run should stop, in which case the next failure is final."""
 
     def retry(self, call: Callable[[], Result]) -> Result:
         """Call a judge until it answers, with one retry after each wait.
@@ -127,7 +127,7 @@ class Judge(NamedTuple):
     progress: Progress | None = None
     """Called with the number of completions judged and their total (on this host), by rewards that report progress."""
     patience: Patience = IMPATIENT
-    """How often and how long a failing reward is called again."""
+    """How often, and after which waits, a failing reward is called again."""
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[Response], length: int) -> Verdicts:
         """Judge one response per problem; on several hosts, each host judges its part.
@@ -149,7 +149,7 @@ class Judge(NamedTuple):
         return divide(len(problems), judge_rows)
 
     def completion(self, response: Response) -> str:
-        """Text of the answer: any start of it in the prompt, followed by the tokens that the policy sampled."""
+        """Text of the answer: its beginning in the prompt, if the prompt has one, and then the tokens that the policy sampled."""
         return completion_text(self.tokenizer, response.tokens[response.mask].tolist())
 
     def _judge(self, problems: Sequence[Problem], responses: Sequence[Response], length: int) -> Verdicts:
@@ -192,23 +192,23 @@ class Judge(NamedTuple):
         steps = score_steps(self.step_reward, prompts, completions, columns)
         return RewardOutput(answers, [self._on_tokens(*pair) for pair in zip(responses, steps, strict=True)])
 
-    def verdicts(self, opinions: Sequence[RewardOutput], length: int) -> Verdicts:
+    def verdicts(self, outputs: Sequence[RewardOutput], length: int) -> Verdicts:
         """Join the results of several calls, in order; their failures are counted together.
 
         Args:
-            opinions: results of one or more calls.
+            outputs: results of one or more calls.
             length: T, length of the arrays over tokens.
 
         Raises:
             InputError: the reward failed on too many responses.
         """
-        answers = [joined(parts) for parts in zip(*(opinion.answers for opinion in opinions), strict=True)]
+        answers = [joined(parts) for parts in zip(*(output.answers for output in outputs), strict=True)]
         scores = protocol.scores_of(self.reward, answers, max_failure_share=self.max_failure_share)
         parts = scores.parts if len(scores.parts) > 1 else None
         verdicts = Verdicts(scores.total, scores.valid, scores.failed, parts, scores.correct)
         if self.step_reward is None:
             return verdicts
-        steps = [row for opinion in opinions for row in opinion.steps]
+        steps = [row for output in outputs for row in output.steps]
         step_rewards, step_end = np.zeros((len(steps), length), np.float32), np.zeros((len(steps), length), bool)
         for row, (rewards, end) in enumerate(steps):
             step_rewards[row, : len(rewards)], step_end[row, : len(end)] = rewards, end

@@ -1,11 +1,11 @@
 """Pack sequences into rows for the model: one sequence per row, or several sequences of different lengths in rows of equal length.
 
-Nothing above `score` sees rows: algorithms see `[B, T]`.
+Only the model sees these rows: algorithms see `[B, T]`.
 
 Several responses may share their prompt (`lay_out_shared`), so that the model reads most of it only once for them. The gradient
-is the same as with `lay_out`, from fewer computed tokens. Such a row begins with a prompt without its last token. Then follow, for
-each response, the last token of the prompt and the response. `rljax.models.packed.visible_slots` lets these attend to the shared
-part and to themselves, and each keeps the positions of its own sequence.
+is the same as with `lay_out`, from fewer computed tokens. Such a row begins with a prompt without its last token. Then comes, for
+each response, the last token of the prompt followed by the response. `rljax.models.packed.visible_slots` lets each of these attend
+to the shared part and to itself, and its positions are the same as in a row of its own.
 
 Axes: B responses, L prompt slots, T response slots; M micro-batches, R rows of S slots, K scored tokens per row, C places for
 responses in a micro-batch.
@@ -38,7 +38,7 @@ WORTH_A_PROGRAM = 16_384
 LEAST_SAVED = 0.2
 """Fraction of the work that sharing must save; otherwise prompts are not shared."""
 ATTENTION_SLOTS = 4_096
-"""Row length at which attention costs as much as the other matrix products, in a small language model; larger in a large one."""
+"""Row length at which attention costs as much as the other matrix products, in a small language model; larger in large ones."""
 
 
 class Sequences(NamedTuple):
@@ -47,11 +47,11 @@ class Sequences(NamedTuple):
     prompt_tokens: Int32[np.ndarray, "*M B L"]
     """Token ids of the prompts, left-padded."""
     prompt_attention: Bool[np.ndarray, "*M B L"]
-    """Which prompt slots hold a token."""
+    """Which prompt slots contain a token."""
     tokens: Int32[np.ndarray, "*M B T"]
     """Token ids of the responses, right-padded."""
     attention: Bool[np.ndarray, "*M B T"]
-    """Which response slots hold a token."""
+    """Which response slots contain a token."""
     policy_logp: Float32[np.ndarray, "*M B T"] | None = None
     """Log-probability of each response token under the policy that sampled it, in nats; for critics that read it."""
     mask: Bool[np.ndarray, "*M B T"] | None = None
@@ -90,7 +90,7 @@ def demonstrated(demonstrations: Demonstrations) -> Sequences:
 
 
 def pack(sequences: Sequences) -> Packed:
-    """Put each prompt and its response in a separate row.
+    """Put each prompt, followed by its response, in a row of its own.
 
     Args:
         sequences: rows `[..., B, L]` and `[..., B, T]`; the axes before B are micro-batches, each packed separately.
@@ -117,7 +117,7 @@ def pack(sequences: Sequences) -> Packed:
 
 
 class Layout(NamedTuple):
-    """Sequences packed into rows, a few rows at a time."""
+    """Sequences packed into rows, and the rows divided into micro-batches."""
 
     packed: Packed
     """Rows of each micro-batch, `[M, R, S]`; a micro-batch has C places for responses, some of which may be empty."""
@@ -172,8 +172,8 @@ def dense_rows(lengths: Int[np.ndarray, "N"], slots: int, *, count: int, rows: i
     sequences per row, then shorter rows. If none of these gets down to a tenth, the layout with the least padding is used. A batch
     with fewer than `WORTH_A_PROGRAM` computed slots always gets the first layout.
 
-    A tenth can be reached if each device has the tokens of at least ten rows. With fewer rows, the empty rows that complete the
-    last micro-batch on all devices may be more than a tenth.
+    A tenth can be reached if each device has enough tokens for at least ten rows. With fewer, the empty rows that complete the last
+    micro-batch on all devices may be more than a tenth.
 
     Args:
         lengths: number of tokens in each sequence, at most `slots`.
@@ -411,15 +411,15 @@ def lay_out_shared(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows:
     tokens = np.array([sum(chunk.length for chunk in row) for row in shared], int)
     blocks = [[shared[row] if row >= 0 else [] for row in part] for part in balance(tokens, rows=fewer, devices=devices)]
     blocks += [[]] * (parts - len(blocks))
-    made = [
+    micro_batches = [
         micro_batch(sequences, placements(sequences, block), fewer, slots, scored=scored, places=fewer * most)
         for block in blocks
     ]
-    return jax.tree.map(lambda *arrays: np.stack(arrays), *made)
+    return jax.tree.map(lambda *arrays: np.stack(arrays), *micro_batches)
 
 
 def _saves(sequences: Sequences, is_used: Bool[np.ndarray, "B"], computed: int, rows: int) -> bool:
-    """Whether this many computed slots are a fifth fewer than those of rows that share nothing."""
+    """Return True if this many computed slots are at least a fifth fewer than without sharing."""
     lengths = (sequences.prompt_attention.sum(-1) + sequences.attention.sum(-1))[is_used]
     slots = sequences.prompt_tokens.shape[1] + sequences.tokens.shape[1]
     alone = dense_rows(lengths, slots, count=len(sequences.tokens), rows=rows)
@@ -427,7 +427,7 @@ def _saves(sequences: Sequences, is_used: Bool[np.ndarray, "B"], computed: int, 
 
 
 def saved_share(sequences: Sequences, groups: list[list[int]]) -> float:
-    """Share of the tokens that need not be computed if each group reads its prompt, except the last token, once."""
+    """Share of the tokens that need not be computed if each group reads its prompt (except the last token) only once."""
     leads, lengths = sequences.prompt_attention.sum(-1) - 1, sequences.attention.sum(-1)
     used = [response for group in groups for response in group]
     total = int((leads[used] + 1 + lengths[used]).sum())
@@ -445,7 +445,8 @@ def groups_of(sequences: Sequences) -> list[list[int]]:
 def pack_groups(sequences: Sequences, groups: list[list[int]], slots: int, most: int) -> list[list[Chunk]]:
     """Distribute groups over rows, the longest group first, each into the fullest row that has room for the entire group.
 
-    If no row has, the emptiest row, or else a new one, takes the responses that fit; the rest of the group is placed the same way.
+    If no row has room for it, the emptiest row with room for a response, or else a new row, takes the responses that fit; the rest
+    of the group is placed the same way.
 
     Args:
         sequences: prompts and responses.

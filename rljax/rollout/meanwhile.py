@@ -1,7 +1,7 @@
 """Judge responses while the engine samples others.
 
-The engine samples in a background thread, and the reward is called in the run's own thread, as always, where it may use signals
-and Ctrl-C reaches it. The calls get the same responses in the same order, whatever the timing, so the results are the same as if
+The engine samples in a background thread. The reward is called in the run's own thread, as always, so it may use signals, and
+Ctrl-C reaches it. The calls get the same responses in the same order, whatever the timing, so the results are the same as if
 everything were judged after the last response.
 """
 
@@ -38,7 +38,7 @@ def calls_of(requests: Sequence[Request], groups: int) -> list[list[int]]:
     return places
 
 
-def judged_meanwhile(
+def judge_while_sampling(
     engine: Engine,
     judge: Judge,
     params: Params,
@@ -64,10 +64,11 @@ def judged_meanwhile(
         judging: returns a context that is entered while the reward is called.
 
     Raises:
-        InputError: the engine or the reward breaks its contract, or the reward failed on too many responses in all calls together.
+        InputError: the engine or the reward breaks its contract, or the reward failed on too many responses, counted over all
+        calls.
     """
     responses: dict[int, Response] = {}
-    opinions: list[RewardOutput] = []
+    outputs: list[RewardOutput] = []
     before = 0
     with sampling_in_background(engine, params, requests) as pieces:
         for places in calls_of(requests, groups):
@@ -76,13 +77,13 @@ def judged_meanwhile(
             ready = [responses[place] for place in places]
             check_responses([requests[place] for place in places], ready)
             with judging():
-                opinions.append(
+                outputs.append(
                     judge.called([problems[place] for place in places], ready, before=before, total=len(requests))
                 )
             before += len(places)
         for piece in pieces:  # no more responses are needed, but errors at the end of the stream must still be reported
             _check_piece(piece, responses, len(requests))
-    return [responses[place] for place in range(len(requests))], judge.verdicts(opinions, length)
+    return [responses[place] for place in range(len(requests))], judge.verdicts(outputs, length)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Play episodes: the engine samples the policy's turns, the environment answers them, and each episode becomes one response.
 
-Token ids are never decoded and encoded again, so what is scored is exactly what was sampled.
+Token ids are never decoded and encoded again, so exactly the sampled tokens are scored.
 """
 
 from collections import deque
@@ -21,7 +21,15 @@ from rljax.parallel import agree
 from rljax.rewards.calling import called_name, check_failures, place_of, read_answer
 from rljax.rewards.correctness import Failed
 from rljax.rollout.dialogue import begin_dialogue
-from rljax.rollout.environment import Environment, Manner, Message, check_environment, check_step, copied, manner_of
+from rljax.rollout.environment import (
+    CallSettings,
+    Environment,
+    Message,
+    check_environment,
+    check_step,
+    copy_problem,
+    read_call_settings,
+)
 from rljax.rollout.judging import Verdicts
 from rljax.rollout.request import Dialogue, Engine, Request, Response, check_responses
 from rljax.rollout.steps import Overdue, Raised, StepRunner
@@ -71,14 +79,14 @@ class _Episode(NamedTuple):
         return self.request.sampling.max_tokens - self.length
 
 
-class Players(NamedTuple):
-    """The environment of episodes, and how it is called."""
+class EpisodeContext(NamedTuple):
+    """What all episodes share: the environment, and how it is called."""
 
     environment: Environment
     """Answers the policy's turns."""
     tokenizer: Tokenizer
     """Decodes turns and encodes observations."""
-    manner: Manner
+    settings: CallSettings
     """How the environment is called."""
     runner: StepRunner
     """Runs the calls of the environment."""
@@ -118,13 +126,13 @@ def play(
         InputError: the engine or the environment breaks its contract, or the environment failed too often.
     """
     check_environment(environment)
-    manner = manner_of(environment)
-    manner = manner if seconds is None else manner._replace(seconds=seconds)
-    with StepRunner(seconds=manner.seconds, most=manner.at_once) as runner:
-        players = Players(environment, tokenizer, manner, runner)
+    settings = read_call_settings(environment)
+    settings = settings if seconds is None else settings._replace(seconds=seconds)
+    with StepRunner(seconds=settings.seconds, most=settings.at_once) as runner:
+        context = EpisodeContext(environment, tokenizer, settings, runner)
         with judging():
-            episodes = _begin_episodes(players, requests, problems)
-        _play_turns(players, engine, params, episodes, judging)
+            episodes = _begin_episodes(context, requests, problems)
+        _play_turns(context, engine, params, episodes, judging)
     agree("observations of the environment", repr([[piece.tokens.tolist() for piece in e.pieces] for e in episodes]))
     answer = read_answer(
         [episode.reward if episode.failure is None else episode.failure for episode in episodes],
@@ -148,7 +156,7 @@ def play(
 
 
 def _play_turns(
-    players: Players,
+    context: EpisodeContext,
     engine: Engine,
     params: Params,
     episodes: list[_Episode],
@@ -156,7 +164,7 @@ def _play_turns(
 ) -> None:
     """Play the turns of episodes until all are done; the list is updated.
 
-    The order does not depend on time: the steps of the turns that have ended together are waited for at once, or, if the
+    The order does not depend on timing: this function waits for the steps of all turns that ended together, immediately or, if the
     environment `waits`, after the engine has sampled once more.
     """
     turns = {place: _next_turn(episode) for place, episode in enumerate(episodes)}
@@ -164,23 +172,23 @@ def _play_turns(
     running: deque[tuple[list[int], Any]] = deque()
     while turns or running:
         if turns:
-            responses = _ended(dialogue, turns)
+            responses = _sample_turns(dialogue, turns)
             for place, response in responses.items():
                 del turns[place]
                 episodes[place] = _with_turn(episodes[place], response)
             acting = [place for place in responses if episodes[place].failure is None]
             with chdir("."):
                 running.append(
-                    (list(responses), players.runner.start([_call(players, episodes[place]) for place in acting]))
+                    (list(responses), context.runner.start([_call(context, episodes[place]) for place in acting]))
                 )
-        while running and (not turns or len(running) > players.manner.waits):
+        while running and (not turns or len(running) > context.settings.waits):
             places, batch = running.popleft()
             with judging(), chdir("."):
                 outcomes = iter(batch.wait())
             for place in places:
                 episode = episodes[place]
                 has_acted = episode.failure is None
-                episodes[place] = _advance(players, episode, next(outcomes)) if has_acted else episode._replace(done=True)
+                episodes[place] = _advance(context, episode, next(outcomes)) if has_acted else episode._replace(done=True)
             added = {place: _next_turn(episodes[place]) for place in places if not episodes[place].done}
             dialogue.add(added)
             turns |= added
@@ -217,10 +225,12 @@ def _on_tokens(episode: _Episode, length: int) -> tuple[Float32[np.ndarray, "T"]
     return rewards, ends
 
 
-def _begin_episodes(players: Players, requests: Sequence[Request], problems: Sequence[Problem]) -> list[_Episode]:
-    """Begin episodes. One that the environment cannot begin has failed and ends after its first turn."""
+def _begin_episodes(context: EpisodeContext, requests: Sequence[Request], problems: Sequence[Problem]) -> list[_Episode]:
+    """Begin episodes. If the environment cannot begin an episode, the episode counts as failed and ends after its first turn."""
     with chdir("."):
-        states = players.runner.start([partial(players.environment.reset, copied(problem)) for problem in problems]).wait()
+        states = context.runner.start(
+            [partial(context.environment.reset, copy_problem(problem)) for problem in problems]
+        ).wait()
     episodes = []
     for request, problem, state in zip(requests, problems, states, strict=True):
         failure = _failure(state)
@@ -251,13 +261,13 @@ def _next_turn(episode: _Episode) -> Request:
     return request._replace(prompt_tokens=context, sampling=request.sampling._replace(max_tokens=episode.room), seed=seed)
 
 
-def _ended(dialogue: Dialogue, turns: Mapping[int, Request]) -> Mapping[int, Response]:
+def _sample_turns(dialogue: Dialogue, turns: Mapping[int, Request]) -> Mapping[int, Response]:
     """Sample until some turns have ended, and return their responses."""
     responses = dialogue.draw()
     if not responses or not responses.keys() <= turns.keys():
         raise InputError(
-            f"engine.dialogue: draw must return responses to some of the turns of episodes {sorted(turns)}; got some to "
-            f"{sorted(responses)}."
+            f"engine.dialogue: draw must return responses to some of the turns of episodes {sorted(turns)}; got responses "
+            f"to {sorted(responses)}."
         )
     check_responses([turns[place] for place in responses], list(responses.values()))
     return responses
@@ -268,34 +278,34 @@ def _with_turn(episode: _Episode, turn: Response) -> _Episode:
     return episode._replace(pieces=(*episode.pieces, turn), turns=episode.turns + 1)
 
 
-def _call(players: Players, episode: _Episode) -> Callable[[], Any]:
+def _call(context: EpisodeContext, episode: _Episode) -> Callable[[], Any]:
     """Build the call of the environment's step after the last turn of an episode."""
-    return partial(players.environment.step, episode.state, _action(players, episode))
+    return partial(context.environment.step, episode.state, _action(context, episode))
 
 
-def _advance(players: Players, episode: _Episode, outcome: object) -> _Episode:
+def _advance(context: EpisodeContext, episode: _Episode, outcome: object) -> _Episode:
     """Continue an episode with the environment's answer to its last turn."""
     failure = _failure(outcome)
     if failure is not None:
         return episode._replace(failure=failure, done=True)
-    check_step(players.environment, outcome)
+    check_step(context.environment, outcome)
     step: Any = outcome
     episode = episode._replace(
         state=step.state,
         rewards=(*episode.rewards, step.reward),
         correct=episode.correct if step.correct is None else bool(step.correct),
-        parts=_added(episode.parts, step.parts),
-        metrics=_added(episode.metrics, step.metrics),
+        parts=_add_numbers(episode.parts, step.parts),
+        metrics=_add_numbers(episode.metrics, step.metrics),
     )
     turn = episode.pieces[-1]
     if step.done or turn.truncated:
         return episode._replace(done=True)
-    if episode.turns == players.environment.max_turns:
+    if episode.turns == context.environment.max_turns:
         return _cut_off(episode, "turns")
-    observation = _observation(players, episode, step.observation)
+    observation = _observation(context, episode, step.observation)
     if len(observation) >= episode.room:
-        return _cut_off(episode, "length")._replace(metrics=_added(episode.metrics, {"overflow": 1.0}))
-    return episode._replace(pieces=(*episode.pieces, _observed(turn, observation))) if observation else episode
+        return _cut_off(episode, "length")._replace(metrics=_add_numbers(episode.metrics, {"overflow": 1.0}))
+    return episode._replace(pieces=(*episode.pieces, _observation_response(turn, observation))) if observation else episode
 
 
 def _cut_off(episode: _Episode, reason: Any) -> _Episode:
@@ -303,30 +313,30 @@ def _cut_off(episode: _Episode, reason: Any) -> _Episode:
     return episode._replace(pieces=(*episode.pieces[:-1], episode.pieces[-1]._replace(finish=reason)), done=True)
 
 
-def _added(before: Mapping[str, float], more: Mapping[str, float] | None) -> Mapping[str, float]:
+def _add_numbers(before: Mapping[str, float], more: Mapping[str, float] | None) -> Mapping[str, float]:
     return before if more is None else {**before, **{name: before.get(name, 0.0) + float(more[name]) for name in more}}
 
 
-def _action(players: Players, episode: _Episode) -> str:
+def _action(context: EpisodeContext, episode: _Episode) -> str:
     """Return the text of the last turn; the first turn may begin in the prompt."""
     sampled = episode.pieces[-1].tokens[episode.pieces[-1].mask].tolist()
-    if players.manner.tools:
+    if context.settings.tools:
         from rljax.data.tool_calls import read_turn  # noqa: PLC0415  most runs have no tools
 
-        return read_turn(players.tokenizer, sampled, is_first=episode.turns == 1)
-    return completion_text(players.tokenizer, sampled) if episode.turns == 1 else players.tokenizer.decode(sampled)
+        return read_turn(context.tokenizer, sampled, is_first=episode.turns == 1)
+    return completion_text(context.tokenizer, sampled) if episode.turns == 1 else context.tokenizer.decode(sampled)
 
 
-def _observation(players: Players, episode: _Episode, observation: str | Sequence[Message]) -> Sequence[int]:
+def _observation(context: EpisodeContext, episode: _Episode, observation: str | Sequence[Message]) -> Sequence[int]:
     """Return the token ids of an observation."""
     if isinstance(observation, str):
-        return players.tokenizer.encode(observation)
+        return context.tokenizer.encode(observation)
     from rljax.data.turns import write_messages  # noqa: PLC0415  most runs have no messages between turns
 
-    return write_messages(players.tokenizer, episode.problem, _action(players, episode), observation)
+    return write_messages(context.tokenizer, episode.problem, _action(context, episode), observation)
 
 
-def _observed(turn: Response, observation: Sequence[int]) -> Response:
+def _observation_response(turn: Response, observation: Sequence[int]) -> Response:
     """Build a response of an observation's tokens, which the policy sees but did not sample."""
     nothing = np.zeros(len(observation), np.float32)
     return turn._replace(

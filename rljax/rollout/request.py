@@ -14,7 +14,7 @@ Finish = Literal["stop", "length", "turns"]
 
 
 class Sampling(NamedTuple):
-    """Settings of the sampler. The built-in engine compiles one program for each value of these settings, except `stop`."""
+    """Settings of the sampler. The built-in engine compiles a program for each combination of these settings, except `stop`."""
 
     max_tokens: int
     """Largest number of tokens in a response, including EOS."""
@@ -30,7 +30,7 @@ class Sampling(NamedTuple):
     """Texts that end a response. Its last token is the first one after which the decoded text contains one of them. The stop text
     stays in the response, because the policy sampled it."""
     kept: int | None = None
-    """Record with each token the ids that top-k and top-p kept, at most this many: the likeliest. None records nothing."""
+    """Record for each token the ids that top-k and top-p kept: the likeliest of them, at most this many. None records nothing."""
 
 
 class Request(NamedTuple):
@@ -67,7 +67,7 @@ class Response(NamedTuple):
     finish: Finish
     """Why it ended: EOS or a stop string ("stop"), the token budget ("length"), or the limit of turns ("turns")."""
     version: int | None = None
-    """Number of RL steps taken by the weights that sampled it; None for the weights that were passed to the engine."""
+    """Number of RL steps that the sampling weights had been trained for; None for the weights that were passed to the engine."""
     turns: int = 1
     """Number of turns of the policy, with observations between them; 1 for a plain reply."""
     kept: Int32[np.ndarray, "N K"] | None = None
@@ -138,10 +138,10 @@ class ReportingEngine(Engine, Protocol):
 
 @runtime_checkable
 class Dialogue(Protocol):
-    """Samples the turns of many episodes, each turn given its full context."""
+    """Samples the turns of many episodes, each turn after its full context."""
 
     def add(self, requests: Mapping[int, Request]) -> None:
-        """Queue turns, also while others are being sampled.
+        """Queue turns; this may be called while others are being sampled.
 
         Args:
             requests: episode -> its next turn; on several hosts the same in every process. The prompt is the full context: the
@@ -222,7 +222,7 @@ def _fault(request: Request, response: Response) -> str | None:
     if found != expected:
         return f"must answer prompt {expected[0]} of group {expected[1]}; got prompt {found[0]} of group {found[1]}"
     if response.finish not in get_args(Finish):
-        return f"must have ended by one of {', '.join(map(repr, get_args(Finish)))}; got finish={response.finish!r:.80}"
+        return f"must have as its finish one of {', '.join(map(repr, get_args(Finish)))}; got {response.finish!r:.80}"
     if not isinstance(response.turns, int | np.integer) or response.turns < 1:
         return f"must have an integer of at least 1 as its turns; got {response.turns!r:.80}"
     return _array_fault(response, request.sampling.max_tokens) or _mask_fault(response, request.sampling.kept)

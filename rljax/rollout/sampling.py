@@ -89,10 +89,10 @@ def _check_truncation(sampling: Sampling) -> None:
         raise InputError(f"top_p must be a probability above 0 and at most 1; got {sampling.top_p}.")
 
 
-def draw(
+def sample_token(
     logits: Float[Array, "B V"], keys: Key[Array, "B"], sampling: Sampling
 ) -> tuple[Int[Array, "B"], Float[Array, "B"], Float[Array, "B"]]:
-    """Sample one token per row, each with its own key; return it and its log-probability after and before truncation.
+    """Sample one token per row, each with its own key; return it, and its log-probability after and before truncation.
 
     Raises:
         InputError: `top_k` is below 1, or `top_p` outside (0, 1].
@@ -118,7 +118,7 @@ def _truncate(scaled: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "
     return scaled if sampling.top_p is None else keep_top_p(scaled, sampling.top_p)
 
 
-def draw_from_kept(
+def sample_from_kept(
     logits: Float[Array, "B V"], keys: Key[Array, "B"], sampling: Sampling, most: int
 ) -> tuple[Int[Array, "B"], Float[Array, "B"], Int[Array, "B N"]]:
     """Sample one token per row from the tokens that top-k and top-p keep, and also return the kept tokens.
@@ -151,12 +151,15 @@ def draw_from_kept(
 
 @partial(jax.jit, static_argnames=("decoder",))
 def weights_program(decoder: Decoder, params: Params) -> Params:
-    """Prepare the parameters once for a call, so that each token can read them."""
+    """Compiled form of the decoder's `weights`; see `decode_weights`."""
     return decoder.weights(params)
 
 
 def decode_weights(decoder: Decoder, params: Params) -> Params:
-    """Make the parameters ready for reading by all tokens of a call; those that are ready are not copied, as a program would do."""
+    """Prepare the parameters once for all tokens of a call.
+
+    If the decoder's `weights` returns all arrays unchanged, they are not copied, as its compiled program would do.
+    """
     traced = weights_program.trace(decoder, params)
     places = {variable: place for place, variable in enumerate(traced.jaxpr.jaxpr.invars)}
     chosen = [None if isinstance(part, Literal) else places.get(part) for part in traced.jaxpr.jaxpr.outvars]
@@ -244,10 +247,10 @@ def _sample_tokens(
     keys = jax.random.wrap_key_data(jnp.asarray(rows.draws.seeds), impl="threefry2x32")
     keys, kept = jax.vmap(jax.random.fold_in)(keys, samples.count), samples.kept
     if sampling.kept is None:
-        token, behaviour, policy = draw(logits, keys, sampling)
+        token, behaviour, policy = sample_token(logits, keys, sampling)
         ids = None
     else:
-        token, behaviour, ids = draw_from_kept(logits, keys, sampling, sampling.kept)
+        token, behaviour, ids = sample_from_kept(logits, keys, sampling, sampling.kept)
         policy = behaviour
     place = (
         jnp.arange(active.size),

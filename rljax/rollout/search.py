@@ -9,7 +9,7 @@ from jaxtyping import PRNGKeyArray
 
 from rljax.models import Params
 from rljax.rollout.continuations import Prefix, Value, end_token
-from rljax.rollout.engine import draw_seeds
+from rljax.rollout.engine import generate_seeds
 from rljax.rollout.request import Request, Response, check_responses
 from rljax.rollout.worker import RolloutWorker
 
@@ -95,7 +95,7 @@ def beam_search(
         jobs = [job for place, beam in enumerate(beams) for job in _select_jobs(place, beam, search, budget)]
         if not jobs:
             break
-        seeds = draw_seeds(jax.random.fold_in(key, depth), search.samples * len(beams)).tolist()
+        seeds = generate_seeds(jax.random.fold_in(key, depth), search.samples * len(beams)).tolist()
         requests = make_requests(worker, jobs, prompt_ids, search.step_ends, seeds)
         responses = sample_steps(worker, params, requests, rows)
         fresh: list[list[Prefix]] = [[] for _ in beams]

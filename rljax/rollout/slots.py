@@ -1,4 +1,4 @@
-"""Sizes of a decode: rows per batch, as many as fit into memory, prompts read at once, and room for tokens.
+"""Sizes in a decode: the rows of a batch (as many as fit into memory), the prompts read at once, and the room for tokens.
 
 Each size needs its own compiled program.
 """
@@ -22,13 +22,13 @@ from rljax.rollout.sampling import empty_rows, rows_shardings
 PROMPT_TOKENS_AT_ONCE = 8_192
 """Number of prompt tokens that a device reads at once, unless a single prompt is longer."""
 FEWEST_ROWS = 8
-"""Rows of the smallest batch that the last responses of a decode are moved to."""
+"""Number of rows in the smallest batch that the last responses of a decode are moved to."""
 LONG_BUDGET = 128
 """Response length, in tokens, from which programs for fewer rows and for less room are worth compiling."""
 
 
 def block_parts(slots: int, requests: int, prompts: int, length: int, devices: int) -> tuple[int, int]:
-    """Return how many prompts of a block are read at once, and how often; the device keeps the block until all have their rows.
+    """Return how many prompts of a block are read at once, and in how many parts; a block stays in memory until all have rows.
 
     Example:
         >>> block_parts(64, 64, 64, 100, 1), block_parts(64, 256, 16, 100, 1), block_parts(256, 1_024, 1_024, 1_024, 1)
@@ -77,9 +77,10 @@ def rooms(budget: int, length: int) -> tuple[int, ...]:
 
 
 def fewer_rows(rows: int, budget: int, devices: int) -> tuple[int, ...]:
-    """Return the sizes of the smaller batches in which the last responses of a decode continue, descending; empty if they stay.
+    """Return the sizes of the smaller batches in which the last responses of a decode continue, in descending order.
 
-    The sizes are powers of two and three quarters of them: only two per doubling, because each size needs its own program.
+    The sizes are powers of two and three quarters of them: only two per doubling, because each size needs its own program. They
+    are empty if the responses stay in the batch.
 
     Args:
         rows: rows of the decode.
@@ -103,12 +104,12 @@ Weights = Params | PyTree[jax.ShapeDtypeStruct]
 class Caches(NamedTuple):
     """Sizes of the caches in a decode."""
 
-    whole: int
+    full: int
     """Bytes per device for the rows' caches, with room for full responses."""
     read: int
     """Bytes per device for the caches of a block of prompts, which are read before they are put into rows."""
     rows: int
-    """Rows of the decode, on all devices."""
+    """Number of rows of the decode, on all devices together."""
     length: int
     """Slots per prompt, in tokens."""
     budget: int
@@ -124,12 +125,12 @@ def peak_bytes(caches: Caches) -> int:
     one with more room. Once no prompt waits, it copies the last rows into a cache of fewer rows.
 
     Example:
-        >>> short = Caches(whole=1000, read=200, rows=8, length=8, budget=32, devices=1)
+        >>> short = Caches(full=1000, read=200, rows=8, length=8, budget=32, devices=1)
         >>> peak_bytes(short), peak_bytes(short._replace(rows=16, length=72, budget=128))
         (1200, 1880)
     """
-    move = caches.whole * max(fewer_rows(caches.rows, caches.budget, caches.devices), default=0) // caches.rows
-    return caches.whole + max(_before_growth(caches) + caches.read, move)
+    move = caches.full * max(fewer_rows(caches.rows, caches.budget, caches.devices), default=0) // caches.rows
+    return caches.full + max(_before_growth(caches) + caches.read, move)
 
 
 def turn_bytes(caches: Caches) -> int:
@@ -138,12 +139,12 @@ def turn_bytes(caches: Caches) -> int:
     A dialogue copies its cache into one with more room, and between turns it copies the rows that read additions to their contexts.
 
     Example:
-        >>> short = Caches(whole=800, read=20, rows=8, length=8, budget=32, devices=1)
-        >>> turn_bytes(short), turn_bytes(short._replace(whole=1600, rows=16, length=72, budget=128))
+        >>> short = Caches(full=800, read=20, rows=8, length=8, budget=32, devices=1)
+        >>> turn_bytes(short), turn_bytes(short._replace(full=1600, rows=16, length=72, budget=128))
         (1600, 2688)
     """
-    copies = caches.whole * turn_rows(caches.rows, 1, caches.devices) // caches.rows
-    return caches.whole + max(_before_growth(caches), copies)
+    copies = caches.full * turn_rows(caches.rows, 1, caches.devices) // caches.rows
+    return caches.full + max(_before_growth(caches), copies)
 
 
 def turn_rows(rows: int, length: int, devices: int) -> int:
@@ -161,7 +162,7 @@ def turn_rows(rows: int, length: int, devices: int) -> int:
 def _before_growth(caches: Caches) -> int:
     """Return the bytes of the largest cache that is copied into one with more room."""
     length, budget = caches.length, caches.budget
-    return caches.whole * max((length + room for room in rooms(budget, length)[:-1]), default=0) // (length + budget)
+    return caches.full * max((length + room for room in rooms(budget, length)[:-1]), default=0) // (length + budget)
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,8 @@ class FittingSlots:
             return 1 if fitting is None else fitting
         raise InputError(
             f"cache_memory is {self.memory:,} bytes on each device, but the keys and values of one row, {length} tokens of prompt "
-            f"and {budget} of response, take {needed(1):,} bytes with copies; set at least {needed(1)}B, or shorter responses."
+            f"and {budget} of response, take {needed(1):,} bytes with copies; set cache_memory to at least {needed(1)}B, or "
+            "shorten the responses."
         )
 
     def cache(self, rows: int, params: Weights, requests: int, prompts: int, length: int, budget: int) -> int:

@@ -1,6 +1,6 @@
 """Concurrent calls of an environment: functions on threads, coroutines on one event loop, each with a time limit.
 
-A call that exceeds its limit is given up: it is interrupted as soon as it runs Python again, and no longer waited for.
+A call that exceeds its limit is given up: nothing waits for it any longer, and it is interrupted as soon as it runs Python again.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Any
 from rljax.errors import InputError
 
 MOST_STUCK = 64
-"""Number of calls stuck outside of Python at which the run stops."""
+"""Largest number of calls that may be stuck outside of Python; with more, the run stops."""
 PATIENCE = 5.0
 """Seconds within which an event loop must react and interrupted threads must end."""
 
@@ -66,14 +66,14 @@ class Batch:
         while len(self.outcomes) < self.count:
             self._fill()
             try:
-                place, outcome = self.ended.get(timeout=self._left())
+                place, outcome = self.ended.get(timeout=self._seconds_left())
             except Empty:
                 self._give_up()
                 continue
             if place not in self.running:  # it was given up before
                 continue
             if isawaitable(outcome):
-                self.running[place] = (self.running[place][0], self._awaited(place, outcome))
+                self.running[place] = (self.running[place][0], self._await_in_loop(place, outcome))
                 continue
             del self.running[place]
             self.outcomes[place] = outcome
@@ -83,11 +83,11 @@ class Batch:
         """Start calls while fewer than the limit are running."""
         while self.waiting and len(self.running) < self.runner.most:
             place, call = self.waiting.popleft()
-            self.running[place] = (time.monotonic(), self._begun(place, call))
+            self.running[place] = (time.monotonic(), self._begin(place, call))
 
-    def _begun(self, place: int, call: Call) -> threading.Thread | Future:
+    def _begin(self, place: int, call: Call) -> threading.Thread | Future:
         if iscoroutinefunction(call):
-            return self._awaited(place, call())
+            return self._await_in_loop(place, call())
         thread = threading.Thread(target=self._run, args=(place, call), daemon=True, name="environment step")
         thread.start()
         return thread
@@ -99,7 +99,7 @@ class Batch:
             outcome = Raised(error)
         self.ended.put((place, outcome))
 
-    def _awaited(self, place: int, awaitable: Any) -> Future:
+    def _await_in_loop(self, place: int, awaitable: Any) -> Future:
         def end(future: Future) -> None:
             try:
                 outcome = future.result()
@@ -111,8 +111,8 @@ class Batch:
         future.add_done_callback(end)
         return future
 
-    def _left(self) -> float | None:
-        """Return the seconds until the next running call is overdue."""
+    def _seconds_left(self) -> float | None:
+        """Return the seconds until the next running call is overdue; None without a limit."""
         limit = self.runner.seconds
         return (
             None if limit is None else max(0.0, min(began for began, _ in self.running.values()) + limit - time.monotonic())
@@ -192,7 +192,7 @@ class StepRunner:
         if len(self._stuck) > MOST_STUCK:
             raise InputError(
                 f"environment: {len(self._stuck)} steps are still running after their time limit of {self.seconds:g} s, blocked "
-                "outside of Python, where nothing can end them; set a time limit on what they wait for."
+                "outside of Python, where nothing can end them; set a time limit on the operations that they wait for."
             )
 
     def _reacts(self) -> bool:
@@ -207,7 +207,7 @@ class StepRunner:
             return
         (loop, thread), self._loop = self._loop, None
         ended = asyncio.run_coroutine_threadsafe(_cancel_all(), loop)
-        ended.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))  # this thread may call it
+        ended.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))  # the callback may run in this thread
         thread.join(PATIENCE)
         if thread.is_alive():
             _interrupt(thread)

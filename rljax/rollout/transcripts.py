@@ -21,23 +21,23 @@ from rljax.models import Scores
 from rljax.records import required
 from rljax.rewards.calling import has_failed
 from rljax.rewards.correctness import Failures
-from rljax.rollout.environment import manner_of
+from rljax.rollout.environment import read_call_settings
 from rljax.rollout.groups import Collected, Groups, right_and_known
 from rljax.rollout.layout import Sequences
 from rljax.rollout.worker import RolloutWorker
 
 LOGGED = 8
-"""Responses that a run writes each time it shows samples, unless its settings have another number."""
+"""Number of responses that a run writes by default each time it shows samples."""
 PER_GROUP = 2
-"""Responses per group: the one with the highest reward, and the one with the lowest."""
+"""Number of responses per group: the one with the highest reward, and the one with the lowest."""
 MOST_TOKENS = 4096
 """Largest number of tokens of a response in a row; the middle of a longer response is left out."""
 MOST_CHARACTERS = 8000
 """Largest number of characters of a prompt in a row; the middle of a longer prompt is left out."""
 QUESTION = 200
-"""Largest number of characters of a problem in a row, which names it in lists."""
+"""Largest number of characters of a problem in a row; lists show the problem by this text."""
 TRAINED, SAMPLED, OBSERVED = "t", "s", "o"
-"""Kinds of tokens: the policy sampled it and it is trained on; sampled and not trained on; an observation of the environment."""
+"""Kinds of tokens: sampled by the policy and trained on; sampled but not trained on; observed from the environment."""
 ROLES = (
     (re.compile(r"<tool_response>|\[TOOL_RESULTS\]|<｜tool▁output▁begin｜>|<\|start_header_id\|>ipython"), "tool"),
     (re.compile(r"<\|im_start\|>(\w+)|<\|start_header_id\|>(\w+)|<start_of_turn>(\w+)"), None),
@@ -66,7 +66,7 @@ class Place(NamedTuple):
 def choose(trained: Groups, sampled: Groups, count: int) -> list[Place]:
     """Choose responses of a step: the best and the worst one of each of the first groups.
 
-    If dynamic sampling dropped groups, a quarter of the responses is from dropped groups, or more if too few were trained on.
+    If dynamic sampling dropped groups, a quarter of the responses come from dropped groups, or more if too few were trained on.
 
     Args:
         trained: the groups that the step trained on.
@@ -126,7 +126,7 @@ def transcripts(
         places: the N responses.
         batch: the prepared batch of the trained groups; None if none of the responses is in them.
         logp_after: log-probability of each token under the policy after the step's updates, in nats.
-        step: RL steps done, this one included.
+        step: number of RL steps done, including this one.
 
     Returns:
         A row per response. `logp` is the log-probability under the policy before the updates, in nats. `advantage` is in the unit
@@ -146,8 +146,8 @@ def _row(
     half = MOST_TOKENS // 2
     at = at if length <= MOST_TOKENS else np.concatenate([at[:half], at[-half:]])
     ids = groups.tokens[group, member][at].tolist()
-    numbers = _numbers(place, batch, after)
-    sampled, trained = rollout.mask[group, member][at].astype(bool), numbers.trained[at]
+    values = _token_values(place, batch, after)
+    sampled, trained = rollout.mask[group, member][at].astype(bool), values.trained[at]
     kinds = "".join(TRAINED if t else SAMPLED if s else OBSERVED for s, t in zip(sampled, trained, strict=True))
     texts = token_texts(worker.judge.tokenizer, ids)
     ends = np.isin(ids, worker.sampling.eos_ids)
@@ -162,8 +162,8 @@ def _row(
         "member": member,
         "sampled_at": int(groups.version[group, member]),
         "trained": place.is_trained,
-        "prompt": shortened(full_text(worker.judge.tokenizer, prompt)),
-        "question": shortened(problem.prompt, QUESTION),
+        "prompt": shorten_middle(full_text(worker.judge.tokenizer, prompt)),
+        "question": shorten_middle(problem.prompt, QUESTION),
         "answer": None if problem.answer is None else str(problem.answer),
         "reward": _number(rollout.rewards[group, member]) if valid else None,
         "correct": bool(right[group, member]) if known[group, member] and rollout.correct is not None else None,
@@ -172,19 +172,19 @@ def _row(
         "truncated": bool(required(rollout.truncated, "rollout.truncated")[group, member]),
         "turns": int(groups.turns[group, member]),
         "length": length,
-        "parts": _named(rollout.reward_parts if len(rollout.reward_parts or ()) > 1 else None, group, member),
-        "metrics": _named(groups.metrics, group, member),
+        "parts": _values_by_name(rollout.reward_parts if len(rollout.reward_parts or ()) > 1 else None, group, member),
+        "metrics": _values_by_name(groups.metrics, group, member),
         **({} if length <= MOST_TOKENS else {"left_out": {"at": half, "tokens": length - MOST_TOKENS}}),
         "spans": list(_spans(worker, ids, texts, sampled, ends)),
         "tokens": texts,
         "kinds": kinds,
-        "logp": _rounded(numbers.logp[at], sampled, digits=4),
-        "advantage": _rounded(numbers.advantage[at], trained),
-        "ratio": _rounded(numbers.ratio[at], sampled),
+        "logp": _round_known(values.logp[at], sampled, digits=4),
+        "advantage": _round_known(values.advantage[at], trained),
+        "ratio": _round_known(values.ratio[at], sampled),
     }
 
 
-class _Numbers(NamedTuple):
+class _TokenValues(NamedTuple):
     """Values at the tokens of one response, `[T]`."""
 
     trained: Bool[np.ndarray, "T"]
@@ -193,8 +193,8 @@ class _Numbers(NamedTuple):
     ratio: Float[np.ndarray, "T"]
 
 
-def _numbers(place: Place, batch: Batch[np.ndarray] | None, after: Float[np.ndarray, "T"]) -> _Numbers:
-    """Return the values at the tokens of a response; the batch has no log-probabilities of one without a reward."""
+def _token_values(place: Place, batch: Batch[np.ndarray] | None, after: Float[np.ndarray, "T"]) -> _TokenValues:
+    """Return the values at the tokens of a response. If it has no reward, its log-probabilities are not in the batch."""
     groups, group, member, is_trained = place
     row = group * groups.tokens.shape[1] + member
     logp = old = required(groups.rollout.policy_logp, "rollout.policy_logp")[group, member]
@@ -203,8 +203,8 @@ def _numbers(place: Place, batch: Batch[np.ndarray] | None, after: Float[np.ndar
         trained, advantage = np.asarray(batch.mask[row], bool), np.asarray(batch.advantage[row])
     if batch is not None and is_trained and required(groups.rollout.valid, "rollout.valid")[group, member]:
         logp, old = np.asarray(batch.policy_logp[row]), np.asarray(batch.old_logp[row])
-    with np.errstate(over="ignore", invalid="ignore"):  # broken runs are the ones that people look at
-        return _Numbers(trained, logp, advantage, np.exp(np.asarray(after, np.float64) - old))
+    with np.errstate(over="ignore", invalid="ignore"):  # values of a broken run may overflow
+        return _TokenValues(trained, logp, advantage, np.exp(np.asarray(after, np.float64) - old))
 
 
 def _spans(
@@ -215,7 +215,7 @@ def _spans(
     ends: Bool[np.ndarray, "N"],
 ) -> Iterator[Row]:
     """Divide the tokens into turns of the policy and observations."""
-    has_tools = worker.environment is not None and bool(manner_of(worker.environment).tools)
+    has_tools = worker.environment is not None and bool(read_call_settings(worker.environment).tools)
     is_first = True
     for start, end in boundaries(sampled, ends):
         if not sampled[start]:
@@ -234,7 +234,7 @@ def _spans(
 def _as_json(arguments: Mapping[str, Any]) -> str:
     """Write the arguments of a call as text, because a model may write values that JSON rows cannot have, such as NaN."""
     try:
-        return shortened(json.dumps(arguments, ensure_ascii=False))
+        return shorten_middle(json.dumps(arguments, ensure_ascii=False))
     except RecursionError:
         return "nested too deeply to be written"
 
@@ -256,7 +256,7 @@ def boundaries(sampled: Bool[np.ndarray, "N"], ends: Bool[np.ndarray, "N"]) -> l
 
 
 def observed_role(text: str) -> str:
-    """Return the roles of the messages in an observation, read from the markup of the chat template; "environment" without any.
+    """Return the roles of the messages in an observation, according to the chat template's markup; "environment" without markup.
 
     Example:
         >>> observed_role("<|im_end|>\\n<|im_start|>user\\nhigher<|im_end|>\\n<|im_start|>assistant\\n"), observed_role("higher")
@@ -270,24 +270,24 @@ def observed_role(text: str) -> str:
     return ENVIRONMENT
 
 
-def shortened(text: str, most: int = MOST_CHARACTERS) -> str:
+def shorten_middle(text: str, most: int = MOST_CHARACTERS) -> str:
     """Leave out the middle of a long text.
 
     Example:
-        >>> shortened("0123456789", 4)
+        >>> shorten_middle("0123456789", 4)
         '01… 6 characters left out …89'
     """
     half = most // 2
     return text if len(text) <= most else f"{text[:half]}… {len(text) - 2 * half} characters left out …{text[-half:]}"
 
 
-def _named(arrays: Mapping[str, np.ndarray] | None, group: int, member: int) -> dict[str, float]:
-    """Return the values of a response by name, without those that it does not have."""
+def _values_by_name(arrays: Mapping[str, np.ndarray] | None, group: int, member: int) -> dict[str, float]:
+    """Return the values of a response by name, leaving out those that it does not have."""
     found = {name: _number(array[group, member]) for name, array in (arrays or {}).items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _rounded(values: np.ndarray, known: Bool[np.ndarray, "N"], *, digits: int | None = None) -> list[float | None]:
+def _round_known(values: np.ndarray, known: Bool[np.ndarray, "N"], *, digits: int | None = None) -> list[float | None]:
     """Round values to decimal digits, or to five significant ones; None where they are unknown or not finite."""
     return [_number(value, digits) if is_known else None for value, is_known in zip(values, known, strict=True)]
 
@@ -297,7 +297,7 @@ def _number(value: float | np.floating[Any], digits: int | None = None) -> float
     if not np.isfinite(number):
         return None
     rounded = round(number, digits) if digits is not None else float(f"{number:.5g}")
-    return rounded + 0.0  # without the sign of a zero
+    return rounded + 0.0  # turns -0.0 into 0.0
 
 
 def rollout_rows(
@@ -316,7 +316,7 @@ def rollout_rows(
         collected: the groups that the step sampled, and those that it trained on.
         batch: the prepared batch of the groups that it trained on.
         score: scores the responses under the policy after the updates.
-        step: RL steps done, this one included.
+        step: number of RL steps done, including this one.
         count: largest number of responses.
     """
     places = choose(collected.groups, collected.sampled, count)

@@ -10,7 +10,7 @@ from jaxtyping import PRNGKeyArray
 
 from rljax.models import Params
 from rljax.rollout.continuations import Prefix, Value
-from rljax.rollout.engine import draw_seeds
+from rljax.rollout.engine import generate_seeds
 from rljax.rollout.search import ScoredPrefix, SearchResult, extend_prefix, is_open, make_requests, sample_steps
 from rljax.rollout.worker import RolloutWorker
 
@@ -63,7 +63,7 @@ def tree_search(
     ::
 
         select   from the root, while W steps were sampled after s:  s <- argmax_a  Q(s, a) + c √(ln N(s) / N(s, a))
-        expand   sample one more step after s; its value V is that of the critic, of a prefix that cannot be continued its own
+        expand   sample one more step after s; V = the critic's value of the new prefix. If s cannot be continued, V = its value
         back up  N += 1 and the sum of values += V on the path;  Q = sum of values / N
 
     All problems take part in each simulation, so their steps are sampled and evaluated together. A step that was sampled before
@@ -79,8 +79,8 @@ def tree_search(
         rows: number of steps sampled at once.
 
     Returns:
-        A result for each prompt. Its response is the complete one with the most visits, the highest value among equals; without a
-        complete one, the longest prefix on the path of most visits.
+        A result for each prompt. Its response is the complete one with the most visits; if several have as many, the one of highest
+        value. Without a complete response, it is the prefix at the end of the path of most visits.
 
     Raises:
         ValueError: `search` has no simulation, no continuation, a negative exploration, or no text that ends a step.
@@ -101,7 +101,7 @@ def tree_search(
     for simulation in range(search.simulations):
         paths = [select_path(root, search, budget) for root in roots]
         jobs = [(place, path[-1].prefix) for place, path in enumerate(paths) if is_open(path[-1].prefix, budget)]
-        seeds = draw_seeds(jax.random.fold_in(key, simulation), len(roots)).tolist()
+        seeds = generate_seeds(jax.random.fold_in(key, simulation), len(roots)).tolist()
         requests = make_requests(worker, jobs, prompt_ids, search.step_ends, [seeds[place] for place, _ in jobs])
         fresh: list[Node] = []
         for (place, prefix), response in zip(jobs, sample_steps(worker, params, requests, rows), strict=True):

@@ -50,12 +50,12 @@ def largest_threshold(
     *,
     digit: int,
 ) -> Int32[Array, "B 1"]:
-    """Return the largest integer t for which the weights of {v : integers_v >= t} sum to what is needed.
+    """Return the largest integer t for which the weights of {v : integers_v >= t} sum to at least `needed`.
 
     Args:
         integers: the numbers to compare.
-        weigh: the integers -> their weights, none negative. It is called in each pass, so that an accelerator can compute the
-            weights instead of reading them.
+        weigh: function from the integers to their weights, which must not be negative. It is called in each pass, so that an
+            accelerator can compute the weights instead of reading them.
         needed: smallest sufficient sum of each row.
         digit: bits found in each pass, a divisor of 32.
 
@@ -104,7 +104,9 @@ def keep_top_p(logits: Float[Array, "B V"], p: float | Float[Array, "B"]) -> Flo
     """
     share, most = jnp.reshape(p, (-1, 1)), logits.astype(jnp.float32).max(-1, keepdims=True)
 
-    def weigh(integers: Int32[Array, "B V"]) -> Float[Array, "B V"]:  # also for the total, so that a CPU computes it once
+    def weigh(
+        integers: Int32[Array, "B V"],
+    ) -> Float[Array, "B V"]:  # the total uses it too, so that a CPU computes it once
         return jnp.exp(_numbers(integers) - most)
 
     total = weigh(ordered_integers(logits)).sum(-1, keepdims=True)

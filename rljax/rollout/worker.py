@@ -15,11 +15,11 @@ from rljax.models import Params
 from rljax.records import required
 from rljax.rewards.calling import Progress
 from rljax.rewards.protocol import has_verifier
-from rljax.rollout.engine import draw_seeds
+from rljax.rollout.engine import generate_seeds
 from rljax.rollout.environment import Environment
-from rljax.rollout.groups import Groups, grouped, padded_responses, right_and_known
+from rljax.rollout.groups import Groups, group_rows, pad_responses, right_and_known
 from rljax.rollout.judging import IMPATIENT, Judge, Patience, Verdicts
-from rljax.rollout.meanwhile import judged_meanwhile
+from rljax.rollout.meanwhile import judge_while_sampling
 from rljax.rollout.request import Engine, ReportingEngine, Request, Response, Sampling, check_responses
 
 
@@ -60,7 +60,7 @@ class RolloutWorker:
         """
         for prompt_id in set(prompt_ids):
             check_has_token(self.prompts.problems[prompt_id], self.prompts.tokens[prompt_id])
-        seeds = draw_seeds(key, len(prompt_ids)).tolist()
+        seeds = generate_seeds(key, len(prompt_ids)).tolist()
         return [
             Request(tuple(self.prompts.tokens[prompt_id]), int(prompt_id), int(group), self.sampling, seed)
             for prompt_id, group, seed in zip(prompt_ids, groups, seeds, strict=True)
@@ -81,7 +81,7 @@ class RolloutWorker:
         """Play an episode of the environment after each of the prompts, and return its responses.
 
         Raises:
-            InputError: as `generate`.
+            InputError: under the same conditions as `generate`.
         """
         requests = self.requests(prompt_ids, range(len(prompt_ids)), key)
         return self._sample_and_judge(params, requests, [self.prompts.problems[prompt_id] for prompt_id in prompt_ids])[0]
@@ -105,7 +105,7 @@ class RolloutWorker:
             key: random key of this call.
             sizes: number of responses to each prompt, from 1 to G; None for G. The unused places of a group have no tokens
                 and are not valid.
-            version: number of RL steps taken by these parameters.
+            version: number of RL steps that these parameters have been trained for.
 
         Raises:
             InputError: a prompt has no tokens; the reward failed on too many responses, or returned something other than a
@@ -138,13 +138,13 @@ class RolloutWorker:
             played = partial(
                 play, self.engine, self.environment, params, requests, problems, self.judge.tokenizer, judging=self.judging
             )
-            # All hosts play together, so a single host cannot start over.
+            # All hosts play together, so a single host cannot start again.
             patience = self.judge.patience if jax.process_count() == 1 else IMPATIENT
             share, seconds = self.judge.max_failure_share, self.judge.seconds
             turns = self.sampling.max_tokens if self.needs_turns else None
             return patience.retry(partial(played, max_failure_share=share, seconds=seconds, turn_rewards=turns))
         if self.reward_groups is not None:
-            return judged_meanwhile(
+            return judge_while_sampling(
                 self.engine,
                 self.judge,
                 params,
@@ -182,7 +182,7 @@ class RolloutWorker:
         return replace(self, judge=self.judge._replace(progress=progress))
 
     def patient(self, patience: Patience) -> "RolloutWorker":
-        """Return a worker that calls a failing judge again, and whose engine reports to the same place."""
+        """Return a worker that calls a failing judge again; its engine also shows its reports with `patience.tell`."""
         if isinstance(self.engine, ReportingEngine):
             self.engine.report_to(patience.tell)
         return replace(self, judge=self.judge._replace(patience=patience))
@@ -223,31 +223,31 @@ def _stack_groups(
     version: int,
 ) -> Groups:
     """Arrange judged responses in groups."""
-    arrays = padded_responses(responses, length)
+    arrays = pad_responses(responses, length)
     versions = [version if response.version is None else response.version for response in responses]
-    rows = {name: grouped(array, member) for name, array in arrays.items()}
+    rows = {name: group_rows(array, member) for name, array in arrays.items()}
     return Groups(
         rollout=Rollout(
             mask=rows["mask"],
             behaviour_logp=rows["behaviour_logp"],
             policy_logp=rows["policy_logp"],
-            rewards=grouped(verdicts.rewards, member),
-            truncated=grouped(np.array([response.truncated for response in responses], bool), member),
-            valid=grouped(verdicts.valid, member),
-            step_rewards=None if verdicts.step_rewards is None else grouped(verdicts.step_rewards, member),
-            step_end=None if verdicts.step_end is None else grouped(verdicts.step_end, member),
-            turn_rewards=None if verdicts.turn_rewards is None else grouped(verdicts.turn_rewards, member),
-            reward_parts=jax.tree.map(lambda array: grouped(array, member, np.nan), verdicts.reward_parts),
-            correct=None if verdicts.correct is None else grouped(verdicts.correct, member, np.nan),
+            rewards=group_rows(verdicts.rewards, member),
+            truncated=group_rows(np.array([response.truncated for response in responses], bool), member),
+            valid=group_rows(verdicts.valid, member),
+            step_rewards=None if verdicts.step_rewards is None else group_rows(verdicts.step_rewards, member),
+            step_end=None if verdicts.step_end is None else group_rows(verdicts.step_end, member),
+            turn_rewards=None if verdicts.turn_rewards is None else group_rows(verdicts.turn_rewards, member),
+            reward_parts=jax.tree.map(lambda array: group_rows(array, member, np.nan), verdicts.reward_parts),
+            correct=None if verdicts.correct is None else group_rows(verdicts.correct, member, np.nan),
         ),
         prompt_ids=prompt_ids,
         prompt_tokens=prompts[0],
         prompt_attention=prompts[1],
         tokens=rows["tokens"],
         attention=rows["attention"],
-        version=grouped(np.array(versions, np.int32), member),
-        turns=grouped(np.array([response.turns for response in responses], np.int32), member),
-        failed=grouped(verdicts.failed, member),
+        version=group_rows(np.array(versions, np.int32), member),
+        turns=group_rows(np.array([response.turns for response in responses], np.int32), member),
+        failed=group_rows(verdicts.failed, member),
         kept=rows.get("kept"),
-        metrics=jax.tree.map(lambda array: grouped(array, member, np.nan), verdicts.metrics),
+        metrics=jax.tree.map(lambda array: group_rows(array, member, np.nan), verdicts.metrics),
     )

@@ -228,22 +228,19 @@ def test_a_part_without_a_place_is_refused(name, words, message):
             ("gepo", [f"surrogate_mask={part}"], "denominator of the algorithm's")
             for part in ("binary_kl", "total_variation")
         ),
-        *(
-            (name, ["surrogate_mask=binary_kl"], "the ratio is of the entire response")
-            for name in ("gspo", "luspo", "gmpo")
-        ),
+        *((name, ["surrogate_mask=binary_kl"], "the ratio is of the full response") for name in ("gspo", "luspo", "gmpo")),
         ("dppo", ["log_ratio=sequence"], "log_ratio=sequence would not leave tokens out"),
-        ("dapo", ["log_ratio=sequence", "surrogate_mask=binary_kl"], "the ratio is of the entire response"),
-        ("dapo", ["surrogate_mask=binary_kl", "log_ratio=sequence"], "the ratio is of the entire response"),
+        ("dapo", ["log_ratio=sequence", "surrogate_mask=binary_kl"], "the ratio is of the full response"),
+        ("dapo", ["surrogate_mask=binary_kl", "log_ratio=sequence"], "the ratio is of the full response"),
         (
             "ppo",
             ["log_ratio=sequence"],
             "the differences that the algorithm's advantage makes between tokens would be lost",
         ),
-        ("on_policy_distillation", ["log_ratio=sequence"], "what the algorithm's advantage says"),
-        ("clip_cov", ["log_ratio=sequence"], "what the algorithm's keep_tokens says"),
-        ("dapo_grpo", ["log_ratio=sequence"], "what the algorithm's bonus says"),
-        ("dapo", ["keep_tokens=critical"], "gives all tokens of a response the same one; take one with a critic"),
+        ("on_policy_distillation", ["log_ratio=sequence"], "the algorithm's advantage makes between"),
+        ("clip_cov", ["log_ratio=sequence"], "the algorithm's keep_tokens makes between"),
+        ("dapo_grpo", ["log_ratio=sequence"], "the algorithm's bonus makes between"),
+        ("dapo", ["keep_tokens=critical"], "gives all tokens of a response the same one; use an algorithm with a critic"),
         ("remax", ["outcome_reward=rule"], "a greedy response, which outcome_reward=rule does not change"),
         ("max_rl", ["outcome_reward=rule"], "outcome_reward=rule: the advantage is divided"),
         ("dr_grpo", ["outcome_reward=rule", "advantage=mean_normalized"], "=rule with advantage=mean_normalized: the"),

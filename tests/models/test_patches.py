@@ -29,7 +29,7 @@ from rljax.models.patches import (
 from rljax.parallel import make_mesh
 from rljax.programs.export import export
 from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack
-from rljax.rollout.groups import padded_responses
+from rljax.rollout.groups import pad_responses
 from rljax.tasks.digits import FONT, DigitsConfig
 from rljax.tracking.rows import read_metrics
 from rljax.training.config import TrainConfig
@@ -142,7 +142,7 @@ def drawn(params):
         Request(tuple(TOKENIZER.encode(PROMPTS[i])), i, i, sampling, seed=10 * i + j) for i in range(3) for j in range(2)
     ]
     responses = DecodingEngine(POLICY.decoder, make_mesh(1, 1, 1), 8).generate(params, requests)
-    arrays = padded_responses(responses, 8)
+    arrays = pad_responses(responses, 8)
     prompts = left_pad([request.prompt_tokens for request in requests], 8, 0)
     return pack(Sequences(*prompts, arrays["tokens"], arrays["attention"])), arrays
 

@@ -13,7 +13,7 @@ from rljax.models.calculator import CHARACTERS, calculator_of
 from rljax.models.symbolic import memories, mixed_policy
 from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack
-from rljax.rollout.groups import padded_responses
+from rljax.rollout.groups import pad_responses
 from rljax.training.config import TrainConfig
 from rljax.training.parts.policy import chosen_policy
 from rljax.training.parts.seams import Seams
@@ -94,7 +94,7 @@ def drawn():
     ids = [tuple(TOKENIZER.encode(prompt)) for prompt in PROMPTS]
     requests = [Request(ids[i], i, i, sampling, seed=10 * i + j) for i in range(3) for j in range(2)]
     responses = DecodingEngine(MIXED.decoder, make_mesh(1, 1, 1), 8).generate(params, requests)
-    arrays = padded_responses(responses, 12)
+    arrays = pad_responses(responses, 12)
     prompts = left_pad([request.prompt_tokens for request in requests], 8, 0)
     packed = pack(Sequences(*prompts, arrays["tokens"], arrays["attention"]))
     texts = [(PROMPTS[request.prompt_id], response.tokens) for request, response in zip(requests, responses, strict=True)]

@@ -13,7 +13,7 @@ from rljax.parallel import make_mesh, policy_shardings, put
 from rljax.rollout import DecodingEngine, Request, Sampling
 from rljax.rollout import dialogue as dialogue_module
 from rljax.rollout import engine as engine_module
-from rljax.rollout.dialogue import CachedDialogue, Rereading, begin_dialogue, row_decoder, turn_engine
+from rljax.rollout.dialogue import CachedDialogue, RereadingDialogue, begin_dialogue, row_decoder, turn_engine
 from rljax.rollout.request import DialogueEngine, check_responses
 from rljax.rollout.slots import FittingSlots, row_bytes
 
@@ -96,7 +96,7 @@ def reread():
     """All turns of the episodes, and the tokens that were read for them."""
     engine = Counting(an_engine())
     assert not isinstance(engine, DialogueEngine)
-    turns, _ = played(Rereading(engine, PARAMS, REQUESTS), REQUESTS)
+    turns, _ = played(RereadingDialogue(engine, PARAMS, REQUESTS), REQUESTS)
     counts = [len(turns[episode]) for episode in REQUESTS]
     assert {1, 2, 3, 4} <= set(counts), "the case must hold episodes that end at different turns"
     assert any(response.truncated for pairs in turns.values() for _, response in pairs)
@@ -231,7 +231,7 @@ def test_what_was_drawn_after_a_stop_string_is_forgotten():
     sampling = SAMPLING._replace(stop=("df", "eg", "hh", "fi"))._replace(max_tokens=150)
     requests = {episode: request._replace(sampling=sampling) for episode, request in REQUESTS.items()}
     engine = an_engine(text=text)
-    expected, _ = played(Rereading(Counting(engine), PARAMS, requests), requests)
+    expected, _ = played(RereadingDialogue(Counting(engine), PARAMS, requests), requests)
     ends = [text(response.tokens[-2:]) for turns in expected.values() for _, response in turns[:-1]]
     assert sum(end in sampling.stop for end in ends) > 4
     assert_same(played(begin_dialogue(engine, PARAMS, requests), requests)[0], expected)
@@ -268,7 +268,7 @@ def test_turns_that_do_not_fit_are_refused(changes, message):
 def test_without_requests_there_are_no_responses_until_some_are_added(reread):
     """The engine itself behaves in the same way."""
     assert an_engine().generate(PARAMS, []) == []
-    for dialogue in (begin_dialogue(an_engine(), PARAMS, {}), Rereading(Counting(an_engine()), PARAMS, {})):
+    for dialogue in (begin_dialogue(an_engine(), PARAMS, {}), RereadingDialogue(Counting(an_engine()), PARAMS, {})):
         assert dialogue.draw() == {}
         dialogue.add({0: REQUESTS[0]})
         np.testing.assert_array_equal(dialogue.draw()[0].tokens, reread[0][0][0][1].tokens)
@@ -279,5 +279,5 @@ def test_without_requests_there_are_no_responses_until_some_are_added(reread):
 def test_a_decoder_without_turns_reads_the_context_again(reread):
     engine = an_engine(decoder=POLICY.decoder._replace(turns=None))
     dialogue = begin_dialogue(engine, PARAMS, REQUESTS)
-    assert isinstance(dialogue, Rereading)
+    assert isinstance(dialogue, RereadingDialogue)
     assert_same(played(dialogue, REQUESTS)[0], reread[0])

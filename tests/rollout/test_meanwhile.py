@@ -18,7 +18,7 @@ from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.rewards.correctness import Failed
 from rljax.rollout import Judge, Request, Response, Sampling
-from rljax.rollout.meanwhile import calls_of, judged_meanwhile
+from rljax.rollout.meanwhile import calls_of, judge_while_sampling
 from rljax.training.parts.reward import reward_groups
 from rljax.training.parts.seams import Seams
 from rljax.training.scored_rollout import make_choice, next_rollout
@@ -58,7 +58,7 @@ class Pieces(Whole):
 
 def judged(engine, reward, *, groups=2, **options):
     judge = Judge(TOKENIZER, reward, **options)
-    return judged_meanwhile(engine, judge, None, REQUESTS, PROBLEMS, 4, groups=groups, judging=nullcontext)
+    return judge_while_sampling(engine, judge, None, REQUESTS, PROBLEMS, 4, groups=groups, judging=nullcontext)
 
 
 def recorded(calls):

@@ -12,7 +12,7 @@ from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig, init_params, language_model, score_tokens, transformer_policy
 from rljax.rollout import Sampling, Sequences, pack
 from rljax.rollout.engine import seed_words
-from rljax.rollout.sampling import Draws, decode, draw, empty_rows, fill_rows, read_prompts, shift_right
+from rljax.rollout.sampling import Draws, decode, empty_rows, fill_rows, read_prompts, sample_token, shift_right
 from rljax.rollout.truncation import keep_top_k, keep_top_p
 
 CONFIG = TransformerConfig(vocab_size=13, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24)
@@ -181,7 +181,7 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p(p, kept):
 def test_a_set_without_a_token_is_refused(name, number):
     sampling = Sampling(4, (1,), **{name: number})
     with pytest.raises(InputError, match=rf"^{name} must be .*; got {number}\.$"):
-        draw(jnp.array(LOGITS), jax.random.split(jax.random.key(0), 1), sampling)
+        sample_token(jnp.array(LOGITS), jax.random.split(jax.random.key(0), 1), sampling)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])
@@ -216,7 +216,7 @@ def test_truncation_keeps_what_a_sort_keeps(temperature):
 def test_drawn_frequencies_are_the_reported_probabilities(sampling):
     """Frequencies of 20,000 draws lie within five standard errors of exp(behaviour_logp)."""
     count = 20_000
-    token, behaviour, policy = draw(
+    token, behaviour, policy = sample_token(
         jnp.tile(jnp.array(LOGITS), (count, 1)), jax.random.split(jax.random.key(3), count), sampling
     )
     scaled = np.exp(LOGITS[0] / sampling.temperature)

@@ -100,11 +100,13 @@ def test_as_many_rows_as_fit_and_no_more(requests, kilobytes, budget, beside, ea
 
 
 def test_what_holds_no_row_is_refused_with_the_bytes_of_one():
-    with pytest.raises(InputError, match=r"cache_memory is 10 bytes on each device, .* set at least (\d+)B") as error:
+    with pytest.raises(
+        InputError, match=r"cache_memory is 10 bytes on each device, .* set cache_memory to at least (\d+)B"
+    ) as error:
         fitting(10)(POLICY.shapes(), 4, 1, 6, 12)
     least = int(str(error.value).split("at least ")[1].split("B")[0])
     assert fitting(least)(POLICY.shapes(), 4, 1, 6, 12) == 1
-    with pytest.raises(InputError, match="set at least"):
+    with pytest.raises(InputError, match="set cache_memory to at least"):
         fitting(least - 1)(POLICY.shapes(), 4, 1, 6, 12)
 
 
@@ -199,7 +201,9 @@ def test_an_environment_needs_a_row_and_its_copy():
     """Known before any weight is initialized."""
 
     def least(**parts):
-        with pytest.raises(InputError, match=r"cache_memory is 100 bytes on each device, .* set at least") as error:
+        with pytest.raises(
+            InputError, match=r"cache_memory is 100 bytes on each device, .* set cache_memory to at least"
+        ) as error:
             setup.make_setup(CONFIG.replace(cache_memory="100B"), BUILT_IN._replace(**parts))
         return int(str(error.value).split("at least ")[1].split("B")[0])
 

@@ -20,7 +20,7 @@ from rljax.models import transformer_policy
 from rljax.models.config import TransformerConfig
 from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Response, Sampling, Sequences, pack
-from rljax.rollout.groups import padded_responses
+from rljax.rollout.groups import pad_responses
 from rljax.rollout.request import check_responses
 from rljax.rollout.sampling import empty_rows, fill_rows, grow_rows, move_rows, read_prompts
 
@@ -59,7 +59,7 @@ class PythonEngine:
 
     def logp(self, params, requests, drawn):
         prompts = left_pad([request.prompt_tokens for request in requests], 6, 0)
-        arrays = padded_responses(drawn, 12)
+        arrays = pad_responses(drawn, 12)
         sequences = Sequences(*prompts, arrays["tokens"], arrays["attention"])
         return np.asarray(self.score(params, pack(sequences), 1.0).logp)
 
@@ -174,7 +174,7 @@ WRONG = {
     ),
     "another end": (
         with_first(finish="eos"),
-        "response 0 must have ended by one of 'stop', 'length', 'turns'; got finish='eos'",
+        "response 0 must have as its finish one of 'stop', 'length', 'turns'; got 'eos'",
     ),
     "no turn": (
         with_first(turns=0),

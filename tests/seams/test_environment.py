@@ -219,7 +219,7 @@ class Silent:
 @pytest.mark.parametrize(("answer", "shown"), [({}, r"\[\]"), ({7: None}, r"\[7\]")])
 def test_a_dialogue_that_answers_no_turn_is_refused(answer, shown):
     setup, state = first_state(OWN, policy=POLICY, problems=PROBLEMS, environment=Guessing(), engine=Silent(answer))
-    with pytest.raises(InputError, match=rf"^engine\.dialogue: .* turns of episodes \[0, 1\]; got some to {shown}"):
+    with pytest.raises(InputError, match=rf"^engine\.dialogue: .* turns of episodes \[0, 1\]; got responses to {shown}"):
         setup.train.generate(state.params, [0, 1], 1, jax.random.key(0))
 
 

@@ -15,7 +15,7 @@ from rljax.models.token_scores import token_scores
 from rljax.rollout import Sampling
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.rollout.request import Request, Response, check_responses
-from rljax.rollout.sampling import draw, draw_from_kept
+from rljax.rollout.sampling import sample_from_kept, sample_token
 from rljax.training.config import TrainConfig
 from rljax.training.objective.algorithm import misfits
 
@@ -51,7 +51,7 @@ def rl_rows(run):
 def test_the_recorded_set_is_the_one_that_was_sampled_from(settings, vocabulary):
     logits, keys = jnp.asarray(RANDOM.normal(size=(64, vocabulary)) * 2), jax.random.split(jax.random.key(0), 64)
     sampling = Sampling(8, (0,), **settings)
-    tokens, logp, kept = draw_from_kept(logits, keys, sampling, 6)
+    tokens, logp, kept = sample_from_kept(logits, keys, sampling, 6)
     assert kept.shape == (64, 6)
     for row in range(64):
         scaled = np.asarray(logits[row], np.float64) / settings.get("temperature", 1.0)
@@ -68,8 +68,8 @@ def test_the_recorded_set_is_the_one_that_was_sampled_from(settings, vocabulary)
 def test_a_mask_of_all_tokens_samples_the_distribution_of_no_mask():
     logits = jnp.broadcast_to(jnp.array([0.0, 1.0, 2.0, -1.0]), (20_000, 4))
     keys, sampling = jax.random.split(jax.random.key(1), 20_000), Sampling(8, (0,), top_p=0.95)
-    with_mask = np.bincount(np.asarray(draw_from_kept(logits, keys, sampling, 4)[0]), minlength=4) / 20_000
-    without = np.bincount(np.asarray(draw(logits, keys, sampling)[0]), minlength=4) / 20_000
+    with_mask = np.bincount(np.asarray(sample_from_kept(logits, keys, sampling, 4)[0]), minlength=4) / 20_000
+    without = np.bincount(np.asarray(sample_token(logits, keys, sampling)[0]), minlength=4) / 20_000
     np.testing.assert_allclose(with_mask, without, atol=0.02)
     assert with_mask[3] == without[3] == 0
 
