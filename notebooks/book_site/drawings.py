@@ -44,7 +44,7 @@ MAP: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType(
             "advantage": ("grpo", "dr_grpo", "rloo", "gpg", "t1", "max_rl", "pass_at_k", "pkpo", "lite_ppo", "gdpo"),
             "clip or gate of tokens": ("dapo", "dapo_grpo", "cispo", "scale_rl", "sapo", "gmpo", "vespo", "dppo"),
             "which tokens": ("clip_cov", "kl_cov", "forking_tokens"),
-            "ratio of responses": ("gspo", "gspo_token", "gepo", "luspo"),
+            "ratio of responses": ("gspo", "gspo_token", "gepo", "luspo", "kimi_k15"),
             "steps": ("grpo_process", "mt_grpo"),
         },
         "another baseline": {

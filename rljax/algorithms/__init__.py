@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rljax.algorithms.gpg import gpg
     from rljax.algorithms.grpo import grpo, grpo_process, mt_grpo
     from rljax.algorithms.gspo import gspo, gspo_token
+    from rljax.algorithms.kimi_k15 import kimi_k15
     from rljax.algorithms.lite_ppo import lite_ppo
     from rljax.algorithms.losses import loss, value_loss
     from rljax.algorithms.luspo import luspo
@@ -65,6 +66,7 @@ _ALGORITHMS = {
     "gpg": "gpg",
     "grpo": "grpo grpo_process mt_grpo",
     "gspo": "gspo gspo_token",
+    "kimi_k15": "kimi_k15",
     "lite_ppo": "lite_ppo",
     "luspo": "luspo",
     "max_rl": "max_rl",
@@ -127,6 +129,7 @@ __all__ = [
     "grpo_process",
     "gspo",
     "gspo_token",
+    "kimi_k15",
     "kl_cov",
     "lite_ppo",
     "loss",

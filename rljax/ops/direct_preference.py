@@ -374,6 +374,56 @@ def apo_down_loss(
 
 
 @in_float32
+def rebel_loss(
+    chosen: Float[Array, "*pairs"],
+    rejected: Float[Array, "*pairs"],
+    ref_chosen: Float[Array, "*pairs"],
+    ref_rejected: Float[Array, "*pairs"],
+    reward_gap: Float[Array, "*pairs"],
+    *,
+    eta: Number = 1.0,
+) -> Float[Array, "*pairs"]:
+    """Squared error of a pair's difference in reward, predicted by the policy's log-ratios to the policy that sampled the pair.
+
+    ::
+
+        L = (h / η - (r(x, y) - r(x, y')))²        h = log(π(y|x) / π_old(y|x)) - log(π(y'|x) / π_old(y'|x))
+
+    Both responses were sampled from π_old. Before the first update h = 0, and the gradient is -4/η times the pair's policy
+    gradient with a leave-one-out baseline (RLOO). A pair with equal rewards keeps its two log-ratios equal. Either response may
+    be called the chosen one, if the gap has the matching sign.
+
+    Args:
+        chosen: log π(y|x) of one response, summed over its tokens, nats, carries the gradient, `[...]`.
+        rejected: log π(y'|x) of the other, summed, carries the gradient, of the same shape.
+        ref_chosen: log π_old(y|x), summed, of the same shape.
+        ref_rejected: log π_old(y'|x), summed, of the same shape.
+        reward_gap: r(x, y) - r(x, y'), units of reward, of the same shape.
+        eta: η, size of the policy's step in nats per unit of reward, positive; 1/η weighs the divergence from π_old.
+
+    Returns:
+        `[...]`, units of reward squared, to be minimized as a mean over the pairs.
+
+    Raises:
+        ValueError: not floating point, mismatched shapes, or η not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> two = jnp.array([-4.0, -3.0]), jnp.array([-6.0, -6.0])
+        >>> old = jnp.array([-4.0, -4.0]), jnp.array([-6.0, -6.0])
+        >>> rebel_loss(*two, *old, jnp.array([0.5, 0.5]), eta=2.0).tolist()
+        [0.25, 0.0]
+
+    Source:
+        REBEL, arXiv:2404.16767, Algorithm 1. Its authors' code computes (h - η (r - r'))², which is η² times as large.
+    """
+    check_positive(eta=eta)
+    check_floating(reward_gap=reward_gap)
+    check_same_shape(chosen=chosen, reward_gap=reward_gap)
+    return jnp.square(_margin(chosen, rejected, ref_chosen, ref_rejected) / eta - reward_gap)
+
+
+@in_float32
 def kto_reference_point(logp: Float[Array, "*rows N"], ref_logp: Float[Array, "*rows N"]) -> Float[Array, ""]:
     """Estimate of the divergence from the reference, from responses paired with other prompts; a constant for the gradient.
 

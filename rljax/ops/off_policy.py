@@ -98,6 +98,46 @@ def gamma_weighted(
 
 
 @in_float32
+def mirror_descent(
+    log_ratio: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], *, tau: Number
+) -> Float[Array, "*rows T"]:
+    """Advantage times log-ratio, minus a squared penalty on the log-ratio: no clip, and data may be off-policy.
+
+    It equals (A² - (A - τ log ρ)²) / 2τ, so its maximum is at log ρ = A/τ, where the policy is the one that is optimal under a
+    KL penalty of weight τ to π_old. The slope A - τ log ρ changes its sign there.
+
+    ::
+
+        A log ρ - (τ/2) log² ρ        ρ = exp(log_ratio)
+
+    Args:
+        log_ratio: log ρ of a *full* response (`ratio.response_log_ratio`), `[..., T]`, nats.
+        advantage: A, `[..., T]`.
+        tau: τ, weight of the penalty, reward per nat, not negative.
+
+    Returns:
+        `[..., T]`, in the advantage's unit, to be maximized.
+
+    Raises:
+        ValueError: the shapes differ, an argument is not floating point, τ is negative.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> log_ratio, advantage = jnp.array([0.0, 2.0, 4.0]), jnp.array([0.5, 0.5, 0.5])
+        >>> jax.grad(lambda x: mirror_descent(x, advantage, tau=0.25).sum())(log_ratio).tolist()
+        [0.5, 0.0, -0.5]
+
+    Source:
+        Kimi k1.5, arXiv:2501.12599, Section 2.3.2, Eq. 3 and the surrogate loss above it.
+    """
+    check_floating(log_ratio=log_ratio, advantage=advantage)
+    check_same_shape(log_ratio=log_ratio, advantage=advantage)
+    check_nonnegative(tau=tau)
+    return advantage * log_ratio - tau / 2 * jnp.square(log_ratio)
+
+
+@in_float32
 def binary_total_variation(logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
     """Total variation between two policies if the only outcomes are "this token" and "any other".
 

@@ -17,6 +17,7 @@ from rljax.ops.direct_preference import (
     implicit_reward,
     ipo_loss,
     kto_loss,
+    rebel_loss,
     robust_dpo_loss,
 )
 from rljax.ops.reference_free import cpo_loss, log_odds, orpo_loss, simpo_loss
@@ -34,6 +35,8 @@ class PairLogps(NamedTuple):
     """The same under the reference policy, in nats; for losses with a `reference`."""
     reference_point: Float[Array, ""] | None
     """Estimate of the divergence from the reference, in nats; for losses with a `reference_point`."""
+    margin: Float[Array, "N"] | None = None
+    """Reward of the preferred response minus the reward of the other; for losses with a `margin`."""
 
     def mean_logp(self) -> Float[Array, "N 2"]:
         """Log-probability averaged over the tokens of each response, in nats per token."""
@@ -55,6 +58,8 @@ class DirectLoss(NamedTuple):
     """Whether it reads `ref_logp`, computed with the policy before training."""
     reference_point: bool = False
     """Whether it reads `reference_point`, for which responses are scored under the prompts of other pairs."""
+    margin: bool = False
+    """Whether it reads `margin`, a column of the pairs."""
 
 
 def _two(sides: Float[Array, "N 2"]) -> tuple[Float[Array, "N"], Float[Array, "N"]]:
@@ -185,6 +190,26 @@ def ipo_average(*, tau: float = 0.1) -> DirectLoss:
     return DirectLoss(loss, _average_reward(tau), reference=True)
 
 
+def rebel(*, eta: float = 1.0) -> DirectLoss:
+    """REBEL: regression of the difference in reward, the pair's `margin`, on the log-ratios (arXiv:2404.16767, Algorithm 1).
+
+    Args:
+        eta: η = 1 (its authors' for summaries), size of the policy's step in nats per unit of reward.
+
+    Deviations: one iteration of the algorithm, whose policy before the update is the model before training. The paper samples
+    the pairs from that policy, two random responses to a prompt, and repeats both steps. The reward used to judge pairs is the
+    log-ratio divided by η.
+    """
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        return rebel_loss(*_two(pairs.logp), *_two(pairs.reference()), required(pairs.margin, "margin"), eta=eta)
+
+    def reward(pairs: PairLogps) -> Float[Array, "N 2"]:
+        return implicit_reward(pairs.logp, pairs.reference(), beta=1.0) / eta
+
+    return DirectLoss(loss, reward, reference=True, margin=True)
+
+
 def kto(*, beta: float = 0.1, desirable_weight: float = 1.0, undesirable_weight: float = 1.0) -> DirectLoss:
     """KTO: Kahneman-Tversky optimization (arXiv:2402.01306, Eq. 8); a pair is one desirable and one undesirable example.
 
@@ -280,6 +305,7 @@ BY_NAME: dict[str, Callable[..., DirectLoss]] = {
     "robust_dpo": robust_dpo,
     "ipo": ipo,
     "ipo_average": ipo_average,
+    "rebel": rebel,
     "kto": kto,
     "simpo": simpo,
     "cpo": cpo,
@@ -294,5 +320,5 @@ def check_loss(loss: DirectLoss) -> None:
         ValueError: raised by the equation itself.
     """
     sides = jnp.zeros((1, 2), jnp.float32)
-    blank = PairLogps(sides, sides + 1, sides, jnp.zeros((), jnp.float32))
+    blank = PairLogps(sides, sides + 1, sides, jnp.zeros((), jnp.float32), sides[:, 0])
     jax.eval_shape(lambda: (loss.loss(blank), loss.reward(blank)))

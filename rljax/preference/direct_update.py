@@ -33,6 +33,8 @@ class DirectPairs(NamedTuple):
     """Rows `[N, 2, ...]`."""
     ref_logp: Float32[np.ndarray, "N 2"] | None = None
     """Log-probability of the responses under the reference, summed over the tokens, in nats; None without a reference."""
+    margin: Float32[np.ndarray, "N"] | None = None
+    """Reward of the preferred response minus the reward of the other; None for losses that do not read it."""
 
     def take(self, rows: Sequence[int]) -> "DirectPairs":
         """Select pairs, in the order of `rows`."""
@@ -48,7 +50,8 @@ class PairRows(NamedTuple, Generic[Data]):
     mask: Bool[Data, "*M R T"]
     """Mask of the scored tokens that belong to the response."""
     ref_logp: Float[Data, "*M N 2"] | None
-    """As in `DirectPairs`."""
+    """As in `DirectPairs`, like the next field."""
+    margin: Float[Data, "*M N"] | None = None
 
 
 class DirectBatch(NamedTuple):
@@ -138,7 +141,7 @@ def in_micro_batches(pairs: DirectPairs, microbatch: int) -> PairRows[np.ndarray
     """Divide pairs into micro-batches, and lay each out in rows for the model."""
     parts = micro_batches(pairs, microbatch)
     rows = jax.tree.map(lambda array: array.reshape(array.shape[0], 2 * microbatch, -1), parts.sequences)
-    return PairRows(pack(rows), rows.attention, parts.ref_logp)
+    return PairRows(pack(rows), rows.attention, parts.ref_logp, parts.margin)
 
 
 def summed_logp(policy: Policy, params: Params, laid: PairRows[Array]) -> Float[Array, "N 2"]:
@@ -156,7 +159,7 @@ def make_logps(policy: Policy, mesh: Mesh, microbatch: int) -> Logps:
     def logps(params: Params, pairs: DirectPairs) -> Float32[np.ndarray, "N 2"]:
         count = len(pairs.sequences.tokens)
         filled = [*range(count), *[0] * (-count % microbatch)]
-        laid = in_micro_batches(pairs._replace(ref_logp=None).take(filled), microbatch)
+        laid = in_micro_batches(DirectPairs(pairs.sequences).take(filled), microbatch)
         parts = len(filled) // microbatch
         pieces = [compiled(params, put_rows(mesh, jax.tree.map(lambda x, i=i: x[i], laid))) for i in range(parts)]
         return np.concatenate(fetch(pieces)).astype(np.float32)[:count]
@@ -190,7 +193,7 @@ def make_direct_step(
 
         def objective(params: Params, part: PairRows[Array]) -> tuple[Array, DirectMetrics]:
             lengths = count_tokens(part.mask).astype(jnp.float32).reshape(-1, 2)
-            numbers = PairLogps(summed_logp(policy, params, part), lengths, part.ref_logp, point)
+            numbers = PairLogps(summed_logp(policy, params, part), lengths, part.ref_logp, point, part.margin)
             means = jax.tree.map(lambda each: share * each.sum(), judge_logps(loss, numbers))
             return means.loss, means
 
@@ -247,6 +250,7 @@ def judge_direct(
         lengths=jnp.asarray(pairs.sequences.attention.sum(-1), jnp.float32),
         ref_logp=None if pairs.ref_logp is None else jnp.asarray(pairs.ref_logp),
         reference_point=point,
+        margin=None if pairs.margin is None else jnp.asarray(pairs.margin),
     )
     means = {name: float(each.mean()) for name, each in judge_logps(loss, numbers)._asdict().items()}
     return means if point is None else means | {"reference_point": float(point)}

@@ -185,12 +185,19 @@ def make_preference_setup(config: PreferenceConfig, preferences: Split | None = 
         return pairs._replace(ref_logp=logps(state.params, pairs)) if loss.reference else pairs
 
     def part(encoded: EncodedPairs, pairs: DirectPairs) -> Part:
+        if loss.margin:
+            pairs = pairs._replace(margin=encoded.margin)
         if not loss.reference_point:
             return Part(referenced(pairs), None)
         return Part(referenced(pairs), referenced(mismatched_pairs(encoded, data.train, tokenizer.pad_token_id)))
 
     parts = part(data.train, train_pairs), part(data.heldout, heldout_pairs)
-    if data.train.margin.any():
+    if loss.margin and not data.train.margin.any():
+        raise InputError(
+            f"{config.loss} learns how much better a response is, and no pair has a margin; give the pairs a column margin, the "
+            "preferred response's reward minus the other's."
+        )
+    if data.train.margin.any() and not loss.margin:
         warning = f"The pairs have margins, which {config.loss} does not read."
         data = data._replace(warnings=[*data.warnings, warning])
     setup = PreferenceSetup(

@@ -3,7 +3,7 @@
 
 An objective takes a rollout and log-probabilities `x[p, i, t]` in float64, and a copy `sg` of them under stop-gradient. It is
 maximized; `VALUE_LOSSES` take values instead of log-probabilities, and are minimized. A response is a
-row without gaps that begins in column 0 (`Example.compact`), and has at least one token.
+row without gaps that begins in column 0 (`Example.compact` of `rljax.testing.example`), and has at least one token.
 
 The hyperparameters are in `OPTIONS`; with them, every part of an algorithm has an effect on responses of six tokens.
 """
@@ -12,8 +12,6 @@ from itertools import combinations
 from math import exp, log, sqrt
 
 import numpy as np
-
-from rljax.testing.example import Example
 
 
 def _tokens(d, rows=None):
@@ -275,6 +273,14 @@ def _gspo_token(d, x, sg):
     return _sequence_mean(d, surrogate)
 
 
+def _kimi_k15(d, x, sg):
+    a, total = _by_group(d, _centered), 0.0
+    for p, i in d.rows:
+        log_ratio = sum(x[p, i, t] - d.old_logp[p, i, t] for t in range(d.lengths[p, i]))
+        total += a[p][i] * log_ratio - 0.3 / 2 * log_ratio**2
+    return total / len(d.rows)
+
+
 def _kl_cov(d, x, sg):
     a = _by_group(d, _zscores)
     held = _covariance(d, a)
@@ -518,6 +524,7 @@ OPTIONS = {
     "gpg": {"norm": 2.0},
     "gspo": {"clip_low": 0.1, "clip_high": 0.15},
     "gspo_token": {"clip_low": 0.1, "clip_high": 0.15},
+    "kimi_k15": {"tau": 0.3},
     "kl_cov": {"share": 0.2, "beta": 0.7},
     "luspo": {"clip_low": 0.1, "clip_high": 0.15},
     "open_reasoner_zero": {"value_clip": 0.3},
@@ -550,6 +557,7 @@ OBJECTIVES = {
     "grpo_process": _grpo_process,
     "gspo": _gspo,
     "gspo_token": _gspo_token,
+    "kimi_k15": _kimi_k15,
     "kl_cov": _kl_cov,
     "lite_ppo": _lite_ppo,
     "luspo": _luspo,
@@ -583,16 +591,3 @@ VALUE_LOSSES = {
     "vc_ppo": _squared(1.0),
 }
 """Name of an algorithm with a critic -> the critic's loss."""
-
-
-def slope(objective, example: Example, x: np.ndarray, step: float = 1e-6) -> np.ndarray:
-    """Gradient of an objective by central differences, with the copy under stop-gradient held fixed."""
-    gradient = np.zeros_like(x)
-    for index in zip(*np.nonzero(example.mask), strict=True):
-        around = []
-        for sign in (1, -1):
-            moved = x.copy()
-            moved[index] += sign * step
-            around.append(objective(example, moved, x))
-        gradient[index] = (around[0] - around[1]) / (2 * step)
-    return gradient

@@ -13,8 +13,9 @@ from rljax.algorithms import ABLATIONS, BY_NAME, Algorithm, Rollout, dapo_ladder
 from rljax.algorithms import prepare as prepare_eagerly
 from rljax.ops.gae import gae
 from rljax.ops.group import group_centered
-from rljax.ops.surrogate import clipped
-from rljax.ops.weights import overlong_filter, sequence_mean, token_mean
+from rljax.ops.ratio import response_log_ratio, token_log_ratio
+from rljax.ops.surrogate import clipped, reinforce
+from rljax.ops.weights import overlong_filter, sequence_mean, sequence_sum, token_mean
 
 P, G, T = 3, 4, 6
 RNG = np.random.default_rng(11)
@@ -117,6 +118,22 @@ def test_a_turn_with_equal_rewards_contributes_nothing(rollout):
     turns = rollout._replace(step_end=ends, step_rewards=jnp.where(first, rollout.rewards[..., None], 0.0))
     outcome = turns._replace(step_end=jnp.broadcast_to(first, MASK.shape))
     assert_same(descend(BY_NAME["mt_grpo"](), turns), descend(BY_NAME["grpo_process"](), outcome))
+
+
+def test_kimi_k15_on_policy_is_reinforce_with_the_groups_mean_and_off_policy_climbs_to_the_tilted_policy(rollout):
+    """At π_old the penalty has no gradient; the maximum over log ρ is A/τ; one token and τ = 0 leave the policy gradient."""
+    algorithm, batch = BY_NAME["kimi_k15"](tau=0.5), prepare(BY_NAME["kimi_k15"](tau=0.5), rollout)
+    plain = BY_NAME["kimi_k15"](tau=0.0)
+
+    def gradient(record, logp):
+        return jax.grad(lambda x: loss(record, x, batch)[0])(logp)
+
+    start = jnp.where(batch.mask, batch.old_logp, 0.0)
+    np.testing.assert_allclose(gradient(algorithm, start), gradient(plain, start), rtol=1e-12, atol=1e-15)
+    tilt = batch.advantage / 0.5 / LENGTHS.reshape(-1, 1).astype(float)
+    np.testing.assert_allclose(gradient(algorithm, start + jnp.where(batch.mask, tilt, 0.0)), 0.0, atol=1e-12)
+    summed = BY_NAME["dr_grpo"]()._replace(log_ratio=token_log_ratio, surrogate=reinforce, weights=sequence_sum)
+    assert_same(descend(plain, rollout), descend(summed, rollout))
 
 
 def test_clip_cov_without_a_candidate_and_kl_cov_without_a_penalty_are_grpo_over_tokens(rollout):
@@ -236,7 +253,10 @@ def test_on_policy_gradient_is_reinforce(name, rollout):
         return batch, jax.grad(lambda x: loss(algorithm, x, batch)[0])(rollout.behaviour_logp.reshape(-1, T))
 
     batch, slope = jax.jit(reinforced)(rollout)
-    same = np.allclose(slope, -batch.weights * batch.advantage, rtol=1e-9, atol=1e-12)
+    weights = batch.weights
+    if algorithm.log_ratio is response_log_ratio:  # every token of a response carries the response's log-ratio
+        weights = jnp.where(batch.mask, weights.sum(-1, keepdims=True), 0.0)
+    same = np.allclose(slope, -weights * batch.advantage, rtol=1e-9, atol=1e-12)
     assert same == (name != "gepo")
     assert slope.any() == (name != "gkd"), "which learns from a divergence alone"
 

@@ -20,6 +20,7 @@ from rljax.ops.direct_preference import (
     ipo_loss,
     kto_loss,
     kto_reference_point,
+    rebel_loss,
     robust_dpo_loss,
 )
 
@@ -123,6 +124,35 @@ def test_apo_losses_and_their_gradients(four, beta):
         on_chosen, on_rejected = gradients(apo_down_loss, arrays, beta=beta)
         np.testing.assert_allclose(on_chosen, beta * (up * (1 - up) - apart * (1 - apart)), **near)
         np.testing.assert_allclose(on_rejected, beta * apart * (1 - apart), **near)
+
+
+@given(logps, hnp.arrays(np.float64, PAIRS, elements=st.floats(-3, 3)), scales)
+def test_rebel_loss_and_its_gradient(four, gaps, eta):
+    with jax.enable_x64(True):
+        arrays, gap = jnp.array(four), jnp.array(gaps)
+        errors = np.array([lead(four, at) / eta - gaps[at] for at in range(PAIRS)])
+        np.testing.assert_allclose(rebel_loss(*arrays, gap, eta=eta), errors**2, rtol=1e-9, atol=1e-9)
+        on_chosen, on_rejected = gradients(rebel_loss, [*arrays, gap], eta=eta)
+        np.testing.assert_allclose(on_chosen, 2 / eta * errors, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(on_rejected, -2 / eta * errors, rtol=1e-9, atol=1e-9)
+        swapped = rebel_loss(*arrays[jnp.array([1, 0, 3, 2])], -gap, eta=eta)
+        np.testing.assert_allclose(swapped, errors**2, rtol=1e-9, atol=1e-9)
+        # Its authors' code scales the loss by η².
+        code = [(lead(four, at) - eta * gaps[at]) ** 2 for at in range(PAIRS)]
+        np.testing.assert_allclose(eta**2 * rebel_loss(*arrays, gap, eta=eta), code, rtol=1e-9, atol=1e-9)
+
+
+def test_rebel_starts_as_leave_one_out_and_ends_at_ipo(x64):
+    """Before the first update it is -4/η of RLOO on two responses; a gap of η/(2τ) nats for every pair makes it IPO."""
+    logp, rewards = jnp.array([[-2.0, -5.0], [-1.0, -7.0]]), jnp.array([[1.0, 0.25], [0.5, 0.5]])
+
+    def loss(now):
+        return rebel_loss(*now.T, *logp.T, rewards[:, 0] - rewards[:, 1], eta=0.5).sum()
+
+    advantages = rewards - rewards[:, ::-1]
+    np.testing.assert_allclose(jax.grad(loss)(logp), -4 / 0.5 * advantages / 2)
+    four = jnp.array([[-3.0], [-4.0], [-2.0], [-6.0]])
+    np.testing.assert_allclose(rebel_loss(*four, jnp.array([1 / 0.8])), ipo_loss(*four, tau=0.4))
 
 
 @given(logps, scales)
@@ -285,6 +315,10 @@ def test_refusals_name_the_argument():
             dpo_loss(one, one, one, one, beta=wrong)
         with pytest.raises(ValueError, match="tau must be positive"):
             ipo_loss(one, one, one, one, tau=wrong)
+        with pytest.raises(ValueError, match="eta must be positive"):
+            rebel_loss(one, one, one, one, one, eta=wrong)
+    with pytest.raises(ValueError, match=r"reward_gap must have the shape of chosen \[1\], got \[2\]"):
+        rebel_loss(one, one, one, one, two)
     with pytest.raises(ValueError, match=r"epsilon must lie in \[0, 0\.5\], got 0\.6"):
         conservative_dpo_loss(one, one, one, one, epsilon=0.6)
     with pytest.raises(ValueError, match=r"1 - 2 \* epsilon must be positive, got 0"):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rljax.ops import ratio, surrogate
+from rljax.ops import off_policy, ratio, surrogate
 from rljax.ops import weights as loss_weights
 
 SHAPE = (3, 4)
@@ -233,6 +233,7 @@ ON_POLICY = {
     "reinforce": surrogate.reinforce,
     "cispo": lambda x, a: surrogate.cispo(x, a, low=1.0, high=0.2),
     "cispo, no room": lambda x, a: surrogate.cispo(x, a, low=0.0, high=0.0),
+    "mirror_descent": lambda x, a: off_policy.mirror_descent(x, a, tau=0.3),
     "sapo": surrogate.sapo,
     "sapo, other": lambda x, a: surrogate.sapo(x, a, tau_positive=3.0, tau_negative=0.4),
 }

@@ -14,6 +14,7 @@ LENGTHS = RNG.integers(1, 9, (5, 2))
 LOGP = -RNG.uniform(0.1, 2, (5, 2)) * LENGTHS
 REF = LOGP + RNG.normal(0, 1, (5, 2))
 POINT = 0.4
+GAPS = RNG.uniform(0, 2, 5)
 
 
 def minus_log_sigmoid(x):
@@ -88,6 +89,11 @@ def kto(logp, ref, lengths, beta=0.1, desirable_weight=1.0, undesirable_weight=1
     return (wanted + other) / 2, beta * (logp - ref)
 
 
+def rebel(logp, ref, lengths, gap, eta=1.0):
+    reward = (logp - ref) / eta
+    return (reward[0] - reward[1] - gap) ** 2, reward
+
+
 def simpo(logp, ref, lengths, beta=2.0, margin=1.0):
     reward = beta * logp / lengths
     return minus_log_sigmoid(reward[0] - reward[1] - margin), reward
@@ -100,7 +106,23 @@ def orpo(logp, ref, lengths, coefficient=0.1):
 
 BY_HAND = {
     f.__name__: f
-    for f in (dpo, dpo_average, rpo, hinge, apo_zero, apo_down, cdpo, robust_dpo, ipo, ipo_average, kto, simpo, cpo, orpo)
+    for f in (
+        dpo,
+        dpo_average,
+        rpo,
+        hinge,
+        apo_zero,
+        apo_down,
+        cdpo,
+        robust_dpo,
+        ipo,
+        ipo_average,
+        rebel,
+        kto,
+        simpo,
+        cpo,
+        orpo,
+    )
 }
 
 
@@ -110,6 +132,7 @@ def numbers(loss):
         lengths=jnp.array(LENGTHS, float),
         ref_logp=jnp.array(REF) if loss.reference else None,
         reference_point=jnp.array(POINT) if loss.reference_point else None,
+        margin=jnp.array(GAPS) if loss.margin else None,
     )
 
 
@@ -121,7 +144,8 @@ def test_losses_and_rewards_match_loops_and_read_only_what_they_say(name, change
     options = {key: changed * value for key, value in defaults.items() if value is not inspect.Parameter.empty}
     assert {key: changed * part.default for key, part in inspect.signature(BY_NAME[name]).parameters.items()} == options
     loss = BY_NAME[name](**options)
-    expected = [BY_HAND[name](*row, **options) for row in zip(LOGP, REF, LENGTHS, strict=True)]
+    columns = (LOGP, REF, LENGTHS, GAPS) if loss.margin else (LOGP, REF, LENGTHS)
+    expected = [BY_HAND[name](*row, **options) for row in zip(*columns, strict=True)]
     np.testing.assert_allclose(loss.loss(numbers(loss)), [each for each, _ in expected], rtol=1e-9)
     np.testing.assert_allclose(loss.reward(numbers(loss)), [reward for _, reward in expected], rtol=1e-9)
     check_loss(loss)
@@ -140,10 +164,17 @@ def test_a_reference_point_that_is_missing_is_named():
         loss.loss(numbers(loss)._replace(reference_point=None))
 
 
+def test_margins_that_are_missing_are_named():
+    loss = BY_NAME["rebel"]()
+    with pytest.raises(ValueError, match="margin must not be None"):
+        loss.loss(numbers(loss)._replace(margin=None))
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
         ("dpo", {"beta": 0.0}),
+        ("rebel", {"eta": 0.0}),
         ("cdpo", {"epsilon": 0.7}),
         ("robust_dpo", {"epsilon": 0.5}),
         ("hinge", {"beta": 0.0}),

@@ -39,6 +39,7 @@ CONFIG = PreferenceConfig(
     quiet=True,
 )
 DATA = even_pairs(256, 0), even_pairs(64, 1)
+REWARDED = tuple([replace(pair, margin=4.0) for pair in part] for part in DATA)
 
 
 def rows_of(folder):
@@ -54,7 +55,8 @@ def trained(tmp_path_factory):
     def result(name):
         if name not in results:
             folder = tmp_path_factory.mktemp("models") / name
-            results[name] = train_preference(replace(CONFIG, loss=name, output=str(folder)), preferences=DATA)
+            pairs = REWARDED if BY_NAME[name]().margin else DATA
+            results[name] = train_preference(replace(CONFIG, loss=name, output=str(folder)), preferences=pairs)
         return results[name]
 
     return result
@@ -86,8 +88,8 @@ def test_every_loss_learns_which_response_is_preferred(trained, name):
 
 
 def test_the_first_losses_are_the_values_at_the_reference(trained):
-    first = {name: rows_of(trained(name).folder)[1]["loss"] for name in ("dpo", "cdpo", "ipo", "kto")}
-    expected = {"dpo": math.log(2), "cdpo": math.log(2), "ipo": 25.0, "kto": 0.5}
+    expected = {"dpo": math.log(2), "cdpo": math.log(2), "ipo": 25.0, "kto": 0.5, "rebel": 16.0}
+    first = {name: rows_of(trained(name).folder)[1]["loss"] for name in expected}
     assert first == pytest.approx(expected, rel=1e-5)
 
 
@@ -120,6 +122,18 @@ def test_unused_margins_of_the_pairs_are_reported():
     train = [replace(pair, margin=1.0) for pair in DATA[0][:32]]
     setup, _ = make_preference_setup(CONFIG, (train, DATA[1]))
     assert setup.data.warnings == ["The pairs have margins, which dpo does not read."]
+
+
+def test_margins_reach_the_loss_of_every_micro_batch_and_of_the_heldout_pairs():
+    """At the reference REBEL's loss is the squared margin; pairs whose margin is 4 have a share of the batch."""
+    train = [replace(pair, margin=4.0 * (place % 4 == 0)) for place, pair in enumerate(DATA[0][:64])]
+    config = replace(CONFIG, loss="rebel", loss_options={"eta": 0.5}, batch=64, microbatch_pairs=8, steps=1)
+    setup, state = make_preference_setup(config, (train, REWARDED[1]))
+    assert setup.data.warnings == []
+    assert setup.heldout.pairs.margin.tolist() == [4.0] * 64
+    assert update_of(setup, state)(state)[1]["loss"] == pytest.approx(4.0, rel=1e-5)
+    with pytest.raises(InputError, match=r"^rebel learns how much better a response is, and no pair has a margin"):
+        make_preference_setup(config, DATA)
 
 
 @pytest.mark.parametrize(
