@@ -15,7 +15,7 @@ from rljax.text import printable, shortened
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.summary import Evaluated, Summary, evaluations, rows_so_far, summarise
 
-PLACES = {"run", "quiet", "wandb", "name"}
+PLACES = {"run", "quiet", "wandb", "mlflow", "name"}
 """Settings about where a run is and what it shows, not what it computes."""
 LONGEST = 200
 """Longest answer shown, in characters."""

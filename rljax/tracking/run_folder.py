@@ -211,7 +211,12 @@ class RunFolder:
     def own_files(self) -> tuple[Path, ...]:
         """Files that a run writes into its folder."""
         names = (self.config_file, self.starts, self.log, *self._growing)
-        return (*names, self.alarms, self.remedies, self.path / "wandb.id", *self.tensorboard.glob("events.*"))
+        return (*names, self.alarms, self.remedies, *self._service_ids, *self.tensorboard.glob("events.*"))
+
+    @property
+    def _service_ids(self) -> tuple[Path, ...]:
+        """Files with the ids of the run at services that it is sent to."""
+        return (self.path / "wandb.id", self.path / "mlflow.id")
 
     @property
     def _growing(self) -> tuple[Path, ...]:

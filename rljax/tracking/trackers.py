@@ -1,9 +1,8 @@
-"""Trackers record the metrics of a run: as JSON lines, in TensorBoard, and in Weights & Biases.
+"""Trackers record the metrics of a run: as JSON lines and in TensorBoard; `rljax.tracking.services` has those of services.
 
 Metrics are passed unscaled. `rljax.tracking.run_folder` explains what `step` counts.
 """
 
-import importlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -107,11 +106,7 @@ class JsonlTracker:
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append one row per response to `samples.jsonl`."""
-        lines = []
-        for row in rows:
-            shown = {name: row[name] for name in SAMPLE_FIELDS}
-            lines.append(_line({"step": int(step), **shown, "reward": _finite_or_none(row["reward"])}))
-        self._samples.append(b"".join(lines))
+        self._samples.append(sample_lines(step, rows))
 
     def close(self) -> None:
         """Close both files."""
@@ -147,53 +142,6 @@ class TensorBoardTracker:
         self._events.close()
 
 
-class WandbTracker:
-    """Sends metrics `phase/metric` over the step of their phase to Weights & Biases, and samples as a table.
-
-    The run's id is kept as `wandb.id` in the folder, so that a resumed run continues its page.
-
-    Args:
-        run: the folder; its configuration is also sent.
-        project: the W&B project.
-
-    Raises:
-        InputError: wandb is not installed.
-    """
-
-    def __init__(self, run: RunFolder, *, project: str):
-        try:
-            self._wandb = importlib.import_module("wandb")
-        except ModuleNotFoundError as error:
-            raise InputError(
-                "Weights & Biases needs the package wandb, and wandb is not installed; run `pip install wandb`, "
-                "or omit it: metrics.jsonl and TensorBoard are written without it."
-            ) from error
-        id_file = run.path / "wandb.id"
-        resumed = {"id": id_file.read_text().strip(), "resume": "must"} if id_file.is_file() else {}
-        self._run = self._wandb.init(
-            project=project, name=run.path.name, dir=str(run.path), config=dict(run.config), **resumed
-        )
-        id_file.write_text(f"{self._run.id}\n")
-        for phase in PHASES:
-            self._run.define_metric(f"{phase}/step")
-            self._run.define_metric(f"{phase}/*", step_metric=f"{phase}/step")
-
-    def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Send one row."""
-        check_row(phase, step, metrics)
-        numbers = {f"{phase}/{name}": float(value) for name, value in metrics.items()}
-        self._run.log({f"{phase}/step": int(step), **numbers})
-
-    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Send the responses as one table."""
-        data = [[int(step), *(row[name] for name in SAMPLE_FIELDS)] for row in rows]
-        self._run.log({"samples": self._wandb.Table(columns=["step", *SAMPLE_FIELDS], data=data)})
-
-    def close(self) -> None:
-        """Finish the run's page."""
-        self._run.finish()
-
-
 class Trackers:
     """Combines several trackers into one.
 
@@ -223,6 +171,12 @@ class Trackers:
         with ExitStack() as stack:
             for tracker in reversed(self._trackers):
                 stack.callback(tracker.close)
+
+
+def sample_lines(step: int, rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return decoded responses as JSON lines."""
+    shown = ({name: row[name] for name in SAMPLE_FIELDS} | {"reward": _finite_or_none(row["reward"])} for row in rows)
+    return b"".join(_line({"step": int(step), **row}) for row in shown)
 
 
 def _line(row: Mapping[str, Any]) -> bytes:

@@ -20,7 +20,7 @@ from rljax.tracking.phase_times import watch_compilation
 from rljax.tracking.rows import last_evaluation
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.starts import Change, check_inputs, record_start
-from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, WandbTracker, check_trackers
+from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, check_trackers
 from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.checkpoints.manifest import Retention
 from rljax.training.checkpoints.saver import DiskWriter
@@ -237,10 +237,12 @@ def retentions(config: TrainConfig) -> dict[str, Retention]:
 
 
 def make_trackers(config: TrainConfig, folder: RunFolder, further: Sequence[Tracker], disk: DiskWriter) -> Trackers:
-    """Make the trackers of the first host: JSON lines, TensorBoard, Weights & Biases if set, and the `further` ones."""
+    """Make the trackers of the first host: JSON lines, TensorBoard, the services that are set, and the `further` ones."""
     if not is_first():
         return Trackers([])
     trackers: list[Tracker] = [JsonlTracker(folder), TensorBoardTracker(folder)]
-    if config.run.wandb:
-        trackers.append(WandbTracker(folder, project=config.run.name))
+    if config.run.wandb or config.run.mlflow:
+        from rljax.tracking.services import service_trackers  # noqa: PLC0415  other runs need no service
+
+        trackers += service_trackers(folder, config.run.name, wandb=config.run.wandb, mlflow=config.run.mlflow)
     return Trackers([*trackers, *further], disk.attempt)

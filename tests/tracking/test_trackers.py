@@ -2,18 +2,15 @@
 
 import json
 import struct
-import sys
-from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from rljax.errors import InputError
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
-from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, WandbTracker
+from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers
 
 SAMPLES = [
     {"prompt": "1+1=", "completion": "2\u2028é\ud800\n", "answer": "2", "reward": np.float32(1.0), "correct": True},
@@ -88,53 +85,6 @@ def test_tensorboard_events_read_back(run):
     assert "**reward nan**\n\n    prompt:     1+2=\n    completion: ``` x\n    answer:     None" in texts[0][2]
 
 
-class FakeWandb:
-    """The part of wandb that the tracker uses; it records the calls."""
-
-    def __init__(self):
-        self.started, self.metrics, self.logged, self.finished = [], [], [], 0
-
-    def init(self, **options):
-        self.started.append(options)
-        return SimpleNamespace(id="abc123", define_metric=self.define_metric, log=self.logged.append, finish=self.finish)
-
-    def define_metric(self, *names, **options):
-        self.metrics.append((*names, *options.values()))
-
-    def finish(self):
-        self.finished += 1
-
-    def Table(self, columns, data):
-        return columns, data
-
-
-@pytest.mark.usefixtures("untyped")  # signatures promise floats; NumPy and JAX numbers are accepted too
-def test_wandb_receives_everything_and_resumes(run, monkeypatch):
-    wandb = FakeWandb()
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
-    tracker = WandbTracker(run, project="sums")
-    tracker.log("rl", 2, {"reward": jnp.float32(0.5)})
-    tracker.samples(2, SAMPLES[1:])
-    tracker.close()
-    start = {"project": "sums", "name": "addition", "dir": str(run.path), "config": {"seed": 3}}
-    assert wandb.started == [start]
-    assert ("rl/*", "rl/step") in wandb.metrics
-    assert wandb.logged[0] == {"rl/step": 2, "rl/reward": 0.5}
-    assert isinstance(wandb.logged[0]["rl/reward"], float)
-    columns, ((step, *shown, reward, correct),) = wandb.logged[1]["samples"]
-    assert columns == ["step", "prompt", "completion", "answer", "reward", "correct"]
-    assert (step, shown, np.isnan(reward), correct) == (2, ["1+2=", "``` x", None], True, None)
-    assert wandb.finished == 1
-    WandbTracker(run, project="sums")
-    assert wandb.started[1] == {**start, "id": "abc123", "resume": "must"}
-
-
-def test_wandb_not_installed_says_how_to_install(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(InputError, match=r"wandb is not installed; run `pip install wandb`"):
-        WandbTracker(run, project="sums")
-
-
 class Recorder:
     def __init__(self, calls, fails=False):
         self.calls, self.fails = calls, fails
@@ -161,9 +111,8 @@ def test_trackers_forward_every_call_and_close_every_tracker():
     assert first == second == [("rl", 1, {"loss": 1.0}), (1, SAMPLES), "close"]
 
 
-def test_all_are_trackers(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", FakeWandb())
-    trackers = [JsonlTracker(run), TensorBoardTracker(run), WandbTracker(run, project="p"), Trackers([])]
+def test_all_are_trackers(run):
+    trackers = [JsonlTracker(run), TensorBoardTracker(run), Trackers([])]
     assert all(isinstance(tracker, Tracker) for tracker in trackers)
     for tracker in trackers:
         tracker.close()
@@ -178,9 +127,8 @@ def test_all_are_trackers(run, monkeypatch):
         ("rl", 1, {"phase": 1.0}, r"metrics must not use the names \['phase'\]"),
     ],
 )
-def test_rows_that_could_not_be_read_back_are_refused(run, monkeypatch, phase, step, metrics, message):
-    monkeypatch.setitem(sys.modules, "wandb", FakeWandb())
-    for tracker in (JsonlTracker(run), TensorBoardTracker(run), WandbTracker(run, project="p")):
+def test_rows_that_could_not_be_read_back_are_refused(run, phase, step, metrics, message):
+    for tracker in (JsonlTracker(run), TensorBoardTracker(run)):
         with pytest.raises(ValueError, match=message):
             tracker.log(phase, step, metrics)
         tracker.close()

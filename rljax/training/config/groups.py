@@ -286,6 +286,8 @@ class RunConfig:
     default, and with several hosts, the step in progress is finished."""
     wandb: bool = False
     """Also log to Weights & Biases (needs the package wandb)."""
+    mlflow: bool = False
+    """Also log to MLflow (needs the package mlflow or mlflow-skinny)."""
     quiet: bool = False
     """Print a few plain lines instead of the live display."""
 

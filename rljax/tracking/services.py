@@ -1,0 +1,169 @@
+"""Trackers that send the metrics of a run to a service: Weights & Biases, MLflow."""
+
+import importlib
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rljax.errors import InputError
+from rljax.text import one_line
+from rljax.tracking.rows import PHASES
+from rljax.tracking.run_folder import RunFolder
+from rljax.tracking.trackers import SAMPLE_FIELDS, Tracker, check_row, sample_lines
+
+LONGEST_PARAMETER = 6_000
+"""Number of characters of a parameter that MLflow stores."""
+PARAMETERS_AT_ONCE = 100
+"""Number of parameters that MLflow accepts in one request."""
+_log = logging.getLogger(__name__)
+
+
+def service_trackers(run: RunFolder, name: str, *, wandb: bool, mlflow: bool) -> list[Tracker]:
+    """Make the trackers of the services that a run is to be sent to; `name` is their project or experiment."""
+    trackers: list[Tracker] = [WandbTracker(run, project=name)] if wandb else []
+    return [*trackers, MlflowTracker(run, experiment=name)] if mlflow else trackers
+
+
+class WandbTracker:
+    """Sends metrics `phase/metric` over the step of their phase to Weights & Biases, and samples as a table.
+
+    The run's id is kept as `wandb.id` in the folder, so that a resumed run continues its page. The rest is up to W&B's own
+    environment variables, such as WANDB_ENTITY, WANDB_RUN_GROUP and WANDB_TAGS.
+
+    Args:
+        run: the folder; its configuration is also sent.
+        project: the W&B project, unless WANDB_PROJECT names one.
+
+    Raises:
+        InputError: wandb is not installed.
+    """
+
+    def __init__(self, run: RunFolder, *, project: str):
+        self._wandb = _imported("wandb", "Weights & Biases")
+        id_file = run.path / "wandb.id"
+        resumed = {"id": id_file.read_text().strip(), "resume": "must"} if id_file.is_file() else {}
+        self._run = self._wandb.init(
+            project=os.environ.get("WANDB_PROJECT", project),
+            name=run.path.name,
+            dir=str(run.path),
+            config=dict(run.config),
+            **resumed,
+        )
+        id_file.write_text(f"{self._run.id}\n")
+        for phase in PHASES:
+            self._run.define_metric(f"{phase}/step")
+            self._run.define_metric(f"{phase}/*", step_metric=f"{phase}/step")
+
+    def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Send one row."""
+        check_row(phase, step, metrics)
+        numbers = {f"{phase}/{name}": float(value) for name, value in metrics.items()}
+        self._run.log({f"{phase}/step": int(step), **numbers})
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Send the responses as one table."""
+        data = [[int(step), *(row[name] for name in SAMPLE_FIELDS)] for row in rows]
+        self._run.log({"samples": self._wandb.Table(columns=["step", *SAMPLE_FIELDS], data=data)})
+
+    def close(self) -> None:
+        """Finish the run's page."""
+        self._run.finish()
+
+
+class MlflowTracker:
+    """Sends metrics `phase/metric` over the step of their phase to MLflow, and samples as text files.
+
+    The server, or the folder, is the one in MLflow's environment variable MLFLOW_TRACKING_URI. The run's id is kept as `mlflow.id`
+    in the folder, so that a resumed run continues its page. Metrics are sent in the background; what the server did not take is
+    counted, and said at the end.
+
+    Args:
+        run: the folder; its settings are sent as parameters.
+        experiment: the MLflow experiment, unless MLFLOW_EXPERIMENT_NAME names one.
+
+    Raises:
+        InputError: MLflow is not installed.
+    """
+
+    def __init__(self, run: RunFolder, *, experiment: str):
+        self._mlflow = _imported("mlflow", "MLflow")
+        self._client = self._mlflow.MlflowClient()
+        self._sent: list[Any] = []
+        id_file = run.path / "mlflow.id"
+        if id_file.is_file():
+            self._id = id_file.read_text().strip()
+            self._client.update_run(self._id, status="RUNNING")
+            return
+        self._id = self._client.create_run(self._experiment(experiment), run_name=run.path.name).info.run_id
+        id_file.write_text(f"{self._id}\n")
+        parameters = [self._mlflow.entities.Param(name, value) for name, value in _flat(run.config).items()]
+        for start in range(0, len(parameters), PARAMETERS_AT_ONCE):
+            self._client.log_batch(self._id, params=parameters[start : start + PARAMETERS_AT_ONCE])
+
+    def _experiment(self, name: str) -> str:
+        """Return the id of an experiment, which is created if there is none of this name."""
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", name)
+        found = self._client.get_experiment_by_name(name)
+        return self._client.create_experiment(name) if found is None else found.experiment_id
+
+    def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Send one row."""
+        check_row(phase, step, metrics)
+        now, entity = int(1000 * time.time()), self._mlflow.entities.Metric
+        row = [entity(f"{phase}/{name}", float(value), now, int(step)) for name, value in metrics.items()]
+        self._sent.append(self._client.log_batch(self._id, metrics=row, synchronous=False))
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Send the responses as one file of JSON lines."""
+        text = sample_lines(step, rows).decode()
+        self._attempt("the samples", lambda: self._client.log_text(self._id, text, f"samples/step-{step}.jsonl"))
+
+    def close(self) -> None:
+        """Wait until everything has been sent, and end the run."""
+        lost = sum(not self._attempt("metrics", operation.wait) for operation in self._sent)
+        self._sent.clear()
+        if lost:
+            _log.warning("MLflow did not take %d rows of metrics; metrics.jsonl has them.", lost)
+        self._attempt("the end of the run", lambda: self._client.set_terminated(self._id))
+
+    def _attempt(self, what: str, work: Callable[[], object]) -> bool:
+        """Send something; a server that cannot be reached must not end the run."""
+        try:
+            work()
+        except self._mlflow.exceptions.MlflowException as error:
+            _log.warning("MLflow did not take %s: %s", what, one_line(error))
+            return False
+        return True
+
+
+def _imported(package: str, service: str) -> Any:
+    """Import the package of a service.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{service} needs the package {package}, and {package} is not installed; run `pip install {package}`, or omit it: "
+            "metrics.jsonl and TensorBoard are written without it."
+        ) from error
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested settings as text, by their path.
+
+    Example:
+        >>> _flat({"seed": 0, "data": {"dataset": "a.jsonl"}})
+        {'seed': '0', 'data.dataset': 'a.jsonl'}
+    """
+    flat = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = str(value)[:LONGEST_PARAMETER]
+    return flat
