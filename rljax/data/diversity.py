@@ -1,8 +1,9 @@
-"""Different texts among several: Jaccard similarity of their runs of three words."""
+"""Different texts among several: Jaccard similarity of their runs of three words, and distinct-n."""
 
+import math
 from collections.abc import Sequence
 
-from rljax.data.duplicates import shingles_of
+from rljax.data.duplicates import shingles_of, words_of
 
 
 def similarity(left: str, right: str) -> float:
@@ -25,6 +26,36 @@ def similarity(left: str, right: str) -> float:
     """
     first, second = shingles_of(left), shingles_of(right)
     return len(first & second) / len(first | second)
+
+
+def distinct_share(texts: Sequence[str], *, n: int = 2) -> float:
+    """Distinct-n: the number of different runs of n words or signs in several texts, divided by the number of all their runs.
+
+    ::
+
+        distinct-n = |∪_i grams_n(y_i)| / Σ_i |grams_n(y_i)|
+
+    Args:
+        texts: the texts, such as the responses to one prompt.
+        n: length of a run, at least 1.
+
+    Returns:
+        A number from 0 to 1; NaN if no text has n words.
+
+    Raises:
+        ValueError: `n` is below 1.
+
+    Example:
+        >>> distinct_share(["1 + 2 is 3", "1 + 2 is 3"]), distinct_share(["a b", "c d"])
+        (0.5, 1.0)
+
+    Source:
+        Li et al., arXiv:1510.03055, Section 5.
+    """
+    if n < 1:
+        raise ValueError(f"n must be at least 1, got {n}")
+    runs = [tuple(words[i : i + n]) for words in map(words_of, texts) for i in range(len(words) - n + 1)]
+    return len(set(runs)) / len(runs) if runs else math.nan
 
 
 def different(texts: Sequence[str], *, most: int, threshold: float | int) -> list[int]:

@@ -50,6 +50,16 @@ def shingle_ranks(texts: Sequence[str]) -> list[Shingles]:
     ]
 
 
+def words_of(text: str) -> list[str]:
+    """Return the words and signs of a text, in lower case.
+
+    Example:
+        >>> words_of("Two and two, then")
+        ['two', 'and', 'two', ',', 'then']
+    """
+    return _WORD.findall(text.casefold())
+
+
 def shingles_of(text: str) -> frozenset[str]:
     """The runs of three words or signs of a text, in lower case; a shorter text is one run.
 
@@ -57,7 +67,7 @@ def shingles_of(text: str) -> frozenset[str]:
         >>> sorted(shingles_of("Two and two, then"))
         ['and two ,', 'two , then', 'two and two']
     """
-    words = _WORD.findall(text.casefold())
+    words = words_of(text)
     return frozenset(" ".join(words[i : i + SHINGLE_WORDS]) for i in range(max(1, len(words) - SHINGLE_WORDS + 1)))
 
 

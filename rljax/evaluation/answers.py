@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rljax.data.diversity import distinct_share
+
 
 class Sampled(NamedTuple):
     """N answers to each of P problems."""
@@ -24,6 +26,8 @@ class Sampled(NamedTuple):
     """Name of a chooser -> its score of each answer, `[P, N]`; NaN if it returned none."""
     confidence: np.ndarray | None = None
     """Confidence stated in each answer, `[P, N]`; NaN if it states none; None if no answer states one."""
+    distinct: np.ndarray | None = None
+    """Distinct-2 of the answers to each problem, `[P]`; None for a single answer each."""
     only_subtracts: bool = False
     """Whether rewards are at most 0, as with a constitution; an answer is then right if nothing is subtracted."""
 
@@ -86,7 +90,8 @@ def gather(rows: Iterable[dict], problems: int, samples: int, *, verified: bool,
         Arrays `[P, N]`.
 
     Example:
-        >>> row = {"problem": 0, "sample": 0, "reward": None, "correct": None, "tokens": 3, "truncated": False, "given": "7"}
+        >>> row = {"problem": 0, "sample": 0, "reward": None, "correct": None, "tokens": 3, "truncated": False}
+        >>> row |= {"completion": "#7", "given": "7"}
         >>> gather([row], 1, 1, verified=True).judged.tolist(), gather([row], 1, 1, verified=False).answers
         ([[False]], [['7']])
     """
@@ -95,6 +100,7 @@ def gather(rows: Iterable[dict], problems: int, samples: int, *, verified: bool,
     answers: list[list[str | None]] = [[None] * samples for _ in range(problems)]
     confidence = np.full((problems, samples), np.nan)
     scores = {name: np.full((problems, samples), np.nan) for name in scored}
+    texts: list[list[str]] = [[] for _ in range(problems)]
     for row in rows:
         place = row["problem"], row["sample"]
         rewards[place] = np.nan if row["reward"] is None else row["reward"]
@@ -102,6 +108,7 @@ def gather(rows: Iterable[dict], problems: int, samples: int, *, verified: bool,
         lengths[place], truncated[place] = row["tokens"], row["truncated"]
         answers[place[0]][place[1]] = row["given"]
         confidence[place] = row.get("confidence", np.nan)
+        texts[place[0]].append(row["completion"])
         for name, score in scores.items():
             score[place] = np.nan if row["scores"][name] is None else row["scores"][name]
     return Sampled(
@@ -112,4 +119,5 @@ def gather(rows: Iterable[dict], problems: int, samples: int, *, verified: bool,
         correct if verified else None,
         scores,
         None if np.isnan(confidence).all() else confidence,
+        np.array([distinct_share(own) for own in texts]) if samples > 1 else None,
     )

@@ -155,7 +155,7 @@ def make_report(
             0.
 
     Returns:
-        The report. It has no maj@k if no response contains an answer to vote for.
+        The report. It has no maj@k if no response contains an answer to vote for, and distinct-2 only if N > 1.
     """
     judged, samples = sampled.judged, sampled.rewards.shape[1]
     right, known = sampled.right_and_known(right_above)
@@ -170,6 +170,7 @@ def make_report(
     means = {
         "reward": average_at_n(sampled.rewards, judged),
         "response_length": average_at_n(sampled.lengths, everything),
+        **({} if sampled.distinct is None else {"distinct-2": sampled.distinct}),
     }
 
     def part(label: str, index: np.ndarray) -> Part:

@@ -24,6 +24,7 @@ BY_NAME: LazyTable[Callable[..., list]] = LazyTable(
         "code_fraction": "rljax.rewards.code:code_fraction",
         "format": "rljax.rewards.format:has_final_answer",
         "think_answer": "rljax.rewards.format:think_answer",
+        "reflection": "rljax.rewards.reflection:reflection",
         "reasoning_gym": "rljax.rewards.reasoning_gym:reasoning_gym",
         "none": "rljax.rewards.format:none",
     }
@@ -33,7 +34,7 @@ BY_NAME: LazyTable[Callable[..., list]] = LazyTable(
 RUN_PROGRAMS = ("code", "code_fraction")
 """The rewards that run programs in the sandbox."""
 
-MADE_OF = MappingProxyType({"brier": "VERIFIER", "constitution": "FILE", "count_bonus": "SCALE"})
+MADE_OF = MappingProxyType({"brier": "VERIFIER", "constitution": "FILE", "count_bonus": "SCALE", "diversity": "SCALE"})
 """Reward families -> what follows the colon, as in `brier:exact`."""
 
 __getattr__, __dir__ = lazy_names(__name__)
@@ -84,11 +85,13 @@ def _makers() -> dict[str, Callable[[str], Callable]]:
     from rljax.rewards.confidence import brier  # noqa: PLC0415
     from rljax.rewards.constitution import read_constitution  # noqa: PLC0415
     from rljax.rewards.count_bonus import read_count_bonus  # noqa: PLC0415
+    from rljax.rewards.diversity import read_diversity  # noqa: PLC0415
 
     return {
         "brier": lambda name: brier(resolve(name)),
         "constitution": read_constitution,
         "count_bonus": read_count_bonus,
+        "diversity": read_diversity,
     }
 
 

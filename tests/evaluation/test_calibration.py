@@ -70,7 +70,8 @@ def test_the_error_of_few_responses_has_no_interval():
 def test_no_confidence_no_calibration():
     nothing = np.full((3, 2), np.nan)
     assert calibration(nothing, np.ones((3, 2), bool), np.ones((3, 2), bool)) is None
-    row = {"problem": 0, "sample": 0, "reward": 1.0, "correct": None, "tokens": 3, "truncated": False, "given": "7"}
+    row = {"problem": 0, "sample": 0, "reward": 1.0, "correct": None, "tokens": 3, "truncated": False}
+    row |= {"completion": "#7", "given": "7"}
     assert gather([row], 1, 1, verified=False).confidence is None
     assert gather([row | {"confidence": 0.25}], 1, 1, verified=False).confidence.tolist() == [[0.25]]
 

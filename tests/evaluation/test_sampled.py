@@ -6,8 +6,10 @@ import json
 import numpy as np
 import pytest
 
+from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.evaluation.answers import gather
+from rljax.evaluation.report import make_report
 from rljax.evaluation.sampled import complete_calls, plan, reopen, sample_files
 
 SIZES = list(itertools.product((1, 3, 8, 13), (1, 2, 5, 16), (1, 4, 6, 64)))
@@ -63,6 +65,17 @@ def test_rows_are_laid_out_wherever_they_stand():
     np.testing.assert_array_equal(found.truncated, [[False, True], [False, False]])
     assert found.answers == [[None, "2"], ["2", "2"]]
     assert found.correct is None
+
+
+def test_distinct_runs_are_counted_over_the_answers_to_a_problem():
+    answers = [("a b c", "a b d"), ("a b", "a b")]
+    rows = [row(i, j, completion=text) for i, pair in enumerate(answers) for j, text in enumerate(pair)]
+    found = gather(rows, 2, 2, verified=False)
+    np.testing.assert_array_equal(found.distinct, [3 / 4, 1 / 2])
+    np.testing.assert_array_equal(found.of_problems([1]).distinct, [1 / 2])
+    report = make_report(found, [Problem("", "")] * 2, at=[1, 2], columns=[])
+    assert report.whole.measures["distinct-2"].value == 0.625
+    assert gather([row(0, 0)], 1, 1, verified=False).distinct is None
 
 
 def test_a_verifier_decides_unless_a_limit_of_the_reward_is_named():

@@ -60,8 +60,17 @@ def test_format():
 
 def test_resolve_by_name():
     by_answer = ["exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice"]
-    assert set(BY_NAME) == {*by_answer, "format", "think_answer", "code", "code_fraction", "reasoning_gym", "none"}
-    for name in [*by_answer, "format", "think_answer"]:
+    assert set(BY_NAME) == {
+        *by_answer,
+        "format",
+        "think_answer",
+        "code",
+        "code_fraction",
+        "reasoning_gym",
+        "none",
+        "reflection",
+    }
+    for name in [*by_answer, "format", "think_answer", "reflection"]:
         reward = BY_NAME[name]
         assert resolve(name) is reward
         reference = {"yes_no": "yes", "multiple_choice": "B"}.get(name, "1")

@@ -1,0 +1,31 @@
+"""Places at which a response checks itself: what counts, and that a run shows them without training on them."""
+
+import pytest
+from whole_runs import TINY, rows
+
+import rljax
+from rljax.rewards.reflection import reflection
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("Wait, that's wrong. Let's verify: 3+4=7.", 3),
+        ("Hmm... I made a mistake. Let me re-check.", 3),
+        ("I\N{RIGHT SINGLE QUOTATION MARK}ve made an error; on second thought, 7.", 2),
+        ("Alternatively, double-checking this gives 7.", 2),
+        ("To check this, add again.", 1),
+        ("Mr. Waitley actually waited; the checklist is verified.", 0),
+        ("", 0),
+    ],
+)
+def test_what_counts(text, count):
+    assert reflection([text]) == [count]
+
+
+def test_a_run_shows_it_without_training_on_it(tmp_path):
+    config = TINY.replace(run=str(tmp_path / "run"), reward="exact,reflection", reward_weights=(1.0, 0.0), steps=1)
+    result = rljax.train(config)
+    step = next(row for row in rows(result.run) if row["phase"] == "rl")
+    assert "reward_reflection" in step
+    assert step["reward"] == pytest.approx(step["reward_exact"])
