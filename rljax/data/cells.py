@@ -184,6 +184,12 @@ def _message(message: object, column: str) -> Mapping[str, Any]:
             "rewrite it",
             column=column,
         )
+    if entries.get("weight", 1) not in (0, 1):
+        raise BadRowError(
+            f"the weight of a chat message must be 1, or 0 if it is not trained on, not {shown(entries['weight'])}",
+            "rewrite it",
+            column=column,
+        )
     return {"role": entries["role"], "content": content} | {
         k: v for k, v in entries.items() if k not in ("role", "content")
     }

@@ -1,7 +1,7 @@
 """Prompts as token arrays, and the order in which they are taken."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ import grain
 import numpy as np
 from jaxtyping import Bool, Int32
 
+from rljax.data.cells import joined
 from rljax.data.chat import columns_for_chat
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import ChatTokenizer, HuggingFaceTokenizer, Tokenizer, prefix_ids
@@ -158,7 +159,7 @@ def response_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = Fals
         chat: whether the prompt is written through the chat template.
 
     Returns:
-        Token ids, and which of them the assistant wrote.
+        Token ids, and which of them are trained on: those that the assistant wrote, in messages without a `weight` of 0.
 
     Raises:
         InputError: the demonstration has several turns or a tool call, and `chat` is not set; or the template cannot write it.
@@ -182,6 +183,31 @@ def response_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = Fals
     ids = tokenizer.encode(text)
     ids = ids if ids and ids[-1] == tokenizer.eos_token_id else [*ids, tokenizer.eos_token_id]
     return ids, [True] * len(ids)
+
+
+def assistant_turns(problem: Problem) -> int:
+    """Count the assistant's messages in a demonstration."""
+    return sum(turn["role"] == "assistant" for turn in problem.turns or ())
+
+
+def whole_dialogue(problem: Problem) -> Problem:
+    """Move all turns of the assistant after the first of another role into the demonstration, so that all are trained on.
+
+    The prompt of a problem contains all turns but the last one, because that is the one that RL samples.
+
+    Example:
+        >>> chat = [{"role": role, "content": text} for role, text in (("user", "1+1="), ("assistant", "2"), ("user", "2+1="))]
+        >>> whole = whole_dialogue(Problem("1+1=\\n2\\n2+1=", "3", "3", messages=tuple(chat)))
+        >>> whole.prompt, [turn["content"] for turn in whole.turns]
+        ('1+1=', ['2', '2+1=', '3'])
+    """
+    messages = problem.messages or ()
+    asked = next((place for place, message in enumerate(messages) if message["role"] == "user"), len(messages))
+    first = next((place for place in range(asked, len(messages)) if messages[place]["role"] == "assistant"), None)
+    if first is None or problem.demonstration is None:
+        return problem
+    last = problem.turns or ({"role": "assistant", "content": problem.demonstration},)
+    return replace(problem, prompt=joined(messages[:first]), messages=messages[:first], turns=(*messages[first:], *last))
 
 
 UNREAD_COLUMNS = ("system", "system_prompt", "functions", "documents")
@@ -363,7 +389,13 @@ def right_pad(
 
 
 def right_pad_demonstrations(
-    problems: Sequence[Problem], tokenizer: Tokenizer, prompt_length: int, response_length: int, *, chat: bool = False
+    problems: Sequence[Problem],
+    tokenizer: Tokenizer,
+    prompt_length: int,
+    response_length: int,
+    *,
+    chat: bool = False,
+    dialogues: bool = False,
 ) -> Demonstrations:
     """Turn problems with demonstrations into arrays for supervised training.
 
@@ -373,6 +405,8 @@ def right_pad_demonstrations(
         prompt_length: P, the maximum number of tokens of a prompt.
         response_length: T, the maximum number of tokens of a response, its end token included.
         chat: format the prompts with the tokenizer's chat template.
+        dialogues: train on all turns of the assistant, not only the last one; see `whole_dialogue`. A dialogue of several such
+            turns may have P + T tokens in all.
 
     Returns:
         The arrays, padded to the longest of the responses that fit, and the number of problems whose prompt or response was too
@@ -387,9 +421,15 @@ def right_pad_demonstrations(
                 f"the problem {problem.prompt[:60]!r} has no demonstration, which the warm start needs; add one in the column "
                 f"`demonstration`, or turn the warm start off."
             )
+    if dialogues:
+        problems = [whole_dialogue(problem) for problem in problems]
     prompts = encode_prompts(problems, tokenizer, max_length=prompt_length, chat=chat)
+    limits = [
+        prompt_length + response_length - len(tokens) if dialogues and assistant_turns(problem) > 1 else response_length
+        for problem, tokens in zip(prompts.problems, prompts.tokens, strict=True)
+    ]
     responses, masks = zip(*(response_tokens(problem, tokenizer, chat=chat) for problem in prompts.problems), strict=True)
-    fitting = [i for i, response in enumerate(responses) if len(response) <= response_length]
+    fitting = [i for i, response in enumerate(responses) if len(response) <= limits[i]]
     if not fitting:
         shortest = min(len(response) for response in responses)
         raise InputError(

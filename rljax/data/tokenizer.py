@@ -301,7 +301,8 @@ class HuggingFaceTokenizer:
             columns: `tools` and `chat_template_kwargs` of the row.
 
         Returns:
-            Pieces, in order, and whether each is the assistant's own. Its own pieces end with the token that ends a turn.
+            Pieces, in order, and whether each is trained on: it is the assistant's own, and its message has no `weight` of 0. Its
+            own pieces end with the token that ends a turn.
 
         Raises:
             InputError: the template writes an earlier turn differently once a later one follows.
@@ -309,15 +310,16 @@ class HuggingFaceTokenizer:
         end = self.inner.convert_ids_to_tokens(self.eos_token_id if self.turn_end is None else self.turn_end)
         turns = [self._clean(turn, end, is_first=not place) for place, turn in enumerate(turns)]
         places = [place for place, turn in enumerate(turns) if turn["role"] == "assistant"]
+        learned = [turns[place].get("weight", 1) != 0 for place in places]
         opened = [self.render([*messages, *turns[:place]], opens=True, **columns) for place in places]
         opened[0] += self.chat.prefill
         whole = self.render([*messages, *turns], opens=False, **columns)
         if len(turns) == 1 and not whole.startswith(opened[0]):
             # The prompt opens a thought that the template does not write into turns that have ended.
             content = turns[0]["content"].removeprefix(self.opening).removeprefix(self.chat.prefill)
-            return [(self._ended(content + end), True)]
+            return [(self._ended(content + end), learned[0])]
         pieces: list[tuple[list[int], bool]] = []
-        for text, following in zip(opened, [*opened[1:], None], strict=True):
+        for text, following, is_learned in zip(opened, [*opened[1:], None], learned, strict=True):
             region = whole[len(text) : None if following is None else len(following)]
             own, ended, rest = region.rpartition(end) if following is None else region.partition(end)
             if not whole.startswith(text) or not (ended or following is None):
@@ -325,7 +327,7 @@ class HuggingFaceTokenizer:
                     f"the chat template of {self.name!r} writes the turns of a completion differently while they are sampled and "
                     "once they have ended, so they cannot be learned as they are sampled; make a row of each turn of the assistant."
                 )
-            pieces.append((self._ended(own + ended if ended else rest), True))
+            pieces.append((self._ended(own + ended if ended else rest), is_learned))
             pieces += [] if following is None else [(self.encode(rest), False)]
         return pieces
 
@@ -341,7 +343,7 @@ class HuggingFaceTokenizer:
     def unread(self, messages: Sequence[Mapping[str, Any]], **columns: Any) -> set[str]:
         """Entries of messages, and columns, that the template does not write anywhere."""
         text = self.render(messages, opens=True, **columns)
-        names = {name for message in messages for name in message} - {"role", "content"}
+        names = {name for message in messages for name in message} - {"role", "content", "weight"}
         without = {
             name: [{key: value for key, value in message.items() if key != name} for message in messages] for name in names
         }

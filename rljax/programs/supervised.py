@@ -16,7 +16,7 @@ import numpy as np
 
 from rljax.data.plain_text import is_text
 from rljax.data.problem import Problem
-from rljax.data.prompts import Demonstrations, right_pad_demonstrations
+from rljax.data.prompts import Demonstrations, assistant_turns, right_pad_demonstrations, whole_dialogue
 from rljax.data.text_blocks import cut_blocks
 from rljax.errors import InputError
 from rljax.evaluation.greedy import evaluate
@@ -145,6 +145,8 @@ def fine_tune(run: Run, owned: list[Checkpoint]) -> Result:
         )
     if is_text(run.config.data.dataset):
         run = replace(run, setup=with_blocks(run.setup))
+    elif run.config.model.chat:
+        run = replace(run, setup=with_dialogues(run.setup))
     if int(owned[0].state.phase) <= WARM_START:
         run_phase(run, owned, supervised_phase(run))
     begin = replace(value_pretraining(run), steps=0, saves_start=False, evaluate_start=partial(evaluate_end, run))
@@ -259,13 +261,26 @@ def heldout_demonstrations(setup: Setup) -> Demonstrations:
         blocks = cut_blocks(problems, setup.tokenizer, budget)
         return Demonstrations(*(array[: config.data.heldout_problems] for array in blocks[:-1]), dropped=0)
     kept = demonstrated_problems(problems)
-    return right_pad_demonstrations(kept, setup.tokenizer, setup.prompt_length, budget, chat=config.model.chat)
+    return right_pad_demonstrations(
+        kept, setup.tokenizer, setup.prompt_length, budget, chat=config.model.chat, dialogues=True
+    )
 
 
 def with_blocks(setup: Setup) -> Setup:
     """Return the setup with the blocks of its plain text as demonstrations (next-token pretraining)."""
     blocks = cut_blocks(setup.train.prompts.problems, setup.tokenizer, setup.config.sampling.max_response_tokens)
     return setup._replace(demonstrations=blocks)
+
+
+def with_dialogues(setup: Setup) -> Setup:
+    """Return the setup with all turns of the assistant as demonstrations, where RL samples only the last one."""
+    problems, budget = setup.train.prompts.problems, setup.config.sampling.max_response_tokens
+    if not any(assistant_turns(whole_dialogue(problem)) > 1 for problem in problems):
+        return setup
+    length, tokenizer = setup.prompt_length, setup.tokenizer
+    return setup._replace(
+        demonstrations=right_pad_demonstrations(problems, tokenizer, length, budget, chat=True, dialogues=True)
+    )
 
 
 def demonstrated_problems(problems: Sequence[Problem]) -> list[Problem]:

@@ -16,7 +16,7 @@ from rljax.data.dataset import load_problems, read_problems
 from rljax.data.feedback import feedback_of
 from rljax.data.preferences import PreferenceColumns, read_preference
 from rljax.data.problem import Problem
-from rljax.data.prompts import lost_in_chats, prompt_tokens, response_tokens, right_pad_demonstrations
+from rljax.data.prompts import lost_in_chats, prompt_tokens, response_tokens, right_pad_demonstrations, whole_dialogue
 from rljax.data.tokenizer import ByteTokenizer, HuggingFaceTokenizer, completion_text
 from rljax.errors import InputError
 from rljax.programs.labelled_pairs import row_of
@@ -114,6 +114,36 @@ def test_a_completion_of_several_turns_keeps_its_roles_and_learns_the_assistants
         right_pad_demonstrations([problem], made, 400, 400)
     with pytest.raises(InputError, match="begins or ends with a message of the role 'tool'"):
         rows({"prompt": [ASKED], "completion": [CALLED, RETURNED]})
+
+
+def test_a_whole_dialogue_learns_every_turn_of_the_assistant(rows):
+    (problem,) = rows({"messages": [ASKED, CALLED, RETURNED, ANSWERED], "tools": TOOLS})
+    made = tokenizer(date="2026-01-31")
+    assert own(problem, made) == "[It is 4.<|im_end|>]"
+    whole = whole_dialogue(problem)
+    call = json.dumps(CALL)
+    assert own(whole, made) == (
+        f"[<call>{call}<|im_end|>]\n<|im_start|>tool add\nfour<|im_end|>\n<|im_start|>assistant\n[It is 4.<|im_end|>]"
+    )
+    ids = [prompt_tokens(each, made, chat=True) + response_tokens(each, made, chat=True)[0] for each in (problem, whole)]
+    assert ids[0] == ids[1]
+    prompt = len(prompt_tokens(problem, made, chat=True))
+    arrays = right_pad_demonstrations([problem], made, prompt, 20, chat=True, dialogues=True)
+    assert (arrays.dropped, arrays.response_mask.sum()) == (0, sum(response_tokens(whole, made, chat=True)[1]))
+    assert right_pad_demonstrations([problem, problem], made, prompt, 20, chat=True).response_mask.sum(1).tolist() == [9, 9]
+    greeting = {"role": "assistant", "content": "Hello."}
+    (problem,) = rows({"messages": [greeting, ASKED, ANSWERED]})
+    assert whole_dialogue(problem) == problem
+
+
+def test_a_message_of_the_weight_0_is_not_learned(rows):
+    made = tokenizer(date="2026-01-31")
+    (problem,) = rows({"messages": [ASKED, {**CALLED, "weight": 0}, RETURNED, {**ANSWERED, "weight": 1}], "tools": TOOLS})
+    assert own(whole_dialogue(problem), made).endswith("<|im_start|>assistant\n[It is 4.<|im_end|>]")
+    assert not own(whole_dialogue(problem), made).startswith("[")
+    assert lost_in_chats([problem], made, chat=True) == []
+    with pytest.raises(InputError, match=r"the weight of a chat message must be 1, or 0 if it is not trained on, not 0\.5"):
+        rows({"messages": [ASKED, {**ANSWERED, "weight": 0.5}]})
 
 
 @pytest.mark.parametrize("end", ["", "<|im_end|>", "<|im_end|>\n", "<|im_end|><|im_end|>"])

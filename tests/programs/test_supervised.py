@@ -9,6 +9,7 @@ import time
 import chex
 import numpy as np
 import pytest
+from chat_models import save_chat_model
 from reopened import checkpoint_of
 from small_runs import SMALL, even_length, is_time
 
@@ -16,7 +17,14 @@ import rljax
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Packed
-from rljax.programs.supervised import demonstrated_problems, lowest_perplexity, make_measure, outcome
+from rljax.programs.supervised import (
+    demonstrated_problems,
+    heldout_demonstrations,
+    lowest_perplexity,
+    make_measure,
+    outcome,
+    with_dialogues,
+)
 from rljax.tracking.rows import read_metrics
 from rljax.training.checkpoints.manifest import fault_of
 from rljax.training.setup import make_setup
@@ -93,6 +101,34 @@ def test_epochs_count_passes_over_the_rows(tmp_path):
     assert read_metrics(found.run / "metrics.jsonl")[-1]["step"] == 10
     with pytest.raises(InputError, match="epochs is 0; it must be at least 1"):
         rljax.sft(config, epochs=0)
+
+
+def test_all_turns_of_a_dialogue_are_trained_and_measured(tmp_path):
+    def turns(number):
+        texts = (f"{number}+1", str(number + 1), f"{number}+2", str(number + 2))
+        return [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(texts)]
+
+    data = tmp_path / "chats.jsonl"
+    data.write_text("".join(json.dumps({"messages": turns(number)}) + "\n" for number in range(30, 80)))
+    config = TINY.flat(
+        dataset=str(data),
+        model=str(save_chat_model(tmp_path / "model")),
+        chat=True,
+        reward="none",
+        warm_start_steps=1,
+        steps=0,
+    ).replace(
+        warm_start_batch=8, max_prompt_tokens=40, max_response_tokens=8, heldout_problems=6, run=str(tmp_path / "run")
+    )
+    setup = make_setup(config)
+    last, every = setup.demonstrations, with_dialogues(setup).demonstrations
+    np.testing.assert_array_equal(last.response_mask.sum(1), 3)  # two digits and the end of the turn
+    np.testing.assert_array_equal(every.response_mask.sum(1), 6)
+    np.testing.assert_array_equal(heldout_demonstrations(setup).response_mask.sum(1), 6)
+    assert every.dropped == 0
+    done = rljax.sft(config)
+    measured = make_measure(setup)(done.params)
+    assert done.after["heldout_loss"] == pytest.approx(measured["heldout_loss"], rel=1e-5)
 
 
 def test_rl_continues_a_run_that_has_a_reward(tmp_path):
