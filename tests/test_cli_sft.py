@@ -87,6 +87,12 @@ def test_what_cannot_work_is_one_paragraph_and_exit_code_2(words, message, tmp_p
     refused(capsys, message, "sft", *words.split(), "--run", str(tmp_path / "run"))
 
 
+@pytest.mark.parametrize("command", ["sft", "train", "tune", "plan"])
+def test_a_word_before_the_flags_is_a_dataset_without_its_flag(command, capsys):
+    message = rf"`rljax {command}` takes flags only, not 'my data.jsonl'; for a dataset, write --dataset 'my data.jsonl'\."
+    refused(capsys, message, command, "my data.jsonl", "--seed", "1")
+
+
 def test_help_has_its_own_names_which_exist(capsys):
     shown = printed(capsys, "sft", "--help")
     assert shown == printed(capsys, "sft", "--help-all")

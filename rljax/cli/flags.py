@@ -1,5 +1,6 @@
 """Flags of the commands: which ones exist, and the answer to those that do not."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import MappingProxyType, NoneType, UnionType
@@ -53,9 +54,17 @@ def check_flags(arguments: Sequence[str], record: type, config: TrainConfig) -> 
         config: the settings before the flags.
 
     Raises:
-        InputError: a flag does not exist; the message names the first one.
+        InputError: a flag does not exist; the message names the first one. Or the command takes flags only, and begins otherwise.
     """
     command, *arguments = arguments
+    takes_words = any(
+        tyro.conf.Positional in _parts(hint)[1] for hint in get_type_hints(record, include_extras=True).values()
+    )
+    if arguments and not arguments[0].startswith("-") and not takes_words:
+        word = arguments[0]
+        raise InputError(
+            f"`rljax {command}` takes flags only, not {word!r}; for a dataset, write --dataset {shlex.quote(word)}."
+        )
     known = known_flags(record, config)
     own = tables().by_command.get(command, {})
     for flag in flags_in(arguments):
