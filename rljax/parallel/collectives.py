@@ -147,7 +147,7 @@ def _times(bodies: Mapping[str, list[str]]) -> dict[str, int]:
 
 
 def _trips(line: str, bodies: Mapping[str, list[str]]) -> int:
-    """Return how often the computations that a line names run: for a loop, the compiler's own count or the bound of its counter."""
+    """Return how often a line runs the computations that it names: for a loop, the compiler's count or the bound of the counter."""
     known, condition = _TRIPS.search(line), _CONDITION.search(line)
     if known:
         return int(known.group(1))
@@ -163,8 +163,8 @@ def _trips(line: str, bodies: Mapping[str, list[str]]) -> int:
 def _bytes(result: str, line: str, kind: str) -> int:
     """Return the bytes of a result.
 
-    The type of an asynchronous operation also lists its operands, before the results, and on TPUs numbers of its own, after them:
-    these are left out.
+    The type of an asynchronous operation also lists its operands before the results and, on TPUs, scalars of its own after them;
+    both are left out.
     """
     is_started = f" {kind}-start(" in line and kind != "all-reduce"
     arrays = [(item, shape) for item, shape in _ARRAY.findall(result) if shape or not is_started]

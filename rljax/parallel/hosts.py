@@ -1,6 +1,6 @@
 """One run in several processes: how they stay consistent, and how they share results.
 
-Every process runs the same program and holds the same host arrays; only arrays on the mesh are spread over the processes. Work that
+Every process runs the same program and has the same host arrays; only arrays on the mesh are spread over the processes. Work that
 may fail in only one process (opening files, judging its part of the responses) is done `together`: either all processes continue or
 none does. A single process takes the same code path.
 """
@@ -23,7 +23,7 @@ from rljax.errors import InputError
 
 Returned = TypeVar("Returned")
 KEPT = 2 << 30
-"""Bytes of resident memory up to which a process returns no memory to the system."""
+"""Size of resident memory, in bytes, below which a process returns no memory to the system."""
 
 
 def is_first() -> bool:
@@ -34,11 +34,11 @@ def is_first() -> bool:
 def fetch(tree: PyTree) -> PyTree[np.ndarray]:
     """Copy complete arrays to this host, even if they are sharded over several hosts; all processes must call it together."""
 
-    def whole(array: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+    def complete(array: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
         is_here = not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated
         return array if is_here else process_allgather(array, tiled=True)
 
-    return jax.device_get(jax.tree.map(whole, tree))
+    return jax.device_get(jax.tree.map(complete, tree))
 
 
 def fetch_once(array: jax.Array | np.ndarray) -> np.ndarray:
@@ -119,7 +119,7 @@ def divide(count: int, work: Callable[[Int[np.ndarray, "R"]], PyTree]) -> PyTree
     Args:
         count: number of rows, at least 1.
         work: takes the indices of some rows, and returns arrays with one entry per row. All processes get the same number of rows,
-            so a few rows are processed twice if they cannot be divided equally.
+            so a few rows are processed twice if the rows cannot be divided equally.
 
     Returns:
         The arrays for all rows, `[count, ...]`, the same in every process.

@@ -14,7 +14,7 @@ AUTO = "auto"
 """Value of `coordinator` that lets JAX find the other processes by itself."""
 LARGEST_PORT = 65535
 HEARTBEAT_SECONDS = 100
-"""Minimum for JAX's own limit on the time without a sign of life from a process; see `limit` of `join`."""
+"""Smallest value of JAX's own limit on the seconds without a sign of life from a process; see `limit` in `join`."""
 PATIENCE = 300.0
 """Seconds that a process waits for the first process to listen."""
 
@@ -29,7 +29,7 @@ def join(
 ) -> None:
     """Join the other processes of a run.
 
-    The first process waits five minutes for the others, which is JAX's timeout; then JAX ends it.
+    The first process waits for the others for five minutes, JAX's timeout; then JAX ends it.
 
     Args:
         coordinator: `ADDRESS:PORT` of the first process, the same for all; or "auto" on a TPU pod, under Slurm or Open MPI, or on
@@ -41,7 +41,7 @@ def join(
 
     Raises:
         InputError: an address without `hosts` and `host`, "auto" with them, or a `host` that is not below `hosts`; the first
-            process cannot be reached, or its port is taken; or JAX was used before.
+            process cannot be reached, or its port is taken; or JAX has already been used.
     """
     arguments = coordinator, hosts, host
     if coordinator == AUTO:
@@ -87,7 +87,7 @@ def listen_or_find(name: str, port: int, *, is_first: bool, patience: float) -> 
         except OSError as error:
             if time.monotonic() >= until:
                 raise InputError(
-                    f"Host 0 was not found at {name}:{port} in {patience:g} s ({error}); start it too."
+                    f"Host 0 was not found at {name}:{port} in {patience:g} s ({error}); start it as well."
                 ) from error
             time.sleep(min(0.2, patience))
         else:

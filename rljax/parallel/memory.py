@@ -10,11 +10,11 @@ from rljax.errors import InputError
 from rljax.parallel.hosts import least
 
 LARGE = 2**28
-"""Bytes of a state from which it matters that it exists twice."""
+"""Size of a state, in bytes, from which a second copy of it matters."""
 
 
 def shares_memory(state: PyTree[jax.Array]) -> bool:
-    """True if a state is large and in the host's memory, where an update while the state is written would need it twice."""
+    """Return True if a state is large and in the host's memory, where updating it while it is written takes a second copy."""
     leaves = jax.tree.leaves(state)
     is_large = sum(leaf.nbytes for leaf in leaves) >= LARGE
     return is_large and all(device.platform == "cpu" for leaf in leaves for device in leaf.devices())

@@ -73,7 +73,9 @@ def check_rows(mesh: Mesh, **rows: int) -> None:
     parts = row_shards(mesh)
     for name, count in rows.items():
         if count % parts:
-            raise InputError(f"{name} is {count} rows, which {parts} devices cannot share equally; choose a multiple.")
+            raise InputError(
+                f"{name} is {count} rows, which {parts} devices cannot share equally; choose a multiple of {parts}."
+            )
 
 
 Partition = Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec]
@@ -82,7 +84,7 @@ Partition = Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec]
 
 def shardings(mesh: Mesh, tree: PyTree) -> PyTree[NamedSharding]:
     """Return a sharding for each leaf: floating-point arrays are sharded over `fsdp` along the largest axis that it divides."""
-    return jax.tree.map(lambda leaf: NamedSharding(mesh, _spread(mesh, leaf)), tree)
+    return jax.tree.map(lambda leaf: NamedSharding(mesh, _default_spec(mesh, leaf)), tree)
 
 
 def policy_shardings(
@@ -113,13 +115,13 @@ def policy_shardings(
         names, shape = path_names(path), tuple(leaf.shape)
         ends = (specs.get((names[begin:], shape)) for begin in range(len(names)))
         spec = next((found for found in ends if found is not None), None)
-        return NamedSharding(mesh, _spread(mesh, leaf) if spec is None else spec)
+        return NamedSharding(mesh, _default_spec(mesh, leaf) if spec is None else spec)
 
     return jax.tree_util.tree_map_with_path(place, tree)
 
 
 def _check_spec(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec: object) -> PartitionSpec:
-    """Return a policy's partition, after refusing one that does not fit the mesh."""
+    """Return a policy's partition if it fits the mesh; refuse it if not."""
     if not isinstance(spec, PartitionSpec):
         raise InputError(
             f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} needs a jax.sharding.PartitionSpec; "
@@ -147,7 +149,7 @@ def _check_spec(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec
     return spec
 
 
-def _spread(mesh: Mesh, leaf: jax.ShapeDtypeStruct | Array | np.ndarray) -> PartitionSpec:
+def _default_spec(mesh: Mesh, leaf: jax.ShapeDtypeStruct | Array | np.ndarray) -> PartitionSpec:
     """Shard the largest axis that `fsdp` divides; replicate arrays without such an axis, and integers (counters, random keys)."""
     shards = mesh.shape[FSDP]
     divisible = [axis for axis, size in enumerate(leaf.shape) if size % shards == 0 and size >= shards]
@@ -170,7 +172,7 @@ def row_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:
 def put(tree: PyTree, places: PyTree[NamedSharding] | NamedSharding) -> PyTree[Array]:
     """Place arrays on their mesh. Every process passes the same arrays, and moves only the parts for its own devices."""
 
-    def placed(array: np.ndarray | Array, place: NamedSharding) -> Array:
+    def place_one(array: np.ndarray | Array, place: NamedSharding) -> Array:
         is_spread = isinstance(array, jax.Array) and not array.is_fully_addressable
         if is_spread or place.is_fully_addressable:
             return jax.device_put(array, place)
@@ -178,8 +180,8 @@ def put(tree: PyTree, places: PyTree[NamedSharding] | NamedSharding) -> PyTree[A
         return jax.make_array_from_callback(host.shape, place, host.__getitem__)
 
     if isinstance(places, NamedSharding):
-        return jax.tree.map(lambda array: placed(array, places), tree)
-    return jax.tree.map(placed, tree, places)
+        return jax.tree.map(lambda array: place_one(array, places), tree)
+    return jax.tree.map(place_one, tree, places)
 
 
 def with_places(shapes: PyTree, places: PyTree[NamedSharding]) -> PyTree[jax.ShapeDtypeStruct]:
@@ -198,7 +200,7 @@ def put_rows(mesh: Mesh, tree: PyTree, leading: int = 0) -> PyTree[Array]:
 
 
 def numerical_setup() -> dict[str, str]:
-    """Return settings that influence a program's results besides its code and devices: compiler flags, and the processors.
+    """Return settings that influence a program's results in addition to its code and devices: compiler flags, and the processors.
 
     Example:
         >>> sorted(numerical_setup())[:3]

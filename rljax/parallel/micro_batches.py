@@ -61,10 +61,10 @@ def accumulate(
         return differentiate(params, jax.tree.map(lambda x: x[0], parts))
 
     def add(total: PyTree, part: Tree) -> tuple[PyTree, None]:
-        def added() -> PyTree:
+        def add_gradient() -> PyTree:
             return jax.tree.map(jnp.add, total, differentiate(params, part))
 
-        return jax.lax.cond(counts(part), added, lambda: total), None
+        return jax.lax.cond(counts(part), add_gradient, lambda: total), None
 
     _, metrics = jax.eval_shape(
         objective, params, jax.tree.map(lambda x: x[0], parts)

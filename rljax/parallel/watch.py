@@ -1,10 +1,10 @@
-"""Detect that another process of a run has died. A process that waits for it in a collective operation might wait forever.
+"""Detect that another process of a run has died, because a process that waits for it in a collective operation may wait forever.
 
 In a background thread, each process writes heartbeats into the key-value store of JAX's coordination service, and reads those of
-the others. A process whose heartbeat has not changed for a given time is lost, and a process that notices this ends itself, because
-no Python code can interrupt a collective operation. If the first process dies, the service dies with it, and JAX aborts the other
-processes, which is handled in the same way. If the first process hangs, a call to the store never returns, so another thread
-decides which process is lost.
+the others. A process whose heartbeat has not changed for a given time counts as lost. A process that notices this ends itself,
+because no Python code can interrupt a collective operation. If the first process dies, the service dies with it, and JAX aborts
+the other processes, which is handled in the same way. If the first process hangs, a call to the store never returns, so another
+thread decides which process is lost.
 """
 
 import ctypes
@@ -38,16 +38,18 @@ CONNECT_SECONDS = 5.0
 """Time limit for finding out whether the first process is gone."""
 
 
-class Heard(NamedTuple):
+class LastHeartbeat(NamedTuple):
     """The last sign of life of a process."""
 
     beat: str
-    """The heartbeat that it wrote: a number, `DONE`, or why it ended."""
+    """The heartbeat that it wrote: a number, `DONE`, or the reason why it ended."""
     at: float
     """Time at which this process first saw that heartbeat, in seconds."""
 
 
-def update_heard(before: Mapping[int, Heard], beats: Mapping[int, str], now: float) -> dict[int, Heard]:
+def update_heartbeats(
+    before: Mapping[int, LastHeartbeat], beats: Mapping[int, str], now: float
+) -> dict[int, LastHeartbeat]:
     """Update the last signs of life of the other processes with the heartbeats that were read.
 
     Args:
@@ -56,20 +58,22 @@ def update_heard(before: Mapping[int, Heard], beats: Mapping[int, str], now: flo
         now: current time, in seconds.
 
     Example:
-        >>> update_heard({1: Heard("7", 0.0), 2: Heard("4", 0.0)}, {1: "7", 2: "5"}, 3.0)
-        {1: Heard(beat='7', at=0.0), 2: Heard(beat='5', at=3.0)}
+        >>> update_heartbeats({1: LastHeartbeat("7", 0.0), 2: LastHeartbeat("4", 0.0)}, {1: "7", 2: "5"}, 3.0)
+        {1: LastHeartbeat(beat='7', at=0.0), 2: LastHeartbeat(beat='5', at=3.0)}
     """
-    new = {host: Heard(beat, now) for host, beat in beats.items() if host not in before or before[host].beat != beat}
+    new = {
+        host: LastHeartbeat(beat, now) for host, beat in beats.items() if host not in before or before[host].beat != beat
+    }
     return {**before, **new}
 
 
-def lost_host(known: Mapping[int, Heard], now: float, limit: float) -> str | None:
-    """Say which process has been silent for longer than the limit; None if there is none.
+def lost_host(known: Mapping[int, LastHeartbeat], now: float, limit: float) -> str | None:
+    """Describe the process that has been silent for longer than the limit; None if there is none.
 
     Example:
-        >>> lost_host({1: Heard("7", 0.0)}, 12.0, 10.0)
+        >>> lost_host({1: LastHeartbeat("7", 0.0)}, 12.0, 10.0)
         'Host 1 has given no sign of life for 12 s.'
-        >>> lost_host({1: Heard(DONE, 0.0)}, 12.0, 10.0)
+        >>> lost_host({1: LastHeartbeat(DONE, 0.0)}, 12.0, 10.0)
     """
     for host, (beat, at) in sorted(known.items()):
         if beat == DONE or now - at <= limit:
@@ -110,7 +114,7 @@ class Watch:
         self._last = DONE
         self._fault = ""
         self._interval = limit / 10
-        self._known = {other: Heard("0", time.monotonic()) for other in range(hosts) if other != host}
+        self._known = {other: LastHeartbeat("0", time.monotonic()) for other in range(hosts) if other != host}
         self._ended = threading.Event()
         self._beating = threading.Thread(target=self._beat_on, name="beats of this host", daemon=True)
         self._deciding = threading.Thread(target=self._decide, name="watch of the hosts", daemon=True)
@@ -121,7 +125,7 @@ class Watch:
         """Send a last heartbeat, and stop watching.
 
         Args:
-            last: `DONE`, or why this process ends.
+            last: `DONE`, or the reason why this process ends.
         """
         self._last = last  # the thread writes it, so that no earlier heartbeat can follow it
         self._ended.set()
@@ -155,7 +159,7 @@ class Watch:
             return
         self._fault = ""
         others = {host: value for host, value in found.items() if host in self._known}
-        self._known = update_heard(self._known, others, time.monotonic())
+        self._known = update_heartbeats(self._known, others, time.monotonic())
 
 
 @contextmanager
@@ -167,7 +171,7 @@ def watched_hosts(limit: float, tell: Callable[[str], None]) -> Generator[None]:
 
     Args:
         limit: seconds without a sign of life after which a process is lost.
-        tell: reports why this process ends.
+        tell: reports the reason why this process ends.
     """
     if jax.process_count() == 1:
         yield
@@ -183,22 +187,22 @@ def watched_hosts(limit: float, tell: Callable[[str], None]) -> Generator[None]:
     store = required(global_state.client, "jax.distributed.initialize()")
     folder = f"{FOLDER}/{next(RUNS)}"
     watch = Watch(store, jax.process_index(), jax.process_count(), limit, leave, folder=folder)
-    with answered_aborts(leave):
+    with handle_aborts(leave):
         try:
             yield
         except BaseException as error:
-            if is_of_connection(error):  # for example, the connection to a killed process was closed
+            if is_connection_error(error):  # for example, the connection to a killed process was closed
                 watch.wait()
             watch.stop(one_line(error)[:200])
             raise
         watch.stop(DONE)
 
 
-def is_of_connection(error: BaseException) -> bool:
+def is_connection_error(error: BaseException) -> bool:
     """Return True if an error may come from a lost connection: errors of JAX's runtime begin with the name of a status.
 
     Example:
-        >>> is_of_connection(ValueError("UNKNOWN: Gloo AllGather failed")), is_of_connection(ValueError("steps is 0"))
+        >>> is_connection_error(ValueError("UNKNOWN: Gloo AllGather failed")), is_connection_error(ValueError("steps is 0"))
         (True, False)
     """
     statuses = "ABORTED|CANCELLED|DEADLINE_EXCEEDED|FAILED_PRECONDITION|INTERNAL|UNAVAILABLE|UNKNOWN"
@@ -206,7 +210,7 @@ def is_of_connection(error: BaseException) -> bool:
 
 
 @contextmanager
-def answered_aborts(leave: Callable[[str], None]) -> Generator[None]:
+def handle_aborts(leave: Callable[[str], None]) -> Generator[None]:
     """Call `leave` when JAX aborts this process because the first process, and the coordination service with it, is gone.
 
     JAX's C++ code aborts as soon as it loses that connection, and Python can only catch the signal. An abort with another cause

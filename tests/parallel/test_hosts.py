@@ -194,7 +194,7 @@ def test_a_port_that_is_taken_is_refused():
 
 def test_a_first_host_that_is_not_there_is_missed():
     address = free_address()
-    with pytest.raises(InputError, match=f"Host 0 was not found at {address} in 0.3 s .*; start it too"):
+    with pytest.raises(InputError, match=f"Host 0 was not found at {address} in 0.3 s .*; start it as well"):
         join(address, hosts=2, host=1, patience=0.3)
 
 

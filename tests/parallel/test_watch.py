@@ -9,7 +9,7 @@ import pytest
 from two_hosts import on_two_hosts
 
 from rljax.parallel import LOST_HOST
-from rljax.parallel.watch import DONE, Watch, answered_aborts
+from rljax.parallel.watch import DONE, Watch, handle_aborts
 
 LIMIT = 2.0
 PROGRAM = f'''
@@ -140,7 +140,7 @@ def test_the_handler_of_aborts_that_was_there_is_there_again(monkeypatch):
     first = library.signal(int(signal.SIGABRT), own)
     monkeypatch.setattr("jax.process_index", lambda: 1)
     try:
-        with answered_aborts(lambda reason: None):
+        with handle_aborts(lambda reason: None):
             pass
     finally:
         found = library.signal(int(signal.SIGABRT), ctypes.c_void_p(first))
