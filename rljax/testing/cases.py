@@ -1,4 +1,4 @@
-"""Small rollouts, each of which lets one slot of an algorithm decide the result; ordered so that the first difference names it."""
+"""Small rollouts whose result depends on one slot of an algorithm; ordered so that the first difference names the slot."""
 
 from typing import NamedTuple
 
@@ -7,25 +7,25 @@ import numpy as np
 from rljax.testing.example import Example
 
 TOKENS = 3
-"""T: at most this many tokens in a response of a small case."""
+"""T, the largest number of tokens of a response in a small case."""
 GARBAGE = -9.0
-"""Log-probability outside the mask. It is finite, so that implementations which multiply by the mask count as correct."""
+"""Log-probability outside the mask. It is finite, so that implementations that multiply by the mask count as correct."""
 
 
 class Case(NamedTuple):
-    """One example and what it tests."""
+    """An example, and the slot of an algorithm that it tests."""
 
     slot: str
-    """The slot that decides the result."""
+    """The slot that the result depends on."""
     example: Example
     """The rollout."""
 
 
 class GAECase(NamedTuple):
-    """One call of GAE and what it tests."""
+    """The arguments of a call of GAE, and the part of the recursion that it tests."""
 
     slot: str
-    """The part of the recursion that decides the result."""
+    """The part of the recursion that the result depends on."""
     rewards: np.ndarray
     """`[R, T]`."""
     values: np.ndarray
@@ -52,12 +52,12 @@ def example_of(
     """Build an example.
 
     Args:
-        rewards: of each response, `[P, G]`.
-        lengths: tokens of each response, `[P, G]`.
-        near: log-ratios lie within this distance of 0.
-        far: log-ratios lie far outside every clip, on both sides.
-        ref: how far log-probabilities lie from the reference's.
-        seed: of the numbers.
+        rewards: reward of each response, `[P, G]`.
+        lengths: number of tokens of each response, `[P, G]`.
+        near: largest distance of a log-ratio from 0.
+        far: whether log-ratios are far outside the bounds of every clip instead, on both sides.
+        ref: largest distance of the log-probabilities from the reference's.
+        seed: random seed.
     """
     rng = np.random.default_rng(seed)
     mask = np.arange(TOKENS) < np.array(lengths)[..., None]
@@ -81,7 +81,7 @@ def example_of(
 
 
 def loss_cases() -> list[Case]:
-    """Cases of a policy loss, at most 2 prompts x 2 responses x 3 tokens."""
+    """Cases for a policy loss, of at most 2 prompts x 2 responses x 3 tokens."""
     one, two = [[1.0, 0.0]], [[1.0, 0.0], [0.25, 1.0]]
     equal, ragged = [[1, 1], [1, 1]], [[3, 1], [2, 3]]
     cases = [Case("advantage", example_of(one, [[1, 1]]))]
@@ -126,14 +126,14 @@ def loss_cases() -> list[Case]:
 
 
 def triple_cases() -> list[Case]:
-    """Cases of 3 responses to one prompt, in which means, medians and ranks differ, and a kept group may have ties."""
+    """Cases with 3 responses to one prompt, in which means, medians and ranks differ, and groups with mixed rewards have ties."""
     cases = [("advantage", [1.0, 0.0, 0.25]), ("advantage", [1.0, 0.0, 0.0]), ("advantage", [0.0, 0.5, 1.0])]
     cases += [("groups", [1.0, 1.0, 0.0]), ("groups", [0.0, 1.0, 0.0])]
     return [Case(slot, example_of([rewards], [[1, 1, 1]])) for slot, rewards in cases]
 
 
 def gap_cases() -> list[Case]:
-    """Cases in which slots before, between and after the tokens lie outside the mask, such as an agent's observations."""
+    """Cases in which slots before, between and after the tokens are outside the mask, such as an agent's observations."""
     cases = []
     for rows, lead, near in (
         ([[0, 1, 1], [1, 0, 1]], 1.0, 0.0),
@@ -143,7 +143,7 @@ def gap_cases() -> list[Case]:
             [[1, 0, 1], [1, 1, 0]],
             0.3,
             0.0,
-        ),  # an overlong punishment by the last column makes the first response the worse one
+        ),  # if the punishment depended on the last column, not on the length, the first response would become the worse one
     ):
         small, mask = example_of([[lead, 0.0]], [[3, 3]], near=near, ref=1.0), np.array([rows], bool)
         new, old, ref = (
@@ -154,13 +154,13 @@ def gap_cases() -> list[Case]:
 
 
 def larger_case() -> Case:
-    """Four responses to each of two prompts, in which means and medians, for example, differ."""
+    """Four responses to each of two prompts, whose means and medians, for example, differ."""
     rewards = [[1.0, 0.0, 0.0, 0.5], [0.0, 1.0, -2.0, 1.0]]
     return Case("advantage", example_of(rewards, [[3, 1, 2, 3], [2, 2, 3, 1]], near=0.15, ref=0.5))
 
 
 def gae_cases(*, gaps: bool = False) -> list[GAECase]:
-    """Cases of GAE, at most 2 rows x 3 slots; the tokens begin in slot 0 and have no gaps, or all cases have gaps."""
+    """Cases for GAE, of at most 2 rows x 3 slots. Tokens begin in slot 0 and have no gaps; with `gaps`, every case has gaps."""
     rng = np.random.default_rng(0)
     full, none = np.ones((1, 3), bool), np.zeros(1)
     two, ragged = np.ones((2, 3), bool), np.array([[True, True, False], [True, True, True]])
@@ -190,7 +190,7 @@ def gae_cases(*, gaps: bool = False) -> list[GAECase]:
 
 
 def full_example(seed: int = 3) -> Example:
-    """An example with every field: 3 prompts x 4 responses x at most 6 tokens, with one group that is right throughout."""
+    """An example with every field: 3 prompts x 4 responses x at most 6 tokens; in one group, every response is right."""
     rng = np.random.default_rng(seed)
     mask = np.arange(6) < np.array([[6, 2, 4, 1], [3, 5, 6, 2], [4, 1, 3, 6]])[..., None]
 

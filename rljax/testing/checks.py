@@ -1,6 +1,6 @@
-"""Test a function against the papers: `check_loss` and `check_gae` raise at the first difference, and `conform` reports it.
+"""Test a function against the papers: `check_loss` and `check_gae` raise an error at the first difference; `conform` reports it.
 
-A function is called by the names of its parameters, with float64 arrays of NumPy, JAX or PyTorch.
+The function receives its arguments by the names of its parameters, as float64 arrays of NumPy, JAX or PyTorch.
 """
 
 import inspect
@@ -23,60 +23,61 @@ from rljax.testing.conventions import (
     Convention,
     difference,
     loss_and_gradient,
-    neighbours,
+    neighbors,
 )
 from rljax.testing.example import Example
-from rljax.testing.invariants import Broken, Evaluate, broken_invariant
+from rljax.testing.invariants import BrokenInvariant, Evaluate, broken_invariant
 
 Arrays = Literal["numpy", "jax", "torch"]
 Result = tuple[float, np.ndarray]
-"""A loss and its gradient by `logp`."""
+"""A loss and its gradient with respect to `logp`."""
 INPUTS = ("logp", "old_logp", "ref_logp", "rewards", "mask")
-"""Arrays that a loss may ask for: rewards `[P, G]`, the others `[P, G, T]`."""
+"""Arrays that a loss may have as parameters: rewards `[P, G]`, the others `[P, G, T]`."""
 RELATIVE, ABSOLUTE = 1e-5, 1e-7
 
 
 class Report(NamedTuple):
-    """What a function computes."""
+    """The result of comparing a function with an algorithm."""
 
     equals: Convention | None
-    """The convention that it equals in every case; None: no known one."""
+    """The convention that the function equals in every case; None if it equals no known one."""
     slot: str | None
-    """The slot in which it differs from what was asked for; None: it does not."""
+    """The slot in which the function differs from the algorithm; None if it does not differ."""
     text: str
-    """A sentence, and the smallest counterexample if there is one."""
+    """The result in a sentence, with the smallest counterexample if there is one."""
 
 
 def evaluator(function: Callable[..., Any], *, arrays: Arrays, options: dict[str, Any]) -> Evaluate:
-    """Turn a loss into a function from a rollout to the loss and its gradient by `logp`.
+    """Turn a loss into a function from a rollout to the loss and its gradient with respect to `logp`.
 
-    JAX, which compiles the loss, and PyTorch compute the gradient automatically; for NumPy it comes from central differences.
+    JAX (which also compiles the loss) and PyTorch differentiate automatically; for NumPy, central differences approximate it.
     """
     compiled = None
 
     def evaluate(example: Example) -> Result:
         nonlocal compiled
         offered = {name: getattr(example, name) for name in INPUTS}
-        inputs = _accepted(function, {**offered, **options}, known=(*INPUTS, *asdict(Convention())))
+        inputs = _select_arguments(function, {**offered, **options}, known=(*INPUTS, *asdict(Convention())))
         if "logp" not in inputs:
             raise InputError(
-                "The loss has no parameter 'logp', the log-probabilities that it is differentiated by; name it so."
+                "The loss has no parameter 'logp', the log-probabilities that it is differentiated with respect to; rename that "
+                "parameter to logp."
             )
         if arrays == "numpy":
             return _numpy_gradient(function, inputs)
         if arrays == "torch":
             return _torch_gradient(function, inputs)
         constants = {name: x for name, x in inputs.items() if not isinstance(x, np.ndarray)}
-        compiled = _compiled(function, constants) if compiled is None else compiled
+        compiled = _compile(function, constants) if compiled is None else compiled
         return _jax_gradient(compiled, {name: x for name, x in inputs.items() if name not in constants})
 
     return evaluate
 
 
-def _accepted(
+def _select_arguments(
     function: Callable[..., Any], offered: dict[str, Any], *, known: tuple[str, ...], constants: bool = False
 ) -> dict[str, Any]:
-    """The arrays that a function asks for by name, and the constants: those without a default, or all of them."""
+    """Select the arrays that a function has as parameters, and the constants: those without a default, or all of them."""
     taken: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if name in offered and (constants or isinstance(offered[name], np.ndarray) or parameter.default is parameter.empty):
@@ -85,7 +86,7 @@ def _accepted(
             parameter.VAR_KEYWORD,
             parameter.VAR_POSITIONAL,
         ):
-            raise InputError(f"The function's parameter {name!r} is not known; it can have {', '.join(known)}.")
+            raise InputError(f"The function has an unknown parameter {name!r}; choose from {', '.join(known)}.")
     return taken
 
 
@@ -108,7 +109,7 @@ def _numpy_gradient(function: Callable[..., Any], inputs: dict[str, Any], step: 
         return _scalar(function(**inputs)), gradient
 
 
-def _compiled(function: Callable[..., Any], constants: dict[str, Any]) -> Callable[..., Any]:
+def _compile(function: Callable[..., Any], constants: dict[str, Any]) -> Callable[..., Any]:
     import jax  # noqa: PLC0415  functions of NumPy do not need it
 
     def scalar(logp: Any, others: dict[str, Any]) -> Any:
@@ -139,7 +140,7 @@ def _torch_gradient(function: Callable[..., Any], inputs: dict[str, Any]) -> Res
 
 
 def expected_loss(example: Example, convention: Convention) -> Result:
-    """Loss and gradient of a convention, for a rollout that may have gaps."""
+    """Compute the loss and the gradient of a convention, for a rollout that may have gaps."""
     value, gradient = loss_and_gradient(example.compact(), convention)
     return value, example.spread(gradient)
 
@@ -154,7 +155,7 @@ def _same_gradient(found: Result, expected: Result, rtol: float) -> bool:
 
 
 def _close(found: Result, expected: Result, convention: Convention, rtol: float) -> bool:
-    """True if loss and gradient agree with a convention; only the gradient, if its surrogate has no meaningful value."""
+    """Return True if loss and gradient agree with a convention; if its surrogate's value is meaningless, only the gradient."""
     has_value = convention.surrogate == "clipped"
     return (not has_value or _near(found[0], expected[0], rtol)) and _same_gradient(found, expected, rtol)
 
@@ -183,7 +184,7 @@ def conform(
 
     Args:
         function: a loss of some of `logp`, `old_logp`, `ref_logp`, `rewards`, `mask`; returns a number to be minimized, or a tuple
-            that begins with it. Parameters without default may also be fields of `Convention`, such as `low`.
+            that begins with it. Parameters without a default may also be fields of `Convention`, such as `low`.
         like: one of `LIKE`.
         arrays: the library whose arrays the function takes.
         rtol: largest relative difference that counts as equal; 1e-4 for a function that computes in float32.
@@ -193,8 +194,8 @@ def conform(
         The report.
 
     Raises:
-        InputError: an argument is not known.
-        Exception: the function raises it for every rollout.
+        InputError: an argument is unknown.
+        Exception: any error that the function raises for every rollout.
     """
     base = convention_of(like, options)
     evaluate = evaluator(function, arrays=arrays, options=asdict(base))
@@ -205,22 +206,22 @@ def conform(
     raised = _first_error(errors, [case.example for case in cases])
     right = [_close(result, _expected(base, at), base, rtol) for at, result in found.items()]
     if all(right):
-        broken = raised or _broken(evaluate, base, rtol)
+        broken = raised or _find_broken(evaluate, base, rtol)
         if broken is None:
             return Report(base, None, f"equals {describe_convention(like, base)}\n  {base.in_words()}")
         return Report(None, broken.name, f"differs from {like} in: {broken.name}. {broken.text}")
     first = list(found)[right.index(False)]
     shown = counterexample(cases[first], found[first], _expected(base, first))
-    convention = _convention_of(found, base, first, rtol)
+    convention = _find_convention(found, base, first, rtol)
     if convention is not None:
-        broken = raised or _broken(evaluate, convention, rtol)
+        broken = raised or _find_broken(evaluate, convention, rtol)
         shown += "" if broken is None else f"\n  It also depends on: {broken.name}. {broken.text}"
         slot = next(slot for slot, names in SLOTS.items() if set(names) & set(difference(convention, base)))
         equal = f"It equals {describe_convention(like, convention)}\n  {convention.in_words()}"
         return Report(None if raised else convention, slot, f"differs from {like} in: {slot}. {equal}\n{shown}")
-    slot, why = _unexplained(found, base, cases[first].slot, rtol)
+    slot, why = _name_unexplained(found, base, cases[first].slot, rtol)
     shown += "" if raised is None else f"\n  It also raises an {raised.name}. {raised.text}"
-    unknown = f"It differs from every convention that has at most {MOST_CHANGES} other choices"
+    unknown = f"It equals no known convention that differs from {like} in at most {MOST_CHANGES} fields"
     return Report(
         None,
         slot,
@@ -229,10 +230,10 @@ def conform(
 
 
 def _results(call: Callable[[Any], Any], cases: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Exception]]:
-    """What a function returns, and what it raises, for each case, by the case's index.
+    """Map the index of each case to the function's result, and the index of each failed case to the error.
 
     Raises:
-        InputError: the function has a parameter that is not known.
+        InputError: the function has an unknown parameter.
     """
     found, errors = {}, {}
     for at, case in enumerate(cases):
@@ -245,12 +246,12 @@ def _results(call: Callable[[Any], Any], cases: Sequence[Any]) -> tuple[dict[int
     return found, errors
 
 
-def _first_error(errors: dict[int, Exception], cases: Sequence[Example] | Sequence[GAECase]) -> Broken | None:
-    """The first exception, with the case for which it was raised."""
+def _first_error(errors: dict[int, Exception], cases: Sequence[Example] | Sequence[GAECase]) -> BrokenInvariant | None:
+    """Describe the first exception, and the case for which it was raised; None if there is none."""
     first = next(iter(errors), None)
     if first is None:
         return None
-    return Broken("exception", f"{_in_a_line(errors[first])}\n{_shape(cases[first])}")
+    return BrokenInvariant("exception", f"{_in_a_line(errors[first])}\n{_shape(cases[first])}")
 
 
 def _in_a_line(error: Exception) -> str:
@@ -258,7 +259,7 @@ def _in_a_line(error: Exception) -> str:
 
 
 def _shape(case: Example | GAECase) -> str:
-    """The shape of a case, and what it consists of."""
+    """Describe the shape of a case and its rewards."""
     if isinstance(case, GAECase):
         return f"  mask {case.mask.tolist()}, rewards {case.rewards.tolist()}"
     gaps = not np.array_equal(case.mask, case.compact().mask)
@@ -266,14 +267,14 @@ def _shape(case: Example | GAECase) -> str:
     return f"  {case.prompts} prompts x {case.group} responses, {mask}\n  rewards {case.rewards.tolist()}"
 
 
-def _broken(evaluate: Evaluate, convention: Convention, rtol: float) -> Broken | None:
-    """The first small rollout with gaps in which a loss leaves its convention, or else the first invariant that it breaks."""
+def _find_broken(evaluate: Evaluate, convention: Convention, rtol: float) -> BrokenInvariant | None:
+    """Find the first small rollout with gaps in which a loss departs from its convention, or the first invariant that it breaks."""
     cases = gap_cases()
     found, errors = _results(evaluate, [case.example for case in cases])
     for at, result in found.items():
         expected = expected_loss(cases[at].example, convention)
         if not _close(result, expected, convention, rtol):
-            return Broken(cases[at].slot, "The smallest example:\n" + counterexample(cases[at], result, expected))
+            return BrokenInvariant(cases[at].slot, "The smallest example:\n" + counterexample(cases[at], result, expected))
     if errors:
         return _first_error(errors, [case.example for case in cases])
     try:
@@ -281,7 +282,7 @@ def _broken(evaluate: Evaluate, convention: Convention, rtol: float) -> Broken |
     except InputError:
         raise
     except Exception as error:
-        return Broken("exception", f"For 2 prompts x 4 responses, rearranged, {_in_a_line(error)}")
+        return BrokenInvariant("exception", f"For 2 prompts x 4 responses, rearranged, {_in_a_line(error)}")
 
 
 @lru_cache(maxsize=1)
@@ -296,31 +297,31 @@ def _compact(at: int) -> Example:
 
 @lru_cache(maxsize=2**15)
 def _expected(convention: Convention, at: int) -> Result:
-    """Loss and gradient of a convention in the case of this index."""
+    """Compute the loss and the gradient of a convention in the case with this index."""
     value, gradient = loss_and_gradient(_compact(at), convention)
     return value, _every_case()[at].example.spread(gradient)
 
 
 @lru_cache(maxsize=32)
 def _gradients(base: Convention, at: int) -> np.ndarray:
-    """Gradients of all neighbors of a convention in one case, `[N, ...]`."""
-    return np.stack([_expected(convention, at)[1] for convention in neighbours(base)])
+    """Compute the gradients of all neighbors of a convention in one case, `[N, ...]`."""
+    return np.stack([_expected(convention, at)[1] for convention in neighbors(base)])
 
 
-def _convention_of(found: dict[int, Result], base: Convention, first: int, rtol: float) -> Convention | None:
-    """The nearest convention that fits every case; `first` is a case that the base does not fit."""
+def _find_convention(found: dict[int, Result], base: Convention, first: int, rtol: float) -> Convention | None:
+    """Find the nearest convention that fits every case; `first` is a case that the base does not fit."""
     gradients = _gradients(base, first)
     away = np.abs(found[first][1] - gradients)
     fits = (away <= 2 * rtol * np.abs(gradients).max((1, 2, 3), keepdims=True) + ABSOLUTE).all((1, 2, 3))
     for index in np.flatnonzero(fits):
-        convention = neighbours(base)[index]
+        convention = neighbors(base)[index]
         if all(_close(result, _expected(convention, at), convention, rtol) for at, result in found.items()):
             return convention
     return None
 
 
-def _unexplained(found: dict[int, Result], base: Convention, slot: str, rtol: float) -> tuple[str, str]:
-    """The slot in which a function differs that no convention explains, and the end of the sentence that says so."""
+def _name_unexplained(found: dict[int, Result], base: Convention, slot: str, rtol: float) -> tuple[str, str]:
+    """Name the slot of a difference that no convention explains, and continue the report's sentence about it."""
     pairs = [(ours, _expected(base, at)) for at, ours in found.items()]
     wrong = [pair for pair in pairs if not _same_gradient(*pair, rtol)]
     if not wrong:
@@ -332,13 +333,13 @@ def _unexplained(found: dict[int, Result], base: Convention, slot: str, rtol: fl
 
 
 def describe_convention(like: str, convention: Convention) -> str:
-    """An algorithm's name, and the fields in which a convention differs from its paper's."""
+    """Write an algorithm's name, and the fields in which a convention differs from its paper's."""
     changed = difference(convention, LIKE[like])
     return like + (f" with {', '.join(f'{name}={value}' for name, value in changed.items())}" if changed else "")
 
 
 def counterexample(case: Case, found: Result, expected: Result) -> str:
-    """The few numbers that matter, token by token."""
+    """Write the few numbers that show a difference, token by token."""
     example = case.example
     lines = [_shape(example), f"  loss: expected {expected[0]:.6g}, found {found[0]:.6g}"]
     wrong = np.abs(np.asarray(found[1]) - expected[1]) > ABSOLUTE + RELATIVE * np.abs(expected[1])
@@ -351,11 +352,11 @@ def counterexample(case: Case, found: Result, expected: Result) -> str:
 
 
 def check_loss(function: Callable[..., Any], *, like: str, arrays: Arrays = "jax", **options: Any) -> None:
-    """Assert that a loss is an algorithm's, in value and gradient; see `conform` for the arguments.
+    """Assert that a loss equals an algorithm's, in value and gradient; see `conform` for the arguments.
 
     Raises:
-        AssertionError: it is not; the message names the slot and shows one small counterexample.
-        InputError: an argument is not known.
+        AssertionError: it differs; the message names the slot and shows one small counterexample.
+        InputError: an argument is unknown.
 
     Example:
         >>> import numpy as np
@@ -372,7 +373,7 @@ def check_loss(function: Callable[..., Any], *, like: str, arrays: Arrays = "jax
 
 
 def expected_gae(case: GAECase) -> np.ndarray:
-    """Eq. 16 of GAE (arXiv:1506.02438), from the last token to the first."""
+    """Compute Eq. 16 of GAE (arXiv:1506.02438), from the last token to the first."""
     out = np.zeros(case.mask.shape)
     for row, is_token in enumerate(case.mask):
         advantage, following = 0.0, float(case.bootstrap[row])
@@ -384,13 +385,14 @@ def expected_gae(case: GAECase) -> np.ndarray:
 
 
 class GAEConvention(NamedTuple):
-    """How GAE's advantages are given out."""
+    """Whether and how the advantages of GAE are normalized."""
 
     ddof: Literal[0, 1] | None = None
-    """Normalized over the tokens of the batch, by a deviation of these degrees of freedom; None: unchanged, as in the paper."""
+    """Delta degrees of freedom of the standard deviation, if advantages are normalized over the batch's tokens; None: they are
+    not, as in the paper."""
 
-    def of(self, advantage: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """The advantages in this convention."""
+    def apply(self, advantage: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Convert plain advantages to this convention."""
         if self.ddof is None:
             return advantage
         tokens = advantage[mask]
@@ -398,7 +400,7 @@ class GAEConvention(NamedTuple):
         return (advantage - tokens.mean()) / (deviation + 1e-8)
 
     def in_words(self) -> str:
-        """The convention in words."""
+        """Describe the convention in words."""
         return "GAE" if self.ddof is None else f"GAE, normalized over the tokens of the batch (ddof {self.ddof})"
 
 
@@ -411,8 +413,8 @@ def conform_gae(
         The convention that it equals, or None; and a sentence, with the smallest counterexample if it is not plain GAE.
 
     Raises:
-        InputError: the function has a parameter that is not known.
-        Exception: the function raises it for every case.
+        InputError: the function has an unknown parameter.
+        Exception: any error that the function raises for every case.
     """
     takes_bootstrap = "bootstrap" in inspect.signature(function).parameters
     cases, apart = (
@@ -461,13 +463,13 @@ def check_gae(function: Callable[..., Any], *, arrays: Arrays = "jax") -> None:
     """Assert that a function is GAE.
 
     Args:
-        function: of `rewards`, `values` and `mask` `[R, T]`, of `gamma`, of `lambda_` or `lam`, and of `bootstrap` `[R]` if it has
-            that. It returns the advantages `[R, T]`, or a tuple of these and of the returns, of which the mask's slots count.
+        function: takes `rewards`, `values` and `mask` `[R, T]`, `gamma`, `lambda_` or `lam`, and optionally `bootstrap` `[R]`. It
+            returns the advantages `[R, T]`, or a tuple of advantages and returns. Only slots in the mask are compared.
         arrays: the library whose arrays the function takes.
 
     Raises:
-        AssertionError: it is not; the message names the part of the recursion and shows one small counterexample.
-        InputError: the function has a parameter that is not known.
+        AssertionError: it is not GAE; the message names the part of the recursion and shows one small counterexample.
+        InputError: the function has an unknown parameter.
     """
     convention, text = conform_gae(function, arrays=arrays)
     if convention != GAEConvention():
@@ -477,7 +479,7 @@ def check_gae(function: Callable[..., Any], *, arrays: Arrays = "jax") -> None:
 def _gae_inputs(function: Callable[..., Any], case: GAECase) -> dict[str, Any]:
     offered = {name: getattr(case, name) for name in ("rewards", "values", "mask", "gamma", "lambda_", "bootstrap")}
     offered["lam"] = case.lambda_
-    return _accepted(function, offered, known=tuple(offered), constants=True)
+    return _select_arguments(function, offered, known=tuple(offered), constants=True)
 
 
 def _gae_difference(case: GAECase, found: Any, convention: GAEConvention, rtol: float) -> str | None:
@@ -485,10 +487,10 @@ def _gae_difference(case: GAECase, found: Any, convention: GAEConvention, rtol: 
     ours, returns = found if isinstance(found, tuple) else (found, None)
     # the eps of a normalization occurs in several places: under the root, next to it, and in some libraries in the mean
     tolerance = (rtol, rtol / 100) if convention.ddof is None else (1e-4, 1e-4)
-    text = _rows_differ(case, "advantage", ours, convention.of(advantage, case.mask), *tolerance)
+    text = _describe_difference(case, "advantage", ours, convention.apply(advantage, case.mask), *tolerance)
     if text is not None or returns is None:
         return text
-    return _rows_differ(case, "return", returns, advantage + case.values, rtol, rtol / 100)
+    return _describe_difference(case, "return", returns, advantage + case.values, rtol, rtol / 100)
 
 
 def _call(function: Callable[..., Any], inputs: dict[str, Any], arrays: Arrays) -> Any:
@@ -504,7 +506,9 @@ def _call(function: Callable[..., Any], inputs: dict[str, Any], arrays: Arrays) 
         return function(**{name: jax.numpy.asarray(x) if isinstance(x, np.ndarray) else x for name, x in inputs.items()})
 
 
-def _rows_differ(case: GAECase, name: str, found: Any, expected: np.ndarray, rtol: float, atol: float) -> str | None:
+def _describe_difference(
+    case: GAECase, name: str, found: Any, expected: np.ndarray, rtol: float, atol: float
+) -> str | None:
     found = np.asarray(found, float)
     if found.shape != expected.shape:
         return f"differs from GAE: the {name} must have shape {list(expected.shape)}, got {list(found.shape)}"

@@ -1,4 +1,4 @@
-"""The conventions in which implementations of GRPO and of its relatives differ, and their loss as loops in NumPy float64."""
+"""The conventions in which implementations of GRPO and related algorithms differ, and their loss as loops in NumPy float64."""
 
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -16,47 +16,47 @@ class Convention:
     """One way to compute a policy loss from the rewards of groups; implementations differ in each of its fields."""
 
     center: Literal["mean", "leave_one_out"] = "mean"
-    """What is subtracted from a reward: the mean of the group, or that of the group's other responses."""
+    """The baseline, which is subtracted from a reward: the mean of the group, or the mean of the group's other responses."""
     ddof: Literal[0, 1] | None = 1
-    """Degrees of freedom of the standard deviation; None: nothing is divided by it."""
+    """Delta degrees of freedom of the standard deviation; None: advantages are not divided by a standard deviation."""
     eps: float = 1e-6
     """Number added to the standard deviation."""
     deviation: Literal["group", "batch"] = "group"
-    """The rewards whose standard deviation is used: the group's, or all of the batch's."""
+    """The rewards whose standard deviation is used: the group's rewards, or all rewards of the batch."""
     kept: Literal["all", "mixed"] = "all"
     """The groups that are trained on: all, or those whose rewards differ."""
     mean: Literal["batch", "prompt", "sequence", "sequence_sum", "constant"] = "sequence"
     """How tokens are averaged: over all tokens; over those of a prompt, then over prompts; over those of a response, then over
-    responses; as a sum over a response, then over responses; or as that sum over `max_length`, then over responses."""
+    responses; as a sum over a response, then over responses; or as that sum divided by `max_length`, then over responses."""
     ratio: Literal["token", "sequence", "response"] = "token"
     """The probability ratio: of each token; the geometric mean of those of the response, as in GSPO; or their product."""
     surrogate: Literal["clipped", "cispo", "reinforce"] = "clipped"
-    """The objective of a token: the clipped ratio times the advantage; log-probability times advantage, weighed by the clipped
-    ratio without its gradient; or log-probability times advantage. Of the last two the gradient alone is compared."""
+    """The objective of a token: the clipped ratio times the advantage; log-probability times advantage, weighted by the clipped
+    ratio without its gradient; or log-probability times advantage. Of the last two, only the gradients are compared."""
     clip: Literal["ratio", "log_ratio", "none"] = "ratio"
-    """What is held: the ratio within [1 - low, 1 + high], or the log-ratio within [-low, high]."""
+    """What is clipped: the ratio to [1 - low, 1 + high], or the log-ratio to [-low, high]."""
     low: float = 0.2
     """How far the ratio may fall."""
     high: float = 0.2
     """How far the ratio may rise."""
     dual_clip: float | None = None
-    """Largest ratio that counts for a negative advantage; None: any."""
+    """Largest ratio that counts if the advantage is negative; None: no limit."""
     kl: Literal["none", "k1", "k2", "k3", "k3+"] = "none"
     """Estimator of the divergence from the reference policy; `k3+` has the value of k3 and the gradient of k2."""
     beta: float = 0.04
     """Weight of that divergence."""
     kl_cap: float | None = None
-    """Largest size of a token's KL estimate, which is clamped to [-kl_cap, kl_cap], as verl and OpenRLHF do at 10; None: any. A
-    clamped token has no gradient of the KL, except with `k3+`."""
+    """Largest size of a token's KL estimate, which is clamped to [-kl_cap, kl_cap], as verl and OpenRLHF do at 10; None: it is
+    not clamped. A clamped token gets no gradient from the KL, except with `k3+`."""
     kl_place: Literal["loss", "reward"] = "loss"
     """Whether the divergence is a term of the loss, or is subtracted from a response's reward, summed over its tokens."""
     cache: int = 0
-    """Tokens before `max_length` over which the overlong punishment grows to -1; 0: there is none."""
+    """Number of tokens before `max_length` over which the overlong punishment grows to -1; 0: there is no punishment."""
     max_length: int = 3
     """Longest response, for the overlong punishment and the constant mean."""
 
     def in_words(self) -> str:
-        """The convention in a sentence."""
+        """Describe the convention in a sentence."""
         advantage = {"mean": "reward minus the group's mean", "leave_one_out": "reward minus the mean of the others"}[
             self.center
         ]
@@ -93,7 +93,7 @@ LIKE = {
     "lite_ppo": Convention(deviation="batch", mean="batch"),
     "rloo": Convention(center="leave_one_out", ddof=None, surrogate="reinforce", clip="none", mean="sequence_sum"),
 }
-"""Name of an algorithm -> the convention of its paper. If the paper leaves one open, it is this library's."""
+"""Name of an algorithm -> the convention of its paper. If the paper leaves a field open, its value is this library's."""
 SLOTS = {
     "advantage": ("center", "ddof", "eps", "deviation"),
     "groups": ("kept",),
@@ -103,7 +103,7 @@ SLOTS = {
     "KL": ("kl", "beta", "kl_place", "kl_cap"),
     "overlong": ("cache", "max_length"),
 }
-"""Slot of an algorithm -> the fields that decide it."""
+"""Slot of an algorithm -> the fields of `Convention` that determine it."""
 ALTERNATIVES = {
     "center": ("mean", "leave_one_out"),
     "ddof": (0, 1, None),
@@ -121,15 +121,15 @@ ALTERNATIVES = {
     "kl_place": ("loss", "reward"),
     "kl_cap": (None, 10.0),
 }
-"""Field -> its values that exist in the wild."""
+"""Field -> the values that existing implementations use."""
 NUMBERS = ("eps", "low", "high", "dual_clip", "kl_cap")
 """Fields that may also have other values."""
 MOST_CHANGES = 3
-"""Fields in which a convention may differ from a paper's and is still looked for."""
+"""Largest number of fields in which the conventions that are tried differ from a paper's."""
 
 
-def _in_force(convention: Convention) -> Convention:
-    """The convention with every field that has no effect at its default."""
+def _canonical(convention: Convention) -> Convention:
+    """Set every field that has no effect in this convention to its default, so that equal conventions compare equal."""
     idle: dict[str, object] = {}
     default = Convention()
     if convention.ddof is None:
@@ -146,26 +146,26 @@ def _in_force(convention: Convention) -> Convention:
 
 
 @lru_cache(maxsize=16)
-def neighbours(base: Convention, changes: int = MOST_CHANGES) -> tuple[Convention, ...]:
-    """Conventions that differ from a base in at most so many fields, the nearest ones first."""
-    found = {_in_force(base): base}
+def neighbors(base: Convention, changes: int = MOST_CHANGES) -> tuple[Convention, ...]:
+    """Conventions that differ from a base in at most `changes` fields, the nearest ones first."""
+    found = {_canonical(base): base}
     for count in range(1, changes + 1):
         for names in combinations(ALTERNATIVES, count):
             values = [[value for value in ALTERNATIVES[name] if value != getattr(base, name)] for name in names]
             for chosen in product(*values):
                 convention = replace(base, **dict(zip(names, chosen, strict=True)))
-                found.setdefault(_in_force(convention), convention)
+                found.setdefault(_canonical(convention), convention)
     return tuple(found.values())
 
 
 def difference(one: Convention, base: Convention) -> dict[str, object]:
-    """The fields of one convention that a base has otherwise."""
+    """The fields in which a convention differs from a base, with the convention's values."""
     names = [field.name for field in fields(one)]
     return {name: getattr(one, name) for name in names if getattr(one, name) != getattr(base, name)}
 
 
 def _kl(convention: Convention, log_ratio: float) -> tuple[float, float]:
-    """An estimate of KL(π, reference) from log π - log reference, and its derivative by log π."""
+    """An estimate of KL(π, reference) from log π - log reference, and its derivative with respect to log π."""
     kind, cap = convention.kl, convention.kl_cap
     if kind == "k1":
         value, slope = log_ratio, 1.0
@@ -239,7 +239,7 @@ def _bounds(convention: Convention) -> tuple[float, float]:
 
 
 def _surrogate(convention: Convention, log_ratio: float, advantage: float) -> tuple[float, float]:
-    """The surrogate, and its derivative by the log-probability; a surrogate whose value means nothing has the value 0."""
+    """The surrogate (0 if its value is meaningless), and its derivative with respect to the log-probability."""
     if convention.surrogate == "reinforce":
         return 0.0, advantage
     low, high = _bounds(convention)
@@ -253,7 +253,7 @@ def _surrogate(convention: Convention, log_ratio: float, advantage: float) -> tu
 
 
 def loss_and_gradient(example: Example, convention: Convention) -> tuple[float, np.ndarray]:
-    """The loss, to be minimized, and its gradient by `logp`; the rollout is compact (`Example.compact`)."""
+    """The loss, to be minimized, and its gradient with respect to `logp`; the rollout must be compact (`Example.compact`)."""
     advantage, weights = _advantages(example, convention), _weights(example, convention)
     total, gradient = 0.0, np.zeros(example.mask.shape)
     for p, i in example.rows:

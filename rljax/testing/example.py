@@ -11,12 +11,12 @@ from jaxtyping import Bool, Float, Int
 
 @dataclass(frozen=True)
 class Example:
-    """Responses, rewards and what models say of them. Only the first five are needed by every algorithm."""
+    """Responses, their rewards, and values that models compute for them. Every algorithm needs the first five fields."""
 
     mask: Bool[np.ndarray, "P G T"]
     """Response tokens."""
     logp: Float[np.ndarray, "P G T"]
-    """Log-probability under the policy that is trained."""
+    """Log-probability under the policy being trained."""
     old_logp: Float[np.ndarray, "P G T"]
     """Log-probability under the policy before the update, the ratio's denominator."""
     ref_logp: Float[np.ndarray, "P G T"]
@@ -24,21 +24,21 @@ class Example:
     rewards: Float[np.ndarray, "P G"]
     """Reward of each response."""
     sampled_logp: Float[np.ndarray, "P G T"] | None = None
-    """Log-probability as sampled, where the engine's differs from `old_logp`."""
+    """Log-probability as the engine sampled, if it differs from `old_logp`."""
     values: Float[np.ndarray, "P G T"] | None = None
     """The critic's values at sampling."""
     new_values: Float[np.ndarray, "P G T"] | None = None
     """The critic's values now."""
     entropy: Float[np.ndarray, "P G T"] | None = None
-    """Entropy of the policy that is trained."""
+    """Entropy of the policy being trained."""
     behaviour_entropy: Float[np.ndarray, "P G T"] | None = None
-    """Entropy of the policy that sampled."""
+    """Entropy of the sampling policy."""
     teacher_logp: Float[np.ndarray, "P G T"] | None = None
     """Log-probability under a teacher."""
     teacher_divergence: Float[np.ndarray, "P G T"] | None = None
     """Divergence from the teacher over the vocabulary."""
     square_sum: Float[np.ndarray, "P G T"] | None = None
-    """Sum of the squared probabilities of the policy that sampled."""
+    """Sum of the squared probabilities of the sampling policy."""
     greedy_rewards: Float[np.ndarray, "P"] | None = None
     """Reward of a greedy response to each prompt."""
     form: Float[np.ndarray, "P G"] | None = None
@@ -48,9 +48,9 @@ class Example:
     step_end: Bool[np.ndarray, "P G T"] | None = None
     """Tokens at which a reasoning step ends."""
     valid: Bool[np.ndarray, "P G"] | None = None
-    """Responses that have a reward; all of them when absent."""
+    """Responses that have a reward; None: all of them."""
     truncated: Bool[np.ndarray, "P G"] | None = None
-    """Responses that were cut at the longest length; none of them when absent."""
+    """Responses that were cut off at the length limit; None: no response was."""
 
     @property
     def prompts(self) -> int:
@@ -83,7 +83,7 @@ class Example:
         return [(p, i) for p, i in self.rows if np.ptp(self.rewards[p]) > 0]
 
     def compact(self) -> "Example":
-        """The same responses without gaps, from column 0 on, and 0 outside the mask."""
+        """Return the same responses without gaps, beginning in column 0, and with 0 outside the mask."""
         order = np.argsort(~self.mask, axis=-1, kind="stable")
 
         def moved(x: np.ndarray) -> np.ndarray:
@@ -98,6 +98,6 @@ class Example:
         return replace(self, **per_token)
 
     def spread(self, x: Float[np.ndarray, "P G T"]) -> Float[np.ndarray, "P G T"]:
-        """Move numbers of the tokens of `compact` back to their slots; 0 outside the mask."""
+        """Move per-token values of `compact()` back to the slots of their tokens; 0 outside the mask."""
         place = np.maximum(np.cumsum(self.mask, -1) - 1, 0)
         return np.where(self.mask, np.take_along_axis(x, place, -1), 0.0)

@@ -5,7 +5,7 @@ An objective takes a rollout and log-probabilities `x[p, i, t]` in float64, and 
 maximized; `VALUE_LOSSES` take values instead of log-probabilities, and are minimized. A response is a
 row without gaps that begins in column 0 (`Example.compact` of `rljax.testing.example`), and has at least one token.
 
-The hyperparameters are in `OPTIONS`; with them, every part of an algorithm has an effect on responses of six tokens.
+The hyperparameters are in `OPTIONS`; they are chosen so that every part of an algorithm has an effect on responses of six tokens.
 """
 
 from itertools import combinations
@@ -105,7 +105,7 @@ def _cispo(d, x, sg):
 
 
 def _covariance(d, a):
-    """Covariance of each token's log-probability and its advantage, over the rollout, before its updates."""
+    """Each token's contribution to the covariance of log-probability and advantage, over the rollout, before its updates."""
     mean_logp = _token_mean(d, lambda p, i, t: d.old_logp[p, i, t])
     mean_advantage = _token_mean(d, lambda p, i, t: a[p][i])
     return {(p, i, t): (d.old_logp[p, i, t] - mean_logp) * (a[p][i] - mean_advantage) for p, i, t in _tokens(d)}
@@ -350,7 +350,7 @@ def _otb(d, x, sg):
 
 
 def _best_of_two(rewards):
-    """The z-score of each pair's best, averaged over the pairs of a response."""
+    """For each response: the z-score of a pair's best reward, averaged over the pairs that contain the response."""
     pairs = list(combinations(range(len(rewards)), 2))
     best = [max(rewards[i], rewards[j]) for i, j in pairs]
     mean = sum(best) / len(best)
@@ -365,7 +365,7 @@ def _pass_at_k(d, x, sg):
 
 
 def _gain_in_pairs(rewards):
-    """n s_i, over all pairs."""
+    """n s_i of PKPO for k = 2, as a sum over all pairs."""
     pairs = list(combinations(range(len(rewards)), 2))
     gains = [
         sum(max(rewards[a], rewards[b]) - rewards[a + b - i] for a, b in pairs if i in (a, b)) for i in range(len(rewards))

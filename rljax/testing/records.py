@@ -19,7 +19,7 @@ from rljax.testing.invariants import INVARIANTS, broken_invariant, micro_batches
 
 
 def rollout_of(example: Example) -> Rollout[np.ndarray]:
-    """The rollout of an example, with every field that the example has."""
+    """Convert an example to a rollout, with every field that the example has."""
     parts = None if example.form is None else {"answer": example.rewards, "form": example.form}
     same = ("mask", "rewards", "ref_logp", "values", "step_rewards", "step_end", "behaviour_entropy", "teacher_logp")
     marks = ("square_sum", "greedy_rewards", "valid", "truncated")
@@ -28,8 +28,8 @@ def rollout_of(example: Example) -> Rollout[np.ndarray]:
     return Rollout(behaviour_logp=sampled, policy_logp=example.old_logp, reward_parts=parts, **fields)
 
 
-def prepared(algorithm: Algorithm, example: Example) -> Batch[Array]:
-    """The batch of an example, at a quarter of the training."""
+def prepare_example(algorithm: Algorithm, example: Example) -> Batch[Array]:
+    """Prepare the batch of an example, as if a quarter of the training were completed."""
     return jax.jit(partial(prepare, algorithm, progress=0.25))(rollout_of(example))
 
 
@@ -49,27 +49,27 @@ def _loss_and_gradient(algorithm: Algorithm, batch: Batch[Array], *outputs: Arra
 
 
 def evaluate_record(algorithm: Algorithm, example: Example) -> tuple[float, np.ndarray]:
-    """An algorithm's loss of an example in float64, and its gradient by `logp`."""
+    """Compute an algorithm's loss on an example in float64, and its gradient with respect to `logp`."""
     with jax.enable_x64(True):
         outputs = (_rows(x) for x in (example.logp, example.entropy, example.teacher_divergence))
-        value, gradient = _loss_and_gradient(algorithm, prepared(algorithm, example), *outputs)
+        value, gradient = _loss_and_gradient(algorithm, prepare_example(algorithm, example), *outputs)
         return float(value), np.asarray(gradient).reshape(example.mask.shape)
 
 
 def check_algorithm(algorithm: Algorithm, *, like: str | None = None, mesh: Mesh | None = None, **options: Any) -> None:
-    """Assert that an algorithm keeps every invariant, and, if asked, that it equals a paper's.
+    """Assert that no irrelevant change affects an algorithm's loss, and, with `like`, that the loss equals a paper's.
 
-    The invariants: order of prompts and responses, padding, numbers outside the mask, gaps between tokens, responses
+    The irrelevant changes: order of prompts and responses, padding, numbers outside the mask, gaps between tokens, responses
     without reward, micro-batches, single precision, and the device mesh.
 
     Args:
         algorithm: the record of functions.
-        like: the algorithm that it must equal, one of `rljax.testing.LIKE`; None: any.
-        mesh: devices that share the rows; None leaves the mesh out.
+        like: the algorithm that it must equal, one of `rljax.testing.LIKE`; None: it is not compared.
+        mesh: devices that share the rows; None: the mesh is not tested.
         options: fields of `Convention` that differ from that algorithm's.
 
     Raises:
-        AssertionError: it does not; the message names what was changed, or the slot that differs.
+        AssertionError: a change affects the loss, or the loss differs; the message names the change or the slot.
 
     Example:
         >>> from rljax.algorithms import BY_NAME
@@ -83,33 +83,35 @@ def check_algorithm(algorithm: Algorithm, *, like: str | None = None, mesh: Mesh
     if broken is not None:
         raise AssertionError(f"The loss depends on: {broken.name}. {broken.text}")
     with jax.enable_x64(True):
-        batch = prepared(algorithm, example)
+        batch = prepare_example(algorithm, example)
         outputs = tuple(_rows(x) for x in (example.logp, example.entropy, example.teacher_divergence))
         expected = _loss_and_gradient(algorithm, batch, *outputs)
         parts = [
             _loss_and_gradient(algorithm, *jax.tree.map(lambda x, rows=rows: x[rows], (batch, *outputs)))
             for rows in micro_batches(len(batch.mask), 3)
         ]
-        _same("micro-batches", (sum(value for value, _ in parts), jnp.concatenate([slope for _, slope in parts])), expected)
+        _check_same(
+            "micro-batches", (sum(value for value, _ in parts), jnp.concatenate([slope for _, slope in parts])), expected
+        )
         if mesh is not None:
-            _same("the device mesh", _loss_and_gradient(algorithm, *put_rows(mesh, (batch, *outputs))), expected)
+            _check_same("the device mesh", _loss_and_gradient(algorithm, *put_rows(mesh, (batch, *outputs))), expected)
     single = jax.tree.map(
         lambda x: np.asarray(x, np.float32) if np.asarray(x).dtype == np.float64 else x, (batch, *outputs)
     )
-    _same("single precision", _loss_and_gradient(algorithm, *jax.tree.map(jnp.asarray, single)), expected, rtol=1e-4)
+    _check_same("single precision", _loss_and_gradient(algorithm, *jax.tree.map(jnp.asarray, single)), expected, rtol=1e-4)
 
 
 def as_function(algorithm: Algorithm) -> Callable[..., Array]:
-    """An algorithm as a loss that `check_loss` takes."""
+    """Wrap an algorithm as a loss function that `check_loss` accepts."""
 
-    def whole_loss(logp: Array, old_logp: Array, ref_logp: Array, rewards: Array, mask: Array) -> Array:
+    def full_loss(logp: Array, old_logp: Array, ref_logp: Array, rewards: Array, mask: Array) -> Array:
         rollout = Rollout(mask=mask, behaviour_logp=old_logp, rewards=rewards, ref_logp=ref_logp)
         return loss(algorithm, logp.reshape(-1, logp.shape[-1]), prepare(algorithm, rollout))[0]
 
-    return whole_loss
+    return full_loss
 
 
-def _same(what: str, found: tuple[Any, Any], expected: tuple[Array, Array], rtol: float = 1e-8) -> None:
+def _check_same(what: str, found: tuple[Any, Any], expected: tuple[Array, Array], rtol: float = 1e-8) -> None:
     for name, ours, theirs in zip(("loss", "gradient"), found, expected, strict=True):
         away, scale = float(np.abs(np.asarray(ours) - np.asarray(theirs)).max()), float(np.abs(np.asarray(theirs)).max())
         if not away <= rtol * max(scale, 1.0):

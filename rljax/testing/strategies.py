@@ -32,11 +32,11 @@ def examples(
     """Sample rollouts of one shape; they shrink to full masks, rewards of 0 and ratios of 1.
 
     Args:
-        draw: given by Hypothesis.
+        draw: passed by Hypothesis.
         prompts: P.
         group: G, at least 2.
         tokens: T.
-        gaps: whether slots between two tokens may lie outside the mask.
+        gaps: whether slots between two tokens may be outside the mask.
         garbage: log-probability outside the mask.
         marks: whether responses may have no reward, or be truncated.
     """

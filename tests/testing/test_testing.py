@@ -24,7 +24,7 @@ from rljax.ops.surrogate import dual_clipped
 from rljax.parallel import make_mesh
 from rljax.testing import check_algorithm, check_gae, check_loss, conform, conform_gae
 from rljax.testing.cases import gae_cases, gap_cases, loss_cases, triple_cases
-from rljax.testing.conventions import LIKE, loss_and_gradient, neighbours
+from rljax.testing.conventions import LIKE, loss_and_gradient, neighbors
 from rljax.testing.example import Example
 from rljax.testing.records import as_function, rollout_of
 from rljax.testing.strategies import examples
@@ -393,7 +393,7 @@ def test_gradients_of_the_conventions_are_those_of_their_values(example):
     ratios = np.exp(np.concatenate([log_ratios, log_ratios.sum(-1, keepdims=True) / lengths], -1))
     edges = [0.8, 1.2, 1.28, np.exp(-0.2), np.exp(0.2), np.exp(0.28), 1 - 3e-4, 1 + 4e-4, 3.0]
     near = np.abs(ratios[..., None] - np.array(edges)).min() < 1e-4
-    for convention in neighbours(LIKE["grpo"], changes=1):
+    for convention in neighbors(LIKE["grpo"], changes=1):
         value, gradient = loss_and_gradient(example, convention)
         assert np.isfinite(value)
         if (
@@ -419,9 +419,9 @@ def test_a_compact_example_has_the_same_tokens(example):
     [
         (lambda: check_loss(lambda logp: logp, like="pop"), "like is 'pop'; choose one of grpo"),
         (lambda: check_loss(lambda logp: logp, like="grpo", dof=0), "'dof' is not an option"),
-        (lambda: check_loss(lambda x: x, like="grpo"), "parameter 'x' is not known"),
+        (lambda: check_loss(lambda x: x, like="grpo"), "unknown parameter 'x'"),
         (lambda: check_loss(lambda rewards: rewards, like="grpo", arrays="numpy"), "no parameter 'logp'"),
-        (lambda: check_gae(lambda rewards, q: rewards), "parameter 'q' is not known"),
+        (lambda: check_gae(lambda rewards, q: rewards), "unknown parameter 'q'"),
     ],
 )
 def test_refusals(call, message):
