@@ -17,9 +17,9 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from rljax.errors import InputError
 from rljax.models.axes import INPUT_AXES
-from rljax.models.patterns import selected
+from rljax.models.patterns import select_paths
 from rljax.models.policy import Copied, Copies, Params, path_names, with_copies
-from rljax.models.quantization import Quantized, dequantize, unquantized
+from rljax.models.quantization import Quantized, dequantize, dequantize_params
 
 
 class LowRank(NamedTuple):
@@ -32,7 +32,7 @@ class LowRank(NamedTuple):
 
 
 Adapter = PyTree[Array | np.ndarray]
-"""Nested dictionaries with the structure of the parameters, holding only a `LowRank` in place of each adapted matrix."""
+"""Nested dictionaries with the structure of the parameters, in which only adapted matrices have an entry: a `LowRank`."""
 
 
 class Base(NamedTuple):
@@ -66,7 +66,7 @@ def adapted_paths(params: PyTree[Array | jax.ShapeDtypeStruct], targets: Collect
         InputError: a pattern matches no such matrix.
     """
     paths = [path_names(path) for path, _ in tree_leaves_with_path(params)]
-    return selected(targets, (path for path in paths if path[-1] in INPUT_AXES), setting="lora_targets")
+    return select_paths(targets, (path for path in paths if path[-1] in INPUT_AXES), setting="lora_targets")
 
 
 def _sizes(path: tuple[str, ...], shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -121,7 +121,7 @@ def merge(params: Params, adapter: Adapter, scale: Float[Array | np.ndarray, ""]
 
     Args:
         params: parameters of the base; a quantized matrix is dequantized if it has factors.
-        adapter: its factors.
+        adapter: the low-rank factors.
         scale: α/r.
 
     Returns:
@@ -141,7 +141,7 @@ def merge(params: Params, adapter: Adapter, scale: Float[Array | np.ndarray, ""]
     return {name: merge(value, adapter[name], scale) if name in adapter else value for name, value in params.items()}
 
 
-def whole(base: Base | None, params: Params | None) -> Params:
+def effective_params(base: Base | None, params: Params | None) -> Params:
     """Return the parameters that the policy computes with, none of them quantized.
 
     Args:
@@ -150,10 +150,10 @@ def whole(base: Base | None, params: Params | None) -> Params:
     """
     if base is None:
         return params
-    return unquantized(base.params if params is None else merge(base.params, params, base.scale))
+    return dequantize_params(base.params if params is None else merge(base.params, params, base.scale))
 
 
-def side_by_side(params: Params, adapter: Adapter, scale: Float[Array | np.ndarray, ""]) -> Params:
+def attach_factors(params: Params, adapter: Adapter, scale: Float[Array | np.ndarray, ""]) -> Params:
     """Store each pair of factors with its matrix, so that a layer computes `x W + (α/r) (x A) B`.
 
     Unlike `merge`, this makes no second copy of the matrices, and the gradient of the factors needs no gradient of the
@@ -161,7 +161,7 @@ def side_by_side(params: Params, adapter: Adapter, scale: Float[Array | np.ndarr
 
     Args:
         params: parameters of the base.
-        adapter: its factors.
+        adapter: the low-rank factors.
         scale: α/r.
 
     Returns:
@@ -171,11 +171,13 @@ def side_by_side(params: Params, adapter: Adapter, scale: Float[Array | np.ndarr
         return Adapted(params, adapter, scale)  # pyright: ignore[reportArgumentType]  one matrix
     if not isinstance(params, dict):
         return params
-    return {name: side_by_side(value, adapter[name], scale) if name in adapter else value for name, value in params.items()}
+    return {
+        name: attach_factors(value, adapter[name], scale) if name in adapter else value for name, value in params.items()
+    }
 
 
-def scored(base: Base, params: Params | None, copies: Copies | None = None) -> Params:
-    """Return the parameters that scores are computed with: as in `whole`, but with the adapter separate, not merged.
+def scoring_params(base: Base, params: Params | None, copies: Copies | None = None) -> Params:
+    """Return the parameters that scores are computed with: as in `effective_params`, but with the adapter kept separate.
 
     Args:
         base: the frozen model under the adapter.
@@ -183,7 +185,7 @@ def scored(base: Base, params: Params | None, copies: Copies | None = None) -> P
         copies: copies of the base's parameters; see `Policy.copies`.
     """
     below = with_copies(base.params, copies)
-    return below if params is None else side_by_side(below, params, base.scale)
+    return below if params is None else attach_factors(below, params, base.scale)
 
 
 def fingerprint(

@@ -1,6 +1,6 @@
 """Scaled dot-product attention with grouped heads: over complete sequences, and of new tokens over a cache.
 
-It also chooses the program for complete sequences: which ones can run, and the kernels for NVIDIA GPUs and TPUs.
+This module also has the kernels for NVIDIA GPUs and TPUs, and checks which programs for complete sequences can run.
 
 Axes: B rows, T query tokens, S key slots, K key/value heads, G query heads per key head, H features per head; N blocks of C
 queries, and N = K G query heads in the kernels.
@@ -16,9 +16,9 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.errors import InputError
-from rljax.models.axes import DATA, FSDP, TENSOR, constrained, row_shards
+from rljax.models.axes import DATA, FSDP, TENSOR, constrain_sharding, row_shards
 from rljax.models.config import TransformerConfig
-from rljax.models.packed import soft_capped, visible_slots
+from rljax.models.packed import soft_cap, visible_slots
 from rljax.ops.arrays import sum_dtype
 
 MOST_QUERIES, FEWEST_QUERIES = 512, 64
@@ -65,7 +65,7 @@ def attend(
     sink, whose weight is dropped (arXiv:2309.17453, in the learned form of GPT-OSS).
     """
     scores = jnp.einsum("BKQH,BKSH->BKQS", _by_group(query), keys, preferred_element_type=sum_dtype(query))
-    return _mix(soft_capped(scores, cap), values, visible, query, sinks)
+    return _mix(soft_cap(scores, cap), values, visible, query, sinks)
 
 
 def attend_cached(
@@ -84,13 +84,13 @@ def attend_cached(
     """Attend from new tokens, which were just written, to the slots of a cache; see `visible_in_cache`.
 
     The slots are the last axis of the keys, because CPUs then multiply them with few queries faster. More than `block` tokens
-    are computed block by block, so that no array has both axes. There is no custom derivative.
+    are computed block by block, so that no array spans all tokens and all slots. There is no custom derivative.
 
     Args:
         query: queries of the new tokens.
         keys: rotated keys of every slot.
         values: values of every slot.
-        segments: above 0 if a slot holds a token.
+        segments: above 0 if a slot contains a token.
         slot: slot of the first new token, one for all rows or one per row.
         block: number of queries that attend to all keys at once; None: `block_size` decides.
         devices: number of devices that share rows and heads.
@@ -104,7 +104,7 @@ def attend_cached(
     def attended(first: Array | int, part: Float[Array, "B C K G H"]) -> Float[Array, "B C K G H"]:
         visible = visible_in_cache(segments, slot, new=length, first=first, count=part.shape[1], window=window)
         scores = jnp.einsum("BKQH,BKHS->BKQS", _by_group(part), keys, preferred_element_type=sum_dtype(part))
-        return _mix(soft_capped(scores, cap), values, visible, part, sinks)
+        return _mix(soft_cap(scores, cap), values, visible, part, sinks)
 
     if length <= block:
         return attended(0, query)
@@ -126,7 +126,7 @@ def visible_in_cache(
     """Mask of the slots that T new tokens see: all slots with a token except later new ones. Padding also sees itself.
 
     Args:
-        segments: above 0 if a slot holds a token.
+        segments: above 0 if a slot contains a token.
         slot: slot of the first new token, one for all rows or one per row; the others follow it.
         new: number of new tokens.
         first: index of the first of the T tokens among the new tokens.
@@ -185,8 +185,8 @@ def attend_within(
 ) -> Float[Array, "B S K G H"]:
     """Attend from each token to the earlier tokens of its sequence and to itself.
 
-    Rows of more than `block` slots are computed block by block, in the forward and in the backward pass: no array has both axes.
-    With a window, a block attends only to the slots that its tokens can see.
+    Rows of more than `block` slots are computed block by block, in the forward and in the backward pass, so that no array spans
+    all tokens and all slots. With a window, a block attends only to the slots that its tokens can see.
 
     Args:
         query: query of every token.
@@ -224,7 +224,7 @@ class _Seen(NamedTuple):
         return jax.lax.dynamic_slice_in_dim(array, self.first, self.count, axis=axis)
 
 
-def _seen(number: Array, length: int, slots: int, window: int | None) -> _Seen:
+def _seen_slots(number: Array, length: int, slots: int, window: int | None) -> _Seen:
     if window is None or length + window - 1 >= slots:
         return _Seen(0, slots)
     count = length + window - 1
@@ -241,12 +241,12 @@ def _attend_block(
     window: int | None,
     cap: float | None,
 ) -> Float[Array, "B C K G H"]:
-    """Attend from a block whose first token is at slot `first` of the slots passed."""
+    """Attend from a block whose first token is at slot `first` of the passed slots."""
     visible = visible_slots(segments, first=first, count=block.shape[1], window=window)
     return attend(block, keys, values, visible, cap=cap, sinks=sinks)
 
 
-def _mixed(
+def _attend_blocks(
     queries: Float[Array, "N B C K G H"],
     keys: Float[Array, "B K S H"],
     values: Float[Array, "B K S H"],
@@ -263,7 +263,7 @@ def _mixed(
     length, slots = queries.shape[2], segments.shape[1]
 
     def step(number: Array, mixed: Array) -> Array:
-        seen = _seen(number, length, slots, window)
+        seen = _seen_slots(number, length, slots, window)
         block = jax.lax.dynamic_index_in_dim(mixed, number, keepdims=False)
         parts = seen.of(keys, axis=2), seen.of(values, axis=2), sinks, seen.of(segments, axis=1)
         block = _attend_block(number * length - seen.first, block, *parts, window, cap)
@@ -281,7 +281,7 @@ def _forward(
     window: int | None,
     cap: float | None,
 ) -> tuple[Array, tuple[Array | None, ...]]:
-    mixed = _mixed(queries, keys, values, sinks, segments, window, cap)
+    mixed = _attend_blocks(queries, keys, values, sinks, segments, window, cap)
     return mixed, (queries, keys, values, sinks, segments)
 
 
@@ -294,7 +294,7 @@ def _backward(
 
     def step(number: Array, carried: tuple[Array, Array, Array, Any]) -> tuple[Array, Array, Array, Any]:
         pulled, by_keys, by_values, by_sinks = carried
-        seen = _seen(number, length, slots, window)
+        seen = _seen_slots(number, length, slots, window)
         block = jax.lax.dynamic_index_in_dim(queries, number, keepdims=False)
         near = {"segments": seen.of(segments, axis=1), "window": window, "cap": cap}
         own = partial(_attend_block, number * length - seen.first, **near)
@@ -302,22 +302,24 @@ def _backward(
         by_block, more_keys, more_values, more = pull(jax.lax.dynamic_index_in_dim(pulled, number, keepdims=False))
         pulled = jax.lax.dynamic_update_index_in_dim(pulled, by_block, number, 0)
         by_sinks = jax.tree.map(jnp.add, by_sinks, more)
-        return pulled, _added(by_keys, more_keys, seen), _added(by_values, more_values, seen), by_sinks
+        return pulled, _add_seen(by_keys, more_keys, seen), _add_seen(by_values, more_values, seen), by_sinks
 
     nothing = jnp.zeros(keys.shape, sum_dtype(keys))
-    gradient, zeros = jax.lax.optimization_barrier((gradient, nothing))  # no zeros are allocated before the layer's turn
+    gradient, zeros = jax.lax.optimization_barrier(
+        (gradient, nothing)
+    )  # delays the allocation until this layer is computed
     start = gradient, zeros, zeros, jax.tree.map(jnp.zeros_like, sinks)
     by_queries, by_keys, by_values, by_sinks = jax.lax.fori_loop(0, len(queries), step, start)
     return by_queries, by_keys.astype(keys.dtype), by_values.astype(values.dtype), by_sinks, None
 
 
-def _added(total: Float[Array, "B K S H"], more: Float[Array, "B K C H"], seen: _Seen) -> Float[Array, "B K S H"]:
+def _add_seen(total: Float[Array, "B K S H"], more: Float[Array, "B K C H"], seen: _Seen) -> Float[Array, "B K S H"]:
     """Add to the slots that a block sees, in the precision of the total."""
     more = seen.of(total, axis=2) + more.astype(total.dtype)
     return jax.lax.dynamic_update_slice_in_dim(total, more, seen.first, axis=2)
 
 
-_over_blocks = jax.custom_vjp(_mixed, nondiff_argnums=(5, 6))
+_over_blocks = jax.custom_vjp(_attend_blocks, nondiff_argnums=(5, 6))
 _over_blocks.defvjp(_forward, _backward)
 
 
@@ -352,7 +354,7 @@ def facts_of(config: TransformerConfig, mesh: Mesh | None) -> Facts:
 
 
 def hindrance(path: str, facts: Facts) -> str | None:
-    """Reason why a program cannot run; None if it can.
+    """Return the reason why a program cannot run; None if it can.
 
     Args:
         path: "dense", "blockwise", "cudnn" or "splash".
@@ -369,7 +371,7 @@ def hindrance(path: str, facts: Facts) -> str | None:
         return _hindrance_of_cudnn(facts)
     if path == "splash":
         if facts.platform != "tpu":
-            return f"splash attention is a kernel for TPUs, and the devices are {described(facts)}"
+            return f"splash attention is a kernel for TPUs, and the devices are {describe_device(facts)}"
         if facts.head_dim % LANES:
             return f"splash attention needs a head_dim that is a multiple of {LANES}, and this model has {facts.head_dim}"
     return None
@@ -378,7 +380,7 @@ def hindrance(path: str, facts: Facts) -> str | None:
 def _hindrance_of_cudnn(facts: Facts) -> str | None:
     most = 256 if facts.capability is not None and facts.capability >= (9, 0) else 128
     if facts.capability is None or facts.capability < (8, 0):
-        return f"cuDNN needs an NVIDIA GPU of compute capability 8.0 or more, and the devices are {described(facts)}"
+        return f"cuDNN needs an NVIDIA GPU of compute capability 8.0 or more, and the devices are {describe_device(facts)}"
     if facts.dtype not in ("bfloat16", "float16"):
         return f"cuDNN computes in bfloat16 or float16, and the products are in {facts.dtype}"
     if facts.is_capped:
@@ -388,7 +390,7 @@ def _hindrance_of_cudnn(facts: Facts) -> str | None:
     return None
 
 
-def described(facts: Facts) -> str:
+def describe_device(facts: Facts) -> str:
     """Describe the kind of device in words."""
     return f"{facts.platform} {facts.capability[0]}.{facts.capability[1]}" if facts.capability else facts.platform
 
@@ -464,12 +466,12 @@ def attend_cudnn(
     It reads the visible slots from an array `[B, S, S]`, and its backward pass writes another array of that size.
     """
     rows, slots, key_heads, group, features = query.shape
-    odd = slots % 2  # the backward pass takes an even number of slots
+    odd = slots % 2  # the backward pass needs an even number of slots
     query, segments = jnp.pad(query, ((0, 0), (0, odd), (0, 0), (0, 0), (0, 0))), jnp.pad(segments, ((0, 0), (0, odd)))
     keys, values = (jnp.pad(part, ((0, 0), (0, 0), (0, odd), (0, 0))).transpose(0, 2, 1, 3) for part in (keys, values))
     heads = query.reshape(rows, slots + odd, key_heads * group, features)
-    heads = constrained(heads, ("rows", "tokens", "heads", "head_dim"), mesh)
-    visible = constrained(visible_slots(segments, window=window), ("rows", "tokens", "tokens"), mesh)
+    heads = constrain_sharding(heads, ("rows", "tokens", "heads", "head_dim"), mesh)
+    visible = constrain_sharding(visible_slots(segments, window=window), ("rows", "tokens", "tokens"), mesh)
     mixed = jax.nn.dot_product_attention(heads, keys, values, mask=visible[:, None], is_causal=True, implementation="cudnn")
     return mixed[:, :slots].reshape(query[:, :slots].shape)
 
@@ -485,7 +487,7 @@ def attend_splash(
     cap: float | None = None,
     interpret: bool = False,
 ) -> Float[Array, "B S K G H"]:
-    """Attend with the TPU kernel, which stores no scores and skips the blocks above the diagonal. Padding sees padding.
+    """Attend with the TPU kernel, which stores no scores and skips the blocks above the diagonal. Padding attends to padding.
 
     Args:
         query: query of every token.

@@ -1,8 +1,9 @@
 """Logical axes of the transformer's arrays, and the axes of the device mesh that they are sharded over.
 
-The mesh has three axes: `data` x `fsdp` x `tensor`. Rows are shared by `data` and `fsdp`. A parameter is sharded over `fsdp` along
-the width of the residual stream, and over `tensor` along heads, hidden features, experts or vocabulary; `data` holds copies. The
-residual stream keeps its full width, so a layer's parameters are gathered over `fsdp` when the layer is computed.
+The mesh has three axes: `data` x `fsdp` x `tensor`. Rows are divided over `data` and `fsdp`. A parameter is sharded over `fsdp`
+along the width of the residual stream, and over `tensor` along heads, hidden features, experts or vocabulary; along `data` it
+is copied. The residual stream keeps its full width, so a layer's parameters are gathered over `fsdp` when the layer is
+computed.
 """
 
 import math
@@ -88,7 +89,7 @@ INPUT_AXES: Mapping[str, int] = MappingProxyType(
 
 
 def row_shards(mesh: Mesh) -> int:
-    """Number of parts that rows are cut into."""
+    """Number of parts that the rows are divided into."""
     return mesh.shape[DATA] * mesh.shape[FSDP]
 
 
@@ -121,8 +122,8 @@ def parameter_axes(path: tuple[str, ...]) -> tuple[str, ...]:
 def parameter_spec(path: tuple[str, ...], shape: tuple[int, ...], *, tensor: int = 1) -> PartitionSpec:
     """Mesh axes of one of the transformer's parameters.
 
-    A vocabulary that the devices do not divide is replicated on each of them, so that checkpoints and exported models have no
-    padding rows. The products with it are still sharded: the compiler pads them, and drops the padding.
+    If the number of devices does not divide the vocabulary, it is replicated on each of them, so that checkpoints and exported
+    models have no padding rows. The products with it are still sharded: the compiler pads them, and drops the padding.
 
     Args:
         path: names of the parameter.
@@ -144,7 +145,7 @@ def parameter_partition(mesh: Mesh | None) -> Callable[[tuple[str, ...], tuple[i
     return partial(parameter_spec, tensor=1 if mesh is None else mesh.shape[TENSOR])
 
 
-def constrained(array: Tree, names: tuple[str, ...], mesh: Mesh | None) -> Tree:
+def constrain_sharding(array: Tree, names: tuple[str, ...], mesh: Mesh | None) -> Tree:
     """Tell the compiler how an activation is sharded; without a mesh of several devices, do nothing."""
     if mesh is None or mesh.size == 1:
         return array

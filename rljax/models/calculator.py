@@ -1,4 +1,4 @@
-"""Rules that calculate: they know the digits of the sum after `a+b=`, and abstain elsewhere."""
+"""Rules that calculate: they give the digits of the sum after `a+b=`, and abstain elsewhere."""
 
 from collections.abc import Callable, Sequence
 
@@ -36,7 +36,7 @@ def calculator_of(encode: Callable[[str], Sequence[int]], vocab_size: int) -> Ru
     single = [ids[CHARACTERS.index(character)] for character in _SAMPLE]
     if any(len(tokens) != 1 for tokens in ids) or len(set(ids)) < len(ids) or tuple(encode(_SAMPLE)) != sum(single, ()):
         raise InputError(
-            f"the calculator reads the characters {CHARACTERS}, each of which must be one token of its own, also within a sum; use "
+            f"the calculator reads the characters {CHARACTERS}, each of which must be one token of its own, even within a sum; use "
             "`--tokenizer characters`."
         )
     return calculator(tuple(tokens[0] for tokens in ids), vocab_size)
@@ -47,8 +47,8 @@ def calculator(ids: tuple[int, ...], vocab_size: int) -> Rules:
     """Make rules that write the result of each step `a+b=` of a worked sum; the network writes everything after it.
 
     A sequence begins with a problem that ends with `=`, such as `7+5+9=`; the steps come after it. If anything but digits and
-    one `+` comes before the `=` of a step, such as another operator, the rules abstain until the next `;`. Numbers of more than
-    nine digits have the same effect.
+    one `+` comes before the `=` of a step, such as another operator, the rules abstain until the next `;`. A number
+    of more than nine digits has the same effect.
 
     Args:
         ids: token of each of `CHARACTERS`.
@@ -68,7 +68,7 @@ def calculator(ids: tuple[int, ...], vocab_size: int) -> Rules:
         >>> CHARACTERS[logp.argmax()], bool(has_opinion)
         ('2', True)
     """
-    *digits, plus, equals, end = ids  # an end begins the next step
+    *digits, plus, equals, end = ids  # the end of a step, `;`, begins the next one
     value_of = np.full(vocab_size, -1, np.int32)
     value_of[digits] = np.arange(10)
     token_of = np.array(digits, np.int32)

@@ -23,18 +23,18 @@ class Entry(NamedTuple):
     read: Callable[[np.ndarray], np.ndarray]
     """Turns the tensor into the array."""
     write: Callable[[np.ndarray], np.ndarray]
-    """Turns the array into the tensor; also traced, for the tensor's shape."""
+    """Turns the array into the tensor; it is also traced, to find the tensor's shape."""
     fused: str | None = None
-    """Name of the stored tensor that holds this one among its rows, after those of earlier entries; None: it has its own."""
+    """Name of the stored tensor that contains this one, after the rows of earlier entries; None: it is stored on its own."""
     index: int | None = None
-    """Index of the tensor's array in the array of the parameters, which stacks those of all experts; None: it is the whole one."""
+    """Index of the expert, if the array in the parameters stacks the arrays of all experts; None: it does not."""
 
     turn: int | None = None
-    """Index of the tensor among those of the same stored tensor, which holds their columns in turn; None: it holds rows."""
+    """If the stored tensor interleaves the columns of several tensors, the index of this one among them; None: it stacks rows."""
 
     @property
     def stored_name(self) -> str:
-        """Name of the tensor in the file that holds this one."""
+        """Name of the tensor in the file that contains this one."""
         return self.name if self.fused is None else self.fused
 
 
@@ -59,7 +59,7 @@ def same(x: Numbers) -> Numbers:
     return x
 
 
-def _transposed(x: Numbers) -> Numbers:
+def _transpose(x: Numbers) -> Numbers:
     return x.T
 
 
@@ -115,7 +115,7 @@ def _layer_entries(config: TransformerConfig, index: int) -> Iterator[Entry]:
         return
     for name in ("gate", "up", "down"):
         fused = f"{prefix}.mlp.gate_up_proj.weight" if config.fused and name != "down" else None
-        yield Entry(f"{prefix}.mlp.{name}_proj.weight", (*path, "feed_forward", name), _transposed, _transposed, fused)
+        yield Entry(f"{prefix}.mlp.{name}_proj.weight", (*path, "feed_forward", name), _transpose, _transpose, fused)
         if config.hidden_bias:
             yield Entry(f"{prefix}.mlp.{name}_proj.bias", (*path, "feed_forward", f"{name}_bias"), same, same)
 
@@ -124,16 +124,16 @@ def _expert_entries(routing: Routing, prefix: str, path: Path_) -> Iterator[Entr
     if routing.stacked:
         yield from _stacked_entries(routing, prefix, path)
         return
-    yield Entry(f"{prefix}.gate.weight", (*path, "router"), _transposed, _transposed)
+    yield Entry(f"{prefix}.gate.weight", (*path, "router"), _transpose, _transpose)
     for own, name in zip(("gate", "up", "down"), routing.names[1:], strict=True):
         for index in range(routing.experts):
             stored = f"{prefix}.experts.{index}.{name}.weight"
-            yield Entry(stored, (*path, f"expert_{own}"), _transposed, _transposed, index=index)
+            yield Entry(stored, (*path, f"expert_{own}"), _transpose, _transpose, index=index)
 
 
 def _stacked_entries(routing: Routing, prefix: str, path: Path_) -> Iterator[Entry]:
     """Iterate over the tensors of a layer whose experts are stored together, with inputs before outputs."""
-    yield Entry(f"{prefix}.router.weight", (*path, "router"), _transposed, _transposed)
+    yield Entry(f"{prefix}.router.weight", (*path, "router"), _transpose, _transpose)
     if routing.has_bias:
         yield Entry(f"{prefix}.router.bias", (*path, "router_bias"), same, same)
     for end in ("", "_bias") if routing.has_bias else ("",):
@@ -144,15 +144,15 @@ def _stacked_entries(routing: Routing, prefix: str, path: Path_) -> Iterator[Ent
 
 
 def stored_together(config: TransformerConfig) -> dict[str, list[Entry]]:
-    """Group the entries by the tensor of the file that holds them, in the order of its rows."""
+    """Group the entries by the stored tensor that contains them, in the order of its rows."""
     together: dict[str, list[Entry]] = {}
     for entry in entries(config):
         together.setdefault(entry.stored_name, []).append(entry)
     return together
 
 
-def joined(parts: list[Entry]) -> Callable[..., Any]:
-    """Return the function from the parameters of entries that are stored together to the tensor that holds them."""
+def joiner_of(parts: list[Entry]) -> Callable[..., Any]:
+    """Return the function that joins the parameters of entries that are stored together into their stored tensor."""
     if len(parts) == 1:
         return parts[0].write
 
@@ -167,8 +167,8 @@ def joined(parts: list[Entry]) -> Callable[..., Any]:
     return write
 
 
-def divided(tensor: np.ndarray, parts: list[Entry], sizes: list[tuple[int, ...]]) -> list[np.ndarray]:
-    """Divide a stored tensor among its entries, whose tensors have these sizes: the inverse of `joined`."""
+def split_tensor(tensor: np.ndarray, parts: list[Entry], sizes: list[tuple[int, ...]]) -> list[np.ndarray]:
+    """Split a stored tensor into the tensors of its entries, which have these sizes: the inverse of `joiner_of`."""
     if len(parts) == 1:
         return [tensor]
     if parts[0].turn is None:

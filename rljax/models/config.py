@@ -128,7 +128,7 @@ class Routing:
     """Whether a checkpoint stores the matrices of all experts of a layer as one tensor, gate and up in turn (GPT-OSS)."""
 
     def __post_init__(self):
-        """Refuse more chosen experts than there are."""
+        """Refuse to choose more experts than there are."""
         if self.chosen > self.experts:
             raise InputError(f"A token cannot pass through {self.chosen} of {self.experts} experts.")
 
@@ -175,7 +175,7 @@ class TransformerConfig:
     qk_norm: bool = False
     """Whether every query and key head is normalized with RMSNorm (Qwen 3)."""
     window: int | None = None
-    """Most tokens that a token sees: itself and the nearest ones before it. None: all of its sequence up to itself."""
+    """Largest number of tokens that a token sees: itself and the nearest ones before it. None: all of its sequence up to itself."""
     full_layers: tuple[int, ...] = ()
     """Indices of the layers without the window, from 0, in order."""
     compute_dtype: str = "float32"
@@ -196,11 +196,11 @@ class TransformerConfig:
     hidden_bias: bool = False
     """Whether the three projections of the feed-forward layer have a bias."""
     window_rope_theta: float | None = None
-    """Base of the rotary frequencies in layers with the window, which are then not scaled; None: as in all layers."""
+    """Base of the rotary frequencies in layers with the window, where they are not scaled; None: the same as in other layers."""
     rotated: int | None = None
     """Number of a head's first features that have rotary positions, an even number (Phi-4-mini); None: all."""
     longest: int | None = None
-    """Length of a sequence, in tokens, above which the model would have other rotary frequencies; None: it never has."""
+    """Length of a sequence, in tokens, above which the model's rotary frequencies would change; None: they never change."""
     unrotated_layers: tuple[int, ...] = ()
     """Indices of the layers without rotary positions, from 0, in order (SmolLM 3)."""
     embedding_scale: float = 1.0
@@ -214,7 +214,7 @@ class TransformerConfig:
     score_cap: float | None = None
     """Bound c of the attention scores s, which become c tanh(s / c) (Gemma 2); None: no bound."""
     logit_cap: float | None = None
-    """Bound of the logits, likewise."""
+    """Bound of the logits, applied in the same way; None: no bound."""
     sinks: bool = False
     """Whether the softmax of each head has one more score, a parameter, whose weight is dropped (GPT-OSS)."""
     fused: bool = False
@@ -229,7 +229,7 @@ class TransformerConfig:
             if getattr(self, name) < 1:
                 raise InputError(f"The model's {name} is {getattr(self, name)}; it must be at least 1.")
         if self.layers > MOST_LAYERS:
-            raise InputError(f"The model's layers are {self.layers}; at most {MOST_LAYERS:,} can be built.")
+            raise InputError(f"The model has {self.layers} layers; at most {MOST_LAYERS:,} can be built.")
         if self.heads % self.kv_heads:
             raise InputError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads}).")
         if self.head_dim % 2:

@@ -1,4 +1,4 @@
-"""Reading config.json of a model folder: the entries that are read and their types, rotary positions, sliding window."""
+"""Read config.json of a model folder: its entries and their types, the rotary positions, and the sliding window."""
 
 import json
 import math
@@ -61,7 +61,7 @@ def entries_that_are_read(family: Family) -> set[str]:
 
 
 def check_architectures(raw: Mapping[str, Any], file: Path, ends: tuple[str, ...]) -> None:
-    """Refuse a model of another kind.
+    """Refuse a model of the wrong kind, such as a classifier where a language model is expected.
 
     Args:
         raw: the contents of config.json.
@@ -82,7 +82,7 @@ ForCausalLM is expected.
         _refuse(file, "architectures", named, f"a class that ends in {' or '.join(ends)}")
 
 
-def checked_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
+def check_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """Check the types of all entries of a config.json that are read; return them with the defaults of the model's family.
 
     Args:
@@ -93,7 +93,7 @@ def checked_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
         InputError: an entry is missing, has a wrong type, or needs a feature that this transformer lacks; the message names it.
 
     Example:
-        >>> checked_config({"vocab_size": "9"}, Path("config.json"))
+        >>> check_config({"vocab_size": "9"}, Path("config.json"))
         Traceback (most recent call last):
         rljax.errors.InputError: config.json has vocab_size '9'; a whole number above 0 is expected.
     """
@@ -146,7 +146,7 @@ def family_of(raw: Mapping[str, Any], file: Path) -> Family:
 
 
 def _check_neutral(raw: Mapping[str, Any], known: Mapping[str, tuple[object, ...]], file: Path) -> None:
-    """Refuse entries that need a feature that this transformer lacks."""
+    """Refuse entries that require a feature that this transformer lacks."""
     for name, neutral in known.items():
         if raw.get(name) is not None and raw[name] not in neutral:
             _refuse(file, name, raw[name], " or ".join(["no such entry", *map(json.dumps, neutral)]))
@@ -266,7 +266,7 @@ def _read_scaling(raw: Mapping[str, Any], rope: Mapping[str, Any], rotated: int 
 def _read_factors(
     raw: Mapping[str, Any], rope: Mapping[str, Any], rotated: int | None, length: int, file: Path
 ) -> FactorScaling:
-    """Read LongRoPE's divisors for sequences up to the original context, and the amplitude, which has no other value beyond."""
+    """Read LongRoPE's divisors for sequences up to the original context, and the amplitude, which longer sequences share."""
     count = (rotated or _head_dim(raw)) // 2
     for name in FACTORS:
         factors = rope.get(name)

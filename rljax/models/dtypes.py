@@ -3,7 +3,7 @@
 import jax
 
 from rljax.errors import InputError
-from rljax.models.attention import Facts, described
+from rljax.models.attention import Facts, describe_device
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 """Dtypes in which products can be computed."""
@@ -28,7 +28,8 @@ def missing_dtype(facts: Facts, *, x64: bool) -> str | None:
     least = {"bfloat16": (8, 0), "float16": (5, 3)}.get(facts.dtype)
     if least is not None and facts.capability is not None and facts.capability < least:
         version = ".".join(map(str, least))
-        return f"{facts.dtype} needs an NVIDIA GPU of compute capability {version} or more, and the devices are {described(facts)}"
+        device = describe_device(facts)
+        return f"{facts.dtype} needs an NVIDIA GPU of compute capability {version} or more, and the devices are {device}"
     if facts.dtype == "float16" and facts.platform == "tpu":
         return "TPUs multiply in bfloat16 and float32, not in float16"
     if facts.dtype == "float64" and not x64:

@@ -29,11 +29,13 @@ class Linear(NamedTuple):
     """The biases; None: the layers have none."""
 
     def __call__(self, x: Float[Array, "X I"], sizes: Int[Array, "E"]) -> Float[Array, "X O"]:
-        """Apply the layer of each expert to its group of tokens; the groups lie one after the other and have these sizes."""
+        """Apply the layer of each expert to its group of tokens; the groups follow one another and have these sizes."""
         out = jax.lax.ragged_dot(x, self.matrix, sizes)
         if self.bias is None:
             return out
-        group = jnp.repeat(jnp.arange(len(sizes)), sizes, total_repeat_length=len(x))  # tokens of no group repeat the last
+        group = jnp.repeat(
+            jnp.arange(len(sizes)), sizes, total_repeat_length=len(x)
+        )  # tokens in no group get the last bias
         return out + self.bias[group]
 
 
@@ -44,7 +46,7 @@ class Experts(nnx.Module):
 
         p = softmax(router(x))      y = Σ_e p_e down_e(activation(gate_e(x)) * up_e(x)) over the C largest p_e
 
-    With `normalized`, the C weights are divided by their sum. Experts are shared by the mesh axis `tensor`.
+    With `normalized`, the C weights are divided by their sum. Experts are divided over the mesh axis `tensor`.
     """
 
     def __init__(self, config: TransformerConfig, routing: Routing, *, rngs: nnx.Rngs, mesh: Mesh | None = None):
@@ -59,7 +61,11 @@ class Experts(nnx.Module):
             self.expert_gate_bias = nnx.Param(jnp.zeros((count, hidden)))
             self.expert_up_bias = nnx.Param(jnp.zeros((count, hidden)))
             self.expert_down_bias = nnx.Param(jnp.zeros((count, width)))
-        self.gated = partial(gated, activation_of(config)) if routing.clamp is None else partial(clamped, *routing.clamp)
+        self.gated = (
+            partial(apply_gate, activation_of(config))
+            if routing.clamp is None
+            else partial(apply_clamped_gate, *routing.clamp)
+        )
         self.routing, self.mesh = routing, mesh
 
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
@@ -69,7 +75,7 @@ class Experts(nnx.Module):
         if self.routing.has_bias:
             scores = scores + self.router_bias[...].astype(x.dtype)[None, None]
         weights, chosen = route(scores, self.routing)
-        mixture = partial(mixed, gated=self.gated)
+        mixture = partial(mix_experts, gated=self.gated)
         if self.mesh is None or self.mesh.size == 1:
             return mixture(x, weights.astype(x.dtype), chosen, experts)
         rows = spec_of(RESIDUAL)
@@ -91,16 +97,20 @@ class Experts(nnx.Module):
         return Linear(gate, gate_bias), Linear(up, up_bias), Linear(down, down_bias)
 
 
-def gated(activation: Callable[[Array], Array], gate: Float[Array, "X F"], up: Float[Array, "X F"]) -> Float[Array, "X F"]:
+def apply_gate(
+    activation: Callable[[Array], Array], gate: Float[Array, "X F"], up: Float[Array, "X F"]
+) -> Float[Array, "X F"]:
     """activation(gate) * up."""
     return activation(gate) * up
 
 
-def clamped(limit: float, slope: float, gate: Float[Array, "X F"], up: Float[Array, "X F"]) -> Float[Array, "X F"]:
+def apply_clamped_gate(
+    limit: float, slope: float, gate: Float[Array, "X F"], up: Float[Array, "X F"]
+) -> Float[Array, "X F"]:
     """g σ(a g) (u + 1), with the gate g at most `limit`, u within plus and minus `limit`, and slope a.
 
     Example:
-        >>> print(clamped(7.0, 1.702, jnp.array([[9.0]]), jnp.array([[-9.0]])).round(2))
+        >>> print(apply_clamped_gate(7.0, 1.702, jnp.array([[9.0]]), jnp.array([[-9.0]])).round(2))
         [[-42.]]
     """
     gate, up = jnp.minimum(gate, limit), jnp.clip(up, -limit, limit)
@@ -112,7 +122,7 @@ def route(scores: Float[Array, "B T E"], routing: Routing) -> tuple[Float[Array,
 
     Args:
         scores: the router's scores.
-        routing: the number of chosen experts, and whether their weights sum to 1.
+        routing: sets the number of chosen experts, and whether their weights are normalized to sum to 1.
 
     Returns:
         The weights of the chosen experts, float32 at least, and their indices.
@@ -128,7 +138,7 @@ def route(scores: Float[Array, "B T E"], routing: Routing) -> tuple[Float[Array,
     return (weights / weights.sum(-1, keepdims=True) if routing.normalized else weights), chosen
 
 
-def mixed(
+def mix_experts(
     x: Float[Array, "B T D"],
     weights: Float[Array, "B T C"],
     chosen: Int[Array, "B T C"],
@@ -143,11 +153,11 @@ def mixed(
         x: the tokens.
         weights: weights of the chosen experts.
         chosen: their indices.
-        experts: layers gate, up and down of the experts; with an axis, of those that this device holds.
+        experts: layers gate, up and down of all experts; with an axis, only of this device's experts.
         gated: (outputs of gate, outputs of up) -> input of down.
-        axis: mesh axis whose devices hold the experts, in order; None: all are here.
+        axis: mesh axis over which the experts are divided, in order; None: this device has all of them.
     """
-    if axis is not None:  # JAX 0.10 does not add the devices' gradients of x and weights without it
+    if axis is not None:  # without it, JAX 0.10 does not sum the devices' gradients of x and weights
         x, weights, chosen = (jax.lax.pcast(array, axis, to="varying") for array in (x, weights, chosen))
     gate, up, down = experts
     count, copies = len(gate.matrix), chosen.shape[-1]

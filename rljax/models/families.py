@@ -70,7 +70,7 @@ def _phi3(raw: Raw) -> dict[str, Any]:
 
 
 def _experts(raw: Raw, usual: int) -> int:
-    """Number of experts, which `transformers` writes by either name."""
+    """Number of experts, which `transformers` writes under either name."""
     found = {raw[name] for name in EXPERT_COUNTS if raw.get(name) is not None} or {usual}
     if len(found) > 1:
         raise InputError(f"config.json has different numbers as {' and '.join(EXPERT_COUNTS)}; keep the right one.")
@@ -281,10 +281,10 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 
 NEAREST: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "gemma3": ("gemma3_text", "an encoder of images"),
+        "gemma3": ("gemma3_text", "an image encoder"),
         "olmo": ("olmo2", "norms without parameters"),
-        "phi": ("phi3", "layer norms with biases, attention and feed-forward layer side by side, and partly rotated heads"),
-        "phimoe": ("mixtral", "layer norms with biases, and another choice of experts"),
+        "phi": ("phi3", "layer norms with biases, parallel attention and feed-forward layers, and partly rotated heads"),
+        "phimoe": ("mixtral", "layer norms with biases, and a different way to choose experts"),
         "qwen2_moe": ("qwen3_moe", "biases of queries, keys and values, and an expert that all tokens pass through"),
     }
 )

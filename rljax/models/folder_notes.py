@@ -1,4 +1,4 @@
-"""What a model folder contains that nothing reads: entries of config.json, files of weights, settings of generation."""
+"""Notes on the parts of a model folder that nothing reads: entries of config.json, weight files, generation settings."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -51,7 +51,7 @@ def notes_on_folder(folder: Path, used: Collection[Path]) -> list[str]:
     notes = []
     if unknown:
         notes.append(
-            f"config.json of {folder} has {_listed(unknown)}; no {family.classes} model reads that, so it has no effect"
+            f"config.json of {folder} has {_list_entries(unknown)}; no {family.classes} model reads that, so it has no effect"
         )
     if named:
         notes.append(f"config.json of {folder} has the architecture {named[0]}; by its model_type it is read as {own}")
@@ -83,8 +83,8 @@ def unused_generation_settings(folder: Path, *, temperature: float, top_k: int |
     }
     if not unused:
         return []
-    return [f"{GENERATION} of the model asks for {_listed(unused)}; tokens are sampled without these settings"]
+    return [f"{GENERATION} of the model asks for {_list_entries(unused)}; tokens are sampled without these settings"]
 
 
-def _listed(entries: Mapping[str, Any]) -> str:
+def _list_entries(entries: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r:.40}" for name, value in sorted(entries.items()))

@@ -1,4 +1,4 @@
-"""Reading and writing of Hugging Face folders: config.json and safetensors, for the families of `rljax.models.families`."""
+"""Read and write Hugging Face folders: config.json and safetensors, for the families of `rljax.models.families`."""
 
 import sys
 from collections.abc import Callable, Collection, Generator, Mapping
@@ -19,12 +19,12 @@ from safetensors import SafetensorError, safe_open
 
 from rljax.errors import InputError
 from rljax.files import check_local
-from rljax.models.checkpoint_tensors import Entry, divided, get_at, joined, put_at, same, stored_together
+from rljax.models.checkpoint_tensors import Entry, get_at, joiner_of, put_at, same, split_tensor, stored_together
 from rljax.models.config import RopeScaling, TransformerConfig
 from rljax.models.config_json import (
     CAUSAL,
     check_architectures,
-    checked_config,
+    check_config,
     family_of,
     read_rope,
     read_window,
@@ -121,8 +121,8 @@ def read_config(
     file = folder / "config.json"
     if (folder / ADAPTER_CONFIG).is_file():
         raise InputError(
-            f"{str(folder)!r} holds a low-rank adapter. If the folder has no config.json, `rljax train --model` continues it and "
-            "`rljax eval` opens it; for anything else, merge it into its model first, with the method merge_and_unload of peft."
+            f"{str(folder)!r} contains a low-rank adapter. If the folder has no config.json, `rljax train --model` continues it "
+            "and `rljax eval` opens it; for anything else, merge it into its model first, with the method merge_and_unload of peft."
         )
     if not file.is_file():
         raise InputError(f"The model folder {str(folder)!r} has no config.json; give a folder that save_pretrained wrote.")
@@ -132,7 +132,7 @@ def read_config(
         )
     raw = read_json(file)
     check_architectures(raw, file, classes)
-    raw = checked_config(raw, file)
+    raw = check_config(raw, file)
     return TransformerConfig(
         **_shape_fields(raw, file),
         tied_head=bool(raw.get("tie_word_embeddings")) and not _has_own_head(folder),
@@ -143,20 +143,20 @@ def read_config(
 
 
 def check_length(folder: Path, tokens: int) -> None:
-    """Refuse sequences for which the model would have other rotary frequencies than those that were read.
+    """Refuse sequences so long that the model would need other rotary frequencies than those that were read.
 
     Args:
         folder: folder of the model.
         tokens: length of the longest sequence.
 
     Raises:
-        InputError: the sequence is longer than the model's original context, and the frequencies depend on that.
+        InputError: the sequence is longer than the model's original context, and the frequencies change there.
     """
     longest = read_config(folder).longest
     if longest is not None and tokens > longest:
         raise InputError(
-            f"sequences have up to {tokens} tokens, and the rotary frequencies of {str(folder)!r} change beyond {longest}, which "
-            "rljax does not follow; lower max_prompt_tokens or max_response_tokens."
+            f"sequences have up to {tokens} tokens, but the rotary frequencies of {str(folder)!r} change beyond {longest}, which "
+            "rljax does not support; lower max_prompt_tokens or max_response_tokens."
         )
 
 
@@ -194,7 +194,7 @@ def _has_own_head(folder: Path) -> bool:
 def _is_same_tensor(embedding: Path, head: Path, stamps: tuple[int, ...]) -> bool:
     """Compare two tensors, some rows at a time; `stamps` are the modification times of the files, for the cache."""
     del stamps
-    with opened_weights(embedding) as first, opened_weights(head) as second:
+    with open_weights(embedding) as first, open_weights(head) as second:
         one, other = first.get_slice(EMBEDDING), second.get_slice(HEAD)
         if one.get_shape() != other.get_shape():
             return False
@@ -218,7 +218,7 @@ def _files(folder: Path) -> dict[str, Path]:
         )
     files: dict[str, Path] = {}
     for shard in shards:
-        with opened_weights(shard) as opened:
+        with open_weights(shard) as opened:
             names = opened.keys()
         twice = next((name for name in names if name in files), None)
         if twice is not None:
@@ -228,7 +228,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _with_packed_names(files: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the names of the tensors that store rounded numbers by the name of the tensor that they replace.
+    """Replace the names of the tensors that store a rounded matrix with the name of that matrix.
 
     Example:
         >>> _with_packed_names({"a.weight_packed": 1, "a.weight_scale": 1, "a.weight_shape": 2, "b.weight": 3})
@@ -268,7 +268,7 @@ def _shards(index: Path) -> list[Path]:
 
 
 @contextmanager
-def opened_weights(file: Path) -> Generator[Any]:
+def open_weights(file: Path) -> Generator[Any]:
     """Open a safetensors file.
 
     Raises:
@@ -295,13 +295,13 @@ def _check_all_used(files: Mapping[str, Path], config: TransformerConfig, folder
     if strange:
         more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
         raise InputError(
-            f"The weights in {str(folder)!r} hold the tensor {strange[0]!r}{more}, which this transformer does not have; "
+            f"The weights in {str(folder)!r} contain the tensor {strange[0]!r}{more}, which this transformer does not have; "
             "its results would differ from those of the checkpoint's model."
         )
 
 
 def _check_frequencies(file: Path, name: str, config: TransformerConfig) -> None:
-    """Refuse stored rotary frequencies that are not those of config.json, before or after its scaling."""
+    """Refuse stored rotary frequencies that differ from those of config.json, both with and without its scaling."""
     stored = _read(file, name)
     shapes = [
         replace(config, rope_theta=theta) for theta in {config.rope_theta, config.window_rope_theta or config.rope_theta}
@@ -310,8 +310,8 @@ def _check_frequencies(file: Path, name: str, config: TransformerConfig) -> None
     # Half the precision of bfloat16, in which they may have been stored once, and the smallest float16.
     if not any(np.allclose(stored, rope_frequencies(shape), rtol=2**-8, atol=2**-24) for shape in shapes):
         raise InputError(
-            f"{name!r} in {str(file)!r} holds other rotary frequencies than config.json implies; correct rope_theta and the "
-            "scaling there, or delete the tensor."
+            f"{name!r} in {str(file)!r} contains other rotary frequencies than config.json implies; correct rope_theta and the "
+            "scaling in config.json, or delete the tensor."
         )
 
 
@@ -323,8 +323,7 @@ def load_params(
     shardings: PyTree[Sharding] | None = None,
     convert: Callable[[KeyPath, Array], Any] | None = None,
 ) -> Params:
-    """Read a folder's weights into float32 parameters, one after the other; this host has only one full parameter in
-    memory at a time.
+    """Read a folder's weights into float32 parameters, with only one full parameter in this host's memory at a time.
 
     Args:
         folder: folder of the model.
@@ -361,7 +360,7 @@ def load_params(
                     continue
                 array, experts = np.stack(experts), []
             sharding = None if shardings is None else get_at(shardings, entry.path)
-            leaf = jnp.asarray(array) if sharding is None else _sharded(array, sharding)
+            leaf = jnp.asarray(array) if sharding is None else _shard(array, sharding)
             put_at(params, entry.path, leaf if convert is None else convert(tuple(map(DictKey, entry.path)), leaf))
     return params
 
@@ -369,16 +368,16 @@ def load_params(
 def _in_parts(
     folder: Path, file: Path, tensor: Float32[np.ndarray, "..."], parts: list[Entry], expected: PyTree
 ) -> list[tuple[Entry, Float32[np.ndarray, "..."]]]:
-    """Check shape and values of a tensor that was read from a file, and divide its rows among the entries that it holds."""
+    """Check the shape and the values of a stored tensor, and split it into the tensors of its entries."""
     own = parts[0].stored_name
     arrays = [one_of(get_at(expected, entry.path), entry.index) for entry in parts]
-    shape = jax.eval_shape(joined(parts), *arrays).shape
+    shape = jax.eval_shape(joiner_of(parts), *arrays).shape
     if tensor.shape != shape:
         raise InputError(f"{own!r} in {str(folder)!r} has shape {tensor.shape}, but config.json implies {shape}.")
     if not np.isfinite(tensor).all():
         raise InputError(f"{own!r} in {str(file)!r} has values that are NaN or infinite; download it again.")
     sizes = [jax.eval_shape(entry.write, array).shape for entry, array in zip(parts, arrays, strict=True)]
-    return list(zip(parts, divided(tensor, parts, sizes), strict=True))
+    return list(zip(parts, split_tensor(tensor, parts, sizes), strict=True))
 
 
 def _stored_names(files: Collection[str], config: TransformerConfig) -> dict[str, str]:
@@ -387,7 +386,7 @@ def _stored_names(files: Collection[str], config: TransformerConfig) -> dict[str
 
 
 def _read(file: Path, name: str) -> Float32[np.ndarray, "..."]:
-    with opened_weights(file) as opened:
+    with open_weights(file) as opened:
         code = opened.get_slice(name).get_dtype()
         if code not in CODES.values():
             raise InputError(f"{name!r} in {str(file)!r} is stored as {code}; {', '.join(CODES.values())} is expected.")
@@ -398,7 +397,7 @@ def _read_any(stored: Mapping[str, Path], name: str) -> Float32[np.ndarray, "...
     """Read a tensor, which may be stored as integers."""
 
     def read(part: str) -> np.ndarray:
-        with opened_weights(stored[part]) as opened:
+        with open_weights(stored[part]) as opened:
             return opened.get_tensor(part)
 
     if name in stored:
@@ -412,7 +411,7 @@ def _read_any(stored: Mapping[str, Path], name: str) -> Float32[np.ndarray, "...
     return read_packed(name, read)
 
 
-def _sharded(array: np.ndarray, sharding: Sharding) -> Array:
+def _shard(array: np.ndarray, sharding: Sharding) -> Array:
     """Shard an array over the devices; every host passes the same array and moves only the parts of its own devices."""
     return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
@@ -426,8 +425,9 @@ def load_tensor(folder: Path, name: str) -> Float[Array, "..."] | None:
 
 
 def stored_types(folder: Path) -> dict[str, np.dtype]:
-    """Return the dtype of each tensor of a folder's weights; that of its scales for a matrix that is stored as integers, and
-    bfloat16 for experts in MXFP4.
+    """Return the dtype of each tensor of a folder's weights.
+
+    For a matrix that is stored as integers this is the dtype of its scales, and for experts in MXFP4 it is bfloat16.
 
     Raises:
         InputError: a tensor has a dtype that rljax cannot write.
@@ -478,7 +478,7 @@ def model_contents(
         raw, types = _raw_config(config, bos=bos, eos=eos), {}
     else:
         raw, types = read_json(source / "config.json"), stored_types(source)
-        raw.pop("quantization_config", None)  # what is written is not rounded
+        raw.pop("quantization_config", None)  # the written weights are not rounded
         types |= {name: types[stored] for name, stored in _stored_names(types, config).items() if stored in types}
         raw |= (
             {"tie_word_embeddings": config.tied_head} if raw.get("tie_word_embeddings", False) != config.tied_head else {}
@@ -487,7 +487,11 @@ def model_contents(
     usual = types.get(next(iter(own)), DTYPES["float32"])
     tensors = [
         Tensor(
-            name, tuple(get_at(params, part.path) for part in parts), types.get(name, usual), joined(parts), parts[0].index
+            name,
+            tuple(get_at(params, part.path) for part in parts),
+            types.get(name, usual),
+            joiner_of(parts),
+            parts[0].index,
         )
         for name, parts in own.items()
     ]
@@ -555,7 +559,7 @@ def _raw_config(config: TransformerConfig, *, bos: int | None, eos: int) -> dict
         "dtype": "float32",
     }
     file = Path("config.json")
-    read = _shape_fields(checked_config(raw, file), file)
+    read = _shape_fields(check_config(raw, file), file)
     lost = [f"{name}={getattr(config, name)!r}" for name, value in read.items() if getattr(config, name) != value]
     lost += [
         f"{field.name}={getattr(config, field.name)!r}"

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jax.tree_util import KeyPath
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from rljax.models.axes import INPUT_AXES, constrained, parameter_axes, spec_of
+from rljax.models.axes import INPUT_AXES, constrain_sharding, parameter_axes, spec_of
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
 from rljax.models.policy import Copies, Params, insert_rows, path_names
@@ -26,7 +26,7 @@ from rljax.models.transformer import CACHED_KEYS, SLOTS, Cache, LayerCache, Tran
 from rljax.sharing import shared
 
 PREFILL_TOKENS = 2_048
-"""Slots of a prompt that are read at once; longer prompts are read chunk by chunk."""
+"""Largest number of slots of a prompt that are read at once; longer prompts are read chunk by chunk."""
 STATE_AXES = MappingProxyType(
     {"keys": CACHED_KEYS, "values": SLOTS, "attention": ("rows", "tokens"), "lengths": ("rows",), "slot": ()}
 )
@@ -140,10 +140,10 @@ def score_tokens(
 
 
 def reads_shared_prompts(score: object) -> bool:
-    """Whether a policy's `score` is right for sequences that share the beginning of their prompt in a row.
+    """Return True if a policy's `score` is correct for rows in which several sequences share the beginning of a prompt.
 
-    It is if it is `score_tokens` itself, because a function around it may read whole sequences, and if the model's attention has no
-    window and does not run in the kernel of TPUs, which compares nothing but the numbers of sequences.
+    `score` must be `score_tokens` itself, because a function that wraps it may rely on complete sequences. The model's attention
+    must have no window, and must not run in the TPU kernel, which can only test whether two segment numbers are equal.
     """
     if not isinstance(score, partial) or score.func is not score_tokens:
         return False
@@ -153,7 +153,7 @@ def reads_shared_prompts(score: object) -> bool:
 
 class DecodeState(NamedTuple):
     """The state of a decode. Its slots form a ring buffer, and all rows write to the same slot: a row that joins later has its
-    prompt in the slots just before. Slots are added at the end, before the ring wraps around."""
+    prompt in the slots just before that one. Slots are added at the end, before the ring wraps around."""
 
     cache: Cache
     """Keys and values of every layer."""
@@ -180,7 +180,7 @@ def decode_weights(model: Model, params: Params) -> Params:
     """Cast matrices to the precision of the products, and gather them over the devices that share the width.
 
     A decode reads all weights for each token: casting and gathering them once saves both for every token but the first. Norms
-    compute in float32, and a matrix that is ready or quantized is returned unchanged.
+    compute in float32, and a matrix that is already prepared or quantized is returned unchanged.
     """
     is_gathered = model.mesh is None or model.mesh.shape["fsdp"] == 1
 
@@ -188,7 +188,7 @@ def decode_weights(model: Model, params: Params) -> Params:
         if isinstance(leaf, Quantized) or leaf.ndim == 1 or (is_gathered and leaf.dtype == model.config.compute_dtype):
             return leaf
         names = tuple("features" if name == "width" else name for name in parameter_axes(path_names(path)))
-        return constrained(leaf.astype(model.config.compute_dtype), names, model.mesh)
+        return constrain_sharding(leaf.astype(model.config.compute_dtype), names, model.mesh)
 
     return jax.tree_util.tree_map_with_path(ready, params, is_leaf=lambda leaf: isinstance(leaf, Quantized))
 
@@ -286,33 +286,35 @@ def empty_cache(model: Model, rows: int, slots: int) -> Cache:
     """Make an empty cache."""
     config = model.config
     keys = jnp.zeros((rows, config.kv_heads, config.head_dim, slots), config.compute_dtype)
-    layer = LayerCache(constrained(keys, CACHED_KEYS, model.mesh), constrained(keys.swapaxes(2, 3), SLOTS, model.mesh))
+    layer = LayerCache(
+        constrain_sharding(keys, CACHED_KEYS, model.mesh), constrain_sharding(keys.swapaxes(2, 3), SLOTS, model.mesh)
+    )
     return (layer,) * config.layers
 
 
-def over_cache(function: Callable[..., Array], cache: Cache) -> Cache:
+def map_cache(function: Callable[..., Array], cache: Cache) -> Cache:
     """Apply `function(array, axis=axis of the slots)` to each array of a cache."""
     return tuple(LayerCache(function(layer.keys, axis=3), function(layer.values, axis=2)) for layer in cache)
 
 
-def over_slots(function: Callable[..., Array], state: DecodeState) -> DecodeState:
+def map_slots(function: Callable[..., Array], state: DecodeState) -> DecodeState:
     """Apply `function(array, axis=axis of the slots)` to each array that has slots."""
-    return state._replace(cache=over_cache(function, state.cache), attention=function(state.attention, axis=1))
+    return state._replace(cache=map_cache(function, state.cache), attention=function(state.attention, axis=1))
 
 
-def longer(array: Array, *, axis: int, more: int) -> Array:
+def pad_axis(array: Array, *, axis: int, more: int) -> Array:
     """Add zeros at the end of an axis."""
     return jnp.pad(array, [(0, more if place == axis else 0) for place in range(array.ndim)])
 
 
 def grow_decode(state: DecodeState, more: int) -> DecodeState:
     """Add empty slots; the ring must not have wrapped around yet."""
-    return over_slots(partial(longer, more=more), state)
+    return map_slots(partial(pad_axis, more=more), state)
 
 
 def grow_cache(state: Cache, more: int) -> Cache:
     """Add empty slots to a bare cache."""
-    return over_cache(partial(longer, more=more), state)
+    return map_cache(partial(pad_axis, more=more), state)
 
 
 def advance_decode(
@@ -352,8 +354,8 @@ def insert_prompts(state: DecodeState, fresh: DecodeState, source: Int[Array, "B
     slots = state.attention.shape[1]
     places = (jnp.arange(slots) + fresh.slot - slot) % slots
 
-    def turn(array: Array, *, axis: int) -> Array:
+    def roll(array: Array, *, axis: int) -> Array:
         return array.at[(slice(None),) * axis + (places,)].get(mode="fill", fill_value=0)
 
-    fresh = over_slots(turn, fresh)
+    fresh = map_slots(roll, fresh)
     return insert_rows(state._replace(slot=()), fresh._replace(slot=()), source)._replace(slot=slot)

@@ -20,7 +20,7 @@ def through_blocks(
     angles: Sequence[RotaryAngles | None],
     segments: Int[Array, "B S"],
 ) -> tuple[Float[Array, "B T D"], Cache]:
-    """Run layers in blocks of about √L, of which only the inputs are kept for the backward pass.
+    """Run layers in blocks of about √L layers; only the inputs of the blocks are kept for the backward pass.
 
     ::
 

@@ -1,4 +1,4 @@
-"""Writing Hugging Face folders: config.json, and safetensors whose tensors pass through memory one at a time."""
+"""Write Hugging Face folders: config.json, and safetensors whose tensors pass through memory one at a time."""
 
 import json
 import math
@@ -45,7 +45,7 @@ Fetch = Callable[[Array | np.ndarray], np.ndarray]
 
 
 def one_of(array: Any, index: int | None) -> Any:
-    """Return one of the arrays that an array stacks, or all of it if the index is None; also for a shape.
+    """Return one of the arrays stacked in an array, or the full array if the index is None; it also works on shapes.
 
     Example:
         >>> one_of(jax.ShapeDtypeStruct((4, 3), "float32"), 2).shape
@@ -62,13 +62,13 @@ class Tensor(NamedTuple):
     name: str
     """Name in the safetensors file."""
     arrays: tuple[Array | np.ndarray, ...]
-    """The parameter, in its layout on the devices; several if the file holds them as one tensor."""
+    """The parameter, in its layout on the devices; several if the file stores them as one tensor."""
     dtype: np.dtype
     """Dtype in the file."""
     layout: Callable[..., Any]
     """Turns the parameters into the tensor, whose values are then cast to the dtype; it is traced for the tensor's shape."""
     index: int | None = None
-    """Index of the expert whose tensor this is, if the parameter stacks those of all experts."""
+    """Index of the expert whose tensor this is, if the parameter stacks the tensors of all experts."""
     sizes: tuple[int, ...] | None = None
     """Shape in the file, if the layout works on NumPy arrays alone and cannot be traced."""
 
@@ -188,7 +188,7 @@ def read_json(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{file} is not valid JSON ({one_line(error)}); correct or restore it.") from error
     if not isinstance(raw, dict):
-        raise InputError(f"{file} must hold one JSON object, got {raw!r:.80}; correct or restore it.")
+        raise InputError(f"{file} must contain one JSON object, got {raw!r:.80}; correct or restore it.")
     return raw
 
 
@@ -196,7 +196,7 @@ def end_tokens(folder: Path) -> tuple[int, ...]:
     """Tokens that end a response, from generation_config.json, or from config.json if it names none; may be empty.
 
     Raises:
-        InputError: they are not token ids, or not of the model.
+        InputError: they are not token ids, or the model has no such tokens.
     """
     for file in (folder / GENERATION, folder / "config.json"):
         named = read_json(file).get("eos_token_id") if file.is_file() else None
@@ -207,7 +207,7 @@ def end_tokens(folder: Path) -> tuple[int, ...]:
             raise InputError(f"{file} has eos_token_id={named!r:.80}; it must be a token id or a list of them.")
         rows = read_json(folder / "config.json").get("vocab_size") if (folder / "config.json").is_file() else None
         if type(rows) is int and max(ends, default=0) >= rows:
-            raise InputError(f"{file} has eos_token_id={named!r:.80}, and the model has only the tokens 0 to {rows - 1}.")
+            raise InputError(f"{file} has eos_token_id={named!r:.80}, but the model has only the tokens 0 to {rows - 1}.")
         return tuple(dict.fromkeys(ends))
     return ()
 
@@ -215,13 +215,15 @@ def end_tokens(folder: Path) -> tuple[int, ...]:
 def with_token_ids(
     raw: Mapping[str, Any], *, bos: int | None, eos: int, pad: int, more: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """Set the special tokens of training in config.json or generation_config.json, unless it already ends at them.
+    """Set the special tokens used in training in the contents of config.json or generation_config.json.
+
+    If the end tokens there already include `eos`, only missing entries are added, and the end tokens in `more`.
 
     Args:
-        raw: its contents.
+        raw: contents of the file.
         bos: token that opens a sequence.
         eos: token that ends a response.
-        pad: token that pads.
+        pad: padding token.
         more: additional tokens that end a response.
 
     Example:

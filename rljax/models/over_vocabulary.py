@@ -1,7 +1,7 @@
 """Functions of each token's full next-token distribution, computed without ever having all logits in memory.
 
 The logits of one or several models exist for a chunk of tokens at a time, and the backward pass recomputes them: the memory
-does not grow with the number of chunks. Axes as in `rljax.models.token_scores`.
+does not grow with the number of chunks. Axes: as in `rljax.models.token_scores`.
 """
 
 from collections.abc import Callable
@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from rljax.models.axes import constrained
-from rljax.models.packed import Features, soft_capped
+from rljax.models.axes import constrain_sharding
+from rljax.models.packed import Features, soft_cap
 from rljax.models.policy import Copied, in_precision
-from rljax.models.token_scores import HEAD, LOGITS, chunked
+from rljax.models.token_scores import HEAD, LOGITS, split_into_chunks
 from rljax.ops.arrays import sum_dtype
 
 
@@ -29,7 +29,7 @@ def over_vocabulary(
 
     ::
 
-        x_t = function(W h_t / τ, W' h'_t / τ, ...)        with `soft_capped(W h_t, cap)` for a model with a cap
+        x_t = function(W h_t / τ, W' h'_t / τ, ...)        with `soft_cap(W h_t, cap)` for a model with a cap
 
     Matrix products use the dtype of each model's hidden states and accumulate in float32; so does the gradient of each head.
 
@@ -49,8 +49,8 @@ def over_vocabulary(
     shapes = {(*one.hidden.shape[:2], len(one.head)) for one in features}
     if len(shapes) != 1:
         raise ValueError(f"features must have the same rows, tokens and vocabulary, got {sorted(shapes)}")
-    cuts = [chunked(one.hidden, chunk, mesh) for one in features]
-    heads = [_of_each_part(one, cut.parts, mesh) for one, cut in zip(features, cuts, strict=True)]
+    cuts = [split_into_chunks(one.hidden, chunk, mesh) for one in features]
+    heads = [_repeat_head(one, cut.parts, mesh) for one, cut in zip(features, cuts, strict=True)]
 
     @jax.checkpoint
     def of_chunk(hidden: list[Array], heads: list[Array | Copied]) -> Float[Array, "N C"]:
@@ -63,14 +63,14 @@ def over_vocabulary(
     return cuts[0].join(jax.lax.scan(scan, None, [cut.chunks for cut in cuts])[1])
 
 
-def _of_each_part(features: Features, parts: int, mesh: Mesh | None) -> Array | Copied:
-    """Repeat the head `[N, V, D]` once per copy of the parameters: each sums its own gradient, and the sum of all is taken once."""
+def _repeat_head(features: Features, parts: int, mesh: Mesh | None) -> Array | Copied:
+    """Repeat the head once per copy of the parameters, `[N, V, D]`: each sums its own gradient, and all are added up once."""
 
-    def repeated(head: Array) -> Array:
-        return constrained(jnp.broadcast_to(head[None], (parts, *head.shape)), ("copy_rows", *HEAD), mesh)
+    def repeat(head: Array) -> Array:
+        return constrain_sharding(jnp.broadcast_to(head[None], (parts, *head.shape)), ("copy_rows", *HEAD), mesh)
 
-    head = repeated(features.head)
-    return head if features.copy is None else Copied(head, repeated(features.copy))
+    head = repeat(features.head)
+    return head if features.copy is None else Copied(head, repeat(features.copy))
 
 
 def _logits(
@@ -79,7 +79,7 @@ def _logits(
     # cast here and not before the scan, so that its gradient accumulates in the head's own dtype
     weight = in_precision(head, hidden.dtype)
     logits = jnp.einsum("NCD,NVD->NCV", hidden, weight, preferred_element_type=sum_dtype(hidden))
-    return constrained(soft_capped(logits, cap), LOGITS, mesh)
+    return constrain_sharding(soft_cap(logits, cap), LOGITS, mesh)
 
 
 def square_sum(logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:

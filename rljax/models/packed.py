@@ -1,7 +1,6 @@
 """Packed rows of tokens, which only the model sees, and the mapping of their per-token values to the batch.
 
-Axes: R rows, S slots per row, K scored tokens per row; B responses, T tokens per response. Nothing above `score` sees rows:
-algorithms see `[B, T]`.
+Axes: R rows, S slots per row, K scored tokens per row; B responses, T tokens per response. Algorithms see `[B, T]`.
 """
 
 from typing import NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 MEMBERS = 1 << 10
-"""Sequences that may share the beginning of a prompt, plus one."""
+"""One more than the largest number of sequences that may share the beginning of a prompt."""
 
 
 class Packed(NamedTuple):
@@ -23,8 +22,8 @@ class Packed(NamedTuple):
     """Position of each token in its sequence, from 0."""
     segments: Int[Array | np.ndarray, "*M R S"]
     """Sequence that each token belongs to, counted from 1 in its row; 0 is padding. A token sees its own sequence up to itself.
-    Sequences m = 1, 2, ... that share the beginning p of their prompt have the number p * MEMBERS + m, and the shared tokens
-    p * MEMBERS: they see these tokens, too."""
+    If sequences share the beginning of a prompt, number p in the row, the shared tokens have the number p * MEMBERS, and sequence
+    m = 1, 2, ... has the number p * MEMBERS + m. It also sees the shared tokens."""
     scored: Int[Array | np.ndarray, "*M R K"]
     """Slot indices of the scored tokens, at least 1, because the model predicts a token at the slot before it."""
     place: Int[Array | np.ndarray, "*M B T"]
@@ -36,11 +35,11 @@ class Packed(NamedTuple):
     normalizes over these tokens, or over the full vocabulary if a token has no mask. None: no mask was recorded."""
 
 
-def soft_capped(x: Float[Array, "*S"], cap: float | Float[Array, ""] | None) -> Float[Array, "*S"]:
+def soft_cap(x: Float[Array, "*S"], cap: float | Float[Array, ""] | None) -> Float[Array, "*S"]:
     """Bound numbers smoothly, as Gemma 2 bounds scores and logits: c tanh(x / c), or x if there is no cap c.
 
     Example:
-        >>> [round(x, 3) for x in soft_capped(jnp.array([0.0, 1.0, 1e9]), 5.0).tolist()]
+        >>> [round(x, 3) for x in soft_cap(jnp.array([0.0, 1.0, 1e9]), 5.0).tolist()]
         [0.0, 0.987, 5.0]
     """
     return x if cap is None else cap * jnp.tanh(x / cap)
@@ -56,7 +55,7 @@ class Scores(NamedTuple):
 
 
 class Features(NamedTuple):
-    """Factors of the logits of the scored tokens, before any temperature: `soft_capped(hidden @ head.T, cap)`."""
+    """Factors of the logits of the scored tokens, before any temperature: `soft_cap(hidden @ head.T, cap)`."""
 
     hidden: Float[Array, "R K D"]
     """Last hidden state at the slot before each scored token."""
@@ -83,8 +82,8 @@ def visible_slots(
         segments: sequence of each slot, `[R, S]`; 0 is padding.
         first: first slot of the T tokens.
         count: T; None takes all slots.
-        window: most tokens that a token sees: itself and the nearest ones before it; None: all of them. Sequences that share a
-            beginning have no window, because distances between slots then differ from distances between positions.
+        window: largest number of tokens that a token sees: itself and the nearest ones before it; None: all of them. It must be
+            None if sequences share a beginning, because distances between slots then differ from distances between positions.
     """
     slots = jnp.arange(segments.shape[-1])
     tokens = first + jnp.arange(segments.shape[-1] if count is None else count)

@@ -17,7 +17,7 @@ from rljax.errors import InputError
 from rljax.models.model_folder import PACKED, SCALE, SHAPE, ModelContents, Tensor
 
 BITS: Mapping[str, int] = MappingProxyType({"int8": 8, "int4": 4})
-"""Name of a type of integers -> its number of bits."""
+"""Name of an integer type -> its number of bits."""
 GROUPS = (128, 64, 32)
 """Numbers of inputs that may share a scale; the first one that divides the inputs of every matrix is used."""
 WORD = 32
@@ -36,22 +36,24 @@ def packed_contents(contents: ModelContents, kind: str) -> ModelContents:
         kind: "int8" or "int4"; b is 8 or 4.
 
     Raises:
-        InputError: the type is unknown, or the layers have experts, no matrices, or inputs that no group divides.
+        InputError: the type is unknown, or the layers have experts, no matrices, or a number of inputs that no group size divides.
     """
     if kind not in BITS:
         raise InputError(f"quantize={kind!r} is unknown; choose one of {', '.join(BITS)}.")
     bits, matrices = BITS[kind], [tensor for tensor in contents.tensors if _is_matrix(tensor)]
     if not matrices or any(".experts." in tensor.name for tensor in matrices):
-        raise InputError(f"quantize={kind!r} rounds the matrices of layers without experts; leave it out.")
+        raise InputError(f"quantize={kind!r} supports only layers with matrices and without experts; leave it out.")
     group = next((size for size in GROUPS if all(tensor.shape[1] % size == 0 for tensor in matrices)), None)
     if group is None:
         odd = next(tensor for tensor in matrices if tensor.shape[1] % GROUPS[-1])
         raise InputError(
-            f"quantize={kind!r} gives each {GROUPS[-1]} inputs or more a scale, and {odd.name} has {odd.shape[1]} inputs; leave it "
+            f"quantize={kind!r} divides inputs into groups of 32, 64 or 128, but {odd.name} has {odd.shape[1]} inputs; leave it "
             "out."
         )
     tensors = [
-        part for tensor in contents.tensors for part in (_packed(tensor, bits, group) if _is_matrix(tensor) else [tensor])
+        part
+        for tensor in contents.tensors
+        for part in (_pack_tensor(tensor, bits, group) if _is_matrix(tensor) else [tensor])
     ]
     return ModelContents(dict(contents.config) | {"quantization_config": _description(bits, group)}, tuple(tensors))
 
@@ -60,7 +62,7 @@ def _is_matrix(tensor: Tensor) -> bool:
     return tensor.name.startswith("model.layers.") and tensor.name.endswith("_proj.weight")
 
 
-def _packed(tensor: Tensor, bits: int, group: int) -> list[Tensor]:
+def _pack_tensor(tensor: Tensor, bits: int, group: int) -> list[Tensor]:
     """Return the three tensors that store a matrix."""
 
     def scale(*arrays: np.ndarray) -> np.ndarray:
@@ -68,7 +70,7 @@ def _packed(tensor: Tensor, bits: int, group: int) -> list[Tensor]:
 
     def words(*arrays: np.ndarray) -> np.ndarray:
         matrix = tensor.layout(*arrays)
-        return pack(_rounded(matrix, _scale(matrix, bits, group, tensor.dtype), bits), bits)
+        return pack(_round_matrix(matrix, _scale(matrix, bits, group, tensor.dtype), bits), bits)
 
     outputs, inputs = tensor.shape
     shape = np.array(tensor.shape)
@@ -86,7 +88,9 @@ def _scale(matrix: Float[np.ndarray, "O I"], bits: int, group: int, dtype: np.dt
     return (np.abs(groups).max(-1) / (2 ** (bits - 1) - 1)).astype(dtype)
 
 
-def _rounded(matrix: Float[np.ndarray, "O I"], scale: Shaped[np.ndarray, "O G"], bits: int) -> Int32[np.ndarray, "O I"]:
+def _round_matrix(
+    matrix: Float[np.ndarray, "O I"], scale: Shaped[np.ndarray, "O G"], bits: int
+) -> Int32[np.ndarray, "O I"]:
     """Integers whose products with the stored factors are nearest to the matrix."""
     most, factor = 2 ** (bits - 1) - 1, scale.astype(np.float32)[:, :, None]
     groups = matrix.reshape(*scale.shape, -1).astype(np.float32) / np.where(factor > 0, factor, 1)
@@ -161,12 +165,12 @@ def check_description(description: object, file: Path) -> None:
         >>> check_description(_description(4, 128), Path("config.json"))
         >>> check_description({"quant_method": "gptq"}, Path("config.json"))
         Traceback (most recent call last):
-        rljax.errors.InputError: config.json has a quantization_config with quant_method 'gptq', and 'compressed-tensors' or \
-'mxfp4' is expected; give the folder of the exact weights.
+        rljax.errors.InputError: config.json has a quantization_config with quant_method 'gptq', but 'compressed-tensors' or \
+'mxfp4' is expected; pass the folder of the original weights.
     """
     reason = _hindrance(description)
     if reason is not None:
-        raise InputError(f"{file} has a quantization_config with {reason}; give the folder of the exact weights.")
+        raise InputError(f"{file} has a quantization_config with {reason}; pass the folder of the original weights.")
 
 
 def _hindrance(description: object) -> str | None:
@@ -174,7 +178,7 @@ def _hindrance(description: object) -> str | None:
     if method == "mxfp4":
         return None
     if not isinstance(description, dict) or method != "compressed-tensors":
-        return f"quant_method {method!r:.40}, and 'compressed-tensors' or 'mxfp4' is expected"
+        return f"quant_method {method!r:.40}, but 'compressed-tensors' or 'mxfp4' is expected"
     groups = description.get("config_groups")
     if not isinstance(groups, dict) or not all(isinstance(entry, dict) for entry in groups.values()):
         return "no config_groups"
@@ -185,12 +189,12 @@ def _hindrance(description: object) -> str | None:
 def _hindrance_of_group(entry: Mapping[str, Any], form: object) -> str | None:
     weights = entry.get("weights")
     if form != "pack-quantized" or not isinstance(weights, dict):
-        return f"the format {form!r:.40}, and 'pack-quantized' is expected"
+        return f"the format {form!r:.40}, but 'pack-quantized' is expected"
     wanted = {"num_bits": (4, 8), "type": ("int",), "symmetric": (True,), "actorder": (None, False)}
     wrong = next((name for name, known in wanted.items() if weights.get(name) not in known), None)
     if wrong is not None:
         return f"weights with {wrong} {weights.get(wrong)!r:.40}"
-    return None if entry.get("input_activations") is None else "activations that are rounded, too"
+    return None if entry.get("input_activations") is None else "rounded activations"
 
 
 def read_packed(name: str, read: Callable[[str], np.ndarray]) -> Float32[np.ndarray, "O I"]:

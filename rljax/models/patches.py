@@ -91,7 +91,7 @@ class Patches(NamedTuple):
 
 
 def patches_of(encode: Callable[[str], Sequence[int]], patterns: str, *, rows: int, columns: int) -> Patches:
-    """Make the patches of a tokenizer.
+    """Look up the token ids of the patches in a tokenizer.
 
     Args:
         encode: token ids of a text.
@@ -113,8 +113,8 @@ def patches_of(encode: Callable[[str], Sequence[int]], patterns: str, *, rows: i
         or tuple(encode(patterns)) != sum(found, ())
     ):
         raise InputError(
-            f"each of the {len(patterns)} patches, {patterns[0]!r} to {patterns[-1]!r}, must be one token of its own, which "
-            "is not so in this tokenizer; use another one, with `--tokenizer characters:ALPHABET`, whose alphabet lists them all."
+            f"each of the {len(patterns)} patches, {patterns[0]!r} to {patterns[-1]!r}, must be one token of its own, but in this "
+            "tokenizer they are not; use `--tokenizer characters:ALPHABET`, with an alphabet that lists them all."
         )
     return Patches(tuple(tokens[0] for tokens in found), rows, columns)
 
@@ -140,7 +140,7 @@ class PatchModel(NamedTuple):
         return np.maximum(np.cumsum(~self.is_patch, dtype=np.int32) - 1, 0)
 
     @property
-    def whole_row(self) -> Int[np.ndarray, "V"]:
+    def full_row(self) -> Int[np.ndarray, "V"]:
         """Row of each token id in the table of text tokens followed by the patches."""
         rows, texts = self.text_row, int((~self.is_patch).sum())
         rows[list(self.patches.ids)] = texts + np.arange(len(self.patches.ids))
@@ -176,12 +176,12 @@ def patch_vectors(patches: Patches, params: Params) -> Float[Array, "N D"]:
     return jnp.asarray(pixel_bits(len(patches.ids))) @ params["projection"] + params["bias"][None]
 
 
-def with_whole_table(reader: PatchModel, params: Params) -> Params:
-    """Return the transformer's own parameters, with patch vectors added to the table. An untied head has zeros there."""
+def with_full_table(reader: PatchModel, params: Params) -> Params:
+    """Return the transformer's own parameters, with a table that includes the patches. An untied head has zeros for them."""
     vectors = patch_vectors(reader.patches, params[PATCHES])
     below = {"embedding": vectors, "head": jnp.zeros_like(vectors)}
     return {
-        name: jnp.concatenate([part, below[name]])[reader.whole_row] if name in below else part
+        name: jnp.concatenate([part, below[name]])[reader.full_row] if name in below else part
         for name, part in params.items()
         if name != PATCHES
     }
@@ -227,7 +227,7 @@ def patch_features(reader: PatchModel, params: Params, packed: Packed) -> Featur
     """Hidden states and head from which the logits of the scored tokens are computed; the head has no rows for patches."""
     tokens, positions, segments = (jnp.asarray(part) for part in (packed.tokens, packed.positions, packed.segments))
     offset = position_offsets(reader, params[PATCHES], tokens, segments)
-    full = with_whole_table(reader, params)
+    full = with_full_table(reader, params)
     hidden = hidden_states(reader.model, full, tokens, positions, segments, offset=offset)
     head = params["embedding" if reader.model.config.tied_head else "head"]
     scaled = reader.model.module(full).before_head(before_scored(hidden, packed))
@@ -249,8 +249,8 @@ def score_with_patches(
 
 
 def patch_weights(reader: PatchModel, params: Params) -> Params:
-    """Make the full table, and cast the matrices, once for all tokens of a decode."""
-    return {**decode_weights(reader.model, with_whole_table(reader, params)), PATCHES: params[PATCHES]}
+    """Build the full table, and cast the matrices, once for all tokens of a decode."""
+    return {**decode_weights(reader.model, with_full_table(reader, params)), PATCHES: params[PATCHES]}
 
 
 def _without_patches(reader: PatchModel, logits: Float[Array, "B V"]) -> Float[Array, "B V"]:
@@ -284,7 +284,7 @@ def _place(path: tuple[str, ...], shape: tuple[int, ...], *, mesh: Mesh | None) 
     return PartitionSpec(*[None] * len(shape)) if path[0] == PATCHES else parameter_partition(mesh)(path, shape)
 
 
-def _not_written(params: HostParams, folder: Path) -> None:
+def _refuse_to_save(params: HostParams, folder: Path) -> None:
     del params
     raise InputError(
         f"images: a model folder cannot store patch embeddings, so {str(folder)!r} was not written; open the run itself, with "
@@ -338,7 +338,7 @@ def patch_policy(
         init=_initial(reader),
         score=partial(score_with_patches, reader, chunk=chunk),
         partition=partial(_place, mesh=mesh),
-        save=_not_written,
+        save=_refuse_to_save,
         decoder=Decoder(
             bound(begin_with_patches, reader),
             bound(advance_with_patches, reader),
@@ -358,7 +358,7 @@ def _check(config: TransformerConfig, patches: Patches) -> None:
     if len(set(patches.ids)) < len(patches.ids) or len(patches.ids) >= config.vocab_size:
         raise InputError(
             f"there are {len(patches.ids)} patches with {len(set(patches.ids))} ids in a vocabulary of {config.vocab_size}; give "
-            "each its own id, and leave other tokens to sample."
+            "each its own id, and keep other tokens, which can be sampled."
         )
     if patches.rows < 1 or patches.columns < 1:
         raise InputError(f"an image has {patches.rows} x {patches.columns} patches; give at least one row and one column.")

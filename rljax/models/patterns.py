@@ -26,7 +26,9 @@ def matches(pattern: str, path: Sequence[str]) -> bool:
     return any(all(fnmatchcase(name, part) for name, part in zip(window, parts, strict=True)) for window in windows)
 
 
-def selected(patterns: Collection[str], paths: Iterable[tuple[str, ...]], *, setting: str) -> tuple[tuple[str, ...], ...]:
+def select_paths(
+    patterns: Collection[str], paths: Iterable[tuple[str, ...]], *, setting: str
+) -> tuple[tuple[str, ...], ...]:
     """Return the paths that at least one pattern matches, in their order.
 
     Args:

@@ -1,4 +1,4 @@
-"""Writing and reading low-rank adapters in the format of the library `peft`: adapter_config.json, adapter_model.safetensors."""
+"""Write and read low-rank adapters in the format of the library `peft`: adapter_config.json, adapter_model.safetensors."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from rljax.models.adapters import Adapter, LowRank
 from rljax.models.axes import INPUT_AXES
 from rljax.models.checkpoint_tensors import entries, get_at, put_at
 from rljax.models.config import TransformerConfig
-from rljax.models.huggingface import ADAPTER_CONFIG, opened_weights
+from rljax.models.huggingface import ADAPTER_CONFIG, open_weights
 from rljax.models.language_model import abstract_params
 from rljax.models.model_folder import read_json, write_json
 
@@ -51,11 +51,11 @@ class _Module(NamedTuple):
 
 
 def _check_not_fused(config: TransformerConfig) -> None:
-    """Refuse a model for which `peft` adapts several of its matrices as one."""
+    """Refuse a model of which `peft` adapts several matrices as one."""
     if config.fused:
         raise InputError(
-            "peft adapts the queries, keys and values of a Phi3 model as one matrix (qkv_proj), and rljax each of them, so the "
-            "adapter of such a model is neither written nor read as a folder of peft; leave --adapter out to merge it."
+            "peft adapts the queries, keys and values of a Phi3 model as one matrix (qkv_proj), but rljax adapts each of them, so "
+            "it neither writes nor reads adapters of such a model in peft's format; leave --adapter out to merge the adapter."
         )
 
 
@@ -116,7 +116,7 @@ def adapter_config(config: TransformerConfig, adapter: Adapter, *, alpha: float,
 
 
 def save_adapter(folder: Path, config: TransformerConfig, adapter: Adapter, *, alpha: float, base: str) -> None:
-    """Write an adapter's folder; see `adapter_config` for the arguments. The adapter has to be on this host."""
+    """Write an adapter's folder; see `adapter_config` for the arguments. The adapter must be on this host."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(adapter_tensors(config, adapter), folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     write_json(folder / ADAPTER_CONFIG, adapter_config(config, adapter, alpha=alpha, base=base))
@@ -166,7 +166,7 @@ def load_adapter(folder: Path, config: TransformerConfig) -> Adapter:
     """
     _check_not_fused(config)
     file, rank = folder / ADAPTER_WEIGHTS, read_adapter_config(folder).rank
-    with opened_weights(file) as opened:
+    with open_weights(file) as opened:
         tensors = {name.removeprefix(PREFIX): opened.get_tensor(name).astype(np.float32) for name in list(opened.keys())}
     adapter: dict[str | int, Any] = {}
     expected = abstract_params(config)

@@ -96,11 +96,11 @@ def in_precision(held: Array | np.ndarray | Copied, dtype: Any) -> Array:
     if not isinstance(held, Copied):
         return jnp.asarray(held).astype(dtype)
     if held.copy.dtype != dtype:
-        raise ValueError(f"the copy of a parameter is {held.copy.dtype}, and the product needs {jnp.dtype(dtype)}")
+        raise ValueError(f"the copy of a parameter is {held.copy.dtype}, but the product needs {jnp.dtype(dtype)}")
     return copy_of(jnp.asarray(held.parameter), held.copy)
 
 
-def uncopied(held: Array | np.ndarray | Copied) -> Array | np.ndarray:
+def without_copy(held: Array | np.ndarray | Copied) -> Array | np.ndarray:
     """Return the parameter itself."""
     return held.parameter if isinstance(held, Copied) else held
 
@@ -155,7 +155,7 @@ class Insert(Protocol):
 
         Args:
             state: state of B rows; all zeros before the first prompts are put into it.
-            fresh: state of another number of rows, with the same prompt length and budget; just read, or in the middle of a
+            fresh: state of any number of rows, with the same prompt length and budget; just read, or in the middle of a
                 decode. If the decoder can `grow`, it may have room for fewer tokens.
             source: for each row of `state`, the row of `fresh` that replaces it, or a negative number to keep it. A row of
                 `fresh` may be used several times.
@@ -197,7 +197,7 @@ class Extend(Protocol):
             tokens: token ids, starting at the left end of each row; meaningless from index `count`.
             first: number of earlier tokens that the row keeps, 0 for a new row; it forgets anything else that it has read.
             count: number of tokens in each row, at least 1.
-            state: state of B rows. Tokens that do not fit are never needed.
+            state: state of B rows. Tokens for which it has no room may be ignored, because they are never needed.
 
         Returns:
             Logits of the token after the last one of each row, before any temperature, and the new state, with the shapes and
@@ -214,11 +214,11 @@ def insert_rows(state: PyTree, fresh: PyTree, source: Int[Array, "B"]) -> PyTree
         [[8], [2], [8]]
     """
 
-    def replaced(old: Array, new: Array) -> Array:
+    def replace(old: Array, new: Array) -> Array:
         is_new = (source >= 0).reshape(-1, *[1] * (old.ndim - 1))
         return jnp.where(is_new, new[jnp.maximum(source, 0)], old)
 
-    return jax.tree.map(replaced, state, fresh)
+    return jax.tree.map(replace, state, fresh)
 
 
 def unchanged(params: Params) -> Params:
@@ -236,9 +236,9 @@ class TurnDecoder(NamedTuple):
     """(params, tokens [B, T], first [B], count [B], state) -> (logits [B, V], state)."""
     grow: Grow | None = None
     """(state, more) -> state with room for `more` additional tokens per row, with the shapes that `empty` returns; rows of long
-    episodes then begin small. None: they have room for the full budget from the start."""
+    episodes then begin with little room. None: they have room for the full budget from the start."""
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec] | None = None
-    """As `Decoder.partition`, for this state."""
+    """The same as `Decoder.partition`, for this state."""
 
 
 class Decoder(NamedTuple):
@@ -254,8 +254,8 @@ class Decoder(NamedTuple):
     """params -> the params that the other functions receive, prepared once for all tokens of a call: cast to the compute
     precision, and sharded for reading."""
     grow: Grow | None = None
-    """(state, more) -> state with room for `more` additional tokens; the state of a long decode begins small. None: `begin`
-    makes room for the full budget."""
+    """(state, more) -> state with room for `more` additional tokens; the state of a long decode begins with little room. None:
+    `begin` makes room for the full budget."""
     turns: TurnDecoder | None = None
     """For episodes of several turns, which then continue from the tokens already read; None: each turn reads its full context."""
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec] | None = None
@@ -287,7 +287,7 @@ class Policy(NamedTuple):
     """V, number of token ids that it has logits for; at least as many as the tokenizer has."""
     init: Callable[[PRNGKeyArray], Params]
     """Random key -> initial parameters, a pytree of floating-point arrays; a function that loads a checkpoint ignores the key.
-    It is also called for the shapes when a run is resumed or reopened: the same key must give the same shapes."""
+    It is also called to find the shapes when a run is resumed or reopened: the same key must give the same shapes."""
     score: Callable[[Params, Packed, float], Scores]
     """(params, packed, temperature) -> log-probability and entropy of each token of the batch, `[B, T]`, under
     softmax(logits / temperature); differentiable in the parameters. The decoder must give the same distributions."""
@@ -398,7 +398,7 @@ def policy_of_logits(
 ) -> Policy:
     """Make a policy from a model that returns the logits of every slot.
 
-    A row of `packed` holds one or several sequences, prompt and response together, and padding at either end. Slot s belongs to
+    A row of `packed` contains one or several sequences, prompt and response together, and padding at either end. Slot s belongs to
     sequence `packed.segments[r, s]` of its row, counted from 1 (0 is padding), at position `packed.positions[r, s]`, counted
     from 0. The logits at a slot predict the token after it, and may depend on the slot's sequence up to and including the slot.
 
@@ -410,7 +410,7 @@ def policy_of_logits(
             a recurrent model resets its state at position 0.
         decoder: for the built-in engine; None if responses come from your own engine.
         partition: how parameters are sharded over a mesh; by default they are replicated on every device.
-        save: writes a model folder; the default refuses.
+        save: writes a model folder; the default raises an error.
 
     Returns:
         The policy, without a critic of its own.

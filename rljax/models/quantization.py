@@ -1,4 +1,4 @@
-"""Matrices in 8 or 4 bits that are not trained, with a scale for each block of inputs: under an adapter (QLoRA), or to answer with.
+"""Frozen matrices in 8 or 4 bits, with a scale for each block of inputs: for the model under an adapter (QLoRA), or for inference.
 
 Source: Dettmers et al. 2023, "QLoRA: Efficient Finetuning of Quantized LLMs", arXiv:2305.14314, equations 1, 2 and 5, appendix E.
 Its second quantization, of the scales, is omitted. A block is part of one output's weights, along the last input axis.
@@ -22,7 +22,7 @@ from rljax.models.axes import INPUT_AXES, MESH_AXES, PARAMETERS
 from rljax.models.policy import Params, path_names
 
 MOST_IN_A_BLOCK = 64
-"""Most weights that share a scale, as in the paper."""
+"""Largest number of weights that share a scale, as in the paper."""
 
 LEVELS = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
@@ -79,7 +79,7 @@ def _blocks(matrix: Float[Array, "*S"], axis: int) -> Float[Array, "*S_blocked"]
     )
 
 
-def _divided(blocks: Array, scale: Array) -> Array:
+def _divide_by_scale(blocks: Array, scale: Array) -> Array:
     return blocks / jnp.where(scale > 0, scale, 1.0)
 
 
@@ -100,7 +100,9 @@ def quantize_int8(matrix: Float[Array, "*S"], *, axis: int) -> Quantized:
     """
     blocks = _blocks(matrix, axis)
     scale = jnp.abs(blocks).max(axis + 1, keepdims=True) / 127
-    return Quantized(jnp.round(_divided(blocks, scale)).astype(jnp.int8).reshape(matrix.shape), scale.squeeze(axis + 1))
+    return Quantized(
+        jnp.round(_divide_by_scale(blocks, scale)).astype(jnp.int8).reshape(matrix.shape), scale.squeeze(axis + 1)
+    )
 
 
 @partial(jax.jit, static_argnames="axis")
@@ -109,7 +111,7 @@ def quantize_nf4(matrix: Float[Array, "*S"], *, axis: int) -> Quantized:
 
     ::
 
-        c = max |w| in each block        q = the i of the nearest level l_i to w / c        |w - c l_q| <= 0.152 c
+        c = max |w| in each block        q = index of the level l_q nearest to w / c        |w - c l_q| <= 0.152 c
 
     Args:
         matrix: w.
@@ -120,7 +122,7 @@ def quantize_nf4(matrix: Float[Array, "*S"], *, axis: int) -> Quantized:
     """
     blocks = _blocks(matrix, axis)
     scale = jnp.abs(blocks).max(axis + 1, keepdims=True)
-    ratio = _divided(blocks, scale)
+    ratio = _divide_by_scale(blocks, scale)
     codes = sum((ratio > (low + high) / 2).astype(jnp.uint8) for low, high in pairwise(LEVELS))
     pairs = jnp.asarray(codes).reshape(*matrix.shape[:axis], matrix.shape[axis] // 2, 2, *matrix.shape[axis + 1 :])
     first, second = (jax.lax.index_in_dim(pairs, place, axis + 1, keepdims=False) for place in (0, 1))
@@ -153,7 +155,7 @@ def dequantize(held: Quantized) -> Float[Array, "*S"]:
     return (blocks * jnp.expand_dims(scale, axis + 1)).reshape(held.shape)
 
 
-def quantized(path: KeyPath, leaf: Float[Array, "*S"], *, kind: str, dtype: Any) -> Quantized | Float[Array, "*S"]:
+def quantize_parameter(path: KeyPath, leaf: Float[Array, "*S"], *, kind: str, dtype: Any) -> Quantized | Float[Array, "*S"]:
     """Quantize or cast one parameter of a model that is not trained.
 
     Args:
@@ -164,7 +166,7 @@ def quantized(path: KeyPath, leaf: Float[Array, "*S"], *, kind: str, dtype: Any)
         dtype: dtype of the products.
 
     Raises:
-        InputError: no block fits the last input axis, or the matrices are those of experts.
+        InputError: no block size divides the last input axis, or the matrix belongs to experts.
     """
     names = path_names(path)
     name = names[-1]
@@ -175,15 +177,15 @@ def quantized(path: KeyPath, leaf: Float[Array, "*S"], *, kind: str, dtype: Any)
     axis = INPUT_AXES[name] - 1
     if not block_of(leaf.shape[axis]):
         raise InputError(
-            f"quantize={kind!r} cuts inputs into blocks of a multiple of four, and {'/'.join(names)} of shape {list(leaf.shape)} "
-            f"has {leaf.shape[axis]}; leave it out, or use a model of another shape."
+            f"quantize={kind!r} divides inputs into blocks of 4, 8, ... or {MOST_IN_A_BLOCK}, but {'/'.join(names)} of shape "
+            f"{list(leaf.shape)} has {leaf.shape[axis]}; leave it out, or use a model of another shape."
         )
     return QUANTIZERS[kind](leaf, axis=axis)
 
 
-def quantized_params(params: Params, *, kind: str, dtype: Any) -> Params:
-    """Quantize or cast all parameters of a model that is not trained; see `quantized`."""
-    return jax.tree_util.tree_map_with_path(partial(quantized, kind=kind, dtype=dtype), params)
+def quantize_params(params: Params, *, kind: str, dtype: Any) -> Params:
+    """Quantize or cast all parameters of a model that is not trained; see `quantize_parameter`."""
+    return jax.tree_util.tree_map_with_path(partial(quantize_parameter, kind=kind, dtype=dtype), params)
 
 
 def matrix_shapes(params: PyTree) -> PyTree[jax.ShapeDtypeStruct]:
@@ -195,7 +197,7 @@ def matrix_shapes(params: PyTree) -> PyTree[jax.ShapeDtypeStruct]:
     return jax.tree.map(shape, params, is_leaf=is_quantized)
 
 
-def unquantized(params: PyTree) -> PyTree[Array]:
+def dequantize_params(params: PyTree) -> PyTree[Array]:
     """Dequantize all quantized matrices to float32; parameters without any are returned unchanged."""
     if not any(map(is_quantized, jax.tree.leaves(params, is_leaf=is_quantized))):
         return params
@@ -245,20 +247,20 @@ def quantized_product(equation: str, x: Float[Array, "B T *I"], held: Quantized)
     return _product(equation, x, held)
 
 
-def _multiplied(equation: str, x: Array, held: Quantized) -> Array:
-    x, held = jax.lax.optimization_barrier((x, held))  # no matrix is dequantized before its product's turn
+def _multiply(equation: str, x: Array, held: Quantized) -> Array:
+    x, held = jax.lax.optimization_barrier((x, held))  # delays dequantizing until the product is computed
     return jnp.einsum(equation, x, dequantize(held).astype(x.dtype))
 
 
 def _forward(equation: str, x: Array, held: Quantized) -> tuple[Array, Quantized]:
-    return _multiplied(equation, x, held), held
+    return _multiply(equation, x, held), held
 
 
 def _backward(equation: str, held: Quantized, gradient: Array) -> tuple[Array, None]:
     inputs, output = equation.split("->")
     activations, matrix = inputs.split(",")
-    return _multiplied(f"{output},{matrix}->{activations}", gradient, held), None
+    return _multiply(f"{output},{matrix}->{activations}", gradient, held), None
 
 
-_product = jax.custom_vjp(_multiplied, nondiff_argnums=(0,))
+_product = jax.custom_vjp(_multiply, nondiff_argnums=(0,))
 _product.defvjp(_forward, _backward)

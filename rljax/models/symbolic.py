@@ -1,7 +1,7 @@
 """A policy mixed with rules: in the sampler and in the scorer each token has the probability α π_network + (1 - α) π_rules.
 
 Rules read a sequence token by token, as a state machine whose memory is a few integers. At some positions they return a
-distribution of the next token; elsewhere they abstain, and the network alone decides. The decoder and the score use the same
+distribution over the next token; elsewhere they abstain, and the network alone decides. The decoder and the score use the same
 function of memory and logits, so that the ratio of the two is 1 while the parameters are unchanged. The gradient is the
 gradient of the mixture: a token that the rules would have written anyway teaches the network little.
 """
@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from rljax.errors import InputError
 from rljax.models.axes import spec_of
-from rljax.models.packed import Packed, Scores, before_scored, soft_capped
+from rljax.models.packed import Packed, Scores, before_scored, soft_cap
 from rljax.models.policy import Copied, Decoder, Params, Policy, in_precision, insert_rows, scores_of_distributions
 from rljax.ops.arrays import at_least_float32, sum_dtype
 from rljax.ops.unpublished.mixture import neural_symbolic_mixture
@@ -44,7 +44,7 @@ class MixedState(NamedTuple):
     """Memory of the rules."""
 
 
-def memories(
+def compute_memories(
     rules: Rules, tokens: Int[Array, "R S"], first: Bool[Array, "R S"], real: Bool[Array, "R S"]
 ) -> Int[Array, "R S F"]:
     """Compute the memory of the rules after each slot of the rows.
@@ -90,8 +90,7 @@ def mixed_policy(policy: Policy, rules: Rules, *, share: float) -> Policy:
 
     The warm start and the auxiliary loss train the network with its own score, so that it also learns what the rules know.
 
-    The temperature applies to the mixture, not to the network alone. A saved folder contains only the network. All logits of
-    the
+    The temperature applies to the mixture, not to the network alone. A saved folder contains only the network. All logits of the
     scored tokens exist at once, so the vocabulary should be small.
 
     Args:
@@ -126,9 +125,9 @@ def _mixed_score(policy: Policy, rules: Rules, share: float) -> Callable[[Params
     def score(params: Params, packed: Packed, temperature: float) -> Scores:
         hidden, head, copy, cap = features(params, packed)
         weight = in_precision(head if copy is None else Copied(head, copy), hidden.dtype)
-        logits = soft_capped(jnp.einsum("RKD,VD->RKV", hidden, weight, preferred_element_type=sum_dtype(hidden)), cap)
+        logits = soft_cap(jnp.einsum("RKD,VD->RKV", hidden, weight, preferred_element_type=sum_dtype(hidden)), cap)
         tokens, positions, segments = (jnp.asarray(part) for part in (packed.tokens, packed.positions, packed.segments))
-        memory = memories(rules, tokens, positions == 0, segments > 0)
+        memory = compute_memories(rules, tokens, positions == 0, segments > 0)
         logp = jax.nn.log_softmax(mixed_logits(rules, logits, before_scored(memory, packed), share) / temperature, axis=-1)
         return scores_of_distributions(logp, packed)
 
@@ -140,7 +139,7 @@ def _mixed_decoder(decoder: Decoder, rules: Rules, share: float) -> Decoder:
         params: Params, tokens: Int[Array, "B L"], attention: Bool[Array, "B L"], budget: int
     ) -> tuple[Float[Array, "B V"], MixedState]:
         logits, state = decoder.begin(params, tokens, attention, budget)
-        memory = memories(rules, tokens, jnp.zeros_like(attention), attention)[:, -1]
+        memory = compute_memories(rules, tokens, jnp.zeros_like(attention), attention)[:, -1]
         return mixed_logits(rules, logits, memory, share), MixedState(state, memory)
 
     def advance(params: Params, token: Int[Array, "B"], state: MixedState) -> tuple[Float[Array, "B V"], MixedState]:

@@ -4,7 +4,7 @@ The logits exist for a chunk of tokens at a time, in the forward and in the back
 memory does not grow with the number of chunks.
 
 The devices that share one copy of the parameters score all of its rows together. Each has a part of the vocabulary, so the head is
-never gathered, and its gradient is summed where it is used; the hidden states travel, which are much smaller.
+never gathered, and its gradient is summed where it is used. Only the hidden states, which are much smaller, move between devices.
 
 Axes: R rows, K scored tokens per row, N copies of the parameters, C tokens per copy in a chunk, D width, V vocabulary.
 """
@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
-from rljax.models.axes import DATA, FSDP, constrained
-from rljax.models.packed import MASKED, Features, sampling_mask, soft_capped
+from rljax.models.axes import DATA, FSDP, constrain_sharding
+from rljax.models.packed import MASKED, Features, sampling_mask, soft_cap
 from rljax.ops.arrays import sum_dtype
 
 LOGITS = ("copy_rows", "tokens", "vocab_parts")
@@ -29,8 +29,8 @@ LOGITS_AT_ONCE = 40_000_000
 ACCELERATOR_LOGITS = 320_000_000
 """The same on accelerators: 1.28 GB, a twelfth of the 16 GB of a TPU v5e."""
 ACCELERATOR_TOKENS = 4_096
-"""Most tokens in a chunk on accelerators, by default. Each chunk reads and writes the gradient of the head, which takes as long as
-the products of about 420 tokens on a TPU v5e: a longer chunk gains less than a tenth."""
+"""Largest number of tokens in a chunk on accelerators, by default. Each chunk reads and writes the gradient of the head, which
+takes as long as the products of about 420 tokens on a TPU v5e: a longer chunk gains less than a tenth."""
 
 
 def default_chunk(vocab_size: int, platform: str = "cpu") -> int:
@@ -50,7 +50,7 @@ def default_chunk(vocab_size: int, platform: str = "cpu") -> int:
 
 
 def chosen_chunk(chunk: int | None, vocab_size: int, mesh: Mesh | None) -> int:
-    """Return the chunk that is set, or the default for the devices of a mesh (None: the default device)."""
+    """Return `chunk`, or if it is None the default for the devices of a mesh (None: the default device)."""
     device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
     return default_chunk(vocab_size, device.platform) if chunk is None else chunk
 
@@ -74,7 +74,7 @@ class Chunked(NamedTuple):
         return jnp.moveaxis(numbers, 0, 1).reshape(self.parts, -1)[:, : rows * length // self.parts].reshape(self.shape)
 
 
-def chunked(array: Array, chunk: int, mesh: Mesh | None) -> Chunked:
+def split_into_chunks(array: Array, chunk: int, mesh: Mesh | None) -> Chunked:
     """Divide the tokens of all rows into chunks of equal size.
 
     Args:
@@ -89,7 +89,7 @@ def chunked(array: Array, chunk: int, mesh: Mesh | None) -> Chunked:
     parts, together = (1, 1) if mesh is None else (mesh.shape[DATA], mesh.shape[FSDP])
     if rows % (parts * together):
         raise ValueError(f"the {rows} rows must be a multiple of the {parts * together} devices that share them")
-    array, chunk = constrained(array, ("copy_rows", "tokens", *["features"] * len(entry)), mesh), chunk * together
+    array, chunk = constrain_sharding(array, ("copy_rows", "tokens", *["features"] * len(entry)), mesh), chunk * together
     tokens = rows // parts * length
     chunks = -(-tokens // chunk)
     size = -(-tokens // chunks)
@@ -137,10 +137,10 @@ def token_scores(
     Raises:
         ValueError: the mesh does not divide the rows.
     """
-    cut = chunked(tokens, chunk, mesh)
-    masks = None if kept is None else chunked(kept, chunk, mesh).chunks
+    cut = split_into_chunks(tokens, chunk, mesh)
+    masks = None if kept is None else split_into_chunks(kept, chunk, mesh).chunks
     matrix = Head(head, copy, cap)
-    logp, entropy = _scores(chunked(hidden, chunk, mesh).chunks, matrix, cut.chunks, masks, temperature, mesh)
+    logp, entropy = _scores(split_into_chunks(hidden, chunk, mesh).chunks, matrix, cut.chunks, masks, temperature, mesh)
     return cut.join(logp), cut.join(entropy)
 
 
@@ -167,12 +167,12 @@ class Head(NamedTuple):
     cap: float | Array | None
 
     def weight(self, dtype: jnp.dtype, mesh: Mesh | None) -> Float[Array, "V D"]:
-        """Return the matrix for all chunks: cast, and divided once by tokens of the vocabulary instead of by width."""
-        return constrained(self.matrix.astype(dtype) if self.copy is None else self.copy, HEAD, mesh)
+        """Return the matrix for all chunks: cast, and sharded along the vocabulary instead of the width."""
+        return constrain_sharding(self.matrix.astype(dtype) if self.copy is None else self.copy, HEAD, mesh)
 
 
 def _logits(hidden: Array, head: Array, cap: float | Array | None) -> Float[Array, "N C V"]:
-    return soft_capped(jnp.einsum("NCD,VD->NCV", hidden, head, preferred_element_type=sum_dtype(hidden)), cap)
+    return soft_cap(jnp.einsum("NCD,VD->NCV", hidden, head, preferred_element_type=sum_dtype(hidden)), cap)
 
 
 def _log_softmax(
@@ -181,8 +181,8 @@ def _log_softmax(
     logits = logits / temperature
     if kept is not None:
         mask = sampling_mask(kept, tokens, logits.shape[-1])
-        logits = jnp.where(constrained(mask, LOGITS, mesh), logits, MASKED)
-    return constrained(jax.nn.log_softmax(logits, axis=-1), LOGITS, mesh)
+        logits = jnp.where(constrain_sharding(mask, LOGITS, mesh), logits, MASKED)
+    return constrain_sharding(jax.nn.log_softmax(logits, axis=-1), LOGITS, mesh)
 
 
 def _is_token(logp: Float[Array, "N C V"], tokens: Int[Array, "N C"]) -> Bool[Array, "N C V"]:
@@ -240,7 +240,7 @@ def _backward(
         by_logits = (by_logits if cap is None else by_logits * (1 - jnp.square(logits / cap))).astype(weight.dtype)
         by_head = jnp.einsum("NCV,NCD->NVD", by_logits, hidden, preferred_element_type=sum_dtype(hidden))
         by_hidden = jnp.einsum("NCV,VD->NCD", by_logits, weight)
-        return constrained(total + by_head, ("copy_rows", *HEAD), mesh), by_hidden
+        return constrain_sharding(total + by_head, ("copy_rows", *HEAD), mesh), by_hidden
 
     nothing = jnp.zeros((hidden.shape[1], *weight.shape), sum_dtype(hidden))
     by_head, by_hidden = jax.lax.scan(accumulate, nothing, (hidden, tokens, kept, entropy, *gradient))

@@ -19,16 +19,16 @@ from jaxtyping import Array, Float, Int
 
 from rljax.models.adapters import Adapted
 from rljax.models.attention import attend_cached, attend_rows, attention_devices
-from rljax.models.axes import constrained
+from rljax.models.axes import constrain_sharding
 from rljax.models.config import TransformerConfig
-from rljax.models.packed import soft_capped
-from rljax.models.policy import Copied, in_precision, uncopied
+from rljax.models.packed import soft_cap
+from rljax.models.policy import Copied, in_precision, without_copy
 from rljax.models.quantization import Quantized, quantized_product
 from rljax.ops.arrays import sum_dtype
 
 
 class LayerCache(NamedTuple):
-    """Keys and values of one layer, head-major: a decoded token's entries are written in place."""
+    """Keys and values of one layer, with heads before slots, so that a decoded token's entries are written in place."""
 
     keys: Float[Array, "B K H S"]
     """Rotated keys; slots last, see `rljax.models.attention.attend_cached`."""
@@ -40,7 +40,7 @@ Cache = tuple[LayerCache, ...]
 
 
 class RotaryAngles(NamedTuple):
-    """Rotary position embedding (RoPE, arXiv:2104.09864): the angle of each token, for each pair of a head's features."""
+    """Rotary position embedding (RoPE, arXiv:2104.09864): the angle of each token for each pair of features in a head."""
 
     cos: Float[Array, "B T half"]
     """Cosine, float32."""
@@ -220,13 +220,13 @@ class Attention(nnx.Module):
         query, key, value = self._project(x)
         if angles is not None:
             query, key = rotate(query, angles), rotate(key, angles)
-        if self.config.score_scale is not None:  # the scores are divided by the root of the head's features
+        if self.config.score_scale is not None:  # attention divides the scores by √head_dim
             query = query * jnp.asarray(self.config.score_scale * self.config.head_dim**0.5, query.dtype)
-        values = constrained(value.transpose(0, 2, 1, 3), SLOTS, self.mesh)
+        values = constrain_sharding(value.transpose(0, 2, 1, 3), SLOTS, self.mesh)
         grouped = query.reshape(rows, length, self.config.kv_heads, -1, self.config.head_dim)
         sinks = self.sinks[...].reshape(grouped.shape[2:4]) if self.config.sinks else None
         if cache is None:
-            keys = constrained(key.transpose(0, 2, 1, 3), SLOTS, self.mesh)
+            keys = constrain_sharding(key.transpose(0, 2, 1, 3), SLOTS, self.mesh)
             options = {"config": self.config, "mesh": self.mesh, "window": self.window, "sinks": sinks}
             mixed = attend_rows(grouped, keys, values, segments, **options)
             cache = LayerCache(keys.swapaxes(2, 3), values)
@@ -250,7 +250,7 @@ class Attention(nnx.Module):
             slots = jnp.reshape(slot, (-1, 1)) + jnp.arange(values.shape[2])[None]
             keys = jax.vmap(lambda row, new, slots: row.at[:, :, slots].set(new, mode="drop"))(cache.keys, keys, slots)
             values = jax.vmap(lambda row, new, slots: row.at[:, slots].set(new, mode="drop"))(cache.values, values, slots)
-        return LayerCache(constrained(keys, CACHED_KEYS, self.mesh), constrained(values, SLOTS, self.mesh))
+        return LayerCache(constrain_sharding(keys, CACHED_KEYS, self.mesh), constrain_sharding(values, SLOTS, self.mesh))
 
 
 def activation_of(config: TransformerConfig) -> Callable[[Array], Array]:
@@ -330,7 +330,7 @@ class Layer(nnx.Module):
 
     def _sum(self, x: Float[Array, "B T D"], added: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         added = added if self.residual_scale == 1 else added * jnp.asarray(self.residual_scale, added.dtype)
-        return constrained(x + added, RESIDUAL, self.mesh)
+        return constrain_sharding(x + added, RESIDUAL, self.mesh)
 
 
 class Transformer(nnx.Module):
@@ -355,10 +355,10 @@ class Transformer(nnx.Module):
         offset: Float[Array | np.ndarray, "B T D"] | None = None,
     ) -> tuple[Float[Array, "B T D"], Cache]:
         """Run the layers; see `Attention` for `segments`, `cache` and `slot`. `offset` is added to the token embeddings."""
-        x = self._looked_up(tokens, is_decoding=cache is not None)
+        x = self._look_up(tokens, is_decoding=cache is not None)
         if self.config.embedding_scale != 1:
             x = x * jnp.asarray(self.config.embedding_scale, self.config.compute_dtype).astype(x.dtype)
-        x = constrained((x if offset is None else x + offset).astype(self.config.compute_dtype), RESIDUAL, self.mesh)
+        x = constrain_sharding((x if offset is None else x + offset).astype(self.config.compute_dtype), RESIDUAL, self.mesh)
         angles, caches = angles_by_layer(positions, self.config, [layer.attention.window for layer in self.layers]), []
         run = Layer.__call__
         if self.config.remat != "none" and cache is None:
@@ -373,23 +373,24 @@ class Transformer(nnx.Module):
             caches.append(layer_cache)
         return self.norm(x), tuple(caches)
 
-    def _looked_up(self, tokens: Int[Array, "B T"], *, is_decoding: bool) -> Float[Array, "B T D"]:
+    def _look_up(self, tokens: Int[Array, "B T"], *, is_decoding: bool) -> Float[Array, "B T D"]:
         """Return the embeddings of tokens.
 
-        A decoder has the whole width on each device. In training a device looks up its part of the width for all rows of its copy
-        of the parameters, so that neither the table nor its gradient travels, which are much larger than the tokens.
+        In decoding, each device has the full width. In training, a device looks up its part of the width for all rows of its copy
+        of the parameters, so that neither the table nor its gradient, which are much larger than the tokens, moves between devices.
         """
-        embedding = jnp.asarray(uncopied(self.embedding.get_value()))
+        embedding = jnp.asarray(without_copy(self.embedding.get_value()))
         if is_decoding:
-            return constrained(embedding, ("vocab", "features"), self.mesh)[tokens]
-        x = constrained(embedding, ("vocab", "width"), self.mesh)[constrained(tokens, ("copy_rows", "tokens"), self.mesh)]
-        return constrained(x, ("copy_rows", "tokens", "width"), self.mesh)
+            return constrain_sharding(embedding, ("vocab", "features"), self.mesh)[tokens]
+        tokens = constrain_sharding(tokens, ("copy_rows", "tokens"), self.mesh)
+        x = constrain_sharding(embedding, ("vocab", "width"), self.mesh)[tokens]
+        return constrain_sharding(x, ("copy_rows", "tokens", "width"), self.mesh)
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Logits of every token before any temperature, float32 at least."""
         weight, hidden = in_precision(self._head, hidden.dtype), self.before_head(hidden)
         logits = jnp.einsum("...D,VD->...V", hidden, weight, preferred_element_type=sum_dtype(hidden))
-        return soft_capped(logits, self.config.logit_cap)
+        return soft_cap(logits, self.config.logit_cap)
 
     def before_head(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         """Scale the last hidden states by the factor of the logits, before the head multiplies them."""
@@ -403,7 +404,7 @@ class Transformer(nnx.Module):
     @property
     def head_weight(self) -> Float[Array, "V D"]:
         """Weight of the output head: the embedding if the two are tied."""
-        return jnp.asarray(uncopied(self._head))
+        return jnp.asarray(without_copy(self._head))
 
     @property
     def head_copy(self) -> Float[Array, "V D"] | None:

@@ -34,7 +34,7 @@ from rljax.models.language_model import (
 )
 from rljax.models.model_folder import ModelContents, write_model
 from rljax.models.policy import Decoder, HostParams, Params, Policy, TurnDecoder, ValueFunction, path_names
-from rljax.models.quantization import quantized, quantized_params
+from rljax.models.quantization import quantize_parameter, quantize_params
 from rljax.models.value_model import ValueModel, init_value_params, value_contents, value_model, value_outputs
 from rljax.sharing import bound, shared
 
@@ -74,13 +74,13 @@ def transformer_policy(
 
     def init(key: PRNGKeyArray) -> Params:
         if folder is None:
-            return init_params(config, key) if mesh is None else drawn_params(config, mesh, key)
+            return init_params(config, key) if mesh is None else init_sharded_params(config, mesh, key)
         return load_params(folder, config, shardings=None if mesh is None else parameter_shardings(config, mesh))
 
     def init_quantized(key: PRNGKeyArray, kind: str) -> Params:
         if folder is None:
-            return quantized_params(init(key), kind=kind, dtype=config.compute_dtype)
-        convert = partial(quantized, kind=kind, dtype=config.compute_dtype)
+            return quantize_params(init(key), kind=kind, dtype=config.compute_dtype)
+        convert = partial(quantize_parameter, kind=kind, dtype=config.compute_dtype)
         return load_params(
             folder, config, shardings=None if mesh is None else parameter_shardings(config, mesh), convert=convert
         )
@@ -144,7 +144,7 @@ def _compiled_init(config: TransformerConfig, mesh: Mesh) -> Callable[[UInt32[np
     return jax.jit(init, out_shardings=parameter_shardings(config, mesh))
 
 
-def drawn_params(config: TransformerConfig, mesh: Mesh, key: PRNGKeyArray) -> Params:
+def init_sharded_params(config: TransformerConfig, mesh: Mesh, key: PRNGKeyArray) -> Params:
     """Initialize random parameters directly in shards: each device computes its own part."""
     return _compiled_init(config, mesh)(np.asarray(jax.random.key_data(key)))  # a host array, which all processes share
 

@@ -22,7 +22,7 @@ from rljax.models import Params, Policy
 from rljax.models.adapters import Adapter, Base
 from rljax.models.folder_notes import unused_generation_settings
 from rljax.models.huggingface import locate
-from rljax.models.quantization import check_blocks, quantized_params
+from rljax.models.quantization import check_blocks, quantize_params
 from rljax.parallel import is_first, make_mesh, policy_shardings, put, with_places
 from rljax.parallel.memory import device_bytes
 from rljax.programs.answer_settings import Quantization
@@ -438,7 +438,7 @@ def _open(
     if quantize is None or (run is None and config.adapter.rank is None):
         params = parameters_of(config, policy, mesh, run, which)
     else:  # a checkpoint and a merged adapter are exact
-        params = quantized_params(parameters_of(config, exact, mesh, run, which), kind=quantize, dtype=config.model.dtype)
+        params = quantize_params(parameters_of(config, exact, mesh, run, which), kind=quantize, dtype=config.model.dtype)
         params = put(params, policy_shardings(mesh, params, params, policy.partition))
     return OpenPolicy(config, policy, params, tokenizer, worker, mesh)
 
@@ -459,7 +459,7 @@ def quantized_policy(policy: Policy, kind: str, dtype: str, mesh: Mesh) -> Polic
         raise InputError(
             f"quantize={kind!r} rounds the built-in transformer, and this is a policy of your own; leave it out."
         )
-    shapes = jax.eval_shape(partial(quantized_params, kind=kind, dtype=dtype), policy.shapes())
+    shapes = jax.eval_shape(partial(quantize_params, kind=kind, dtype=dtype), policy.shapes())
     check_blocks(shapes, mesh)
     return policy._replace(init=partial(policy.quantized, kind=kind), shapes=lambda: shapes)
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, PyTree
 
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Policy, Scores
-from rljax.models.adapters import Base, scored
+from rljax.models.adapters import Base, scoring_params
 from rljax.models.policy import Copies, with_copies
 from rljax.parallel import fetch, put_rows, row_shards
 from rljax.rollout import Sequences, lay_out, pack
@@ -37,7 +37,7 @@ def scored_params(base: Base | None, params: Params | None, copies: Copies | Non
         params: the trained parameters.
         copies: copies of the base's parameters, or of `params` if there is no base; see `Policy.copies`.
     """
-    return with_copies(params, copies) if base is None else scored(base, params, copies)
+    return with_copies(params, copies) if base is None else scoring_params(base, params, copies)
 
 
 def make_score(policy: Policy, temperature: float) -> Score:

@@ -6,7 +6,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from transformers import AutoConfig
 
-from rljax.models.checkpoint_tensors import get_at, joined, stored_together
+from rljax.models.checkpoint_tensors import get_at, joiner_of, stored_together
 from rljax.models.huggingface import read_config
 from rljax.models.language_model import abstract_params
 from rljax.models.model_folder import one_of
@@ -101,6 +101,6 @@ def write_folder(folder, name):
     for stored, parts in stored_together(config).items():
         random = np.random.default_rng(list(stored.encode()))
         arrays = [0.4 * random.normal(size=one_of(get_at(shapes, part.path), part.index).shape) for part in parts]
-        tensors[stored] = np.ascontiguousarray(joined(parts)(*arrays), np.float32)
+        tensors[stored] = np.ascontiguousarray(joiner_of(parts)(*arrays), np.float32)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder

@@ -12,12 +12,21 @@ from small_models import EVERYTHING, LLAMA, SCALE, SHAPES, a_packed, random_adap
 
 from rljax.errors import InputError
 from rljax.models import score_tokens, transformer_policy
-from rljax.models.adapters import Base, LowRank, adapted_paths, fingerprint, init_adapter, merge, scored, whole
+from rljax.models.adapters import (
+    Base,
+    LowRank,
+    adapted_paths,
+    effective_params,
+    fingerprint,
+    init_adapter,
+    merge,
+    scoring_params,
+)
 from rljax.models.checkpoint_tensors import entries, get_at
 from rljax.models.config import REMATS
 from rljax.models.language_model import Model
 from rljax.models.model_folder import read_json
-from rljax.models.patterns import matches, selected
+from rljax.models.patterns import matches, select_paths
 from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, save_adapter
 from rljax.models.policy import path_names
 from rljax.parallel import make_mesh, policy_shardings, put
@@ -34,11 +43,11 @@ def test_a_new_adapter_leaves_the_model_bit_for_bit(name):
     config = SHAPES[name]
     params = random_params(config)
     adapter = init_adapter(jax.random.key(0), params, rank=4, targets=EVERYTHING)
-    merged = whole(Base(params, SCALE), adapter)
+    merged = effective_params(Base(params, SCALE), adapter)
     jax.tree.map(np.testing.assert_array_equal, merged, params)
     np.testing.assert_array_equal(logp_of(merged, config), logp_of(params, config))
-    assert whole(Base(params, SCALE), None) is params
-    assert whole(None, params) is params
+    assert effective_params(Base(params, SCALE), None) is params
+    assert effective_params(None, params) is params
 
 
 @pytest.mark.parametrize("targets", [EVERYTHING, ("query", "down"), ("output",)])
@@ -52,14 +61,16 @@ def test_an_adapter_beside_its_matrices_is_the_merged_one(targets, remat):
     def both(form):
         return jax.jit(jax.value_and_grad(lambda adapter: (weights * logp_of(form(base, adapter), config)).sum()))(adapter)
 
-    np.testing.assert_allclose(logp_of(scored(base, adapter), config), logp_of(whole(base, adapter), config), atol=1e-5)
-    (found, by_factor), (expected, by_merged) = both(scored), both(whole)
+    np.testing.assert_allclose(
+        logp_of(scoring_params(base, adapter), config), logp_of(effective_params(base, adapter), config), atol=1e-5
+    )
+    (found, by_factor), (expected, by_merged) = both(scoring_params), both(effective_params)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert min(np.abs(leaf).max() for leaf in jax.tree.leaves(by_merged)) > 1e-3
     for one, other in zip(jax.tree.leaves(by_factor), jax.tree.leaves(by_merged), strict=True):
         size = np.abs(other).max()
         np.testing.assert_allclose(one / size, other / size, atol=4e-5)  # XLA 0.12 sums in another order: 2.3e-5
-    assert scored(base, None) is base.params
+    assert scoring_params(base, None) is base.params
     assert scored_params(None, base.params) is base.params
 
 
@@ -134,7 +145,7 @@ def test_patterns_select_by_neighbouring_parts():
         ("1", "feed_forward", "down"),
     ]
     assert not matches("attention", ("attention_norm", "scale"))
-    assert selected([], [("a",)], setting="freeze") == ()
+    assert select_paths([], [("a",)], setting="freeze") == ()
 
 
 def test_an_adapter_is_sharded_like_its_matrices():

@@ -11,9 +11,9 @@ from rljax.errors import InputError
 from rljax.models import Model
 from rljax.models.axes import check_shape
 from rljax.models.config import Routing, TransformerConfig
-from rljax.models.experts import Linear, gated, mixed, route
+from rljax.models.experts import Linear, apply_gate, mix_experts, route
 from rljax.models.language_model import init_params, logits
-from rljax.models.quantization import quantized_params
+from rljax.models.quantization import quantize_params
 from rljax.parallel import make_mesh
 
 CONFIG = TransformerConfig(
@@ -47,7 +47,7 @@ def test_tokens_pass_through_their_experts(seed):
     order = np.argsort(-np.asarray(scores), axis=-1)[..., :3]
     np.testing.assert_array_equal(chosen, order)
     experts = tuple(Linear(matrix) for matrix in matrices(seed))
-    found = mixed(x, weights, chosen, experts, gated=partial(gated, jax.nn.silu))
+    found = mix_experts(x, weights, chosen, experts, gated=partial(apply_gate, jax.nn.silu))
     np.testing.assert_allclose(found, one_by_one(x, weights, chosen, *matrices(seed)), atol=1e-5)
 
 
@@ -87,7 +87,7 @@ def test_experts_that_the_devices_do_not_divide_are_refused():
 
 def test_the_matrices_of_experts_are_not_quantized_in_part():
     with pytest.raises(InputError, match="cannot round the matrices of experts"):
-        quantized_params(init_params(CONFIG, jax.random.key(0)), kind="int8", dtype=jnp.float32)
+        quantize_params(init_params(CONFIG, jax.random.key(0)), kind="int8", dtype=jnp.float32)
 
 
 def test_a_token_cannot_pass_through_more_experts_than_there_are():

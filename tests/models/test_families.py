@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 import rljax
 from rljax.errors import InputError
 from rljax.models import Model
-from rljax.models.checkpoint_tensors import get_at, joined, stored_together
+from rljax.models.checkpoint_tensors import get_at, joiner_of, stored_together
 from rljax.models.families import FAMILIES, NEAREST
 from rljax.models.huggingface import check_length, load_params, model_contents, read_config, save_pretrained
 from rljax.models.language_model import advance_decode, begin_decode, logits, score_tokens
@@ -66,7 +66,7 @@ def test_logits_and_gradients_are_those_of_transformers(loaded):
     ours = jax.grad(lambda p: jax.nn.log_softmax(whole(config, p))[..., 5].sum())(params)
     for stored, parts in stored_together(config).items():
         expected = gradient_of(named, stored, parts[0])
-        found = joined(parts)(*(np.asarray(one_of(get_at(ours, part.path), part.index)) for part in parts))
+        found = joiner_of(parts)(*(np.asarray(one_of(get_at(ours, part.path), part.index)) for part in parts))
         scale = np.abs(expected).max() or 1.0  # no token chose this expert
         np.testing.assert_allclose(found / scale, expected / scale, atol=2e-5, err_msg=stored)
 
@@ -131,7 +131,7 @@ def test_every_family_has_a_case_and_no_neighbour_is_supported():
 def test_a_run_beyond_the_original_context_is_refused_where_frequencies_would_change(tmp_path, name, longest):
     folder = write_folder(tmp_path / name, name)
     check_length(folder, longest)
-    with pytest.raises(InputError, match=f"have up to {longest + 1} tokens, and the rotary frequencies .* change beyond"):
+    with pytest.raises(InputError, match=f"have up to {longest + 1} tokens, but the rotary frequencies .* change beyond"):
         check_length(folder, longest + 1)
     rows = [json.dumps({"prompt": f"3 {token}", "answer": "6"}) for token in range(4, 18)]
     (tmp_path / "data.jsonl").write_text("\n".join(rows))

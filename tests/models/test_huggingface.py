@@ -229,7 +229,7 @@ def test_folders_that_are_not_there_are_refused(tmp_path, llama):
 def test_a_tensor_without_a_place_is_named(llama, name):
     tensors = load_file(llama / "model.safetensors")
     save_file(tensors | {name: np.ones(16, np.float32)}, llama / "model.safetensors")
-    with pytest.raises(InputError, match=rf"hold the tensor '{name}', which this transformer does not have"):
+    with pytest.raises(InputError, match=rf"contain the tensor '{name}', which this transformer does not have"):
         load_params(llama, LLAMA)
     jax.tree.map(np.testing.assert_array_equal, load_params(llama, LLAMA, besides=[name]), random_params(LLAMA))
 
@@ -245,7 +245,9 @@ def test_copies_of_what_is_read_are_no_strangers(llama):
 def test_other_rotary_frequencies_are_refused(llama, stored):
     tensors = load_file(llama / "model.safetensors")
     save_file(tensors | {FREQUENCIES: np.array(stored, np.float32)}, llama / "model.safetensors")
-    with pytest.raises(InputError, match=rf"'{FREQUENCIES}' in .* holds other rotary frequencies than config.json implies"):
+    with pytest.raises(
+        InputError, match=rf"'{FREQUENCIES}' in .* contains other rotary frequencies than config.json implies"
+    ):
         load_params(llama, LLAMA)
 
 

@@ -173,7 +173,7 @@ def test_what_cannot_be_written(tmp_path):
     with pytest.raises(InputError, match="dtype 'int8' is unknown; choose one of float32, bfloat16"):
         contents("int8")
     (tmp_path / "config.json").write_text("[1]")
-    with pytest.raises(InputError, match=r"config.json must hold one JSON object, got \[1\]"):
+    with pytest.raises(InputError, match=r"config.json must contain one JSON object, got \[1\]"):
         read_json(tmp_path / "config.json")
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(InputError, match=r"config.json is not valid JSON"):

@@ -24,7 +24,7 @@ from rljax.models.patches import (
     pixel_bits,
     places,
     position_offsets,
-    with_whole_table,
+    with_full_table,
 )
 from rljax.parallel import make_mesh
 from rljax.programs.export import export
@@ -67,7 +67,7 @@ def ids(text):
 def embeddings(params, text):
     """Rows of the full table with positions, as the transformer's layers get them."""
     tokens = ids(text)
-    table = with_whole_table(READER, params)["embedding"]
+    table = with_full_table(READER, params)["embedding"]
     return (table[tokens] + position_offsets(READER, params["patches"], tokens, jnp.ones_like(tokens)))[0]
 
 
@@ -111,7 +111,7 @@ def test_ids_of_patches_may_be_anywhere():
     reader = PatchModel(Model(TransformerConfig(7, 4, 1, 1, 1, 4, 8)), patches)
     params = {"embedding": jnp.array([[10.0], [11.0], [12.0]]), "patches": {}}
     params["patches"] = {"projection": jnp.array([[1.0], [2.0]]), "bias": jnp.array([0.5])}
-    table = with_whole_table(reader, params)["embedding"]
+    table = with_full_table(reader, params)["embedding"]
     assert table[:, 0].tolist() == [1.5, 10.0, 2.5, 3.5, 11.0, 0.5, 12.0]
     assert reader.text_row[[1, 4, 6]].tolist() == [0, 1, 2]
 
@@ -182,7 +182,7 @@ def test_the_gradient_reaches_every_part(params, drawn):
 def test_text_alone_is_read_as_by_the_plain_transformer(params):
     """Without a patch the policy is the built-in one whose table has the vectors of patches."""
     plain = transformer_policy(CONFIG, eos=1)
-    theirs = first_logits(plain.decoder, with_whole_table(READER, params), "3+4=")
+    theirs = first_logits(plain.decoder, with_full_table(READER, params), "3+4=")
     for own, other in zip(first_logits(POLICY.decoder, POLICY.decoder.weights(params), "3+4="), theirs, strict=True):
         np.testing.assert_allclose(own[:, ~READER.is_patch], other[:, ~READER.is_patch], atol=1e-5)
 

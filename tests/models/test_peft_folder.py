@@ -69,7 +69,7 @@ def test_a_run_continues_the_adapter_and_a_model_opens_with_it(stored, tmp_path)
     jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, atol=1e-6), result.params, merged)
     with pytest.raises(InputError, match="lora_rank is 5, but the adapter in"):
         with_stored_adapter(TrainConfig.flat(model=str(folder), lora_rank=5))
-    with pytest.raises(InputError, match="holds a low-rank adapter"):
+    with pytest.raises(InputError, match="contains a low-rank adapter"):
         read_config(folder)
 
 

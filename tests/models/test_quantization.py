@@ -14,7 +14,7 @@ from small_models import LLAMA, SCALE, SHAPES, a_packed, random_adapter, random_
 
 from rljax.errors import InputError
 from rljax.models import abstract_params, count_parameters, score_tokens, transformer_policy
-from rljax.models.adapters import Base, scored, whole
+from rljax.models.adapters import Base, effective_params, scoring_params
 from rljax.models.huggingface import save_pretrained
 from rljax.models.language_model import Model, product_copies
 from rljax.models.policy import with_copies
@@ -24,13 +24,13 @@ from rljax.models.quantization import (
     block_of,
     check_blocks,
     dequantize,
+    dequantize_params,
     is_quantized,
     matrix_shapes,
     quantize_int8,
     quantize_nf4,
-    quantized_params,
+    quantize_params,
     quantized_product,
-    unquantized,
 )
 from rljax.parallel import make_mesh, policy_shardings, put
 
@@ -89,7 +89,7 @@ def test_the_error_is_at_most_half_a_step(axis):
 @pytest.mark.parametrize(("kind", "bits"), [("int8", 8.5), ("nf4", 4.5)])
 def test_a_matrix_takes_the_bits_of_its_type_and_half_a_bit_for_the_scales(kind, bits):
     params = random_params(WIDE)
-    held = quantized_params(params, kind=kind, dtype="bfloat16")
+    held = quantize_params(params, kind=kind, dtype="bfloat16")
     matrices = [leaf for leaf in jax.tree.leaves(held, is_leaf=is_quantized) if is_quantized(leaf)]
     assert len(matrices) == 7 * WIDE.layers, "all matrices of the layers"
     for leaf in matrices:
@@ -100,7 +100,7 @@ def test_a_matrix_takes_the_bits_of_its_type_and_half_a_bit_for_the_scales(kind,
     assert held["norm"]["scale"] is params["norm"]["scale"]
     shapes = jax.tree.map(lambda leaf: leaf.shape, (matrix_shapes(held), params))
     assert shapes[0] == shapes[1]
-    assert unquantized(params) is params
+    assert dequantize_params(params) is params
 
 
 @pytest.mark.parametrize("equation", ["BTD,DNH->BTNH", "BTNH,NHD->BTD", "BTF,FD->BTD"])
@@ -129,14 +129,14 @@ def test_an_adapter_learns_what_it_learns_on_the_dequantized_model(kind, name, t
     """Log-probabilities, and the gradient in every factor; also if a matrix has no adapter, and for the sampler's merged copy."""
     config = replace(SHAPES[name], remat="full" if name == "qwen3" else "none")
     params = random_params(config)
-    held = Base(quantized_params(params, kind=kind, dtype="float32"), SCALE)
-    plain, adapter = Base(unquantized(held.params), SCALE), random_adapter(params, targets=targets)
+    held = Base(quantize_params(params, kind=kind, dtype="float32"), SCALE)
+    plain, adapter = Base(dequantize_params(held.params), SCALE), random_adapter(params, targets=targets)
     weights = jax.random.normal(jax.random.key(5), (2, 5))
 
     @jax.jit
     def both(base):
         def loss(adapter):
-            return (weights * score_tokens(Model(config), scored(base, adapter), a_packed()).logp).sum()
+            return (weights * score_tokens(Model(config), scoring_params(base, adapter), a_packed()).logp).sum()
 
         return jax.value_and_grad(loss)(adapter)
 
@@ -146,14 +146,14 @@ def test_an_adapter_learns_what_it_learns_on_the_dequantized_model(kind, name, t
         size = np.abs(other).max()
         assert size > 1e-4
         np.testing.assert_allclose(one / size, other / size, atol=1e-5)
-    jax.tree.map(np.testing.assert_array_equal, whole(held, adapter), whole(plain, adapter))
+    jax.tree.map(np.testing.assert_array_equal, effective_params(held, adapter), effective_params(plain, adapter))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_folder_is_quantized_tensor_by_tensor(tmp_path, kind):
     params = random_params(WIDE)
     save_pretrained(tmp_path / "model", WIDE, params, bos=None, eos=1)
-    expected = quantized_params(params, kind=kind, dtype="float32")
+    expected = quantize_params(params, kind=kind, dtype="float32")
     for mesh in (None, make_mesh(2, 2, 2)):
         policy = transformer_policy(WIDE, folder=tmp_path / "model", eos=1, mesh=mesh)
         found = policy.quantized(jax.random.key(0), kind=kind)
@@ -164,7 +164,7 @@ def test_codes_and_scales_are_sharded_like_their_matrix():
     mesh = make_mesh(2, 2, 2)
     params = random_params(WIDE)
     policy = transformer_policy(WIDE, eos=1, mesh=mesh)
-    held, adapter = quantized_params(params, kind="nf4", dtype="float32"), random_adapter(params)
+    held, adapter = quantize_params(params, kind="nf4", dtype="float32"), random_adapter(params)
     check_blocks(held, mesh)
     places = policy_shardings(mesh, held, held, policy.partition)
     layer = jax.tree.map(lambda place: tuple(place.spec), places["layers"][0])
@@ -181,7 +181,7 @@ def test_codes_and_scales_are_sharded_like_their_matrix():
 
     @partial(jax.jit, static_argnames="on")
     def score(params, *, on):
-        return score_tokens(Model(WIDE, on), scored(Base(params, SCALE), adapter), twice).logp
+        return score_tokens(Model(WIDE, on), scoring_params(Base(params, SCALE), adapter), twice).logp
 
     np.testing.assert_allclose(score(on_mesh, on=mesh), score(held, on=None), atol=1e-4)
 
@@ -192,11 +192,11 @@ def test_a_backward_pass_holds_the_matrices_of_one_layer_at_a_time():
     def temporaries(layers):
         config = replace(WIDE, width=256, hidden=1024, layers=layers, remat="full")
         params = abstract_params(config)
-        held = jax.eval_shape(partial(quantized_params, kind="nf4", dtype="float32"), params)
+        held = jax.eval_shape(partial(quantize_params, kind="nf4", dtype="float32"), params)
         adapter = jax.eval_shape(lambda: random_adapter(params))
 
         def loss(adapter, params):
-            return score_tokens(Model(config), scored(Base(params, SCALE), adapter), a_packed()).logp.sum()
+            return score_tokens(Model(config), scoring_params(Base(params, SCALE), adapter), a_packed()).logp.sum()
 
         options = {"xla_disable_hlo_passes": "cse_barrier_expander", "xla_backend_optimization_level": 0}
         program = jax.jit(jax.grad(loss)).lower(adapter, held).compile(compiler_options=options)
@@ -209,7 +209,7 @@ def test_a_backward_pass_holds_the_matrices_of_one_layer_at_a_time():
 
 def test_an_update_makes_no_copy_of_quantized_matrices():
     config = replace(WIDE, compute_dtype="bfloat16")
-    held = quantized_params(random_params(config), kind="int8", dtype="bfloat16")
+    held = quantize_params(random_params(config), kind="int8", dtype="bfloat16")
     copies = product_copies(Model(config), held)
     assert not jax.tree.leaves(copies)
     assert jax.tree.structure(with_copies(held, copies)) == jax.tree.structure(held)
@@ -217,9 +217,11 @@ def test_an_update_makes_no_copy_of_quantized_matrices():
 
 def test_what_cannot_be_cut_into_blocks_is_refused():
     params = random_params(replace(LLAMA, head_dim=6))
-    with pytest.raises(InputError, match=r"quantize='nf4' cuts .* layers/0/attention/output of shape \[4, 6, 16\] has 6"):
-        quantized_params(params, kind="nf4", dtype="float32")
-    held = quantized_params(random_params(WIDE), kind="int8", dtype="float32")
+    with pytest.raises(
+        InputError, match=r"quantize='nf4' divides .* layers/0/attention/output of shape \[4, 6, 16\] has 6"
+    ):
+        quantize_params(params, kind="nf4", dtype="float32")
+    held = quantize_params(random_params(WIDE), kind="int8", dtype="float32")
     with pytest.raises(
         InputError, match="fsdp=4 cannot share the 2 blocks of the quantized layers/0/attention/key equally"
     ):

@@ -10,7 +10,7 @@ from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.calculator import CHARACTERS, calculator_of
-from rljax.models.symbolic import memories, mixed_policy
+from rljax.models.symbolic import compute_memories, mixed_policy
 from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack
 from rljax.rollout.groups import pad_responses
@@ -79,7 +79,7 @@ def test_memory_of_packed_rows_begins_anew_with_each_sequence():
     tokens = np.array([[0, *TOKENIZER.encode("".join(texts))]])
     positions = np.array([[0, *range(8), *range(8)]])
     first, real = jnp.asarray(positions == 0), jnp.asarray(np.arange(17)[None] > 0)
-    memory = memories(RULES, jnp.asarray(tokens), first, real)[0]
+    memory = compute_memories(RULES, jnp.asarray(tokens), first, real)[0]
     logp, has_opinion = RULES.opinion(memory)
     assert has_opinion.tolist() == [False] * 8 + [True] + [False] * 7 + [True]
     assert TOKENIZER.decode(logp[jnp.array([8, 16])].argmax(-1).tolist()) == "24"

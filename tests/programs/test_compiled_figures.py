@@ -16,7 +16,7 @@ from small_runs import SMALL, even_length
 
 import rljax
 from rljax.models import TransformerConfig, transformer_policy
-from rljax.models.adapters import Base, init_adapter, scored, whole
+from rljax.models.adapters import Base, effective_params, init_adapter, scoring_params
 from rljax.models.token_scores import default_chunk, token_scores
 from rljax.parallel import make_mesh
 from rljax.programs.compiled_updates import for_measuring
@@ -211,7 +211,7 @@ def test_the_gradient_of_an_adapter_takes_half_the_memory_of_the_merged_form():
         return temporaries(compiled(jax.grad(total), adapter, params, rows))
 
     matrices = 2 * MIXING * 4
-    beside, merged = measured(scored), measured(whole)
+    beside, merged = measured(scoring_params), measured(effective_params)
     assert merged >= matrices, "the count would notice a copy"
     assert merged - beside >= 0.55 * matrices
     assert beside <= 0.6 * merged, "what is left is the compiler's own transposes, for matrix products on a CPU"

@@ -13,7 +13,7 @@ import rljax
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models.huggingface import read_config, save_pretrained
-from rljax.models.quantization import dequantize, is_quantized, quantized_params, unquantized
+from rljax.models.quantization import dequantize, dequantize_params, is_quantized, quantize_params
 from rljax.programs.trained_policy import load
 
 KINDS = ("int8", "nf4")
@@ -40,7 +40,7 @@ def test_tokens_are_those_of_a_folder_with_the_rounded_weights(folder, tmp_path,
     matrices = [leaf for leaf in leaves(quantized.params) if is_quantized(leaf)]
     assert len(matrices) == 7 * read_config(folder).layers
     assert all(leaf.codes.nbytes * (1 if kind == "int8" else 2) == dequantize(leaf).size for leaf in matrices)
-    params = unquantized(quantized.params)
+    params = dequantize_params(quantized.params)
     changes = [float(np.abs(a - b).max()) for a, b in zip(leaves(params), leaves(exact.params), strict=True)]
     assert sum(change > 0 for change in changes) == len(matrices)
     save_pretrained(rounded, read_config(folder), params, bos=None, eos=1)
@@ -56,7 +56,7 @@ def test_the_weights_of_a_run_are_rounded_after_its_adapter_is_merged_in(tmp_pat
     rljax.train(TINY.replace(run=str(run), model=str(folder), lora_rank=2, steps=1, learning_rate=0.1), even_length)
     merged = opened(run, which="last")
     found = opened(run, which="last", quantize="int8").params
-    expected = quantized_params(merged.params, kind="int8", dtype="float32")
+    expected = quantize_params(merged.params, kind="int8", dtype="float32")
     for ours, theirs in zip(leaves(found), leaves(expected), strict=True):
         assert is_quantized(ours) == is_quantized(theirs)
         if is_quantized(ours):

@@ -119,7 +119,7 @@ def test_a_float32_model_and_a_custom_policy_have_no_copies():
 
 
 def test_a_copy_of_another_precision_is_refused():
-    with pytest.raises(ValueError, match="the copy of a parameter is bfloat16, and the product needs float32"):
+    with pytest.raises(ValueError, match="the copy of a parameter is bfloat16, but the product needs float32"):
         in_precision(Copied(jnp.ones(2), jnp.ones(2, jnp.bfloat16)), jnp.float32)
 
 

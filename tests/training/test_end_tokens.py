@@ -80,7 +80,7 @@ def test_what_is_no_token_id_is_refused(tmp_path, ends):
 @pytest.mark.parametrize("ends", [900, [1, 900]])
 def test_an_end_token_that_the_model_does_not_have_is_refused(tmp_path, ends):
     path = model_folder(tmp_path / "model", in_generation=ends)
-    with pytest.raises(InputError, match=r"eos_token_id=.*900.*, and the model has only the tokens 0 to \d+"):
+    with pytest.raises(InputError, match=r"eos_token_id=.*900.*, but the model has only the tokens 0 to \d+"):
         end_tokens(path)
 
 

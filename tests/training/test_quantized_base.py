@@ -16,10 +16,10 @@ from rljax.cli import main
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import count_parameters, transformer_policy
-from rljax.models.adapters import whole
+from rljax.models.adapters import effective_params
 from rljax.models.model_folder import read_json
 from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from rljax.models.quantization import quantized_params, unquantized
+from rljax.models.quantization import dequantize_params, quantize_params
 from rljax.parallel import make_mesh
 from rljax.programs.trained_policy import load
 from rljax.rollout import sequences_of
@@ -88,9 +88,9 @@ def test_a_run_holds_four_bits_a_weight_and_trains_the_adapter(config, finished)
     assert bytes_of(setup.base.params["embedding"]) == bytes_of(plain.base.params["embedding"])
     assert bytes_of(rl_state(setup, state)) == bytes_of(rl_state(plain, other)), "nothing of the base is in the state"
     jax.tree.map(np.testing.assert_array_equal, state.params, other.params)
-    expected = quantized_params(plain.base.params, kind="nf4", dtype="float32")
+    expected = quantize_params(plain.base.params, kind="nf4", dtype="float32")
     jax.tree.map(np.testing.assert_array_equal, setup.base.params, expected)
-    moved = jax.tree.map(lambda ours, base: float(np.abs(ours - base).max()), finished.params, unquantized(expected))
+    moved = jax.tree.map(lambda ours, base: float(np.abs(ours - base).max()), finished.params, dequantize_params(expected))
     assert max(jax.tree.leaves(moved)) > 1e-4
     log = (finished.run / "log.txt").read_text()
     assert f"{count_parameters(other.params):,} parameters that learn, on a model in nf4" in log
@@ -105,7 +105,7 @@ def test_the_update_scores_what_the_sampler_drew(config, dtype):
     adapter = jax.tree.map(lambda x: x + 0.02 * jax.random.normal(next(keys), x.shape), state.params)
     params = setup.whole(adapter)
     assert {leaf.dtype for leaf in jax.tree.leaves(params) if leaf.ndim > 1} == {jnp.dtype(dtype)}
-    expected = jax.tree.map(lambda ours, exact: exact.astype(ours.dtype), params, whole(setup.base, adapter))
+    expected = jax.tree.map(lambda ours, exact: exact.astype(ours.dtype), params, effective_params(setup.base, adapter))
     jax.tree.map(np.testing.assert_array_equal, params, expected)
     groups = setup.train.generate(params, range(4), 4, jax.random.key(0))
     mask = groups.rollout.mask.reshape(-1, groups.rollout.mask.shape[-1])
@@ -118,7 +118,7 @@ def test_the_update_scores_what_the_sampler_drew(config, dtype):
 def test_the_gradient_is_that_above_the_dequantized_model(config, sampled):
     setup, state = first_state(config, reward=even_length)
     plain = setup._replace(
-        config=setup.config.replace(quantize=None), base=setup.base._replace(params=unquantized(setup.base.params))
+        config=setup.config.replace(quantize=None), base=setup.base._replace(params=dequantize_params(setup.base.params))
     )
     after = []
     for each in (setup, plain):
@@ -165,7 +165,7 @@ def test_the_model_and_the_adapter_are_exported(finished, config, model, tmp_pat
     assert read_json(alone / ADAPTER_CONFIG)["base_model_name_or_path"] == str(model)
     tensors, merged = load_file(alone / ADAPTER_WEIGHTS), load_file(folder / "model.safetensors")
     setup, _ = first_state(config, reward=even_length)
-    name, base = "model.layers.0.mlp.up_proj", unquantized(setup.base.params)["layers"][0]["feed_forward"]["up"]
+    name, base = "model.layers.0.mlp.up_proj", dequantize_params(setup.base.params)["layers"][0]["feed_forward"]["up"]
     product = tensors[f"base_model.model.{name}.lora_B.weight"] @ tensors[f"base_model.model.{name}.lora_A.weight"]
     np.testing.assert_allclose(merged[f"{name}.weight"], base.T + 16 * product, rtol=1e-5, atol=1e-6)
 

@@ -22,7 +22,7 @@ from rljax.errors import InputError
 from rljax.models import Packed, Params, Policy, Scores
 from rljax.models.axes import INPUT_AXES
 from rljax.models.packed import Features
-from rljax.models.patterns import matches, selected
+from rljax.models.patterns import matches, select_paths
 from rljax.models.policy import path_names
 from rljax.ops.unpublished.schedule import warmup_cosine
 from rljax.records import required
@@ -57,7 +57,7 @@ def check_freeze(config: TrainConfig, policy: Policy) -> None:
     key = jax.random.key(config.run.seed)
     shapes = jax.eval_shape(policy.init, key) if policy.shapes is None else policy.shapes()
     paths = [path_names(path) for path, _ in tree_leaves_with_path(shapes)]
-    if len(selected(patterns, paths, setting="freeze")) == len(paths):
+    if len(select_paths(patterns, paths, setting="freeze")) == len(paths):
         raise InputError(
             f"freeze={' '.join(patterns)} matches every parameter, so nothing could be learned; leave some out."
         )

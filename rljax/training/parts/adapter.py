@@ -15,11 +15,11 @@ from jaxtyping import PyTree
 from rljax.data.tokenizer import holds_tokenizer
 from rljax.errors import InputError
 from rljax.models import Params, Policy
-from rljax.models.adapters import Adapter, Base, adapted_paths, fingerprint, init_adapter, whole
+from rljax.models.adapters import Adapter, Base, adapted_paths, effective_params, fingerprint, init_adapter
 from rljax.models.axes import INPUT_AXES
 from rljax.models.huggingface import locate, read_config
 from rljax.models.peft_folder import ADAPTER_CONFIG, load_adapter, read_adapter_config
-from rljax.models.quantization import check_blocks, matrix_shapes, quantized_params
+from rljax.models.quantization import check_blocks, matrix_shapes, quantize_params
 from rljax.parallel import fetch, policy_shardings, put, replicated
 from rljax.parallel.mesh import path_names
 from rljax.records import required
@@ -33,7 +33,7 @@ BASE = "base_fingerprint"
 @partial(jax.jit, static_argnames="dtype")
 def _whole(base: Base, params: Params | None, *, dtype: str | None) -> Params:
     """Return all parameters, with the matrices of the layers converted to a dtype if one is chosen."""
-    found = whole(base, params)
+    found = effective_params(base, params)
     if dtype is None:
         return found
     return tree_map_with_path(lambda path, x: x.astype(dtype) if path_names(path)[-1] in INPUT_AXES else x, found)
@@ -62,7 +62,7 @@ def merged(base: Base | None, params: Params | None, config: TrainConfig) -> Par
     """Merge as `merge_adapter` does, without placing the arrays; also works with shapes, under `jax.eval_shape`."""
     is_quantized = config.adapter.quantize is not None
     if base is None or (params is None and not is_quantized):
-        return whole(base, params)
+        return effective_params(base, params)
     return _whole(base, params, dtype=config.model.dtype if is_quantized else None)
 
 
@@ -75,7 +75,7 @@ def base_shapes(config: TrainConfig, policy: Policy, mesh: Mesh) -> PyTree[jax.S
     shapes, kind = required(policy.shapes, "policy.shapes")(), config.adapter.quantize
     if kind is None:
         return shapes
-    held = jax.eval_shape(partial(quantized_params, kind=kind, dtype=config.model.dtype), shapes)
+    held = jax.eval_shape(partial(quantize_params, kind=kind, dtype=config.model.dtype), shapes)
     check_blocks(held, mesh)
     return held
 
