@@ -18,12 +18,12 @@ def kimi_k15(*, tau: float = 0.1) -> Algorithm:
         ∇J = (1/G) Σ_i [A_i ∇ log π(o_i | q) - (τ/2) ∇ (log π(o_i | q) / π_old(o_i | q))²]      A_i = r_i - mean r
 
     Args:
-        tau: τ, weight of the penalty in reward per nat; the paper gives no number. At our 0.1, a response with A = 0.5 comes to
-            rest 5 nats from π_old; 0 is REINFORCE with a group baseline.
+        tau: τ, weight of the penalty in reward per nat; the paper gives no value. With our 0.1, the log-ratio of a response
+            with A = 0.5 converges to 5 nats; 0 is REINFORCE with a group baseline.
 
     Deviations: the loss is the paper's surrogate loss divided by 2τ, up to a constant: (r - r̄ - τ log ρ)² has -2τ times this
-    gradient. The paper resets the optimizer with each rollout, and the optimizer here keeps its moments. Not part of the record:
-    its length reward, and sampling problems by difficulty. The penalty acts only if a rollout has several updates, or if the
+    gradient. The paper resets the optimizer at each rollout; here it keeps its moments. Left out are the paper's length reward and
+    its sampling of problems by difficulty. The penalty acts only if a rollout has several updates, or if the
     sampler has older parameters: log ρ and its square's gradient are 0 at π_old.
     """
     check_nonnegative(tau=tau)

@@ -103,8 +103,8 @@ def mirror_descent(
 ) -> Float[Array, "*rows T"]:
     """Advantage times log-ratio, minus a squared penalty on the log-ratio: no clip, and data may be off-policy.
 
-    It equals (A² - (A - τ log ρ)²) / 2τ, so its maximum is at log ρ = A/τ, where the policy is the one that is optimal under a
-    KL penalty of weight τ to π_old. The slope A - τ log ρ changes its sign there.
+    It equals (A² - (A - τ log ρ)²) / 2τ, so its maximum is at log ρ = A/τ, where the policy is optimal under a KL penalty of
+    weight τ towards π_old. The slope A - τ log ρ changes its sign there.
 
     ::
 
