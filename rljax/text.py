@@ -1,8 +1,12 @@
-"""Layer 0: pure functions of strings that several layers need: one-line errors, text for a terminal, suggested names."""
+"""Layer 0: pure functions of strings that several layers need: one-line errors, text for a terminal, suggested names, shingles."""
 
 import difflib
 import re
 from collections.abc import Iterable
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+SHINGLE_WORDS = 3
+"""Number of words or signs in a shingle."""
 
 
 def one_line(error: BaseException) -> str:
@@ -138,3 +142,24 @@ def listed(names: Iterable[str], command: str, *, most: int = 40) -> str:
     known = list(names)
     first = ", ".join(known[:most])
     return first if len(known) <= most else f"{first} and {len(known) - most} more (`{command}` prints them all)"
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words and signs of a text, in lower case.
+
+    Example:
+        >>> words_of("Two and two, then")
+        ['two', 'and', 'two', ',', 'then']
+    """
+    return _WORD.findall(text.casefold())
+
+
+def shingles_of(text: str) -> frozenset[str]:
+    """The runs of three words or signs of a text, in lower case; a shorter text is one run.
+
+    Example:
+        >>> sorted(shingles_of("Two and two, then"))
+        ['and two ,', 'two , then', 'two and two']
+    """
+    words = words_of(text)
+    return frozenset(" ".join(words[i : i + SHINGLE_WORDS]) for i in range(max(1, len(words) - SHINGLE_WORDS + 1)))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from rljax.data.duplicates import shingles_of, words_of
+from rljax.text import shingles_of, words_of
 
 
 def similarity(left: str, right: str) -> float:

@@ -6,13 +6,11 @@ So only these are looked up, and every candidate found is compared in full.
 """
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-_WORD = re.compile(r"\w+|[^\w\s]")
+from rljax.text import shingles_of
 
-SHINGLE_WORDS = 3
 BOILERPLATE_SHARE = 0.1
 BOILERPLATE_TEXTS = 10  # a shingle of no more texts than this is never boilerplate
 SHORT_TEXT = 10  # a held-out text with fewer shingles can be part of another problem by chance
@@ -48,27 +46,6 @@ def shingle_ranks(texts: Sequence[str]) -> list[Shingles]:
         tuple(sorted(rank[shingle] for shingle in (rare if rare else shingles)))
         for rare, shingles in zip(rare_sets, split, strict=True)
     ]
-
-
-def words_of(text: str) -> list[str]:
-    """Return the words and signs of a text, in lower case.
-
-    Example:
-        >>> words_of("Two and two, then")
-        ['two', 'and', 'two', ',', 'then']
-    """
-    return _WORD.findall(text.casefold())
-
-
-def shingles_of(text: str) -> frozenset[str]:
-    """The runs of three words or signs of a text, in lower case; a shorter text is one run.
-
-    Example:
-        >>> sorted(shingles_of("Two and two, then"))
-        ['and two ,', 'two , then', 'two and two']
-    """
-    words = words_of(text)
-    return frozenset(" ".join(words[i : i + SHINGLE_WORDS]) for i in range(max(1, len(words) - SHINGLE_WORDS + 1)))
 
 
 def near_duplicates(texts: Sequence[str], labels: Sequence[str], *, threshold: float | int) -> list[int | None]:

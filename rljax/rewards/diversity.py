@@ -4,8 +4,8 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from rljax.data.duplicates import shingles_of
 from rljax.errors import InputError
+from rljax.text import shingles_of
 
 
 def diversity(scale: float | int) -> Callable:
