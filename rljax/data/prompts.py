@@ -197,13 +197,13 @@ def whole_dialogue(problem: Problem) -> Problem:
 
     Example:
         >>> chat = [{"role": role, "content": text} for role, text in (("user", "1+1="), ("assistant", "2"), ("user", "2+1="))]
-        >>> whole = whole_dialogue(Problem("1+1=\\n2\\n2+1=", "3", "3", messages=tuple(chat)))
-        >>> whole.prompt, [turn["content"] for turn in whole.turns]
+        >>> full = whole_dialogue(Problem("1+1=\\n2\\n2+1=", "3", "3", messages=tuple(chat)))
+        >>> full.prompt, [turn["content"] for turn in full.turns]
         ('1+1=', ['2', '2+1=', '3'])
     """
     messages = problem.messages or ()
-    asked = next((place for place, message in enumerate(messages) if message["role"] == "user"), len(messages))
-    first = next((place for place in range(asked, len(messages)) if messages[place]["role"] == "assistant"), None)
+    question = next((place for place, message in enumerate(messages) if message["role"] == "user"), len(messages))
+    first = next((place for place in range(question, len(messages)) if messages[place]["role"] == "assistant"), None)
     if first is None or problem.demonstration is None:
         return problem
     last = problem.turns or ({"role": "assistant", "content": problem.demonstration},)
