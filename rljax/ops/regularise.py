@@ -86,6 +86,42 @@ def negative_log_likelihood(logp: Float[Array, "*rows T"], mask: Mask) -> Float[
     return zero_outside(-logp, mask)
 
 
+@in_float32
+def dynamic_fine_tuning_loss(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
+    """Language-model loss of each token, weighted by the probability that the policy gives it.
+
+    The gradient of the plain loss is ∇π/π, which is largest where the policy finds a token least likely; here it is ∇π. So a
+    token that contradicts what the policy knows changes it little.
+
+    ::
+
+        L_t = -sg[π(o_t | q, o_<t)] log π(o_t | q, o_<t)
+
+    Args:
+        logp: log-probabilities of a demonstration's tokens, carry the gradient, `[..., T]`, nats.
+        mask: tokens to learn, bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[..., T]`, nats, to be minimized; only its gradient is meaningful. 0 outside the mask.
+
+    Raises:
+        ValueError: not floating point, mismatched shapes, or a malformed mask.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> logp = jnp.log(jnp.array([0.5, 0.125, 0.5]))
+        >>> jax.grad(lambda x: dynamic_fine_tuning_loss(x, jnp.array([1, 1, 0])).sum())(logp).tolist()
+        [-0.5, -0.125, 0.0]
+
+    Source:
+        DFT, arXiv:2508.05629, Eq. 9.
+    """
+    check_floating(logp=logp)
+    inside = zero_outside(logp, mask)
+    return -jax.lax.stop_gradient(jnp.exp(inside)) * inside
+
+
 def _check_same_tree(**trees: Tree) -> None:
     """Refuse trees that differ in structure or array shapes, and arrays that are not floating point."""
     (first_name, first), *others = trees.items()

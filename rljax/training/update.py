@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from rljax.algorithms import Algorithm, Batch, LossMetrics, loss
 from rljax.models import Packed, Params
+from rljax.ops.regularise import dynamic_fine_tuning_loss, negative_log_likelihood
 from rljax.ops.weights import token_mean
 from rljax.parallel import accumulate, put, put_rows, replicated
 from rljax.rollout import Layout
@@ -24,6 +25,9 @@ from rljax.training.state import Frozen, Places, Traced, TrainState, adjusted, p
 
 Update = Callable[..., tuple[TrainState, UpdateMetrics]]
 """(state, layout, batch, the options' data) -> (state, metrics); the old state is donated."""
+Loss = Callable[[Array, Array], Array]
+"""(log-probabilities of demonstrations' tokens, mask) -> loss of each token; `SUPERVISED_LOSSES` has one per `warm_start_loss`."""
+SUPERVISED_LOSSES = {None: negative_log_likelihood, "dft": dynamic_fine_tuning_loss}
 
 
 def has_responses(part: Layout) -> Bool[Array, ""]:
@@ -146,7 +150,7 @@ def change_gradient(
 def make_supervised_step(
     setup: Setup, optimizer: optax.GradientTransformation, state: TrainState
 ) -> Callable[[TrainState, Packed, Array], tuple[TrainState, SupervisedMetrics]]:
-    """Compile one supervised update, which minimizes the mean negative log-likelihood of demonstration tokens, including EOS.
+    """Compile one supervised update, which minimizes the mean loss of demonstration tokens, including EOS.
 
     Args:
         setup: everything that the run uses.
@@ -160,7 +164,8 @@ def make_supervised_step(
     """
     begun = tuple(option for option in setup.options if option.from_start)
     where = places(state._replace(reference=None, critic=None))
-    program = _supervised_program(setup.supervised_score, optimizer, traced(begun), where, setup.mesh)
+    cost = SUPERVISED_LOSSES[setup.config.warm_start.loss]
+    program = _supervised_program(setup.supervised_score, cost, optimizer, traced(begun), where, setup.mesh)
 
     def step(state: TrainState, packed: Packed, mask: Array | np.ndarray) -> tuple[TrainState, SupervisedMetrics]:
         after, metrics = program(state._replace(reference=None, critic=None), setup.frozen, packed, mask)
@@ -171,16 +176,16 @@ def make_supervised_step(
 
 @shared
 def _supervised_program(
-    score: Score, optimizer: optax.GradientTransformation, options: tuple[Traced, ...], where: Places, mesh: Mesh
+    score: Score, cost: Loss, optimizer: optax.GradientTransformation, options: tuple[Traced, ...], at: Places, mesh: Mesh
 ) -> Any:
     """Compile `(state, frozen, packed, mask) -> (state, metrics)`; see `make_supervised_step`."""
 
     def step(state: TrainState, frozen: Frozen, packed: Packed, mask: Array) -> tuple[TrainState, SupervisedMetrics]:
-        def objective(params: Params) -> tuple[Array, tuple[Array, Array]]:
+        def objective(params: Params) -> tuple[Array, tuple[Array, ...]]:
             scores = score(scored_params(frozen.get("base"), params), packed)
             weights = token_mean(mask)
-            value = -(weights * jnp.where(mask, scores.logp, 0.0)).sum()
-            return value, (value, (weights * jnp.where(mask, scores.entropy, 0.0)).sum())
+            means = tuple((weights * jnp.where(mask, values, 0.0)).sum() for values in (-scores.logp, scores.entropy))
+            return (weights * cost(scores.logp, mask)).sum(), means
 
         gradient, (value, entropy) = jax.grad(objective, has_aux=True)(state.params)
         gradient, measured = change_gradient(options, state, frozen, gradient, {})
@@ -188,4 +193,4 @@ def _supervised_program(
         metrics = SupervisedMetrics(value, entropy, norm, skip_count(sound), measured)
         return state._replace(warm_step=state.warm_step + 1), metrics
 
-    return jit_step(step, where, mesh)
+    return jit_step(step, at, mesh)

@@ -178,6 +178,7 @@ CALLS = {
     "reference.reset_reference": {"reference": X, "params": Y, "step": np.array(4), "period": 2},
     "regularise.positive_example_weights": {"correct": VERDICTS, "mask": MASK},
     "regularise.negative_log_likelihood": {"logp": X, "mask": MASK},
+    "regularise.dynamic_fine_tuning_loss": {"logp": -abs(X), "mask": MASK},
     "regularise.fisher_anchor": {"params": X, "anchor_params": Y, "fisher": -Z, "coefficient": 0.1},
     "regularise.diagonal_fisher": {"per_example_gradients": X},
     "unpublished.mixture.neural_symbolic_mixture": {"logp": X, "symbolic_logp": Y, "alpha": 0.5},
@@ -428,13 +429,13 @@ def test_entries_outside_the_mask_are_not_read(name):
 
 
 # If the equation contains sg[.], its gradient is not the derivative of its value; `test_ratio.py`, `test_surrogate.py`,
-# `test_off_policy.py` and `test_direct_preference.py` test it.
+# `test_off_policy.py`, `test_regularise.py` and `test_direct_preference.py` test it.
 STOPPED = {
     "direct_preference.kto_reference_point": {"logp", "ref_logp"},
-    "off_policy.gamma_weighted": {"log_ratio"},
+    "regularise.dynamic_fine_tuning_loss": {"logp"},
+    "surrogate.cispo": {"log_ratio"},
     "off_policy.whole_response_token_log_ratio": {"logp", "old_logp"},
     "ratio.sequence_token_log_ratio": {"logp", "old_logp"},
-    "surrogate.cispo": {"log_ratio"},
 }
 
 

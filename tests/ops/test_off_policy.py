@@ -72,6 +72,23 @@ def test_binary_divergences_match_their_formulas_and_bound_the_vocabularys(x64):
     assert (variation <= whole + 1e-12).all()
 
 
+@pytest.mark.parametrize("tau", [0.05, 0.7])
+def test_mirror_descent_is_the_papers_squared_error_and_its_gradient(x64, tau):
+    """Loops over numbers: (A - τ log ρ)² up to its constant and the factor -2τ; the slope is 0 at the tilted policy."""
+    log_ratio = np.where(MASK, 40 * (NEW - OLD), 0.0)
+    value = off_policy.mirror_descent(jnp.array(log_ratio), jnp.array(ADVANTAGE), tau=tau)
+    slope = jax.grad(lambda x: off_policy.mirror_descent(x, jnp.array(ADVANTAGE), tau=tau).sum())(jnp.array(log_ratio))
+    for b, t in np.ndindex(B, T):
+        a, x = ADVANTAGE[b, t], log_ratio[b, t]
+        np.testing.assert_allclose(-2 * tau * value[b, t], (a - tau * x) ** 2 - a**2, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(slope[b, t], a - tau * x, rtol=1e-12, atol=1e-12)
+    best = jnp.array(ADVANTAGE / tau)
+    flat = jax.grad(lambda x: off_policy.mirror_descent(x, jnp.array(ADVANTAGE), tau=tau).sum())(best)
+    np.testing.assert_allclose(flat, 0.0, atol=1e-12)
+    rewards = jnp.array(ADVANTAGE)
+    np.testing.assert_array_equal(off_policy.mirror_descent(best, rewards, tau=0.0), best * rewards)
+
+
 def test_binary_kl_where_a_token_is_certain_or_excluded():
     certain, never, half = 0.0, -jnp.inf, float(np.log(0.5))
     new = jnp.array([certain, certain, half, half, never, never])
@@ -106,6 +123,8 @@ ONES = jnp.ones(2)
         (lambda: off_policy.gamma_weighted(ONES, ONES, power_positive=-1.0), "power_positive must not be negative"),
         (lambda: off_policy.gamma_weighted(ONES, ONES, decay_negative=0.0), "decay_negative must be positive, got 0.0"),
         (lambda: off_policy.in_trust_region(ONES, ONES, ONES, threshold=-1.0), "threshold must not be negative"),
+        (lambda: off_policy.mirror_descent(ONES, ONES, tau=-0.5), "tau must not be negative, got -0.5"),
+        (lambda: off_policy.mirror_descent(ONES, ONES[:1], tau=0.5), "advantage must have the shape of log_ratio"),
         (lambda: off_policy.binary_kl(ONES, ONES[:1]), "old_logp must have the shape of logp"),
     ],
 )

@@ -16,6 +16,7 @@ ROWS, TOKENS = 3, 4
 
 jit_weights = jax.jit(regularise.positive_example_weights)
 jit_likelihood = jax.jit(regularise.negative_log_likelihood)
+jit_dynamic = jax.jit(regularise.dynamic_fine_tuning_loss)
 
 
 def arrays(*shape, elements):
@@ -44,6 +45,34 @@ def test_negative_log_likelihood_matches_formula(logp, mask):
         np.testing.assert_array_equal(
             actual, [[-x if m else 0.0 for x, m in zip(*row, strict=True)] for row in zip(logp, mask, strict=True)]
         )
+
+
+@given(arrays(ROWS, TOKENS, elements=st.floats(-30, 0)), masks)
+def test_dynamic_fine_tuning_loss_and_its_gradient(logp, mask):
+    """Eq. 9 in loops; its slope is the probability's own, and the weight carries none; masked values never enter."""
+    with jax.enable_x64(True):
+        dirty, inside = jnp.array(np.where(mask, logp, np.nan)), jnp.array(mask)
+        pairs = [zip(*row, strict=True) for row in zip(logp, mask, strict=True)]
+        expected = np.array([[-math.exp(x) * x if m else 0.0 for x, m in row] for row in pairs])
+        np.testing.assert_allclose(jit_dynamic(dirty, inside), expected, rtol=1e-12)
+        slope = jax.grad(lambda x: regularise.dynamic_fine_tuning_loss(x, inside).sum())(dirty)
+        np.testing.assert_allclose(slope, np.where(mask, -np.exp(logp), 0.0), rtol=1e-12)
+
+
+def test_dynamic_fine_tuning_minimises_one_minus_the_probability(x64):
+    """Σ_v over a softmax: the gradient in the logits is that of -π of the token, and the plain loss's times π."""
+    logits, mask = jnp.array([[0.3, -1.2, 2.0], [-4.0, 1.0, 0.5]]), jnp.ones((1, 2))
+
+    def of(loss):
+        return jax.grad(lambda x: loss(jax.nn.log_softmax(x)[:, 0][None], mask).sum())(logits)
+
+    probability = jax.nn.softmax(logits)[:, :1]
+    np.testing.assert_allclose(
+        of(regularise.dynamic_fine_tuning_loss), probability * of(regularise.negative_log_likelihood), rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        of(regularise.dynamic_fine_tuning_loss), jax.grad(lambda x: -jax.nn.softmax(x)[:, 0].sum())(logits), rtol=1e-12
+    )
 
 
 def test_positive_example_loss_is_the_mean_over_all_correct_tokens():

@@ -222,6 +222,7 @@ def test_muon_makes_the_singular_values_of_a_matrix_alike_and_leaves_the_rest_to
     ("settings", "message"),
     [
         ({"warm_start_optimizer": "sgd"}, "warm_start_optimizer is 'sgd'; choose adamw or muon"),
+        ({"warm_start_loss": "mle"}, "warm_start_loss is 'mle', but 'dft' or null is expected"),
         ({"warm_start_optimizer": "muon", "second_moment": "factored"}, "cannot apply to warm_start_optimizer='muon'"),
     ],
 )

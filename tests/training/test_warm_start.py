@@ -2,16 +2,20 @@
 
 import chex
 import jax
+import jax.numpy as jnp
+import optax
 import pytest
-from reopened import checkpoint_of
+from reopened import checkpoint_of, first_state
 from small_runs import even_length
 from whole_runs import TINY, rows
 
 import rljax
 from rljax.errors import InputError
 from rljax.programs import warm_start as module
-from rljax.programs.warm_start import key_of, local_programs, read_cache, rows_of_warm_start
+from rljax.programs.warm_start import demonstrated, key_of, local_programs, read_cache, rows_of_warm_start
+from rljax.rollout import pack
 from rljax.tracking.rows import read_metrics
+from rljax.training.update import make_supervised_step
 
 SMALL = TINY.replace(
     algorithm="grpo", algorithm_options={}, steps=1, warm_start_accuracy=None, warm_start_steps=3, keep_warm_start=True
@@ -101,6 +105,7 @@ def test_what_a_warm_start_does_not_read_does_not_change_its_key():
         {"unfinished_share": 0.5},
         {"warm_start_learning_rate": 1.0},
         {"warm_start_steps": 9},
+        {"warm_start_loss": "dft"},
         {"adam_b2": 0.5},
         {"temperature": 0.5},
         {"max_response_tokens": 9},
@@ -150,3 +155,25 @@ def test_rows_that_are_not_those_of_the_warm_start_are_refused(tmp_path):
     assert len(rows_of_warm_start(metrics, 1)) == 1
     with pytest.raises(InputError, match="has 1 rows for 2 steps of the warm start"):
         rows_of_warm_start(metrics, 2)
+
+
+@pytest.mark.parametrize("name", [None, "dft"])
+def test_a_step_of_descent_follows_the_chosen_loss(name):
+    """Its gradient is computed here from the log-probabilities; the reported loss is the likelihood's in both."""
+    setup, state = first_state(SMALL.replace(warm_start_loss=name, freeze=()), optimizer=optax.sgd(1.0))
+    part = jax.tree.map(lambda array: array[:8], demonstrated(setup.demonstrations))
+    packed, mask, before = pack(part), jnp.asarray(part.learned), jax.device_get(state.params)
+    count = float(part.learned.sum())
+
+    def objective(params):
+        logp = setup.supervised_score(params, packed).logp
+        weight = jax.lax.stop_gradient(jnp.exp(logp)) if name == "dft" else 1.0
+        return -jnp.where(mask, weight * logp, 0.0).sum() / count, -jnp.where(mask, logp, 0.0).sum() / count
+
+    gradient, likelihood = jax.jit(jax.grad(objective, has_aux=True))(state.params)
+    gradient = jax.device_get(gradient)
+    after, metrics = make_supervised_step(setup, setup.optimizer, state)(state, packed, part.learned)
+    moved = jax.tree.map(lambda new, old: old - new, jax.device_get(after.params), before)
+    chex.assert_trees_all_close(moved, gradient, atol=1e-6)
+    assert optax.tree.norm(gradient) > 1e-3
+    assert float(metrics.loss) == pytest.approx(float(likelihood), rel=1e-5)

@@ -32,8 +32,11 @@ class WarmStartConfig:
     learning_rate: Annotated[float, tyro.conf.arg(name="warm-start-learning-rate")] = 2e-3
     """Peak learning rate of the warm start."""
     optimizer: Annotated[Literal["adamw", "muon"], tyro.conf.arg(name="warm-start-optimizer")] = "adamw"
-    """Optimizer of the warm start: 'muon' orthogonalizes the updates of the layers' matrices. The decay of
-    their momentum is 0.95; --adam-b1 and --adam-b2 apply to the other parameters."""
+    """'muon' orthogonalizes the updates of the layers' matrices. The decay of their momentum is 0.95; --adam-b1 and --adam-b2
+    apply to the other parameters."""
+    loss: Annotated[Literal["dft"] | None, tyro.conf.arg(name="warm-start-loss")] = None
+    """By default the negative log-likelihood. 'dft' (dynamic fine-tuning), for a pretrained model, multiplies each token's by the
+    policy's probability of it."""
     accuracy: Annotated[float | None, tyro.conf.arg(name="warm-start-accuracy")] = None
     """End the warm start as soon as held-out greedy accuracy reaches this value, from 0 to 1."""
     eval_every: Annotated[int, tyro.conf.arg(name="warm-start-eval-every")] = 20
@@ -51,8 +54,6 @@ class WarmStartConfig:
         check_at_least(1, self, ["batch", "eval_every"])
         check_positive(self, ["learning_rate"])
         check_positive_share(self, ["accuracy"])
-        if self.optimizer not in ("adamw", "muon"):
-            raise InputError(f"warm_start_optimizer is {self.optimizer!r}; choose adamw or muon.")
 
 
 @dataclass(frozen=True)
