@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float
 from rljax.algorithms.algorithm import TermInputs
 from rljax.ops.arrays import Number, ratio_or_zero
 from rljax.ops.gae import td_errors
+from rljax.ops.length_reward import cosine_length_reward, group_length_reward
 from rljax.ops.masked import zero_outside
 from rljax.ops.off_policy import binary_kl, binary_total_variation, in_trust_region
 from rljax.ops.ratio import clamp_log_ratio, token_log_ratio
@@ -62,6 +63,16 @@ def score_right_or_wrong(rewards: Array, outcome: Array, lengths: Array) -> Floa
     """1 for a correct response, -1 for any other."""
     del lengths  # other rewards depend on the length
     return rule_reward(outcome > 0).astype(rewards.dtype)
+
+
+def score_by_cosine(rewards: Array, outcome: Array, lengths: Array, **numbers: Number) -> Float[Array, "P G"]:
+    """Reward of a right or a wrong response, along half a cosine of its length."""
+    return cosine_length_reward(outcome > 0, lengths, **numbers).astype(rewards.dtype)
+
+
+def add_brevity(rewards: Array, outcome: Array, lengths: Array, *, weight: Number) -> Float[Array, "P G"]:
+    """Reward plus a bonus for being short among the responses to the prompt; a response without a token takes no part."""
+    return rewards + weight * group_length_reward(outcome > 0, lengths, valid=lengths > 0).astype(rewards.dtype)
 
 
 def shape_by_length(rewards: Array, outcome: Array, lengths: Array, **numbers: Number) -> Float[Array, "P G"]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from rljax.algorithms.algorithm import Algorithm, Credit, Critic, Term
 from rljax.algorithms.part_equations import (
+    add_brevity,
     bound_token_ratio,
     center_by_confidence,
     center_by_length,
@@ -15,6 +16,7 @@ from rljax.algorithms.part_equations import (
     clamp_token_ratio,
     complexity_lambda_gae,
     falling_lambda_gae,
+    score_by_cosine,
     score_right_or_wrong,
     select_most_credited,
     shape_by_length,
@@ -83,6 +85,21 @@ def _part(slot: str, name: str, function: Credit | Callable[..., Any], summary: 
 
 PARTS: tuple[Part, ...] = (
     _part("outcome_reward", "rule", score_right_or_wrong, "1 for a correct response, -1 for any other (DAPO, Eq. 7)"),
+    _part(
+        "outcome_reward",
+        "cosine",
+        score_by_cosine,
+        "Half a cosine of the length: short if correct, long if wrong (Yeo et al.)",
+        **{"max_length": 1024.0, "correct_short": 2.0, "correct_long": 1.0},
+        **{"wrong_short": -10.0, "wrong_long": 0.0, "cut_off": -10.0},
+    ),
+    _part(
+        "outcome_reward",
+        "brevity",
+        add_brevity,
+        "Reward plus a bonus for being short within the group, for correct responses (Kimi k1.5)",
+        weight=0.5,
+    ),
     _part(
         "outcome_reward",
         "length_shaped",

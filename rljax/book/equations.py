@@ -20,7 +20,7 @@ ROLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "Loss": ("surrogate", "value", "categorical", "regularise"),
         "Weights": ("weights", "selection", "token_choice", "masked"),
         "KL": ("divergence", "reference"),
-        "Reward": ("shaping",),
+        "Reward": ("shaping", "length_reward"),
         "Preferences and distillation": ("preference", "direct_preference", "reference_free", "distillation"),
         "In no paper": ("unpublished",),
     }

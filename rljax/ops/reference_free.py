@@ -8,7 +8,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Number, check_floating, check_nonnegative, check_positive, check_same_shape, in_float32
+from rljax.ops.arrays import (
+    Number,
+    check_between,
+    check_floating,
+    check_nonnegative,
+    check_positive,
+    check_same_shape,
+    in_float32,
+)
+
+LARGEST_ALPHA = 10.0
+"""Largest exponent of `alpha_reward`: beyond it, the power of an ordinary probability is no float32."""
 
 
 @in_float32
@@ -49,6 +60,84 @@ def simpo_loss(
     check_positive(beta=beta)
     check_nonnegative(margin=margin)
     return jax.nn.softplus(margin - beta * (chosen - rejected))
+
+
+@in_float32
+def alpha_reward(mean_logp: Float[Array, "*rows"], *, alpha: Number) -> Float[Array, "*rows"]:
+    """Reward of a response as a power of its length-normalized probability, in place of the logarithm.
+
+    ::
+
+        r(x, y) = (1 - P^-α) / α        P = π(y|x)^(1/|y|)        log P in the limit α = 0
+
+    Its slope in log P is P^-α, and 1 for the logarithm: with α > 0 it is steeper than the logarithm for unlikely responses, and
+    with α < 0 flatter.
+
+    Args:
+        mean_logp: log P, the response's log-probability averaged over its tokens, nats per token, `[...]`.
+        alpha: α, any real number; 0 is SimPO's reward without its β.
+
+    Returns:
+        `[...]`; 0 where P = 1.
+
+    Raises:
+        ValueError: not floating point, or α is not finite.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> [round(number, 4) for number in alpha_reward(jnp.log(jnp.array([0.25, 1.0])), alpha=0.5).tolist()]
+        [-2.0, 0.0]
+
+    Source:
+        AlphaPO, arXiv:2501.03884, its α-parametrized reward, without β.
+    """
+    check_floating(mean_logp=mean_logp)
+    check_between(-LARGEST_ALPHA, LARGEST_ALPHA, alpha=alpha)
+    alpha = jnp.asarray(alpha, mean_logp.dtype)
+    power = jnp.where(alpha == 0, 1, alpha)
+    return jnp.where(alpha == 0, mean_logp, -jnp.expm1(-power * mean_logp) / power)
+
+
+@in_float32
+def alphapo_loss(
+    chosen: Float[Array, "*pairs"],
+    rejected: Float[Array, "*pairs"],
+    *,
+    alpha: Number = 0.25,
+    beta: Number = 2.5,
+    margin: Number = 0.1,
+) -> Float[Array, "*pairs"]:
+    """SimPO with a reward of another shape: a power of the length-normalized probability.
+
+    ::
+
+        L = -log σ(β r(x, y_w) - β r(x, y_l) - γ)        r = (1 - P^-α) / α        P = π(y|x)^(1/|y|)
+
+    Args:
+        chosen: log P of the preferred response, averaged over its tokens, nats per token, carries the gradient, `[...]`.
+        rejected: log P of the other, averaged, carries the gradient, of the same shape.
+        alpha: α, shape of the reward; 0 is SimPO.
+        beta: β, scale of the reward, positive.
+        margin: γ, by how much the preferred response should lead, in units of βr, not negative.
+
+    Returns:
+        `[...]`, nats, to be minimized as a mean over the pairs.
+
+    Raises:
+        ValueError: not floating point, mismatched shapes, α not finite, β not positive, or a negative margin.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> pair = jnp.log(jnp.array([0.25])), jnp.log(jnp.array([0.25]))
+        >>> round(float(alphapo_loss(*pair, alpha=0.5, beta=2.0, margin=0.0)[0]), 4)
+        0.6931
+
+    Source:
+        AlphaPO, arXiv:2501.03884. The defaults are those of TRL's index of papers for Mistral Instruct (the paper's Table 3).
+    """
+    check_floating(chosen=chosen, rejected=rejected)
+    check_same_shape(chosen=chosen, rejected=rejected)
+    return simpo_loss(alpha_reward(chosen, alpha=alpha), alpha_reward(rejected, alpha=alpha), beta=beta, margin=margin)
 
 
 @in_float32

@@ -20,7 +20,7 @@ from rljax.ops.direct_preference import (
     rebel_loss,
     robust_dpo_loss,
 )
-from rljax.ops.reference_free import cpo_loss, log_odds, orpo_loss, simpo_loss
+from rljax.ops.reference_free import alpha_reward, alphapo_loss, cpo_loss, log_odds, orpo_loss, simpo_loss
 from rljax.records import required
 
 
@@ -254,6 +254,23 @@ def simpo(*, beta: float = 2.0, margin: float = 1.0) -> DirectLoss:
     return DirectLoss(loss, lambda pairs: beta * pairs.mean_logp())
 
 
+def alphapo(*, alpha: float = 0.25, beta: float = 2.5, margin: float = 0.1) -> DirectLoss:
+    """AlphaPO: SimPO with a power of the length-normalized probability in place of its logarithm (arXiv:2501.03884).
+
+    Args:
+        alpha: α = 0.25 (its authors' for Mistral Instruct), shape of the reward; 0 is SimPO.
+        beta: β = 2.5 (likewise), scale of the reward.
+        margin: γ = 0.1 (likewise), target margin of the preferred response.
+
+    Deviations: none known. Other settings: learning rate 7e-7.
+    """
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        return alphapo_loss(*_two(pairs.mean_logp()), alpha=alpha, beta=beta, margin=margin)
+
+    return DirectLoss(loss, lambda pairs: beta * alpha_reward(pairs.mean_logp(), alpha=alpha))
+
+
 def cpo(*, beta: float = 0.1, coefficient: float = 1.0) -> DirectLoss:
     """CPO: contrastive preference optimization, with imitation of the preferred response (arXiv:2401.08417).
 
@@ -308,6 +325,7 @@ BY_NAME: dict[str, Callable[..., DirectLoss]] = {
     "rebel": rebel,
     "kto": kto,
     "simpo": simpo,
+    "alphapo": alphapo,
     "cpo": cpo,
     "orpo": orpo,
 }

@@ -11,6 +11,7 @@ from rljax.algorithms import BY_NAME, Rollout, loss, prepare
 from rljax.algorithms.algorithm import Algorithm, Critic
 from rljax.algorithms.parts import PARTS, TERM, find_part, read_part, with_parts
 from rljax.ops.gae import gae, td_errors
+from rljax.ops.length_reward import cosine_length_reward, group_length_reward
 from rljax.ops.shaping import rule_reward
 from rljax.ops.unpublished.group_baseline import weighted_centered
 
@@ -27,6 +28,7 @@ BASES = {
 }
 """Algorithms whose own part is another one, where DAPO has the part itself or no place for it."""
 NUMBERS = {
+    "outcome_reward=cosine": ",max_length=6",
     "outcome_reward=length_shaped": ",target=2",
     "keep_group=difficulty_window": ",low=0.4,high=0.6",
     "log_ratio=bounded": ",bound=1.1",
@@ -117,6 +119,10 @@ def test_every_part_learns_and_changes_what_is_learned(word, rollout, policy, pl
 
 
 DEFAULTS = {
+    "outcome_reward=cosine": {
+        **{"max_length": 1024, "correct_short": 2, "correct_long": 1, "wrong_short": -10, "wrong_long": 0, "cut_off": -10},
+    },
+    "outcome_reward=brevity": {"weight": 0.5},
     "outcome_reward=length_shaped": {"target": 512, "threshold": 0, "alpha": 1, "beta": 1, "base": 0.05, "gamma": 2},
     "advantage=normalized": {"eps": 1e-6, "ddof": 1},
     "advantage=batch_normalized": {"eps": 1e-8, "ddof": 0},
@@ -323,6 +329,19 @@ def test_rewards_of_a_rule_are_plus_and_minus_one(rollout):
     plain = BY_NAME["dr_grpo"](max_length=T)
     expected = prepare(plain, rollout._replace(rewards=right)).advantage
     np.testing.assert_array_equal(prepare(record, rollout).advantage, expected)
+
+
+def test_rewards_follow_length_and_verdict(rollout):
+    """The parts read the verdict, not the partial credit, and the number of tokens; an unjudged response is no shortest one."""
+    lengths, right = rollout.mask.sum(-1), rollout.correct > 0
+    along = cosine_length_reward(right, lengths, max_length=6.0)
+    bonus = group_length_reward(right, lengths, valid=rollout.valid)
+    assert bonus[2].tolist() == [0.5, 0.5, -0.5, 0.0], "the fourth response is unjudged"
+    plain = BY_NAME["dr_grpo"](max_length=T)
+    for word, rewards in (("cosine,max_length=6", along), ("brevity,weight=2", rollout.rewards + 2 * bonus)):
+        expected = prepare(plain, rollout._replace(rewards=rewards)).advantage
+        record = with_parts(plain, [f"outcome_reward={word}"])
+        np.testing.assert_allclose(prepare(record, rollout).advantage, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_responses_weigh_by_length_in_the_baseline(rollout):

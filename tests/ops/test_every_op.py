@@ -149,6 +149,8 @@ CALLS = {
         **{"logp": X, "ref_logp": Y, "desirable": MASK, "reference_point": 0.1, "beta": 0.5},
         **{"desirable_weight": 1.5, "undesirable_weight": 0.5},
     },
+    "reference_free.alpha_reward": {"mean_logp": X, "alpha": 0.5},
+    "reference_free.alphapo_loss": {"chosen": X, "rejected": Y, "alpha": 0.5, "beta": 2.0, "margin": 0.5},
     "reference_free.simpo_loss": {"chosen": X, "rejected": Y, "beta": 2.0, "margin": 0.5},
     "reference_free.log_odds": {"mean_logp": X},
     "reference_free.odds_ratio_loss": {"chosen": X, "rejected": Y},
@@ -210,6 +212,11 @@ CALLS = {
     "surrogate.dual_clipped": {"log_ratio": X / 4, "advantage": Y, "low": 0.2, "high": 0.2, "cap": 3.0},
     "surrogate.reinforce": {"logp": X, "advantage": Y},
     "surrogate.cispo": {"log_ratio": X / 4, "advantage": Y, "low": 0.2, "high": 0.2},
+    "length_reward.cosine_length_reward": {
+        **{"correct": VERDICTS, "lengths": REWARDS, "max_length": 3.0, "correct_short": 2.0, "correct_long": 1.0},
+        **{"wrong_short": -10.0, "wrong_long": 0.0, "cut_off": -10.0},
+    },
+    "length_reward.group_length_reward": {"correct": VERDICTS, "lengths": REWARDS, "valid": VERDICTS},
     "off_policy.mirror_descent": {"log_ratio": X / 4, "advantage": Y, "tau": 0.5},
     "surrogate.sapo": {"log_ratio": X / 4, "advantage": Y, "tau_positive": 1.0, "tau_negative": 1.05},
     "surrogate.gmpo": {"log_ratio": X / 4, "advantage": Y, "mask": MASK, "clip": 0.4},
@@ -340,6 +347,9 @@ DEFAULTS = {
     "group.mean_normalized": {"eps": 0.0},
     "group.process_normalized": {"eps": 1e-6, "ddof": 1},
     "group.turn_normalized": {"discount": 1.0, "eps": 1e-6, "ddof": 1},
+    "length_reward.cosine_length_reward": {
+        **{"correct_short": 2.0, "correct_long": 1.0, "wrong_short": -10.0, "wrong_long": 0.0, "cut_off": -10.0},
+    },
     "off_policy.gamma_weighted": {
         **{"power_positive": 2.0, "decay_positive": 3.0},
         **{"power_negative": 3.0, "decay_negative": 2.0},
@@ -347,6 +357,7 @@ DEFAULTS = {
     "pass_at_k.pass_at_k_normalized": {"threshold": 0.0, "eps": 1e-6},
     "preference.bradley_terry_loss": {"margin": 0},
     "reference.adaptive_kl_coefficient": {"gain": 0.1, "bound": 0.2},
+    "reference_free.alphapo_loss": {"alpha": 0.25, "beta": 2.5, "margin": 0.1},
     "reference_free.simpo_loss": {"beta": 2.0, "margin": 1.0},
     "reference_free.orpo_loss": {"coefficient": 0.1},
     "selection.pass_rate": {"threshold": 0.0},

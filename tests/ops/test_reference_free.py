@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from rljax.ops.direct_preference import dpo_loss
 from rljax.ops.preference import bradley_terry_loss
-from rljax.ops.reference_free import cpo_loss, log_odds, odds_ratio_loss, orpo_loss, simpo_loss
+from rljax.ops.reference_free import alpha_reward, alphapo_loss, cpo_loss, log_odds, odds_ratio_loss, orpo_loss, simpo_loss
 
 PAIRS = 4
 means = hnp.arrays(np.float64, (2, PAIRS), elements=st.floats(-8, -0.01))
@@ -38,6 +38,36 @@ def test_simpo_loss_and_its_gradient(both, beta, margin):
         np.testing.assert_allclose(simpo_loss(*arrays, beta=beta, margin=margin), expected, rtol=1e-9, atol=1e-12)
         actual = slopes(lambda *both: simpo_loss(*both, beta=beta, margin=margin), arrays)
         np.testing.assert_allclose(actual, slope, rtol=1e-9, atol=1e-12)
+
+
+@given(means, st.floats(-2, 2).filter(lambda alpha: abs(alpha) > 1e-3), st.floats(0.5, 10), st.floats(0, 3))
+def test_alphapo_loss_and_its_gradient(both, alpha, beta, margin):
+    """With powers of probabilities, as printed; the slope of the reward in log P is P^-α."""
+    expected, slope, rewards = np.zeros(PAIRS), np.zeros((2, PAIRS)), np.zeros((2, PAIRS))
+    for at in range(PAIRS):
+        powers = [math.exp(x) ** -alpha for x in both[:, at]]
+        rewards[:, at] = [(1 - power) / alpha for power in powers]
+        lead = beta * rewards[0, at] - beta * rewards[1, at] - margin
+        expected[at] = np.logaddexp(0, -lead)
+        weight = beta * math.exp(-np.logaddexp(0, lead))
+        slope[:, at] = -weight * powers[0], weight * powers[1]
+    with jax.enable_x64(True):
+        arrays, options = jnp.array(both), {"alpha": alpha, "beta": beta, "margin": margin}
+        np.testing.assert_allclose(alpha_reward(arrays, alpha=alpha), rewards, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(alphapo_loss(*arrays, **options), expected, rtol=1e-9, atol=1e-9)
+        actual = slopes(lambda *both: alphapo_loss(*both, **options), arrays)
+        np.testing.assert_allclose(actual, slope, rtol=1e-9, atol=1e-9)
+
+
+@given(means, st.floats(0.5, 10), st.floats(0, 3))
+def test_alphapo_with_a_power_of_0_is_simpo_and_its_limit(both, beta, margin):
+    with jax.enable_x64(True):
+        arrays, options = jnp.array(both), {"beta": beta, "margin": margin}
+        theirs, slope = simpo_loss(*arrays, **options), slopes(lambda *both: simpo_loss(*both, **options), arrays)
+        for alpha, rtol in ((0.0, 1e-12), (1e-9, 1e-6), (-1e-9, 1e-6)):
+            np.testing.assert_allclose(alphapo_loss(*arrays, alpha=alpha, **options), theirs, rtol=rtol, atol=1e-9)
+            ours = slopes(lambda *both, alpha=alpha: alphapo_loss(*both, alpha=alpha, **options), arrays)
+            np.testing.assert_allclose(ours, slope, rtol=rtol, atol=1e-9)
 
 
 @given(means, st.floats(0.05, 2), st.floats(0, 2))
@@ -150,6 +180,9 @@ def test_refusals_name_the_argument():
         orpo_loss(jnp.array([1]), one)
     with pytest.raises(ValueError, match="mean_logp must be a floating-point array"):
         log_odds([0.5])
+    for wrong in (11.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match=r"alpha must lie in \[-10, 10\]"):
+            alphapo_loss(one, one, alpha=wrong)
     for wrong in (-0.1, math.nan):
         with pytest.raises(ValueError, match="margin must not be negative"):
             simpo_loss(one, one, margin=wrong)

@@ -99,6 +99,11 @@ def simpo(logp, ref, lengths, beta=2.0, margin=1.0):
     return minus_log_sigmoid(reward[0] - reward[1] - margin), reward
 
 
+def alphapo(logp, ref, lengths, alpha=0.25, beta=2.5, margin=0.1):
+    reward = beta * (1 - np.exp(logp / lengths) ** -alpha) / alpha
+    return minus_log_sigmoid(reward[0] - reward[1] - margin), reward
+
+
 def orpo(logp, ref, lengths, coefficient=0.1):
     odds = np.array([log_odds(mean) for mean in logp / lengths])
     return -logp[0] / lengths[0] + coefficient * minus_log_sigmoid(odds[0] - odds[1]), odds
@@ -120,6 +125,7 @@ BY_HAND = {
         rebel,
         kto,
         simpo,
+        alphapo,
         cpo,
         orpo,
     )
@@ -182,6 +188,8 @@ def test_margins_that_are_missing_are_named():
         ("apo_down", {"beta": 0.0}),
         ("rpo", {"coefficient": -0.1}),
         ("cpo", {"coefficient": -0.1}),
+        ("alphapo", {"alpha": 11.0}),
+        ("alphapo", {"margin": -1.0}),
         ("ipo", {"tau": -1.0}),
         ("orpo", {"coefficient": -0.1}),
     ],
