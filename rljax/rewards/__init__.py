@@ -34,7 +34,9 @@ BY_NAME: LazyTable[Callable[..., list]] = LazyTable(
 RUN_PROGRAMS = ("code", "code_fraction")
 """The rewards that run programs in the sandbox."""
 
-MADE_OF = MappingProxyType({"brier": "VERIFIER", "constitution": "FILE", "count_bonus": "SCALE", "diversity": "SCALE"})
+MADE_OF = MappingProxyType(
+    {"brier": "VERIFIER", "constitution": "FILE", "count_bonus": "SCALE", "diversity": "SCALE", "repetition": "SIZE"}
+)
 """Reward families -> what follows the colon, as in `brier:exact`."""
 
 __getattr__, __dir__ = lazy_names(__name__)
@@ -86,12 +88,14 @@ def _makers() -> dict[str, Callable[[str], Callable]]:
     from rljax.rewards.constitution import read_constitution  # noqa: PLC0415
     from rljax.rewards.count_bonus import read_count_bonus  # noqa: PLC0415
     from rljax.rewards.diversity import read_diversity  # noqa: PLC0415
+    from rljax.rewards.repetition import read_repetition  # noqa: PLC0415
 
     return {
         "brier": lambda name: brier(resolve(name)),
         "constitution": read_constitution,
         "count_bonus": read_count_bonus,
         "diversity": read_diversity,
+        "repetition": read_repetition,
     }
 
 

@@ -123,11 +123,11 @@ class RewardConfig:
 
     name: Annotated[str, tyro.conf.arg(name="reward")] = "exact"
     """'exact', 'math', 'gsm8k', 'aime', 'yes_no', 'multiple_choice', 'code', 'code_fraction', 'format', 'think_answer',
-    'reasoning_gym' (the default for the task of that name), 'model:FOLDER' (a reward model), 'brier:VERIFIER' (correctness minus
-    the Brier score of the confidence that the response states), 'constitution:FILE' (rules with weights, in YAML or JSON),
-    'count_bonus:SCALE' (for answers that are rare in their group), 'diversity:SCALE' (for responses unlike the others of their
-    group), 'reflection' (counts self-checking; for the weight 0), or your own function as 'package.module:function' or
-    'file.py:function'. Several rewards, separated by commas, are summed (see --reward-combine)."""
+    'reasoning_gym' (default of the task of that name), 'model:FOLDER' (a reward model), 'brier:VERIFIER' (correctness minus the
+    Brier score of the stated confidence), 'constitution:FILE' (rules with weights, in YAML or JSON), 'count_bonus:SCALE' (for
+    answers rare in their group), 'diversity:SCALE' (for responses unlike the others of their group), 'reflection' (counts
+    self-checking; for the weight 0), 'repetition:SIZE' (repeated runs of words; for a negative weight), or your own function as
+    'package.module:function' or 'file.py:function'. Several rewards, separated by commas, are summed (see --reward-combine)."""
     weights: Annotated[tuple[float, ...] | None, tyro.conf.arg(name="reward-weights")] = None
     """Weights of several rewards, one for each; by default 1."""
     environment: str | None = None
