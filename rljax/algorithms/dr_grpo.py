@@ -20,7 +20,7 @@ def dr_grpo(*, max_length: int = 3000, clip: float = 0.2) -> Algorithm:
         max_length: L, the generation budget in tokens (3000 in the authors' code).
         clip: ε = 0.2.
 
-    Deviations: the authors' code gives a truncated response reward 0; here that is left to the reward function. Other
+    Deviations: the authors' code sets a truncated response's reward to 0; here that is left to the reward function. Other
     settings of the authors: no KL, 8 responses per prompt, learning rate 1e-6, batches of 128.
     """
     return Algorithm(

@@ -77,7 +77,7 @@ def _present(**arrays: Array | None) -> dict[str, Array]:
 
 
 def _trained_tokens(algorithm: Algorithm, rollout: Rollout[Array]) -> Bool[Array, "P G T"]:
-    """The tokens of kept groups, minus those of filtered responses."""
+    """The tokens of kept groups that are not filtered out."""
     mask = rollout.mask
     if algorithm.keep_group is not None:
         mask = mask & algorithm.keep_group(outcomes(rollout), **_present(valid=rollout.valid))[:, None, None]

@@ -12,7 +12,7 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 def missing_dtype(facts: Facts, *, x64: bool) -> str | None:
     """Reason why products cannot be computed in a dtype; None if they can. CPUs support all dtypes, some by conversion.
 
-    Matrices stored in 8 or 4 bits (`rljax.models.quantization`) are also multiplied in this dtype, so they need no other one.
+    Matrices stored in 8 or 4 bits (`rljax.models.quantization`) are also multiplied in this dtype, so they need no other dtype.
 
     Args:
         facts: facts about the model and the devices.

@@ -34,7 +34,7 @@ def zero_outside(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows 
         mask: bool or 0/1, `[..., T]`.
 
     Returns:
-        `[..., T]`; the gradient in a masked slot is exactly 0, whatever `x` holds there.
+        `[..., T]`; the gradient in a masked slot is exactly 0, whatever `x` contains there.
 
     Raises:
         ValueError: `x` is not floating point, or the shapes differ.

@@ -190,9 +190,9 @@ def make_environment(name: str, options: str | None = None) -> Environment:
     if name not in ENVIRONMENTS and not is_own(name):
         advice = f"choose one of {', '.join(ENVIRONMENTS)}, or name your own class as `module:Class` or `path.py:Class`."
         raise InputError(f"there is no environment {name!r}{nearest_first(name, ENVIRONMENTS, advice)}")
-    made = ENVIRONMENTS[name] if name in ENVIRONMENTS else import_function(name, "environment")
+    build = ENVIRONMENTS[name] if name in ENVIRONMENTS else import_function(name, "environment")
     try:
-        environment = made(**arguments)
+        environment = build(**arguments)
     except InputError:
         raise
     except Exception as error:  # the class is user code

@@ -24,7 +24,7 @@ def calls_of(requests: Sequence[Request], groups: int) -> list[list[int]]:
     """Split requests into parts of `groups` groups each; the last part may have fewer.
 
     Args:
-        requests: the requests, with those of a group next to each other.
+        requests: the requests; requests of one group must be adjacent.
         groups: number of groups per part.
 
     Returns:
@@ -57,7 +57,7 @@ def judge_while_sampling(
         engine: samples the responses.
         judge: judges the responses.
         params: parameters of the policy.
-        requests: the requests, with those of a group next to each other.
+        requests: the requests; requests of one group must be adjacent.
         problems: the problem of each request.
         length: T, length of the arrays over tokens.
         groups: number of groups per call of the reward.

@@ -14,7 +14,7 @@ CHECK_TOKENS = 32
 
 Decode = Callable[[Sequence[int]], str]
 """Token ids -> text. Adding ids must only append to the text, except that replacement characters of an incomplete character may
-change. A stop string then stays in the text once it is there; otherwise `stop_end` may not find its first occurrence."""
+change. So a stop string, once in the text, stays in it; if it did not, `stop_end` might not find its first occurrence."""
 
 
 def stop_end(tokens: Int[np.ndarray, "T"], stop: Collection[str], decode: Decode) -> int | None:

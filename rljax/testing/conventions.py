@@ -29,7 +29,7 @@ class Convention:
     """How tokens are averaged: over all tokens; over those of a prompt, then over prompts; over those of a response, then over
     responses; as a sum over a response, then over responses; or as that sum divided by `max_length`, then over responses."""
     ratio: Literal["token", "sequence", "response"] = "token"
-    """The probability ratio: of each token; the geometric mean of those of the response, as in GSPO; or their product."""
+    """The probability ratio: each token's own; the geometric mean of the ratios in a response, as in GSPO; or their product."""
     surrogate: Literal["clipped", "cispo", "reinforce"] = "clipped"
     """The objective of a token: the clipped ratio times the advantage; log-probability times advantage, weighted by the clipped
     ratio without its gradient; or log-probability times advantage. Of the last two, only the gradients are compared."""
