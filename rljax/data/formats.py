@@ -100,7 +100,7 @@ def optional(column: str = DEMONSTRATION_COLUMN) -> Callable[[Row], str | None]:
 
 def _turns_in(row: Row, column: str) -> Messages | None:
     value = row.get(column)
-    return _rich(chat_of(value, column)) if isinstance(value, (list, tuple)) and value else None
+    return rich_turns(chat_of(value, column)) if isinstance(value, (list, tuple)) and value else None
 
 
 def _verl(first: Row) -> Format | None:
@@ -380,12 +380,12 @@ def _messages(first: Row) -> Format | None:
         _answer_or(first, response),
         response,
         without("messages"),
-        lambda row: _rich(turns(row)[-1:]),
+        lambda row: rich_turns(turns(row)[-1:]),
     )
 
 
-def _rich(turns: Messages) -> Messages | None:
-    """Turns that a text cannot stand for: several, or one with a tool call or a reasoning."""
+def rich_turns(turns: Messages) -> Messages | None:
+    """Return the turns if a text cannot stand for them: several, or one with a tool call or a reasoning."""
     return turns if len(turns) > 1 or any(set(turn) != {"role", "content"} for turn in turns) else None
 
 
@@ -422,7 +422,7 @@ def _completion(first: Row) -> Format | None:
         _answer_or(first, answer),
         response,
         without("prompt", "completion"),
-        lambda row: None if (messages := turns(row)) is None else _rich(messages),
+        lambda row: None if (messages := turns(row)) is None else rich_turns(messages),
     )
 
 

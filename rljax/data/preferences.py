@@ -7,6 +7,7 @@ Each may be text or chat messages. The first row that can be read decides once w
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -15,7 +16,7 @@ import numpy as np
 from rljax.data.cells import MISSING, Messages, chat_of, columns_of, joined, lookup, prompt_of, take, text_of
 from rljax.data.chat import chat_columns
 from rljax.data.fault import BadRowError, Fault, kind
-from rljax.data.formats import PROMPT_COLUMNS
+from rljax.data.formats import PROMPT_COLUMNS, rich_turns
 from rljax.data.reading import open_rows
 from rljax.errors import InputError
 
@@ -35,6 +36,8 @@ class Preference:
         messages: the prompt as a chat, `{"role": ..., "content": ...}` each; None for plain text.
         margin: by how much the preferred response is better, in the unit of the score, not negative.
         columns: what the chat template reads of the row, besides the messages: `tools` and `chat_template_kwargs`.
+        turns: both responses as messages, if a text cannot stand for them: several turns, tool calls, reasoning. None stands for
+            one message of the assistant.
     """
 
     prompt: str
@@ -43,6 +46,7 @@ class Preference:
     messages: Messages | None = None
     margin: float = 0.0
     columns: Mapping[str, object] = field(default_factory=dict, repr=False)
+    turns: tuple[Messages | None, Messages | None] = field(default=(None, None), repr=False)
 
 
 class LoadedPreferences(NamedTuple):
@@ -182,7 +186,8 @@ def read_preference(row: Mapping[str, object], columns: PreferenceColumns) -> Pr
     text, messages, better, worse = pieces
     if better == worse:
         raise BadRowError("both responses are the same, so neither is preferred", "remove the row", column=columns.rejected)
-    return Preference(text, better, worse, messages, _margin(row), chat_columns(row))
+    turns = better[1], worse[1]
+    return Preference(text, better[0], worse[0], messages, _margin(row), chat_columns(row), turns)
 
 
 def _refuse_late_prompt(row: Mapping[str, object]) -> None:
@@ -205,16 +210,18 @@ def _response(row: Mapping[str, object], column: str) -> str | Messages:
 
 
 Prompt = tuple[str, Messages | None]
-Pieces = tuple[str, Messages | None, str, str]
+Response = tuple[str, Messages | None]
+"""A response as text, and its messages if a text cannot stand for them."""
+Pieces = tuple[str, Messages | None, Response, Response]
 """Prompt as text, its messages, preferred response, other response."""
 
 
 def _split_texts(chosen: str, rejected: str, prompt: Prompt | None) -> Pieces:
     """Use the prompt if there is one, else the shared beginning up to its last white space, so that no word is cut in two."""
     if prompt is not None:
-        return prompt[0], prompt[1], chosen, rejected
+        return prompt[0], prompt[1], (chosen, None), (rejected, None)
     end = max((at for at in range(_shared_length(chosen, rejected)) if chosen[at].isspace()), default=0)
-    return chosen[:end], None, chosen[end:], rejected[end:]
+    return chosen[:end], None, (chosen[end:], None), (rejected[end:], None)
 
 
 def _shared_length(first: Sequence, second: Sequence) -> int:
@@ -226,7 +233,7 @@ def _shared_length(first: Sequence, second: Sequence) -> int:
 def _split_chats(chosen: Messages, rejected: Messages, prompt: Prompt | None, columns: PreferenceColumns) -> Pieces:
     """Use the prompt if there is one, which each chat may repeat, else the messages that both chats begin with."""
     if prompt is None:
-        # The last message of each chat is its response and never part of the prompt, even if the other chat continues it.
+        # The last message of each chat is in its response and never part of the prompt, even if the other chat continues it.
         opening = chosen[: min(_shared_length(chosen, rejected), len(chosen) - 1, len(rejected) - 1)]
         if not opening:
             raise BadRowError(
@@ -244,20 +251,17 @@ def _split_chats(chosen: Messages, rejected: Messages, prompt: Prompt | None, co
     return text, messages, _answer(ends[0], columns.chosen), _answer(ends[1], columns.rejected)
 
 
-def _answer(messages: Sequence[Mapping[str, str]], column: str) -> str:
-    if len(messages) != 1 or messages[0]["role"] != "assistant" or not messages[0]["content"].strip():
-        roles = ", ".join(message["role"] for message in messages) if messages else "none"
+def _answer(messages: Messages, column: str) -> Response:
+    roles = [message["role"] for message in messages]
+    twice = any(pair == ("assistant", "assistant") for pair in pairwise(roles))
+    if not roles or {roles[0], roles[-1]} != {"assistant"} or twice or not joined(messages).strip():
         raise BadRowError(
-            f"after the prompt there must be one non-empty message of the assistant, but the roles are: {roles}",
+            "after the prompt there must be a non-empty message of the assistant, or several that begin and end with it and answer "
+            f"others in between, but the roles are: {', '.join(roles) if roles else 'none'}",
             "rewrite it, or remove the row",
             column=column,
         )
-    rich = next((name for name in messages[0] if name not in ("role", "content")), None)
-    if rich is not None:
-        raise BadRowError(
-            f"a response of a pair is compared as text, and this message has {rich!r}", "remove the row", column=column
-        )
-    return messages[0]["content"]
+    return joined(messages), rich_turns(messages)
 
 
 def _margin(row: Mapping[str, object]) -> float:

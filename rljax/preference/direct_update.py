@@ -48,7 +48,7 @@ class PairRows(NamedTuple, Generic[Data]):
     packed: Packed
     """Rows `[2N, ...]`."""
     mask: Bool[Data, "*M R T"]
-    """Mask of the scored tokens that belong to the response."""
+    """Mask of the scored tokens that the assistant wrote."""
     ref_logp: Float[Data, "*M N 2"] | None
     """As in `DirectPairs`, like the next field."""
     margin: Float[Data, "*M N"] | None = None
@@ -76,7 +76,7 @@ def direct_pairs(encoded: EncodedPairs, pad_id: int) -> DirectPairs:
             "token has no probability; give a prompt column, or a tokenizer with a BOS token."
         )
     prompts = [tokens[:length] for tokens, length in zip(encoded.chosen, encoded.prompt_lengths, strict=True)]
-    return _arranged(prompts, _responses(encoded), pad_id)
+    return _arranged(prompts, _responses(encoded), encoded.learned, pad_id)
 
 
 def mismatched_pairs(encoded: EncodedPairs, donors: EncodedPairs, pad_id: int) -> DirectPairs:
@@ -98,7 +98,7 @@ def mismatched_pairs(encoded: EncodedPairs, donors: EncodedPairs, pad_id: int) -
     places = [
         after[start] if donor_prompts[start] == prompt else start for start, prompt in zip(starts, prompts, strict=True)
     ]
-    return _arranged(prompts, [responses[place] for place in places], pad_id)
+    return _arranged(prompts, [responses[place] for place in places], [donors.learned[place] for place in places], pad_id)
 
 
 def _next_other(prompts: Sequence[list[int]]) -> list[int]:
@@ -129,19 +129,26 @@ def _responses(encoded: EncodedPairs) -> list[tuple[list[int], list[int]]]:
     return [(chosen[length:], rejected[length:]) for chosen, rejected, length in sides]
 
 
-def _arranged(prompts: Sequence[list[int]], responses: Sequence[tuple[list[int], list[int]]], pad_id: int) -> DirectPairs:
+def _arranged(
+    prompts: Sequence[list[int]],
+    responses: Sequence[tuple[list[int], list[int]]],
+    learned: Sequence[tuple[list[bool], list[bool]]],
+    pad_id: int,
+) -> DirectPairs:
     count = len(prompts)
     flat = [side for both in responses for side in both]
     opening = left_pad([prompt for prompt in prompts for _ in range(2)], max(map(len, prompts)), pad_id)
     rest = right_pad(flat, max(map(len, flat)), pad_id)
-    return DirectPairs(Sequences(*(array.reshape(count, 2, -1) for array in (*opening, *rest))))
+    mask = right_pad([[int(own) for own in side] for both in learned for side in both], rest[0].shape[1], 0)[0].astype(bool)
+    tokens = Sequences(*(array.reshape(count, 2, -1) for array in (*opening, *rest)))
+    return DirectPairs(tokens._replace(mask=mask.reshape(count, 2, -1)))
 
 
 def in_micro_batches(pairs: DirectPairs, microbatch: int) -> PairRows[np.ndarray]:
     """Divide pairs into micro-batches, and lay each out in rows for the model."""
     parts = micro_batches(pairs, microbatch)
     rows = jax.tree.map(lambda array: array.reshape(array.shape[0], 2 * microbatch, -1), parts.sequences)
-    return PairRows(pack(rows), rows.attention, parts.ref_logp, parts.margin)
+    return PairRows(pack(rows), rows.learned, parts.ref_logp, parts.margin)
 
 
 def summed_logp(policy: Policy, params: Params, laid: PairRows[Array]) -> Float[Array, "N 2"]:
@@ -247,7 +254,7 @@ def judge_direct(
         point = kto_reference_point(jnp.asarray(logps(params, other)), jnp.asarray(ref_logp))
     numbers = PairLogps(
         logp=jnp.asarray(logps(params, pairs)),
-        lengths=jnp.asarray(pairs.sequences.attention.sum(-1), jnp.float32),
+        lengths=jnp.asarray(pairs.sequences.learned.sum(-1), jnp.float32),
         ref_logp=None if pairs.ref_logp is None else jnp.asarray(pairs.ref_logp),
         reference_point=point,
         margin=None if pairs.margin is None else jnp.asarray(pairs.margin),

@@ -1,6 +1,7 @@
 """Pairs of responses as arrays, the jitted update towards the preferred ones, and the evaluation on held-out pairs."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
 import jax
@@ -12,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rljax.data.preferences import Preference
 from rljax.data.problem import Problem
-from rljax.data.prompts import prompt_tokens, right_pad
+from rljax.data.prompts import prompt_tokens, response_tokens, right_pad
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 from rljax.models import Params
@@ -20,7 +21,7 @@ from rljax.models.value_model import ValueModel
 from rljax.ops.preference import bradley_terry_loss
 from rljax.parallel import accumulate, replicated, shardings
 from rljax.preference.metrics import PairUpdateMetrics, ScoreMetrics
-from rljax.preference.reward_model import score_sequences, sequence_tokens
+from rljax.preference.reward_model import score_sequences
 from rljax.records import generic
 
 Data = TypeVar("Data", bound=Array | np.ndarray)
@@ -51,6 +52,8 @@ class EncodedPairs(NamedTuple):
     """Number of pairs that were dropped because a side is too long."""
     prompt_lengths: list[int]
     """Number of prompt tokens at the beginning of both sides of each pair."""
+    learned: list[tuple[list[bool], list[bool]]]
+    """Which tokens of the two responses of each pair the assistant wrote; the others are what tools or users answered."""
 
     def padded(self, pad_id: int) -> Pairs[np.ndarray]:
         """Pad all pairs to the longest side and return them as arrays."""
@@ -84,17 +87,7 @@ def encode_pairs(
         ([[3, 5, 3, 6, 4, 1]], [[3, 5, 3, 6, 2, 1]])
     """
 
-    def tokens(pair: Preference, response: str) -> list[int]:
-        return sequence_tokens(pair.prompt, response, tokenizer, chat=chat, messages=pair.messages, columns=pair.columns)
-
-    def prompt_length(pair: Preference) -> int:
-        return len(
-            prompt_tokens(Problem(pair.prompt, "", columns=pair.columns, messages=pair.messages), tokenizer, chat=chat)
-        )
-
-    rows = [
-        (tokens(pair, pair.chosen), tokens(pair, pair.rejected), pair.margin, prompt_length(pair)) for pair in preferences
-    ]
+    rows = [_encode_pair(pair, tokenizer, chat=chat) for pair in preferences]
     fitting = [row for row in rows if max(len(row[0]), len(row[1])) <= max_tokens]
     if not fitting:
         shortest = min((max(len(row[0]), len(row[1])) for row in rows), default=None)
@@ -104,9 +97,26 @@ def encode_pairs(
             else f"every pair has a side of more than max_tokens={max_tokens} tokens, the shortest pair needs {shortest}; raise "
             "max_tokens."
         )
-    chosen, rejected, margins, prompts = zip(*fitting, strict=True)
-    dropped = len(rows) - len(fitting)
-    return EncodedPairs(list(chosen), list(rejected), np.asarray(margins, np.float32), dropped, list(prompts))
+    chosen, rejected, margins, prompts, learned = map(list, zip(*fitting, strict=True))
+    return EncodedPairs(chosen, rejected, np.asarray(margins, np.float32), len(rows) - len(fitting), prompts, learned)
+
+
+def problem_of(pair: Preference) -> Problem:
+    """Return the prompt of a pair as a problem without an answer."""
+    return Problem(pair.prompt, "", columns=pair.columns, messages=pair.messages)
+
+
+def _encode_pair(
+    pair: Preference, tokenizer: Tokenizer, *, chat: bool
+) -> tuple[list[int], list[int], float, int, tuple[list[bool], list[bool]]]:
+    """Return one entry for each of the lists of `EncodedPairs`."""
+    problem = problem_of(pair)
+    prompt = prompt_tokens(problem, tokenizer, chat=chat)
+    (chosen, chosen_mask), (rejected, rejected_mask) = (
+        response_tokens(replace(problem, demonstration=text, turns=turns), tokenizer, chat=chat)
+        for text, turns in zip((pair.chosen, pair.rejected), pair.turns, strict=True)
+    )
+    return prompt + chosen, prompt + rejected, pair.margin, len(prompt), (chosen_mask, rejected_mask)
 
 
 def make_pair_step(

@@ -25,7 +25,7 @@ from jaxtyping import PyTree
 from rljax.data.fault import describe
 from rljax.data.history import no_history
 from rljax.data.preferences import Preference, read_preferences, split_pairs
-from rljax.data.prompts import PromptStream
+from rljax.data.prompts import PromptStream, lost_in_chats
 from rljax.data.tokenizer import Tokenizer, load_tokenizer
 from rljax.errors import InputError
 from rljax.evaluation.statistics import wilson_interval
@@ -34,7 +34,7 @@ from rljax.parallel import check_rows, like_placed, put_rows
 from rljax.preference.config import PairConfig
 from rljax.preference.metrics import PairUpdateMetrics
 from rljax.preference.note import NOTES, folder_tokenizer
-from rljax.preference.pair_update import EncodedPairs, PairState, encode_pairs
+from rljax.preference.pair_update import EncodedPairs, PairState, encode_pairs, problem_of
 from rljax.settings.shared_groups import NetworkConfig
 from rljax.tracking.display import Display, ScreenStream, make_display
 from rljax.tracking.display_text import IN_ORDER
@@ -159,7 +159,7 @@ def make_pairs(config: PairConfig) -> tuple[list[Preference], list[Preference], 
 def encode_split(
     config: PairConfig, tokenizer: Tokenizer, *, chat: bool, pairs: Split, warnings: Sequence[str]
 ) -> PairData:
-    """Encode pairs as tokens, and describe how many are too long.
+    """Encode pairs as tokens, and describe what their chats lose and how many pairs are too long.
 
     Raises:
         InputError: no pair is within the token limit, or the tokenizer cannot encode a text.
@@ -170,7 +170,8 @@ def encode_split(
         for name, part in (("", train), ("held-out ", heldout))
         if part.dropped
     ]
-    return PairData(train, heldout, [*warnings, *dropped])
+    chats = [replace(problem_of(pair), turns=pair.turns[0] or pair.turns[1]) for part in pairs for pair in part]
+    return PairData(train, heldout, [*warnings, *lost_in_chats(chats, tokenizer, chat=chat), *dropped])
 
 
 def check_sizes(config: PairConfig, mesh: Mesh) -> None:
@@ -529,7 +530,15 @@ def check_fingerprints(folder: PairFolder, fingerprints: Mapping[str, str]) -> N
         )
 
 
+def skips(pairs: EncodedPairs) -> bool:
+    """Return whether some token of a response is not trained on."""
+    return not all(all(side) for both in pairs.learned for side in both)
+
+
 def fingerprint_of(data: PairData) -> str:
-    """Compute a hash of the pairs as tokens, in their order."""
-    parts = [[part.chosen, part.rejected, part.margin.tolist(), part.prompt_lengths] for part in (data.train, data.heldout)]
+    """Compute a hash of the pairs as tokens, in their order, and of what is not trained on in them."""
+    parts = [
+        [part.chosen, part.rejected, part.margin.tolist(), part.prompt_lengths, *([part.learned] if skips(part) else [])]
+        for part in (data.train, data.heldout)
+    ]
     return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -105,9 +105,10 @@ BAD = {
     json.dumps(PAIR | {"margin": "1"}): "a margin must be a finite number of at least 0, not text",
     json.dumps(
         PAIR | {"chosen": [USER], "rejected": [WRONG]}
-    ): "one non-empty message of the assistant, but the roles are: user",
+    ): "a non-empty message of the assistant, .* but the roles are: user",
     json.dumps(PAIR | {"chosen": [RIGHT, WRONG], "rejected": [WRONG]}): "non-empty message .* are: assistant, assistant",
-    json.dumps(PAIR | {"chosen": [RIGHT | {"content": ""}], "rejected": [WRONG]}): "one non-empty message",
+    json.dumps(PAIR | {"chosen": [RIGHT | {"content": ""}], "rejected": [WRONG]}): "a non-empty message",
+    json.dumps(PAIR | {"chosen": [RIGHT, USER], "rejected": [WRONG]}): "but the roles are: assistant, user",
 }
 
 
@@ -122,13 +123,24 @@ def test_a_bad_row_is_named_and_dropped_on_demand(write, line):
     assert path.read_text().endswith(f"{line}\n")
 
 
+def test_responses_may_have_several_turns_and_tool_calls(write):
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}]}
+    returned, tools = {"role": "tool", "content": "2"}, [{"type": "function", "function": {"name": "add"}}]
+    row = {"prompt": [USER], "chosen": [call, returned, RIGHT], "rejected": [WRONG], "tools": tools}
+    (found,) = read_preferences(write([row])).preferences
+    assert found.turns == ((call, returned, RIGHT), None)
+    assert found.rejected == "3"
+    assert found.columns == {"tools": tools}
+    (found,) = read_preferences(write([{"chosen": [USER, RIGHT, USER, RIGHT], "rejected": [USER, WRONG]}])).preferences
+    assert (found.messages, found.turns) == ((USER,), ((RIGHT, USER, RIGHT), None))
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
         ({"chosen": [USER, RIGHT], "rejected": [SYSTEM, WRONG]}, "share no first message"),
         ({"chosen": [USER, RIGHT], "rejected": [USER, RIGHT]}, "both responses are the same"),
         ({"chosen": [USER, RIGHT, RIGHT], "rejected": [USER, RIGHT, WRONG]}, "ends with the assistant's turn"),
-        ({"chosen": [USER, RIGHT, USER, RIGHT], "rejected": [USER, RIGHT]}, "the roles are: assistant, user, assistant"),
         ({"chosen": "a b", "rejected": "a b"}, "both responses are the same"),
         (
             {"better": "a", "rejected": "b"},

@@ -26,6 +26,7 @@ from rljax.preference.direct_update import (
     mismatched_pairs,
 )
 from rljax.preference.pair_update import PairState, encode_pairs
+from rljax.programs.pair_training import PairData, fingerprint_of
 from rljax.training.metrics import present
 from rljax.training.objective.optimizer import in_standard_promotion
 
@@ -80,6 +81,20 @@ def test_responses_are_scored_after_their_prompts(params):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
     spread = make_logps(POLICY, make_mesh(2, 2), 4)(params, PAIRS.take(range(5)))
     np.testing.assert_allclose(spread, expected, rtol=1e-5)
+
+
+def test_what_others_say_between_the_turns_is_read_and_not_scored(params):
+    """The masked tokens' log-probabilities are the whole response's minus those of the tokens between the turns."""
+    encoded = encode_pairs(digit_pairs(16, 2), TOKENIZER, max_tokens=16)
+    prompt, chosen, rejected = split(0)
+    middle = [True] * len(chosen)
+    middle[1] = False
+    skipping = encoded._replace(learned=[(middle, [True] * len(rejected)), *encoded.learned[1:]])
+    found = make_logps(POLICY, ONE, 2)(params, direct_pairs(skipping, TOKENIZER.pad_token_id).take(range(2)))
+    alone = logp_by_hand(params, prompt, chosen[:2]) - logp_by_hand(params, prompt, chosen[:1])
+    expected = [logp_by_hand(params, prompt, chosen) - alone, logp_by_hand(params, prompt, rejected)]
+    np.testing.assert_allclose(found[0], expected, rtol=1e-5)
+    assert fingerprint_of(PairData(skipping, encoded, [])) != fingerprint_of(PairData(encoded, encoded, []))
 
 
 def test_mismatched_responses_are_those_of_the_next_pair_with_another_prompt(params):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from chat_models import save_chat_model
 from digit_pairs import even_pairs
 
 from rljax.data.problem import Problem
@@ -122,6 +123,26 @@ def test_unused_margins_of_the_pairs_are_reported():
     train = [replace(pair, margin=1.0) for pair in DATA[0][:32]]
     setup, _ = make_preference_setup(CONFIG, (train, DATA[1]))
     assert setup.data.warnings == ["The pairs have margins, which dpo does not read."]
+
+
+@pytest.mark.parametrize(
+    ("chat", "warning"),
+    [
+        (True, "the chat template writes nothing of tool_calls in the chats of the data; the model does not see it"),
+        (
+            False,
+            "40 prompts are chats (roles: user) and chat is off: the texts are joined by newlines without roles; use --chat",
+        ),
+    ],
+)
+def test_what_chats_lose_is_reported(tmp_path, chat, warning):
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]}
+    turns = (call, {"role": "tool", "content": "2"}, {"role": "assistant", "content": "2"}) if chat else None
+    ask = ({"role": "user", "content": "1+1"},)
+    pairs = [replace(pair, messages=ask, prompt=f"{place}", turns=(turns, None)) for place, pair in enumerate(DATA[0][:40])]
+    config = replace(CONFIG, tokenizer=str(save_chat_model(tmp_path / "model")), chat=chat)
+    setup, _ = make_preference_setup(config, (pairs[:30], pairs[30:]))
+    assert setup.data.warnings == [warning]
 
 
 def test_margins_reach_the_loss_of_every_micro_batch_and_of_the_heldout_pairs():

@@ -78,7 +78,7 @@ def written_by_pairs():
     numbers = PairLogps(jnp.zeros((1, 2)), jnp.ones((1, 2)), jnp.zeros((1, 2)), jnp.zeros(()))
     updates = [filled(PairUpdateMetrics)._replace(pairs=filled(kind)) for kind in (ScoreMetrics, DirectMetrics)]
     direct = jax.eval_shape(lambda: judge_logps(DIRECT["dpo"](), numbers))._asdict()
-    pairs = EncodedPairs([[1]], [[2]], np.zeros(1, np.float32), 0, [1])
+    pairs = EncodedPairs([[1]], [[2]], np.zeros(1, np.float32), 0, [1], [([], [])])
     judged = judge_pairs(lambda params, rows: np.zeros(2, np.float32), {}, pairs)
     return {*direct, *judged, *(name for update in updates for name in present(update))}
 
