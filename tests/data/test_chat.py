@@ -19,6 +19,7 @@ from rljax.data.problem import Problem
 from rljax.data.prompts import lost_in_chats, prompt_tokens, response_tokens, right_pad_demonstrations, whole_dialogue
 from rljax.data.tokenizer import ByteTokenizer, HuggingFaceTokenizer, completion_text
 from rljax.errors import InputError
+from rljax.preference.pair_update import encode_pairs
 from rljax.programs.labelled_pairs import row_of
 
 TEMPLATE = """\
@@ -218,12 +219,16 @@ def test_what_is_lost_is_reported():
     assert lost_in_chats(beside, tokenizer(), chat=True) == lost_in_chats(beside, ByteTokenizer(), chat=False) == expected
 
 
-def test_pairs_keep_tools_and_refuse_what_a_text_cannot_hold():
+def test_pairs_keep_tools_and_what_a_text_cannot_hold():
     columns = PreferenceColumns("prompt", "chosen", "rejected")
     row = {"prompt": [ASKED], "chosen": [ANSWERED], "rejected": [{**ANSWERED, "content": "5"}], "tools": TOOLS}
     assert read_preference(row, columns).columns == {"tools": TOOLS}
-    with pytest.raises(Exception, match="this message has 'tool_calls'"):
-        read_preference({**row, "chosen": [{**CALLED, "content": "4"}]}, columns)
+    called = {**CALLED, "content": "4"}
+    assert read_preference({**row, "chosen": [called]}, columns).turns == ((called,), None)
+    several = read_preference({**row, "chosen": [CALLED, RETURNED, ANSWERED]}, columns)
+    encoded = encode_pairs([several], tokenizer(date="2026-01-31"), max_tokens=999, chat=True)
+    assert not all(encoded.learned[0][0])
+    assert all(encoded.learned[0][1])
 
 
 def test_feedback_and_labelled_pairs_keep_tools():
