@@ -271,13 +271,14 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig, *, rewards: int =
         jax.eval_shape(_one_loss(algorithm, sampling, config.optimization.minibatches, rewards))
     except ValueError as error:
         raise InputError(
-            f"{name} with the options {config.algorithm.options}{_parts_in_words(config.algorithm)} cannot train on "
+            f"{name}{_changes_in_words(config.algorithm)} cannot train on "
             f"{sampling.prompts} prompts x group_size={sampling.group_size} responses: {error}."
         ) from error
 
 
-def _parts_in_words(settings: AlgorithmConfig) -> str:
-    return f" and --with {' '.join(settings.parts)}" if settings.parts else ""
+def _changes_in_words(settings: AlgorithmConfig) -> str:
+    options = f" with the options {settings.options}" if settings.options else ""
+    return options + (f" and --with {' '.join(settings.parts)}" if settings.parts else "")
 
 
 def check_features(algorithm: Algorithm, config: TrainConfig, policy: Policy) -> None:
@@ -308,7 +309,7 @@ def check_judges(algorithm: Algorithm, config: TrainConfig, worker: RolloutWorke
     """
     if algorithm.needs("kinds") and kind_column(worker.prompts.problems) is None:
         raise InputError(
-            f"{config.algorithm.name}{_parts_in_words(config.algorithm)} compares problems of the same kind, and no column of the "
+            f"{config.algorithm.name}{_changes_in_words(config.algorithm)} compares problems of the same kind, and no column of the "
             f"training problems has 2 to {MOST_KINDS} kinds; add one of the columns {', '.join(KNOWN_COLUMNS)} to the data."
         )
     if algorithm.needs("reward_parts"):
