@@ -1,8 +1,8 @@
 """Problems from files and from the Hugging Face hub.
 
-GSM8K, MATH, AIME, HumanEval, MBPP, CodeContests, StrategyQA, CommonsenseQA, DAPO-Math-17k and the row formats of TRL and verl are
-recognized by their columns (see `formats`). Any other dataset is plain: a prompt, an answer, and further columns that a reward may
-use. The first row that can be read decides once which columns are used.
+GSM8K, MATH, AIME, HumanEval, MBPP, CodeContests, StrategyQA, CommonsenseQA, FOLIO, DAPO-Math-17k and the row formats of TRL and
+verl are recognized by their columns (see `formats`). Any other dataset is plain: a prompt, an answer, and further columns that a
+reward may use. The first row that can be read decides once which columns are used.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -312,6 +312,31 @@ def _commonsense_qa(first: Row) -> Format | None:
     return Format("CommonsenseQA", prompt, answer, nothing, without("question"))
 
 
+_FOLIO_LABELS = {"True": "A", "False": "B", "Uncertain": "C", "Unknown": "C"}
+_FOLIO_PROMPT = "{premises}\n\nIs the following statement true?\n{conclusion}\n\nA. True\nB. False\nC. Uncertain"
+
+
+def _folio(first: Row) -> Format | None:
+    """Recognise FOLIO: premises, and a conclusion that is true, false or uncertain; the answer is its letter."""
+    if not {"premises", "conclusion", "label"} <= set(first):
+        return None
+
+    def prompt(row: Row) -> tuple[str, None]:
+        premises = take(row, "premises")
+        lines = [text_of(row, "premises", "prompt")] if isinstance(premises, str) else _lines(row, "premises")
+        return _FOLIO_PROMPT.format(premises="\n".join(lines), conclusion=text_of(row, "conclusion", "prompt")), None
+
+    def answer(row: Row) -> str:
+        label = take(row, "label")
+        if label not in _FOLIO_LABELS:
+            raise BadRowError(
+                f"a label of FOLIO is True, False, Uncertain or Unknown, not {shown(label)}", "correct it", column="label"
+            )
+        return _FOLIO_LABELS[str(label)]
+
+    return Format("FOLIO", prompt, answer, nothing, without("premises", "conclusion"))
+
+
 def _code_contests(first: Row) -> Format | None:
     """Recognise CodeContests: tests are inputs and outputs, and of the solutions the first one in Python 3 is the demonstration."""
     if not {"description", *_CONTEST_TESTS} <= set(first):
@@ -427,7 +452,7 @@ def _completion(first: Row) -> Format | None:
 
 
 _CODE = (_human_eval, _mbpp, _code_contests, _tests)
-_ALL = (_verl, *_CODE, _aime, _commonsense_qa, _strategy_qa, _gsm8k, _math, _messages, _completion)
+_ALL = (_verl, *_CODE, _aime, _commonsense_qa, _folio, _strategy_qa, _gsm8k, _math, _messages, _completion)
 
 
 def _answer_or(first: Row, otherwise: Callable[[Row], str]) -> Callable[[Row], str]:

@@ -38,6 +38,13 @@ SANITIZED = {
     "test_list": ["assert f(1) == 1", "assert f(2) == 2"],
 }
 STRATEGY = {"qid": "a", "term": "t", "question": "Is it?", "answer": True, "facts": ["It is."], "decomposition": ["Q?"]}
+FOLIO = {
+    "story_id": 3,
+    "premises": ["All cats purr.", "Tom is a cat."],
+    "premises-FOL": ["∀x (Cat(x) → Purr(x))", "Cat(tom)"],
+    "conclusion": "Tom purrs.",
+    "label": "True",
+}
 COMMONSENSE = {
     "id": "1afa02df02c908a558b4036e80242fac",
     "question": "Where does a revolving door serve as a security measure?",
@@ -222,6 +229,8 @@ def test_every_format(tmp_path, row, name, problem):
         (AIME, {"Answer": 3.5}, "column 'Answer': an AIME answer"),
         (AIME, {"Answer": -1}, "column 'Answer': an AIME answer"),
         (STRATEGY, {"answer": "maybe"}, "column 'answer': a StrategyQA answer is true or false, not text"),
+        (FOLIO, {"label": "Maybe"}, "column 'label': a label of FOLIO is True, False, Uncertain or Unknown, not 'Maybe'"),
+        (FOLIO, {"premises": []}, "column 'premises': premises must be a list of texts, not an empty list"),
         (COMMONSENSE, {"answerKey": "F"}, "column 'answerKey': the answer 'F' is not one of the labels"),
         (COMMONSENSE, {"choices": ["bank"]}, "column 'choices': choices must have as many labels as texts"),
         (
@@ -277,7 +286,7 @@ def test_columns_that_a_person_names_come_before_any_format(tmp_path):
     assert (loaded.format, loaded.problems[0].answer, loaded.problems[0].demonstration) == ("GSM8K", "1,002", "two")
 
 
-@pytest.mark.parametrize("row", [GSM8K, MATH, AIME, HUMAN_EVAL, MBPP, STRATEGY, COMMONSENSE, CONTEST, DAPO])
+@pytest.mark.parametrize("row", [GSM8K, MATH, AIME, HUMAN_EVAL, MBPP, STRATEGY, FOLIO, COMMONSENSE, CONTEST, DAPO])
 def test_what_preprocessing_writes_is_read_as_it_was(tmp_path, row):
     (problem,) = load(tmp_path, row).problems
     prompt = problem.prompt if problem.messages is None else list(problem.messages)
@@ -295,6 +304,20 @@ def test_choices_get_letters_whatever_their_labels(tmp_path):
     assert problem.prompt.endswith("measure?\nA. bank\nB. zoo")
     assert (problem.answer, hidden.answer) == ("B", "")
     assert multiple_choice([problem.prompt], ["The answer is B."], [problem.answer]) == [1.0]
+
+
+@pytest.mark.parametrize(("label", "letter"), [("True", "A"), ("False", "B"), ("Uncertain", "C"), ("Unknown", "C")])
+def test_labels_of_folio_become_letters(tmp_path, label, letter):
+    lines = {**FOLIO, "premises": "All cats purr.\nTom is a cat."}  # of the hub; the original has a list
+    loaded = load(tmp_path, {**FOLIO, "label": label}, {**lines, "label": label})
+    assert loaded.format == "FOLIO"
+    first, second = loaded.problems
+    assert first.prompt == second.prompt
+    assert first.prompt.startswith(
+        "All cats purr.\nTom is a cat.\n\nIs the following statement true?\nTom purrs.\n\nA. True\nB. False"
+    )
+    assert (first.answer, first.columns["premises-FOL"]) == (letter, FOLIO["premises-FOL"])
+    assert multiple_choice([first.prompt], [f"Therefore the answer is {letter}."], [first.answer]) == [1.0]
 
 
 def test_contests_without_a_solution_in_python(tmp_path):

@@ -80,6 +80,14 @@ FORMATS = {
         "choices": choices(n),
         "answerKey": "AB"[n % 2],
     },
+    "FOLIO": lambda n: {
+        "story_id": n,
+        "premises": f"p{n}.\nq{n}.",
+        "premises-FOL": f"P({n})",
+        "conclusion": f"c{n}.",
+        "label": ["True", "False", "Uncertain"][n % 3],
+        "example_id": n,
+    },
     "StrategyQA": lambda n: {
         "qid": f"i{n}",
         "question": f"q{n}",

@@ -309,8 +309,8 @@ def check_judges(algorithm: Algorithm, config: TrainConfig, worker: RolloutWorke
     """
     if algorithm.needs("kinds") and kind_column(worker.prompts.problems) is None:
         raise InputError(
-            f"{config.algorithm.name}{_changes_in_words(config.algorithm)} compares problems of the same kind, and no column of the "
-            f"training problems has 2 to {MOST_KINDS} kinds; add one of the columns {', '.join(KNOWN_COLUMNS)} to the data."
+            f"{config.algorithm.name}{_changes_in_words(config.algorithm)} compares problems of the same kind, and no column of "
+            f"the training problems has 2 to {MOST_KINDS} kinds; add one of the columns {', '.join(KNOWN_COLUMNS)} to the data."
         )
     if algorithm.needs("reward_parts"):
         check_algorithm(algorithm, config, rewards=len(reward_names(worker)))
