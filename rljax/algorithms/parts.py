@@ -27,6 +27,7 @@ from rljax.algorithms.part_equations import (
 from rljax.algorithms.parts_fit import check_fit
 from rljax.algorithms.plan_credit import plan_and_answer
 from rljax.algorithms.terms import entropy_bonus, importance_weighted_kl, kl_to_reference, kl_to_sampler, positive_examples
+from rljax.ops.baseline import soft_centered
 from rljax.ops.batch import batch_normalized, batch_normalized_rewards
 from rljax.ops.divergence import k3
 from rljax.ops.group import group_centered, group_normalized, leave_one_out, mean_normalized
@@ -111,6 +112,13 @@ PARTS: tuple[Part, ...] = (
     _part("advantage", "normalized", group_normalized, "Z-score within the group", eps=1e-6, ddof=1),
     _part("advantage", "leave_one_out", leave_one_out, "Reward minus the mean of the other responses"),
     _part("advantage", "mean_normalized", mean_normalized, "Reward over the group's mean, minus 1"),
+    _part(
+        "advantage",
+        "soft_centered",
+        soft_centered,
+        "Reward minus the soft value of the group, near its best response for a small β (Kimi k1.5, A*-PO)",
+        beta=0.5,
+    ),
     _part("advantage", "rank", rank_based, "Rank within the group, robust to outliers"),
     _part("advantage", "batch_normalized", batch_normalized_rewards, "Z-score over all responses", eps=1e-8, ddof=0),
     _part("advantage", "pass_at_k_credit", pass_at_k_credit, "Share in the best of k, without a baseline (PKPO)", k=2),

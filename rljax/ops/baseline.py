@@ -10,12 +10,14 @@ from jaxtyping import Array, Float
 from rljax.ops.arrays import (
     Lengths,
     Mask,
+    Number,
     as_float,
     check_floating,
     check_group,
     check_lengths,
     check_mask,
     check_one_per_row,
+    check_positive,
     check_same_shape,
     in_float32,
     ratio_or_zero,
@@ -197,3 +199,42 @@ def optimal_token_baseline(
     baseline = ratio_or_zero((weight * by_position).sum(-2, keepdims=True), weight.sum(-2, keepdims=True))
     of_slots = jnp.take_along_axis(jnp.broadcast_to(baseline, clean.shape), jnp.argsort(order))
     return jnp.where(counts, clean - of_slots, 0.0)
+
+
+@in_float32
+def soft_centered(rewards: Float[Array, "*P G"], *, beta: Number, valid: Mask | None = None) -> Float[Array, "*P G"]:
+    """Reward minus the soft value of its group: what the best policy under a KL penalty of weight β would earn, penalty included.
+
+    ::
+
+        A_i = r_i - β log((1/G) Σ_j exp(r_j / β))
+
+    The value is the group's mean for a large β, and its largest reward for a small one, so few responses have a positive advantage.
+
+    Args:
+        rewards: one number per response, `[..., G]`.
+        beta: β, weight of the KL penalty to the policy that sampled the group, reward per nat, positive.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
+
+    Returns:
+        `[..., G]`, in the rewards' unit; its mean over a group is not positive.
+
+    Raises:
+        ValueError: integer or boolean rewards, groups of fewer than 2, `valid` of a different shape, or β not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> [round(number, 3) for number in soft_centered(jnp.array([1.0, 0.0]), beta=0.5).tolist()]
+        [0.283, -0.717]
+
+    Source:
+        Kimi k1.5, arXiv:2501.12599, Section 2.3.2, the estimate of τ log Z; the optimal value of A*-PO, arXiv:2505.20686, estimated
+        there from 8 responses of the reference policy with β = 0.5.
+    """
+    check_positive(beta=beta)
+    member = group_members(rewards, valid)
+    compared = member & (member.sum(-1, keepdims=True) > 1)
+    inside = jnp.where(member, rewards, 0)
+    count = jnp.maximum(member.sum(-1, keepdims=True), 1).astype(rewards.dtype)
+    total = jax.nn.logsumexp(jnp.where(member, inside / beta, -jnp.inf), axis=-1, keepdims=True)
+    return jnp.where(compared, inside - beta * (jnp.where(compared, total, 0) - jnp.log(count)), 0)

@@ -125,6 +125,7 @@ DEFAULTS = {
     "outcome_reward=brevity": {"weight": 0.5},
     "outcome_reward=length_shaped": {"target": 512, "threshold": 0, "alpha": 1, "beta": 1, "base": 0.05, "gamma": 2},
     "advantage=normalized": {"eps": 1e-6, "ddof": 1},
+    "advantage=soft_centered": {"beta": 0.5},
     "advantage=batch_normalized": {"eps": 1e-8, "ddof": 0},
     "advantage=pass_at_k_credit": {"k": 2},
     "advantage=pass_at_k_leave_one_out": {"k": 2},

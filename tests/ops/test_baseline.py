@@ -1,5 +1,7 @@
 """Baselines against loops written from the formulas."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,6 +32,35 @@ def test_length_weighted_matches_formula(rewards, lengths, valid):
             if i in members and len(members) > 1 and total:
                 expected = rewards[p, i] - sum(lengths[p, j] * rewards[p, j] for j in members) / total
             np.testing.assert_allclose(actual[p, i], expected, atol=1e-12)
+
+
+@given(rewards_of, hnp.arrays(bool, (P, G)), st.sampled_from([0.05, 0.5, 3.0]))
+def test_soft_centered_matches_formula(rewards, valid, beta):
+    with jax.enable_x64(True):
+        dirty = jnp.array(np.where(valid, rewards, np.nan))
+        actual = np.array(baseline.soft_centered(dirty, beta=beta, valid=jnp.array(valid)))
+    for p in range(P):
+        members = [i for i in range(G) if valid[p, i]]
+        for i in range(G):
+            expected = 0.0
+            if i in members and len(members) > 1:
+                mean = sum(math.exp(rewards[p, j] / beta) for j in members) / len(members)
+                expected = rewards[p, i] - beta * math.log(mean)
+            np.testing.assert_allclose(actual[p, i], expected, atol=1e-9)
+        assert actual[p].sum() <= 1e-9, "the soft value is at least the mean"
+
+
+def test_the_soft_value_is_between_the_mean_and_the_best_reward(x64):
+    rewards = jnp.array([[1.0, 0.0, 0.25], [0.5, 0.5, 0.5]])
+    np.testing.assert_allclose(baseline.soft_centered(rewards, beta=1e7), group.group_centered(rewards), atol=1e-6)
+    best = baseline.soft_centered(rewards, beta=1e-4)
+    np.testing.assert_allclose(best, rewards - rewards.max(-1, keepdims=True), atol=2e-4)
+    # The tilted policy π_old exp(r / β) / Z earns this much, minus β times its divergence from π_old.
+    tilted = jax.nn.softmax(rewards / 0.3)
+    earned = (tilted * rewards).sum(-1) - 0.3 * (tilted * jnp.log(3 * tilted)).sum(-1)
+    np.testing.assert_allclose(
+        rewards - baseline.soft_centered(rewards, beta=0.3), jnp.tile(earned[:, None], 3), rtol=1e-12
+    )
 
 
 def test_equal_lengths_give_the_groups_mean(x64):

@@ -71,6 +71,7 @@ CALLS = {
     "group.group_centered": {"rewards": REWARDS, "valid": VERDICTS},
     "group.group_normalized": {"rewards": REWARDS, "eps": 1e-6, "ddof": 1, "valid": VERDICTS},
     "group.leave_one_out": {"rewards": REWARDS, "valid": VERDICTS},
+    "baseline.soft_centered": {"rewards": REWARDS, "beta": 0.5, "valid": VERDICTS},
     "group.mean_normalized": {"rewards": REWARDS, "eps": 0.0, "valid": VERDICTS},
     "pass_at_k.pass_at_k_credit": {"rewards": REWARDS, "k": 2, "valid": VERDICTS},
     "pass_at_k.pass_at_k_leave_one_out": {"rewards": REWARDS, "k": 1, "valid": VERDICTS},
