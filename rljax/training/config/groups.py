@@ -35,8 +35,7 @@ class WarmStartConfig:
     """'muon' orthogonalizes the updates of the layers' matrices. The decay of their momentum is 0.95; --adam-b1 and --adam-b2
     apply to the other parameters."""
     loss: Annotated[Literal["dft"] | None, tyro.conf.arg(name="warm-start-loss")] = None
-    """By default the negative log-likelihood. 'dft' (dynamic fine-tuning), for a pretrained model, multiplies each token's by the
-    policy's probability of it."""
+    """'dft' (dynamic fine-tuning; pretrained models): each token's loss is multiplied by the policy's probability of it."""
     accuracy: Annotated[float | None, tyro.conf.arg(name="warm-start-accuracy")] = None
     """End the warm start as soon as held-out greedy accuracy reaches this value, from 0 to 1."""
     eval_every: Annotated[int, tyro.conf.arg(name="warm-start-eval-every")] = 20
