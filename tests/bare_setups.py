@@ -10,7 +10,7 @@ from rljax.algorithms import BY_NAME, Algorithm
 from rljax.models.adapters import Base
 from rljax.training.config import TrainConfig
 from rljax.training.scoring import Score, scores_alone
-from rljax.training.setup import Setup, planned_setup
+from rljax.training.setup import Setup, plan_setup
 
 
 def bare_setup(
@@ -23,6 +23,6 @@ def bare_setup(
     **fields: Any,
 ) -> Setup:
     """A setup without data, model or tokenizer, whose updates score tokens with `score`."""
-    setup = planned_setup(TrainConfig(), BY_NAME["grpo"]() if algorithm is None else algorithm, mesh, BIGRAM, optimizer)
+    setup = plan_setup(TrainConfig(), BY_NAME["grpo"]() if algorithm is None else algorithm, mesh, BIGRAM, optimizer)
     frozen = {} if base is None else {"base": base}
     return setup._replace(base=base, frozen=frozen, compare=scores_alone(score), supervised_score=score, **fields)

@@ -18,7 +18,7 @@ from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import INTERRUPTED
-from rljax.training.parts.seams import saved_settings
+from rljax.training.parts.seams import read_saved_settings
 
 SIZES = ("--layers", "1", "--width", "16", "--heads", "2", "--kv-heads", "1", "--hidden", "32", "--replicas", "1")
 WORDS = (
@@ -95,7 +95,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(done, files, tmp_path, monke
     monkeypatch.undo()
     assert main(["pretrain", "--resume", str(run)]) == 0
     assert rows(run) == rows(done)
-    config, _ = saved_settings(RunFolder.open(done).config)
+    config, _ = read_saved_settings(RunFolder.open(done).config)
     chex.assert_trees_all_equal(*(checkpoint_of(config, path).state for path in (run, done)))
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rljax.errors import InputError
 from rljax.evaluation.comparison import compare, interval_of, measured_by
 from rljax.files import atomic_write
-from rljax.options.remedies import Remedied
+from rljax.options.remedies import AppliedRemedy
 from rljax.settings.flat import flat_names
 from rljax.tracking.display_text import clock_time
 from rljax.tracking.html_report import Contents, page
@@ -20,7 +20,7 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.summary import Summary, rows_so_far
 from rljax.training.config import TrainConfig
 from rljax.training.config.train import GROUPS
-from rljax.training.parts.seams import saved_settings
+from rljax.training.parts.seams import read_saved_settings
 
 PANELS = (
     *("reward_variance", "groups_all_right", "groups_all_wrong", "advantage_variance"),
@@ -123,14 +123,17 @@ def settings_of(folder: RunFolder) -> Settings:
     """Settings of a run; those of another version are shown unchanged from its `config.json`."""
     defaults = json_safe(TrainConfig().to_flat(), "settings")
     try:
-        config, own_parts = saved_settings(folder.config)
+        config, own_parts = read_saved_settings(folder.config)
     except InputError as error:
         flat, notes = raw_settings(folder.config), (f"Settings are shown as config.json has them. {error}",)
     else:
         flat, notes = json_safe(config.to_flat(), "settings"), ()
         flat |= {"own parts": list(own_parts)} if own_parts else {}
     overrides = sorted(name for name in flat if name not in defaults or flat[name] != defaults[name])
-    changes = (f"{Remedied(*(row[name] for name in Remedied._fields))}." for row in rows_of(folder.remedies, check_remedy))
+    changes = (
+        f"{AppliedRemedy(*(row[name] for name in AppliedRemedy._fields))}."
+        for row in rows_of(folder.remedies, check_remedy)
+    )
     return Settings(flat, overrides, (*notes, *changes))
 
 

@@ -164,10 +164,10 @@ def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> li
 
 def _way_out(config: TrainConfig, count: int, room: int, needs: Callable[[TrainConfig], int]) -> str:
     """The first flags, tried one after the other, with which the run fits."""
-    from rljax.training.memory_plan import changes_to_try, way_out  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.memory_plan import changes_to_try, try_changes  # noqa: PLC0415  --help need not wait for JAX
 
     changes = changes_to_try(config, count)
-    out = way_out(config, changes, needs, room)
+    out = try_changes(config, changes, needs, room)
     if out.fits:
         return f"With {' '.join(out.flags)} it would: {out.needed / 1e9:.3f} GB."
     tried = f" with {' '.join(out.flags)}: {out.needed / 1e9:.3f} GB" if out.flags else ""

@@ -99,10 +99,10 @@ def start_from_run(folder: str, flags: Collection[str]) -> Start:
     """
     from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415  as above
     from rljax.training.parts.reward import code_of, code_of_training  # noqa: PLC0415  --help need not wait for JAX
-    from rljax.training.parts.seams import saved_settings  # noqa: PLC0415  as above
+    from rljax.training.parts.seams import read_saved_settings  # noqa: PLC0415  as above
 
     run = RunFolder.open(folder)
-    config, needed = saved_settings(run.config)
+    config, needed = read_saved_settings(run.config)
     if not needed:  # a run that needs arguments from Python is refused before anything of it is executed
         own = config.reward.environment
         stated = [name for name in code_of(config) if ("--environment" if name == own else "--reward") in flags]

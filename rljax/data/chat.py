@@ -38,7 +38,7 @@ class ChatFormat:
     """Beginning of each answer, which is part of the prompt."""
 
     def __post_init__(self):
-        """Refuse an invalid date, and options that would replace what the library itself passes."""
+        """Reject an invalid date, and options that would replace what the library itself passes."""
         if self.date is not None:
             try:
                 datetime.strptime(self.date, "%Y-%m-%d")

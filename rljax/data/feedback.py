@@ -250,7 +250,7 @@ def feedback_of(row: object) -> Feedback:
 
 
 def _check_names(row: Mapping[str, object]) -> None:
-    """Refuse a name that looks like a misspelled optional one, because its value would be lost; other names are the writer's."""
+    """Reject a name that looks like a misspelled optional one, because its value would be lost; other names are the writer's."""
     absent = {*OPTIONAL, *CHAT_COLUMNS} - row.keys()
     for name in map(str, row.keys() - {*Feedback._fields, "thumbs", *CHAT_COLUMNS}):
         near = did_you_mean(name, absent, cutoff=0.85)

@@ -116,7 +116,7 @@ def pixels_of(text: str, *, height: int, width: int) -> list[list[bool]]:
 
 
 def check_whole_images(text: str, *, height: int, width: int) -> None:
-    """Refuse a text with a part of an image: a row of Braille characters contains complete images, one after another.
+    """Reject a text with a part of an image: a row of Braille characters contains complete images, one after another.
 
     Raises:
         InputError: the message names the patches and their number.

@@ -96,7 +96,7 @@ def encode_prompts(
 
 
 def check_has_token(problem: Problem, tokens: Sequence[int]) -> None:
-    """Refuse a prompt after which no response can begin.
+    """Reject a prompt after which no response can begin.
 
     Args:
         problem: the problem.

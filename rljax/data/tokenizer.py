@@ -383,7 +383,7 @@ def completion_text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 
 
 def check_vocab_size(tokenizer: Tokenizer, size: int) -> None:
-    """Refuse a tokenizer that has more tokens than a model.
+    """Reject a tokenizer that has more tokens than a model.
 
     Args:
         tokenizer: the tokenizer.
@@ -400,7 +400,7 @@ def check_vocab_size(tokenizer: Tokenizer, size: int) -> None:
 
 
 def check_no_special_token(tokenizer: Tokenizer, stop: Iterable[str]) -> None:
-    """Refuse stop strings with a special token: they are looked for in decoded text, which has none.
+    """Reject stop strings with a special token: they are looked for in decoded text, which has none.
 
     Raises:
         InputError: the message names the token.

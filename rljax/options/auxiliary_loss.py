@@ -98,7 +98,9 @@ def examples_of(demonstrations: Demonstrations | None, prompts: EncodedPrompts, 
         return demonstrated(demonstrations)
     texts = [tokens for tokens in prompts.tokens if len(tokens) > 1]
     if not texts:
-        raise InputError("auxiliary: no prompt has a second token to predict, and there are no demonstrations.")
+        raise InputError(
+            "auxiliary: no prompt has a second token to predict, and there are no demonstrations; leave auxiliary out."
+        )
     first = np.array([tokens[:1] for tokens in texts], np.int32)
     length = max(map(len, texts)) - 1
     tokens, attention = right_pad([tokens[1:] for tokens in texts], length, tokenizer.pad_token_id)

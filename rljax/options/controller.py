@@ -141,7 +141,7 @@ def first_control(params: Params) -> Control:
 
 
 def check_controller(config: TrainConfig, algorithm: Algorithm, *, own_optimizer: bool) -> None:
-    """Refuse a controller that could not measure or change anything.
+    """Reject a controller that could not measure or change anything.
 
     Raises:
         InputError: the controller cannot work; the message includes the reason.

@@ -87,7 +87,7 @@ def make_comparison(
         teacher: the teacher; no gradient flows into it.
         divergence: (logits, teacher logits) -> divergence at each token.
         temperature: sampling temperature, used for both models.
-        chunk: number of tokens whose logits a device holds at once, for each model; None: see `default_chunk`.
+        chunk: number of tokens whose logits a device holds at once, for each model; None means `default_chunk`.
         mesh: the devices.
     """
     own_features, other_features = (
@@ -146,7 +146,7 @@ def make_teacher(
 
 
 def check_tokens(source: str, folder: Path, vocab_size: int, policy: Policy, tokenizer: Tokenizer) -> None:
-    """Refuse a teacher whose token ids do not mean the same tokens as the student's.
+    """Reject a teacher whose token ids do not mean the same tokens as the student's.
 
     If the teacher's folder has a tokenizer, both must have the same tokens, and the teacher must have logits for all tokens that
     the student can sample. If it has none, both models must have the same number of logits.

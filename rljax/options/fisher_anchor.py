@@ -126,7 +126,7 @@ def with_fisher(
 
     Args:
         state: the state at the beginning of the run; the anchor's arrays are donated.
-        worker: samples the responses, one to each of its prompts in turn.
+        worker: samples the responses, one per prompt; it starts again with the first prompt after the last.
         score: scores responses at the sampling temperature.
         mesh: the devices.
         samples: number of responses.
@@ -149,7 +149,7 @@ def with_fisher(
 def responses_of(
     worker: RolloutWorker, params: Params, count: int, key: PRNGKeyArray
 ) -> tuple[Sequences, Bool[np.ndarray, "B T"]]:
-    """Sample `count` responses, one to each of the worker's prompts in turn.
+    """Sample `count` responses, one per prompt of the worker; after the last prompt, start again with the first.
 
     Returns:
         The prompts and responses, and a mask of the response tokens that the policy sampled.
@@ -163,7 +163,7 @@ def responses_of(
 
 @shared
 def _squares_program(score: Callable[[Params, Packed], Scores], where: Places, samples: int) -> Any:
-    """Compile `(sum so far, params, packed row, mask) -> sum`, which adds one response's Fisher information over `samples`."""
+    """Compile `(sum so far, params, packed row, mask) -> sum`, which adds one response's Fisher information, divided by `samples`."""
 
     def add(fisher: Params, params: Params, packed: Packed, mask: Bool[Array, "B T"]) -> Params:
         def log_likelihood(params: Params) -> Float[Array, ""]:

@@ -57,7 +57,7 @@ def install(setup: Setup) -> Setup:
         return state._replace(options=state.options | {NAME: put(after, now.sharding)})
 
     option = Option(NAME, init=init, adjust=with_weights, before_updates=move, after_updates=report)
-    return setup._replace(algorithm=reading_kinds(setup.algorithm)).with_option(option)
+    return setup._replace(algorithm=read_kinds(setup.algorithm)).with_option(option)
 
 
 def next_weights(
@@ -79,7 +79,7 @@ def next_weights(
         [0.25, 0.75]
 
     Source:
-        Group DRO, arXiv:1911.08731, Algorithm 1. A kind of problem is a group there.
+        Group DRO, arXiv:1911.08731, Algorithm 1, where a kind of problem is called a group.
     """
     scaled = np.log(np.asarray(weights, np.float64)) + rate * np.asarray(losses, np.float64)
     raised = np.exp(scaled - scaled.max())
@@ -103,7 +103,7 @@ def kind_losses(rollout: Rollout[np.ndarray], count: int) -> Float[np.ndarray, "
 
 
 @shared
-def reading_kinds(algorithm: Algorithm) -> Algorithm:
+def read_kinds(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm with the same advantages, which `with_weights` can weight by kind."""
     credit = algorithm.advantage
     credit = credit if isinstance(credit, Credit) else Credit(required(credit, "advantage"), optional=("valid",))
@@ -112,9 +112,9 @@ def reading_kinds(algorithm: Algorithm) -> Algorithm:
 
 
 def with_weights(algorithm: Algorithm, weights: Float[Array, "K"]) -> Algorithm:
-    """Return the algorithm of `reading_kinds` with these weights of the kinds."""
+    """Return the algorithm of `read_kinds` with these weights of the kinds."""
     credit = algorithm.advantage
-    assert isinstance(credit, Credit)  # made by `reading_kinds`
+    assert isinstance(credit, Credit)  # built by `read_kinds`
     return algorithm._replace(advantage=credit._replace(function=partial(credit.function, weights=weights)))
 
 
@@ -128,7 +128,7 @@ def weigh(function: Any, *arguments: Any, weights: Float[Array, "K"] | None, **o
     Args:
         function: the credit's function.
         arguments: its arguments, and the kind of each prompt, `[P]`.
-        weights: q; None: uniform.
+        weights: q; None means uniform weights.
         others: its keyword arguments.
     """
     *own, kinds = arguments

@@ -30,7 +30,7 @@ def install(setup: Setup) -> Setup:
 
 
 def check_period(algorithm: Algorithm, config: TrainConfig) -> None:
-    """Refuse a reference period that the algorithm or another setting cannot work with.
+    """Reject a reference period that the algorithm or another setting cannot work with.
 
     Raises:
         InputError: the message names the setting and the reason.

@@ -1,7 +1,7 @@
 """`--perturb-prompts NAME=SHARE`: RL trains on a share of the prompts in a changed form, as `rljax eval --perturb` changes them.
 
 The share is chosen once, by the seed of the run, so a resumed run has the same prompts. The warm start and the held-out problems
-keep theirs.
+keep the original prompts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ def perturb_share(problems: Sequence[Problem], shares: Mapping[str, float], *, s
         seed: seed of u, and of what is changed in a prompt.
 
     Returns:
-        The problems in their order; a prompt in which a perturbation finds nothing to change stays.
+        The problems in their order; a prompt in which a perturbation finds nothing to change stays unchanged.
 
     Raises:
         InputError: a name is unknown, or a perturbation changes no prompt at all.

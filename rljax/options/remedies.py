@@ -28,7 +28,7 @@ def install(setup: Setup) -> Setup:
     return setup.with_option(Option(NAME, restart=write_remedies, react=react, revise=revise))
 
 
-class Cure(NamedTuple):
+class Adjustment(NamedTuple):
     """A setting that an alarm changes, and by how much."""
 
     setting: str
@@ -39,8 +39,8 @@ class Cure(NamedTuple):
     """Most extreme value of the setting, as a multiple of the value that the run began with."""
 
 
-SLOWER = Cure("learning_rate", 1 / 3, 1 / 27)
-CURES = MappingProxyType(
+SLOWER = Adjustment("learning_rate", 1 / 3, 1 / 27)
+ADJUSTMENTS = MappingProxyType(
     {
         "large_steps": SLOWER,
         "updates_skipped": SLOWER,
@@ -50,8 +50,8 @@ CURES = MappingProxyType(
         "clipped_low": SLOWER,
         "clipped_high": SLOWER,
         "repetition": SLOWER,
-        "gradient_jumps": Cure("max_grad_norm", 1 / 2, 1 / 8),
-        "groups_missing": Cure("max_tries", 2, 4),
+        "gradient_jumps": Adjustment("max_grad_norm", 1 / 2, 1 / 8),
+        "groups_missing": Adjustment("max_tries", 2, 4),
     }
 )
 """Name of an alarm -> the setting that it changes. Other alarms need a person, to change the reward, problems or algorithm."""
@@ -59,7 +59,7 @@ OF_OPTIMIZER = ("learning_rate", "max_grad_norm")
 """Settings that an optimizer passed to `train` does not read."""
 
 
-class Remedied(NamedTuple):
+class AppliedRemedy(NamedTuple):
     """A setting that an alarm has changed."""
 
     step: int
@@ -77,7 +77,7 @@ class Remedied(NamedTuple):
         """Return one line for the screen, the log and the report.
 
         Example:
-            >>> print(Remedied(19, "entropy_collapse", "learning_rate", 3e-2, 1e-2))
+            >>> print(AppliedRemedy(19, "entropy_collapse", "learning_rate", 3e-2, 1e-2))
             --learning-rate is 0.01 in place of 0.03 after step 19, because of the alarm entropy collapse
         """
         flag, alarm = self.setting.replace("_", "-"), self.alarm.replace("_", " ")
@@ -86,11 +86,13 @@ class Remedied(NamedTuple):
         )
 
 
-def changes(config: TrainConfig, made: Sequence[Remedied], raised: Collection[str], step: int) -> tuple[Remedied, ...]:
+def changes(
+    config: TrainConfig, made: Sequence[AppliedRemedy], raised: Collection[str], step: int
+) -> tuple[AppliedRemedy, ...]:
     """Return the changes that the alarms of a step call for, at most one per setting.
 
     After a change, a setting is constant for `QUIET` steps, so that the effect can be seen before the next change. It never goes
-    beyond the bound of its cure.
+    beyond the bound of its remedy.
 
     Args:
         config: settings that the run began with.
@@ -109,8 +111,8 @@ def changes(config: TrainConfig, made: Sequence[Remedied], raised: Collection[st
         [0.01]
     """
     start, now = config.to_flat(), apply_remedies(config, made).to_flat()
-    found: list[Remedied] = []
-    for alarm, (setting, factor, bound) in CURES.items():
+    found: list[AppliedRemedy] = []
+    for alarm, (setting, factor, bound) in ADJUSTMENTS.items():
         last = max((change.step for change in (*made, *found) if change.setting == setting), default=-QUIET)
         if alarm not in raised or step < last + QUIET:
             continue
@@ -119,24 +121,24 @@ def changes(config: TrainConfig, made: Sequence[Remedied], raised: Collection[st
         after = kind(now[setting] * factor)
         after = max(after, limit) if factor < 1 else min(after, limit)
         if not math.isclose(after, now[setting]):
-            found.append(Remedied(step, alarm, setting, now[setting], after))
+            found.append(AppliedRemedy(step, alarm, setting, now[setting], after))
     return tuple(found)
 
 
-def apply_remedies(config: TrainConfig, made: Sequence[Remedied]) -> TrainConfig:
+def apply_remedies(config: TrainConfig, made: Sequence[AppliedRemedy]) -> TrainConfig:
     """Return the settings after these changes."""
     return config.replace(**{change.setting: change.after for change in made})
 
 
-def curable(raised: Collection[str], *, own_optimizer: bool) -> set[str]:
-    """Return the alarms whose cure has an effect."""
+def select_effective(raised: Collection[str], *, own_optimizer: bool) -> set[str]:
+    """Return the alarms whose remedy has an effect."""
     useless = OF_OPTIMIZER if own_optimizer else ()
-    return {alarm for alarm in raised if alarm in CURES and CURES[alarm].setting not in useless}
+    return {alarm for alarm in raised if alarm in ADJUSTMENTS and ADJUSTMENTS[alarm].setting not in useless}
 
 
-def remedies_of(checkpoint: Checkpoint) -> tuple[Remedied, ...]:
+def remedies_of(checkpoint: Checkpoint) -> tuple[AppliedRemedy, ...]:
     """Return the remedies up to a checkpoint, in order."""
-    return tuple(Remedied(*row) for row in checkpoint.journal.get(NAME, ()))
+    return tuple(AppliedRemedy(*row) for row in checkpoint.journal.get(NAME, ()))
 
 
 def revise(setup: Setup, checkpoint: Checkpoint) -> Setup:
@@ -154,15 +156,15 @@ def react(run: Run, checkpoint: Checkpoint, watch: Watch) -> Checkpoint:
     Args:
         run: the run.
         checkpoint: the checkpoint after the step.
-        watch: the watch over the alarms after the row of the step; the first process's watch decides.
+        watch: the alarms after the step's row of metrics; the first process's watch decides.
 
     Returns:
         The checkpoint, with the changes in its journal.
     """
-    flags = of_first(np.asarray([alarm in watch.seen for alarm in CURES]))
-    raised = {alarm for alarm, is_raised in zip(CURES, flags, strict=True) if is_raised}
+    flags = of_first(np.asarray([alarm in watch.seen for alarm in ADJUSTMENTS]))
+    raised = {alarm for alarm, is_raised in zip(ADJUSTMENTS, flags, strict=True) if is_raised}
     made, step = remedies_of(checkpoint), int(checkpoint.state.step)
-    new = changes(run.config, made, curable(raised, own_optimizer=run.setup.own_optimizer), step)
+    new = changes(run.config, made, select_effective(raised, own_optimizer=run.setup.own_optimizer), step)
     if not new:
         return checkpoint
     for change in new:

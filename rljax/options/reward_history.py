@@ -11,7 +11,7 @@ from rljax.models import Params
 from rljax.ops.unpublished.reward_history import RewardHistory, empty_history, push_history
 from rljax.sharing import shared
 from rljax.training.setup import Setup
-from rljax.training.state import Option, Places, Traced, TrainState, adjusted, adjustments, places, traced
+from rljax.training.state import Option, Places, Traced, TrainState, adjust_algorithm, adjustments, places, traced
 
 NAME = "reward_history"
 
@@ -42,7 +42,7 @@ def _push_program(algorithm: Algorithm, options: tuple[Traced, ...], where: Plac
 
     @partial(jax.jit, donate_argnums=0, out_shardings=where.tree())
     def push(memory: RewardHistory, prompt_ids: Int[Array, "P"], rollout: Rollout[Array], numbers: dict) -> RewardHistory:
-        rewards = response_rewards(adjusted(algorithm, options, numbers), rollout)
+        rewards = response_rewards(adjust_algorithm(algorithm, options, numbers), rollout)
         return push_history(memory, prompt_ids, rewards, valid=rollout.valid)
 
     return push

@@ -43,9 +43,9 @@ def install(setup: Setup) -> Setup:
     option = Option(NAME, init=partial(first_queue, delay=delay, cast=cast), sampler=sampler, before_updates=keep)
     setup = setup.with_option(option)
     if setup.config.sampling.staleness:
-        from rljax.options.staleness import overlapping  # noqa: PLC0415  few runs need it
+        from rljax.options.staleness import overlap_steps  # noqa: PLC0415  few runs need it
 
-        return overlapping(setup)
+        return overlap_steps(setup)
     return setup
 
 

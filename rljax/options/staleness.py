@@ -1,8 +1,8 @@
 """`--staleness K`: asynchronous training. The next rollouts are sampled while the learner makes its updates.
 
 Rollout k is sampled with the parameters after step k - K, so rollouts k + 1 to k + K can begin while step k learns. Which
-parameters sample which rollout does not depend on the time that anything takes. So the numbers are those of `--sampler-delay K`,
-and a resumed run samples the rollouts again that were waiting when it ended.
+parameters sample which rollout does not depend on timing. The results are therefore the same as with `--sampler-delay K`, and a
+resumed run samples the same rollouts again that were waiting when the run ended.
 
 The learner has its own thread. Rewards, environments and signals stay in the main thread.
 """
@@ -40,7 +40,7 @@ from rljax.training.setup import Setup
 from rljax.training.state import Option, TrainState
 
 
-def overlapping(setup: Setup) -> Setup:
+def overlap_steps(setup: Setup) -> Setup:
     """Make the steps of a run with `--staleness` overlap; the option `sampler_delay` keeps the older parameters.
 
     Raises:
@@ -49,8 +49,8 @@ def overlapping(setup: Setup) -> Setup:
     reacting = [option.name for option in setup.options if option.react is not None]
     if reacting:
         raise InputError(
-            f"staleness={setup.config.sampling.staleness}: {reacting[0]} changes settings between steps, when the rollouts of the "
-            "next ones have been sampled; leave one of the two out, or choose --sampler-delay."
+            f"staleness={setup.config.sampling.staleness}: {reacting[0]} changes settings between steps, but the rollouts of the "
+            "next steps have then been sampled already; leave one of the two out, or choose --sampler-delay."
         )
     if not overlaps(setup.config, setup.mesh):
         return setup
@@ -58,28 +58,28 @@ def overlapping(setup: Setup) -> Setup:
 
 
 def overlaps(config: TrainConfig, mesh: Mesh) -> bool:
-    """Return whether sampling and learning may run at once.
+    """Return whether sampling and learning may run at the same time.
 
-    Two programs with messages between devices must start in the same order on each of them, which two threads do not ensure. So on
-    several devices only the learner may run programs: a server has to sample, without an adapter, which is merged before it is
-    published, and without a reward model.
+    Two programs that exchange messages between devices must start in the same order on every device, which two threads do not
+    ensure. On several devices, only the learner may therefore run programs: a server must sample; there may be no reward model, and
+    no adapter, because merging it for the server is a program too.
     """
     has_server, merges = config.sampling.engine_url is not None, config.adapter.rank is not None
     only_learns = has_server and not merges and "model:" not in config.reward.name
     return jax.process_count() == 1 and (only_learns or mesh.size == 1)
 
 
-class Waiting(NamedTuple):
-    """A rollout that is sampled, and where the next one begins."""
+class WaitingRollout(NamedTuple):
+    """A sampled rollout that waits for the learner, and the place where the next one begins."""
 
     step: int
     """RL steps done before the step that learns from it."""
     position: int
-    """Position in the stream of prompts after it."""
+    """Position in the stream of prompts after this rollout."""
     draws: int
-    """Number of sampling calls after it."""
+    """Number of sampling calls after this rollout."""
     history: History
-    """History of the prompts after it."""
+    """History of the prompts after this rollout."""
     collected: Collected
     """The groups."""
 
@@ -88,12 +88,12 @@ class Overlap:
     """Makes steps that sample ahead while they learn.
 
     Args:
-        staleness: K, most rollouts that wait.
+        staleness: K, the maximum number of rollouts that wait.
     """
 
     def __init__(self, staleness: int) -> None:
         self.staleness = staleness
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[WaitingRollout] = deque()
         self._error: Exception | None = None
         self._learner: Tools | None = None
 
@@ -103,7 +103,7 @@ class Overlap:
         sample = partial(sample_rollout, tools.setup, choose_prompts)
         with run.abandonable(partial(leave, run, checkpoint)), run.stopwatch.phase("sample"):
             rollout = self._take(done) or sample(checkpoint.state, checkpoint.history, checkpoint.carried)
-        state, (sampler, *newer), after = split(checkpoint, rollout)
+        state, (sampler, *newer), after = split_queue(checkpoint, rollout)
         del checkpoint  # the updates donate its state
         newer.append(newest_entry(tools.setup, state.params))
         template = for_sampling(state)
@@ -118,11 +118,11 @@ class Overlap:
             while (previous := self._waiting[-1] if self._waiting else rollout).step < last and not run.stop.requested:
                 if learning.done() and (self._waiting or learning.exception()):
                     break
-                following = at(template, previous.step + 1, previous)
+                following = set_counters(template, previous.step + 1, previous)
                 following = following._replace(options={NAME: (newer[previous.step - done],)})
                 try:
                     self._waiting.append(sample(following, previous.history, previous.collected.surplus))
-                except Exception as error:  # of a reward or a server; the step that learns is finished first
+                except Exception as error:  # from a reward or a server; the current step is finished first
                     self._error = error
                     break
         state, scored_rollout, batch, metrics, seconds = learning.result()
@@ -130,11 +130,11 @@ class Overlap:
         result = step_result(run, after, rollout.collected, scored_rollout, batch, metrics, start=start)
         return result._replace(numbers=result.numbers | present(seconds))
 
-    def _take(self, step: int) -> Waiting | None:
+    def _take(self, step: int) -> WaitingRollout | None:
         """Return the rollout of a step if it was sampled ahead.
 
         Raises:
-            Exception: sampling it failed during the step before.
+            Exception: sampling this rollout failed during the previous step.
         """
         if self._error is not None:
             error, self._error = self._error, None
@@ -146,14 +146,14 @@ class Overlap:
 
 def sample_rollout(
     setup: Setup, choose_prompts: ChoosePrompts, state: TrainState, history: History, carried: Groups | None
-) -> Waiting:
+) -> WaitingRollout:
     """Sample the rollout of a step; see `next_rollout`."""
     step = int(state.step)
     state, history, collected = next_rollout(setup, state, history, carried, choose_prompts)
-    return Waiting(step, int(state.position), int(state.draws), history, collected)
+    return WaitingRollout(step, int(state.position), int(state.draws), history, collected)
 
 
-def at(state: TrainState, step: int, before: Waiting) -> TrainState:
+def set_counters(state: TrainState, step: int, before: WaitingRollout) -> TrainState:
     """Return the state with the counters of a step, after the sampling of `before`."""
     counters = {"step": step, "position": before.position, "draws": before.draws}
     return state._replace(
@@ -167,13 +167,13 @@ def for_sampling(state: TrainState) -> TrainState:
     return state._replace(params=None, opt_state=None, reference=None, critic=None, options={}, key=key, step=step)
 
 
-def split(checkpoint: Checkpoint, rollout: Waiting) -> tuple[TrainState, Queue, Checkpoint]:
-    """Take the older parameters out of a checkpoint's state, because the updates would donate them while they sample.
+def split_queue(checkpoint: Checkpoint, rollout: WaitingRollout) -> tuple[TrainState, Queue, Checkpoint]:
+    """Take the older parameters out of a checkpoint's state, because the updates would donate them while they are in use.
 
     Returns:
-        The state without them and after the sampling of the rollout, these parameters, and the rest of the checkpoint.
+        The state without these parameters and with the counters after the rollout, the parameters, and the rest of the checkpoint.
     """
-    state = at(checkpoint.state, rollout.step, rollout)
+    state = set_counters(checkpoint.state, rollout.step, rollout)
     others = {name: arrays for name, arrays in state.options.items() if name != NAME}
     after = checkpoint._replace(history=rollout.history, carried=rollout.collected.surplus)
     return state._replace(options=others), state.options[NAME], after
@@ -200,12 +200,12 @@ def learn(
 
 
 def leave_once_learned(run: Run, after: Checkpoint, queue: Queue, learning: Future) -> None:
-    """End the process while rollouts are sampled ahead, once the updates of the step are made and saved."""
+    """Wait for the updates of the step, save, and end the process, which was sampling later rollouts."""
     leave(run, after._replace(state=with_queue(learning.result()[0], queue)))
 
 
 def in_thread(work: Callable[[], Any]) -> Future:
-    """Call a function in a new thread, which must have JAX's settings of this one."""
+    """Call a function in a new thread, which must have the same JAX settings as this thread."""
     result: Future = Future()
     settings = thread_settings()
 

@@ -50,7 +50,7 @@ class AdaptationConfig:
     """Seconds between checks of the queue."""
 
     def __post_init__(self):
-        """Refuse invalid values."""
+        """Reject invalid values."""
         check_types(self)
         check_numbers(self)
         check_at_least(2, self, ["batch"])

@@ -39,7 +39,7 @@ from rljax.training.checkpoints.manifest import fault_of
 from rljax.training.config import AlgorithmConfig, CriticConfig, TrainConfig, WarmStartConfig
 from rljax.training.parts.adapter import base_entry
 from rljax.training.parts.reward import code_of
-from rljax.training.parts.seams import Seams, refuse_missing, saved_settings
+from rljax.training.parts.seams import Seams, read_saved_settings, refuse_missing
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import RL, TrainState, create
 
@@ -146,7 +146,7 @@ def served_setup(config: AdaptationConfig, existing: Path | None) -> tuple[Setup
             f"{config.target!r} is not the folder of a run with checkpoints; give one that `rljax train` made."
         )
     served = RunFolder.open(path)
-    settings, needed = saved_settings(served.config)
+    settings, needed = read_saved_settings(served.config)
     refuse_missing([name for name in needed if name not in NOT_NEEDED])
     if existing is not None:
         check_served(existing, path, which)
@@ -159,7 +159,7 @@ def served_setup(config: AdaptationConfig, existing: Path | None) -> tuple[Setup
 
 
 def check_served(folder: Path, run: Path, which: str) -> None:
-    """Refuse a folder that contains the adaptation of another run or checkpoint.
+    """Reject a folder that contains the adaptation of another run or checkpoint.
 
     Raises:
         InputError: the message tells what it contains.
@@ -183,7 +183,7 @@ def settings_of(setup: Setup) -> dict[str, Any]:
 
 
 def check_log(folder: RunFolder, marks: Mapping[str, Mark]) -> None:
-    """Refuse a run whose log is gone, because it would be unknown which lines were learned from.
+    """Reject a run whose log is gone, because it would be unknown which lines were learned from.
 
     Raises:
         InputError: the message names the file.

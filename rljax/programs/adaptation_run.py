@@ -143,7 +143,7 @@ def adapt(config: AdaptationConfig, say: Say = print) -> Path:
 
 
 def check_queue(config: AdaptationConfig) -> None:
-    """Refuse a queue that can never have a line.
+    """Reject a queue that can never have a line.
 
     Raises:
         InputError: neither the file nor its folder exists, or, with `once`, the file does not exist.

@@ -47,7 +47,7 @@ class AnswerSettings:
     """Random seed of the sampling."""
 
     def check(self) -> None:
-        """Refuse values of another type, and a seed that is out of range."""
+        """Reject values of another type, and a seed that is out of range."""
         check_types(self)
         if self.seed < 0:
             raise InputError(f"--seed is {self.seed}; it must be 0 or more.")
@@ -63,7 +63,7 @@ class BatchSettings(AnswerSettings):
     """Maximum number of answers that are sampled at once."""
 
     def check(self) -> None:
-        """Refuse numbers that are out of range."""
+        """Reject numbers that are out of range."""
         super().check()
         check_positive(limit=self.limit, batch=self.batch)
 
@@ -107,7 +107,7 @@ class EvalSettings(BatchSettings):
     or --perturb, a JSON file for the results, which must not exist yet."""
 
     def check(self) -> None:
-        """Refuse invalid values and combinations."""
+        """Reject invalid values and combinations."""
         super().check()
         check_positive(samples=self.samples)
         for number in self.k or ():
@@ -188,7 +188,7 @@ class SearchSettings(BatchSettings):
     """Sampling temperature, above 0."""
 
     def check(self) -> None:
-        """Refuse sizes that cannot be searched."""
+        """Reject sizes that cannot be searched."""
         super().check()
         if not self.samples or min(self.samples) < 1:
             raise InputError(f"--samples is {' '.join(map(str, self.samples))}; give numbers of at least 1.")
@@ -225,7 +225,7 @@ class GenerateSettings(BatchSettings):
     """Sampling temperature, above 0."""
 
     def check(self) -> None:
-        """Refuse numbers that are out of range."""
+        """Reject numbers that are out of range."""
         super().check()
         check_positive(samples=self.samples, most=self.most)
         check_temperature(self.temperature)
@@ -249,14 +249,14 @@ class PairSettings(AnswerSettings):
     """Checkpoint of the run."""
 
     def check(self) -> None:
-        """Refuse numbers that are out of range."""
+        """Reject numbers that are out of range."""
         super().check()
         check_positive(prompts=self.prompts, samples=self.samples)
         check_temperature(self.temperature)
 
 
 def check_positive(**numbers: float | None) -> None:
-    """Refuse numbers below 1; None passes.
+    """Reject numbers below 1; None passes.
 
     Raises:
         InputError: names the option and its value.
@@ -267,7 +267,7 @@ def check_positive(**numbers: float | None) -> None:
 
 
 def check_temperature(temperature: float) -> None:
-    """Refuse a temperature at which all responses to a prompt would be identical.
+    """Reject a temperature at which all responses to a prompt would be identical.
 
     Raises:
         InputError: it is not above 0.
@@ -277,7 +277,7 @@ def check_temperature(temperature: float) -> None:
 
 
 def refuse_options(settings: object, names: Iterable[str], applies: str) -> None:
-    """Refuse options that are set although they do not apply.
+    """Reject options that are set although they do not apply.
 
     Args:
         settings: a record of settings.

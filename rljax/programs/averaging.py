@@ -116,7 +116,7 @@ def start_of(config: TrainConfig) -> dict[str, Any]:
 
 
 def check_same_start(configs: dict[str, TrainConfig]) -> None:
-    """Refuse runs that did not begin with the same weights.
+    """Reject runs that did not begin with the same weights.
 
     Args:
         configs: name of a run -> its settings.

@@ -209,7 +209,7 @@ def vote_of(runs: tuple[str, ...], answered: Sequence[Sampled], *, right_above: 
 
 
 def check_same(target: str | Path, answers: Answered, first: Answered) -> None:
-    """Refuse a run that skipped problems, or whose answers are read and judged differently from the first run's.
+    """Reject a run that skipped problems, or whose answers are read and judged differently from the first run's.
 
     Raises:
         InputError: the message explains what to pass.

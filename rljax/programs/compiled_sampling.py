@@ -30,7 +30,7 @@ from rljax.rollout.sampling import (
     weights_program,
 )
 from rljax.training.config import TrainConfig
-from rljax.training.memory_plan import Shapes, parameter_shapes, planned_algorithm, state_shapes
+from rljax.training.memory_plan import Shapes, parameter_shapes, plan_algorithm, state_shapes
 from rljax.training.scoring import make_score
 
 
@@ -87,7 +87,7 @@ def bytes_sent_scoring(config: TrainConfig, shape: TransformerConfig, mesh: Mesh
     """Bytes that a device sends while a step's responses are scored: by the policy or its reference, and by the critic."""
     if mesh.size == 1:
         return 0
-    algorithm, config = planned_algorithm(config)
+    algorithm, config = plan_algorithm(config)
     policy, options = planned_policy(config, shape, mesh), for_measuring(mesh)
     layout = layout_of(config, mesh, prompt_length, config.sampling.prompts * config.sampling.group_size)
     parts, rows = len(layout.responses), row_sharding(mesh)

@@ -27,11 +27,11 @@ from rljax.parallel.collectives import collectives
 from rljax.records import required
 from rljax.rollout import Layout, Sequences, lay_out, pack
 from rljax.training.config import TrainConfig
-from rljax.training.memory_plan import planned_algorithm, rows_at_once, state_shapes
+from rljax.training.memory_plan import plan_algorithm, rows_at_once, state_shapes
 from rljax.training.objective.algorithm import blank_rollout
 from rljax.training.objective.critic import Critic
 from rljax.training.objective.optimizer import critic_optimizer, policy_optimizer, with_frozen
-from rljax.training.setup import Setup, planned_setup
+from rljax.training.setup import Setup, plan_setup
 from rljax.training.state import places
 from rljax.training.update import policy_program
 from rljax.training.value_update import make_value_step, value_schedule
@@ -114,7 +114,7 @@ def _full(count: int, prompt_length: int, length: int) -> Sequences:
 
 def policy_update(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> jax.stages.Compiled:
     """Compile an update of a policy of this shape, for measuring."""
-    algorithm, config = planned_algorithm(config)
+    algorithm, config = plan_algorithm(config)
     setup = shape_setup(config, algorithm, mesh, planned_policy(config, shape, mesh))
     state, base = state_shapes(config, algorithm, setup.policy, mesh, options=setup.options)
     layout, batch = data_shapes(config, setup.algorithm, mesh, prompt_length, minibatches=config.optimization.minibatches)
@@ -126,12 +126,12 @@ def policy_update(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, pro
 
 def shape_setup(config: TrainConfig, algorithm: Algorithm, mesh: Mesh, policy: Policy) -> Setup:
     """Setup of a run without its data, with the built-in options."""
-    return planned_setup(config, algorithm, mesh, policy, policy_optimizer(config), INSTALLERS)
+    return plan_setup(config, algorithm, mesh, policy, policy_optimizer(config), INSTALLERS)
 
 
 def critic_program(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> jax.stages.Compiled:
     """Compile an update of a critic of this shape, for measuring."""
-    algorithm, config = planned_algorithm(config)
+    algorithm, config = plan_algorithm(config)
     policy, minibatches = planned_policy(config, shape, mesh), value_schedule(algorithm, config).minibatches
     state, _ = state_shapes(config, algorithm, policy, mesh)
     layout, batch = data_shapes(config, algorithm, mesh, prompt_length, minibatches=minibatches)
@@ -165,7 +165,7 @@ def sent_bytes(program: jax.stages.Compiled) -> int:
 
 def measure_updates(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> Measured:
     """Compile the updates of a model with this shape, and read their memory and communication."""
-    algorithm, laid = planned_algorithm(config)
+    algorithm, laid = plan_algorithm(config)
     program = policy_update(config, shape, mesh, prompt_length)
     passes = laid.optimization.passes
     of_policy = temporaries(program), passes * laid.optimization.minibatches * sent_bytes(program)

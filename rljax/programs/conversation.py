@@ -35,7 +35,7 @@ def parts_for_chat(opened: OpenPolicy) -> tuple[HuggingFaceTokenizer, DecodingEn
 
 
 def check_context(opened: OpenPolicy, count: int) -> None:
-    """Refuse a conversation that leaves the model's context no room for a reply.
+    """Reject a conversation that leaves the model's context no room for a reply.
 
     Raises:
         InputError: `count` tokens are more than the model has positions.

@@ -34,13 +34,13 @@ from rljax.training.guard import LARGEST_UPDATE
 from rljax.training.lifecycle.initial_state import state_like
 from rljax.training.objective.algorithm import with_reward_weights
 from rljax.training.parts.reward import code_of, code_of_training
-from rljax.training.parts.seams import BUILT_IN, Seams, refuse_missing, saved_settings
-from rljax.training.reinforce import revised
+from rljax.training.parts.seams import BUILT_IN, Seams, read_saved_settings, refuse_missing
+from rljax.training.reinforce import revise_setup
 from rljax.training.run import NAME, StoppedBatch
 from rljax.training.scored_rollout import make_prepare, scored_rows
 from rljax.training.scoring import on_sequences, scored_params
 from rljax.training.setup import Setup, make_setup
-from rljax.training.state import TrainState, adjusted, adjustments, traced
+from rljax.training.state import TrainState, adjust_algorithm, adjustments, traced
 from rljax.training.update import make_gradient, put_layout
 from rljax.training.value_update import make_values, value_schedule
 
@@ -135,7 +135,7 @@ def diagnose(target: Path, seams: Seams = BUILT_IN, *, trust: bool = False) -> D
     file = target / NAME if target.is_dir() else target
     kept = read_batch(file)
     folder = RunFolder.open(file.parent)
-    config, needed = saved_settings(folder.config)
+    config, needed = read_saved_settings(folder.config)
     refuse_missing(set(needed) - {"reward", "engine", "environment"} - set(seams.names()))
     config = replace(config, devices=fit_devices(config.devices))
     check_trusted(folder.path, [name for name in code_of_training(config) if name not in code_of(config)], trust=trust)
@@ -152,7 +152,7 @@ def diagnose(target: Path, seams: Seams = BUILT_IN, *, trust: bool = False) -> D
             "continued since. Only the batch of the last stop can be replayed."
         )
     checkpoint = checkpoints.restore(last, partial(state_like, setup)).checkpoint
-    setup = revised(setup, checkpoint)
+    setup = revise_setup(setup, checkpoint)
     return replay(setup, checkpoint.state, kept)
 
 
@@ -216,7 +216,7 @@ def loss_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Bat
     scores, further = score((scored_params(setup.base, state.params), setup.frozen), sequences)
     distances = further.get("teacher_divergence")
     placed: Batch[Array] = jax.tree.map(jnp.asarray, batch)
-    algorithm = adjusted(setup.algorithm, setup.options, state.options)
+    algorithm = adjust_algorithm(setup.algorithm, setup.options, state.options)
     parts = token_terms(algorithm, jnp.asarray(scores.logp), jnp.asarray(scores.entropy), distances, placed)
     return [measure_term(name, TOKENS, np.asarray(values), batch.mask) for name, values in parts.items()]
 

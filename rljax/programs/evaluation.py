@@ -157,7 +157,7 @@ def answer_problems(
 
 
 def check_samples(samples: int) -> int:
-    """Refuse more answers to a problem than can be measured.
+    """Reject more answers to a problem than can be measured.
 
     Raises:
         InputError: there are more than `MOST_SAMPLES`.

@@ -23,7 +23,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import check_loaded
 from rljax.training.parts.model_folder import Companions, atomically, companions, save_model
 from rljax.training.parts.policy import make_policy
-from rljax.training.parts.seams import Seams, check_parts, refuse_missing, saved_settings
+from rljax.training.parts.seams import Seams, check_parts, read_saved_settings, refuse_missing
 from rljax.training.parts.tokenizer import make_tokenizer
 
 
@@ -115,7 +115,7 @@ def model_of(
     if run is None:
         raise InputError(f"{str(target)!r} is not the folder of a run with checkpoints; give one that `rljax train` made.")
     folder = RunFolder.open(run)
-    config, needed = saved_settings(folder.config)
+    config, needed = read_saved_settings(folder.config)
     config = config.replace(attention="blockwise")  # the devices may differ from those of the run
     check_parts(Seams(policy))
     if policy is None:
@@ -130,7 +130,7 @@ def model_of(
 
 
 def check_new(folder: Path) -> None:
-    """Refuse a folder that exists, or that is not on this machine."""
+    """Reject a folder that exists, or that is not on this machine."""
     check_local(folder, "folder")
     if folder.exists():
         raise InputError(f"{str(folder)!r} already exists; choose another folder.")

@@ -175,7 +175,7 @@ def encode_split(
 
 
 def check_sizes(config: PairConfig, mesh: Mesh) -> None:
-    """Refuse numbers of pairs that cannot be divided among the devices.
+    """Reject numbers of pairs that cannot be divided among the devices.
 
     Raises:
         InputError: names the setting.

@@ -29,8 +29,8 @@ from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import (
     bytes_on_a_device,
     parameter_shapes,
-    planned_algorithm,
-    sampled_bytes,
+    plan_algorithm,
+    sampling_memory,
     state_shapes,
 )
 from rljax.training.parts.policy import make_shape
@@ -105,7 +105,7 @@ def make_plan(
     Raises:
         InputError: the settings cannot work on this mesh, or cannot be planned.
     """
-    algorithm, config = planned_algorithm(config)
+    algorithm, config = plan_algorithm(config)
     policy = transformer_policy(shape, eos=0, mesh=mesh)
     options = shape_setup(config, algorithm, mesh, policy).options
     state, base = state_shapes(config, algorithm, policy, mesh, options=options)
@@ -118,7 +118,7 @@ def make_plan(
     held = sum(sizes.values()) + (0 if base is None else bytes_on_a_device(base.params))
     host = (PROCESS_BYTES + LAYER_BYTES * shape.layers) // mesh.size if on_cpu else 0
     left = None if room is None else room - held - host
-    sampled = sampled_bytes(config, policy, mesh, prompt_length, left=left, platform="cpu" if on_cpu else "accelerator")
+    sampled = sampling_memory(config, policy, mesh, prompt_length, left=left, platform="cpu" if on_cpu else "accelerator")
     # A layer with a window needs no more memory than others, so layers of both kinds are measured the same way.
     alike = replace(shape, window=None, full_layers=()) if shape.full_layers else shape
     found = extrapolate(

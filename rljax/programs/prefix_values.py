@@ -25,7 +25,7 @@ from rljax.training.checkpoints.checkpoint import restore_params
 from rljax.training.config import TrainConfig
 from rljax.training.objective.algorithm import add_correction, make_algorithm
 from rljax.training.objective.critic import Critic, make_critic
-from rljax.training.parts.seams import refuse_missing, saved_settings
+from rljax.training.parts.seams import read_saved_settings, refuse_missing
 from rljax.training.value_update import make_values
 
 CRITIC = "critic"
@@ -70,7 +70,7 @@ def critic_value(opened: OpenPolicy, target: str | Path, *, which: str = "best")
     if path is None:
         raise InputError(f"{str(target)!r} is not the folder of a run, so it has no critic; give {PREFIX}FOLDER instead.")
     run = RunFolder.open(path)
-    config, needed = saved_settings(run.config)
+    config, needed = read_saved_settings(run.config)
     refuse_missing([name for name in needed if name == "algorithm"])
     check_trusted(run.path, [name for name in (config.algorithm.name,) if is_own(name)], trust=opened.trust)
     critic = _critic_of(config, opened)

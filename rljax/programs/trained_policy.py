@@ -44,10 +44,10 @@ from rljax.training.parts.adapter import (
     merge_adapter,
     with_stored_adapter,
 )
-from rljax.training.parts.policy import chosen_policy
+from rljax.training.parts.policy import choose_policy
 from rljax.training.parts.problems import Problems, make_problems
 from rljax.training.parts.reward import code_of, digest_of_reward
-from rljax.training.parts.seams import Seams, check_parts, refuse_missing, saved_settings
+from rljax.training.parts.seams import Seams, check_parts, read_saved_settings, refuse_missing
 from rljax.training.parts.tokenizer import check_stop_ids, configured, make_tokenizer, with_chat
 from rljax.training.setup import encode_problems
 from rljax.training.worker import make_worker
@@ -84,7 +84,7 @@ class OpenPolicy(NamedTuple):
     """Folder of the model; None for a run."""
 
     def check_judges(self) -> None:
-        """Refuse a policy whose answers cannot be judged.
+        """Reject a policy whose answers cannot be judged.
 
         Raises:
             InputError: the reward or environment was not passed again, or is untrusted code.
@@ -300,7 +300,7 @@ def load(
     path, place = find_run(target, which)
     run = None if path is None else RunFolder.open(path)
     config, needed = (
-        (with_stored_adapter(TrainConfig.flat(model=str(target))), ()) if run is None else saved_settings(run.config)
+        (with_stored_adapter(TrainConfig.flat(model=str(target))), ()) if run is None else read_saved_settings(run.config)
     )
     has_named = isinstance(environment, str)
     named = {"environment": environment, "environment_options": environment_options} if has_named else {}
@@ -425,7 +425,7 @@ def _open(
 ) -> OpenPolicy:
     """Combine model, problems and parameters."""
     mesh = make_mesh(config.devices.replicas, config.devices.fsdp, config.devices.tensor)
-    exact = chosen_policy(config, seams, tokenizer, mesh)
+    exact = choose_policy(config, seams, tokenizer, mesh)
     policy = exact if quantize is None else quantized_policy(exact, quantize, config.model.dtype, mesh)
     prompts = encode_problems(config, problems.heldout, tokenizer)
     longest = max(map(len, prompts.tokens))

@@ -107,7 +107,7 @@ def rungs_of(candidates: int, steps: int, cut: int) -> tuple[Rung, ...]:
 
 
 def check_candidates(configs: Mapping[str, TrainConfig]) -> None:
-    """Refuse settings that do not allow a run to be extended.
+    """Reject settings that do not allow a run to be extended.
 
     Raises:
         InputError: the message names the first candidate whose steps follow a schedule over all steps.

@@ -21,7 +21,7 @@ from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import CriticConfig, TrainConfig
 from rljax.training.lifecycle.initial_state import rl_state
 from rljax.training.metrics import CreditMetrics, LearnMetrics, present
-from rljax.training.objective.algorithm import one_response_a_prompt
+from rljax.training.objective.algorithm import one_response_per_prompt
 from rljax.training.objective.critic import critic_folder
 from rljax.training.objective.optimizer import pretraining_optimizer
 from rljax.training.parts.model_folder import companions, save_model
@@ -31,7 +31,7 @@ from rljax.training.run import Run, evaluate_and_keep_best, stop_reason
 from rljax.training.scored_rollout import ScoredRollout, make_choice, make_prepare, make_rollout_scorer, next_rollout
 from rljax.training.setup import Setup
 from rljax.training.state import WARM_START, TrainState
-from rljax.training.value_update import make_critic_updates, measured_credit, value_schedule
+from rljax.training.value_update import make_critic_updates, measure_credit, value_schedule
 
 
 def pretraining_steps(algorithm: Algorithm, config: TrainConfig) -> int:
@@ -66,7 +66,7 @@ def good_enough(credit: CreditMetrics, config: CriticConfig) -> bool:
 
 def pretraining_config(config: TrainConfig) -> TrainConfig:
     """Return the phase's settings: one response per prompt, because a critic learns more from many prompts than many responses."""
-    config = one_response_a_prompt(config)
+    config = one_response_per_prompt(config)
     return replace(config, data=replace(config.data, difficulty_window=None, difficulty_window_end=None))
 
 
@@ -144,7 +144,7 @@ def make_value_learner(setup: Setup, state: TrainState, steps: int) -> Learn:
     def learn(state: TrainState, scored_rollout: ScoredRollout) -> tuple[TrainState, LearnMetrics, Batch[np.ndarray]]:
         rollout, sequences = scored_rollout.groups.rollout, sequences_of(scored_rollout.groups)
         batch = prepare_batch(rollout)
-        credit = measured_credit(algorithm, rollout, batch)
+        credit = measure_credit(algorithm, rollout, batch)
         state, critic = update_critic(state, sequences, batch)
         return state._replace(value_step=state.value_step + 1), LearnMetrics(credit, critic), batch
 

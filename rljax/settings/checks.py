@@ -31,7 +31,7 @@ LENGTHS = ("max_length", "cache")
 
 
 def check_numbers(settings: object) -> None:
-    """Refuse numbers that are not finite, and whole numbers beyond 32 bits, in any setting of a group."""
+    """Reject numbers that are not finite, and whole numbers beyond 32 bits, in any setting of a group."""
     for name, flag in flat_names(type(settings)).items():
         for number in _numbers_in(getattr(settings, name)):
             if math.isnan(number) or (math.isinf(number) and flag not in MAY_BE_INFINITE):
@@ -52,7 +52,7 @@ def _numbers_in(value: object) -> Iterator[int | float]:
 
 
 def check_stop(stop: Iterable[str]) -> None:
-    """Refuse a single text instead of a list, and stop strings that are empty or contain an incomplete character."""
+    """Reject a single text instead of a list, and stop strings that are empty or contain an incomplete character."""
     if isinstance(stop, str):
         raise InputError(f"stop is the text {stop!r}; give a list of texts, such as [{stop!r}].")
     if "" in stop:
@@ -67,7 +67,7 @@ def check_stop(stop: Iterable[str]) -> None:
 
 
 def check_at_least(least: int, settings: object, names: Iterable[str]) -> None:
-    """Refuse settings below `least`; None passes."""
+    """Reject settings below `least`; None passes."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and not value >= least:
@@ -76,7 +76,7 @@ def check_at_least(least: int, settings: object, names: Iterable[str]) -> None:
 
 
 def check_at_most_a_year(settings: object, names: Iterable[str]) -> None:
-    """Refuse seconds beyond a year; None passes."""
+    """Reject seconds beyond a year; None passes."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and not value <= YEAR:
@@ -86,7 +86,7 @@ def check_at_most_a_year(settings: object, names: Iterable[str]) -> None:
 
 
 def check_positive(settings: object, names: Iterable[str]) -> None:
-    """Refuse settings that are not above 0; None passes."""
+    """Reject settings that are not above 0; None passes."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and not value > 0:
@@ -94,7 +94,7 @@ def check_positive(settings: object, names: Iterable[str]) -> None:
 
 
 def check_share(settings: object, names: Iterable[str]) -> None:
-    """Refuse settings outside [0, 1]."""
+    """Reject settings outside [0, 1]."""
     for name in names:
         value = getattr(settings, name)
         if not 0 <= value <= 1:
@@ -102,7 +102,7 @@ def check_share(settings: object, names: Iterable[str]) -> None:
 
 
 def check_positive_share(settings: object, names: Iterable[str]) -> None:
-    """Refuse settings outside (0, 1]; None passes."""
+    """Reject settings outside (0, 1]; None passes."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and not 0 < value <= 1:
@@ -110,7 +110,7 @@ def check_positive_share(settings: object, names: Iterable[str]) -> None:
 
 
 def check_new_file(path: Path) -> None:
-    """Refuse an output file that exists, or whose folder does not, before the work begins.
+    """Reject an output file that exists, or whose folder does not, before the work begins.
 
     Raises:
         InputError: the file exists, or its folder does not.
@@ -122,7 +122,7 @@ def check_new_file(path: Path) -> None:
 
 
 def check_engine(config: Any) -> None:
-    """Refuse settings of `EngineConfig` that cannot work.
+    """Reject settings of `EngineConfig` that cannot work.
 
     Raises:
         InputError: the message names the setting.
@@ -142,7 +142,7 @@ def check_engine(config: Any) -> None:
 
 
 def check_sampling_mask(most: int | None, top_k: int | None, top_p: float | None) -> None:
-    """Refuse a sampling mask that has nothing to record, or too little room.
+    """Reject a sampling mask that has nothing to record, or too little room.
 
     Raises:
         InputError: neither `top_k` nor `top_p` is set, or `top_k` keeps more tokens than the mask has room for.
@@ -157,7 +157,7 @@ def check_sampling_mask(most: int | None, top_k: int | None, top_p: float | None
         )
 
 
-def counted_truncation(chosen: Mapping[str, object], top_k: int | None, top_p: float | None) -> list[str]:
+def warn_of_truncation(chosen: Mapping[str, object], top_k: int | None, top_p: float | None) -> list[str]:
     """Warn if a correction would treat truncation by top-k or top-p as a difference between policies; empty if not.
 
     Args:
@@ -213,7 +213,7 @@ def misfit_lengths(name: str, options: Mapping[str, float], lengths: Mapping[str
     if cache is not None and longest - cache >= limit:
         return [
             f"the overlong penalty of {name} begins after {longest - cache} tokens, and a response has at most {limit}, so "
-            "there is none; leave max_length and cache out to scale it to this run"
+            "there is no penalty; leave max_length and cache out to scale it to this run"
         ]
     return []
 

@@ -15,7 +15,7 @@ class NetworkConfig:
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of matrix products. Parameters stay float32. NVIDIA GPUs before the A100 (compute capability 8.0) cannot multiply
-    in bfloat16, so it is refused there."""
+    in bfloat16, so bfloat16 is rejected there."""
     remat: Literal["none", "full", "dots", "dots_no_batch", "sqrt"] = "none"
     """What the backward pass computes again to save memory: full (all; only the input of each layer is kept), sqrt (all, twice;
     about 2 √L inputs of L layers are kept), dots_no_batch (all except products with weights), dots (all except products, including
@@ -32,7 +32,7 @@ class NetworkConfig:
     """Width of the feed-forward layer."""
 
     def __post_init__(self):
-        """Refuse sizes that no transformer can have."""
+        """Reject sizes that no transformer can have."""
         check_at_least(1, self, ["layers", "width", "heads", "kv_heads", "hidden"])
         if self.dtype not in ("float32", "bfloat16"):
             raise InputError(f"dtype is {self.dtype!r}; choose float32 or bfloat16.")
@@ -56,7 +56,7 @@ class AdamConfig:
     """Largest global norm of the gradient; a larger gradient is scaled down to it."""
 
     def __post_init__(self):
-        """Refuse values that cannot work."""
+        """Reject values that cannot work."""
         check_at_least(0, self, ["weight_decay"])
         check_positive(self, ["max_grad_norm"])
 
@@ -82,9 +82,10 @@ class EngineConfig:
     relative to the policy that sampled. With a --correction it is relative to the policy before the updates, which rescores the
     responses, and the correction weights tokens by how far the two differ. Evaluations use the newest parameters."""
     staleness: int | None = None
-    """Asynchronous training: compute the same numbers as --sampler-delay of this many steps, but sample the next rollouts, at most
-    this many, while the learner makes its updates. The two overlap if a server samples (--engine-url), and on a single device, in
-    the waits for rewards and environments. Otherwise they take turns, also on several devices with an adapter or a reward model."""
+    """Asynchronous training: compute the same results as --sampler-delay of this many steps, but sample the next rollouts, at most
+    this many, while the learner makes its updates. Sampling and learning overlap if a server samples (--engine-url), and, on a
+    single device, while rewards and environments run. Otherwise they take turns, as they do on several devices with an adapter or a
+    reward model."""
 
 
 @dataclass(frozen=True)
@@ -99,5 +100,5 @@ class MeshConfig:
     """Number of devices that share the heads, hidden features and vocabulary of one copy, and work on the same rows."""
 
     def __post_init__(self):
-        """Refuse values that cannot work."""
+        """Reject values that cannot work."""
         check_at_least(1, self, ["replicas", "fsdp", "tensor"])

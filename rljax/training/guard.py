@@ -46,7 +46,7 @@ def skip_count(sound: Bool[Array, ""]) -> Float[Array, ""]:
     return 1 - sound.astype(jnp.float32)
 
 
-def skipped_in_a_row(count: int, share: Float[Array, ""] | float | None) -> int:
+def count_consecutive_skips(count: int, share: Float[Array, ""] | float | None) -> int:
     """Return the number of consecutive training steps without a sound update; a step without updates leaves it unchanged.
 
     Args:
@@ -54,7 +54,7 @@ def skipped_in_a_row(count: int, share: Float[Array, ""] | float | None) -> int:
         share: fraction of this step's updates that were skipped; None if it had no updates.
 
     Example:
-        >>> skipped_in_a_row(2, 1.0), skipped_in_a_row(2, 0.75), skipped_in_a_row(2, None)
+        >>> count_consecutive_skips(2, 1.0), count_consecutive_skips(2, 0.75), count_consecutive_skips(2, None)
         (3, 0, 2)
     """
     if share is None:
@@ -62,7 +62,7 @@ def skipped_in_a_row(count: int, share: Float[Array, ""] | float | None) -> int:
     return count + 1 if float(share) == 1 else 0
 
 
-def unsound_text(count: int, learning_rate: str, run: str) -> str:
+def explain_skips(count: int, learning_rate: str, run: str) -> str:
     """Explain why a run without sound updates stops, and what to do.
 
     Args:
@@ -71,8 +71,8 @@ def unsound_text(count: int, learning_rate: str, run: str) -> str:
         run: folder of the run, quoted for a shell.
     """
     return (
-        f"Loss or gradient was not finite, or the update far too large, in {count} training steps in a row, so nothing was learned "
-        f"from them. The parameters before them are saved: `rljax export {run} model --checkpoint last` writes them as a model, "
-        f"and `rljax train --model model` with a lower {learning_rate} continues from it. Infinite numbers from your own reward or "
-        "algorithm have the same effect."
+        f"Loss or gradient was not finite, or the update was far too large, in {count} training steps in a row, so nothing was "
+        f"learned from them. The parameters before them are saved: `rljax export {run} model --checkpoint last` writes them as a "
+        f"model, and `rljax train --model model` with a lower {learning_rate} continues from it. Infinite numbers from your own "
+        "reward or algorithm have the same effect."
     )

@@ -20,7 +20,7 @@ INTERRUPTED = 130
 
 
 class Interrupted(Exception):
-    """A signal stopped the run. It is saved, unless it was waiting for room on the disk at that moment, which it has reported."""
+    """A signal stopped the run. Its work is saved, unless the disk was full at that moment; the run has then reported that."""
 
 
 URGENT = (signal.SIGINT, signal.SIGTERM)

@@ -44,8 +44,8 @@ from rljax.training.setup import Install, Setup, make_setup
 from rljax.training.state import TrainState
 
 ABANDONED = (
-    "The process that trained here before did not end by itself: it was killed (by a person, for its memory, with its machine), "
-    "it crashed, or it lost another host. What it did after its last checkpoint is done again."
+    "The last process that trained here did not end by itself: it was killed (by a person, for using too much memory, or with its "
+    "machine), it crashed, or it lost another host. The steps after its last checkpoint are repeated."
 )
 """Warning of a run that is resumed after such an end."""
 
@@ -136,7 +136,7 @@ def run_training(
         for loss in (*([ABANDONED] if killed and existing is not None else []), *losses):
             display.warning(loss)
         if existing is None:
-            owned.append(with_options_begun(setup, owned.pop()))
+            owned.append(with_initial_options(setup, owned.pop()))
             run.save(LAST, owned[0])
         return execute(run, owned)
 
@@ -168,7 +168,7 @@ def first_checkpoint(setup: Setup, own_parts: Collection[str]) -> Checkpoint:
     return Checkpoint(first_state(setup, own_parts), no_history(len(setup.train.prompts.tokens)))
 
 
-def with_options_begun(setup: Setup, checkpoint: Checkpoint) -> Checkpoint:
+def with_initial_options(setup: Setup, checkpoint: Checkpoint) -> Checkpoint:
     """Return the checkpoint at which a new run begins, after the options have computed their initial arrays."""
     return checkpoint._replace(state=begin_options(setup, checkpoint.state))
 

@@ -1,6 +1,6 @@
 """Estimate a run's memory per device from shapes alone: the training state, the key/value cache, and settings that would fit.
 
-A run that cannot fit is refused before any weight is read or initialized.
+A run that cannot fit is rejected before any weight is read or initialized.
 """
 
 import math
@@ -44,7 +44,7 @@ def parameter_shapes(policy: Policy, mesh: Mesh) -> Shapes:
     return with_places(shapes, policy_shardings(mesh, shapes, shapes, policy.partition))
 
 
-def planned_algorithm(config: TrainConfig) -> tuple[Algorithm, TrainConfig]:
+def plan_algorithm(config: TrainConfig) -> tuple[Algorithm, TrainConfig]:
     """Return the algorithm of the settings, and the settings adapted to it.
 
     Raises:
@@ -58,13 +58,13 @@ def planned_algorithm(config: TrainConfig) -> tuple[Algorithm, TrainConfig]:
         )
     if config.model.calculator is not None:
         raise InputError(
-            f"rljax plan cannot measure calculator={config.model.calculator}, with which all logits of a micro-batch exist at "
-            "once; leave it out, and add 4 bytes for each scored token of a micro-batch times the size of the vocabulary."
+            f"rljax plan cannot measure calculator={config.model.calculator}, which keeps all logits of a micro-batch in memory; "
+            "leave it out, and add 4 bytes for each scored token of a micro-batch times the size of the vocabulary."
         )
     if config.model.images is not None:
         raise InputError(
-            f"rljax plan cannot measure images={config.model.images}, with which patches have a projection instead of rows of the "
-            "embedding table; leave it out: the plan then counts 256 rows of the table too many."
+            f"rljax plan cannot measure images={config.model.images}, because patches have a projection instead of rows of the "
+            "embedding table; leave it out, and subtract the 256 rows of the table that the plan then counts too many."
         )
     return algorithm, settings_for(config, algorithm)
 
@@ -124,11 +124,11 @@ def state_shapes(
 
 
 def state_bytes(state: TrainState, base: Base | None) -> int:
-    """Return the bytes that each device holds all the time: the state, and the model under an adapter."""
+    """Return the bytes that stay on each device all the time: the state, and the model under an adapter."""
     return bytes_on_a_device(state) + (0 if base is None else bytes_on_a_device(base.params))
 
 
-class WayOut(NamedTuple):
+class TriedChanges(NamedTuple):
     """Changes to the settings of a run that does not fit."""
 
     flags: list[str]
@@ -175,7 +175,9 @@ def changes_to_try(config: TrainConfig, count: int) -> list[Change]:
     return changes
 
 
-def way_out(config: TrainConfig, changes: list[Change], measure: Callable[[TrainConfig], int], room: int) -> WayOut:
+def try_changes(
+    config: TrainConfig, changes: list[Change], measure: Callable[[TrainConfig], int], room: int
+) -> TriedChanges:
     """Try changes one after the other until the run fits.
 
     Args:
@@ -186,8 +188,8 @@ def way_out(config: TrainConfig, changes: list[Change], measure: Callable[[Train
 
     Example:
         >>> changes = [("--fsdp 2", {"fsdp": 2}), ("--fsdp 4", {"fsdp": 4})]
-        >>> way_out(TrainConfig(), changes, lambda config: 80 // config.devices.fsdp, 30)
-        WayOut(flags=['--fsdp 2', '--fsdp 4'], needed=20, fits=True)
+        >>> try_changes(TrainConfig(), changes, lambda config: 80 // config.devices.fsdp, 30)
+        TriedChanges(flags=['--fsdp 2', '--fsdp 4'], needed=20, fits=True)
     """
     flags, needed = [], 0
     for flag, settings in changes:
@@ -199,14 +201,14 @@ def way_out(config: TrainConfig, changes: list[Change], measure: Callable[[Train
         config = changed
         flags.append(flag)
         if needed <= room:
-            return WayOut(flags, needed, True)
-    return WayOut(flags, needed, False)
+            return TriedChanges(flags, needed, True)
+    return TriedChanges(flags, needed, False)
 
 
 USABLE = 0.9
 """Fraction of a device's memory that a plan may fill; the rest is for programs and fragmentation."""
 USUAL_SLOTS = 256
-"""Most rows if a device's memory is unknown, and on CPUs, which share their memory with everything else."""
+"""Maximum number of rows if a device's memory is unknown, and on CPUs, which share their memory with everything else."""
 LOGITS = 4
 """Number of float32 arrays over the vocabulary that exist while a token is sampled: the logits, the logits divided by the
 temperature, the logits truncated to the likeliest tokens, and the log-probabilities."""
@@ -215,7 +217,7 @@ temperature, the logits truncated to the likeliest tokens, and the log-probabili
 def decode_slots(
     config: TrainConfig, policy: Policy, mesh: Mesh, *, left: int | None, platform: str | None = None
 ) -> int | FittingSlots:
-    """Return the most rows that the built-in engine decodes at once.
+    """Return the maximum number of rows that the built-in engine decodes at once.
 
     Args:
         config: the settings.
@@ -254,18 +256,18 @@ def sampler_bytes(config: TrainConfig, params: Shapes, mesh: Mesh) -> int:
     return merged * itemsize // 4 + (0 if is_gathered else weights)
 
 
-class Sampled(NamedTuple):
+class SamplingMemory(NamedTuple):
     """Memory and rows used while responses are sampled, in addition to the state."""
 
     weights: int
     """Bytes per device of the weights that the engine reads."""
     rows: int
-    """Most rows that are decoded at once, on all devices together."""
+    """Maximum number of rows that are decoded at once, on all devices together."""
     cache: int
     """Bytes per device of the rows' caches."""
 
 
-def sampled_bytes(
+def sampling_memory(
     config: TrainConfig,
     policy: Policy,
     mesh: Mesh,
@@ -274,7 +276,7 @@ def sampled_bytes(
     left: int | None,
     platform: str | None = None,
     environment: Environment | None = None,
-) -> Sampled:
+) -> SamplingMemory:
     """Return the memory and rows of the built-in engine if every prompt and every response has its full length.
 
     Args:
@@ -298,10 +300,10 @@ def sampled_bytes(
     wanted = (ready, requests, sampling.prompts, prompt_length, budget)
     rows = min(slots, requests) if isinstance(slots, int) else replace(slots, peak=peak)(*wanted)
     cache = FittingSlots(decoder, mesh, 0, peak=peak).cache(rows, *wanted)
-    return Sampled(weights, compiled_rows(rows, row_shards(mesh)), cache)
+    return SamplingMemory(weights, compiled_rows(rows, row_shards(mesh)), cache)
 
 
-class Needs(NamedTuple):
+class MemoryNeeds(NamedTuple):
     """Memory needs per device, in bytes, that are known without compiling anything."""
 
     held: int
@@ -349,7 +351,7 @@ def check_room(
     environment: Environment | None = None,
     options: Sequence[Option] = (),
 ) -> int | None:
-    """Refuse a run whose state, sampler weights and smallest possible cache do not fit into memory.
+    """Reject a run whose state, sampler weights and smallest possible cache do not fit into memory.
 
     Args:
         config: the settings.
@@ -366,10 +368,10 @@ def check_room(
         Bytes per device for the cache of the built-in engine; None if unknown.
 
     Raises:
-        InputError: the run does not fit; the message names changes with which it would.
+        InputError: the run does not fit; the message names changes that would make it fit.
     """
 
-    def needs_of(config: TrainConfig, mesh: Mesh) -> Needs:
+    def needs_of(config: TrainConfig, mesh: Mesh) -> MemoryNeeds:
         held = state_bytes(*state_shapes(config, algorithm, policy, mesh, optimizer=optimizer, options=options))
         return _needs(config, policy, mesh, prompt_length, environment, held)
 
@@ -390,13 +392,13 @@ def check_room(
         changes += [(flag, settings)] if {"fsdp", "lora_rank", "quantize"} & set(settings) else []
     old = f" (with old parameters of {lag} steps, for sampler_delay={lag})" if (lag := config.sampling.lag) else ""
     raise InputError(
-        f"{needs.refusal('training state', mesh, room, old)} {_advice(way_out(config, changes, measure, room))} `rljax plan` with "
-        "the same flags shows what else a run needs."
+        f"{needs.refusal('training state', mesh, room, old)} {_advice(try_changes(config, changes, measure, room))} `rljax plan` "
+        "with the same flags shows what else a run needs."
     )
 
 
-def _advice(out: WayOut) -> str:
-    """Say with which changes a run fits."""
+def _advice(out: TriedChanges) -> str:
+    """Say which changes would make a run fit."""
     named = " ".join(out.flags)
     last = f" with {named}: {out.needed / 1e9:,.2f} GB" if out.flags else ""
     return f"With {named} it would: {out.needed / 1e9:,.2f} GB." if out.fits else f"Nor does it{last}. Use more devices."
@@ -411,7 +413,7 @@ def check_loaded(
     prompt_length: int | None = None,
     environment: Environment | None = None,
 ) -> int | None:
-    """Refuse a model whose parameters, together with the memory for sampling from it, do not fit.
+    """Reject a model whose parameters, together with the memory for sampling from it, do not fit.
 
     Args:
         config: the settings of its run.
@@ -447,14 +449,14 @@ def check_loaded(
 
 def _needs(
     config: TrainConfig, policy: Policy, mesh: Mesh, prompt_length: int | None, environment: Environment | None, held: int
-) -> Needs:
+) -> MemoryNeeds:
     if prompt_length is None or policy.decoder is None:
-        return Needs(held)
-    sampled = sampled_bytes(config, policy, mesh, prompt_length, left=0, environment=environment)
-    return Needs(held, sampled.weights, sampled.cache)
+        return MemoryNeeds(held)
+    sampled = sampling_memory(config, policy, mesh, prompt_length, left=0, environment=environment)
+    return MemoryNeeds(held, sampled.weights, sampled.cache)
 
 
-def _left(needs: Needs, room: int) -> int:
+def _left(needs: MemoryNeeds, room: int) -> int:
     """Return the bytes per device that a cache may take."""
     return int(USABLE * room) - needs.held - needs.weights
 

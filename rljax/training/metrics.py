@@ -57,7 +57,7 @@ def mean_update(records: Sequence["UpdateMetrics"]) -> "UpdateMetrics | None":
 
 
 def mean_critic_update(records: Sequence["CriticMetrics"]) -> "CriticMetrics | None":
-    """Average the metrics of a rollout's critic updates in the same way."""
+    """Average the metrics of a rollout's critic updates, as `mean_update` does for the policy's."""
     return _mean_of_sound(records, CriticMetrics(None, None, None), "skipped_value_updates")
 
 
@@ -95,7 +95,7 @@ class SupervisedMetrics(NamedTuple):
     grad_norm: Float[Array, ""]
     """Norm of the gradient before it is clipped."""
     skipped_updates: Float[Array, ""]
-    """1 if the update was skipped because it was not sound, else 0."""
+    """1 if the update was skipped because it was unsafe, else 0."""
     options: dict[str, Float[Array, ""]] | None = None
     """Metrics of the run's options."""
 
@@ -257,8 +257,8 @@ RUN = 8
 def share_of_groups(groups: Groups, *, right: bool) -> float | None:
     """Return the fraction of groups whose responses are all correct (`right`) or all wrong; None if there are no groups.
 
-    Without a verifier, the rewards must also be equal: a reward that is never above 0, or always, may still tell the responses
-    apart. A group with fewer than two judged responses is left out.
+    Without a verifier, the rewards must also be equal: a reward that is never above 0, or always above it, may still differ
+    between responses. A group with fewer than two judged responses is left out.
     """
     rollout, known = groups.rollout, right_and_known(groups.rollout)[1]
     compared = known.sum(-1) > 1

@@ -27,15 +27,15 @@ from rljax.training.checkpoints.checkpoint import (
     BEST,
     LAST,
     Checkpoint,
-    Restored,
-    abandoned_in,
-    damaged_in,
+    Restoration,
+    find_abandoned,
+    find_damaged,
     restore,
     set_aside,
 )
 from rljax.training.checkpoints.manifest import Retention
 from rljax.training.checkpoints.saver import DiskWriter, Saver
-from rljax.training.guard import MOST_SKIPPED, skipped_in_a_row
+from rljax.training.guard import MOST_SKIPPED, count_consecutive_skips
 from rljax.training.interrupt import INTERRUPTED, Interrupted, StopRequest
 from rljax.training.metrics import Numbers
 from rljax.training.state import TrainState
@@ -54,7 +54,7 @@ class Harness:
     stop: StopRequest
     """Tells whether a signal has asked the run to stop."""
     disk: DiskWriter
-    """Repeats writes that meet a full disk."""
+    """Repeats writes that fail because the disk is full."""
     saver: Saver
     """Writes the checkpoints in the background."""
     stopwatch: Stopwatch
@@ -89,7 +89,7 @@ class Harness:
         on_first(lambda: self.trackers.log(phase, step, metrics))
 
     def report(self, events: Sequence[Event]) -> None:
-        """Report alarms that were raised or cleared on the screen, in the log and in `alarms.jsonl`; all processes call it.
+        """Report raised and cleared alarms, on the screen, in the log and in `alarms.jsonl`; all processes call it.
 
         Args:
             events: the alarms found by the first process; events from other processes are not written.
@@ -169,14 +169,14 @@ def hold(folder: RunFolder, stack: ExitStack) -> bool:
 
 
 def reopen(
-    folder: RunFolder, like: Callable[[int], TrainState], check: Callable[[Restored], object] = lambda restored: None
+    folder: RunFolder, like: Callable[[int], TrainState], check: Callable[[Restoration], object] = lambda restored: None
 ) -> tuple[Checkpoint, list[str]]:
     """Read the newest complete checkpoint of a run, and cut the run's files back to where they ended when it was saved.
 
     Args:
         folder: files of the run, which this process has locked.
         like: phase of the run -> shapes and shardings of its state.
-        check: may refuse the restored checkpoint before any file changes.
+        check: may reject the restored checkpoint before any file changes.
 
     Returns:
         The checkpoint, and messages about what was lost since then; the messages are known to the first host only.
@@ -189,8 +189,8 @@ def reopen(
     check(restored)
     on_first(lambda: losses.extend(folder.rewind(restored.marks)))
     best, best_step = folder.checkpoints / BEST, restored.checkpoint.notes.best_step
-    on_first(lambda: losses.extend(set_aside([*restored.damaged, *damaged_in(best)])))
-    on_first(lambda: losses.extend(set_aside(abandoned_in(best, best_step))))
+    on_first(lambda: losses.extend(set_aside([*restored.damaged, *find_damaged(best)])))
+    on_first(lambda: losses.extend(set_aside(find_abandoned(best, best_step))))
     return restored.checkpoint, losses
 
 
@@ -271,7 +271,7 @@ def run_phase(run: Harness, owned: list[Checkpoint], phase: Phase) -> None:
             run.display.phase(phase.name, phase.steps, done=done)
         log, saved = run.record if phase.steps is None else run.log, done
         while (phase.steps is None or done < phase.steps) and not has_reached:
-            with saved_on_error(run, checkpoint, done - saved):
+            with save_on_error(run, checkpoint, done - saved):
                 outcome = step(checkpoint)
             if outcome is None:
                 run.stop_if_asked(checkpoint)
@@ -279,14 +279,14 @@ def run_phase(run: Harness, owned: list[Checkpoint], phase: Phase) -> None:
             done = phase.done(outcome.checkpoint.state)
             log(phase.name, done, outcome.metrics)
             outcome = outcome._replace(checkpoint=phase.follow(outcome))
-            skipped = skipped_in_a_row(skipped, outcome.skipped)
+            skipped = count_consecutive_skips(skipped, outcome.skipped)
             if skipped >= MOST_SKIPPED:
                 run.save(LAST, outcome.checkpoint)
                 run.saver.wait()
                 raise InputError(phase.give_up(skipped, outcome))
-            with saved_on_error(run, _awaiting(outcome.checkpoint), done - saved):
+            with save_on_error(run, _awaiting(outcome.checkpoint), done - saved):
                 checkpoint, has_reached = phase.evaluate(outcome)
-            del outcome  # its rollout need not stay while the next one is sampled
+            del outcome  # its rollout need not stay in memory while the next one is sampled
             if not has_reached and (phase.is_due(done) or run.saver.has_failed):
                 run.save(LAST, checkpoint)
                 saved = done
@@ -314,7 +314,7 @@ def _evaluate_again(run: Harness, checkpoint: Checkpoint, phase: Phase) -> tuple
 
 
 @contextmanager
-def saved_on_error(run: Harness, checkpoint: Checkpoint, unsaved: int) -> Generator[None]:
+def save_on_error(run: Harness, checkpoint: Checkpoint, unsaved: int) -> Generator[None]:
     """If a step or its evaluation fails, save the steps before it, and report what is lost and how to continue.
 
     A step that fails while it samples or judges has not changed the state. A step that fails within an update may have donated its
@@ -338,7 +338,7 @@ def saved_on_error(run: Harness, checkpoint: Checkpoint, unsaved: int) -> Genera
         if not run.folder.has_progress:
             raise  # nothing has been computed yet, and the folder of a new run is removed
         steps = "The last step is" if unsaved == 1 else f"The last {unsaved} steps are"
-        lost = f"{steps} not saved and will be made again" if unsaved else "No step is lost"
+        lost = f"{steps} not saved and will be repeated" if unsaved else "No step is lost"
         text = f"{lost}. To continue: {run.resume}"
         if isinstance(error, InputError):
             error.args = (f"{error} {text}",)
@@ -354,7 +354,7 @@ def _begin(run: Harness, owned: list[Checkpoint], phase: Phase) -> Checkpoint:
     is_new = checkpoint is not before
     del before
     if is_new:
-        with saved_on_error(run, checkpoint, 0):
+        with save_on_error(run, checkpoint, 0):
             checkpoint = phase.evaluate_start(checkpoint)
         if phase.saves_start:
             run.save(LAST, checkpoint)

@@ -169,7 +169,7 @@ class Reinforcement:
         run = self._run
         self._tools, self._watch = tools_after(run, checkpoint), begin_watch(run, checkpoint)
         choose_prompts = make_choice(run.config, self._tools.setup.order)
-        run.stopwatch.lap()  # the time until here belongs to no RL step
+        run.stopwatch.lap()  # the time before this is not part of an RL step
 
         own_step = next((option.step for option in run.setup.options if option.step is not None), one_step)
 
@@ -279,7 +279,7 @@ def one_step(run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: Cho
 def learn_from(
     tools: Tools, state: TrainState, sampler: Params, collected: Collected, stopwatch: Stopwatch
 ) -> tuple[TrainState, ScoredRollout, Batch[Any], LearnMetrics]:
-    """Score a rollout that these trained parameters sampled, and make all updates on it; the old state is donated."""
+    """Score a rollout that the trained parameters `sampler` sampled, and make all updates on it; the old state is donated."""
     with stopwatch.phase("score"):
         scored_rollout = tools.score_rollout(state, collected.groups, None if sampler is state.params else sampler)
     return_freed_memory()
@@ -308,11 +308,11 @@ def step_result(
 
 def tools_after(run: Run, checkpoint: Checkpoint) -> Tools:
     """Build the tools for the steps after a checkpoint, until an option changes a setting."""
-    setup = revised(run.setup, checkpoint)
+    setup = revise_setup(run.setup, checkpoint)
     return Tools(setup, make_rollout_scorer(setup), make_learner(setup, checkpoint.state))
 
 
-def revised(setup: Setup, checkpoint: Checkpoint) -> Setup:
+def revise_setup(setup: Setup, checkpoint: Checkpoint) -> Setup:
     """Return the setup after a checkpoint, with the settings that options have changed so far."""
     for option in setup.options:
         if option.revise is not None:

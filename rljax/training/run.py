@@ -35,7 +35,7 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint, quality_of
 from rljax.training.config import TrainConfig
-from rljax.training.guard import unsound_text
+from rljax.training.guard import explain_skips
 from rljax.training.objective.algorithm import reward_weights
 from rljax.training.parts.reward import code_of_training
 from rljax.training.phase import Harness
@@ -133,7 +133,7 @@ def stop_reason(
         scored_rollout: the rollout of the last of these steps; it is saved for `rljax debug`.
     """
     path = shlex.quote(str(run.folder.path))
-    text = unsound_text(skipped, learning_rate, path)
+    text = explain_skips(skipped, learning_rate, path)
     if scored_rollout is None:
         return text
     number, _ = checkpoints.newest_complete(run.folder.checkpoints / LAST)
@@ -246,12 +246,12 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
         lines[2:2] = [f"reward {name} reads {form}" for name, form in forms_of(setup.train.judge.reward).items()]
     if setup.base is not None:
         below = "" if config.adapter.quantize is None else f", on a model in {config.adapter.quantize}"
-        learns = f"{count_parameters(state.params):,} parameters that learn"
+        learns = f"{count_parameters(state.params):,} trainable parameters"
         lines.insert(3, f"adapter of rank {config.adapter.rank}: {learns}{below}")
     if setup.critic is not None:
         trained = count_parameters(setup.critic.learned(required(state.critic, "state.critic").params))
         start = "the policy" if config.critic.start is None else config.critic.start
-        lines.insert(3, f"critic from {start}: {trained:,} parameters that learn")
+        lines.insert(3, f"critic from {start}: {trained:,} trainable parameters")
     dropped = train.dropped + heldout.dropped
     if dropped:
         lines.append(

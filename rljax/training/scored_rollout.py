@@ -33,7 +33,7 @@ from rljax.sharing import shared
 from rljax.training.config import TrainConfig
 from rljax.training.scoring import make_score, make_scores, on_sequences, scored_params
 from rljax.training.setup import Setup
-from rljax.training.state import Option, Traced, TrainState, adjusted, sampling_key, traced
+from rljax.training.state import Option, Traced, TrainState, adjust_algorithm, sampling_key, traced
 from rljax.training.value_update import make_values, outcome_explained
 
 ChoosePrompts = Callable[[History, int, int, int], Choice]
@@ -152,7 +152,7 @@ def for_algorithm(groups: Groups) -> Rollout[np.ndarray]:
 @shared
 def _prepare_program(algorithm: Algorithm, options: tuple[Traced, ...], **minibatches: int) -> Any:
     def prepared(rollout: Rollout[Array], progress: Array | None, past: Past | None, numbers: dict) -> Batch[Array]:
-        return prepare(adjusted(algorithm, options, numbers), rollout, progress=progress, past=past, **minibatches)
+        return prepare(adjust_algorithm(algorithm, options, numbers), rollout, progress=progress, past=past, **minibatches)
 
     return jax.jit(prepared)
 

@@ -33,7 +33,7 @@ def scored_params(base: Base | None, params: Params | None, copies: Copies | Non
     """Return the parameters that scores are computed with: the trained ones, on top of the frozen model under an adapter.
 
     Args:
-        base: the frozen model under the adapter; None: there is no adapter.
+        base: the frozen model under the adapter; None without an adapter.
         params: the trained parameters.
         copies: copies of the base's parameters, or of `params` if there is no base; see `Policy.copies`.
     """
@@ -85,7 +85,7 @@ def _score(score_at: Callable[[Params, Packed, float], Scores], name: str, tempe
 def check_policy(
     policy: Policy, params: Params | PyTree[jax.ShapeDtypeStruct], *, rows: int, prompt_length: int, response_length: int
 ) -> None:
-    """Refuse a policy that cannot score responses of these lengths; its functions are only traced, not run.
+    """Reject a policy that cannot score responses of these lengths; its functions are only traced, not run.
 
     Raises:
         InputError: its scores have the wrong shape, or `score` cannot be traced or differentiated.

@@ -43,7 +43,7 @@ from rljax.training.objective.algorithm import (
 from rljax.training.objective.critic import Critic, make_critic
 from rljax.training.objective.optimizer import check_freeze, policy_optimizer, with_frozen, without_frozen
 from rljax.training.parts.adapter import make_base, merge_adapter
-from rljax.training.parts.policy import chosen_policy
+from rljax.training.parts.policy import choose_policy
 from rljax.training.parts.problems import check_images, make_stream, problems_of_run
 from rljax.training.parts.reward import make_step_reward, notes_on_reward, reward_groups
 from rljax.training.parts.seams import BUILT_IN, Seams, check_parts
@@ -123,14 +123,14 @@ class Setup(NamedTuple):
 
 
 def _check_sizes(config: TrainConfig, mesh: Mesh) -> None:
-    """Refuse numbers of rows that cannot be divided among the devices."""
+    """Reject numbers of rows that cannot be divided among the devices."""
     if config.optimization.microbatch_rows is not None:
         check_rows(mesh, microbatch_rows=config.optimization.microbatch_rows)
     if config.warm_start.steps or config.optimization.auxiliary:
         check_rows(mesh, warm_start_batch=config.warm_start.batch)
 
 
-def checked_algorithm(config: TrainConfig, seams: Seams) -> tuple[TrainConfig, Algorithm]:
+def make_checked_algorithm(config: TrainConfig, seams: Seams) -> tuple[TrainConfig, Algorithm]:
     """Return the settings adapted to the algorithm, and the algorithm with its correction.
 
     Raises:
@@ -163,10 +163,10 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
     mesh = make_mesh(config.devices.replicas, config.devices.fsdp, config.devices.tensor)
     # before anything that could fail on only one host, because the others would then wait for it
     available = agreed_device_bytes(mesh)
-    config, algorithm = checked_algorithm(config, seams)
+    config, algorithm = make_checked_algorithm(config, seams)
     _check_sizes(config, mesh)
     tokenizer = make_tokenizer(config)
-    policy = chosen_policy(config, seams, tokenizer, mesh)
+    policy = choose_policy(config, seams, tokenizer, mesh)
     check_features(algorithm, config, policy)
     check_freeze(config, policy)
     frozen = config.optimization.freeze
@@ -179,7 +179,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
     prompt_length = max(map(len, train.tokens + heldout.tokens))
     frozen_policy = with_frozen(policy, frozen)
     built = policy_optimizer(config) if optimizer is None else optimizer
-    shapes = planned_setup(config, algorithm, mesh, frozen_policy, built, installers, own_optimizer=optimizer is not None)
+    shapes = plan_setup(config, algorithm, mesh, frozen_policy, built, installers, own_optimizer=optimizer is not None)
     own_length = None if seams.engine or config.sampling.engine_url else prompt_length
     left = check_room(
         config,
@@ -196,7 +196,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
     check_judges(algorithm, config, worker)
     step_reward = make_step_reward(algorithm, config, seams.environment)
     base = make_base(config, policy, mesh, is_own=seams.policy is not None)
-    setup = planned_setup(config, algorithm, mesh, frozen_policy, built, own_optimizer=optimizer is not None)._replace(
+    setup = plan_setup(config, algorithm, mesh, frozen_policy, built, own_optimizer=optimizer is not None)._replace(
         critic=make_critic(algorithm, config, policy, mesh, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id),
         base=base,
         tokenizer=tokenizer,
@@ -228,7 +228,7 @@ def notes_on_model(config: TrainConfig, problems: Sequence[Problem], tokenizer: 
     return [*lost, *unused_folder_settings(config, tokenizer), *misfits(config)]
 
 
-def planned_setup(
+def plan_setup(
     config: TrainConfig,
     algorithm: Algorithm,
     mesh: Mesh,

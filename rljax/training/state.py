@@ -90,7 +90,7 @@ def traced(options: Sequence[Option]) -> tuple[Traced, ...]:
     )
 
 
-def adjusted(algorithm: Algorithm, options: Sequence[Option | Traced], arrays: Mapping[str, PyTree]) -> Algorithm:
+def adjust_algorithm(algorithm: Algorithm, options: Sequence[Option | Traced], arrays: Mapping[str, PyTree]) -> Algorithm:
     """Return the algorithm of this step, in which each option may set coefficients from its arrays."""
     for option in options:
         if option.adjust is not None:
@@ -99,7 +99,7 @@ def adjusted(algorithm: Algorithm, options: Sequence[Option | Traced], arrays: M
 
 
 def adjustments(options: Sequence[Option], state: Any) -> dict[str, PyTree]:
-    """Return host copies of the arrays that `adjusted` reads."""
+    """Return host copies of the arrays that `adjust_algorithm` reads."""
     return {option.name: jax.device_get(state.options[option.name]) for option in options if option.adjust is not None}
 
 

@@ -21,7 +21,7 @@ from rljax.training.guard import is_sound, skip_count, where_sound
 from rljax.training.metrics import SupervisedMetrics, UpdateMetrics
 from rljax.training.scoring import Compare, Copy, Score, scored_params
 from rljax.training.setup import Setup
-from rljax.training.state import Frozen, Places, Traced, TrainState, adjusted, places, traced
+from rljax.training.state import Frozen, Places, Traced, TrainState, adjust_algorithm, places, traced
 
 Update = Callable[..., tuple[TrainState, UpdateMetrics]]
 """(state, layout, batch, the options' data) -> (state, metrics); the old state is donated."""
@@ -120,7 +120,7 @@ def make_gradient(
     def gradient_of(
         state: TrainState, frozen: Frozen, layout: Layout, batch: Batch[Array], data: dict[str, PyTree]
     ) -> tuple[Params, LossMetrics, dict[str, Array]]:
-        current, base = adjusted(algorithm, options, state.options), frozen.get("base")
+        current, base = adjust_algorithm(algorithm, options, state.options), frozen.get("base")
         is_single = layout.packed.tokens.shape[0] == 1
         copies = None if copy is None or is_single else copy(state.params if base is None else base.params)
 

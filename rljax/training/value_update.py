@@ -59,7 +59,7 @@ def _values(critic: Critic) -> Callable[[Params, Packed], Float[Array, "B T"]]:
 
 def make_values(critic: Critic, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Float[np.ndarray, "B T"]]:
     """Compile `(params, sequences) -> values [B, T]` without gradients, `rows` rows at a time; the values are a host array."""
-    compiled = on_sequences(_values(critic.stripped()), mesh, rows)
+    compiled = on_sequences(_values(critic.without_builders()), mesh, rows)
 
     def values(params: Params, sequences: Sequences) -> Float[np.ndarray, "B T"]:
         return np.asarray(compiled(params, sequences))
@@ -80,10 +80,10 @@ def make_value_step(
         mesh: the devices that hold the state.
 
     Returns:
-        `(state, layout, batch) -> (state, metrics)`; the old state is donated. If the update is not sound, the new
+        `(state, layout, batch) -> (state, metrics)`; the old state is donated. If the update is unsafe, the new
         state equals the old one.
     """
-    return _value_program(algorithm, critic.stripped(), optimizer, places(state), mesh)
+    return _value_program(algorithm, critic.without_builders(), optimizer, places(state), mesh)
 
 
 @shared
@@ -113,7 +113,7 @@ def _value_program(
 
 
 def check_support(head: ValueHead, batch: Batch[np.ndarray]) -> None:
-    """Refuse returns that a categorical head cannot represent.
+    """Reject returns that a categorical head cannot represent.
 
     Raises:
         InputError: some returns are outside the head's support; the message names both ranges.
@@ -125,7 +125,7 @@ def check_support(head: ValueHead, batch: Batch[np.ndarray]) -> None:
     slack = 1e-4 * (high - low)  # targets are float32 sums, and rounding may put them just outside
     if targets.min() < low - slack or targets.max() > high + slack:
         raise InputError(
-            f"The critic's head represents values from {low:g} to {high:g}, but the returns go from {targets.min():g} to "
+            f"The critic's head represents values from {low:g} to {high:g}, but the returns range from {targets.min():g} to "
             f"{targets.max():g}; widen its range with --critic-head-options low=... high=...."
         )
 
@@ -153,7 +153,7 @@ def make_critic_learner(setup: Setup, state: TrainState) -> CriticLearner:
         sequences: Sequences,
         batch: Batch[np.ndarray],
     ) -> tuple[TrainState, LearnMetrics]:
-        credit = measured_credit(algorithm, rollout, batch)
+        credit = measure_credit(algorithm, rollout, batch)
         state, critic = update(state, sequences, batch)
         return state, metrics._replace(credit=credit, critic=critic)
 
@@ -193,7 +193,7 @@ def make_critic_updates(
     return update_critic
 
 
-def measured_credit(algorithm: Algorithm, rollout: Rollout[np.ndarray], batch: Batch[np.ndarray]) -> CreditMetrics:
+def measure_credit(algorithm: Algorithm, rollout: Rollout[np.ndarray], batch: Batch[np.ndarray]) -> CreditMetrics:
     """Measure the values and advantages of a prepared rollout, over its trained tokens."""
     shape = rollout.mask.shape
     mask, advantage = batch.mask.reshape(shape), batch.advantage.reshape(shape)

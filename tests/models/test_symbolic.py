@@ -15,7 +15,7 @@ from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack
 from rljax.rollout.groups import pad_responses
 from rljax.training.config import TrainConfig
-from rljax.training.parts.policy import chosen_policy
+from rljax.training.parts.policy import choose_policy
 from rljax.training.parts.seams import Seams
 
 TOKENIZER = load_tokenizer("characters")
@@ -142,9 +142,9 @@ def test_what_cannot_be_mixed():
     assert len(CHARACTERS) == 13
     config = TrainConfig.flat(calculator=0.5, tokenizer="characters")
     with pytest.raises(InputError, match=r"for your own policy, use rljax\.models\.symbolic\.mixed_policy"):
-        chosen_policy(config, Seams(policy=NETWORK), TOKENIZER, make_mesh(1, 1, 1))
+        choose_policy(config, Seams(policy=NETWORK), TOKENIZER, make_mesh(1, 1, 1))
     with pytest.raises(InputError, match="your own engine samples from the model alone; leave one of them out"):
-        chosen_policy(config, Seams(engine=object()), TOKENIZER, make_mesh(1, 1, 1))
+        choose_policy(config, Seams(engine=object()), TOKENIZER, make_mesh(1, 1, 1))
     with pytest.raises(InputError, match=r"score_chunk=64 cannot apply with calculator=0\.5"):
         config.replace(score_chunk=64)
     with pytest.raises(InputError, match=r"tensor=2 cannot apply with calculator=0\.5"):
@@ -156,10 +156,10 @@ def test_what_cannot_be_mixed():
 def test_the_setting_makes_the_mixture():
     """The built-in policy with the setting scores and decodes with other functions, and cannot provide full distributions."""
     seams, mesh = Seams(), make_mesh(1, 1, 1)
-    plain = chosen_policy(TrainConfig.flat(tokenizer="characters"), seams, TOKENIZER, mesh)
+    plain = choose_policy(TrainConfig.flat(tokenizer="characters"), seams, TOKENIZER, mesh)
     config = TrainConfig.flat(tokenizer="characters", calculator=0.5)
-    mixed = chosen_policy(config, seams, TOKENIZER, mesh)
-    assert mixed is chosen_policy(config, seams, TOKENIZER, mesh), "equal runs share their programs"
+    mixed = choose_policy(config, seams, TOKENIZER, mesh)
+    assert mixed is choose_policy(config, seams, TOKENIZER, mesh), "equal runs share their programs"
     assert (mixed.features, mixed.init, mixed.contents) == (None, plain.init, plain.contents)
     assert mixed.score is not plain.score
     assert mixed.decoder.begin is not plain.decoder.begin

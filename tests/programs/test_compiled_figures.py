@@ -24,7 +24,7 @@ from rljax.rollout import Request, Sampling, Sequences, pack
 from rljax.rollout.engine import blocks_of
 from rljax.rollout.sampling import empty_rows, fill_rows, read_prompts
 from rljax.tracking.phase_times import watch_compilation
-from rljax.training.memory_plan import bytes_on_a_device, planned_algorithm, state_shapes
+from rljax.training.memory_plan import bytes_on_a_device, plan_algorithm, state_shapes
 
 QWEN = TransformerConfig(
     vocab_size=151_936, width=1024, layers=28, heads=16, kv_heads=8, head_dim=128, hidden=3072, qk_norm=True
@@ -220,7 +220,7 @@ def test_the_gradient_of_an_adapter_takes_half_the_memory_of_the_merged_form():
 def test_8b_parameters_on_8_devices_take_at_most_24_gb_of_each():
     """Parameters, Adam's moments and the reference, all in float32."""
     config = SMALL.replace(dataset="rows.jsonl", algorithm="grpo", algorithm_options={"beta": 0.1}, replicas=1, fsdp=8)
-    algorithm, config = planned_algorithm(config)
+    algorithm, config = plan_algorithm(config)
     mesh = make_mesh(1, 8)
     state, _ = state_shapes(config, algorithm, transformer_policy(LLAMA, eos=0, mesh=mesh), mesh)
     parts = {name: bytes_on_a_device(getattr(state, name)) for name in ("params", "opt_state", "reference")}

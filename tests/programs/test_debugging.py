@@ -44,7 +44,7 @@ from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.guard import MOST_SKIPPED
 from rljax.training.lifecycle.initial_state import first_params, initial_state, state_like
 from rljax.training.objective.algorithm import reward_names, reward_weights
-from rljax.training.parts.seams import Seams, saved_settings
+from rljax.training.parts.seams import Seams, read_saved_settings
 from rljax.training.reinforce import make_learner
 from rljax.training.run import NAME, StoppedBatch, flatten, write_batch
 from rljax.training.scored_rollout import make_rollout_scorer
@@ -151,7 +151,7 @@ def test_the_batch_is_that_of_the_last_step_and_not_of_the_next(stopped):
 
 def last_state(path):
     """The training state that a run saved at its end."""
-    config, _ = saved_settings(RunFolder.open(path).config)
+    config, _ = read_saved_settings(RunFolder.open(path).config)
     setup = make_setup(config, Seams(reward=even_length), INSTALLERS)
     return checkpoints.restore(path / "checkpoints" / "last", partial(state_like, setup)).checkpoint.state
 

@@ -51,8 +51,8 @@ from rljax.training.memory_plan import (
     check_loaded,
     check_room,
     parameter_shapes,
-    planned_algorithm,
-    sampled_bytes,
+    plan_algorithm,
+    sampling_memory,
     state_bytes,
     state_shapes,
 )
@@ -60,7 +60,7 @@ from rljax.training.objective.optimizer import policy_optimizer
 from rljax.training.parts.policy import make_shape
 from rljax.training.parts.seams import BUILT_IN
 from rljax.training.parts.tokenizer import make_tokenizer
-from rljax.training.setup import planned_setup
+from rljax.training.setup import plan_setup
 from rljax.training.state import places
 from rljax.training.update import policy_program
 
@@ -96,7 +96,7 @@ def test_the_bytes_of_the_state_are_those_of_a_run(changes):
     real = settings.replace(task="sums", dataset=None, train_problems=16, heldout_problems=4)
     setup, state = first_state(real, reward=even_length)
     state = rl_state(setup, state)
-    algorithm, settings = planned_algorithm(settings)
+    algorithm, settings = plan_algorithm(settings)
     shape = make_shape(settings.model, setup.tokenizer.vocab_size)
     planned, base = state_shapes(settings, algorithm, transformer_policy(shape, eos=0, mesh=setup.mesh), setup.mesh)
 
@@ -119,7 +119,7 @@ def test_what_a_deep_model_takes_follows_from_shallow_ones():
     assert guess.temporaries == pytest.approx(direct.temporaries, rel=0.1)
     assert guess.sent == pytest.approx(direct.sent, rel=0.02)
     assert direct.temporaries > 4 * SHAPE.vocab_size * SHAPE.width
-    params = state_shapes(CONFIG, planned_algorithm(CONFIG)[0], transformer_policy(SHAPE, eos=0, mesh=mesh), mesh)[0].params
+    params = state_shapes(CONFIG, plan_algorithm(CONFIG)[0], transformer_policy(SHAPE, eos=0, mesh=mesh), mesh)[0].params
     whole = sum(4 * leaf.size for leaf in jax.tree.leaves(params))
     assert direct.sent >= CONFIG.optimization.minibatches * whole, (
         "half of each matrix is gathered, half of its gradient sent"
@@ -154,11 +154,11 @@ def test_layers_with_a_window_are_planned_as_those_without_one(monkeypatch):
 def test_cheap_code_has_the_temporaries_of_the_code_that_runs():
     mesh, shape = make_mesh(1, 1), replace(SHAPE, layers=1)
     cheap = policy_update(CONFIG, shape, mesh, 20)
-    algorithm, config = planned_algorithm(CONFIG)
+    algorithm, config = plan_algorithm(CONFIG)
     policy = transformer_policy(shape, eos=0, mesh=mesh)
     state, base = state_shapes(config, algorithm, policy, mesh)
     layout, batch = data_shapes(config, algorithm, mesh, 20, minibatches=2)
-    setup = planned_setup(config, algorithm, mesh, policy, policy_optimizer(config))
+    setup = plan_setup(config, algorithm, mesh, policy, policy_optimizer(config))
     frozen = {} if base is None else {"base": base}
     step = policy_program(setup, places(state))
     usual = step.lower(state, frozen, layout, batch, {}).compile(compiler_options=for_memory(mesh))
@@ -169,7 +169,7 @@ def test_the_operations_are_about_those_that_the_compiler_counts():
     """One micro-batch and one chunk of logits, so that no loop hides how often its body runs."""
     config, mesh = CONFIG.replace(minibatches=1, microbatch_rows=16), make_mesh(1, 1)
     counted = policy_update(config, SHAPE, mesh, 20).cost_analysis()["flops"]
-    layout, _ = data_shapes(config, planned_algorithm(config)[0], mesh, 20, minibatches=1)
+    layout, _ = data_shapes(config, plan_algorithm(config)[0], mesh, 20, minibatches=1)
     _, rows, slots = layout.packed.tokens.shape
     scored = rows * layout.packed.scored.shape[-1]
     assert (len(layout.packed.tokens), slots) == (1, 32)
@@ -183,7 +183,7 @@ def test_the_update_of_a_critic_is_compiled_and_counted():
     assert update_flops(shape, 16 * 32, 32, scored=0) == pytest.approx(program.cost_analysis()["flops"], rel=0.15)
     weights = 4 * matrix_sizes(shape)
     assert temporaries(program) > weights, "the gradient of its matrices"
-    algorithm, config = planned_algorithm(config)
+    algorithm, config = plan_algorithm(config)
     phases = step_work(config, shape, algorithm, mesh, 20, Held(weights, weights, weights, 1, 16))
     assert set(phases) == {"sample", "score", "update", "critic"}
     assert phases["critic"].flops == phases["score"].flops * 3, "forward, and twice as much backward"
@@ -192,7 +192,7 @@ def test_the_update_of_a_critic_is_compiled_and_counted():
 
 @pytest.mark.parametrize("part", ["advantage=hierarchical", "advantage=reliability_quality", "advantage=length_quality"])
 def test_every_kind_of_advantage_is_planned(part):
-    algorithm, config = planned_algorithm(CONFIG.replace(algorithm_options={}, **{"with": (part,)}))
+    algorithm, config = plan_algorithm(CONFIG.replace(algorithm_options={}, **{"with": (part,)}))
     _, batch = data_shapes(config, algorithm, make_mesh(1, 1), 20, minibatches=2)
     assert batch.advantage.shape == (2 * 4, 12)
 
@@ -200,7 +200,7 @@ def test_every_kind_of_advantage_is_planned(part):
 def test_the_work_of_a_step_is_that_of_a_hand_count():
     """16 responses in two rounds of decoding, 20 + 12 tokens each; no reference, no remat."""
     config = CONFIG.replace(algorithm_options={"beta": 0.0}, microbatch_rows=4)
-    algorithm, config = planned_algorithm(config)
+    algorithm, config = plan_algorithm(config)
     shape = replace(SHAPE, layers=1)
     work = step_work(config, shape, algorithm, make_mesh(1, 1), 20, Held(1000, 300, 0, 3200, rows=8))
     layer = 4 * 64 * 64 + 3 * 64 * 128
@@ -226,7 +226,7 @@ def test_the_examples_of_the_auxiliary_loss_are_planned():
     shape, mesh = replace(SHAPE, layers=1), make_mesh(1, 1)
     plain, both = (
         step_work(config, shape, algorithm, mesh, 20, Held(1000, 0, 0, 3200, 16))["update"]
-        for algorithm, config in (planned_algorithm(with_examples.replace(auxiliary=0.0)), planned_algorithm(with_examples))
+        for algorithm, config in (plan_algorithm(with_examples.replace(auxiliary=0.0)), plan_algorithm(with_examples))
     )
     assert (both.flops, both.moved) == (2 * plain.flops, 2 * plain.moved)
     counted = policy_update(with_examples, shape, mesh, 20).cost_analysis()["flops"]
@@ -241,7 +241,7 @@ def test_updates_of_several_passes_are_all_counted(monkeypatch):
     thrice, shape, mesh = once.replace(passes=3), replace(SHAPE, layers=1), make_mesh(1, 2)
     one, three = (
         step_work(config, shape, algorithm, mesh, 20, Held(1000, 300, 200, 3200, 16))
-        for algorithm, config in map(planned_algorithm, (once, thrice))
+        for algorithm, config in map(plan_algorithm, (once, thrice))
     )
     assert {name for name in one if three[name] != one[name]} == {"update", "critic"}
     for name in ("update", "critic"):
@@ -262,7 +262,7 @@ def test_the_least_time_is_that_of_the_scarcest():
 
 def test_a_state_without_room_is_refused_with_changes_that_would_fit():
     config = CONFIG.replace(width=64)
-    algorithm, config = planned_algorithm(config)
+    algorithm, config = plan_algorithm(config)
     mesh = make_mesh(8, 1)
     policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
     needed = state_bytes(*state_shapes(config, algorithm, policy, mesh))
@@ -276,12 +276,12 @@ def test_a_state_without_room_is_refused_with_changes_that_would_fit():
 
 def test_the_sampler_needs_room_too():
     """Each of the eight devices that share the state has its complete weights, and one row and one prompt of its cache."""
-    algorithm, config = planned_algorithm(CONFIG.replace(fsdp=8))
+    algorithm, config = plan_algorithm(CONFIG.replace(fsdp=8))
     mesh = make_mesh(1, 8)
     policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
     state, sampled = (
         state_bytes(*state_shapes(config, algorithm, policy, mesh)),
-        sampled_bytes(config, policy, mesh, 20, left=0),
+        sampling_memory(config, policy, mesh, 20, left=0),
     )
     assert sampled.weights == 4 * count_parameters(policy.shapes())
     assert (sampled.rows, sampled.cache // 2**14) == (8, 2 * 4 * (32 + 20) * 64 * 4 // 2**14)
@@ -303,7 +303,7 @@ def test_a_model_that_is_opened_needs_room_for_its_parameters_and_a_row():
     adapted = CONFIG.replace(lora_rank=2)
     mesh = make_mesh(8, 1)
     policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
-    params, cache = 4 * count_parameters(policy.shapes()), sampled_bytes(CONFIG, policy, mesh, 20, left=0).cache
+    params, cache = 4 * count_parameters(policy.shapes()), sampling_memory(CONFIG, policy, mesh, 20, left=0).cache
     for config, length, needed in ((CONFIG, None, params), (CONFIG, 20, params + cache), (adapted, 20, 2 * params + cache)):
         assert check_loaded(config, policy, mesh, 8 * needed, prompt_length=length) is not None
         with pytest.raises(
@@ -313,7 +313,7 @@ def test_a_model_that_is_opened_needs_room_for_its_parameters_and_a_row():
 
 
 def test_the_room_is_that_of_the_optimizer_that_is_passed():
-    algorithm, config = planned_algorithm(CONFIG)
+    algorithm, config = plan_algorithm(CONFIG)
     mesh = make_mesh(1, 1)
     policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
     adam, plain = (

@@ -20,7 +20,7 @@ from rljax.rollout.environment import Step
 from rljax.rollout.sampling import empty_rows, read_prompts
 from rljax.rollout.slots import FittingSlots, compiled_rows, row_bytes
 from rljax.training import setup
-from rljax.training.memory_plan import USUAL_SLOTS, decode_slots, sampled_bytes
+from rljax.training.memory_plan import USUAL_SLOTS, decode_slots, sampling_memory
 from rljax.training.parts.policy import make_policy
 from rljax.training.parts.seams import BUILT_IN
 from rljax.training.parts.tokenizer import make_tokenizer
@@ -168,12 +168,12 @@ def test_the_settings_choose_the_rows():
 
     def rows(left=None, platform="gpu", **changes):
         config = CONFIG.replace(prompts=100, **changes)
-        return sampled_bytes(config, policy, MESH, 6, left=left, platform=platform).rows
+        return sampling_memory(config, policy, MESH, 6, left=left, platform=platform).rows
 
     one = row_bytes(policy.decoder, policy.shapes(), MESH, 6, CONFIG.sampling.max_response_tokens)
-    forty = sampled_bytes(CONFIG.replace(prompts=100, decode_slots=40), policy, MESH, 6, left=10**9).cache
+    forty = sampling_memory(CONFIG.replace(prompts=100, decode_slots=40), policy, MESH, 6, left=10**9).cache
     beside = 16 * policy.vocab_size
-    eight = sampled_bytes(CONFIG.replace(prompts=100, decode_slots=8), policy, MESH, 6, left=10**9).cache
+    eight = sampling_memory(CONFIG.replace(prompts=100, decode_slots=8), policy, MESH, 6, left=10**9).cache
     assert rows() == USUAL_SLOTS, "nothing is known"
     assert rows(left=10**9) == compiled_rows(800, 1), "all requests"
     assert rows(left=10**9, platform="cpu") == USUAL_SLOTS

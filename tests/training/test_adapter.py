@@ -141,7 +141,7 @@ def test_a_run_changes_the_adapter_and_says_what_learns(finished, config):
     assert differ(finished.params, base) > 1e-4
     jax.tree.map(np.testing.assert_array_equal, finished.params["embedding"], base["embedding"])
     log = (finished.run / "log.txt").read_text()
-    assert f"adapter of rank 2: {count_parameters(first.params):,} parameters that learn" in log
+    assert f"adapter of rank 2: {count_parameters(first.params):,} trainable parameters" in log
     opened = load(finished.run, which="last", reward=even_length)
     jax.tree.map(np.testing.assert_array_equal, opened.params, finished.params)
 

@@ -22,7 +22,7 @@ from rljax.training.checkpoints.checkpoint import (
     Checkpoint,
     Notes,
     Quality,
-    abandoned_in,
+    find_abandoned,
     newest_complete,
     quality_of,
     restore,
@@ -251,10 +251,10 @@ def test_a_save_that_fails_leaves_nothing(folder, monkeypatch):
 def test_best_checkpoints_of_an_abandoned_future_are_known(tmp_path):
     for step in (1, 3):
         save(tmp_path / "best", Checkpoint(state_of(step), no_history(2), notes=Notes(best_step=step)), MARKS)
-    assert [damaged.path.name for damaged in abandoned_in(tmp_path / "best", 1)] == ["1"]
-    assert abandoned_in(tmp_path / "best", 3) == []
-    assert abandoned_in(tmp_path / "best", 2) == [], "a later one is better than none"
-    assert abandoned_in(tmp_path / "none", None) == []
+    assert [damaged.path.name for damaged in find_abandoned(tmp_path / "best", 1)] == ["1"]
+    assert find_abandoned(tmp_path / "best", 3) == []
+    assert find_abandoned(tmp_path / "best", 2) == [], "a later one is better than none"
+    assert find_abandoned(tmp_path / "none", None) == []
 
 
 def test_checkpoints_of_other_programs_are_models(tmp_path):

@@ -47,7 +47,7 @@ def test_an_infinite_bound_is_kept():
         ("run", {"quiet": 1}, "1 for quiet, but true or false is expected"),
         ("model", {"dtype": "int8"}, "'int8' for dtype, but 'float32' or"),
         ("sampling", None, "settings unknown to this version"),
-        ("task", "sums", "'sums' for task, but its name is needed"),
+        ("task", "sums", "'sums' for task; an object with its name is needed"),
         ("task", {"name": "sums", "operands": [2]}, r"\[2\] for operands, but a list of 2 entries"),
     ],
 )

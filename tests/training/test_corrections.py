@@ -162,7 +162,7 @@ def test_one_correction_is_enough():
 
 @pytest.mark.parametrize("settings", [{"correction": "masked", "correction_high": 3.0}, {"off_policy_delta": 0.0}])
 def test_without_an_advantage_there_is_nothing_to_correct(settings):
-    with pytest.raises(InputError, match=f"{next(iter(settings))}=.*: the algorithm learns from no advantage"):
+    with pytest.raises(InputError, match=f"{next(iter(settings))}=.*: the algorithm does not learn from advantages"):
         add_correction(BY_NAME["gkd"](), TINY.replace(**settings))
     plain = BY_NAME["gkd"]()
     assert add_correction(plain, TINY) == plain

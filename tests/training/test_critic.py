@@ -333,7 +333,7 @@ def test_returns_beyond_the_support_are_refused():
     batch = jax.device_get(prepare(algorithm, Rollout(ones > 0, -ones, jnp.array([[5.0, 0.0]]), values=0 * ones)))
     check_support(make_head("scalar", {}), batch)
     check_support(make_head("two_hot", {"high": 5}), batch)
-    with pytest.raises(InputError, match=r"represents values from -0\.5 to 1\.5, but the returns go from 0 to 5"):
+    with pytest.raises(InputError, match=r"represents values from -0\.5 to 1\.5, but the returns range from 0 to 5"):
         check_support(make_head("two_hot", {}), batch)
 
 

@@ -11,7 +11,7 @@ from whole_runs import rows
 import rljax
 from rljax.algorithms import BY_NAME, Rollout, prepare
 from rljax.errors import InputError
-from rljax.options.group_robust import NAME, kind_losses, next_weights, reading_kinds, with_weights
+from rljax.options.group_robust import NAME, kind_losses, next_weights, read_kinds, with_weights
 from rljax.training.interrupt import Interrupted
 
 KINDS = STEPPED.replace(
@@ -53,8 +53,8 @@ def test_losses_are_distances_from_the_mean_of_what_was_judged():
 def test_advantages_are_multiplied_and_stay_the_same_at_uniform_weights(name):
     own, data = BY_NAME[name](), rollout([[1.0, 0.0], [3.0, 1.0], [0.0, 1.0]], [0, 1, 0])
     data = data._replace(ref_logp=data.behaviour_logp, truncated=np.zeros((3, 2), bool))
-    weighted = reading_kinds(own)
-    assert reading_kinds(own) == weighted, "or the same program would be compiled again"
+    weighted = read_kinds(own)
+    assert read_kinds(own) == weighted, "or the same program would be compiled again"
     before = prepare(own, data)
     chex.assert_trees_all_equal(prepare(weighted, data), before)
     chex.assert_trees_all_equal(prepare(with_weights(weighted, jnp.array([0.5, 0.5])), data), before)

@@ -125,7 +125,7 @@ def test_lengths_are_those_of_the_worked_responses_where_all_have_one():
     [
         (
             {"token_budget": BUDGET - 1},
-            f"token_budget={BUDGET - 1} .* cannot hold the smallest groups.*give at least {BUDGET}",
+            f"token_budget={BUDGET - 1} .* does not allow the smallest groups.*set at least {BUDGET}",
         ),
         ({"token_budget": 9 * BUDGET, "group_size": 1}, "a group_size of 2 or more"),
         ({"remembered_rewards": -1}, "remembered_rewards is -1; it must not be negative"),

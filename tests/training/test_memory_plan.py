@@ -12,7 +12,7 @@ from rljax.programs import export, trained_policy
 from rljax.training import setup
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import DevicesConfig
-from rljax.training.memory_plan import planned_algorithm, state_bytes, state_shapes
+from rljax.training.memory_plan import plan_algorithm, state_bytes, state_shapes
 
 CONFIG = SMALL.replace(train_problems=24, heldout_problems=6, replicas=1, fsdp=8, width=64, models="best")
 
@@ -22,7 +22,7 @@ def run(tmp_path_factory):
     """A run whose parameters lie over eight devices, and the bytes of its state on each of them."""
     path = tmp_path_factory.mktemp("room") / "run"
     made, _ = run_without_training(path, CONFIG)
-    algorithm, config = planned_algorithm(CONFIG)
+    algorithm, config = plan_algorithm(CONFIG)
     return path, made, state_bytes(*state_shapes(config, algorithm, made.policy, made.mesh))
 
 

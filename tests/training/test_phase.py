@@ -194,7 +194,7 @@ def test_a_step_that_cannot_be_saved_is_reported_and_a_run_without_progress_has_
         return advance(checkpoint)
 
     with pytest.raises(
-        InputError, match=r"^within the update The last step is not saved and will be made again\. To continue: "
+        InputError, match=r"^within the update The last step is not saved and will be repeated\. To continue: "
     ):
         run_phase(run, [first], phase_of(use_up))
     assert not [call for call in calls if call[0] == "save"]
@@ -210,7 +210,7 @@ def callers(name):
     return found
 
 
-@pytest.mark.parametrize("name", ["skipped_in_a_row", "stop_if_asked", "Saver", "StopRequest"])
+@pytest.mark.parametrize("name", ["count_consecutive_skips", "stop_if_asked", "Saver", "StopRequest"])
 def test_the_guard_the_stop_check_and_the_writer_of_checkpoints_have_one_caller(name):
     assert callers(name) == {"training/phase.py"}
 

@@ -29,7 +29,7 @@ from rljax.training.objective.optimizer import policy_optimizer
 from rljax.training.reinforce import make_learner
 from rljax.training.run import StoppedBatch
 from rljax.training.scored_rollout import make_prepare, make_rollout_scorer
-from rljax.training.setup import planned_setup
+from rljax.training.setup import plan_setup
 from rljax.training.state import Updates
 
 TARGET, GAIN, BETA = 1e-4, 0.5, 0.1
@@ -208,7 +208,7 @@ def test_a_step_whose_updates_were_skipped_resets_nothing(learned):
 
 def installed(algorithm, config):
     """Options of a run with this algorithm."""
-    return planned_setup(config, algorithm, make_mesh(1, 1), BIGRAM, policy_optimizer(config), INSTALLERS).options
+    return plan_setup(config, algorithm, make_mesh(1, 1), BIGRAM, policy_optimizer(config), INSTALLERS).options
 
 
 OWN = BY_NAME["rloo"]()
@@ -273,7 +273,7 @@ def test_a_run_and_a_plan_refuse_alike(tmp_path):
     ("change", "message"),
     [
         ({"kl_target": 0.0}, "kl_target is 0.0; it must be positive"),
-        ({"kl_gain": 0.1}, "kl_gain=0.1 is the speed towards kl_target, but kl_target is not set"),
+        ({"kl_gain": 0.1}, "kl_gain=0.1 is how fast to approach kl_target, but kl_target is not set"),
         ({"kl_target": 0.1, "kl_gain": 5.0}, "kl_gain is 5.0; it must be at least 0 and below 5"),
         ({"kl_target": 0.1, "kl_gain": -0.1}, "kl_gain is -0.1; it must be at least 0"),
         ({"reference_period": 0}, "reference_period is 0; it must be at least 1"),

@@ -9,7 +9,7 @@ from small_runs import SMALL, even_length, is_time, stopping_after
 
 import rljax
 from rljax.cli.examination import settings_of
-from rljax.options.remedies import CURES, OF_OPTIMIZER, Remedied, apply_remedies, changes, curable
+from rljax.options.remedies import ADJUSTMENTS, OF_OPTIMIZER, AppliedRemedy, apply_remedies, changes, select_effective
 from rljax.tracking.alarms import BY_NAME, Watch
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
@@ -32,15 +32,15 @@ def made_in(rows):
     made, watch = (), Watch()
     for row in rows:
         watch, _ = watch.followed_by(row)
-        made = (*made, *changes(START, made, curable(watch.seen, own_optimizer=False), row["step"]))
+        made = (*made, *changes(START, made, select_effective(watch.seen, own_optimizer=False), row["step"]))
     return [(change.step, change.alarm, change.setting) for change in made]
 
 
 def test_alarms_change_settings_that_exist():
-    assert set(CURES) <= set(BY_NAME)
-    assert {cure.setting for cure in CURES.values()} <= set(START.to_flat())
-    for cure in CURES.values():
-        assert (cure.factor < 1) == (cure.bound < 1)
+    assert set(ADJUSTMENTS) <= set(BY_NAME)
+    assert {adjustment.setting for adjustment in ADJUSTMENTS.values()} <= set(START.to_flat())
+    for adjustment in ADJUSTMENTS.values():
+        assert (adjustment.factor < 1) == (adjustment.bound < 1)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_an_alarm_soon_after_a_change_is_answered_when_that_has_had_its_time():
 
 
 def test_the_settings_of_an_optimiser_that_was_passed_stay():
-    assert curable(set(BY_NAME), own_optimizer=False) == set(CURES)
-    assert curable(set(BY_NAME), own_optimizer=True) == {
-        name for name, cure in CURES.items() if cure.setting not in OF_OPTIMIZER
+    assert select_effective(set(BY_NAME), own_optimizer=False) == set(ADJUSTMENTS)
+    assert select_effective(set(BY_NAME), own_optimizer=True) == {
+        name for name, adjustment in ADJUSTMENTS.items() if adjustment.setting not in OF_OPTIMIZER
     }
 
 
@@ -139,7 +139,7 @@ def test_a_run_with_large_steps_continues_with_smaller_ones_and_says_so(runs):
     run, _ = runs
     np.testing.assert_allclose([row["learning_rate"] for row in rows_of(run)], [0.9] * 5 + [0.3] * 3, rtol=1e-6)
     (row,) = map(json.loads, (run / "remedies.jsonl").read_text().splitlines())
-    assert Remedied(**row) == Remedied(5, "large_steps", "learning_rate", 0.9, pytest.approx(0.3))
+    assert AppliedRemedy(**row) == AppliedRemedy(5, "large_steps", "learning_rate", 0.9, pytest.approx(0.3))
     line = "--learning-rate is 0.3 in place of 0.9 after step 5, because of the alarm large steps."
     assert f"remedy: {line} The next step is compiled again." in (run / "log.txt").read_text()
     folder = RunFolder.open(run)

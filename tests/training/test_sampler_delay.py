@@ -26,7 +26,7 @@ from rljax.rollout.sampling import decode_weights
 from rljax.training import reinforce
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
-from rljax.training.memory_plan import bytes_on_a_device, check_room, planned_algorithm, state_bytes, state_shapes
+from rljax.training.memory_plan import bytes_on_a_device, check_room, plan_algorithm, state_bytes, state_shapes
 from rljax.training.parts.policy import make_shape
 from rljax.training.reinforce import make_learner
 from rljax.training.scored_rollout import make_rollout_scorer, next_rollout, sampler_of, scored_rows
@@ -250,7 +250,7 @@ def test_without_a_delay_nothing_is_kept(tmp_path, monkeypatch):
 def test_a_new_entry_takes_the_memory_of_the_oldest_and_lies_as_the_parameters_do():
     mesh = make_mesh(1, 2, devices=jax.devices()[:2])
     policy = transformer_policy(make_shape(SMALL.model, 16), eos=0, mesh=mesh)
-    state, _ = state_shapes(RUN, planned_algorithm(RUN)[0], policy, mesh)
+    state, _ = state_shapes(RUN, plan_algorithm(RUN)[0], policy, mesh)
     places = jax.tree.map(lambda leaf: leaf.sharding, state.params)
     params = put(policy.init(jax.random.key(0)), places)
     ring = put(first_queue(params, delay=3), (places,) * 3)
@@ -275,7 +275,7 @@ def test_the_memory_of_the_ring_is_counted():
     def bytes_of(**settings):
         config = RUN.replace(steps=9, **settings)
         mesh = make_mesh(1, config.devices.fsdp, devices=jax.devices()[: config.devices.fsdp])
-        algorithm, config = planned_algorithm(config)
+        algorithm, config = plan_algorithm(config)
         policy = transformer_policy(make_shape(config.model, 16), eos=0, mesh=mesh)
         options = shape_setup(config, algorithm, mesh, policy).options
         with_queue, without = (state_shapes(config, algorithm, policy, mesh, options=each) for each in (options, ()))
@@ -303,7 +303,7 @@ def test_a_plan_has_a_row_for_the_old_parameters():
 
 def test_a_ring_without_room_is_refused():
     config = RUN.replace(steps=400, sampler_delay=300)
-    algorithm, config = planned_algorithm(config)
+    algorithm, config = plan_algorithm(config)
     mesh = make_mesh(1, 1, devices=jax.devices()[:1])
     policy = transformer_policy(make_shape(config.model, 16), eos=0, mesh=mesh)
     room = 2 * state_bytes(*state_shapes(config, algorithm, policy, mesh))
@@ -329,11 +329,11 @@ def test_delays_that_cannot_work_are_refused(settings, message):
 
 def test_the_controller_needs_a_correction_beside_a_delay(whole_run):
     config = RUN.replace(remedy="controller", passes=2)
-    algorithm, _ = planned_algorithm(RUN)
+    algorithm, _ = plan_algorithm(RUN)
     with pytest.raises(InputError, match="sampler_delay=2 the age of the samples"):
         check_controller(config, algorithm, own_optimizer=False)
     check_controller(config.replace(sampler_delay=0), algorithm, own_optimizer=False)
-    check_controller(config, planned_algorithm(RUN.replace(correction="capped"))[0], own_optimizer=False)
+    check_controller(config, plan_algorithm(RUN.replace(correction="capped"))[0], own_optimizer=False)
     other = RUN.replace(run=str(whole_run("plain").folder), sampler_delay=1)
     with pytest.raises(InputError, match="cannot change sampler_delay: 2 -> 1"):
         rljax.train(other, **PARTS["plain"], resume="auto")

@@ -111,7 +111,7 @@ def test_rows_that_are_left_out_are_reported_with_their_reason(tmp_path):
     setup = make_setup(TINY.replace(dataset=data, heldout_dataset=heldout, heldout_problems=5))
     assert list(setup.omissions) == [
         f"5 rows are left out: their prompts are among the held-out ones of {heldout}",
-        f"2 rows are left out: heldout_problems=5 takes the first ones of {heldout}",
+        f"2 rows are left out: heldout_problems=5 takes the first of {heldout}",
     ]
     assert len(setup.train.prompts.tokens) == 15
     assert not make_setup(TINY.replace(dataset=data)).omissions

@@ -16,7 +16,7 @@ from rljax.files import absolute_paths
 from rljax.programs.export import check_new
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.start import resumable
+from rljax.training.lifecycle.start import find_resumable
 
 
 def test_the_files_of_a_process_that_has_not_saved_yet_stay(tmp_path):
@@ -26,9 +26,9 @@ def test_the_files_of_a_process_that_has_not_saved_yet_stay(tmp_path):
     with (path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(InputError, match=r"another process is training in .*; wait until it ends, or stop it"):
-            resumable(config)
+            find_resumable(config)
         assert (path / "config.json").exists()
-    assert resumable(config) is None, "the process has ended without a save"
+    assert find_resumable(config) is None, "the process has ended without a save"
     assert not (path / "config.json").exists()
 
 

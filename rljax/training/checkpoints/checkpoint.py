@@ -39,17 +39,17 @@ from rljax.training.checkpoints.compatibility import (
     check_same_state,
     from_earlier,
     is_earlier,
-    refuse_structures,
+    reject_structures,
     to_earlier,
 )
 from rljax.training.checkpoints.manifest import (
     MANIFEST,
     Rows,
     fault_of,
+    intact_rows,
     link,
     numbers_in,
     remove_on_error,
-    sound_rows,
     write_manifest,
 )
 from rljax.training.state import TrainState
@@ -71,7 +71,7 @@ class Quality(NamedTuple):
     judged: int | None = None
     """Number of answers that were judged; this and the next three fields are None in runs of earlier versions."""
     answers: int | None = None
-    """Number of all answers."""
+    """Total number of answers."""
     metric: str | None = None
     """Name of the metric that decides which checkpoint is best."""
     score: float | None = None
@@ -189,7 +189,7 @@ class Checkpoint(NamedTuple):
     """Records that options made between steps, as JSON, by the option's name."""
 
 
-class Damaged(NamedTuple):
+class DamagedCheckpoint(NamedTuple):
     """A checkpoint that is not complete."""
 
     path: Path
@@ -202,21 +202,21 @@ class Damaged(NamedTuple):
         return f"{self.path}: {self.fault}."
 
 
-class Restored(NamedTuple):
+class Restoration(NamedTuple):
     """The result of reading a folder of checkpoints."""
 
     checkpoint: Checkpoint
     """The newest complete checkpoint."""
     marks: dict[str, Mark]
     """Where the files of the run folder ended when it was saved."""
-    damaged: tuple[Damaged, ...] = ()
+    damaged: tuple[DamagedCheckpoint, ...] = ()
     """Newer checkpoints that are not complete; known to the first host only."""
 
 
 UNCOPIED = ocp.type_handlers.create_type_handler_registry(
     (np.ndarray, ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)), (jax.Array, ocp.type_handlers.ArrayHandler())
 )
-"""Handlers for a single process: they write host arrays without first copying the complete state, since no one changes it."""
+"""Handlers for a single process: they write host arrays without copying them first, since nothing changes them meanwhile."""
 
 
 def _manager(folder: Path, *, writes: bool = False, partial: bool = False, most_bytes: int = 0) -> ocp.CheckpointManager:
@@ -226,7 +226,7 @@ def _manager(folder: Path, *, writes: bool = False, partial: bool = False, most_
         folder: the checkpoints of one kind.
         writes: whether it will save. Only then may it remove an unfinished save, which for a reader may be a save in progress.
         partial: whether only a part of the state will be read.
-        most_bytes: size of the largest array to save. Orbax keeps arrays until they are written; this limits how many at once.
+        most_bytes: size of the largest array to save. Orbax keeps arrays until they are written; this limits how many it keeps.
     """
     own: dict[str, Any] = {"type_handler_registry": UNCOPIED} if jax.process_count() == 1 else {}
     trees = {"save_concurrent_gb": most_bytes // 10**9 + 1, **own}
@@ -282,7 +282,7 @@ def begin_save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) 
     found: list[tuple[Path, Rows]] = []
     if checkpoint.state.reference is not None:
         notes[REFERENCE] = content_hash(checkpoint.state.reference)
-        on_first(lambda: found.extend(same_reference(folder, notes[REFERENCE])))
+        on_first(lambda: found.extend(find_same_reference(folder, notes[REFERENCE])))
         if not of_first(np.int32(len(found))):
             items[REFERENCE] = ocp.args.PyTreeSave(checkpoint.state.reference)
 
@@ -304,7 +304,7 @@ def begin_save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) 
     return end
 
 
-def abandoned_in(folder: Path, best_step: int | None) -> list[Damaged]:
+def find_abandoned(folder: Path, best_step: int | None) -> list[DamagedCheckpoint]:
     """Find best checkpoints that were saved after the checkpoint being resumed, if the earlier best one still exists.
 
     Args:
@@ -317,7 +317,7 @@ def abandoned_in(folder: Path, best_step: int | None) -> list[Damaged]:
     if best_step is None or best_step not in steps.values():
         return []
     fault = f"it was saved after the checkpoint that this run continues from, whose best step is {best_step}"
-    return [Damaged(folder / str(number), fault) for number, step in steps.items() if step > best_step]
+    return [DamagedCheckpoint(folder / str(number), fault) for number, step in steps.items() if step > best_step]
 
 
 @contextmanager
@@ -335,7 +335,7 @@ def quiet_orbax() -> Generator[None]:
         logger.removeFilter(is_other)
 
 
-def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
+def restore(folder: Path, like: Callable[[int], TrainState]) -> Restoration:
     """Read the newest complete checkpoint in `folder`.
 
     Args:
@@ -369,13 +369,13 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
         check_same_state(folder, own, state)
         if saved.get("carried") is not None:
             wanted["carried"] = ocp.args.StandardRestore(_abstract(saved["carried"]))
-        with refuse_structures(folder, own, state):
+        with reject_structures(folder, own, state):
             found = manager.restore(number, args=ocp.args.Composite(**wanted))
     carried = from_dict(found["carried"]) if "carried" in wanted else None
     state = found["state"]._replace(reference=found[REFERENCE]) if REFERENCE in wanted else found["state"]
     state = from_earlier(state) if earlier else state
     checkpoint = Checkpoint(state, History(**found["history"]), carried, Notes.from_json(notes), journal)
-    return Restored(checkpoint, marks, damaged)
+    return Restoration(checkpoint, marks, damaged)
 
 
 def restore_params(
@@ -413,7 +413,7 @@ def restore_params(
     return jax.tree.unflatten(jax.tree.structure(like), [found[path] for path in leaves])
 
 
-def newest_complete(folder: Path) -> tuple[int, tuple[Damaged, ...]]:
+def newest_complete(folder: Path) -> tuple[int, tuple[DamagedCheckpoint, ...]]:
     """Find the newest complete checkpoint in `folder`.
 
     Returns:
@@ -422,19 +422,19 @@ def newest_complete(folder: Path) -> tuple[int, tuple[Damaged, ...]]:
     Raises:
         InputError: there is no complete checkpoint; the message says why.
     """
-    found: list[tuple[int, tuple[Damaged, ...]]] = []
+    found: list[tuple[int, tuple[DamagedCheckpoint, ...]]] = []
     on_first(lambda: found.append(_search(folder)))
     number, damaged = found[0] if found else (-1, ())
     return int(of_first(np.int32(number))), damaged
 
 
-def _search(folder: Path) -> tuple[int, tuple[Damaged, ...]]:
+def _search(folder: Path) -> tuple[int, tuple[DamagedCheckpoint, ...]]:
     """Search for `newest_complete` on this host."""
-    damaged = damaged_in(folder)
+    damaged = find_damaged(folder)
     passed_over = {int(path.name) for path, _ in damaged}
-    whole = [number for number in numbers_in(folder) if number not in passed_over]
-    if whole:
-        return max(whole), damaged
+    complete = [number for number in numbers_in(folder) if number not in passed_over]
+    if complete:
+        return max(complete), damaged
     if not damaged:
         raise InputError(
             f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one. Type its first command again, with "
@@ -444,18 +444,18 @@ def _search(folder: Path) -> tuple[int, tuple[Damaged, ...]]:
     raise InputError(f"No checkpoint in {str(folder)!r} is complete. {faults} Restore the files, or start a new run.")
 
 
-def damaged_in(folder: Path) -> tuple[Damaged, ...]:
+def find_damaged(folder: Path) -> tuple[DamagedCheckpoint, ...]:
     """Find incomplete checkpoints in `folder` that are newer than the newest complete one; runs on this host only."""
-    damaged: list[Damaged] = []
+    damaged: list[DamagedCheckpoint] = []
     for number in sorted(numbers_in(folder), reverse=True):
         fault = fault_of(folder / str(number))
         if fault is None:
             break
-        damaged.append(Damaged(folder / str(number), fault))
+        damaged.append(DamagedCheckpoint(folder / str(number), fault))
     return tuple(damaged)
 
 
-def set_aside(damaged: Collection[Damaged]) -> list[str]:
+def set_aside(damaged: Collection[DamagedCheckpoint]) -> list[str]:
     """Move incomplete checkpoints out of the way of later saves, into `damaged/` next to their folder.
 
     Returns:
@@ -467,7 +467,7 @@ def set_aside(damaged: Collection[Damaged]) -> list[str]:
         place.parent.mkdir(exist_ok=True)
         path.rename(place)
         moves.append(
-            f"{path} is damaged: {fault}. It is now {place}, which can be deleted; the run continues from the one before."
+            f"{path} is damaged: {fault}. It is now in {place}, which can be deleted; the run continues from an earlier one."
         )
     return moves
 
@@ -501,7 +501,7 @@ def content_hash(params: Params | HostParams) -> str:
     return hashlib.sha256(process_allgather(own).tobytes()).hexdigest()
 
 
-def same_reference(folder: Path, wanted: str) -> list[tuple[Path, Rows]]:
+def find_same_reference(folder: Path, wanted: str) -> list[tuple[Path, Rows]]:
     """Find a checkpoint that has this reference; runs on this host only.
 
     Args:
@@ -509,15 +509,15 @@ def same_reference(folder: Path, wanted: str) -> list[tuple[Path, Rows]]:
         wanted: hash of the reference's contents.
 
     Returns:
-        The checkpoint, and the manifest rows of the reference's files, which were compared with the files (with several
-        processes, only their lengths were compared); empty if there is none.
+        The checkpoint, and the manifest rows of the reference's files, which match the files (with several processes, only the
+        lengths are compared); empty if there is no such checkpoint.
     """
     for checkpoint in sorted(path.parent for path in folder.parent.glob(f"*/*/{MANIFEST}")):
-        if sound_rows(checkpoint, NOTES) is None or read_json(checkpoint / NOTES / "metadata").get(REFERENCE) != wanted:
+        if intact_rows(checkpoint, NOTES) is None or read_json(checkpoint / NOTES / "metadata").get(REFERENCE) != wanted:
             continue
-        rows = sound_rows(
+        rows = intact_rows(
             checkpoint, REFERENCE, by_hash=jax.process_count() == 1
-        )  # other processes wait for the first one meanwhile
+        )  # hashing would make the other processes wait
         if rows is not None:
             return [(checkpoint, rows)]
     return []

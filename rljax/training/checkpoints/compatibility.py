@@ -1,4 +1,4 @@
-"""Refuse checkpoints with the state of another run, before and while Orbax reads them."""
+"""Reject checkpoints with the state of another run, before and while Orbax reads them."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -17,9 +17,9 @@ from rljax.training.state import TrainState
 
 SEAMS = MappingProxyType({"opt_state": "optimizer", "params": "policy"})
 """Field of the state -> the argument of `rljax.train` that decides its structure."""
-EARLIER = "An earlier version of rljax saved this checkpoint: continue the run with that version, or start a new one."
+EARLIER = "An earlier version of rljax saved this checkpoint: continue the run with that version, or start a new run."
 LONGEST_STRUCTURE = 120
-"""Largest number of characters that a message shows of a structure."""
+"""Maximum number of characters of a structure that a message shows."""
 
 
 class EarlierState(NamedTuple):
@@ -76,7 +76,7 @@ def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
 
 
 def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
-    """Refuse a checkpoint whose arrays do not match this run's state.
+    """Reject a checkpoint whose arrays do not match this run's state.
 
     Raises:
         InputError: arrays differ. The message names the first one, and whether the policy or the optimizer is the cause.
@@ -98,8 +98,8 @@ def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
 
 
 @contextmanager
-def refuse_structures(folder: Path, saved: PyTree, like: PyTree) -> Generator[None]:
-    """Refuse a checkpoint with the arrays of this run's state but another structure, which Orbax finds while it reads.
+def reject_structures(folder: Path, saved: PyTree, like: PyTree) -> Generator[None]:
+    """Reject a checkpoint with the arrays of this run's state but another structure, which Orbax finds while it reads.
 
     Raises:
         InputError: the structures differ. If the optimizer or the policy is the cause, the message names the first difference;
@@ -124,7 +124,7 @@ def refuse_structures(folder: Path, saved: PyTree, like: PyTree) -> Generator[No
 
 
 class _Place(NamedTuple):
-    """The first place where two trees differ, and what each has there."""
+    """The first place where two trees differ, and the entry of each tree at this place."""
 
     path: tuple[str, ...]
     saved: object
@@ -132,7 +132,7 @@ class _Place(NamedTuple):
 
 
 def _entries(node: object) -> dict[str, object] | None:
-    """Return the entries of a container by name; None for an array, and for None and empty containers, which Orbax confuses."""
+    """Return the entries of a container by name; None for an array, and for None and empty containers, which Orbax mixes up."""
     if isinstance(node, Mapping):
         return {str(name): entry for name, entry in node.items()} or None
     if isinstance(node, list | tuple) and node:

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, written last, with the length and SHA-256 of each file; and the rules for which are kept.
+"""The manifest of a checkpoint, written last, with the length and SHA-256 of each file; and the rules for keeping checkpoints.
 
 A checkpoint is complete if its manifest exists and all files match it. A process killed in the middle of a save, a full
 disk, a lost file or a flipped bit is therefore noticed before anything is read.
@@ -65,7 +65,7 @@ def write_manifest(checkpoint: Path, known: Rows = MappingProxyType({})) -> None
     atomic_write(checkpoint / MANIFEST, json.dumps(dict(sorted({**rows, **known}.items())), indent=1).encode())
 
 
-def sound_rows(checkpoint: Path, part: str, *, by_hash: bool = True) -> Rows | None:
+def intact_rows(checkpoint: Path, part: str, *, by_hash: bool = True) -> Rows | None:
     """Return the manifest rows of the files in a subfolder of a checkpoint; None if a file has changed, or there are none.
 
     Args:
@@ -121,7 +121,7 @@ def _fault_of_file(name: str, path: Path | None, size: int, sha256: str, *, by_h
         return f"{name} is missing"
     if (found := path.stat().st_size) != size:
         return f"{name} has {found} bytes instead of {size}"
-    return None if not by_hash or digest(path) == sha256 else f"{name} has other content than was saved"
+    return None if not by_hash or digest(path) == sha256 else f"{name} differs from the file that was saved"
 
 
 class Retention(NamedTuple):
@@ -136,7 +136,7 @@ class Retention(NamedTuple):
 def prune(folder: Path, step: int, keep: Retention) -> None:
     """Delete checkpoints that are not kept, and then copy the newest one to `step-N` if its step is a multiple of the period.
 
-    Only checkpoints with a manifest count among those that are kept. An older one without a manifest was never complete, and is
+    Only checkpoints with a manifest count toward the number to keep. An older one without a manifest was never complete, and is
     deleted. The function may be called again after a failure.
 
     Args:
@@ -161,7 +161,7 @@ def numbers_in(folder: Path) -> list[int]:
 
 @contextmanager
 def remove_on_error(folder: Path, number: int) -> Generator[None]:
-    """Remove what a failed save of a checkpoint has left behind; the first process does it."""
+    """Remove the files that a failed save of a checkpoint leaves behind; the first process does it."""
     try:
         yield
     except BaseException:

@@ -163,7 +163,7 @@ class Saver:
         except Exception as error:
             if not exception or exception[0] is None:
                 raise
-            if not isinstance(error, Interrupted):  # that nothing could be written has been reported already
+            if not isinstance(error, Interrupted):  # the failed write has been reported already
                 self._tell(f"The last checkpoint could not be written: {error}")
         finally:
             self._pool.shutdown()
@@ -190,7 +190,7 @@ class Saver:
             marks: where the files of the run folder end now.
 
         Raises:
-            InputError: this process may not write files of the size of the state.
+            InputError: this process is not allowed to write files as large as the state.
             Interrupted: the run was asked to stop while the previous save waited for room.
             Exception: the previous save failed, and so did this one or the retry.
         """
@@ -225,10 +225,10 @@ class Saver:
                 together(pending.result)
 
     def _take_failed(self) -> Save | None:
-        """Wait for the previous save, and return it if it failed, after reporting that."""
+        """Wait for the previous save, and return it if it failed, after reporting the failure."""
         try:
             self.wait()
-        except Interrupted:  # it waited for room until the run was asked to stop, and the next save would too
+        except Interrupted:  # it waited for room until the run was asked to stop; the next save would wait too
             raise
         except Exception as error:
             self._tell(f"A checkpoint could not be written: {error}. The state of this step is written now.")
@@ -257,4 +257,4 @@ class Saver:
 
     def _prune(self, which: str, step: int) -> None:
         folder, keep = self._folder / which, self._keep[which]
-        self._disk.attempt("the checkpoint that is kept apart", lambda: prune(folder, step, keep))
+        self._disk.attempt("the permanent copy of the checkpoint", lambda: prune(folder, step, keep))

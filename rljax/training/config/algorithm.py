@@ -36,8 +36,8 @@ class AlgorithmConfig:
     """How the rewards of a group become advantages, in place of the algorithm's own way, e.g. `--algorithm grpo --advantage rank`:
     short for `--with advantage=NAME`. `rljax algorithms --parts` lists all of them."""
     parts: Annotated[tuple[str, ...], tyro.conf.arg(name="with")] = ()
-    """Parts to use in place of the algorithm's own, each SLOT=PART followed by its numbers after commas, and terms to add to its
-    loss, e.g. `--with advantage=rank keep_group=difficulty_window,low=0.3,high=0.7 term=entropy,coefficient=0.01`;
+    """Parts to use in place of the algorithm's own, each SLOT=PART with its options after commas, and terms to add to its loss,
+    e.g. `--with advantage=rank keep_group=difficulty_window,low=0.3,high=0.7 term=entropy,coefficient=0.01`;
     `rljax algorithms --parts` lists all of them. --without is applied first."""
     correction: str = "none"
     """How to weight tokens to which sampler and learner assign different probabilities (another engine, older parameters): 'none',
@@ -83,15 +83,15 @@ class AlgorithmConfig:
         return (() if self.advantage is None else (f"advantage={self.advantage}",)) + self.parts
 
     def __post_init__(self):
-        """Refuse bounds that cannot work."""
+        """Reject bounds that cannot work."""
         check_at_least(0, self, ["correction_low", "off_policy_delta"])
         check_positive(self, ["correction_high", "kl_target", "anchor", "worst_kind"])
         check_at_least(1, self, ["reference_period"])
         self._check_gain()
         if self.anchor_problems is not None and self.anchor is None:
             raise InputError(
-                f"anchor_problems={self.anchor_problems!r} are the problems for an anchor, but anchor is not set; set --anchor "
-                "WEIGHT, or leave them out."
+                f"anchor_problems={self.anchor_problems!r} names the problems for an anchor, but anchor is not set; set --anchor "
+                "WEIGHT, or leave anchor_problems out."
             )
         low, high = self.correction_low, self.correction_high
         if self.correction == "none" and (low, high) != (None, None):
@@ -109,7 +109,7 @@ class AlgorithmConfig:
         gain = self.kl_gain
         if gain is not None and self.kl_target is None:
             raise InputError(
-                f"kl_gain={gain} is the speed towards kl_target, but kl_target is not set; set it, or leave kl_gain out."
+                f"kl_gain={gain} is how fast to approach kl_target, but kl_target is not set; set it, or leave kl_gain out."
             )
         if gain is not None and not 0 <= gain < 5:
             raise InputError(
@@ -131,7 +131,7 @@ class RewardConfig:
     weights: Annotated[tuple[float, ...] | None, tyro.conf.arg(name="reward-weights")] = None
     """Weights of several rewards, one for each; by default 1."""
     environment: str | None = None
-    """Environment of several turns, in place of a reward: 'guessing', 'maze', 'calculator', or your own class as
+    """Multi-turn environment, in place of a reward: 'guessing', 'maze', 'calculator', or your own class as
     'package.module:Class' or 'file.py:Class'; see notebooks/agents.md."""
     environment_options: str | None = None
     """Arguments of the environment's class, as a JSON object: '{"reward": "math"}'."""
@@ -149,14 +149,14 @@ class RewardConfig:
     """Time limit for one call of the reward, in seconds; by default there is none. A call that takes longer is interrupted, and all
     its responses count as failures, so the run stops and names the line that was slow. For an environment: of each step."""
     groups: Annotated[int | None, tyro.conf.arg(name="reward-groups")] = None
-    """Number of groups per call of the reward, always the same groups. They are judged while the next responses are sampled, so a
+    """Number of groups per call of the reward; the division is fixed. They are judged while the next responses are sampled, so a
     slow reward costs less time. By default one call judges all groups that were sampled together, after the last response. With
     several calls, math and reasoning_gym may exceed their time limits because sampling slows them, code waits for the slowest
     program of each call, your own reward may compare only what is in its call, and the other built-in verifiers gain almost
     nothing."""
 
     def __post_init__(self):
-        """Refuse values that cannot work."""
+        """Reject values that cannot work."""
         check_share(self, ["max_failure_share"])
         check_at_least(1, self, ["groups"])
         if self.seconds is not None and not self.seconds > 0:

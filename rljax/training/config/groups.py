@@ -43,12 +43,12 @@ class WarmStartConfig:
     keep: Annotated[bool, tyro.conf.arg(name="keep-warm-start")] = False
     """Cache the finished warm start next to the compiled programs, and reuse it in later runs that would compute the same one: with
     the same settings of model, task, data and warm start, seed, sources, packages and machine. It applies only to generated tasks,
-    and changes nothing with --warm-start-accuracy, --model, --lora-rank, --anchor, a tokenizer folder, your own parts in Python, or
+    and has no effect with --warm-start-accuracy, --model, --lora-rank, --anchor, a tokenizer folder, your own parts in Python, or
     several hosts, or if compiled programs are not cached in a local folder (`rljax --version` names it; in Python it is
     jax_compilation_cache_dir)."""
 
     def __post_init__(self):
-        """Refuse values that cannot work."""
+        """Reject values that cannot work."""
         check_at_least(0, self, ["steps"])
         check_at_least(1, self, ["batch", "eval_every"])
         check_positive(self, ["learning_rate"])
@@ -70,16 +70,16 @@ class OptimizationConfig(AdamConfig):
     """Stop updating the policy on a rollout once its mean KL divergence from the sampling policy, over the updates so far, exceeds
     this, in nats per token (the metric `kl`, measured before each update). By default all updates are made."""
     microbatch_rows: int | None = None
-    """Maximum number of rows whose activations are held at once; a row has one or several responses. By default as many as fit in
-    16,384 tokens."""
+    """Maximum number of rows whose activations are in memory at once; a row has one or several responses. By default as many as fit
+    in 16,384 tokens."""
     learning_rate: float = 1e-6
     """Peak learning rate of RL."""
     learning_rate_warmup: int = 10
-    """Number of updates over which the learning rate rises linearly. In the warm start and in value pretraining it is limited to a
-    tenth of their updates, or to 10 if that is more; if the learning rate falls to 0 in RL, to half of its updates."""
+    """Number of updates over which the learning rate rises linearly. In the warm start and in value pretraining it takes at most
+    a tenth of the updates, or 10 if that is more; in RL, if the learning rate falls to 0, at most half of them."""
     schedule: Literal["constant", "linear", "cosine", "quarter_cosine"] = "constant"
     """The policy's learning rate in RL after the warm-up: 'constant', or falling to 0 over the run: linearly ('linear'), along half
-    a cosine wave ('cosine', the usual one) or along a quarter ('quarter_cosine'). Updates that are left out count as well."""
+    a cosine wave ('cosine', the usual one) or along a quarter ('quarter_cosine'). Updates that are not made count as well."""
     moments_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the first moment of all optimizers: bfloat16 saves two bytes per parameter."""
     second_moment: Literal["full", "factored"] = "full"
@@ -90,8 +90,8 @@ class OptimizationConfig(AdamConfig):
     demonstrations, or of the prompts themselves if not every problem has a demonstration. An update takes --warm-start-batch of
     them in one batch, which --microbatch-rows does not split. By default 0, which leaves it out."""
     remedy: Literal["off", "auto", "controller"] = "off"
-    """What to do when a run goes wrong: 'auto' lets some alarms change a setting between two steps, such as the learning rate to
-    a third; the run reports it, writes it to remedies.jsonl, and repeats it when it is resumed. 'controller' scales every update,
+    """What to do when a run goes wrong: 'auto' lets some alarms change a setting between two steps, such as the learning rate to a
+    third of it; the run reports it, writes it to remedies.jsonl, and repeats it when resumed. 'controller' scales every update,
     the clip range of an algorithm that clips on both sides, and an entropy bonus slightly at each step, depending on how far the
     last updates moved the policy; it starts with updates of a hundredth of their size, and needs at least two updates per rollout,
     from --minibatches or --passes."""
@@ -100,7 +100,7 @@ class OptimizationConfig(AdamConfig):
     such as embedding, layers/[0-3] or *_norm; frozen parameters have no moments."""
 
     def __post_init__(self):
-        """Refuse values that cannot work."""
+        """Reject values that cannot work."""
         choices = {
             "moments_dtype": ("float32", "bfloat16"),
             "second_moment": ("full", "factored"),
@@ -141,7 +141,7 @@ class AdapterConfig:
     weights (QLoRA); by default they are float32."""
 
     def __post_init__(self):
-        """Refuse values that cannot work."""
+        """Reject values that cannot work."""
         check_at_least(1, self, ["rank"])
         check_positive(self, ["alpha"])
         if self.quantize is not None and self.rank is None:
@@ -190,7 +190,7 @@ class CriticConfig:
     """Blend the values of the pretrained critic into the critic's current values, with a weight that falls during RL."""
 
     def __post_init__(self):
-        """Refuse values that cannot work."""
+        """Reject values that cannot work."""
         check_at_least(0, self, ["pretraining_steps"])
         check_at_least(1, self, ["pretraining_passes"])
         check_positive(self, ["learning_rate", "pretraining_learning_rate", "pretraining_loss"])
@@ -226,15 +226,15 @@ class DataConfig:
     difficulty_window_end: tuple[float, float] | None = None
     """Move the difficulty window linearly to this interval over the run, as a curriculum."""
     length_weights: tuple[float, ...] | None = None
-    """Sample prompts by length: weights of the five bins between the 25th, 50th, 75th and 95th percentiles of the demonstration's
-    length (of the prompt's length, unless every problem has a demonstration), e.g. `--length-weights 1 1 1 1 1`."""
+    """Sample prompts by length: weights of the five bins separated by the 25th, 50th, 75th and 95th percentiles of the length of
+    demonstrations (of prompts, unless every problem has a demonstration), e.g. `--length-weights 1 1 1 1 1`."""
     perturb_prompts: Options = field(default_factory=dict)
-    """Change shares of the training prompts in RL as `rljax eval --perturb` does, e.g. `--perturb-prompts order=0.3 typos=0.1`."""
+    """Perturb shares of the training prompts in RL, as `rljax eval --perturb`, e.g. `--perturb-prompts order=0.3 typos=0.1`."""
     history_decay: float = 0.5
     """Factor by which a prompt's earlier counts are multiplied each time the prompt is sampled again."""
 
     def __post_init__(self):
-        """Refuse values that cannot work."""
+        """Reject values that cannot work."""
         check_at_least(1, self, ["heldout_problems", "max_prompt_tokens"])
         check_positive_share(self, ["history_decay"])
         if not all(share > 0 for share in self.perturb_prompts.values()) or sum(self.perturb_prompts.values()) > 1:
@@ -292,7 +292,7 @@ class RunConfig:
     """Print a few plain lines instead of the live display."""
 
     def __post_init__(self):
-        """Refuse values that cannot work."""
+        """Reject values that cannot work."""
         if self.folder is not None:
             check_local(self.folder, "run")
         check_at_least(0, self, ["seed", "eval_every", "sample_every", "shown_samples", "logged_rollouts", "grace"])
@@ -317,7 +317,7 @@ class SamplingConfig(EngineConfig):
     top_p: float | None = None
     """Sample from the smallest set of most likely tokens with at least this total probability."""
     sampling_mask: int | None = None
-    """With --top-k or --top-p: record the tokens that they kept, at most this many (e.g. 512), and normalize over them in the
+    """With --top-k or --top-p: record the tokens that remain, at most this many (e.g. 512), and normalize over them in the
     learner and the reference (DeepSeek-V3.2), so that --correction and --off-policy-delta do not mistake truncation for drift."""
     stop: tuple[str, ...] = ()
     """Texts that end a response, as EOS does, such as `--stop "</answer>"`. A response ends with the token that completes such a
@@ -331,8 +331,8 @@ class SamplingConfig(EngineConfig):
     default as many as fit into --cache-memory; on CPUs, if that is not set, at most 256."""
     cache_memory: str | None = None
     """Memory of the key/value cache on each device, such as 8GB: as many rows are decoded at once as fit into it when every prompt
-    and every response has its full length. By default, what state and weights leave free of nine tenths of the device's memory (on
-    several hosts, of the smallest one), or 256 rows if the memory is unknown."""
+    and every response has its full length. By default, nine tenths of the device's memory (on several hosts, of the smallest
+    device) minus the state and the weights, or 256 rows if the memory is unknown."""
     oversample: float = 1.5
     """Dynamic sampling: number of prompts sampled at a time, as a multiple of `prompts`."""
     max_tries: int = 4
@@ -344,7 +344,7 @@ class SamplingConfig(EngineConfig):
     """Temporal groups: number of earlier rewards of a prompt that its new responses are also compared with."""
 
     def __post_init__(self):
-        """Refuse values that cannot work."""
+        """Reject values that cannot work."""
         check_engine(self)
         check_at_least(
             1,
@@ -370,9 +370,9 @@ class SamplingConfig(EngineConfig):
         least = 2 * self.prompts * self.max_response_tokens
         if self.token_budget is not None and (self.token_budget < least or self.group_size < 2):
             raise InputError(
-                f"token_budget={self.token_budget} with group_size={self.group_size} cannot hold the smallest groups, 2 responses "
-                f"of max_response_tokens={self.max_response_tokens} to each of prompts={self.prompts}; give at least {least} and "
-                "a group_size of 2 or more."
+                f"token_budget={self.token_budget} with group_size={self.group_size} does not allow the smallest groups, "
+                f"2 responses of max_response_tokens={self.max_response_tokens} to each of prompts={self.prompts}; set at least "
+                f"{least} and a group_size of 2 or more."
             )
 
     @property

@@ -1,4 +1,4 @@
-"""Settings of the policy's model and of the devices that hold it."""
+"""Settings of the policy's model and of its devices."""
 
 import json
 from dataclasses import dataclass
@@ -34,10 +34,10 @@ class ModelConfig(NetworkConfig):
     keep_special_tokens: bool = False
     """Keep special tokens, such as <think> in some tokenizers, in the text that rewards and environments read."""
     attention: Literal["blockwise", "dense", "cudnn", "splash"] = "blockwise"
-    """Implementation of attention over full sequences: blockwise (some queries at a time) or dense (all scores at once) on any
-    device; cudnn on NVIDIA GPUs and splash on TPUs, which have not been run on such devices yet."""
+    """Implementation of attention over full sequences: blockwise (a few queries at a time) or dense (all scores at once) on any
+    device; cudnn on NVIDIA GPUs and splash on TPUs, neither of which has been run on such a device yet."""
     score_chunk: int | None = None
-    """Number of tokens whose logits a device holds at once; by default as many as fit in
+    """Number of tokens whose logits are on a device at once; by default as many as fit in
     160 MB on CPUs and in 1.28 GB on accelerators, there at most 4,096."""
     calculator: float | None = None
     """Mix the policy with a calculator, in sampling and in scoring: after `a+b=` in a worked sum, this fraction of the probability
@@ -46,11 +46,11 @@ class ModelConfig(NetworkConfig):
     cannot be used with it. By default there is none."""
     images: tuple[int, int] | None = None
     """Height and width, in pixels, of the images in prompts. Each Braille character in them is a patch of 4 x 2 pixels, which the
-    small transformer reads by a linear projection of its pixels, with its row and column, and never writes. Such a run has no
+    small transformer reads through a linear projection and embeddings of its row and column, and never generates. Such a run has no
     critic and no model folder. By default Braille characters are ordinary tokens."""
 
     def __post_init__(self):
-        """Refuse values that cannot work."""
+        """Reject values that cannot work."""
         super().__post_init__()
         check_at_least(1, self, ["score_chunk"])
         if self.calculator is not None and not 0 < self.calculator < 1:
@@ -110,7 +110,7 @@ class DevicesConfig(MeshConfig):
     """Seconds without a sign of life from a host after which the other hosts consider it lost and end, with exit code 75."""
 
     def __post_init__(self):
-        """Refuse values that cannot work."""
+        """Reject values that cannot work."""
         super().__post_init__()
         check_at_least(1, self, ["host_timeout"])
         check_at_most_a_year(self, ["host_timeout"])

@@ -1,4 +1,4 @@
-"""`TrainConfig`: all settings of a run, grouped in code and flat on the command line. An experiment is one frozen value of it."""
+"""`TrainConfig`: all settings of a run, grouped in code and flat on the command line. An experiment is one frozen instance."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -83,7 +83,7 @@ class TrainConfig:
     """The run folder, checkpoints and output."""
 
     def __post_init__(self):
-        """Refuse values that cannot work together, and numbers that no setting can have."""
+        """Reject values that cannot work together, and numbers that are not finite or too large for any setting."""
         for group in self.groups().values():
             check_numbers(group)
         if self.task is not None and self.data.dataset is not None:
@@ -219,7 +219,7 @@ class TrainConfig:
         if raw.get("task") is None:
             return cls(**groups)
         if not isinstance(raw["task"], Mapping) or not isinstance(raw["task"].get("name"), str):
-            raise InputError(f"The run's config.json has {raw['task']!r:.80} for task, but its name is needed; correct it.")
+            raise InputError(f"The run's config.json has {raw['task']!r:.80} for task; an object with its name is needed.")
         settings = dict(raw["task"])
         task = task_named(settings.pop("name"))
         return cls(task=replace(task, **_read(type(task), settings)), **groups)

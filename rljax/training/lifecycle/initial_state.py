@@ -17,7 +17,7 @@ from rljax.rollout.decoder_check import check_decoder
 from rljax.training.objective.algorithm import keeps_reference
 from rljax.training.objective.critic import first_critic
 from rljax.training.objective.optimizer import check_optimizer, critic_optimizer, warm_start_optimizer
-from rljax.training.parts.adapter import first_adapter, fresh_adapter, merged
+from rljax.training.parts.adapter import first_adapter, fresh_adapter, merge_params
 from rljax.training.scoring import check_policy
 from rljax.training.setup import Setup
 from rljax.training.state import (
@@ -127,7 +127,7 @@ def initial_state(setup: Setup, params: Params) -> TrainState:
 
 
 def all_for_critic(setup: Setup, params: Params) -> Params | None:
-    """Return the policy's full parameters, from which a critic begins; None without a critic."""
+    """Return the policy's full parameters, which may initialize a critic; None without a critic."""
     return None if setup.critic is None else setup.whole(params)
 
 
@@ -147,7 +147,7 @@ def state_like(setup: Setup, phase: int) -> TrainState:
     """Return the shapes, dtypes and shardings of the state in a phase. The warm start has another optimizer than later phases."""
 
     def begin(params: Params, base: Base | None) -> TrainState:
-        all_params = None if setup.critic is None else merged(base, params, setup.config)
+        all_params = None if setup.critic is None else merge_params(base, params, setup.config)
         state = begin_warm_start(setup, params, all_params)
         if phase != WARM_START:
             state = end_warm_start(state, setup.optimizer, state.critic)

@@ -124,7 +124,7 @@ def outcome(before: Quality, after: Quality, comparison: Comparison | None, *, a
 
 
 def models_to_write(run: Run) -> list[str]:
-    """Return which models the settings ask for; none if the user's policy can only write folders in its own format."""
+    """Return the kinds of models that the settings ask for; none if the user's policy can only write folders in its own format."""
     models = run.config.run.models
     if run.setup.policy.contents is None or models == "none":
         return []

@@ -1,7 +1,7 @@
 """Settings that may change when a run is resumed, and a summary of the run so far.
 
 A setting may change if a run with the new value from the start would have computed the same numbers (up to the rounding of sums in
-another order, if devices or micro-batches change). Any other change is refused with the name of the setting.
+another order, if devices or micro-batches change). Any other change is rejected, with the name of the setting.
 """
 
 from collections.abc import Collection
@@ -62,7 +62,7 @@ def changes_between(saved: TrainConfig, wanted: TrainConfig) -> tuple[Change, ..
 
 
 def check_changes(changes: Collection[Change]) -> None:
-    """Refuse changes of settings that the run's results so far depend on.
+    """Reject changes of settings that the run's results so far depend on.
 
     Raises:
         InputError: such settings changed; the message names them.
@@ -95,7 +95,7 @@ def inputs_of(setup: Setup, seams: Seams) -> dict[str, str]:
 
 
 def check_steps(changes: Collection[Change], setup: Setup, state: TrainState) -> None:
-    """Refuse a number of RL steps that the run has already passed, or a change that its past steps depend on.
+    """Reject a number of RL steps that the run has already passed, or a change that its past steps depend on.
 
     Raises:
         InputError: the number must not change; the message includes the reason.

@@ -21,7 +21,7 @@ from rljax.training.lifecycle.resume import changes_between, check_changes
 from rljax.training.objective.algorithm import with_paper_lengths
 from rljax.training.parts.adapter import BASE, with_stored_adapter
 from rljax.training.parts.reward import code_of, code_of_training
-from rljax.training.parts.seams import Seams, check_seams, saved_settings
+from rljax.training.parts.seams import Seams, check_seams, read_saved_settings
 
 AUTO = "auto"
 """Value of `resume` that continues the run in the named folder if there is one, and otherwise begins it."""
@@ -53,7 +53,7 @@ def settings_of(
     if resume is None and consent != NO_CONSENT:
         raise InputError("trust and accept_changes apply to a run that is resumed; leave them out.")
     if resume == AUTO:
-        resume = resumable(config)
+        resume = find_resumable(config)
         if resume is not None and config is not None:
             config = config.replace(run=None)  # it names the resumed folder, which may have been moved
     if resume is None:
@@ -65,7 +65,7 @@ def settings_of(
             config = config.replace(chat_date=time_of_first().date().isoformat())
         return config, None, None
     existing = together(lambda: RunFolder.open(resume))
-    saved, needed = saved_settings(existing.config)
+    saved, needed = read_saved_settings(existing.config)
     check_seams(needed, seams)
     if config is None:
         own = code_of_training(saved)
@@ -79,7 +79,7 @@ def settings_of(
     return saved.replace(**{change.name: change.after for change in changes}), existing, changes
 
 
-def resumable(config: TrainConfig | None) -> Path | None:
+def find_resumable(config: TrainConfig | None) -> Path | None:
     """Return the folder of the run that `resume="auto"` continues, or None to begin a new one. All processes call it together.
 
     The files of a run that was killed before its first save are removed.

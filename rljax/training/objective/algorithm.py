@@ -23,7 +23,7 @@ from rljax.ops.unpublished.reward_history import empty_history
 from rljax.records import required
 from rljax.rewards.protocol import Weighted
 from rljax.rollout.worker import RolloutWorker
-from rljax.settings.checks import counted_truncation, misfit_lengths, paper_lengths, run_lengths
+from rljax.settings.checks import misfit_lengths, paper_lengths, run_lengths, warn_of_truncation
 from rljax.sharing import shared
 from rljax.text import nearest_first
 from rljax.training.config import AlgorithmConfig, SamplingConfig, TrainConfig
@@ -66,14 +66,14 @@ def misfits(config: TrainConfig) -> list[str]:
     settings, sampling = config.algorithm, config.sampling
     lengths = misfit_lengths(settings.name, settings.options, _run_lengths(config), sampling.max_response_tokens)
     chosen = {"correction": settings.correction, "off_policy_delta": settings.off_policy_delta}
-    return lengths + ([] if sampling.sampling_mask else counted_truncation(chosen, sampling.top_k, sampling.top_p))
+    return lengths + ([] if sampling.sampling_mask else warn_of_truncation(chosen, sampling.top_k, sampling.top_p))
 
 
 def make_algorithm(config: TrainConfig) -> Algorithm:
     """Build the algorithm with its hyperparameters, parts and value head, and without the parts to be removed.
 
     Raises:
-        InputError: a name, option or part is unknown, the algorithm refuses a value, or the critic's settings do not fit it.
+        InputError: a name, option or part is unknown, the algorithm rejects a value, or the critic's settings do not fit it.
     """
     name, options = config.algorithm.name, config.algorithm.options
     known = sorted(option_names(name))
@@ -102,10 +102,10 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
     if config.critic.head is not None:
         head = make_head(config.critic.head, config.critic.head_options)
         algorithm = algorithm._replace(critic=required(algorithm.critic, "algorithm.critic")._replace(head=head))
-    return _blended(algorithm) if config.critic.mix_pretrained_value else algorithm
+    return _add_blend(algorithm) if config.critic.mix_pretrained_value else algorithm
 
 
-_blended = shared(with_pretrained_value)
+_add_blend = shared(with_pretrained_value)
 
 
 @shared
@@ -125,15 +125,15 @@ def add_correction(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
 
     Raises:
         InputError: the correction is unknown, a bound is missing or does not apply, or the algorithm already has a correction or
-            learns from no advantage.
+            does not learn from advantages.
     """
     settings = config.algorithm
     chosen = {"correction": settings.correction, "off_policy_delta": settings.off_policy_delta}
     for name, value in chosen.items():
         if not algorithm.credits and value not in (None, "none"):
             raise InputError(
-                f"{name}={value}: the algorithm learns from no advantage, so there is nothing to weight; leave it out, or choose "
-                "another algorithm."
+                f"{name}={value}: the algorithm does not learn from advantages, so there is nothing to weight; leave it out, or "
+                "choose another algorithm."
             )
     if settings.off_policy_delta is not None:
         if algorithm.surrogate_mask is not None:
@@ -154,9 +154,9 @@ def add_correction(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
 
 
 def reward_weights(algorithm: Algorithm, worker: RolloutWorker) -> Mapping[str, float] | None:
-    """Return the weights of the rewards, for an algorithm that reads them separately instead of their sum.
+    """Return the weights of the rewards, for an algorithm that reads the rewards separately instead of their sum.
 
-    None if it does not do so, if an environment judges, if there is only one reward, or if each weight is 1.
+    None if the algorithm reads their sum, if an environment judges, if there is only one reward, or if each weight is 1.
     """
     reward = worker.judge.reward
     if not sums_rewards(algorithm) or len(reward_names(worker)) == 1 or not isinstance(reward, Weighted):
@@ -234,19 +234,19 @@ def keeps_reference(config: TrainConfig, algorithm: Algorithm) -> bool:
     return config.adapter.rank is None or config.warm_start.steps > 0 or moves
 
 
-def one_response_a_prompt(config: TrainConfig) -> TrainConfig:
+def one_response_per_prompt(config: TrainConfig) -> TrainConfig:
     """Keep the number of responses in a rollout, but sample each for a different prompt."""
     rows = config.sampling.prompts * config.sampling.group_size
     return replace(config, sampling=replace(config.sampling, prompts=rows, group_size=1, token_budget=None))
 
 
 def settings_for(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
-    """Apply `one_response_a_prompt` if the algorithm takes groups of one response."""
-    return one_response_a_prompt(config) if algorithm.group_size == 1 else config
+    """Apply `one_response_per_prompt` if the algorithm takes groups of one response."""
+    return one_response_per_prompt(config) if algorithm.group_size == 1 else config
 
 
 def check_algorithm(algorithm: Algorithm, config: TrainConfig, *, rewards: int = 2) -> None:
-    """Refuse sizes and options that the algorithm cannot work with. JAX traces a loss with these shapes without computing it.
+    """Reject sizes and options that the algorithm cannot work with. JAX traces a loss with these shapes without computing it.
 
     Args:
         algorithm: the algorithm.
@@ -254,7 +254,7 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig, *, rewards: int =
         rewards: number of rewards per response; while it is unknown, a number that is large enough for all algorithms.
 
     Raises:
-        InputError: the algorithm refuses them; the message includes the reason.
+        InputError: the algorithm rejects them; the message includes the reason.
     """
     sampling, name = config.sampling, config.algorithm.name
     if sampling.remembered_rewards and not algorithm.compares_groups:
@@ -282,7 +282,7 @@ def _changes_in_words(settings: AlgorithmConfig) -> str:
 
 
 def check_features(algorithm: Algorithm, config: TrainConfig, policy: Policy) -> None:
-    """Refuse a policy or a sampling mask that hides full distributions from an algorithm that reads them.
+    """Reject a policy or a sampling mask that hides full distributions from an algorithm that reads them.
 
     Raises:
         InputError: the message names the missing function, or the mask.
@@ -302,7 +302,7 @@ def check_features(algorithm: Algorithm, config: TrainConfig, policy: Policy) ->
 
 
 def check_judges(algorithm: Algorithm, config: TrainConfig, worker: RolloutWorker) -> None:
-    """Refuse an algorithm that needs more rewards than there are, or kinds of problems that the data does not have.
+    """Reject an algorithm that needs more rewards than there are, or kinds of problems that the data does not have.
 
     Raises:
         InputError: the message names what is missing.

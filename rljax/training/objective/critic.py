@@ -46,20 +46,20 @@ class Critic(NamedTuple):
         """Return the value before each response token, in units of the reward."""
         return self.head.value(self.function.outputs(params, packed))
 
-    def stripped(self) -> "Critic":
+    def without_builders(self) -> "Critic":
         """Return the critic without the functions that make or save parameters, so that a program built from it holds none."""
         return self._replace(function=self.function._replace(init=_no_init, save=not_saved, contents=None))
 
 
 def _no_init(key: PRNGKeyArray, policy: Params | None) -> Params:
-    raise AssertionError("a stripped critic makes no parameters")
+    raise AssertionError("this critic has no function that makes parameters")
 
 
 def make_head(name: str, options: dict[str, int | float]) -> ValueHead:
     """Build a value head with its options.
 
     Raises:
-        InputError: the name or an option is unknown, or the head refuses a value.
+        InputError: the name or an option is unknown, or the head rejects a value.
     """
     if name not in HEADS:
         advice = f"choose one of {', '.join(HEADS)}."
@@ -76,7 +76,7 @@ def make_head(name: str, options: dict[str, int | float]) -> ValueHead:
 
 
 def check_critic(algorithm: Algorithm, config: TrainConfig) -> None:
-    """Refuse critic settings that do not fit the algorithm or each other.
+    """Reject critic settings that do not fit the algorithm or each other.
 
     Raises:
         InputError: the algorithm has no critic, but critic settings are set; or it has one, but `critic` is "none" or the

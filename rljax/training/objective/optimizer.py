@@ -1,4 +1,4 @@
-"""Optimizers from Optax with a linear warm-up and gradient clipping: AdamW, Adafactor and Muon. Others can be passed.
+"""Optimizers from Optax with a linear warm-up and gradient clipping: AdamW, Adafactor and Muon. You can also pass your own.
 
 Frozen parameters have no gradients and no moments.
 """
@@ -37,7 +37,7 @@ def is_frozen(path: KeyPath, patterns: tuple[str, ...]) -> bool:
 
 
 def check_freeze(config: TrainConfig, policy: Policy) -> None:
-    """Refuse patterns that match no parameter of the policy, or all of them.
+    """Reject patterns that match no parameter of the policy, or all of them.
 
     Args:
         config: the settings.
@@ -307,11 +307,11 @@ def learning_rate_of(opt_state: optax.OptState) -> float | None:
 
 
 def check_optimizer(optimizer: optax.GradientTransformation, params: Params | PyTree[jax.ShapeDtypeStruct]) -> None:
-    """Refuse anything but an optimizer of these parameters.
+    """Reject anything but an optimizer of these parameters.
 
     Raises:
         InputError: it is not an Optax transformation; `init` does not accept the parameters, or makes a state that cannot be
-            saved because it is not all arrays; or `update` does not accept exactly gradient, state and parameters.
+            saved because some of it is not an array; or `update` does not accept exactly gradient, state and parameters.
     """
     if not isinstance(optimizer, optax.GradientTransformation):
         raise InputError(

@@ -52,13 +52,13 @@ def merge_adapter(base: Base | None, params: Params | None, config: TrainConfig,
         mesh: the devices.
         policy: the policy that the parameters belong to.
     """
-    found = merged(base, params, config)
+    found = merge_params(base, params, config)
     if base is None or (params is None and config.adapter.quantize is None):
         return found
     return put(found, policy_shardings(mesh, found, found, policy.partition))
 
 
-def merged(base: Base | None, params: Params | None, config: TrainConfig) -> Params:
+def merge_params(base: Base | None, params: Params | None, config: TrainConfig) -> Params:
     """Merge as `merge_adapter` does, without placing the arrays; also works with shapes, under `jax.eval_shape`."""
     is_quantized = config.adapter.quantize is not None
     if base is None or (params is None and not is_quantized):
@@ -90,7 +90,7 @@ def make_base(config: TrainConfig, policy: Policy, mesh: Mesh, *, is_own: bool) 
         is_own: whether a user passed the policy.
 
     Raises:
-        InputError: the policy is not the built-in transformer, or no matrix can be adapted as the settings say.
+        InputError: the policy is not the built-in transformer, or a matrix cannot be adapted as the settings ask.
     """
     adapter = config.adapter
     if adapter.rank is None:
@@ -160,12 +160,12 @@ def base_entry(config: TrainConfig, base: Base | None) -> dict[str, str]:
     sizes = fetch(_sizes(base.params))
     shapes = {"/".join(path_names(path)): leaf.shape for path, leaf in tree_leaves_with_path(base.params)}
     figures = {"/".join(path_names(path)): f"{float(size):.3g}" for path, size in tree_leaves_with_path(sizes)}
-    drawn = jax.random.bits(jax.random.key(config.run.seed), (8,))
-    return {BASE: fingerprint((sorted(shapes.items()), sorted(figures.items())), {"drawn": drawn}, fetch)}
+    bits = jax.random.bits(jax.random.key(config.run.seed), (8,))
+    return {BASE: fingerprint((sorted(shapes.items()), sorted(figures.items())), {"drawn": bits}, fetch)}
 
 
 def check_base(run: RunFolder, now: Mapping[str, str]) -> None:
-    """Refuse a run whose adapter was trained on another base than its settings name now.
+    """Reject a run whose adapter was trained on another base than its settings name now.
 
     Args:
         run: folder of the run.

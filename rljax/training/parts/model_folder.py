@@ -71,7 +71,7 @@ def save_model(
     contents = model.contents(params)
     contents = contents if dtype is None else contents.stored_as(dtype)
     if quantize is not None:
-        from rljax.models.packed_integers import packed_contents  # noqa: PLC0415  few folders are written so
+        from rljax.models.packed_integers import packed_contents  # noqa: PLC0415  few models are quantized
 
         contents = packed_contents(contents, quantize)
     contents = contents._replace(config=_with_token_ids(contents.config, extras))

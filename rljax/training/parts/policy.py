@@ -72,7 +72,7 @@ def image_policy(config: ModelConfig, tokenizer: Tokenizer, shape: TransformerCo
     return patch_policy(shape, patches, mesh=mesh, chunk=config.score_chunk)
 
 
-def chosen_policy(config: TrainConfig, seams: Seams, tokenizer: Tokenizer, mesh: Mesh) -> Policy:
+def choose_policy(config: TrainConfig, seams: Seams, tokenizer: Tokenizer, mesh: Mesh) -> Policy:
     """Return the policy that was passed, or make the built-in one.
 
     Raises:

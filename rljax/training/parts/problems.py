@@ -16,7 +16,7 @@ from rljax.records import required
 from rljax.tasks import TaskConfig, task_name
 from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.training.config import ModelConfig, TrainConfig
-from rljax.training.parts.seams import Seams, saved_settings
+from rljax.training.parts.seams import Seams, read_saved_settings
 
 COMPARING = frozenset({"exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice"})
 """Rewards that need a reference answer."""
@@ -75,10 +75,10 @@ def make_problems(
     if data.heldout_dataset is None:
         train, heldout = split_heldout(loaded.problems, data.heldout_problems, seed=config.run.seed)
         copies = len(loaded.problems) - len(train) - len(heldout)
-        omissions = omission(copies, "they repeat held-out prompts")
+        omissions = note_omission(copies, "they repeat held-out prompts")
         if len(heldout) < data.heldout_problems:
             omissions.append(
-                f"{len(heldout)} problems are held out, a tenth of the prompts, and not heldout_problems={data.heldout_problems}; "
+                f"{len(heldout)} problems, a tenth of the prompts, are held out, and not heldout_problems={data.heldout_problems}; "
                 "more can be held out with --heldout-dataset"
             )
         return Problems(train, heldout, loaded.faults, omissions)
@@ -90,19 +90,19 @@ def make_problems(
         raise InputError(
             f"Every prompt of {data.dataset!r} is in {data.heldout_dataset!r} too; nothing is left to train on."
         )
-    omissions = omission(
+    omissions = note_omission(
         len(loaded.problems) - len(problems), f"their prompts are among the held-out ones of {separate.source}"
     )
     beyond = len(separate.problems) - len(heldout)
-    omissions += omission(beyond, f"heldout_problems={data.heldout_problems} takes the first ones of {separate.source}")
+    omissions += note_omission(beyond, f"heldout_problems={data.heldout_problems} takes the first of {separate.source}")
     return Problems(problems, heldout, [*loaded.faults, *separate.faults], omissions)
 
 
-def omission(count: int, reason: str) -> list[str]:
+def note_omission(count: int, reason: str) -> list[str]:
     """Say how many rows are left out, and why; empty if there are none.
 
     Example:
-        >>> omission(7, "they repeat held-out prompts"), omission(0, "")
+        >>> note_omission(7, "they repeat held-out prompts"), note_omission(0, "")
         (['7 rows are left out: they repeat held-out prompts'], [])
     """
     return [f"{count} row{'s are' if count > 1 else ' is'} left out: {reason}"] if count else []
@@ -164,7 +164,7 @@ def training_problems(run: Path | None, source: str | Path, *, flag: str = "--da
     """
     if run is None:
         raise InputError(f"{str(source)!r} is not the folder of a run, so its problems are unknown; pass them with {flag}.")
-    config, parts = saved_settings(RunFolder.open(run).config)
+    config, parts = read_saved_settings(RunFolder.open(run).config)
     if {"problems", "dataset"} & set(parts):
         raise InputError(f"the problems of the run {str(source)!r} were passed from Python; pass a dataset with {flag}.")
     return make_problems(config, needs_answers=not {"reward", "environment"} & set(parts)).train
@@ -179,10 +179,10 @@ def problems_of_run(config: TrainConfig, seams: Seams) -> Problems:
 
 
 def check_images(config: ModelConfig, problems: Sequence[Problem]) -> None:
-    """Refuse problems with an incomplete image in the prompt, or a patch in the demonstration; without `images`, check nothing.
+    """Reject problems with an incomplete image in the prompt, or a patch in the demonstration; without `images`, check nothing.
 
     Raises:
-        InputError: a problem has one; the message shows the text.
+        InputError: a problem has such an image or patch; the message shows the text.
     """
     if config.images is None:
         return
@@ -191,6 +191,6 @@ def check_images(config: ModelConfig, problems: Sequence[Problem]) -> None:
         check_whole_images(problem.prompt, height=height, width=width)
         if has_patch(problem.demonstration or ""):
             raise InputError(
-                f"the demonstration {problem.demonstration!r:.60} has a patch of an image, which the model reads and never writes; "
+                f"the demonstration {problem.demonstration!r:.60} has a patch of an image, and the model never generates patches; "
                 "leave it out."
             )

@@ -71,7 +71,7 @@ def digest_of_reward(config: TrainConfig, passed: Callable | Sequence[Callable |
 
 
 def code_of(config: TrainConfig) -> tuple[str, ...]:
-    """Return what judges a run and is code in a file or a module, which opening it executes: rewards and the environment.
+    """Return the rewards and the environment that are code in a file or a module, which opening the run executes.
 
     Example:
         >>> code_of(TrainConfig.flat(reward="exact,brier:mine.py:judge")), code_of(TrainConfig())

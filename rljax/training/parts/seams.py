@@ -47,7 +47,7 @@ BUILT_IN = Seams()
 """Built-in parts only."""
 
 
-def saved_settings(raw: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str, ...]]:
+def read_saved_settings(raw: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str, ...]]:
     """Read a run's config.json: the settings, and the names of the other arguments that were passed to `train`.
 
     Raises:
@@ -86,7 +86,7 @@ def refuse_missing(missing: Collection[str]) -> None:
 
 
 def check_parts(seams: Seams) -> None:
-    """Refuse parts of the wrong type, and parts that exclude each other.
+    """Reject parts of the wrong type, and parts that exclude each other.
 
     Raises:
         InputError: the message names the part.
@@ -110,7 +110,7 @@ def check_parts(seams: Seams) -> None:
 
 
 def check_problems(problems: tuple[Sequence[Problem], Sequence[Problem]]) -> None:
-    """Refuse anything but a pair of lists of problems.
+    """Reject anything but a pair of lists of problems.
 
     Raises:
         InputError: the argument is something else.

@@ -84,7 +84,7 @@ def has_tokenizer(model: str) -> bool:
 
 
 def check_stop_ids(stop_ids: Sequence[int], tokenizer: Tokenizer) -> None:
-    """Refuse ids that no token has.
+    """Reject ids that no token has.
 
     Raises:
         InputError: an id does not exist; the message names it.
