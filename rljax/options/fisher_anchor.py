@@ -163,7 +163,7 @@ def responses_of(
 
 @shared
 def _squares_program(score: Callable[[Params, Packed], Scores], where: Places, samples: int) -> Any:
-    """Compile `(sum so far, params, packed row, mask) -> sum`, which adds one response's Fisher information, divided by `samples`."""
+    """Compile `(sum so far, params, packed row, mask) -> sum`, which adds a response's Fisher information, divided by `samples`."""
 
     def add(fisher: Params, params: Params, packed: Packed, mask: Bool[Array, "B T"]) -> Params:
         def log_likelihood(params: Params) -> Float[Array, ""]:
