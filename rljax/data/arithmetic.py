@@ -58,21 +58,21 @@ class _Difficulty:
         """Count the prompts of a split: exactly if they can be listed, else a safe lower bound."""
         size = self.size(operands)
         if size <= LARGEST_COUNTED:
-            return len(_listed(self, operands)[split == "heldout"])
-        # The hash holds out size/8 to within a few per mille; drawing half of either side needs few rejected draws.
+            return len(_list_prompts(self, operands)[split == "heldout"])
+        # The hash holds out size/8 to within a few per mille; sampling half of either side rejects few samples.
         return size // (2 * HELDOUT_PERIOD) if split == "heldout" else size // 2
 
-    def draw(self, split: str, operands: int, count: int, rng: np.random.Generator) -> list[Problem]:
-        """Draw `count` different problems of the split at random."""
+    def sample(self, split: str, operands: int, count: int, rng: np.random.Generator) -> list[Problem]:
+        """Sample `count` different problems of the split."""
         if self.size(operands) <= LARGEST_COUNTED:
-            prompts = _listed(self, operands)[split == "heldout"]
+            prompts = _list_prompts(self, operands)[split == "heldout"]
             return [_problem(*prompts[i]) for i in rng.choice(len(prompts), count, replace=False)]
         found: dict[str, Problem] = {}
         while len(found) < count:
             values = rng.integers(self.smallest, self.beyond, (count, operands)).tolist()
             signs = np.array(list(self.operators))[rng.integers(len(self.operators), size=(count, operands - 1))].tolist()
             for row, row_signs in zip(values, signs, strict=True):
-                parts = row, row_signs, _draw_grouping(rng, operands, self.nesting)
+                parts = row, row_signs, _sample_grouping(rng, operands, self.nesting)
                 prompt = _write(*parts)
                 if is_heldout(prompt) == (split == "heldout") and len(found) < count:
                     found[prompt] = _problem(prompt, *parts)
@@ -80,7 +80,7 @@ class _Difficulty:
 
 
 @lru_cache(maxsize=8)
-def _listed(difficulty: _Difficulty, operands: int) -> dict[bool, list[tuple]]:
+def _list_prompts(difficulty: _Difficulty, operands: int) -> dict[bool, list[tuple]]:
     """List every prompt with this many operands, each with the parts it is made of, by whether it is held out."""
     everything = itertools.product(
         itertools.product(range(difficulty.smallest, difficulty.beyond), repeat=operands),
@@ -113,7 +113,7 @@ def _groupings(operands: int, nesting: int, offset: int) -> Iterator[tuple[Span,
                 yield ((start, start + size), *inner)
 
 
-def _draw_grouping(rng: np.random.Generator, operands: int, nesting: int) -> tuple[Span, ...]:
+def _sample_grouping(rng: np.random.Generator, operands: int, nesting: int) -> tuple[Span, ...]:
     spans, offset = [], 0
     for level in range(nesting, 0, -1):
         size = int(rng.integers(level + 1, operands))
@@ -193,7 +193,7 @@ def arithmetic(
     operators: str = "+",
     nesting: int = 0,
 ) -> list[Problem]:
-    """Draw different arithmetic problems, each with its steps written out.
+    """Sample different arithmetic problems, each with its steps written out.
 
     Every number of operands gets the same share of the problems, unless it has too few different ones.
 
@@ -230,7 +230,7 @@ def arithmetic(
     problems = [
         problem
         for n, share in sorted(_share(count, supplies).items())
-        for problem in (difficulty.draw(split, n, share, rng) if share else ())
+        for problem in (difficulty.sample(split, n, share, rng) if share else ())
     ]
     return [problems[i] for i in rng.permutation(count)]
 
@@ -240,13 +240,13 @@ def unfinished(
 ) -> list[Problem]:
     """Remove the final answer from a share of the demonstrations of longer problems, and from all of the longest.
 
-    A model that imitates them can calculate but often does not finish; it is left to RL to discover that finishing pays.
+    A model that imitates them can calculate but often does not finish; RL has to discover that finishing pays.
 
     Args:
         problems: problems with complete demonstrations and the column `operands`.
         share: fraction of the longer problems whose demonstration loses its last step, in [0, 1].
         operands: the minimum number of operands of a longer problem.
-        never: the number of operands from which every demonstration loses its last step; None: there is none.
+        never: with at least this many operands, every demonstration loses its last step; None means no such number.
 
     Returns:
         The problems in their order. A hash of the prompt alone decides which are changed.
@@ -262,7 +262,7 @@ def unfinished(
     if not 0 <= share <= 1:
         raise InputError(f"the share of unfinished demonstrations is {share}; it must be between 0 and 1.")
 
-    def shortened(problem: Problem) -> Problem:
+    def shorten(problem: Problem) -> Problem:
         size, demonstration = problem.columns.get("operands"), problem.demonstration
         if not isinstance(size, int) or demonstration is None:
             raise InputError(f"the problem {problem.prompt!r} needs the column 'operands' and a demonstration; add both.")
@@ -271,4 +271,4 @@ def unfinished(
             return problem
         return replace(problem, demonstration=demonstration.rpartition(";")[0])
 
-    return [shortened(problem) for problem in problems]
+    return [shorten(problem) for problem in problems]

@@ -13,7 +13,7 @@ MAX_CHARACTERS = 1_000_000
 
 Messages = tuple[Mapping[str, Any], ...]
 WITHOUT_CONTENT = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
-"""Entries of a message that may stand without a content."""
+"""Entries that a message may have in place of content."""
 
 MISSING = object()
 """What `lookup` returns for a column that a row does not have."""
@@ -77,10 +77,10 @@ def text_of(row: Mapping[str, object], column: str, noun: str) -> str:
     value = take(row, column)
     if not isinstance(value, str):
         raise BadRowError(f"the {noun} must be text, not {kind(value)}", "replace it with text", column=column)
-    return _checked(value, column, noun)
+    return _check_text(value, column, noun)
 
 
-def _checked(text: str, column: str, noun: str) -> str:
+def _check_text(text: str, column: str, noun: str) -> str:
     if not text.strip():
         raise BadRowError(f"the {noun} is empty", "fill it in, or remove the row", column=column)
     if len(text) > MAX_CHARACTERS:
@@ -119,7 +119,7 @@ def answer_of(row: Mapping[str, object], column: str) -> str:
             "fill in the answer, or remove the row",
             column=column,
         )
-    return _checked(value, column, "answer")
+    return _check_text(value, column, "answer")
 
 
 def prompt_of(row: Mapping[str, object], column: str) -> tuple[str, Messages | None]:
@@ -137,20 +137,20 @@ def prompt_of(row: Mapping[str, object], column: str) -> tuple[str, Messages | N
     """
     value = take(row, column)
     if isinstance(value, str):
-        return _checked(value, column, "prompt"), None
+        return _check_text(value, column, "prompt"), None
     messages = chat_of(value, column)
     if messages[-1]["role"] == "assistant":
         raise BadRowError(
             "the chat ends with the assistant's turn, which the policy must generate", "remove that message", column=column
         )
-    return _checked(joined(messages), column, "prompt"), messages
+    return _check_text(joined(messages), column, "prompt"), messages
 
 
 def chat_of(value: object, column: str) -> Messages:
-    """Read chat messages, with all that a chat template may read of them: `role`, `content`, `tool_calls`, `name`, ...
+    """Read chat messages, with every entry that a chat template may read: `role`, `content`, `tool_calls`, `name`, ...
 
-    Entries that are null are left out, those inside of tool calls too: tables fill missing ones with null. A content of several
-    texts becomes one text, and one that is null or missing next to a tool call or a reasoning becomes the empty text.
+    Null entries are left out, inside tool calls too, because tables fill missing entries with null. Content in several parts
+    becomes one text; content that is null or missing becomes the empty text if the message has a tool call or reasoning.
 
     Raises:
         BadRowError: the value is not a list, is empty, or has a message whose role or content is not text.
@@ -203,12 +203,12 @@ def without_nulls(value: Any) -> Any:
         {'name': 'add', 'arguments': {'a': 2}}
     """
     if isinstance(value, Mapping):
-        return {key: without_nulls(held) for key, held in value.items() if held is not None}
-    return [without_nulls(held) for held in value] if isinstance(value, (list, tuple)) else value
+        return {key: without_nulls(entry) for key, entry in value.items() if entry is not None}
+    return [without_nulls(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
 def joined(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Join the contents of a chat with newlines; a message without content stands for its tool calls, as JSON.
+    """Join the contents of a chat with newlines; a message without content contributes its tool calls, as JSON.
 
     Example:
         >>> joined([{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?"}])

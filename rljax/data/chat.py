@@ -14,7 +14,7 @@ from rljax.errors import InputError
 from rljax.text import one_line
 
 RENDER_SECONDS = 10.0
-"""Longest time that a template may take for one chat."""
+"""Largest number of seconds that a template may take for one chat."""
 CHAT_COLUMNS: Mapping[str, type] = {"tools": list, "chat_template_kwargs": dict}
 """Columns that the chat template reads, with their types: the available tools, and template options of this row."""
 EXPECTED = {"tools": "a list of objects, each the JSON schema of a function,", "chat_template_kwargs": "an object"}
@@ -115,7 +115,7 @@ def render_chat(
         chat_template_kwargs: options of this chat; they override the run's.
 
     Raises:
-        InputError: there is no template, it rejects the chat, it does not end, or jinja2 is missing.
+        InputError: there is no template, it rejects the chat, it does not finish, or jinja2 is missing.
     """
     if not inner.chat_template:
         raise InputError(
@@ -124,7 +124,7 @@ def render_chat(
     options = {**chat.options, **(chat_template_kwargs or {})}
 
     def render() -> str:
-        template = _dated(inner.get_chat_template(None, tools), chat.date, name)
+        template = _fix_date(inner.get_chat_template(None, tools), chat.date, name)
         return inner.apply_chat_template(
             list(messages),
             tools=tools if tools is None else list(tools),
@@ -153,7 +153,7 @@ def render_chat(
         ) from error
 
 
-def _dated(template: str, date: str | None, name: str) -> str:
+def _fix_date(template: str, date: str | None, name: str) -> str:
     """Return the template with a fixed date in place of today's, so that a resumed run reads the same prompts on another day."""
     if date is None or "strftime_now(" not in template:
         return template

@@ -11,13 +11,13 @@ from typing import NamedTuple, get_args
 
 from rljax.data.cells import MISSING, answer_of, columns_of, lookup, prompt_of, text_of
 from rljax.data.fault import BadRowError, Fault, OnError, kind
-from rljax.data.formats import ANSWER_COLUMNS, PROMPT_COLUMNS, Format, nothing, optional, recognise, without
+from rljax.data.formats import ANSWER_COLUMNS, PROMPT_COLUMNS, Format, nothing, optional, recognize, without
 from rljax.data.problem import Problem
 from rljax.data.reading import open_rows
 from rljax.errors import InputError
 
 
-class Loaded(NamedTuple):
+class LoadedProblems(NamedTuple):
     """The problems of a dataset, and its bad rows."""
 
     problems: list[Problem]
@@ -51,7 +51,7 @@ def load_problems(
         split: the split of a folder or hub dataset; a single file is read completely.
         prompt_column: the column with the question. None follows the format, or takes the first of `prompt`, `question`,
             `problem`, `text`.
-        answer_column: the column with the answer; a dot leads into a nested one. None follows the format, or takes the first
+        answer_column: the column with the answer; a dot selects a nested one. None follows the format, or takes the first
             of `answer`, `solution`, `ground_truth`, `target`, `reward_model.ground_truth`.
         demonstration_column: the column with a worked response. None follows the format, or takes `demonstration` from the
             rows that have it. It may be the same column as the answer's.
@@ -84,7 +84,7 @@ def read_problems(
     answer_column: str | None = None,
     demonstration_column: str | None = None,
     on_error: OnError = "fatal",
-) -> Loaded:
+) -> LoadedProblems:
     """Read problems as `load_problems` does, and also return their places and the bad rows.
 
     Args:
@@ -112,7 +112,7 @@ def read_problems(
     for place, row in rows:
         count += 1
         try:
-            fields = _checked_row(row)
+            fields = _check_row(row)
             if form is None:
                 form = _choose_format(fields, prompt_column, answer_column, demonstration_column)
             problem, defect = _read(fields, form)
@@ -131,14 +131,14 @@ def read_problems(
             places.append(place)
     _check_loaded(source, problems, faults, on_error)
     assert form is not None  # some row was read
-    return Loaded(problems, places, faults, count, source, form.name)
+    return LoadedProblems(problems, places, faults, count, source, form.name)
 
 
 class _NoColumnError(BadRowError):
     """The first row lacks a required column, so the columns of the dataset cannot be decided."""
 
 
-def _checked_row(row: object) -> Mapping[str, object]:
+def _check_row(row: object) -> Mapping[str, object]:
     if isinstance(row, BadRowError):
         raise row
     if not isinstance(row, Mapping):
@@ -158,7 +158,7 @@ def _choose_format(
     first: Mapping[str, object], prompt: str | None, answer: str | None, demonstration: str | None
 ) -> Format:
     """Decide by the first row how all rows are read; columns that the user names take precedence."""
-    form = recognise(first) if prompt is None and answer is None else None
+    form = recognize(first) if prompt is None and answer is None else None
     if form is None:
         form = _plain(first, prompt, answer)
     if demonstration is None:
@@ -174,7 +174,7 @@ def _plain(first: Mapping[str, object], prompt: str | None, answer: str | None) 
         lambda row: prompt_of(row, prompt_column),
         lambda row: answer_of(row, answer_column),
         optional(),
-        # The answer's column also stays under its own name, because rewards ask for columns by name.
+        # The answer's column is also kept under its own name, because rewards ask for columns by name.
         without(prompt_column),
     )
 

@@ -1,4 +1,4 @@
-"""Different texts among several: Jaccard similarity of their runs of three words, and distinct-n."""
+"""Choice of texts that differ, by the Jaccard similarity of their runs of three words; and distinct-n."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from rljax.text import shingles_of, words_of
 
 
 def similarity(left: str, right: str) -> float:
-    """Jaccard similarity of two texts: the share of their runs of three words or signs that both have.
+    """Jaccard similarity of two texts: the share of their runs of three words or punctuation marks that both have.
 
     ::
 
@@ -15,10 +15,10 @@ def similarity(left: str, right: str) -> float:
 
     Args:
         left: a text.
-        right: another answer.
+        right: another text.
 
     Returns:
-        A number from 0, nothing in common, to 1, the same runs.
+        A number from 0 (nothing in common) to 1 (the same runs).
 
     Example:
         >>> similarity("4+3=7;#7", "4+3=7;#7"), round(similarity("4+3=7;#7", "4+3=8;#8"), 2)
@@ -29,7 +29,7 @@ def similarity(left: str, right: str) -> float:
 
 
 def distinct_share(texts: Sequence[str], *, n: int = 2) -> float:
-    """Distinct-n: the number of different runs of n words or signs in several texts, divided by the number of all their runs.
+    """Distinct-n: the number of different runs of n words or punctuation marks in several texts, divided by that of all runs.
 
     ::
 
@@ -59,15 +59,15 @@ def distinct_share(texts: Sequence[str], *, n: int = 2) -> float:
 
 
 def different(texts: Sequence[str], *, most: int, threshold: float | int) -> list[int]:
-    """Take texts in their order, each unless it is too similar to one that was taken.
+    """Choose texts in their order, skipping those that are too similar to one already chosen.
 
     Args:
         texts: the texts.
-        most: number of texts to take at most.
-        threshold: largest similarity of two taken texts, from 0 to 1; at 1 only equal texts are too similar.
+        most: maximum number of texts to choose.
+        threshold: largest similarity of two chosen texts, from 0 to 1; at 1 only equal texts are too similar.
 
     Returns:
-        Places of the texts that were taken.
+        Indices of the chosen texts.
 
     Raises:
         ValueError: `most` is below 1, or the threshold is out of its range.

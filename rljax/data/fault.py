@@ -42,7 +42,7 @@ class BadRowError(ValueError):
 
 
 def describe(faults: Sequence[Fault], *, shown: int = 3) -> str:
-    """Summarise faults in one paragraph: how many rows were dropped and kept, and the first few in full.
+    """Summarize faults in one paragraph: how many rows were dropped and kept, and the first few in full.
 
     Args:
         faults: the faults that `read_problems` found.

@@ -1,7 +1,7 @@
-"""Feedback on the responses of a served model: a queue of JSON lines that another process writes, read from a place onwards.
+"""Feedback on the responses of a served model: a queue of JSON lines that another process writes, read from a given place on.
 
-A queue is a file that grows, or a folder of such files, `*.jsonl`. What was read is remembered as places: the line and byte where
-a line ended, with a digest of the bytes before it. So a file that was rotated, cut or replaced is recognized.
+A queue is a file that grows, or a folder of such files, `*.jsonl`. The lines already read are remembered as places: the line and
+the byte where a line ended, with a digest of the bytes before it. A file that was rotated, cut or replaced is therefore noticed.
 """
 
 import hashlib
@@ -19,17 +19,17 @@ from rljax.data.fault import BadRowError, kind, shown
 from rljax.text import did_you_mean
 
 WINDOW = 4096
-"""Bytes before the end of a line that its digest is of."""
+"""Number of bytes before the end of a line that its digest covers."""
 _BOM = b"\xef\xbb\xbf"
 _ROTATED = re.compile(r"[.-](\d+|\d{4}-\d\d-\d\d([_T-]\d\d(-\d\d){0,2})?)")
 
 
 OPTIONAL = ("thumbs", "reward", "id", "logp", "finished")
-"""Names of a line that may be absent."""
+"""Optional entries of a line."""
 
 
 class Feedback(NamedTuple):
-    """Content of a line."""
+    """The feedback in one line of a queue."""
 
     prompt: str
     """The prompt as text; for a chat, the contents of its messages joined by newlines."""
@@ -40,11 +40,11 @@ class Feedback(NamedTuple):
     reward: float
     """The reward; 1 or 0 for thumbs up or down."""
     id: str | None = None
-    """Name of the line, which no other line may have."""
+    """Unique name of the line."""
     logp: tuple[float, ...] | None = None
-    """Log-probability of each token of the response under the policy that drew it, nats."""
+    """Log-probability of each token of the response under the policy that sampled it, in nats."""
     finished: bool = True
-    """Whether the model ended the response, and was not cut off."""
+    """Whether the model ended the response, rather than being cut off."""
     columns: Mapping[str, object] = MappingProxyType({})
     """`tools` and `chat_template_kwargs`, which the chat template reads."""
 
@@ -55,11 +55,11 @@ class Place(NamedTuple):
     queue: str
     """Name of the file while it grows."""
     file: str
-    """Path of the file when the line was read; a rotated one has another name than its queue."""
+    """Path of the file when the line was read; the name of a rotated file differs from its queue's."""
     line: int
     """Number of the line, counted from 1."""
     end: int
-    """Bytes of the file up to the end of the line."""
+    """Number of bytes of the file up to the end of the line."""
     digest: str
     """Digest of the last `WINDOW` of these bytes."""
 
@@ -72,24 +72,24 @@ class Line(NamedTuple):
     text: str
     """The line itself."""
     content: Feedback | BadRowError
-    """What it says, or why it cannot be used."""
+    """The feedback, or the reason why the line cannot be used."""
 
 
-class Part(NamedTuple):
-    """A file to read on in."""
+class FilePart(NamedTuple):
+    """A file to read, and where to continue in it."""
 
     file: Path
     """The file."""
     end: int = 0
-    """Bytes that were read."""
+    """Number of bytes already read."""
     line: int = 0
-    """Lines that were read."""
+    """Number of lines already read."""
     note: str | None = None
-    """What a person has to know about it."""
+    """A message to the user about the file."""
 
 
 def queues(source: Path) -> list[Path]:
-    """The files that grow: the file itself, or those of a folder in the order of their names.
+    """Return the files that grow: the file itself, or the files of a folder in the order of their names.
 
     Example:
         >>> queues(Path("queue.jsonl"))
@@ -99,14 +99,14 @@ def queues(source: Path) -> list[Path]:
 
 
 def new_lines(source: Path, taken: Mapping[str, Sequence[Place]]) -> Iterator[Line | str]:
-    """Read the complete lines after those that were taken; a line without its line end is still being written, and is left.
+    """Read the complete lines after those already taken; a line without a line end is still being written, and is not read.
 
     Args:
         source: a file, which need not exist yet, or a folder.
-        taken: name of a queue -> places of its lines that were taken, in order.
+        taken: name of a queue -> places of its lines already taken, in order.
 
     Yields:
-        The lines in order, empty ones left out; and before the lines of a file that was cut or replaced, a sentence about it.
+        The lines in order, without empty ones; before the lines of a file that was cut or replaced, a message about it.
     """
     for queue in queues(source):
         for part in parts(queue, taken.get(queue.name, ())):
@@ -115,45 +115,45 @@ def new_lines(source: Path, taken: Mapping[str, Sequence[Place]]) -> Iterator[Li
             yield from _lines(part, queue.name)
 
 
-def parts(queue: Path, places: Sequence[Place]) -> list[Part]:
-    """Files that hold the lines behind the last place, the oldest first.
+def parts(queue: Path, places: Sequence[Place]) -> list[FilePart]:
+    """Return the files that contain the lines after the last place, the oldest first.
 
-    They are the file itself; or, if it was rotated, the rotated file next to it that contains that place, the rotated files that
-    changed later, and the file itself from its beginning. Without a place they are all rotated files and the file itself, so that
-    nothing is lost by a rotation before the first line is taken. A file that was cut is read on behind the last place that
-    it still holds, and one that was replaced from its beginning; both have a note.
+    This is the file itself; or, if it was rotated, the rotated file next to it that contains that place, the rotated files that
+    changed later, and the file itself from its beginning. Without a place, all rotated files and the file itself are returned, so
+    that a rotation before the first line is taken loses nothing. A file that was cut is read after the last place that it still
+    contains, and a file that was replaced is read from its beginning; both get a note.
 
     Args:
         queue: the file that grows.
-        places: of its lines that were taken, in order.
+        places: places of its lines already taken, in order.
     """
     if not places:
-        return [*map(Part, rotated(queue)), Part(queue)]
+        return [*map(FilePart, rotated(queue)), FilePart(queue)]
     last = places[-1]
     if holds(queue, last):
-        return [Part(queue, last.end, last.line)]
+        return [FilePart(queue, last.end, last.line)]
     older = rotated(queue)
-    for number in reversed(range(len(older))):  # a copy of the file may hold that place too, and is older
+    for number in reversed(range(len(older))):  # an older copy of the file may contain that place too
         if holds(older[number], last):
-            return [Part(older[number], last.end, last.line), *map(Part, (*older[number + 1 :], queue))]
+            return [FilePart(older[number], last.end, last.line), *map(FilePart, (*older[number + 1 :], queue))]
     if not queue.is_file() or not queue.stat().st_size:
         return []
     content = queue.read_bytes()
     for place in reversed(places):
         if place.end <= len(content) and digest_of(content[: place.end]) == place.digest:
-            note = f"{queue} was cut after line {place.line}, of {last.line} that were read; reading continues there."
-            return [Part(queue, place.end, place.line, note)]
+            note = f"{queue} was cut after line {place.line}; {last.line} lines had been read, and reading continues there."
+            return [FilePart(queue, place.end, place.line, note)]
     note = (
-        f"{queue} was replaced after line {last.line} of it was read, and no rotated file next to it contains that line. Lines "
-        "after it that were not read are lost; the new file is read from its beginning."
+        f"{queue} was replaced after its line {last.line} was read, and no rotated file next to it contains that line. Later "
+        "lines that were not read are lost; the new file is read from its beginning."
     )
-    return [Part(queue, note=note)]
+    return [FilePart(queue, note=note)]
 
 
 def rotated(queue: Path) -> list[Path]:
-    """Rotated files next to a queue, the oldest first.
+    """Return the rotated files next to a queue, the oldest first.
 
-    They are called `NAME.DIGITS` or `NAME.DATE`, or have `-` in place of the point: `queue.jsonl.1`, `queue.jsonl-20261122`,
+    They are called `NAME.DIGITS` or `NAME.DATE`, or have `-` in place of the dot: `queue.jsonl.1`, `queue.jsonl-20261122`,
     `queue.jsonl.2026-11-22_10-30-00`. Other names, such as those of backups and compressed files, are left alone.
     """
     names = {
@@ -164,7 +164,7 @@ def rotated(queue: Path) -> list[Path]:
 
 
 def holds(file: Path, place: Place) -> bool:
-    """True if a file has, at a place, the bytes that were read there."""
+    """Return True if a file still has the bytes that were read before a place."""
     if not file.is_file() or file.stat().st_size < place.end:
         return False
     with file.open("rb") as opened:
@@ -184,7 +184,7 @@ def digest_of(content: bytes) -> str:
 
 
 def unfinished(source: Path) -> list[Path]:
-    """Files of a queue whose last line has no line end yet."""
+    """Return the files of a queue whose last line has no line end yet."""
     return [file for file in queues(source) if file.is_file() and _last_byte(file) not in (b"", b"\n")]
 
 
@@ -194,8 +194,8 @@ def _last_byte(file: Path) -> bytes:
         return opened.read(1)
 
 
-def _lines(part: Part, queue: str) -> Iterator[Line]:
-    """Whole lines of a file behind those that were read; none if it is gone."""
+def _lines(part: FilePart, queue: str) -> Iterator[Line]:
+    """Yield the complete lines of a file after those already read; none if the file is gone."""
     try:
         opened = part.file.open("rb")
     except FileNotFoundError:
@@ -234,7 +234,7 @@ def read_line(line: bytes) -> Feedback | BadRowError:
 
 
 def feedback_of(row: object) -> Feedback:
-    """Read an object with `prompt`, `response`, and `reward` or `thumbs`; `id`, `logp` and `finished` may be there too.
+    """Read an object with `prompt`, `response`, and `reward` or `thumbs`; `id`, `logp` and `finished` are optional.
 
     Raises:
         BadRowError: it is not an object, or an entry is missing or has a wrong value.
@@ -250,7 +250,7 @@ def feedback_of(row: object) -> Feedback:
 
 
 def _check_names(row: Mapping[str, object]) -> None:
-    """Reject a name that looks like a misspelled optional one, because its value would be lost; other names are the writer's."""
+    """Reject a name that looks like a misspelled optional one, because its value would be lost; other names are ignored."""
     absent = {*OPTIONAL, *CHAT_COLUMNS} - row.keys()
     for name in map(str, row.keys() - {*Feedback._fields, "thumbs", *CHAT_COLUMNS}):
         near = did_you_mean(name, absent, cutoff=0.85)
@@ -269,7 +269,7 @@ def _response(row: Mapping[str, object]) -> str | tuple[int, ...]:
     if isinstance(value, list) and value and all(type(token) is int for token in value):
         return tuple(value)
     raise BadRowError(
-        f"the response must be text, or a list of token ids with one at least, not {shown(value)}",
+        f"the response must be text, or a non-empty list of token ids, not {shown(value)}",
         "correct it",
         column="response",
     )
@@ -278,7 +278,7 @@ def _response(row: Mapping[str, object]) -> str | tuple[int, ...]:
 def _reward(row: Mapping[str, object]) -> float:
     found = [name for name in ("reward", "thumbs") if name in row]
     if len(found) != 1:
-        state = "both are there" if found else "neither is there"
+        state = "both are present" if found else "neither is present"
         raise BadRowError(f"a line has either a reward or thumbs, and {state}", "give one of them", column="reward")
     (name,) = found
     value = row[name]

@@ -36,7 +36,7 @@ _TASK_AND_TESTS = "{task}\n\nThe code has to pass these tests:\n\n{tests}\n"
 _TASK_WITH_INPUT = "{task}\n\nWrite a Python 3 program that reads the input from standard input and prints the output.\n"
 _CONTEST_TESTS = ("public_tests", "private_tests", "generated_tests")
 _PYTHON_3 = 3
-"""Number of the language in CodeContests."""
+"""Number of Python 3 among the languages of CodeContests."""
 _AIME_ID = re.compile(r"(?:19|20)\d\d-(?:I{1,2}-)?\d+")
 
 
@@ -62,8 +62,8 @@ class Format(NamedTuple):
     """Reads the worked response as messages, if it is more than one text."""
 
 
-def recognise(row: Row) -> Format | None:
-    """Recognise the published format of a row.
+def recognize(row: Row) -> Format | None:
+    """Recognize the published format of a row.
 
     Args:
         row: the first row of a dataset.
@@ -72,9 +72,9 @@ def recognise(row: Row) -> Format | None:
         The format; None if it is not a published one.
 
     Example:
-        >>> recognise({"question": "1+1?", "answer": "1+1 = 2\\n#### 2"}).name
+        >>> recognize({"question": "1+1?", "answer": "1+1 = 2\\n#### 2"}).name
         'GSM8K'
-        >>> recognise({"question": "1+1?", "answer": "2"}) is None
+        >>> recognize({"question": "1+1?", "answer": "2"}) is None
         True
     """
     candidates = (_tests,) if PROCESSED in row and "prompt" in row else _ALL
@@ -104,7 +104,7 @@ def _turns_in(row: Row, column: str) -> Messages | None:
 
 
 def _verl(first: Row) -> Format | None:
-    """Recognise verl's rows, DAPO-Math-17k among them."""
+    """Recognize verl's rows, DAPO-Math-17k among them."""
     if "prompt" not in first or lookup(first, "reward_model.ground_truth") is MISSING:
         return None
     return Format(
@@ -117,9 +117,9 @@ def _verl(first: Row) -> Format | None:
 
 
 def _inputs_of_verl(row: Row) -> dict[str, object]:
-    """The inputs and outputs of a task for programs, which verl's rows have as JSON; nothing for any other row.
+    """Return the inputs and outputs of a programming task, which verl's rows have as JSON; nothing for any other row.
 
-    Tasks that call a function (`fn_name`) have none, because their inputs are arguments; a run says that it cannot judge them.
+    Tasks that call a function (`fn_name`) have none, because their inputs are arguments; a run reports that it cannot judge them.
     """
     truth = lookup(row, "reward_model.ground_truth")
     try:
@@ -138,7 +138,7 @@ def _inputs_of_verl(row: Row) -> dict[str, object]:
 
 
 def _as_lines(value: object) -> str | None:
-    """A text, or the lines of one; None for anything else."""
+    """Return a text, given as such or as a list of lines; None for anything else."""
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return "\n".join(value)
     return value if isinstance(value, str) else None
@@ -159,7 +159,7 @@ def _human_eval(first: Row) -> Format | None:
 
 
 def _mbpp(first: Row) -> Format | None:
-    """Recognise MBPP, both full (`text`) and sanitised (`prompt`)."""
+    """Recognize MBPP, both full (`text`) and sanitized (`prompt`)."""
     task = next((name for name in ("text", "prompt") if name in first), None)
     if task is None or not {"test_list", "code"} <= set(first):
         return None
@@ -179,7 +179,7 @@ def _mbpp(first: Row) -> Format | None:
 
 
 def _tests(first: Row) -> Format | None:
-    """Recognise any other task with tests: `tests`, `test` with assertions, or `stdin` and `stdout`. The answer is optional."""
+    """Recognize any other task with tests: `tests`, `test` with assertions, or `stdin` and `stdout`. The answer is optional."""
     test = first.get("test")
     if "prompt" not in first:
         return None
@@ -207,14 +207,14 @@ def _inputs_and_outputs(row: Row) -> tuple[list[str], list[str]]:
     if len(inputs) != len(outputs):
         raise BadRowError(
             f"there are {len(outputs)} outputs for {len(inputs)} inputs",
-            "make them as many, or remove the row",
+            "give one output per input, or remove the row",
             column="stdout",
         )
     return inputs, outputs
 
 
 def _aime(first: Row) -> Format | None:
-    """Recognise AIME in any capitalisation: by an id such as 2024-I-3, a URL, or the year and number of the problem."""
+    """Recognize AIME in any capitalization: by an id such as 2024-I-3, a URL, or the year and number of the problem."""
     named = {name.lower(): name for name in first if isinstance(name, str)}
     prompt = next((named[name] for name in ("problem", "question") if name in named), None)
     identity, address = (str(first[named[name]]) if name in named else "" for name in ("id", "url"))
@@ -262,7 +262,7 @@ def _gsm8k(first: Row) -> Format | None:
 
 
 def _math(first: Row) -> Format | None:
-    r"""Recognise MATH and similar datasets: a `solution` with a boxed answer, with or without a column `answer`."""
+    r"""Recognize MATH and similar datasets: a `solution` with a boxed answer, with or without a column `answer`."""
     solution = first.get("solution")
     if "problem" not in first or not isinstance(solution, str) or not (r"\boxed" in solution or r"\fbox" in solution):
         return None
@@ -280,7 +280,7 @@ def _math(first: Row) -> Format | None:
 
 
 def _commonsense_qa(first: Row) -> Format | None:
-    """Recognise CommonsenseQA, and ARC, which has the same columns: choices with labels, and the label of the right one."""
+    """Recognize CommonsenseQA, and ARC, which has the same columns: choices with labels, and the label of the right one."""
     if "answerKey" not in first or not {"question", "choices"} <= set(first):
         return None
 
@@ -301,7 +301,7 @@ def _commonsense_qa(first: Row) -> Format | None:
 
     def answer(row: Row) -> str:
         key, labels = take(row, "answerKey"), options(row)[0]
-        if key == "":  # the published test split keeps its answers
+        if key == "":  # the published test split withholds its answers
             return ""
         if key not in labels:
             raise BadRowError(
@@ -317,7 +317,7 @@ _FOLIO_PROMPT = "{premises}\n\nIs the following statement true?\n{conclusion}\n\
 
 
 def _folio(first: Row) -> Format | None:
-    """Recognise FOLIO: premises, and a conclusion that is true, false or uncertain; the answer is its letter."""
+    """Recognize FOLIO: premises, and a conclusion that is true, false or uncertain; the answer is its letter."""
     if not {"premises", "conclusion", "label"} <= set(first):
         return None
 
@@ -338,7 +338,7 @@ def _folio(first: Row) -> Format | None:
 
 
 def _code_contests(first: Row) -> Format | None:
-    """Recognise CodeContests: tests are inputs and outputs, and of the solutions the first one in Python 3 is the demonstration."""
+    """Recognize CodeContests: tests are inputs and outputs, and the first solution in Python 3 is the demonstration."""
     if not {"description", *_CONTEST_TESTS} <= set(first):
         return None
 
@@ -370,7 +370,7 @@ def _code_contests(first: Row) -> Format | None:
 
 
 def _texts_in(row: Row, column: str, name: str) -> list[str]:
-    """Texts in a list inside an object."""
+    """Return the texts in a list inside an object."""
     value = take(row, column)
     if not isinstance(value, Mapping):
         raise BadRowError(f"{column} must be an object, not {kind(value)}", "rewrite it", column=column)
@@ -378,7 +378,7 @@ def _texts_in(row: Row, column: str, name: str) -> list[str]:
 
 
 def _messages(first: Row) -> Format | None:
-    """Recognise TRL's conversations: the last message is the assistant's and becomes the demonstration."""
+    """Recognize TRL's conversations: the last message is the assistant's and becomes the demonstration."""
     if not isinstance(first.get("messages"), (list, tuple)) or any(name in first for name in PROMPT_COLUMNS):
         return None
 
@@ -410,12 +410,12 @@ def _messages(first: Row) -> Format | None:
 
 
 def rich_turns(turns: Messages) -> Messages | None:
-    """Return the turns if a text cannot stand for them: several, or one with a tool call or a reasoning."""
+    """Return turns that a plain text cannot represent: several, or one with a tool call or reasoning; None for others."""
     return turns if len(turns) > 1 or any(set(turn) != {"role", "content"} for turn in turns) else None
 
 
 def _completion(first: Row) -> Format | None:
-    """Recognise TRL's prompt and completion, each of them text or messages."""
+    """Recognize TRL's prompt and completion, each of them text or messages."""
     if not {"prompt", "completion"} <= set(first):
         return None
 

@@ -9,7 +9,7 @@ from rljax.errors import InputError
 
 HELDOUT_PERIOD = 8  # one prompt in eight is held out
 TRIES = 40
-"""Draws for each problem that is still wanted, before a generator counts as exhausted; a held-out one takes eight on average."""
+"""Samples per problem that is wanted before a generator counts as exhausted; a held-out problem takes eight on average."""
 
 Parts = tuple[list[Problem], list[Problem]]
 """Problems to train on, and held-out ones."""
@@ -45,8 +45,8 @@ def share_of(text: str) -> float:
     return (_hash(text) >> 11) / 2**53
 
 
-def drawn_parts(draw: Callable[[Random], Problem], *, train: int, heldout: int, seed: int) -> Parts:
-    """Draw different problems until both parts are full.
+def sample_parts(draw: Callable[[Random], Problem], *, train: int, heldout: int, seed: int) -> Parts:
+    """Sample different problems until both parts are full.
 
     Args:
         draw: makes a problem from a source of random numbers.
@@ -61,7 +61,7 @@ def drawn_parts(draw: Callable[[Random], Problem], *, train: int, heldout: int, 
         InputError: the generator has too few different problems.
 
     Example:
-        >>> train, heldout = drawn_parts(lambda random: Problem(f"{random.randrange(99)}=", ""), train=5, heldout=2, seed=0)
+        >>> train, heldout = sample_parts(lambda random: Problem(f"{random.randrange(99)}=", ""), train=5, heldout=2, seed=0)
         >>> len({problem.prompt for problem in [*train, *heldout]}), any(is_heldout(problem.prompt) for problem in train)
         (7, False)
     """

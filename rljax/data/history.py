@@ -212,7 +212,7 @@ def choose(
     """Choose the next prompts of a stream, skipping those that were recently too easy or too hard.
 
     A prompt with too few attempts is always chosen. A prompt outside the window is still chosen with probability `revisit`,
-    because the policy changes; the draw depends only on the seed and the position in the stream, so a resumed run repeats it. At
+    because the policy changes; this choice depends only on the seed and the position in the stream, so a resumed run repeats it. At
     most `patience · count` prompts are considered; if too few of them qualify, those nearest to the window fill up the choice.
 
     Args:
@@ -221,7 +221,7 @@ def choose(
         position: the number of prompts of the stream that are used up.
         count: the number of prompts to choose.
         window: the pass rates to choose.
-        seed: the seed of the draws, 0 or more.
+        seed: the seed of the random choices, 0 or more.
         revisit: probability of choosing a prompt outside the window, in [0, 1].
         least_attempts: prompts with fewer attempts are always chosen.
         patience: the number of prompts considered per chosen prompt, at least 1.
@@ -268,7 +268,7 @@ def choose(
 
 
 def _coin(seed: int, position: int) -> float:
-    """Draw a number in [0, 1) that depends only on the seed and the position in the stream."""
+    """Return a random number in [0, 1) that depends only on the seed and the position in the stream."""
     return np.random.default_rng((seed, position)).random()
 
 

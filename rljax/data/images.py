@@ -55,7 +55,7 @@ def text_of(pixels: Pixels) -> str:
     """Write an image as Braille characters.
 
     Args:
-        pixels: rows of pixels, all of the same length; their number a multiple of 4, their length one of 2.
+        pixels: rows of pixels, all of the same length. Their number is a multiple of 4, and their length a multiple of 2.
 
     Returns:
         A character for each patch.
@@ -116,7 +116,7 @@ def pixels_of(text: str, *, height: int, width: int) -> list[list[bool]]:
 
 
 def check_whole_images(text: str, *, height: int, width: int) -> None:
-    """Reject a text with a part of an image: a row of Braille characters contains complete images, one after another.
+    """Reject a text with an incomplete image; a run of Braille characters must be complete images, one after another.
 
     Raises:
         InputError: the message names the patches and their number.
@@ -129,7 +129,7 @@ def check_whole_images(text: str, *, height: int, width: int) -> None:
         if len(run) % (rows * columns):
             raise InputError(
                 f"the prompt {text!r:.60} has {len(run)} patches in a row, and an image of {height} x {width} pixels has "
-                f"{rows * columns}; draw complete images of this size, or change images."
+                f"{rows * columns}; write complete images of this size, or change the setting images."
             )
 
 

@@ -7,7 +7,7 @@ not repeat within 60 lines are used, so that no number can be copied from an ear
 
 With `lapses`, demonstrations make an error at some lines: they write `*` where the sum belongs. Then they either correct it
 (`21=3+4=*7`) or continue as if the sum were 0 (`21=3+4=*`), which makes the answer wrong eighty or more tokens later. A model
-that imitates them does both; it is left to RL to discover that correcting pays.
+that imitates them does both; RL has to discover that correcting pays.
 """
 
 from collections.abc import Collection, Sequence
@@ -49,7 +49,7 @@ def repeats_late(first: int, second: int) -> bool:
 def iteration(
     split: Literal["train", "heldout"], count: int, *, seed: int, steps: tuple[int, int] = (6, 56)
 ) -> list[Problem]:
-    """Draw different problems, each with its steps written out; all numbers of steps are equally likely.
+    """Sample different problems, each with its steps written out; all numbers of steps are equally likely.
 
     Args:
         split: `train`, or `heldout` for about one prompt in eight; no prompt is in both.
@@ -128,7 +128,7 @@ def _prompt(first: int, second: int, steps: int) -> str:
 
 
 def _numbers(prompt: str) -> tuple[int, int]:
-    """Read the two summands of a prompt."""
+    """Read the two numbers that a prompt adds."""
     return int(prompt[-6]), int(prompt[-4])
 
 

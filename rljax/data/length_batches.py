@@ -22,7 +22,7 @@ BINS = len(PERCENTILES) + 1
 class LengthStream(PromptStream):
     """An endless order of records: for each position a length bin is sampled, then a record from that bin.
 
-    The bins end at the 25th, 50th, 75th and 95th percentile of length. An epoch has as many draws as there are records, and the
+    The bins end at the 25th, 50th, 75th and 95th percentile of length. An epoch samples as many records as there are, and the
     order within a bin is shuffled again in each epoch. The record at a position depends only on the lengths, the weights and the
     seed.
 
@@ -30,7 +30,7 @@ class LengthStream(PromptStream):
         records: the records, for instance `range(n)`.
         lengths: the length of each record, in any unit, at least 1.
         weights: p(ℓ), the relative probability of each of the five bins. Bins without records are ignored.
-        seed: the seed of the draws and the shuffles, 0 or more.
+        seed: the seed of sampling and shuffling, 0 or more.
 
     Raises:
         InputError: there are no records, not one length per record, a length below 1, or a negative seed; or the weights are not

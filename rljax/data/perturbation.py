@@ -20,7 +20,7 @@ _TYPO_SHARE = 0.1
 
 
 def spaces(text: str, draw: random.Random) -> str:
-    """Add a space at half of the places where words are parted, and around operators.
+    """Add a space at half of the places between words and around operators.
 
     Example:
         >>> spaces("What is 3+4= ?", random.Random(0))
@@ -30,7 +30,7 @@ def spaces(text: str, draw: random.Random) -> str:
 
 
 def case(text: str, draw: random.Random) -> str:
-    r"""Write half of the words of three letters or more in upper case. Names of one letter and commands of LaTeX stay.
+    r"""Write half of the words of three letters or more in upper case. One-letter names and LaTeX commands stay unchanged.
 
     Example:
         >>> case(r"Find the value of x in \frac{x}{2} = 3.", random.Random(0))
@@ -46,7 +46,7 @@ def typos(text: str, draw: random.Random) -> str:
         >>> typos("Find the value of this sum", random.Random(0))
         'Find the vaule of this sum'
     """
-    words = [word for word in _WORD.finditer(text) if _exchangeable(word.group())]
+    words = [word for word in _WORD.finditer(text) if _swappable_places(word.group())]
     chosen = {word.start() for word in words if draw.random() < _TYPO_SHARE}
     if words and not chosen:
         chosen = {draw.choice(words).start()}
@@ -54,7 +54,7 @@ def typos(text: str, draw: random.Random) -> str:
     def changed(word: re.Match[str]) -> str:
         if word.start() not in chosen:
             return word.group()
-        letters, place = list(word.group()), draw.choice(_exchangeable(word.group()))
+        letters, place = list(word.group()), draw.choice(_swappable_places(word.group()))
         letters[place], letters[place + 1] = letters[place + 1], letters[place]
         return "".join(letters)
 
@@ -62,7 +62,7 @@ def typos(text: str, draw: random.Random) -> str:
 
 
 def order(text: str, draw: random.Random) -> str:
-    """Shuffle the summands of every sum of whole numbers that is not a part of a longer term; no new character occurs.
+    """Shuffle the terms of every sum of whole numbers that is not part of a longer expression; no new character occurs.
 
     Example:
         >>> order("3+4+12=", random.Random(0)), order("2*3+4=", random.Random(0))
@@ -77,15 +77,15 @@ def order(text: str, draw: random.Random) -> str:
     return _SUM.sub(shuffled, text)
 
 
-def _exchangeable(word: str) -> list[int]:
-    """Places of inner letters that differ from the next inner letter."""
+def _swappable_places(word: str) -> list[int]:
+    """Return the indices of inner letters that differ from the next inner letter."""
     return [place for place in range(1, len(word) - 2) if word[place] != word[place + 1]]
 
 
 PERTURBATIONS: MappingProxyType[str, Callable[[str, random.Random], str]] = MappingProxyType(
     {"spaces": spaces, "case": case, "typos": typos, "order": order}
 )
-"""Name of a perturbation -> (text, source of draws) -> changed text. Numbers, and what is computed, stay."""
+"""Name of a perturbation -> (text, source of random numbers) -> changed text. The numbers and the answer stay the same."""
 
 
 _NEEDS = MappingProxyType(
@@ -96,22 +96,22 @@ _NEEDS = MappingProxyType(
         "order": "sums of different whole numbers",
     }
 )
-"""What a prompt must have for each of them to change it."""
+"""Name of a perturbation -> what a prompt must contain to be changed by it."""
 
 
-def perturbed(problems: Sequence[Problem], name: str, *, seed: int = 0) -> list[Problem]:
-    """Change the prompts of problems; of a chat, what the user says. Answers and columns stay.
+def perturb(problems: Sequence[Problem], name: str, *, seed: int = 0) -> list[Problem]:
+    """Change the prompts of problems; in a chat, the user's messages. Answers and columns stay unchanged.
 
     Args:
         problems: the problems.
         name: one of `PERTURBATIONS`.
-        seed: seed of the draws; the same prompt is always changed in the same way.
+        seed: random seed; the same prompt is always changed in the same way.
 
     Raises:
         InputError: the name is unknown, or no prompt has anything to change.
 
     Example:
-        >>> [problem.prompt for problem in perturbed([Problem("3+4=", "7")], "spaces")]
+        >>> [problem.prompt for problem in perturb([Problem("3+4=", "7")], "spaces")]
         ['3 +4 =']
     """
     if name not in PERTURBATIONS:
@@ -123,7 +123,7 @@ def perturbed(problems: Sequence[Problem], name: str, *, seed: int = 0) -> list[
         ]
         raise InputError(
             f"--perturb {name} changes no prompt of these problems, such as {problems[0].prompt[:60]!r}, because it needs "
-            f"{_NEEDS[name]}; what changes some: {', '.join(others) or 'none'}."
+            f"{_NEEDS[name]}; perturbations that change some: {', '.join(others) or 'none'}."
         )
     return changed
 

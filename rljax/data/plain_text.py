@@ -33,7 +33,7 @@ def is_text(dataset: str | None) -> bool:
 def read_texts(name: str, split: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Read the files of a dataset, one row per file: the beginning of its text or, for the split "test", its last tenth.
 
-    The text is the column `text`. Prompt and completion, which every row needs, are a number and a character that blocks replace.
+    The text is the column `text`. Prompt and completion, which every row needs, are placeholders: `cut_blocks` replaces them.
 
     Args:
         name: the name of the dataset; see `text_dataset`.

@@ -35,8 +35,8 @@ class Preference:
         rejected: the other response.
         messages: the prompt as a chat, `{"role": ..., "content": ...}` each; None for plain text.
         margin: by how much the preferred response is better, in the unit of the score, not negative.
-        columns: what the chat template reads of the row, besides the messages: `tools` and `chat_template_kwargs`.
-        turns: both responses as messages, if a text cannot stand for them: several turns, tool calls, reasoning. None stands for
+        columns: the row's columns that the chat template reads, besides the messages: `tools` and `chat_template_kwargs`.
+        turns: both responses as messages, if plain text cannot represent them (several turns, tool calls or reasoning). None means
             one message of the assistant.
     """
 
@@ -92,7 +92,7 @@ def read_preferences(
         split: the split of a folder or hub dataset; a single file is read completely.
         prompt_column: the column with the prompt, text or chat messages. None takes the first of `prompt`, `question`,
             `problem`, `text`; if there is none, the prompt is the beginning that both responses share.
-        chosen_column: the column with the preferred response, text or chat messages; a dot leads into a nested one.
+        chosen_column: the column with the preferred response, text or chat messages; a dot selects a nested one.
         rejected_column: the column with the other response.
         on_error: `fatal` rejects a dataset with a bad row; `drop` drops bad rows.
 
@@ -283,7 +283,7 @@ def split_pairs(preferences: Sequence[Preference], count: int, *, seed: int) -> 
     Args:
         preferences: all pairs. If a prompt is empty, the preferred response stands in for it.
         count: the maximum number of held-out pairs. At most a tenth of the prompts are held out, and at least one.
-        seed: the seed of the draw.
+        seed: the seed of the random choice.
 
     Returns:
         The pairs to train on and the held-out ones.
@@ -296,7 +296,7 @@ def split_pairs(preferences: Sequence[Preference], count: int, *, seed: int) -> 
     names = [pair.prompt if pair.prompt else pair.chosen for pair in preferences]
     prompts = sorted(set(names))
     if len(prompts) < 2:
-        raise InputError("The pairs have a single prompt, so none can be held out; give held-out pairs of their own.")
+        raise InputError("The pairs have a single prompt, so none can be held out; pass separate held-out pairs.")
     most = max(1, min(count, len(prompts) // 10))
     chosen = np.random.default_rng(seed).choice(len(prompts), most, replace=False)
     heldout_prompts = {prompts[index] for index in chosen}

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 import rljax
-from rljax.data.dataset import Loaded, read_problems
+from rljax.data.dataset import LoadedProblems, read_problems
 from rljax.data.preprocess import REASONS, Prepared, Verify, prepare_rows
 from rljax.data.problem import Problem
 from rljax.data.reading import locate
@@ -31,7 +31,7 @@ def preprocess(recipe: Preprocess, verify: Verify) -> Prepared:
 
     Args:
         recipe: the options of the command.
-        verify: `(prompts, completions, columns) -> (rewards, whether there is an opinion)`; it judges the answers.
+        verify: `(prompts, completions, columns) -> (rewards, whether there is a verdict)`; it judges the answers.
 
     Returns:
         The rows, the dropped rows and the report, as written.
@@ -85,7 +85,7 @@ def preprocess(recipe: Preprocess, verify: Verify) -> Prepared:
 
 
 def progress_bar(items: Sequence, what: str) -> Iterable:
-    """Iterate over items behind a progress bar, which disappears at the end; without a terminal there is no bar."""
+    """Iterate over items with a progress bar, which disappears at the end; without a terminal there is no bar."""
     console = Console(stderr=True)
     return track(items, what, console=console, transient=True, disable=not console.is_terminal)
 
@@ -118,7 +118,7 @@ def report_table(report: dict) -> Table:
     return table
 
 
-def _identity(name: str, split: str, loaded: Loaded) -> dict:
+def _identity(name: str, split: str, loaded: LoadedProblems) -> dict:
     """Identify the data: a file by the hash of its bytes, a hub dataset by the hash of its problems."""
     path = locate(name, split)
     if path is not None:

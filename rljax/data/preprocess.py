@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float32
 
-from rljax.data.dataset import Loaded
+from rljax.data.dataset import LoadedProblems
 from rljax.data.duplicates import leaks, near_duplicates
 from rljax.data.measure import bins_of, complexity_of, response_length, reword, summary
 from rljax.data.problem import Problem, reward_columns
@@ -55,12 +55,12 @@ class Example(NamedTuple):
     """A problem between two stages."""
 
     problem: Problem
-    """The problem as the last stage left it."""
+    """The problem after the latest stage."""
     place: str
     """Its place in the input."""
 
 
-class Measured(NamedTuple):
+class MeasuredProblem(NamedTuple):
     """A problem in one wording, with its lengths in tokens."""
 
     problem: Problem
@@ -75,7 +75,7 @@ class Measured(NamedTuple):
     """Number of tokens of the demonstration, its end token included; None without a demonstration."""
 
 
-class Dropped(NamedTuple):
+class DroppedRow(NamedTuple):
     """A row that was dropped."""
 
     place: str
@@ -89,7 +89,7 @@ class Dropped(NamedTuple):
 class Verdict(NamedTuple):
     """The result of verifying one row."""
 
-    opinion: bool
+    is_judged: bool
     """Whether the verifier returned a verdict."""
     reason: str | None = None
     """One of `REASONS`; None if the row passes."""
@@ -102,31 +102,31 @@ class Prepared(NamedTuple):
 
     rows: list[dict]
     """The rows of the output, one JSON object per line."""
-    dropped: list[Dropped]
+    dropped: list[DroppedRow]
     """The rows that were dropped, stage by stage."""
     report: dict
     """Counts, lengths and bin edges, as JSON."""
 
 
-def _unwatched(items: Sequence, what: str) -> Iterable:
+def _watch_nothing(items: Sequence, what: str) -> Iterable:
     """Return the items and show no progress."""
     del what
     return items
 
 
 def prepare_rows(
-    loaded: Loaded,
+    loaded: LoadedProblems,
     recipe: Preprocess,
     tokenizer: Tokenizer,
     verify: Verify,
     heldout: Sequence[Problem] = (),
     *,
-    watch: Watch = _unwatched,
+    watch: Watch = _watch_nothing,
 ) -> Prepared:
     """Run a dataset through all stages.
 
     Args:
-        loaded: the dataset as it was read.
+        loaded: the dataset, as read.
         recipe: limits, thresholds and wordings.
         tokenizer: counts lengths.
         verify: judges completions.
@@ -142,7 +142,7 @@ def prepare_rows(
     Example:
         >>> from pathlib import Path
         >>> from rljax.data.tokenizer import ByteTokenizer
-        >>> loaded = Loaded([Problem("1+1=", "2")] * 2, ["line 1", "line 2"], [], 2, "sums.jsonl", "plain")
+        >>> loaded = LoadedProblems([Problem("1+1=", "2")] * 2, ["line 1", "line 2"], [], 2, "sums.jsonl", "plain")
         >>> agrees = lambda prompts, completions, columns: ([1.0] * len(prompts), [True] * len(prompts))
         >>> prepared = prepare_rows(loaded, Preprocess("sums.jsonl", Path("out")), ByteTokenizer(), agrees)
         >>> [row["prompt"] for row in prepared.rows], [item.reason for item in prepared.dropped]
@@ -151,7 +151,7 @@ def prepare_rows(
     Source:
         Unpublished: Algorithm 11 of the design document; the checks for duplicates and leaks are an addition of this library.
     """
-    dropped = [Dropped(fault.place, "bad row", str(fault)) for fault in loaded.faults if not fault.kept]
+    dropped = [DroppedRow(fault.place, "bad row", str(fault)) for fault in loaded.faults if not fault.kept]
     examples = [Example(problem, place) for problem, place in zip(loaded.problems, loaded.places, strict=True)]
     examples, identical = _drop_identical(examples)
     kept_faults = {fault.place for fault in loaded.faults if fault.kept}
@@ -178,14 +178,14 @@ def prepare_rows(
     return Prepared(rows, dropped, _report(loaded, rows, dropped, counts, bins))
 
 
-def _drop_identical(examples: Sequence[Example]) -> tuple[list[Example], list[Dropped]]:
-    """Drop rows whose prompt, answer and demonstration all occur before."""
+def _drop_identical(examples: Sequence[Example]) -> tuple[list[Example], list[DroppedRow]]:
+    """Drop rows whose prompt, answer and demonstration all occur in an earlier row."""
     first: dict[tuple, str] = {}
     kept, dropped = [], []
     for example in examples:
         key = (_key(example.problem), example.problem.answer, example.problem.demonstration)
         if key in first:
-            dropped.append(Dropped(example.place, "identical", f"same as {first[key]}"))
+            dropped.append(DroppedRow(example.place, "identical", f"same as {first[key]}"))
         else:
             first[key] = example.place
             kept.append(example)
@@ -198,8 +198,8 @@ def _has_check(example: Example, recipe: Preprocess) -> bool:
 
 
 def _drop_wrong(
-    examples: Sequence[Example], to_check: Sequence[bool], verify: Verify, *, fatal: bool, watch: Watch = _unwatched
-) -> tuple[list[Example], list[Dropped], int]:
+    examples: Sequence[Example], to_check: Sequence[bool], verify: Verify, *, fatal: bool, watch: Watch = _watch_nothing
+) -> tuple[list[Example], list[DroppedRow], int]:
     r"""Drop rows whose demonstration is judged wrong, or whose answer is not recognized in `\boxed{answer}`.
 
     Args:
@@ -213,20 +213,20 @@ def _drop_wrong(
         The rows that pass, the dropped rows, and the number of rows on which the verifier returned a verdict.
 
     Raises:
-        InputError: the verifier's, if `fatal`.
+        InputError: the verifier's own error, if `fatal`.
     """
     judged = [example for example, check in zip(examples, to_check, strict=True) if check]
     verdicts: list[Verdict] = []
     for start in watch(range(0, len(judged), BATCH), "Checking answers"):
         verdicts += _verdicts(judged[start : start + BATCH], verify, fatal=fatal)
     dropped = [
-        Dropped(example.place, verdict.reason, verdict.detail)
+        DroppedRow(example.place, verdict.reason, verdict.detail)
         for example, verdict in zip(judged, verdicts, strict=True)
         if verdict.reason is not None
     ]
     wrong = {item.place for item in dropped}
     kept = [example for example in examples if example.place not in wrong]
-    return kept, dropped, sum(verdict.opinion for verdict in verdicts)
+    return kept, dropped, sum(verdict.is_judged for verdict in verdicts)
 
 
 def _verdicts(batch: Sequence[Example], verify: Verify, *, fatal: bool) -> list[Verdict]:
@@ -234,7 +234,7 @@ def _verdicts(batch: Sequence[Example], verify: Verify, *, fatal: bool) -> list[
     problems = [example.problem for example in batch]
     completions = [_completion(problem) for problem in problems]
     try:
-        rewards, opinions, *unread = verify([problem.prompt for problem in problems], completions, reward_columns(problems))
+        rewards, judged, *unread = verify([problem.prompt for problem in problems], completions, reward_columns(problems))
     except InputError as error:
         if fatal:
             raise
@@ -244,8 +244,8 @@ def _verdicts(batch: Sequence[Example], verify: Verify, *, fatal: bool) -> list[
         return [verdict for half in (batch[:middle], batch[middle:]) for verdict in _verdicts(half, verify, fatal=False)]
     forms = unread[0] if unread else [False] * len(problems)
     return [
-        _objection(problem, is_unread=bool(is_unread)) if opinion and not reward > 0 else Verdict(bool(opinion))
-        for problem, reward, opinion, is_unread in zip(problems, rewards, opinions, forms, strict=True)
+        _objection(problem, is_unread=bool(is_unread)) if is_judged and not reward > 0 else Verdict(bool(is_judged))
+        for problem, reward, is_judged, is_unread in zip(problems, rewards, judged, forms, strict=True)
     ]
 
 
@@ -256,19 +256,17 @@ def _completion(problem: Problem) -> str:
 def _objection(problem: Problem, *, is_unread: bool) -> Verdict:
     judged = "the chosen reward (--reward; by default exact, which reads the answer after the last '#' or in a box)"
     if problem.demonstration is None:
-        what = f"the answer {problem.answer[:60]!r} is not recognized when it is the response, by {judged}"
+        what = f"the answer {problem.answer[:60]!r}, given as a response, is not recognized by {judged}"
         return Verdict(True, "unread answer" if is_unread else "wrong answer", what)
     ends = f"the demonstration, which ends in {problem.demonstration[-40:]!r},"
     if is_unread:
-        what = (
-            f"{ends} states no answer in the form that is read by {judged}; math_or_last_number reads the last number, too"
-        )
+        what = f"{ends} states no answer in the form read by {judged}; math_or_last_number also accepts the last number"
         return Verdict(True, "unread answer", what)
     against = f" against the answer {problem.answer[:60]!r}" if problem.answer else ""
     return Verdict(True, "wrong answer", f"{ends} is judged wrong{against} by {judged}")
 
 
-def _drop_repeated(examples: Sequence[Example]) -> tuple[list[Example], list[Dropped]]:
+def _drop_repeated(examples: Sequence[Example]) -> tuple[list[Example], list[DroppedRow]]:
     """Drop repeated prompts: all but the first if their answers agree, all of them if they differ."""
     groups: dict[tuple, list[Example]] = defaultdict(list)
     for example in examples:
@@ -280,15 +278,15 @@ def _drop_repeated(examples: Sequence[Example]) -> tuple[list[Example], list[Dro
         first = (answered if answered else group)[0]
         if len({other.problem.answer.strip() for other in answered}) > 1:
             places = ", ".join(other.place for other in group[:4])
-            dropped.append(Dropped(example.place, "ambiguous", f"different answers in {places}"))
+            dropped.append(DroppedRow(example.place, "ambiguous", f"different answers in {places}"))
         elif example is first:
             kept.append(example)
         else:
-            dropped.append(Dropped(example.place, "duplicate", f"same as {first.place}"))
+            dropped.append(DroppedRow(example.place, "duplicate", f"same as {first.place}"))
     return kept, dropped
 
 
-def _drop_near_duplicates(examples: Sequence[Example], threshold: float | None) -> tuple[list[Example], list[Dropped]]:
+def _drop_near_duplicates(examples: Sequence[Example], threshold: float | None) -> tuple[list[Example], list[DroppedRow]]:
     """Drop rows that nearly repeat an earlier prompt with the same answer; none if there is no threshold."""
     if threshold is None:
         return list(examples), []
@@ -299,7 +297,7 @@ def _drop_near_duplicates(examples: Sequence[Example], threshold: float | None) 
 
 def _drop_leaks(
     examples: Sequence[Example], heldout: Sequence[Problem], threshold: float
-) -> tuple[list[Example], list[Dropped]]:
+) -> tuple[list[Example], list[DroppedRow]]:
     """Drop rows that leak a held-out problem."""
     if not heldout:
         return list(examples), []
@@ -311,13 +309,15 @@ def _drop_leaks(
 
 def _split(
     examples: Sequence[Example], found: Sequence[int | None], reason: str, detail: Callable[[int], str]
-) -> tuple[list[Example], list[Dropped]]:
+) -> tuple[list[Example], list[DroppedRow]]:
     pairs = list(zip(examples, found, strict=True))
     kept = [example for example, other in pairs if other is None]
-    return kept, [Dropped(example.place, reason, detail(other)) for example, other in pairs if other is not None]
+    return kept, [DroppedRow(example.place, reason, detail(other)) for example, other in pairs if other is not None]
 
 
-def _measure(examples: Iterable[Example], recipe: Preprocess, tokenizer: Tokenizer) -> tuple[list[Measured], list[Dropped]]:
+def _measure(
+    examples: Iterable[Example], recipe: Preprocess, tokenizer: Tokenizer
+) -> tuple[list[MeasuredProblem], list[DroppedRow]]:
     """Write every prompt in every wording, count its tokens, and drop what is too long."""
     kept, dropped = [], []
     wordings = recipe.wordings if recipe.wordings else ("{prompt}",)
@@ -328,14 +328,14 @@ def _measure(examples: Iterable[Example], recipe: Preprocess, tokenizer: Tokeniz
                 prompt_length = len(prompt_tokens(reworded, tokenizer, chat=recipe.chat))
                 length = response_length(reworded, tokenizer)
             except InputError as error:
-                dropped.append(Dropped(place, "not tokenizable", str(error)))
+                dropped.append(DroppedRow(place, "not tokenizable", str(error)))
                 continue
             if _exceeds(prompt_length, recipe.max_prompt_tokens):
-                dropped.append(Dropped(place, "long prompt", f"{prompt_length} tokens"))
+                dropped.append(DroppedRow(place, "long prompt", f"{prompt_length} tokens"))
             elif _exceeds(length, recipe.max_response_tokens):
-                dropped.append(Dropped(place, "long response", f"{length} tokens"))
+                dropped.append(DroppedRow(place, "long response", f"{length} tokens"))
             else:
-                kept.append(Measured(reworded, place, number, prompt_length, length))
+                kept.append(MeasuredProblem(reworded, place, number, prompt_length, length))
     return kept, dropped
 
 
@@ -343,7 +343,7 @@ def _exceeds(length: int | None, limit: int | None) -> bool:
     return length is not None and limit is not None and length > limit
 
 
-def _write_rows(measured: Sequence[Measured]) -> tuple[list[dict], list[dict]]:
+def _write_rows(measured: Sequence[MeasuredProblem]) -> tuple[list[dict], list[dict]]:
     """Turn problems into the rows of the output, and count the rows in each length bin."""
     problems = [item.problem for item in measured]
     lengths = [item.prompt_tokens + (0 if item.response_tokens is None else item.response_tokens) for item in measured]
@@ -366,14 +366,18 @@ def _write_rows(measured: Sequence[Measured]) -> tuple[list[dict], list[dict]]:
 
 
 def _report(
-    loaded: Loaded, rows: Sequence[dict], dropped: Sequence[Dropped], counts: dict[str, int], bins: Sequence[dict]
+    loaded: LoadedProblems,
+    rows: Sequence[dict],
+    dropped: Sequence[DroppedRow],
+    counts: dict[str, int],
+    bins: Sequence[dict],
 ) -> dict:
     response_lengths = [row["response_tokens"] for row in rows if row["response_tokens"] is not None]
     return {
         "source": loaded.source,
         "format": loaded.format,
         **counts,
-        "dropped": _counted(dropped),
+        "dropped": _count_reasons(dropped),
         "prompt_tokens": summary([row["prompt_tokens"] for row in rows]),
         "response_tokens": summary(response_lengths),
         "length_bins": bins,
@@ -386,7 +390,7 @@ def _key(problem: Problem) -> tuple:
     return roles, " ".join(problem.prompt.split())
 
 
-def _counted(dropped: Sequence[Dropped]) -> dict[str, dict]:
+def _count_reasons(dropped: Sequence[DroppedRow]) -> dict[str, dict]:
     """Count the rows of each reason, with the first of them."""
     of_reason = {reason: [item for item in dropped if item.reason == reason] for reason in REASONS}
     return {

@@ -18,7 +18,7 @@ class Problem:
         columns: all other data about the question; a reward receives each by its name.
         messages: the question as a chat, `{"role": ..., "content": ...}` each; None for plain text. Its template also reads the
             columns `tools` and `chat_template_kwargs`.
-        turns: the worked response as messages, if it has several or more than a text: tool calls and what tools return.
+        turns: the worked response as messages, if it has several, or more than text: tool calls and their results.
     """
 
     prompt: str

@@ -110,8 +110,8 @@ def check_has_token(problem: Problem, tokens: Sequence[int]) -> None:
     """
     if not len(tokens):
         raise InputError(
-            f"the prompt {problem.prompt!r:.80} has no token, and a response begins after one; give it text, or a tokenizer with "
-            "a bos token."
+            f"the prompt {problem.prompt!r:.80} has no token, but a response must follow one; give it text, or use a "
+            "tokenizer with a bos token."
         )
 
 
@@ -144,18 +144,18 @@ def prompt_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = False)
 
 
 def chat_messages(problem: Problem) -> tuple[Mapping[str, Any], ...]:
-    """The prompt as a chat; a text is the user's turn."""
+    """Return the prompt as a chat; a plain text becomes the user's turn."""
     return ({"role": "user", "content": problem.prompt},) if problem.messages is None else problem.messages
 
 
 def response_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = False) -> tuple[list[int], list[bool]]:
     """Tokenize the demonstration of a problem; its end token is the last one.
 
-    With a chat template the turns are written as the template writes them, and end as it ends them.
+    With a chat template, the template writes the turns and their ends.
 
     Args:
         problem: the problem, with a demonstration.
-        tokenizer: of prompt and response.
+        tokenizer: encodes prompt and response.
         chat: whether the prompt is written through the chat template.
 
     Returns:
@@ -214,8 +214,8 @@ UNREAD_COLUMNS = ("system", "system_prompt", "functions", "documents")
 """Columns that other programs write into prompts. Here rewards read them, like any column that has no meaning of its own."""
 
 
-def lost_in_chats(problems: Sequence[Problem], tokenizer: Tokenizer, *, chat: bool) -> list[str]:
-    """Say what prompts and demonstrations that are chats lose on the way to tokens.
+def list_chat_losses(problems: Sequence[Problem], tokenizer: Tokenizer, *, chat: bool) -> list[str]:
+    """List what chats lose when prompts and demonstrations become tokens.
 
     Args:
         problems: the problems.
@@ -223,13 +223,13 @@ def lost_in_chats(problems: Sequence[Problem], tokenizer: Tokenizer, *, chat: bo
         chat: whether they are written through its chat template.
 
     Returns:
-        One sentence if chat is off and roles are lost, or if the template does not write an entry of the messages, and one if the
-        rows have instructions or tools in columns that are no part of the prompts.
+        One sentence if chat is off and roles are lost, or if the template does not write an entry of the messages; and one if the
+        rows have instructions or tools in columns that are not part of the prompts.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
         >>> messages = ({"role": "system", "content": "Add."}, {"role": "user", "content": "1+1="})
-        >>> lost_in_chats([Problem("Add.\\n1+1=", "2", messages=messages)], ByteTokenizer(), chat=False)
+        >>> list_chat_losses([Problem("Add.\\n1+1=", "2", messages=messages)], ByteTokenizer(), chat=False)
         ['1 prompt is a chat (roles: system, user) and chat is off: the texts are joined by newlines without roles; use --chat']
     """
     unread = [name for name in UNREAD_COLUMNS if any(problem.columns.get(name) for problem in problems)]
@@ -255,11 +255,7 @@ def _lost_messages(chats: Sequence[Problem], tokenizer: Tokenizer, *, chat: bool
             seen.add(shape)
             unread |= tokenizer.unread(messages, **columns)
     names = ", ".join(sorted(unread))
-    return (
-        [f"the chat template writes nothing of {names} in the chats of the data; the model does not see it"]
-        if unread
-        else []
-    )
+    return [f"the chat template leaves out {names} of the chats in the data; the model does not see it"] if unread else []
 
 
 class PromptStream:
@@ -285,7 +281,7 @@ class PromptStream:
 
     def __init__(self, records: Sequence, *, seed: int):
         if not len(records):
-            raise InputError("there are no records to draw from; give at least one.")
+            raise InputError("there are no records to sample from; give at least one.")
         if seed < 0:
             raise InputError(f"the seed of the data order is {seed}; it must be an integer of 0 or more.")
         self.records = records
@@ -327,13 +323,13 @@ class _Shuffled:
 
 @lru_cache(maxsize=8)
 def _grain(order: _Shuffled) -> grain.MapDataset[int]:
-    """Return Grain's order: NumPy has no equal permutation, and another order would change every earlier run."""
+    """Return Grain's order: NumPy cannot produce the same permutation, and another order would change every earlier run."""
     return grain.MapDataset.source(range(order.count)).shuffle(seed=order.seed).repeat()
 
 
 @lru_cache(maxsize=1 << 16)
 def _index(order: _Shuffled, position: int) -> int:
-    """Ask Grain, once for all streams: it walks through a cycle of 2^16 numbers to one below `count`, 8 ms for seven records."""
+    """Ask Grain, and cache the index for all streams, because Grain is slow: 8 ms for an index of seven records."""
     return int(required(_grain(order)[position], "index"))
 
 

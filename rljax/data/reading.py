@@ -77,10 +77,10 @@ def _read_json_lines(path: Path) -> Iterator[Row]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
-                yield f"line {number}", _parsed(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
+                yield f"line {number}", _parse_line(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
 
 
-def _parsed(line: bytes) -> object:
+def _parse_line(line: bytes) -> object:
     try:
         return json.loads(line.decode())
     except UnicodeDecodeError as error:
@@ -96,7 +96,7 @@ def _read_json(path: Path) -> Iterator[Row]:
         raise InputError(f"{path} is not in UTF-8 ({error}); save it in UTF-8.") from error
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"{path} is not JSON ({error}); fix it, or rename it to .jsonl if each line is an object of its own."
+            f"{path} is not JSON ({error}); fix it, or rename it to .jsonl if each line is a separate object."
         ) from error
     if not isinstance(rows, list):
         raise InputError(f"{path} must contain one list of objects, not {kind(rows)}; rewrite it as a list.")
@@ -130,7 +130,7 @@ def _read_hub(name: str, split: str) -> Iterator[Row]:
     repository, _, configuration = name.partition(":")
     try:
         rows = load_dataset(repository, None if configuration == "" else configuration, split=split)
-    except Exception as error:  # network, authorisation and parsers can raise many kinds of errors
+    except Exception as error:  # network, authorization and parsers can raise many kinds of errors
         raise InputError(
             f"the dataset {name!r} with the split {split!r} cannot be read from the Hugging Face hub ({one_line(error)}); "
             f"check the id, the split and the network, name a configuration as `id:configuration`, or give a file."

@@ -1,7 +1,7 @@
 """Problems of the package reasoning-gym: about a hundred generators of puzzles, each with its own scorer.
 
-They are generated in a separate process. Some generators walk through sets of texts, whose order Python chooses again in every
-process; there it is fixed, so that a seed always gives the same problems.
+They are generated in a separate process with a fixed hash seed. Some generators iterate over sets of texts, whose order otherwise
+differs from process to process; with the fixed order, a seed always gives the same problems.
 """
 
 import math
@@ -24,13 +24,13 @@ from rljax.text import did_you_mean, listed, nearest_first, one_line
 
 PACKAGE = "reasoning_gym"
 COLUMN = "reasoning_gym"
-"""Column of a problem that its scorer reads."""
+"""Column of a problem; its scorer reads it."""
 OPTIONS_OF_THE_RUN = ("seed", "size")
 """Options of a generator that the run decides."""
 LIST_GENERATORS = 'python -c "from reasoning_gym.factory import DATASETS; print(*sorted(DATASETS))"'
 """Command that prints the names of all generators."""
 TRIES = 5
-"""Draws for each problem; generators repeat themselves."""
+"""Samples per problem, because generators repeat themselves."""
 
 Option = int | float | str
 Entry = Mapping[str, Any]
@@ -39,32 +39,32 @@ Entry = Mapping[str, Any]
 def reasoning_gym(
     name: str, *, train: int, heldout: int, seed: int, options: Mapping[str, Option]
 ) -> tuple[list[Problem], list[Problem]]:
-    """Draw different problems of a generator, to train on and held out; no prompt is in both.
+    """Sample different problems of a generator, for training and held out; no prompt is in both.
 
     Args:
         name: name of the generator, such as `countdown`.
         train: number of problems to train on.
         heldout: number of held-out problems.
         seed: the same seed gives the same problems in the same order.
-        options: settings of the generator by name: numbers, texts, and true or false; a list is a text with commas.
+        options: settings of the generator by name: numbers, texts, and true or false; a list is a text separated by commas.
 
     Returns:
-        The training problems and the held-out ones. The prompt is the generator's question; the demonstration is its answer, where
-        it has one. The column `reasoning_gym` holds what the reward of that name needs.
+        The training problems and the held-out ones. The prompt is the generator's question; the demonstration is its answer, if
+        it has one. The column `reasoning_gym` contains what the reward of that name needs.
 
     Raises:
-        InputError: the package is not installed, there is no such generator or option, the generator refuses an option, or it
+        InputError: the package is not installed, there is no such generator or option, the generator rejects an option, or it
             has too few different problems.
     """
     check_optional(PACKAGE, "reasoning-gym")
     request = {"name": name, "train": train, "heldout": heldout, "seed": seed, "options": dict(options)}
-    drawn = _in_a_process(request)
-    if isinstance(drawn, str):
-        raise InputError(drawn)
-    return drawn["train"], drawn["heldout"]
+    sampled = _call_process(request)
+    if isinstance(sampled, str):
+        raise InputError(sampled)
+    return sampled["train"], sampled["heldout"]
 
 
-def _in_a_process(request: Mapping[str, object]) -> Any:
+def _call_process(request: Mapping[str, object]) -> Any:
     program = f"import sys; sys.path[:] = {sys.path!r}\nfrom rljax.data.reasoning_gym import serve\nserve()"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -75,47 +75,49 @@ def _in_a_process(request: Mapping[str, object]) -> Any:
     )
     if done.returncode:
         raise InputError(
-            f"drawing the problems of reasoning_gym:{request['name']} failed; see the output above for the reason."
+            f"generating the problems of reasoning_gym:{request['name']} failed; see the output above for the reason."
         )
     return pickle.loads(done.stdout)
 
 
 def serve() -> None:
-    """Draw the problems that standard input asks for, and write them, or the message of an `InputError`, to standard output."""
+    """Sample the problems that standard input asks for, and write them, or the message of an `InputError`, to standard output."""
     request = pickle.loads(sys.stdin.buffer.read())
     with redirect_stdout(sys.stderr):
         try:
-            answer = draw(**request)
+            answer = sample_problems(**request)
         except InputError as error:
             answer = str(error)
     sys.stdout.buffer.write(pickle.dumps(answer))
 
 
-def draw(name: str, *, train: int, heldout: int, seed: int, options: Mapping[str, Option]) -> dict[str, list[Problem]]:
-    """Draw problems in this process; see `reasoning_gym`.
+def sample_problems(
+    name: str, *, train: int, heldout: int, seed: int, options: Mapping[str, Option]
+) -> dict[str, list[Problem]]:
+    """Sample problems in this process; see `reasoning_gym`.
 
     Raises:
-        InputError: as there.
+        InputError: for the same reasons as in `reasoning_gym`.
     """
     kind, settings_type = _generator(name)
-    values = fitted_options(name, settings_type, options)
+    values = fit_options(name, settings_type, options)
     seen_questions: set[str] = set()
-    drawn: dict[str, list[Problem]] = {}
+    sampled: dict[str, list[Problem]] = {}
     for split, count in (("heldout", heldout), ("train", train)):
-        state = np.random.default_rng([seed, len(drawn)])
+        state = np.random.default_rng([seed, len(sampled)])
         source = _source(name, kind, settings_type, values | {"seed": int(state.integers(2**31)), "size": TRIES * count})
         entries = _different(source.__getitem__, count, seen_questions)
         if len(entries) < count:
             raise InputError(
                 f"reasoning_gym:{name} with the options {dict(options)} has only {len(entries)} different {split} problems in "
-                f"{TRIES * count} draws, and {count} are needed; lower --{split}-problems, or change --task-options."
+                f"{TRIES * count} samples, and {count} are needed; lower --{split}-problems, or change --task-options."
             )
-        drawn[split] = [_problem(name, values, entry) for entry in entries]
-    return drawn
+        sampled[split] = [_problem(name, values, entry) for entry in entries]
+    return sampled
 
 
 def _generator(name: str) -> tuple[type, type]:
-    """Class of a generator, and that of its settings."""
+    """Return the class of a generator, and the class of its settings."""
     known: Mapping[str, tuple[type, type]] = import_optional(f"{PACKAGE}.factory", "reasoning-gym").DATASETS
     if name not in known:
         raise InputError(
@@ -125,17 +127,17 @@ def _generator(name: str) -> tuple[type, type]:
 
 
 def _source(name: str, kind: type, settings_type: type, values: Mapping[str, object]) -> Any:
-    """A generator with its settings; the package checks them by assertions."""
+    """Build a generator with its settings, which the package checks by assertions."""
     try:
         settings: Any = settings_type(**values)
         settings.validate()
         return kind(config=settings)
-    except Exception as error:  # whatever the package raises is about the settings
-        raise InputError(f"reasoning_gym:{name} refuses its options ({one_line(error)}); change --task-options.") from error
+    except Exception as error:  # all exceptions of the package here concern the settings
+        raise InputError(f"reasoning_gym:{name} rejects its options ({one_line(error)}); change --task-options.") from error
 
 
 def _different(entry_at: Callable[[int], Entry], count: int, seen_questions: set[str]) -> list[Entry]:
-    """The first `count` entries whose questions are new; their questions are added to `seen_questions`."""
+    """Return the first `count` entries whose questions are new, and add these questions to `seen_questions`."""
     found: list[Entry] = []
     for index in range(TRIES * count):
         if len(found) == count:
@@ -153,8 +155,8 @@ def _problem(name: str, values: Mapping[str, object], entry: Entry) -> Problem:
     return Problem(entry["question"], "" if answer is None else answer, answer, {COLUMN: column})
 
 
-def fitted_options(name: str, settings_type: type, options: Mapping[str, Option]) -> dict[str, object]:
-    """Options of a generator with the types of its defaults, or the declared ones where a default is None.
+def fit_options(name: str, settings_type: type, options: Mapping[str, Option]) -> dict[str, object]:
+    """Convert a generator's options to the types of its defaults, or to the declared type if a default is None.
 
     Args:
         name: name of the generator, for messages.
@@ -173,7 +175,7 @@ def fitted_options(name: str, settings_type: type, options: Mapping[str, Option]
         ... class Settings:
         ...     terms: int = 3
         ...     signs: tuple[str, ...] = ("+", "-")
-        >>> fitted_options("sums", Settings, {"terms": "2", "signs": "+,*"})
+        >>> fit_options("sums", Settings, {"terms": "2", "signs": "+,*"})
         {'terms': 2, 'signs': ('+', '*')}
     """
     hints = get_type_hints(settings_type)
@@ -195,7 +197,7 @@ def fitted_options(name: str, settings_type: type, options: Mapping[str, Option]
 
 
 def _example(default: object, hint: Any) -> object:
-    """A value that has the type of a setting: its default, but for None, and for a whole number that may be any."""
+    """Return an example value of an option's type: its default, unless that is None or an int that stands for a float."""
     if isinstance(default, int) and hint is float:
         return float(default)
     if default is not None:
@@ -207,7 +209,7 @@ def _example(default: object, hint: Any) -> object:
 
 
 def _as_type_of(example: object, value: Option) -> object:
-    """The value as the type of the example, or a `ValueError`."""
+    """Convert the value to the type of the example, or raise a `ValueError`."""
     if isinstance(example, list | tuple):
         first = example[0] if example else ""
         entries = [_as_type_of(first, text) for text in str(value).split(",")]
@@ -223,11 +225,11 @@ def _as_type_of(example: object, value: Option) -> object:
         return _number(float, value, "a number")
     if isinstance(example, str):
         return str(value)
-    raise ValueError("this option is neither a number nor a text nor a list of them, so it cannot be set here")
+    raise ValueError("this option is not a number, a text or a list of these, so it cannot be set here")
 
 
 def _number(kind: type[int] | type[float], value: Option, expected: str) -> int | float:
-    """The value as a finite number of a kind, or a `ValueError` with what is expected."""
+    """Convert the value to a finite number of a kind, or raise a `ValueError` that says what is expected."""
     try:
         number = kind(value)
     except (ValueError, OverflowError) as error:

@@ -68,5 +68,5 @@ class Preprocess:
             raise InputError("--wordings contains a wording twice; give each one once.")
 
     def to_json(self) -> dict:
-        """Return the options that determine the content of the output, so all except its folder."""
+        """Return the options that determine the content of the output: all except its folder."""
         return {name: value for name, value in asdict(self).items() if name != "output"}

@@ -1,4 +1,4 @@
-"""Prompts whose kind changes during a run: one part of the records after another."""
+"""A stream of prompts in stages: one part of the records after another."""
 
 from collections.abc import Sequence
 
@@ -7,15 +7,15 @@ from rljax.errors import InputError
 
 
 class StagedStream(PromptStream):
-    """An endless order of records in stages: each stage is shuffled again in every epoch of its own, and the last one never ends.
+    """An endless order of records in stages: each stage has its own epochs, each shuffled again, and the last one never ends.
 
     The record at a position depends only on the stages, their length and the seed, as in every order of prompts.
 
     Args:
         records: the records, for instance `range(n)`.
         stages: places of the records of each stage.
-        prompts: positions of a stage before the next begins, at least 1.
-        seed: the seed of the shuffles, 0 or more.
+        prompts: number of positions of a stage before the next one begins, at least 1.
+        seed: the seed of shuffling, 0 or more.
 
     Raises:
         InputError: there are no records, a stage has none, `prompts` is below 1, or the seed is negative.

@@ -11,10 +11,10 @@ LONGEST_CHARACTER = 4
 def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     """Return the text of each token; joined, these are the text of the sequence with its special tokens.
 
-    A token that holds a part of a character gets an empty text, and the token that completes the character gets all of it.
+    A token that contains part of a character gets an empty text, and the token that completes the character gets all of it.
 
     Args:
-        tokenizer: of the policy.
+        tokenizer: the policy's tokenizer.
         ids: token ids, in order.
 
     Example:

@@ -33,7 +33,7 @@ _TOKENIZER_FILES = (
 IDS = "ids"
 """Value of `--tokenizer` for token ids as text."""
 OWN_NAME = "rljax_tokenizer"
-"""Key of tokenizer_config.json under which a folder with one of rljax's own tokenizers holds the value of `--tokenizer`."""
+"""Key of tokenizer_config.json under which a folder with one of rljax's own tokenizers stores the value of `--tokenizer`."""
 
 
 @runtime_checkable
@@ -119,7 +119,7 @@ class CharacterTokenizer:
         unknown = next((character for character in text if character not in self._ids), None)
         if unknown is not None:
             raise InputError(
-                f"the character {unknown!r} in {_shortened(text)} is not in the tokenizer's alphabet {self.alphabet!r}; "
+                f"the character {unknown!r} in {_shorten(text)} is not in the tokenizer's alphabet {self.alphabet!r}; "
                 f"use `--tokenizer bytes`, or give a larger alphabet after `characters:`."
             )
         return [self._ids[character] for character in text]
@@ -156,7 +156,7 @@ class ByteTokenizer:
 
 
 class IdTokenizer:
-    """Token ids as text, "12 7 3", for models whose tokenizer is not at hand.
+    """Token ids as text, "12 7 3", for models whose tokenizer is not available.
 
     Args:
         vocab_size: number of token ids of the model.
@@ -183,7 +183,7 @@ class IdTokenizer:
         wrong = next((word for word in words if not (word.isdecimal() and int(word) < self.vocab_size)), None)
         if wrong is not None:
             raise InputError(
-                f"{wrong!r} in {_shortened(text)} is not a token id from 0 to {self.vocab_size - 1}; write ids with spaces "
+                f"{wrong!r} in {_shorten(text)} is not a token id from 0 to {self.vocab_size - 1}; write ids with spaces "
                 "between them, or give a tokenizer with --tokenizer."
             )
         return [int(word) for word in words]
@@ -226,7 +226,7 @@ class HuggingFaceTokenizer:
         self.vocab_size = max(len(inner), 1 + max(inner.get_vocab().values(), default=0))
 
     def configured(self, chat: ChatFormat, *, keeps_special: bool) -> "HuggingFaceTokenizer":
-        """The same tokenizer with the settings of a run."""
+        """Return the same tokenizer with the settings of a run."""
         return HuggingFaceTokenizer(self.inner, self.name, chat=chat, keeps_special=keeps_special)
 
     @property
@@ -260,7 +260,7 @@ class HuggingFaceTokenizer:
         """Turn a chat into the ids of a prompt, up to the start of the assistant's turn, and the prefill.
 
         Args:
-            messages: the messages, with all that the template reads of them: `role`, `content`, `tool_calls`, ...
+            messages: the messages, with every entry that the template reads: `role`, `content`, `tool_calls`, ...
             columns: `tools` and `chat_template_kwargs` of the row.
 
         Returns:
@@ -285,7 +285,7 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def opening(self) -> str:
-        """The beginning of an answer that the prompt holds already: a reasoning tag that the template opens, and the prefill."""
+        """The beginning of an answer that is part of the prompt: a reasoning tag that the template opens, and the prefill."""
         if not self.chat.is_used or not self.inner.chat_template:
             return ""
         return unclosed_thought(self.render([{"role": "user", "content": "1"}], opens=True)) + self.chat.prefill
@@ -297,7 +297,7 @@ class HuggingFaceTokenizer:
 
         Args:
             messages: the prompt.
-            turns: the messages after it: of the assistant, and of others between them.
+            turns: the messages after the prompt: the assistant's, and others between them.
             columns: `tools` and `chat_template_kwargs` of the row.
 
         Returns:
@@ -317,22 +317,22 @@ class HuggingFaceTokenizer:
         if len(turns) == 1 and not whole.startswith(opened[0]):
             # The prompt opens a thought that the template does not write into turns that have ended.
             content = turns[0]["content"].removeprefix(self.opening).removeprefix(self.chat.prefill)
-            return [(self._ended(content + end), learned[0])]
+            return [(self._encode_ended(content + end), learned[0])]
         pieces: list[tuple[list[int], bool]] = []
         for text, following, is_learned in zip(opened, [*opened[1:], None], learned, strict=True):
             region = whole[len(text) : None if following is None else len(following)]
             own, ended, rest = region.rpartition(end) if following is None else region.partition(end)
             if not whole.startswith(text) or not (ended or following is None):
                 raise InputError(
-                    f"the chat template of {self.name!r} writes the turns of a completion differently while they are sampled and "
-                    "once they have ended, so they cannot be learned as they are sampled; make a row of each turn of the assistant."
+                    f"the chat template of {self.name!r} writes the turns of a completion differently once they have ended, so "
+                    "they cannot be trained on in the form in which they are sampled; make a separate row for each assistant turn."
                 )
-            pieces.append((self._ended(own + ended if ended else rest), is_learned))
+            pieces.append((self._encode_ended(own + ended if ended else rest), is_learned))
             pieces += [] if following is None else [(self.encode(rest), False)]
         return pieces
 
     def _clean(self, turn: Mapping[str, Any], end: str, *, is_first: bool) -> Mapping[str, Any]:
-        """A turn without end tokens, which the template adds; the first one begins as the prompt does."""
+        """Return a turn without end tokens, which the template adds; add the prefill to the first turn if it lacks it."""
         content = turn["content"]
         while turn["role"] == "assistant" and content.rstrip().endswith(end):
             content = content.rstrip().removesuffix(end)
@@ -341,7 +341,7 @@ class HuggingFaceTokenizer:
         return {**turn, "content": content}
 
     def unread(self, messages: Sequence[Mapping[str, Any]], **columns: Any) -> set[str]:
-        """Entries of messages, and columns, that the template does not write anywhere."""
+        """Return the entries of messages, and the columns, that the template does not write anywhere."""
         text = self.render(messages, opens=True, **columns)
         names = {name for message in messages for name in message} - {"role", "content", "weight"}
         without = {
@@ -350,14 +350,14 @@ class HuggingFaceTokenizer:
         same = {name for name, chat in without.items() if self.render(chat, opens=True, **columns) == text}
         return same | {name for name in columns if self.render(messages, opens=True, **{**columns, name: None}) == text}
 
-    def _ended(self, text: str) -> list[int]:
-        """Ids of a turn, which end with an end token."""
+    def _encode_ended(self, text: str) -> list[int]:
+        """Return the ids of a turn, which end with an end token."""
         ids = self.encode(text)
         return ids if ids and ids[-1] in self._ends else [*ids, self.eos_token_id]
 
 
 def _prefix(inner: Any) -> list[int]:
-    """Ids that a tokenizer puts before a text, and not those that it puts behind."""
+    """Return the ids that a tokenizer puts before a text, without those that it puts after it."""
     if not inner("", add_special_tokens=True)["input_ids"]:
         return []
     plain, whole = (inner("a", add_special_tokens=special)["input_ids"] for special in (False, True))
@@ -365,7 +365,7 @@ def _prefix(inner: Any) -> list[int]:
 
 
 def prefix_ids(tokenizer: Tokenizer) -> list[int]:
-    """Ids that open every prompt that is not a chat."""
+    """Return the ids that begin every prompt that is not a chat."""
     if isinstance(tokenizer, HuggingFaceTokenizer):
         return list(tokenizer.prefix_ids)
     return [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
@@ -377,7 +377,7 @@ def turn_end(tokenizer: Tokenizer) -> int | None:
 
 
 def completion_text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Text of an answer as rewards and environments read it: with what of it the prompt holds already."""
+    """Return an answer's text as rewards and environments read it, including its beginning in the prompt."""
     opening = tokenizer.opening if isinstance(tokenizer, HuggingFaceTokenizer) else ""
     return opening + tokenizer.decode(ids)
 
@@ -400,7 +400,7 @@ def check_vocab_size(tokenizer: Tokenizer, size: int) -> None:
 
 
 def check_no_special_token(tokenizer: Tokenizer, stop: Iterable[str]) -> None:
-    """Reject stop strings with a special token: they are looked for in decoded text, which has none.
+    """Reject stop strings with a special token: stop strings are searched for in decoded text, which has no special tokens.
 
     Raises:
         InputError: the message names the token.
@@ -416,7 +416,7 @@ def check_no_special_token(tokenizer: Tokenizer, stop: Iterable[str]) -> None:
 
 
 def holds_tokenizer(folder: Path) -> bool:
-    """True if a folder has a file of a tokenizer."""
+    """Return True if a folder has a tokenizer file."""
     return any((folder / file).is_file() for file in _TOKENIZER_FILES)
 
 
@@ -453,8 +453,8 @@ def load_tokenizer(name: str) -> Tokenizer:
     if folder.is_dir():
         if not holds_tokenizer(folder):
             raise InputError(
-                f"the folder {name!r} holds no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); copy the files of its model into "
-                f"it, or give another folder, or `--tokenizer bytes` for one token per byte."
+                f"the folder {name!r} contains no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); copy the files of its model "
+                f"into it, or give another folder, or `--tokenizer bytes` for one token per byte."
             )
         own = _own_name(folder)
         if own is not None:
@@ -471,7 +471,7 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 
 def _own_name(folder: Path) -> str | None:
-    """Value of `--tokenizer` for a folder that was written with one of rljax's own tokenizers, and not changed since."""
+    """Return the value of `--tokenizer` for a folder written with one of rljax's own tokenizers and not changed since."""
     files = folder / "tokenizer_config.json", folder / "tokenizer.json"
     if not all(file.is_file() for file in files):
         return None
@@ -480,7 +480,7 @@ def _own_name(folder: Path) -> str | None:
         name = config.get(OWN_NAME)
         ids = {*tokens["model"]["vocab"].values(), *(token["id"] for token in tokens["added_tokens"])}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None  # another program's files: `transformers` says what is wrong with them
+        return None  # another program's files: `transformers` reports what is wrong with them
     is_own = isinstance(name, str) and (name == "bytes" or name.startswith("characters:"))
     return name if is_own and load_tokenizer(name).vocab_size == len(ids) else None
 
@@ -497,16 +497,16 @@ def _from_transformers(source: str, name: str, remedy: str) -> HuggingFaceTokeni
 
 
 def _is_of_use(record: logging.LogRecord) -> bool:
-    """Whether to show a message of transformers: all but the one that PyTorch, which rljax never needs, is missing."""
+    """Return False for the warning of transformers that PyTorch is missing, because rljax never needs it."""
     return not record.getMessage().startswith("PyTorch was not found")
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:60] + "…")
 
 
 def has_chat_template(tokenizer: Tokenizer) -> bool:
-    """True if a tokenizer can format conversations.
+    """Return True if a tokenizer can format conversations.
 
     Example:
         >>> has_chat_template(ByteTokenizer())

@@ -34,14 +34,14 @@ def save_tokenizer_files(tokenizer: Tokenizer, folder: Path) -> list[str]:
     tokenizer.json and a tokenizer_config.json. A character outside the alphabet is an error there too.
 
     Args:
-        tokenizer: that the model was trained with.
-        folder: of the model; it exists.
+        tokenizer: the tokenizer that the model was trained with.
+        folder: the model's folder; it exists.
 
     Returns:
         Names of the files; none for `IdTokenizer`, which has no text.
 
     Raises:
-        InputError: the tokenizer is of another kind, or its files cannot be found any more.
+        InputError: the tokenizer is of another kind, or its files no longer exist.
 
     Example:
         >>> import tempfile
@@ -50,7 +50,7 @@ def save_tokenizer_files(tokenizer: Tokenizer, folder: Path) -> list[str]:
         ['tokenizer.json', 'tokenizer_config.json']
     """
     if isinstance(tokenizer, HuggingFaceTokenizer):
-        return _copied(tokenizer, folder)
+        return _copy_files(tokenizer, folder)
     if isinstance(tokenizer, IdTokenizer):
         return []
     _backend(tokenizer).save(str(folder / "tokenizer.json"))
@@ -60,10 +60,10 @@ def save_tokenizer_files(tokenizer: Tokenizer, folder: Path) -> list[str]:
 
 
 def tokenizer_name(tokenizer: Tokenizer) -> str:
-    """Value of `--tokenizer` for a tokenizer; "." for one whose files are in the model's folder.
+    """Return the value of `--tokenizer` for a tokenizer; "." if its files are in the model's folder.
 
     Raises:
-        InputError: it is of another kind.
+        InputError: the tokenizer is of another kind.
 
     Example:
         >>> tokenizer_name(CharacterTokenizer("01"))
@@ -81,7 +81,7 @@ def tokenizer_name(tokenizer: Tokenizer) -> str:
 
 
 def _specials(tokenizer: Tokenizer) -> dict[str, str]:
-    """Special tokens that the tokenizer has, under their names in tokenizer_config.json."""
+    """Return the tokenizer's special tokens, under their names in tokenizer_config.json."""
     bos = {} if tokenizer.bos_token_id is None else {"bos_token": BOS}
     return bos | {"eos_token": EOS, "pad_token": PAD}
 
@@ -123,7 +123,7 @@ def _backend(tokenizer: Tokenizer) -> Any:
 
 
 def _letters_of_bytes() -> list[str]:
-    """The letter of each byte in a byte-level vocabulary: itself where it can be printed, else one from U+0100 on."""
+    """Return the letter of each byte in a byte-level vocabulary: itself if it is printable, else one from U+0100 on."""
     from tokenizers import pre_tokenizers  # noqa: PLC0415
 
     letters = set(pre_tokenizers.ByteLevel.alphabet())
@@ -131,7 +131,7 @@ def _letters_of_bytes() -> list[str]:
     return [chr(byte) if chr(byte) in letters else next(others) for byte in range(256)]
 
 
-def _copied(tokenizer: HuggingFaceTokenizer, folder: Path) -> list[str]:
+def _copy_files(tokenizer: HuggingFaceTokenizer, folder: Path) -> list[str]:
     """Copy the tokenizer's own files; one that was built in Python writes them."""
     source = tokenizer.inner.name_or_path
     if not source:
@@ -139,17 +139,15 @@ def _copied(tokenizer: HuggingFaceTokenizer, folder: Path) -> list[str]:
     origin = _origin(source)
     files = sorted({file.relative_to(origin) for pattern in PATTERNS for file in origin.glob(pattern) if file.is_file()})
     if not files:
-        raise InputError(
-            f"the files of the tokenizer {tokenizer.name!r} are not in {str(origin)!r} any more; restore them."
-        )
+        raise InputError(f"the files of the tokenizer {tokenizer.name!r} are no longer in {str(origin)!r}; restore them.")
     for file in files:
         (folder / file).parent.mkdir(exist_ok=True)
-        shutil.copyfile(origin / file, folder / file)  # the content alone: the mode is that of a new file
+        shutil.copyfile(origin / file, folder / file)  # only the content, not the source's file mode
     return [str(file) for file in files]
 
 
 def _origin(source: str) -> Path:
-    """Folder that a tokenizer was read from: here, or in the cache of the hub."""
+    """Return the folder that a tokenizer was read from: a local one, or one in the hub's cache."""
     folder = Path(source).expanduser()
     if folder.is_dir():
         return folder

@@ -59,11 +59,11 @@ class Dialect:
     name: str
     """Its name."""
     mark: str
-    """Text in a chat template that shows that the family is this one."""
+    """Text by which a chat template of this family is recognized."""
     pattern: re.Pattern[str]
     """Matches a region with calls: group `calls` is parsed; group `name` contains the name if that is not part of the JSON."""
     opening: str
-    """Beginning of a region: one without an end is a malformed call."""
+    """Beginning of a region; a region without an end is a malformed call."""
 
 
 DIALECTS = (
@@ -101,7 +101,7 @@ DIALECTS = (
 )
 """The dialects. A model uses the first one whose mark is in its template. Llama 3 has no mark around its calls."""
 HERMES = next(dialect for dialect in DIALECTS if dialect.name == "hermes")
-"""Dialect for models whose template does not describe tools: the prompt tells them to use it."""
+"""Dialect for models whose template does not describe tools; the prompt then describes it."""
 LLAMA = next(dialect for dialect in DIALECTS if dialect.name == "llama")
 MARKUP = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
 """Markers around several calls."""
@@ -164,21 +164,21 @@ def parse_turn(text: str, dialect: Dialect = HERMES) -> Turn:
     content = dialect.pattern.sub("", text)
     if dialect.opening in content:
         content, _, rest = content.partition(dialect.opening)
-        malformed.append(f"the tool call {_shown(rest)} has no end")
+        malformed.append(f"the tool call {_shorten(rest)} has no end")
     for sign in MARKUP:
         content = content.replace(sign, "")
     return Turn(text, content.strip(), calls, malformed)
 
 
 def _entries(name: str | None, text: str, malformed: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and arguments of each call in a region; what is wrong is appended to `malformed`."""
+    """Yield the name and arguments of each call in a region; append messages about malformed calls to `malformed`."""
     try:
         value, end = json.JSONDecoder(strict=False).raw_decode(text.strip())
     except (ValueError, RecursionError) as error:
-        malformed.append(f"the tool call {_shown(text)} is not JSON ({one_line(error)})")
+        malformed.append(f"the tool call {_shorten(text)} is not JSON ({one_line(error)})")
         return
     if text.strip()[end:].strip():
-        malformed.append(f"the tool call {_shown(text)} has more than one JSON value")
+        malformed.append(f"the tool call {_shorten(text)} has more than one JSON value")
         return
     entries = value if isinstance(value, list) and not name else [value]
     for entry in entries:
@@ -187,7 +187,7 @@ def _entries(name: str | None, text: str, malformed: list[str]) -> Iterator[tupl
         if fault is None:
             yield call["name"].strip(), _arguments(call)
         else:
-            malformed.append(f"the tool call {_shown(json.dumps(call))} {fault}")
+            malformed.append(f"the tool call {_shorten(json.dumps(call))} {fault}")
 
 
 def _fault(call: object) -> str | None:
@@ -199,7 +199,7 @@ def _fault(call: object) -> str | None:
 
 
 def _arguments(call: Mapping[str, Any]) -> Any:
-    """Arguments of a call, which some models write as JSON text."""
+    """Return the arguments of a call, which some models write as JSON text."""
     found = call.get("arguments", call.get("parameters", {}))
     if isinstance(found, str):
         try:
@@ -209,7 +209,7 @@ def _arguments(call: Mapping[str, Any]) -> Any:
     return {} if found is None else found
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text if len(text) <= 80 else text[:80] + "…")
 
 
@@ -252,10 +252,10 @@ def schema_of(tool: Callable | Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def name_of(tool: Callable | Mapping[str, Any]) -> str:
-    """Name of a tool."""
+    """Return the name of a tool."""
     return schema_of(tool).get("function", tool)["name"] if isinstance(tool, Mapping) else tool.__name__
 
 
 def tools_as_text(schemas: Sequence[Mapping[str, Any]]) -> str:
-    """Instructions for a model whose chat template writes no tools."""
+    """Write instructions for a model whose chat template does not describe tools."""
     return HERMES_TEXT.format(tools="\n".join(json.dumps(schema) for schema in schemas))

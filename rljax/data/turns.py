@@ -1,7 +1,7 @@
 """Messages between the turns of an episode as tokens, by the rules of the chat template.
 
 What was sampled is never rendered again: only the text between a turn's end and the beginning of the next turn is taken from the
-template. A template for which this differs from rendering the full dialogue is refused.
+template. A template for which this differs from rendering the full dialogue is rejected.
 """
 
 import json
@@ -25,11 +25,11 @@ NO_CALLS: Sequence[ToolCall] = ()
 
 
 def write_messages(tokenizer: Tokenizer, problem: Problem, turn: str, messages: Sequence[Message]) -> list[int]:
-    """Token ids of the messages after a turn of the policy, up to the beginning of its next turn.
+    """Return the token ids of the messages after a turn of the policy, up to the beginning of its next turn.
 
     Args:
-        tokenizer: of the policy. If it applies no chat template, the text of the messages is encoded, each on a line of its own.
-        problem: of the episode.
+        tokenizer: the policy's tokenizer. If it applies no chat template, the text of the messages is encoded, one per line.
+        problem: the episode's problem.
         turn: text of the policy's turn; a `Turn` has its tool calls.
         messages: the messages.
 
@@ -45,19 +45,19 @@ def write_messages(tokenizer: Tokenizer, problem: Problem, turn: str, messages: 
 def text_between(
     tokenizer: HuggingFaceTokenizer, problem: Problem, messages: Sequence[Message], *, calls: Sequence[ToolCall] = NO_CALLS
 ) -> str:
-    """What the template writes between the end of the policy's turn and the beginning of its next one.
+    """Return what the template writes between the end of the policy's turn and the beginning of its next one.
 
     Args:
-        tokenizer: with a chat template.
-        problem: of the episode.
-        messages: what follows the turn.
+        tokenizer: a tokenizer with a chat template.
+        problem: the episode's problem.
+        messages: the messages that follow the turn.
         calls: the tool calls of the turn.
 
     Raises:
-        InputError: the template rejects the messages, or writes what was before them differently.
+        InputError: the template rejects the messages, or writes the text before them differently.
     """
     prompt, columns = chat_messages(problem), columns_for_chat(problem.columns)
-    messages = _accepted(tokenizer, messages)
+    messages = _accept_messages(tokenizer, messages)
     answers = any(message["role"] == "tool" for message in messages)
     opened = tokenizer.render(prompt, opens=True, **columns)
     turn, ended = _stand_in(tokenizer, prompt, opened, calls if answers else NO_CALLS, columns)
@@ -88,7 +88,7 @@ def _stand_in(
     calls: Sequence[ToolCall],
     columns: Mapping[str, Any],
 ) -> tuple[Message, str]:
-    """An assistant's turn in place of the sampled one, of which only what follows it is used; and the dialogue up to its end."""
+    """Return an assistant's turn in place of the sampled one, and the dialogue up to its end; only what follows it is used."""
     thinks = THINK_END in str(tokenizer.inner.chat_template) and not opened.rstrip().endswith(THINK_END)
     content = (THOUGHT if thinks else "") + ("" if calls and not thinks else STAND_IN)
     turn: dict[str, Any] = {"role": "assistant", "content": content}
@@ -103,21 +103,21 @@ def _stand_in(
         return turn, tokenizer.render([*prompt, turn], opens=False, **columns)
 
 
-def _accepted(tokenizer: HuggingFaceTokenizer, messages: Sequence[Message]) -> list[Message]:
-    """The messages, with results of tools as one message of the user if the template does not know tools."""
+def _accept_messages(tokenizer: HuggingFaceTokenizer, messages: Sequence[Message]) -> list[Message]:
+    """Return the messages, with tool results as one user message if the template does not support tools."""
     if "tool" in str(tokenizer.inner.chat_template) or all(message["role"] != "tool" for message in messages):
         return list(messages)
     return [{"role": "user", "content": "\n".join(message["content"] for message in messages)}]
 
 
 def with_tools(problems: Sequence[Problem], tools: Sequence[Any], tokenizer: Tokenizer) -> list[Problem]:
-    """Problems whose prompts offer tools: as the column `tools`, which the chat template writes, or as instructions before the
-    first message if it does not write them. Without a chat template the problems stay unchanged.
+    """Return problems whose prompts offer tools: in the column `tools`, which the chat template writes, or as instructions before
+    the first message if the template does not write it. Without a chat template, the problems stay unchanged.
 
     Args:
         problems: the problems. Tools that a row already has are kept.
         tools: functions or JSON schemas.
-        tokenizer: of the policy.
+        tokenizer: the policy's tokenizer.
 
     Raises:
         InputError: a tool has no JSON schema.
@@ -129,10 +129,10 @@ def with_tools(problems: Sequence[Problem], tools: Sequence[Any], tokenizer: Tok
     if tokenizer.render(probe, opens=True) != tokenizer.render(probe, opens=True, tools=schemas):
         return [replace(problem, columns={"tools": schemas, **problem.columns}) for problem in problems]
     text = tools_as_text(schemas)
-    return [replace(problem, messages=_instructed(chat_messages(problem), text)) for problem in problems]
+    return [replace(problem, messages=_add_instructions(chat_messages(problem), text)) for problem in problems]
 
 
-def _instructed(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
-    """Messages with instructions before the first one's text."""
+def _add_instructions(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
+    """Put instructions before the text of the first message."""
     first, *rest = messages
     return ({**first, "content": f"{text}\n\n{first['content']}"}, *rest)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rljax.data.perturbation import perturbed
+from rljax.data.perturbation import perturb
 from rljax.data.problem import Problem
 from rljax.data.prompts import encode_prompts
 from rljax.errors import InputError
@@ -64,7 +64,7 @@ def perturb_share(problems: Sequence[Problem], shares: Mapping[str, float], *, s
     """
     chance, begin, found = np.random.default_rng(seed).random(len(problems)), 0.0, list(problems)
     for name, share in shares.items():
-        changed = perturbed(problems, name, seed=seed)
+        changed = perturb(problems, name, seed=seed)
         for place in np.flatnonzero((chance >= begin) & (chance < begin + share)).tolist():
             found[place] = changed[place]
         begin += share

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from rljax.data.perturbation import PERTURBATIONS, perturbed
+from rljax.data.perturbation import PERTURBATIONS, perturb
 from rljax.errors import InputError
 from rljax.evaluation.answers import Sampled
 from rljax.evaluation.paired import paired_change, points
@@ -123,7 +123,7 @@ def robustness(
     """
     settings = with_changes(settings, changes)
     before = answer_problems(target, settings, parts, watch)
-    changed = perturbed(before.problems, perturbation, seed=settings.seed)
+    changed = perturb(before.problems, perturbation, seed=settings.seed)
     same_settings = replace(settings, dataset=None, limit=None)
     try:
         after = answer_problems(target, same_settings, parts._replace(problems=changed), watch)

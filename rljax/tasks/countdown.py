@@ -16,7 +16,7 @@ from functools import cache
 from random import Random
 from typing import ClassVar
 
-from rljax.data.heldout import Parts, drawn_parts
+from rljax.data.heldout import Parts, sample_parts
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.rewards.correctness import verifier
@@ -114,7 +114,7 @@ class CountdownConfig(TaskConfig):
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
         """Generate distinct problems, each with a target that its digits can reach."""
-        return drawn_parts(self._generate, train=self.train_problems, heldout=heldout, seed=seed)
+        return sample_parts(self._generate, train=self.train_problems, heldout=heldout, seed=seed)
 
     def _generate(self, random: Random) -> Problem:
         digits = "".join(random.choice("123456789") for _ in range(self.numbers))

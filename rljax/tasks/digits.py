@@ -12,7 +12,7 @@ from random import Random
 from types import MappingProxyType
 from typing import ClassVar
 
-from rljax.data.heldout import Parts, drawn_parts
+from rljax.data.heldout import Parts, sample_parts
 from rljax.data.images import PATTERNS, Pixels, pixels_of, text_of
 from rljax.data.problem import Problem
 from rljax.errors import InputError
@@ -63,7 +63,7 @@ class DigitsConfig(TaskConfig):
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
         """Generate distinct pairs of images; the same digits may recur with different noise."""
-        return drawn_parts(self._generate, train=self.train_problems, heldout=heldout, seed=seed)
+        return sample_parts(self._generate, train=self.train_problems, heldout=heldout, seed=seed)
 
     def _generate(self, random: Random) -> Problem:
         left, right = (random.randrange(10) for _ in range(2))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from rljax.data.heldout import Parts, drawn_parts
+from rljax.data.heldout import Parts, sample_parts
 from rljax.data.problem import Problem
 from rljax.settings.checks import check_at_least
 from rljax.tasks.task import Stages, TaskConfig
@@ -35,7 +35,7 @@ class DriftConfig(TaskConfig):
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
         """Generate distinct problems of both kinds."""
-        return drawn_parts(_generate, train=self.train_problems, heldout=heldout, seed=seed)
+        return sample_parts(_generate, train=self.train_problems, heldout=heldout, seed=seed)
 
     def stages(self, problems: Sequence[Problem]) -> Stages:
         """Return the sums, then the differences."""

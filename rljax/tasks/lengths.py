@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from rljax.data.heldout import Parts, drawn_parts, share_of
+from rljax.data.heldout import Parts, sample_parts, share_of
 from rljax.data.problem import Problem
 from rljax.settings.checks import check_at_least, check_share
 from rljax.tasks.task import TaskConfig
@@ -39,7 +39,7 @@ class LengthsConfig(TaskConfig):
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
         """Generate distinct problems of both types."""
-        return drawn_parts(self._generate, train=self.train_problems, heldout=heldout, seed=seed)
+        return sample_parts(self._generate, train=self.train_problems, heldout=heldout, seed=seed)
 
     def _generate(self, random: Random) -> Problem:
         digits = "".join(random.choice("0123456789") for _ in range(5))

@@ -9,7 +9,7 @@ the kind.
 from dataclasses import dataclass
 from random import Random
 
-from rljax.data.heldout import Parts, drawn_parts
+from rljax.data.heldout import Parts, sample_parts
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.settings.checks import check_at_least
@@ -36,7 +36,7 @@ class MixedConfig(TaskConfig):
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
         """Generate distinct problems of all kinds."""
-        return drawn_parts(self._generate, train=self.train_problems, heldout=heldout, seed=seed)
+        return sample_parts(self._generate, train=self.train_problems, heldout=heldout, seed=seed)
 
     def _generate(self, random: Random) -> Problem:
         kind = random.choice(self.kinds)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar
 
-from rljax.data.heldout import Parts, drawn_parts, share_of
+from rljax.data.heldout import Parts, sample_parts, share_of
 from rljax.data.problem import Problem
 from rljax.rewards.exact import exact
 from rljax.settings.checks import check_at_least, check_share
@@ -83,7 +83,7 @@ class OutliersConfig(TaskConfig):
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
         """Generate distinct problems; the held-out problems have no outliers."""
-        train, held = drawn_parts(_generate, train=self.train_problems, heldout=heldout, seed=seed)
+        train, held = sample_parts(_generate, train=self.train_problems, heldout=heldout, seed=seed)
         noise = {"outlier_share": self.outlier_share, "outlier_size": self.outlier_size}
         return [_with(problem, noise) for problem in train], [_with(problem, dict.fromkeys(noise, 0.0)) for problem in held]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
-from rljax.data.heldout import Parts, drawn_parts
+from rljax.data.heldout import Parts, sample_parts
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.settings.checks import check_at_least, check_share
@@ -64,7 +64,7 @@ class TightConfig(TaskConfig):
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
         """Generate distinct problems; every number of digits is equally likely."""
-        return drawn_parts(self._generate, train=self.train_problems, heldout=heldout, seed=seed)
+        return sample_parts(self._generate, train=self.train_problems, heldout=heldout, seed=seed)
 
     def _generate(self, random: Random) -> Problem:
         digits = [random.randint(1, 9) for _ in range(random.randint(*self.terms))]

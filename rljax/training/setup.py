@@ -17,7 +17,7 @@ from rljax.data.prompts import (
     PromptStream,
     check_has_token,
     encode_prompts,
-    lost_in_chats,
+    list_chat_losses,
     right_pad_demonstrations,
 )
 from rljax.data.tokenizer import Tokenizer
@@ -224,7 +224,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
 
 def notes_on_model(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> list[str]:
     """List where the run deviates from the data and from the model's folder."""
-    lost = lost_in_chats(problems, tokenizer, chat=config.model.chat)
+    lost = list_chat_losses(problems, tokenizer, chat=config.model.chat)
     return [*lost, *unused_folder_settings(config, tokenizer), *misfits(config)]
 
 

@@ -16,7 +16,7 @@ from rljax.data.dataset import load_problems, read_problems
 from rljax.data.feedback import feedback_of
 from rljax.data.preferences import PreferenceColumns, read_preference
 from rljax.data.problem import Problem
-from rljax.data.prompts import lost_in_chats, prompt_tokens, response_tokens, right_pad_demonstrations, whole_dialogue
+from rljax.data.prompts import list_chat_losses, prompt_tokens, response_tokens, right_pad_demonstrations, whole_dialogue
 from rljax.data.tokenizer import ByteTokenizer, HuggingFaceTokenizer, completion_text
 from rljax.errors import InputError
 from rljax.preference.pair_update import encode_pairs
@@ -142,7 +142,7 @@ def test_a_message_of_the_weight_0_is_not_learned(rows):
     (problem,) = rows({"messages": [ASKED, {**CALLED, "weight": 0}, RETURNED, {**ANSWERED, "weight": 1}], "tools": TOOLS})
     assert own(whole_dialogue(problem), made).endswith("<|im_start|>assistant\n[It is 4.<|im_end|>]")
     assert not own(whole_dialogue(problem), made).startswith("[")
-    assert lost_in_chats([problem], made, chat=True) == []
+    assert list_chat_losses([problem], made, chat=True) == []
     with pytest.raises(InputError, match=r"the weight of a chat message must be 1, or 0 if it is not trained on, not 0\.5"):
         rows({"messages": [ASKED, {**ANSWERED, "weight": 0.5}]})
 
@@ -208,15 +208,19 @@ def test_a_template_without_an_end_is_named(monkeypatch):
 
 def test_what_is_lost_is_reported():
     conversation = Problem("x", "4", None, {"tools": TOOLS}, ({"role": "system", "content": "s"}, ASKED, CALLED, RETURNED))
-    (note,) = lost_in_chats([conversation] * 2, ByteTokenizer(), chat=False)
+    (note,) = list_chat_losses([conversation] * 2, ByteTokenizer(), chat=False)
     assert note.startswith("2 prompts are chats (roles: assistant, system, tool, user) and chat is off")
-    assert lost_in_chats([conversation], tokenizer(), chat=True) == []
+    assert list_chat_losses([conversation], tokenizer(), chat=True) == []
     poor = tokenizer("{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}")
-    (note,) = lost_in_chats([conversation], poor, chat=True)
-    assert "writes nothing of name, tool_calls, tools in" in note
+    (note,) = list_chat_losses([conversation], poor, chat=True)
+    assert "leaves out name, tool_calls, tools of the chats" in note
     beside = [Problem("x", "4", None, {"system": "s"}), Problem("x", "4", None, {"documents": ["d"], "system": ""})]
     expected = ["the prompts leave out the columns system, documents; write them into the messages"]
-    assert lost_in_chats(beside, tokenizer(), chat=True) == lost_in_chats(beside, ByteTokenizer(), chat=False) == expected
+    assert (
+        list_chat_losses(beside, tokenizer(), chat=True)
+        == list_chat_losses(beside, ByteTokenizer(), chat=False)
+        == expected
+    )
 
 
 def test_pairs_keep_tools_and_what_a_text_cannot_hold():
@@ -256,7 +260,7 @@ def test_the_cases_are_read(name, shared_data):
     for problem in load_problems(file):
         entries = {key for message in (*problem.messages, *(problem.turns or ())) for key in message}
         assert entries or name == "chat.jsonl"
-        assert lost_in_chats([problem], made, chat=True) == []
+        assert list_chat_losses([problem], made, chat=True) == []
 
 
 TEMPLATES = Path((importlib.util.find_spec("trl") or importlib.util.find_spec("pytest")).origin).parent / "chat_templates"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rljax.data.dataset import load_problems, read_problems
-from rljax.data.formats import recognise
+from rljax.data.formats import recognize
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.rewards.choice import multiple_choice
@@ -347,8 +347,8 @@ def test_boxes(tmp_path):
 
 
 def test_nothing_is_recognised_in_a_plain_row():
-    assert recognise({"prompt": "a", "answer": "1"}) is None
-    assert recognise({}) is None
+    assert recognize({"prompt": "a", "answer": "1"}) is None
+    assert recognize({}) is None
 
 
 def test_a_chat_template_receives_the_messages(tmp_path):

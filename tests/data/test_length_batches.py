@@ -53,7 +53,7 @@ def test_seeds_give_different_orders():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"records": range(0), "lengths": []}, "there are no records to draw from"),
+        ({"records": range(0), "lengths": []}, "there are no records to sample from"),
         ({"lengths": [3]}, "got 1 lengths for 2 records"),
         ({"lengths": [3, 0]}, "a length of 1 or more .* the smallest of them 0"),
         ({"seed": -1}, "the seed of the data order is -1"),

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from rljax.data.perturbation import PERTURBATIONS, perturbed
+from rljax.data.perturbation import PERTURBATIONS, perturb
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 
@@ -15,10 +15,10 @@ TEXT = r"Natalia sold 48 clips in April, and 1/2 as many in May; what is x+y if 
 @pytest.mark.parametrize("name", [name for name in PERTURBATIONS if name != "order"])
 def test_numbers_formulas_and_letters_stay(name):
     problem = Problem(TEXT, "72", columns={"level": 1})
-    (changed,) = perturbed([problem], name)
+    (changed,) = perturb([problem], name)
     assert changed.prompt != TEXT
-    assert perturbed([problem], name) == [changed]
-    assert perturbed([problem], name, seed=1)[0].prompt != changed.prompt
+    assert perturb([problem], name) == [changed]
+    assert perturb([problem], name, seed=1)[0].prompt != changed.prompt
     assert (changed.answer, changed.columns) == ("72", {"level": 1})
     assert re.findall(r"\d+", changed.prompt) == re.findall(r"\d+", TEXT)
     assert r"\frac{x}{2}" in changed.prompt
@@ -27,13 +27,13 @@ def test_numbers_formulas_and_letters_stay(name):
 
 def test_summands_change_places_and_nothing_else_does():
     problem = Problem("What is 3+4+12, if 2*3+4=10, (1+2)/3=1 and x+7=8?", "19")
-    (changed,) = perturbed([problem], "order")
+    (changed,) = perturb([problem], "order")
     head, _, tail = changed.prompt.partition(",")
     assert tail == problem.prompt.partition(",")[2]
     assert head != "What is 3+4+12"
     assert sorted(head.removeprefix("What is ").split("+")) == ["12", "3", "4"]
     with pytest.raises(InputError, match="--perturb order changes no prompt"):
-        perturbed([Problem("5+5=", "10")], "order")
+        perturb([Problem("5+5=", "10")], "order")
 
 
 def test_of_a_chat_the_user_alone_is_changed():
@@ -41,9 +41,7 @@ def test_of_a_chat_the_user_alone_is_changed():
         {"role": "system", "content": "Think before you answer."},
         {"role": "user", "content": "What is seven times two?"},
     )
-    (changed,) = perturbed(
-        [Problem("Think before you answer.\nWhat is seven times two?", "14", messages=messages)], "typos"
-    )
+    (changed,) = perturb([Problem("Think before you answer.\nWhat is seven times two?", "14", messages=messages)], "typos")
     assert changed.messages[0] == messages[0]
     assert changed.messages[1]["content"] != messages[1]["content"]
     assert changed.prompt == "\n".join(message["content"] for message in changed.messages)
@@ -52,11 +50,11 @@ def test_of_a_chat_the_user_alone_is_changed():
 def test_what_has_nothing_to_change_is_refused():
     reason = r"no prompt of these problems, such as '3\+4=', because it needs words of at least four letters; what "
     with pytest.raises(InputError, match=reason + r"changes some: spaces, order\."):
-        perturbed([Problem("3+4=", "7")], "typos")
+        perturb([Problem("3+4=", "7")], "typos")
     with pytest.raises(InputError, match=r"changes some: none\."):
-        perturbed([Problem("x", "7")], "case")
+        perturb([Problem("x", "7")], "case")
     with pytest.raises(InputError, match="no perturbation 'noise'; choose one of spaces, case, typos"):
-        perturbed([Problem("3+4=", "7")], "noise")
+        perturb([Problem("3+4=", "7")], "noise")
 
 
 def test_a_minus_is_an_operator_and_a_hyphen_is_not():

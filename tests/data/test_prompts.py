@@ -76,7 +76,7 @@ def test_a_prompt_without_a_token_is_refused_only_where_a_response_follows():
     empty = Problem("", "1")
     encoded = encode_prompts([empty], CharacterTokenizer(), max_length=9)
     assert encoded.tokens == ([],)
-    with pytest.raises(InputError, match="the prompt '' has no token, and a response begins after one"):
+    with pytest.raises(InputError, match="the prompt '' has no token, but a response must follow one"):
         check_has_token(empty, encoded.tokens[0])
     check_has_token(empty, encode_prompts([empty], ByteTokenizer(), max_length=9).tokens[0])
 
@@ -170,7 +170,7 @@ def test_records_are_served_by_their_indices():
 
 
 def test_stream_refusals():
-    with pytest.raises(InputError, match="no records to draw from"):
+    with pytest.raises(InputError, match="no records to sample from"):
         PromptStream([], seed=0)
     with pytest.raises(InputError, match="seed of the data order is -1"):
         PromptStream("a", seed=-1)

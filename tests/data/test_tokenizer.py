@@ -199,7 +199,7 @@ def test_refusals(name, message):
 
 def test_folders_that_hold_no_tokenizer(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(InputError, match=r"holds no tokenizer .*`--tokenizer bytes`"):
+    with pytest.raises(InputError, match=r"contains no tokenizer .*`--tokenizer bytes`"):
         load_tokenizer(str(tmp_path))
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(InputError, match=r"cannot be loaded \(.*\); repair the folder's tokenizer files"):

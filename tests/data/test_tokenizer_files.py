@@ -136,7 +136,7 @@ def test_what_cannot_be_written(untyped, tmp_path):
     tokenizer = load_tokenizer(str(source))
     for file in source.iterdir():
         file.unlink()
-    with pytest.raises(InputError, match=r"files of the tokenizer .*source' are not in .* any more; restore them"):
+    with pytest.raises(InputError, match=r"files of the tokenizer .*source' are no longer in .*; restore them"):
         save_tokenizer_files(tokenizer, tmp_path)
 
     class Foreign(ByteTokenizer.__base__):

@@ -145,7 +145,7 @@ def test_chats_are_scored_through_the_template(tmp_path, params):
 
 def test_a_folder_from_elsewhere_names_no_tokenizer(tmp_path, params):
     save_value_model(tmp_path, MODEL, params, bos=None, eos=1)
-    with pytest.raises(InputError, match="holds no tokenizer"):
+    with pytest.raises(InputError, match="contains no tokenizer"):
         load_reward_model(tmp_path)
     assert load_reward_model(tmp_path, tokenizer=TOKENIZER, chat=True).chat
     with pytest.raises(InputError, match=r"has a vocabulary of \d+ tokens, but the tokenizer has 259"):

@@ -69,7 +69,7 @@ def test_rljax_opens_it_without_naming_the_tokenizer(exported, capsys):
     text = printed(capsys, "sample", str(folder), "--prompt", "3+4=", "--max-response-tokens", "3")
     assert text.startswith("3+4=")
     empty = ("sample", str(folder), "--prompt", "", "--top-p", "0.9")  # the top-p of its generation_config.json
-    refused(capsys, "the prompt '' has no token, and a response begins after one", *empty)
+    refused(capsys, "the prompt '' has no token, but a response must follow one", *empty)
     ids = CharacterTokenizer().encode("3+4=")
     assert printed(capsys, "sample", str(folder), "--prompt-ids", *map(str, ids), "--max-response-tokens", "3") == text
 
@@ -186,7 +186,7 @@ def test_a_model_without_a_tokenizer_samples_ids(exported, tmp_path, capsys):
     known = rljax.load(folder, problems=[rljax.data.problem.Problem("", "")], max_response_tokens=3)
     assert known.sample_ids([[5, 6]]) == [[[int(word) for word in lines[0].split()[2:]]]]
     assert printed(capsys, *command, "--tokenizer", "ids", "--prompt", "5 6 ").split()[:2] == ["5", "6"]
-    refused(capsys, "holds no tokenizer .* copy the files of its model into it", *command, "--prompt", "5 6")
+    refused(capsys, "contains no tokenizer .* copy the files of its model into it", *command, "--prompt", "5 6")
     refused(capsys, "there is no prompt; give --prompt TEXT, or --prompt-ids 1 2 3", *command)
     refused(
         capsys, r"the token id 99 is not in the model's vocabulary; its ids are 0 to \d+", *command, "--prompt-ids", "99"

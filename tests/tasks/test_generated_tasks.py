@@ -3,7 +3,7 @@
 import pytest
 
 from rljax.cli import main, parse
-from rljax.data.heldout import drawn_parts, is_heldout
+from rljax.data.heldout import is_heldout, sample_parts
 from rljax.data.problem import Problem, reward_columns
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
@@ -120,6 +120,6 @@ def test_too_many_problems_are_refused_with_what_there_is():
         return Problem(f"{random.randrange(40)}=", "")
 
     with pytest.raises(InputError, match=r"train_problems is 50, but .* only \d+ different training problems"):
-        drawn_parts(draw, train=50, heldout=1, seed=0)
+        sample_parts(draw, train=50, heldout=1, seed=0)
     with pytest.raises(InputError, match=r"heldout_problems is 30, but .* only \d+ different held-out problems"):
-        drawn_parts(draw, train=1, heldout=30, seed=0)
+        sample_parts(draw, train=1, heldout=30, seed=0)

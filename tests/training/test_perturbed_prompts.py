@@ -78,7 +78,7 @@ def test_a_run_learns_from_changed_prompts_and_resumes_exactly(tmp_path):
 
 def test_what_cannot_be_changed_is_refused():
     for changes, message in (
-        ({"typos": 0.5}, "because it needs words of at least four letters; what changes some: spaces, order"),
+        ({"typos": 0.5}, "because it needs words of at least four letters; perturbations that change some: spaces, order"),
         ({"spaces": 0.5}, "--perturb-prompts makes prompts that this model cannot read"),
         ({"noise": 0.5}, "no perturbation 'noise'"),
     ):

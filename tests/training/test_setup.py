@@ -99,7 +99,7 @@ def test_a_prompt_without_a_token_is_refused(part):
     """Characters have no opening token; that of bytes is a prompt by itself."""
     problems = ([Problem("1+1=", "2")], [Problem("2+1=", "3")])
     problems[part].append(Problem("", "4"))
-    with pytest.raises(InputError, match=r"^the prompt '' has no token, and a response begins after one"):
+    with pytest.raises(InputError, match=r"^the prompt '' has no token, but a response must follow one"):
         make_setup(TINY.replace(tokenizer=None), Seams(problems=problems))
     setup = make_setup(TINY, Seams(problems=problems))
     assert (setup.train, setup.heldout)[part].prompts.tokens[-1] == [load_tokenizer("bytes").bos_token_id]

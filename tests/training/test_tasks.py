@@ -95,7 +95,7 @@ class Settings:
 
 def test_options_have_the_types_of_their_defaults():
     options = {"count": 4, "share": 1, "negative": "false", "name": 7, "signs": "+,-", "powers": "1,3"}
-    fitted = reasoning_gym.fitted_options("made_up", Settings, options)
+    fitted = reasoning_gym.fit_options("made_up", Settings, options)
     assert fitted == {"count": 4, "share": 1.0, "negative": False, "name": "7", "signs": ("+", "-"), "powers": [1, 3]}
     assert isinstance(fitted["share"], float)
 
@@ -112,7 +112,7 @@ def test_a_text_is_converted_where_the_type_is_known():
         "tasks=007",
         "level=7",
     ]
-    fitted = reasoning_gym.fitted_options("made_up", Settings, read_words(words))
+    fitted = reasoning_gym.fit_options("made_up", Settings, read_words(words))
     assert fitted == {
         **{"name": "007", "count": 4, "share": 0.1, "weight": 2.5, "negative": False},
         **{"signs": ("1e3", "+"), "powers": [1, -3], "tasks": ["007"], "level": 7},
@@ -144,7 +144,7 @@ def test_an_option_that_appears_twice_is_refused():
 )
 def test_an_option_of_another_type_is_refused(option, message):
     with pytest.raises(InputError, match=message):
-        reasoning_gym.fitted_options("made_up", Settings, option)
+        reasoning_gym.fit_options("made_up", Settings, option)
 
 
 @pytest.mark.parametrize(("text", "answer"), [(" 7\n", "7"), ("so <answer> 8 </answer>.", "8"), ("<answer>9", "<answer>9")])
@@ -227,12 +227,12 @@ def test_problems_are_drawn_once_and_a_seed_decides_them():
         (
             "counter",
             {"count": 0},
-            r"counter refuses its options \(AssertionError: count must be positive.*\); change --task-options",
+            r"counter rejects its options \(AssertionError: count must be positive.*\); change --task-options",
         ),
         (
             "counter",
             {"count": 6},
-            "has only 3 different train problems in 25 draws, and 5 are needed; lower --train-problems",
+            "has only 3 different train problems in 25 samples, and 5 are needed; lower --train-problems",
         ),
     ],
 )
