@@ -19,13 +19,13 @@ from sympy.core.function import AppliedUndef
 
 from rljax.rewards.quantity import is_decimal, rounds_to
 
-# In every process it warns that its own time limit is off.
+# math-verify warns in every process that its own time limit is off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 _READING = NormalizationConfig(basic_latex=True, units=False, malformed_operators=False, nits=False, boxed="none")
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?)°")
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
-# The parser adds numbers that stand side by side, as in the mixed number 2\frac{1}{2}: it reads 2(3) as 5.
+# The parser adds adjacent numbers, as in the mixed number 2\frac{1}{2}: it reads 2(3) as 5.
 _PRODUCT = re.compile(r"(?<=[\d)])(?=\()|(?<=\))(?=\\frac)|(?<=[\d)}])(?=\\binom)|(?<=\\pi)(?=\()")
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{4,}")
 _NO_ALGEBRA = re.compile(r"\d \d|\\text|\\ldots|\\pm|\\mp|\\pmod|[\"'#&?@]|\\mathbb")
@@ -44,7 +44,7 @@ _POINTS = (
 
 
 @functools.lru_cache(maxsize=1024)
-def parsed(text: str) -> Any:
+def parse_expression(text: str) -> Any:
     r"""Parse an expression.
 
     Args:
@@ -54,7 +54,7 @@ def parsed(text: str) -> Any:
         A SymPy object; None if the text is not mathematics.
 
     Example:
-        >>> str(parsed(r"\frac{x}{2}")), parsed("x is wrong"), parsed("(1+")
+        >>> str(parse_expression(r"\frac{x}{2}")), parse_expression("x is wrong"), parse_expression("(1+")
         ('x/2', None, None)
     """
     if _NO_ALGEBRA.search(text) or _WORD.search(text):
@@ -63,7 +63,7 @@ def parsed(text: str) -> Any:
     latex = _PERCENT.sub(r"\1\\cdot\\frac{1}{100}", _DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})", latex))
     try:
         result = latex2sympy(latex, is_real=True, convert_degrees=False, normalization_config=_READING)
-    except Exception:  # the parser raises whatever it likes
+    except Exception:  # the parser may raise anything
         return None
     return _exact(result) if isinstance(result, sympy.Expr) else result
 
@@ -91,7 +91,7 @@ def same_expression(reference: str, answer: str) -> bool:
         >>> same_expression("(x+1)^{2}", "x^{2}+2x+1"), same_expression("x", r"\sqrt{x^{2}}"), same_expression(r"\pi", "3.14159")
         (True, False, True)
     """
-    left, right = parsed(reference), parsed(answer)
+    left, right = parse_expression(reference), parse_expression(answer)
     if left is None or right is None:
         return False
     if not (isinstance(left, sympy.Expr) and isinstance(right, sympy.Expr)):
@@ -113,7 +113,7 @@ def approximates(text: str, exact: str) -> bool:
         >>> approximates("1.414", r"\sqrt{2}"), approximates("1.42", r"\sqrt{2}"), approximates("1.5", "x")
         (True, False, False)
     """
-    expression = parsed(exact)
+    expression = parse_expression(exact)
     value = _value(expression, {}) if isinstance(expression, sympy.Expr) and not expression.free_symbols else None
     number, places = sympy.Rational(text.strip()), len(text.strip().partition(".")[2])
     if value is None or not value.is_real or value * number < 0:
@@ -141,7 +141,7 @@ def _same_number(reference: str, left: Any, answer: str, right: Any) -> bool:
 
 
 def _values(expressions: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """Evaluate expressions at the points at which all have a value; of the points with negative ones, where all values are real."""
+    """Evaluate expressions at the points where all have a value; from the third point on, all values must be real as well."""
     names = sorted({symbol.name for expression in expressions for symbol in expression.free_symbols})
     found = []
     for number, point in enumerate(_POINTS):
@@ -171,11 +171,11 @@ def _close(left: Any, right: Any) -> bool:
 
 
 def same_relation(reference: tuple[str, str], answer: tuple[str, str], *, ordered: bool) -> bool:
-    r"""Decide whether two equations, or two inequalities of the same direction, say the same.
+    r"""Decide whether two equations, or two inequalities of the same direction, are equivalent.
 
-    They do if the differences of their sides have a constant ratio: not zero for equations, positive for inequalities. Equations
-    also do if their numerators have one, or if they are polynomials of one variable with the same solutions. An equation
-    without variables, such as `1=2`, or with equal sides says nothing, and equals no other one.
+    They are if the differences of their sides have a constant ratio: not zero for equations, positive for inequalities. Equations
+    are also equivalent if the numerators of these differences have a constant ratio, or are polynomials of one variable with the
+    same roots. An equation without variables, such as `1=2`, or with equal sides is not equivalent to any other.
 
     Args:
         reference: the two sides of the reference.
@@ -191,7 +191,7 @@ def same_relation(reference: tuple[str, str], answer: tuple[str, str], *, ordere
         >>> same_relation(("2x", "4"), ("x", "2"), ordered=True), same_relation(("x", "2"), ("-x", "-2"), ordered=True)
         (True, False)
     """
-    sides = [parsed(text) for text in (*reference, *answer)]
+    sides = [parse_expression(text) for text in (*reference, *answer)]
     if not all(isinstance(side, sympy.Expr) for side in sides):
         return False
     left, right = sides[0] - sides[1], sides[2] - sides[3]

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from rljax.rewards.choice import read_letter, read_yes_no
 from rljax.rewards.confidence import without_confidence
 from rljax.rewards.extract import final_answer, stated_answer, stated_answer_or_last_number
-from rljax.rewards.math import simplified
+from rljax.rewards.math import simplify_answer
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})")
 
@@ -31,7 +31,7 @@ def same_form(answer: str) -> str:
         >>> same_form("18.00"), same_form("+018"), same_form("-0"), same_form(r"\left( 1,\, 2 \right)"), same_form("x + 1")
         ('18', '18', '0', '(1,2)', 'x+1')
     """
-    bare = simplified(answer)
+    bare = simplify_answer(answer)
     if not _NUMBER.fullmatch(bare):
         return bare
     sign = "-" if bare.startswith("-") and Decimal(bare) else ""
@@ -60,11 +60,11 @@ def vote(text: str) -> str | None:
 
 
 def _vote_as_read_by(read: Callable[[str], str | None]) -> Callable[[str], str | None]:
-    def voted(text: str) -> str | None:
+    def read_vote(text: str) -> str | None:
         answer = read(text)
         return None if answer is None else same_form(answer)
 
-    return voted
+    return read_vote
 
 
 def vote_yes_no(text: str) -> str | None:

@@ -29,11 +29,11 @@ LARGEST = 1e18
 
 
 class FailedJudgeError(InputError):
-    """A reward or an environment failed on too many responses. It may have been down for a moment."""
+    """A reward or an environment failed on too many responses. It may have been unavailable for a moment."""
 
 
 class OutOfRangeError(FailedJudgeError):
-    """A reward or an environment answered, but with values that are no rewards; another call would not help."""
+    """A reward or an environment answered, but with values that cannot be rewards; another call would not help."""
 
 
 class Answer(NamedTuple):
@@ -112,13 +112,13 @@ def abstain(completions: Sequence[str]) -> list[None]:
 
 
 @contextmanager
-def shielded(function: str) -> Generator[None]:
-    """Call the user's code in the body: it cannot end the process or change its folder, and must not close the run's files.
+def shield(function: str) -> Generator[None]:
+    """Shield the process from user code in the body, which cannot end it or change its folder, and must not close the run's files.
 
     - A change of the working folder ends with the body.
     - `os._exit` raises SystemExit in this process, so that the run is not mistaken for a finished one; forked children end as
     usual.
-    - The body may close no file descriptor that it did not open.
+    - The body must not close a file descriptor that it did not open.
 
     Args:
         function: its name, for messages.
@@ -145,7 +145,7 @@ def shielded(function: str) -> Generator[None]:
         except OSError as error:
             raise InputError(
                 f"the reward {function} closed file descriptors that it had not opened, and with them the files of the run; let it "
-                "close its own files only. When it is resumed, the run continues from its last checkpoint."
+                "close only its own files. When it is resumed, the run continues from its last checkpoint."
             ) from error
 
 
@@ -155,10 +155,10 @@ class SlowRewardError(TimeoutError):
 
 @contextmanager
 def within(seconds: float | int | None) -> Generator[None]:
-    """Interrupt the body after some seconds, if it runs in the main thread of its process; None: never.
+    """Interrupt the body after some seconds, if it runs in the main thread of its process; None sets no limit.
 
     Raises:
-        SlowRewardError: the body took longer. It is raised inside the body, as soon as that runs Python.
+        SlowRewardError: the body took longer. It is raised inside the body, as soon as the body runs Python code again.
     """
     if seconds is None or threading.current_thread() is not threading.main_thread():
         yield
@@ -192,7 +192,7 @@ def ask(
         completions: one per prompt, in the same form.
         columns: extra data by name, N entries each.
         progress: passed to a function that names it.
-        seconds: time limit of the call, see `within`; None: no limit.
+        seconds: time limit of the call, see `within`; None means no limit.
 
     Returns:
         What the function returned, or the exception that it raised.
@@ -216,7 +216,7 @@ def ask(
     }
     arguments = arguments_for(reward, available | {"progress": progress})
     try:
-        with shielded(called_name(reward)), within(seconds):
+        with shield(called_name(reward)), within(seconds):
             return reward(**arguments)
     except (InputError, KeyboardInterrupt):  # an InputError already tells the user what to change
         raise
@@ -225,19 +225,19 @@ def ask(
 
 
 def wait_for(returned: Sequence[object], seconds: float | int | None = None) -> list[object]:
-    """Await what coroutine functions returned, all of it concurrently.
+    """Await the results of coroutine functions concurrently.
 
     The event loop runs on its own thread, because a notebook's thread already runs one.
 
     Args:
         returned: awaitables, and other values, which are passed through.
-        seconds: time limit of each awaitable; None: no limit.
+        seconds: time limit of each awaitable; None means no limit.
 
     Returns:
-        The results in order; the exception where an awaitable raised.
+        The results in order; if an awaitable raised, its exception.
 
     Raises:
-        InputError: a coroutine raised it.
+        InputError: a coroutine raised an `InputError`.
 
     Example:
         >>> import asyncio
@@ -251,7 +251,7 @@ def wait_for(returned: Sequence[object], seconds: float | int | None = None) -> 
     async def together() -> list[object]:
         return await asyncio.gather(*(_awaited(one, seconds) for one in awaitables), return_exceptions=True)
 
-    with shielded("that is a coroutine"), ThreadPoolExecutor(max_workers=1) as pool:
+    with shield("that is a coroutine"), ThreadPoolExecutor(max_workers=1) as pool:
         results = iter(pool.submit(asyncio.run, together()).result())
     finished = [next(results) if inspect.isawaitable(entry) else entry for entry in returned]
     for result in finished:
@@ -273,7 +273,7 @@ async def _awaited(awaitable: Awaitable, seconds: float | int | None) -> object:
 
 
 def place_of(error: BaseException) -> str:
-    """Line of the user's code that raised an exception: ` at FILE:LINE`, or nothing if no frame of the traceback is the user's.
+    """Return the line of the user's code that raised an exception: ` at FILE:LINE`; empty if no frame is in the user's code.
 
     The line is the last one in the file in which the user's code begins, above the libraries that it calls.
     """
@@ -311,13 +311,13 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
         reason = f"raised {one_line(returned)}{place_of(returned)}; fix the function."
         return _all_failed(count, Failures(raised=count), reason, returned)
     shown = reprlib.repr(returned)
-    entries = _unwrapped(returned)
+    entries = _unwrap(returned)
     if not isinstance(entries, (list, tuple)):
         raise InputError(f"the reward {function} returned {shown}; it must return a list with one number per completion.")
     if len(entries) != count:
         reason = f"returned {len(entries)} values for {count} completions; it must return one for each."
         return _all_failed(count, Failures(wrong_count=count), reason, None)
-    values = [_unwrapped(value) for value in entries]
+    values = [_unwrap(value) for value in entries]
     for position, value in enumerate(values):
         if not (value is None or isinstance(value, numbers.Real | Failed)):
             raise InputError(
@@ -399,12 +399,12 @@ def check_failures(answer: Answer, function: str, max_failure_share: float | int
         )
 
 
-def joined(answers: Sequence[Answer]) -> Answer:
+def join_answers(answers: Sequence[Answer]) -> Answer:
     """Join the answers of several calls of one reward into the answer of a single call for all completions.
 
     Example:
         >>> parts = [read_answer([1.0, None], "mine", 2), read_answer([Failed("raised", "KeyError: 'x'")], "mine", 1)]
-        >>> both = joined(parts)
+        >>> both = join_answers(parts)
         >>> both.values.tolist(), both.valid.tolist(), both.failed.tolist(), both.reason
         ([1.0, 0.0, 0.0], [True, False, False], [0, 0, 1], "KeyError: 'x'")
     """
@@ -426,7 +426,7 @@ def _all_failed(count: int, failures: Failures, reason: str, cause: BaseExceptio
     return Answer(no_rewards, np.zeros(count, bool), failed, failures, reason, whole=True, cause=cause)
 
 
-def _unwrapped(value: object) -> object:
+def _unwrap(value: object) -> object:
     """Turn an array, or a number of NumPy or JAX, into Python lists and numbers; return anything else unchanged."""
     convert = getattr(value, "tolist", None)
     return value if convert is None else convert()

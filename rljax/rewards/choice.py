@@ -19,7 +19,7 @@ _WORD = re.compile(r"(yes|no|true|false)\b", re.IGNORECASE)
 _LETTER = re.compile(r"\(([A-Z])\)(?!\w)|([A-Z])(?=[).:,;\n]|$| (?:because|since|as)\b)\)?", re.IGNORECASE)
 # What follows is a reason, or the text of the choice.
 _REASON = re.compile(r"[*_\"`)]*(?:$|[.,:;!\n]| (?:because|since|as)\b)", re.IGNORECASE)
-# What follows takes the answer back, or gives another one.
+# What follows retracts the answer, or gives another one.
 _TAKEN_BACK = re.compile(
     r"\W*(?:(?:or|and|but|nor|not|is|isn't|are|was|cannot|can't|yes|no|true|false)\b|[/&,] ?\(?[A-Z]\)?(?!\w))"
     r"|.{0,1000}?(?:\bor \(?[A-Z]\)?(?!\w)|\b(?:or|and|but)(?: \w+)? (?:yes|no|true|false)\b"
@@ -30,7 +30,7 @@ _LONGEST_CHOICE = 2_000
 
 
 def _end_of_lead(text: str) -> int:
-    """Position at which the words before a choice end."""
+    """Return the position at which the words before a choice end."""
     lead = _LEAD.match(text)
     return 0 if lead is None else lead.end()
 
@@ -154,6 +154,6 @@ def _judge(
 
 
 def _bare(text: str) -> str:
-    """The end of a text without what surrounds a short answer: spaces, dollar signs, asterisks, quotes, a text command."""
+    """Return the end of a text without the marks around a short answer: spaces, dollar signs, asterisks, quotes, a text command."""
     end = text[-LONGEST_READ:].strip(' \n\t*"`$')[:_LONGEST_CHOICE]
     return _IN_TEXT.sub(r"\1", end).strip(' *"`$')

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeGuard
 
 from rljax.errors import InputError
-from rljax.rewards.code_blocks import defines, extracted_code, last_code
+from rljax.rewards.code_blocks import defines, extract_code, last_code
 from rljax.rewards.correctness import reads, verifier
 from rljax.rewards.sandbox import Limits, Program, Verdict, judge_all, source
 from rljax.rewards.standard_input import program_of_inputs
@@ -25,7 +25,7 @@ _NUMPY = """class {name}:
             return len(a) == len(b) and all(map(lambda x, y: {name}.allclose(x, y, rtol, atol), a, b))
         return a == b or abs(a - b) <= atol + rtol * abs(b) < float("inf")
 """
-"""What MBPP+ and HumanEval+ use of numpy in their tests, which the sandbox does not have."""
+"""The parts of numpy that the tests of MBPP+ and HumanEval+ use; the sandbox has no numpy."""
 _NUMPY_NAMES = {"ndarray", "float64", "float32", "allclose"}
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def code(
 ) -> list[float | None]:
     """Give 1 for a program that passes all its tests, else 0.
 
-    The program is what `rljax.rewards.code_blocks.extracted_code` finds: the last block that defines what the tests use. It runs
+    The program is what `rljax.rewards.code_blocks.extract_code` finds: the last block that defines what the tests use. It runs
     in the sandbox of `rljax.rewards.sandbox`. Whatever it tries there, it passes only by returning the values that the tests
     expect; `rljax.rewards.sandbox.driver` explains how. A program that does not finish fails.
 
@@ -60,9 +60,9 @@ def code(
         setup: for each prompt the statements that run before the assertions, like MBPP's `test_setup_code`.
         test: for each prompt the source of a function `check(candidate)`, as in HumanEval; or a script of assertions, as in MBPP+.
         entry_point: for each prompt the name of the function under test; required with `check(candidate)`.
-        stdin: for each prompt what a program reads, one text for each of its tests, as in CodeContests. The program is then the
+        stdin: for each prompt what a program reads, one text per test, as in CodeContests. The program is then the
             last block; `rljax.rewards.standard_input.program_of_inputs` explains how it runs and what passes.
-        stdout: for each prompt what it has to print, one text for each; required with `stdin`.
+        stdout: for each prompt what it has to print, one text per test; required with `stdin`.
         limits: the resources that each program may use; set them with `functools.partial`.
         workers: how many programs run at a time; None runs one per core.
         progress: called with the number of programs judged and the number of all programs with tests; or None.
@@ -71,8 +71,8 @@ def code(
         1.0 or 0.0 for each completion; None without tests, or if the tests cannot run on this machine (the log gives the reason).
 
     Raises:
-        InputError: a `test` has no `entry_point`, `stdin` and `stdout` do not have as many texts, a row has them and other tests,
-            tests are not text, or the platform cannot confine programs.
+        InputError: a `test` has no `entry_point`, `stdin` and `stdout` have different numbers of texts, a row has both these and
+            other tests, tests are not text, or the platform cannot confine programs.
 
     Example:
         >>> right = "Here it is: ```python\\ndef double(x):\\n    return x + x\\n```".replace(" ```", chr(10) + "```")
@@ -209,7 +209,7 @@ def program_of(
     }
     for name, text in texts.items():
         if not isinstance(text, str | None) or (text is None and name.endswith("]")):
-            raise InputError(f"row {row}: the column {name} holds {type(text).__name__}, but must hold text; fix the data.")
+            raise InputError(f"row {row}: the column {name} contains {type(text).__name__}, not text; fix the data.")
     check, entry = "" if test is None else _without_numpy(test), "" if entry_point is None else entry_point
     if inputs or outputs:
         if len(inputs) != len(outputs) or assertions or check:
@@ -224,8 +224,8 @@ def program_of(
         return None
     if check and not entry:
         raise InputError(f"row {row} has a test but no entry_point; add the name of the function under test.")
-    program = extracted_code(completion, [entry] if entry else _tested_names(assertions))
-    combined = _combined(prompt, program, entry) if isinstance(prompt, str) and entry and _begins(prompt, entry) else None
+    program = extract_code(completion, [entry] if entry else _tested_names(assertions))
+    combined = _combine(prompt, program, entry) if isinstance(prompt, str) and entry and _begins(prompt, entry) else None
     return Program(
         code=program if combined is None else combined,
         tests=assertions,
@@ -238,11 +238,11 @@ def program_of(
 
 @functools.lru_cache(maxsize=4096)
 def _scripts(test: str, *, alone: bool) -> tuple[str, ...]:
-    """A script of further tests; without it, and with a warning, if it needs a package and there are other tests."""
+    """Return a script of tests as a test; nothing, with a warning, if it needs a package and there are other tests."""
     try:
         needed = [ast.unparse(node) for node in source.imports([ast.parse(test)]) if not _is_standard(node)]
     except (SyntaxError, ValueError, RecursionError):
-        needed = []  # the sandbox says what is wrong with it
+        needed = []  # the sandbox reports what is wrong with it
     if alone or not needed:
         return (test,)
     _log.warning("programs are judged by `tests` alone: `test` needs `%s`, which the sandbox does not have", needed[0])
@@ -251,11 +251,11 @@ def _scripts(test: str, *, alone: bool) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def _without_numpy(test: str) -> str:
-    """A test whose `import numpy` is replaced by what it uses of it, if `_NUMPY` has all of that."""
+    """Replace a test's `import numpy` by `_NUMPY`, if `_NUMPY` has everything that the test uses."""
     try:
         tree = ast.parse(test) if "numpy" in test else ast.Module([], [])
     except (SyntaxError, ValueError, RecursionError):
-        return test  # the sandbox says what is wrong with it
+        return test  # the sandbox reports what is wrong with it
     lines = test.split("\n")
     for node in tree.body:
         if not (isinstance(node, ast.Import) and [alias.name for alias in node.names] == ["numpy"]):
@@ -285,11 +285,11 @@ def _texts(values: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _tested_names(tests: Sequence[str]) -> list[str]:
-    """Find the names that the tests use and do not define: those of the program."""
+    """Find the names that the tests use and do not define, so that the program must."""
     try:
         trees = [ast.parse(test) for test in tests]
     except (SyntaxError, ValueError, RecursionError):
-        return []  # such tests are judged to be none, whatever the program is
+        return []  # such tests count as none, whatever the program is
     return sorted((source.loaded_names(trees) - source.bound_names(trees)) | source.builtin_under_test(trees))
 
 
@@ -304,7 +304,7 @@ def _begins(prompt: str, entry_point: str) -> bool:
     return True
 
 
-def _combined(prompt: str, program: str, entry_point: str) -> str:
+def _combine(prompt: str, program: str, entry_point: str) -> str:
     """Append a program to the prompt that begins it. If it defines the function again, the prompt supplies imports and helpers.
 
     What it imports from `__future__` must come first. If it is only the function's body, it is indented, unless it already is.
@@ -313,10 +313,10 @@ def _combined(prompt: str, program: str, entry_point: str) -> str:
     rest = _FUTURE.sub("", program)
     if defines(rest, [entry_point]):
         return f"{future}{prompt}\n{rest}"
-    return f"{future}{prompt}{_indented(rest)}"
+    return f"{future}{prompt}{_indent(rest)}"
 
 
-def _indented(body: str) -> str:
+def _indent(body: str) -> str:
     """Indent the body of a function, or only its first line if that alone has lost its indentation."""
     lines = body.split("\n")
     written = [line for line in lines if line.strip()]

@@ -41,7 +41,7 @@ class Fence(NamedTuple):
     mark: str
     """Its backticks or tildes."""
     language: str
-    """Rest of the line after them; may be empty, and is if a tag follows them, such as `</answer>` or a model's end token."""
+    """Rest of the line after the mark; empty if it is a tag, such as `</answer>` or a model's end token."""
 
 
 class Block(NamedTuple):
@@ -120,7 +120,7 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
-def extracted_code(completion: str, names: Collection[str] = ()) -> str:
+def extract_code(completion: str, names: Collection[str] = ()) -> str:
     """Find the program in a response.
 
     A response often has several blocks: a first try, the program, its output, an example of its use. The program is the first of
@@ -141,13 +141,13 @@ def extracted_code(completion: str, names: Collection[str] = ()) -> str:
         The program. If the fence of a block is indented, its lines lose as much indentation.
 
     Example:
-        >>> extracted_code(chr(10).join(["```python", "def f(x): return x", "```", "For example", "```python", "f(3)", "```"]))
+        >>> extract_code(chr(10).join(["```python", "def f(x): return x", "```", "For example", "```python", "f(3)", "```"]))
         'def f(x): return x'
-        >>> extracted_code(chr(10).join(["```", "x = 1", "```", "better:", "```Python3.11", "x = 2", "```", "Done."]))
+        >>> extract_code(chr(10).join(["```", "x = 1", "```", "better:", "```Python3.11", "x = 2", "```", "Done."]))
         'x = 2'
-        >>> extracted_code("x = 3")
+        >>> extract_code("x = 3")
         'x = 3'
-        >>> extracted_code(chr(10).join(["def f(x):", "    return x", "```", "This is right."]))
+        >>> extract_code(chr(10).join(["def f(x):", "    return x", "```", "This is right."]))
         'def f(x):\\n    return x\\n'
     """
     text = _after_thought(completion[-LONGEST_RESPONSE:], lambda text: defines(text, names))
@@ -206,7 +206,7 @@ def _last_block(text: str) -> str:
 
 
 def _after_thought(text: str, is_program: Callable[[str], bool]) -> str:
-    """Return the text after the reasoning at the start of a response, if that can contain a program; otherwise the full text."""
+    """Return the text after the reasoning at the start of a response, if this text can contain a program; else the full text."""
     thought = _THOUGHT.match(text)
     rest = "" if thought is None else text[thought.end() :]
     return rest if rest and (is_program(rest) or blocks(rest)) else text

@@ -1,4 +1,4 @@
-"""A constitution: rules that a response has to keep, read from a file, each with the price of breaking it."""
+"""A constitution: rules that a response has to follow, read from a file, each with the price of breaking it."""
 
 import math
 import re
@@ -26,7 +26,7 @@ Broken = Callable[[Sequence[str], Progress | None], list[bool | Failed]]
 
 
 def _occurs(value: object) -> Broken:
-    """Test for a regular expression. It runs in worker processes, as some expressions never come to an end."""
+    """Test for a regular expression. It runs in worker processes, because some expressions never finish."""
     if not isinstance(value, str):
         raise TypeError("the pattern must be text")
     re.compile(value)
@@ -79,8 +79,8 @@ def constitution(rules: object) -> Weighted:
 
     Returns:
         One reward with one part for each rule: 1 for a response that breaks it, else 0, with the weight -w. So the mean of a part,
-        `reward_constitution/NAME` in the metrics, is the share of responses that break the rule. Where a pattern takes longer than
-        its limit, the response could not be judged: `Failed`.
+        `reward_constitution/NAME` in the metrics, is the share of responses that break the rule. If a pattern exceeds its time
+        limit, the response could not be judged: `Failed`.
 
     Raises:
         InputError: there is no rule, a rule cannot be read, or its name is not text.
@@ -151,7 +151,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _rule(name: str, rule: object) -> tuple[Callable, float]:
-    """The reward of a rule, and its weight."""
+    """Return the reward of a rule, and its weight."""
     if not isinstance(rule, Mapping) or len(kinds := rule.keys() & KINDS.keys()) != 1 or rule.keys() - KINDS - {"weight"}:
         raise InputError(f"the rule {name!r} is {rule!r}; give it one of {', '.join(KINDS)}, and `weight` if it is not 1.")
     (kind,) = kinds

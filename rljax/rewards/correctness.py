@@ -99,8 +99,8 @@ def verifier(reward: Reward) -> Reward:
     """Mark a reward whose value is above 0 exactly when the answer is correct; `right_from` marks one with partial credit.
 
     If one of several rewards is a verifier, it alone decides what counts as correct: in the accuracy, in dynamic sampling, in
-    the loss on correct responses, in the difficulty window, in `rljax eval`. Without a verifier, a response counts as correct when
-    its total reward is above 0.
+    the loss on correct responses, in the difficulty window, and in `rljax eval`. Without a verifier, a response counts as correct
+    if its total reward is above 0.
 
     Args:
         reward: a reward function. Its attribute `verifies` becomes the function itself, so that a wrapper made with
@@ -175,12 +175,12 @@ def reads(form: str) -> Callable[[Reward], Reward]:
 
 
 def form_of(reward: Callable) -> str | None:
-    """The form in which a reward reads answers; None if it does not declare one."""
+    """Return the form in which a reward reads answers; None if it does not declare one."""
     return getattr(_inner(reward), "reads", None)
 
 
 def lowest_right(reward: Callable) -> float | int | None:
-    """The lowest value that a verifier with partial credit gives to a correct answer; None: any value above 0.
+    """Return the lowest value that a verifier with partial credit gives to a correct answer; None means any value above 0.
 
     Example:
         >>> from rljax.rewards import BY_NAME
@@ -215,7 +215,7 @@ def is_verifier(reward: Callable) -> bool:
 
 
 def is_right(reward: float, correct: bool | None) -> bool:
-    """True if an answer is right: the verifier decides; without its verdict, a reward above 0.
+    """True if an answer is right: the verifier decides; without its verdict, an answer is right if its reward is above 0.
 
     Example:
         >>> is_right(0.2, False), is_right(0.2, None)

@@ -17,8 +17,8 @@ def count_bonus(scale: float | int, *, answer_of: Callable[[str], str | None] = 
         b(y) = c / √n(x, a(y))        n(x, a) = |{responses y' to x in this rollout with a(y') = a}|
 
     Only the responses of one rollout are counted, so the bonus depends only on them: nothing is remembered, the order of
-    the responses does not matter, and a resumed run gets the same numbers. Every response with an answer that n of them give gets
-    c / √n, so an answer is worth c √n to its group in all. A response without an answer gets 0: it must not pay to give none.
+    the responses does not matter, and a resumed run gets the same numbers. Each of the n responses with the same answer gets
+    c / √n, so together they get c √n. A response without an answer gets 0, so that giving no answer never pays.
 
     Args:
         scale: c, positive. Keep it below what a right answer is worth.

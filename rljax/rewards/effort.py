@@ -1,4 +1,4 @@
-r"""Answers that are not worth any algebra: refused by a look at their text, before they can keep a worker busy."""
+r"""Answers that are not worth any algebra: rejected by their text alone, before they can keep a worker busy."""
 
 import re
 
@@ -26,7 +26,7 @@ _TOO_LARGE = "\0"
 _FACTORIAL_OF_FACTORIAL = re.compile(r"! ?[)}]* ?!")
 
 
-def judgeable(text: str) -> bool:
+def is_judgeable(text: str) -> bool:
     r"""Decide whether algebra may read an answer.
 
     Args:
@@ -35,12 +35,12 @@ def judgeable(text: str) -> bool:
     Returns:
         False if it is longer than 1,000 characters, its braces do not balance, its brackets are nested deeper than 15, it has a
         box in it, or computing it takes too long: a number of more than 400 digits, a power of more than 100,000 bits, a tower
-        of powers, a factorial above 3,000 or of a factorial, more than
-        20,000 elements chosen.
+        of powers, a factorial of a number above 3,000 or of a factorial, or a binomial coefficient that chooses more than 20,000
+        elements.
 
     Example:
-        >>> judgeable("2^{4181}"), judgeable("10^{10^{10}}"), judgeable("9999999!"), judgeable("(" * 20 + ")" * 20), judgeable("{5")
-        (True, False, False, False, False)
+        >>> [is_judgeable(text) for text in ("2^{4181}", "10^{10^{10}}", "9999999!", "(" * 20 + ")" * 20, "{5")]
+        [True, False, False, False, False]
     """
     if len(text) > LONGEST_ALGEBRA or r"\boxed" in text or not 0 <= nesting(text) <= _DEEPEST:
         return False
@@ -57,7 +57,7 @@ def judgeable(text: str) -> bool:
 
 
 def _has_large_power(text: str) -> bool:
-    """Estimate the powers from the innermost ones outwards, all of one depth at a time, each replaced by a small text."""
+    """Estimate the powers from the innermost ones outwards, one depth at a time, and replace each by a short text."""
     while _POWER.search(text):
         replaced = _POWER.sub(lambda found: _estimate(found[1], found[2].strip().lstrip("+-").strip()), text)
         if _TOO_LARGE in replaced:

@@ -4,11 +4,11 @@ Comparisons run in processes of their own (see `rljax.rewards.pool`), because co
 
 The form of an answer counts before its value does, and here conventions decide:
 
-- **Lists** without brackets and sets are compared as values in any order, each as often as in the reference: the data that
-  people train on list roots in no fixed order. A list whose values have names, `x=1, y=2`, also fits without the names, in order:
-  `1,2` or `(1,2)`.
-- **Tuples and intervals** are compared in order and with their brackets. `(1,2)` is a point or an open interval, which the
-  reference alone does not tell; it is neither `[1,2]` nor `1,2` nor `\{1,2\}`. An interval is the same as its inequality.
+- **Lists** without brackets and sets are compared as values in any order, each as often as in the reference, because
+  training data list roots in no fixed order. A list whose values have names, `x=1, y=2`, also matches the values alone, in the
+  same order: `1,2` or `(1,2)`.
+- **Tuples and intervals** are compared in order and with their brackets. `(1,2)` is a point or an open interval; the reference
+  alone does not tell which. It is neither `[1,2]` nor `1,2` nor `\{1,2\}`. An interval is the same as its inequality.
 - **Equations**: the reference `5` accepts `x=5`, and the references `x=5` and `a/b=5` accept `5`. Of a chain such as `3+4=7`,
   all sides that are numbers must be right. Two equations are the same if they differ by a constant factor or have the same
   solutions.
@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable
 
 from rljax.rewards.algebra import approximates, same_expression, same_relation
-from rljax.rewards.effort import judgeable
+from rljax.rewards.effort import is_judgeable
 from rljax.rewards.notation import plain
 from rljax.rewards.quantity import is_decimal, read_number, same_quantity, split_base, split_unit
 from rljax.rewards.shape import Piece, assignment, brackets, elements, is_name, matrix, pieces, quantity, relation
@@ -61,7 +61,7 @@ def equivalent(reference: str, answer: str) -> bool:
         >>> equivalent(r"\frac{1}{2}", "0.5"), equivalent("2", "12"), equivalent("1110_4", "1110_5")
         (True, False, False)
     """
-    if not (judgeable(reference) and judgeable(answer)):
+    if not (is_judgeable(reference) and is_judgeable(answer)):
         return False
     expected, actual = plain(reference), plain(answer)
     if r"\ln" in expected and not _LOG.search(expected):
@@ -70,7 +70,7 @@ def equivalent(reference: str, answer: str) -> bool:
 
 
 def _equal(reference: str, answer: str) -> bool:
-    reference, answer = _unwrapped(reference), _unwrapped(answer)
+    reference, answer = _unwrap(reference), _unwrap(answer)
     if reference == answer or not (reference and answer):
         return bool(reference and answer)
     value = None if relation(answer)[1] else quantity(reference)
@@ -98,12 +98,12 @@ def _same_element(reference: str, answer: str) -> bool:
     return _same_values(reference, answer)
 
 
-def _unwrapped(text: str) -> str:
-    """Take off what does not change an answer: brackets around a single value, and a text command around a list."""
+def _unwrap(text: str) -> str:
+    """Remove what does not change an answer: brackets around a single value, and a text command around a list."""
     text = _MEMBER.sub("", text.removeprefix(r"\approx").strip())
     around = brackets(text)
     if around is not None and around[0] + around[2] in ("()", "[]", "{}") and len(elements(around[1])) == 1:
-        return _unwrapped(around[1])
+        return _unwrap(around[1])
     whole = _IN_TEXT.fullmatch(text)
     return plain(whole[1]) if whole and ("," in whole[1] or _NO_WORD.search(whole[1])) else text
 
@@ -129,10 +129,10 @@ def _same_pieces(reference: list[Piece], answer: list[Piece]) -> bool:
         closed = left.low_closed == right.low_closed and left.high_closed == right.high_closed
         return closed and _equal(left.low, right.low) and _equal(left.high, right.high)
 
-    return _matched(reference, answer, same)
+    return _match_all(reference, answer, same)
 
 
-def _matched(reference: list, answer: list, same: Callable) -> bool:
+def _match_all(reference: list, answer: list, same: Callable) -> bool:
     """Decide whether two lists contain the same values, each as often. Equality is transitive, so any partner will do."""
     if len(reference) != len(answer) or len(reference) > _MOST_ELEMENTS:
         return False
@@ -152,7 +152,7 @@ def _same_lists(reference: list[str], answer: list[str]) -> bool:
         answer = elements(around[1])
     if len(names) > 1 and not any(relation(text)[1] for text in answer):
         return len(reference) == len(answer) and all(map(_equal, reference, answer))
-    return _matched(reference, answer, _equal)
+    return _match_all(reference, answer, _equal)
 
 
 def _same_brackets(reference: tuple[str, str, str] | None, answer: tuple[str, str, str] | None) -> bool:
@@ -217,7 +217,7 @@ def _states(reference: str, sides: list[str]) -> bool:
 
 
 def _may_equal(claim: str, reference: str) -> bool:
-    """Decide whether one side of an equation may have the value of the reference. Of a name, this is not known; `5x` is not `x`."""
+    """Decide whether one side of an equation may have the value of the reference. For a name, this is unknown; `5x` is not `x`."""
     letters = set(_LETTER.findall(_COMMAND.sub("", claim)))
     if is_name(claim) or len(letters) > 1 or "\\" in _NUMERIC.sub("", claim):
         return True

@@ -109,7 +109,7 @@ def tagged_text(text: str) -> str | None:
         text: a response. Only its last 200,000 characters are read.
 
     Returns:
-        What stands between the tags; None without them.
+        The text between the tags; None without them.
 
     Example:
         >>> tagged_text("so <answer>7</answer>, no: <answer> 8 </answer>"), tagged_text("8")
@@ -205,8 +205,8 @@ def stated_answer_or_last_number(text: str) -> str | None:
 def stated_text_or_last_number(text: str) -> str | None:
     r"""Read the stated answer as it is written; if there is none, guess.
 
-    The guess is the value of the last line if that is a formula or an equation, or ends in one; else the last number. Where an
-    answer is stated in a sentence that is not a formula, the guess is the sentence's number if it has only one.
+    The guess is the value of the last line if that is a formula or an equation, or ends in one; else the last number. If an
+    answer is stated in a sentence that is not a formula, the guess is the sentence's number, provided that it has only one.
 
     Args:
         text: a response.
@@ -237,7 +237,7 @@ def _is_quantity(text: str) -> bool:
 
 
 def _last_value(text: str) -> str | None:
-    """The right-hand side of the formula that ends a text, or its last number."""
+    """Return the right-hand side of the formula that ends a text, or the text's last number."""
     line = text.rstrip(f"{_END_OF_LINE}\n").rpartition("\n")[2][-_LONGEST_CONCLUSION:]
     spans = [found for found in _IN_MATHEMATICS.finditer(line) if not _NUMBER_IN_TEXT.search(line, found.end())]
     formula = (spans[-1][1] or spans[-1][2]) if spans else line

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from rljax.errors import InputError
 from rljax.rewards.correctness import Failed, Unfinished, Unstated, reads, verifier
-from rljax.rewards.effort import LONGEST_ALGEBRA, judgeable
+from rljax.rewards.effort import LONGEST_ALGEBRA, is_judgeable
 from rljax.rewards.exact import same_answer
 from rljax.rewards.extract import LONGEST_READ, normalized, stated_answer, stated_text, stated_text_or_last_number
 from rljax.rewards.notation import plain
@@ -30,7 +30,7 @@ _GSM8K = re.compile(r"\$?([+-]?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*
 _AIME = re.compile(r"[0-9]{1,3}")
 
 
-def simplified(answer: str) -> str:
+def simplify_answer(answer: str) -> str:
     r"""Remove what does not change a LaTeX answer: spacing, sizes of brackets and fractions, and a text command around all of it.
 
     Args:
@@ -41,7 +41,7 @@ def simplified(answer: str) -> str:
         text (see `rljax.rewards.extract.normalized`).
 
     Example:
-        >>> simplified(r"\left( \dfrac{1}{2},\, 3 \right)"), simplified(r"\text{Evelyn}"), simplified(r"48,\!048")
+        >>> simplify_answer(r"\left( \dfrac{1}{2},\, 3 \right)"), simplify_answer(r"\text{Evelyn}"), simplify_answer(r"48,\!048")
         ('(\\frac{1}{2},3)', 'Evelyn', '48048')
     """
     if len(answer) > LONGEST_ALGEBRA:
@@ -51,7 +51,7 @@ def simplified(answer: str) -> str:
     return plain(whole[1]) if whole else written
 
 
-def settled(answer: str, reference: str) -> bool | None:
+def decide_without_algebra(answer: str, reference: str) -> bool | None:
     r"""Compare two answers if that needs no algebra: equal texts, numbers with or without units, and hopelessly long ones.
 
     Args:
@@ -62,17 +62,18 @@ def settled(answer: str, reference: str) -> bool | None:
         True or False; None if only algebra can decide.
 
     Example:
-        >>> settled(r"\dfrac{1}{2}", "0.5"), settled("12", "2"), settled("18 eggs", "18"), settled("x+1", "1+x")
-        (True, False, True, None)
+        >>> pairs = (r"\dfrac{1}{2}", "0.5"), ("12", "2"), ("18 eggs", "18"), ("x+1", "1+x")
+        >>> [decide_without_algebra(*pair) for pair in pairs]
+        [True, False, True, None]
     """
     if normalized(answer) == normalized(reference):
         return True
     if max(len(answer), len(reference)) > LONGEST_ALGEBRA:
         return False
-    actual, expected = simplified(answer), simplified(reference)
+    actual, expected = simplify_answer(answer), simplify_answer(reference)
     if actual == expected:
         return bool(actual)
-    if not (judgeable(answer) and judgeable(reference)):
+    if not (is_judgeable(answer) and is_judgeable(reference)):
         return False
     return same_quantity(expected, actual)
 
@@ -120,7 +121,7 @@ def math_reward(
             for completion, reference in zip(completions, references, strict=True)
         ]
         stated = [(pair[0], pair[1]) for pair in pairs if pair is not None and pair[0] is not None]
-        verdicts: dict[tuple[str | None, str], object] = {pair: settled(*pair) for pair in stated}
+        verdicts: dict[tuple[str | None, str], object] = {pair: decide_without_algebra(*pair) for pair in stated}
         open_pairs = [pair for pair, verdict in verdicts.items() if verdict is None]
         comparisons = [{"reference": expected, "answer": answer} for answer, expected in open_pairs]
         verdicts |= dict(zip(open_pairs, pool.map(comparisons, progress), strict=True))

@@ -1,7 +1,7 @@
 r"""One way to write a mathematical answer: the many forms of LaTeX, Unicode and plain text, brought to one form of LaTeX.
 
-Everything here only rewrites text, and changes no value. What is compared is decided in `rljax.rewards.quantity` (numbers, units,
-bases), `rljax.rewards.shape` (lists, tuples, intervals, equations) and `rljax.rewards.algebra` (everything else).
+Everything here only rewrites text, and changes no value. The comparisons are in `rljax.rewards.quantity` (numbers, units, bases),
+`rljax.rewards.shape` (lists, tuples, intervals, equations) and `rljax.rewards.algebra` (everything else).
 """
 
 import functools
@@ -98,8 +98,8 @@ def plain(text: str) -> str:
         text: an answer in LaTeX, Unicode or plain text, with or without dollar signs.
 
     Returns:
-        LaTeX without sizes, fonts, redundant spaces and delimiters of mathematics; numbers without separators of thousands that
-        cannot be anything else; `\$` for the currency, `°` for degrees, `\text{...}` for every kind of words. If the brackets
+        LaTeX without sizes, fonts, redundant spaces and math delimiters; numbers without thousands separators, if these cannot be
+        anything else; `\$` for the currency, `°` for degrees, `\text{...}` for every kind of words. If the brackets
         or arguments are nested deeper than 20, or the braces do not balance, the text itself.
 
     Example:
@@ -126,7 +126,7 @@ def plain(text: str) -> str:
     text = _BARE_FUNCTION.sub(r"\\\1", _BARE_NAME.sub(lambda found: "\\" + found[1].replace("inity", "ty") + " ", text))
     text = _GROUPED_BY_SPACE.sub(lambda found: found[0].replace(" ", ""), " ".join(text.split()))
     text = _CONJUNCTION.sub(lambda found: rf"\text{{{found[1]}}}" if found[1] else found[0], text)
-    text = _GROUPED_BY_COMMA.sub(_joined_outside_brackets, text)
+    text = _GROUPED_BY_COMMA.sub(_join_outside_brackets, text)
     try:
         text = _Writer(text).until("")
     except _TooDeepError:
@@ -135,7 +135,7 @@ def plain(text: str) -> str:
 
 
 def _without_delimiters(text: str) -> str:
-    """Remove the dollar signs that open or close mathematics; keep those that are a currency, as a command."""
+    """Remove the dollar signs that delimit mathematics; keep those that are a currency, as a command."""
     bare = text.replace(r"\$", "\0")
     if bare.count("$") % 2:
         bare = re.sub(r"\$(?= ?\.?\d)", "\0", bare)
@@ -150,8 +150,8 @@ def _without_font(found: re.Match) -> str:
     return rf"\{word} " if re.fullmatch(_FUNCTIONS, content) else rf"\text{{{content}}}"
 
 
-def _joined_outside_brackets(found: re.Match) -> str:
-    """Read `1,200` as a number, but not in brackets, where it is two of them, nor with a space after the comma."""
+def _join_outside_brackets(found: re.Match) -> str:
+    """Read `1,200` as a number, but not in brackets, where it is two numbers, nor with a space after the comma."""
     before = found.string[: found.start()]
     inside = any(before.count(left) > before.count(right) for left, right in ("()", "[]", (r"\{", r"\}")))
     return found[0] if inside else found[0].replace(",", "")
@@ -183,7 +183,7 @@ class _Writer:
         self.depth = 0
 
     def until(self, closing: str) -> str:
-        """Write all that comes before a closing bracket, which is dropped, or the end."""
+        """Write everything before a closing bracket, which is dropped, or before the end."""
         written = []
         while self.tokens:
             if self.tokens[-1] == closing:
@@ -201,11 +201,11 @@ class _Writer:
         self.depth += 1
         if self.depth > _DEEPEST:
             raise _TooDeepError
-        written = self.written(self.tokens.pop())
+        written = self.write_token(self.tokens.pop())
         self.depth -= 1
         return written
 
-    def written(self, token: str) -> str:
+    def write_token(self, token: str) -> str:
         name = token.strip()
         if name == "{":
             return f"{{{self.until('}')}}}"

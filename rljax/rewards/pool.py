@@ -51,11 +51,11 @@ class _Worker:
 
 
 class Pool:
-    """Worker processes that call one function and are kept from call to call.
+    """Worker processes that call one function and are reused from call to call.
 
-    A worker that exceeds the time limit or dies is replaced; the others continue. After the first such loss, one worker more than
-    `workers` is kept ready, so that the next loss costs no start. Workers start when they are first needed, and end with this
-    process, however it ends.
+    A worker that exceeds the time limit or dies is replaced; the others continue. After the first such loss, one extra worker is
+    kept ready, so that after the next loss nothing has to wait for a start. Workers start when they are first needed, and end with
+    this process, however it ends.
 
     Args:
         function: the function that the workers call, as `module:function` or `path.py:function`. Each worker imports its
@@ -66,8 +66,8 @@ class Pool:
         begin: a function without arguments that each worker calls once, named as `function` is; it does not count against the
             time limit.
         confined: whether results come back as lines of JSON that are checked, never as pickles, and whether a worker gives up
-            some rights for good before its first item: to open files for writing, to read other files than those of Python's path,
-            to start processes and to open connections. It gives them up only on Linux, as far as the kernel allows it
+            some rights permanently before its first item: to open files for writing, to read files outside Python's path, to start
+            processes and to open connections. It gives them up only on Linux, as far as the kernel allows it
             (`rljax.rewards.sandbox.confine.give_up`). The function then returns a finite number, None or `Failed`; anything
             else is a failure of that item.
 
@@ -147,7 +147,7 @@ class Pool:
         waiting = deque(range(len(items)))
         done = 0
         while done < len(items):
-            self._employ(items, waiting)
+            self._assign_items(items, waiting)
             for position, outcome in self._collect():
                 outcomes[position] = outcome
                 done += 1
@@ -155,12 +155,12 @@ class Pool:
                     progress(done, len(items))
         return outcomes
 
-    def _employ(self, items: list[dict], waiting: deque[int]) -> None:
+    def _assign_items(self, items: list[dict], waiting: deque[int]) -> None:
         """Give every idle worker an item, and start more workers if items are left and the limit allows it."""
         busy = sum(worker.item >= 0 for worker in self._workers)
         for worker in [worker for worker in self._workers if worker.item == _IDLE]:
             if waiting and busy < self.count:
-                if worker.connection.poll():  # it has ended, or says what nobody asked for
+                if worker.connection.poll():  # it has ended, or has sent something unexpected
                     self._dismiss(worker)
                     continue
                 try:
@@ -177,7 +177,7 @@ class Pool:
             self._workers.append(_start(self))
 
     def _collect(self) -> list[tuple[int, object]]:
-        """Wait until a worker sends something, dies or exceeds its limit, and return the items that this ended."""
+        """Wait until a worker sends something, dies or exceeds its limit, and return the items that are now done."""
         active = [worker for worker in self._workers if worker.item != _IDLE]
         remaining = min((worker.deadline for worker in active), default=0.0) - time.monotonic()
         ready = wait([worker.connection for worker in active], timeout=max(0.0, remaining))
@@ -198,7 +198,7 @@ class Pool:
             return self._lose(worker, overdue=True) if time.monotonic() >= worker.deadline else []
         except Exception as error:  # the result cannot be read here
             received = Failed("raised", f"its result cannot be read ({one_line(error)})")
-            if self.confined and worker.item != _STARTING:  # what sends anything else is not the worker that was started
+            if self.confined and worker.item != _STARTING:  # our own code never sends anything else
                 item, self._spares = worker.item, 1
                 self._dismiss(worker)
                 return [(item, received)]
@@ -216,13 +216,17 @@ class Pool:
         """Remove a worker that has died or exceeded its limit, and return the item that failed with it."""
         item = worker.item
         status = self._dismiss(worker)
-        self._spares = 1  # where one item is too much for a worker, others will be: the next worker starts ahead of need
+        self._spares = 1  # if one item is too much for a worker, others may be too: start the next worker early
         if item == _STARTING:
-            state = f"did not start within {_START_SECONDS:.0f} s" if overdue else f"ended at its start ({_ended(status)})"
+            state = (
+                f"did not start within {_START_SECONDS:.0f} s"
+                if overdue
+                else f"ended at its start ({_describe_exit(status)})"
+            )
             raise InputError(f"a worker for {self.function!r} {state}; see its output above for the reason.")
         if overdue or status == -signal.SIGALRM:
             return [(item, Failed("timed_out", f"no answer within {self.seconds:g} s"))]
-        return [(item, Failed("raised", f"its process ended ({_ended(status)})"))]
+        return [(item, Failed("raised", f"its process ended ({_describe_exit(status)})"))]
 
     def _dismiss(self, worker: _Worker) -> int:
         self._workers.remove(worker)
@@ -276,7 +280,7 @@ def shared_pool(
 
 
 def _default_count() -> int:
-    """One worker per core, at most 8; one where the number of cores is unknown."""
+    """Return one worker per core, at most 8; one if the number of cores is unknown."""
     cores = os.cpu_count()
     return 1 if cores is None else min(8, cores)
 
@@ -299,12 +303,12 @@ def _start(pool: Pool) -> _Worker:
 
 
 def _read_line(worker: _Worker) -> object:
-    """The result that a confined worker has sent, without ever waiting for the rest of a line.
+    """Read the result that a confined worker has sent, without ever waiting for the rest of a line.
 
     Raises:
         BlockingIOError: the line has not ended.
         EOFError: the worker has ended.
-        ValueError: what it sent is not one line with a result.
+        ValueError: it sent something other than one line with a result.
     """
     arrived = os.read(worker.connection.fileno(), LONGEST_LINE)
     if not arrived:
@@ -333,7 +337,7 @@ def _end_all(workers: list[_Worker], owner: int) -> None:
             _end(workers.pop())
 
 
-def _ended(status: int) -> str:
+def _describe_exit(status: int) -> str:
     if status >= 0:
         return f"exit code {status}"
     return f"signal {signal.Signals(-status).name}"

@@ -27,7 +27,7 @@ def line_of(value: object) -> bytes:
 
     Raises:
         TypeError: the value is of another kind.
-        ValueError: the number is infinite or no number.
+        ValueError: the number is infinite or NaN.
 
     Example:
         >>> line_of(1), line_of(Failed("raised", "KeyError: 'x'"))
@@ -46,7 +46,7 @@ def value_of(line: bytes) -> float | Failed | None:
     r"""Decode and check a result.
 
     Args:
-        line: what a process sent, from anyone.
+        line: the bytes that a process sent, which are not trusted.
 
     Returns:
         The result. Unprintable characters of a reason are replaced by their escapes.

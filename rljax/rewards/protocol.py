@@ -30,7 +30,7 @@ IN_MESSAGES = "Its completions are lists of messages, because the prompts are; -
 """Hint for a reward that raised on conversations."""
 
 Messages = Sequence[Mapping[str, str]]
-"""The messages of a conversation. In TRL's form a prompt is such a list, and a completion is one of one message."""
+"""The messages of a conversation. In TRL's form a prompt is such a list, and a completion is a list with one message."""
 
 Combination = Callable[
     [Float64[np.ndarray, "K N"], Bool[np.ndarray, "K N"], Float64[np.ndarray, "K"]], Float64[np.ndarray, "N"]
@@ -55,8 +55,8 @@ def weighted_sum(
         [2.5, 2.0]
     """
     total = np.zeros(values.shape[1], np.float64)
-    for weight, row, has_opinion in zip(weights, values, valid, strict=True):
-        total += weight * np.where(has_opinion, row, np.float64(0))
+    for weight, row, has_verdict in zip(weights, values, valid, strict=True):
+        total += weight * np.where(has_verdict, row, np.float64(0))
     return total
 
 
@@ -119,7 +119,7 @@ class Weighted:
     Args:
         rewards: the functions, by the names of their parts.
         weights: a finite number for each of those names.
-        total: makes one number of the parts' rewards; see `COMBINATIONS`.
+        total: combines the parts' rewards into one number; see `COMBINATIONS`.
         name: its name as a part of another reward.
 
     Raises:
@@ -183,7 +183,7 @@ def combine(rewards: Sequence[Callable], weights: Sequence[float] | None, how: s
         The weighted sum, or the minimum; a single reward without a weight is returned unchanged.
 
     Raises:
-        InputError: there are no rewards, the number of weights differs, or a minimum is asked of a single reward.
+        InputError: there are no rewards, the number of weights differs, or the minimum of a single reward is requested.
 
     Example:
         >>> from rljax.rewards import BY_NAME
@@ -228,7 +228,7 @@ def only_subtracts(reward: Callable) -> bool:
 
 
 def forms_of(reward: Callable) -> dict[str, str]:
-    """The form in which each part of a reward reads answers, by the part's name; parts that do not say are left out.
+    """Return the form in which each part of a reward reads answers, by the part's name; parts that declare none are left out.
 
     Example:
         >>> from rljax.rewards import BY_NAME
@@ -279,8 +279,8 @@ def judge(
         max_failure_share: the largest share of the completions that a part may fail to judge, from 0 to 1. Unless it is 0,
             one of several completions may always fail.
         progress: rewards that support it call it with the number of completions judged and the number of all; or None.
-        chats: the messages of each prompt, None for a prompt that is plain text. A reward that is not one of rljax then gets these
-            prompts and their completions as lists of messages, as from TRL. None: every reward gets text.
+        chats: the messages of each prompt, None for a prompt that is plain text. A reward that is not built into rljax then gets
+            these prompts and their completions as lists of messages, as from TRL. None means that every reward gets text.
 
     Returns:
         The total and every part. A reward that is not a `Weighted` has one part, under the function's name.
@@ -320,11 +320,11 @@ def answers_of(
     """Call each part of a reward once, the parts of a part too, and read its answer; the arguments are those of `judge`,
     and the time limit of each call.
 
-    The answers of several calls can be joined (`rljax.rewards.calling.joined`) before `scores_of` counts their failures.
+    The answers of several calls can be joined (`rljax.rewards.calling.join_answers`) before `scores_of` counts their failures.
 
     Raises:
         ValueError: for the reasons `judge` gives.
-        InputError: for the reasons `judge` gives, except that of single failures there may be any number.
+        InputError: for the reasons `judge` gives, except that any number of single completions may fail.
     """
     if not 0 <= max_failure_share <= 1:
         raise InputError(f"max_failure_share is {max_failure_share!r}; it must be a number from 0 to 1.")
@@ -360,11 +360,11 @@ def answers_of(
 
 
 def scores_of(reward: Callable, answers: Sequence[Answer], *, max_failure_share: float | int = MAX_FAILURE_SHARE) -> Scores:
-    """Make one number for each completion of the answers of a reward's parts.
+    """Combine the answers of a reward's parts into one number for each completion.
 
     Args:
         reward: as in `judge`.
-        answers: those of `answers_of`, for the same N completions.
+        answers: the result of `answers_of`, for the same N completions.
         max_failure_share: as in `judge`.
 
     Raises:
@@ -396,9 +396,9 @@ def _exact_scores(reward: Callable, answers: Sequence[Answer], max_failure_share
         read[name] = (_exact_scores if isinstance(part, Weighted) else _of_one)(part, own, max_failure_share)
         valid |= read[name].valid
         failed = np.where(has_failed(failed) | (read[name].failed == 0), failed, read[name].failed)
-    opinions = np.stack([own.valid for own in read.values()])
+    verdicts = np.stack([own.valid for own in read.values()])
     weights = np.array([parts.weights[name] for name in read], np.float64)
-    total = parts.total(np.stack([own.total for own in read.values()]), opinions, weights)
+    total = parts.total(np.stack([own.total for own in read.values()]), verdicts, weights)
     valid &= ~has_failed(failed)
     values = {name: np.where(own.valid, own.total, np.nan) for name, own in read.items()}
     failures = {name: Failures(*map(sum, zip(*own.failures.values(), strict=True))) for name, own in read.items()}
@@ -408,7 +408,7 @@ def _exact_scores(reward: Callable, answers: Sequence[Answer], max_failure_share
 
 
 def _of_one(reward: Callable, answers: Sequence[Answer], max_failure_share: float | int) -> _ExactScores:
-    """As `_exact_scores`, for a reward without parts and its one answer."""
+    """Do the same as `_exact_scores`, for a reward without parts and its one answer."""
     (answer,) = answers
     check_failures(answer, called_name(reward), max_failure_share)
     limit = lowest_right(reward)
@@ -418,14 +418,14 @@ def _of_one(reward: Callable, answers: Sequence[Answer], max_failure_share: floa
 
 
 def _leaves(reward: Callable) -> list[Callable]:
-    """The functions that a reward calls, in order: its parts, or theirs where a part has parts; or the reward itself."""
+    """Return the functions that a reward calls, in order: its parts, at any depth, or the reward itself."""
     if not isinstance(reward, Weighted):
         return [reward]
     return [leaf for part in reward.flat().rewards.values() for leaf in _leaves(part)]
 
 
 def _as_sum(reward: Callable) -> Weighted:
-    """A reward as a sum of parts that are not sums; a single one is a part under the function's name."""
+    """Return a reward as a sum of parts that are not sums; a single reward becomes one part under the function's name."""
     if isinstance(reward, Weighted):
         return reward.flat()
     name = called_name(reward).rpartition(".")[2]
@@ -433,7 +433,7 @@ def _as_sum(reward: Callable) -> Weighted:
 
 
 def _all_right(values: Float[np.ndarray, "V N"]) -> Float32[np.ndarray, "N"]:
-    """1 where all numbers of a column that are not NaN are 1, 0 where one is 0, NaN where all are NaN."""
+    """Return 1 where all numbers of a column that are not NaN are 1, 0 where one is 0, NaN where all are NaN."""
     known = ~np.isnan(values)
     return np.where(known.any(0), ((values > 0) | ~known).all(0), np.nan).astype(np.float32)
 
@@ -472,7 +472,7 @@ def score(
 
 
 def reads_text(reward: Callable) -> bool:
-    """True if a reward is one of rljax, which read prompts and completions as text.
+    """True if a reward is built into rljax; these rewards read prompts and completions as text.
 
     Example:
         >>> from rljax.rewards import BY_NAME

@@ -50,7 +50,7 @@ def read_number(text: str) -> Fraction | None:
     r"""Read a number exactly.
 
     Args:
-        text: an integer, a decimal, also one that repeats, a fraction, a mixed number, or a number in scientific notation.
+        text: an integer, a decimal (which may repeat), a fraction, a mixed number, or a number in scientific notation.
 
     Returns:
         Its value; None for anything else, for a division by zero and for numbers of more than 400 characters.
@@ -184,7 +184,7 @@ def split_unit(text: str) -> Quantity:
         text: an answer.
 
     Returns:
-        The answer and its unit. Words that are no unit stay where they are.
+        The answer and its unit. Words that are not a unit stay where they are.
 
     Example:
         >>> split_unit(r"\$18"), split_unit("18 eggs"), split_unit(r"5x\text{ is wrong}").unit, split_unit("40°").unit
@@ -194,7 +194,7 @@ def split_unit(text: str) -> Quantity:
     if (before := _MONEY_BEFORE.match(core)) and before.end() < len(core):
         read = read_unit(before[2].replace(r"\$", "$").removeprefix(r"\text{").removesuffix("}"))
         core, unit = before[1] + before[3] + core[before.end() :], () if read is None else read[1]
-    texts = 0  # of words in a text command; a second one is not a unit, unless it is below a fraction bar
+    texts = 0  # number of text commands with words; a second one is not a unit, unless it is below a fraction bar
     while found := _END.search(core):
         words = core[found.start() :] if found["words"] is None else f"{found['words']}{found['power'] or ''}"
         if found["sign"] == "°" and _ANGLE.search(core):
@@ -227,8 +227,8 @@ def same_quantity(reference: str, answer: str) -> bool | None:
     r"""Compare two numbers with their units.
 
     A unit that only one of them has is accepted, a different unit is not (see `rljax.rewards.units.same_unit`). A percent sign is a
-    unit too, and it also has its meaning: `50\%` is `0.5`. Where only the answer has one, `0.5\%` is not `0.5`: below 1 the
-    reference is read as the value itself.
+    unit too, but it also divides by 100: `50\%` is `0.5`. If only the answer has one, `0.5\%` is not `0.5`: a reference below 1 is
+    read as the value itself.
 
     Args:
         reference: the correct answer.

@@ -1,8 +1,8 @@
 """The reward of problems from the package reasoning-gym: the score of their generator, between 0 and 1.
 
 Some scorers evaluate the answer as a formula or even as Python, so they run in confined processes (`rljax.rewards.pool.Pool`), each
-answer under a time limit. Nothing but a checked number or a reason comes back. Such an answer could still tamper with the process
-that scores it and the next ones, and so with their scores.
+answer under a time limit. Only a checked number or a reason is returned. Such an answer could still tamper with the process that
+scores it and the answers after it, and thus with their scores.
 """
 
 import pickle
@@ -42,7 +42,7 @@ def reasoning_gym(
     progress: Callable | None = None,
     **columns: Sequence,
 ) -> list[float | Failed | None]:
-    """Give the score of the problem's own generator: 1 for a correct answer, for others what it grants as partial credit.
+    """Give the score of the problem's own generator: 1 for a correct answer, partial credit for others if it grants any.
 
     Args:
         prompts: unused; every reward receives them.
@@ -52,8 +52,8 @@ def reasoning_gym(
         columns: unused.
 
     Returns:
-        The score of each completion, in [0, 1]; None where the problem is of another kind, `Failed` where scoring failed,
-        `Unfinished`, which counts as 0, where it took too long.
+        The score of each completion, in [0, 1]; None if the problem is of another kind, `Failed` if scoring failed, `Unfinished`,
+        which counts as 0, if it took too long.
 
     Raises:
         InputError: the package is not installed.

@@ -96,8 +96,8 @@ def brackets(text: str) -> tuple[str, str, str] | None:
     r"""Remove the brackets around all of a text.
 
     Returns:
-        The opening bracket, the content and the closing one, also where they differ, as in `[0,1)`; None if a bracket at the
-        start does not close at the end.
+        The opening bracket, the content and the closing bracket, which may differ in kind, as in `[0,1)`; None if the bracket at
+        the start does not close at the end.
 
     Example:
         >>> brackets("(1,2]"), brackets(r"\{1\}"), brackets("(1)(2)")
@@ -160,9 +160,9 @@ def assignment(text: str) -> tuple[str, str] | None:
 
 
 def quantity(text: str) -> str | None:
-    r"""The value in an equation that states one of a quantity: of points, vectors, sets, roots, a function, or several unknowns.
+    r"""Return the value that an equation states for a quantity of points, vectors, sets, roots, a function, or several unknowns.
 
-    An equation of x or y, such as `x+y=6`, or of one unknown may be the answer itself, and has none; a ratio always has one.
+    An equation of x or y, such as `x+y=6`, or of one unknown may itself be the answer, so it states no value; a ratio always does.
 
     Returns:
         The right side: a number, or a set in braces; None for anything else.
@@ -206,7 +206,7 @@ def pieces(text: str) -> list[Piece] | None:
     r"""Read intervals: in brackets, as inequalities of one name, all real numbers with or without exceptions, and unions of them.
 
     Returns:
-        The intervals in the order in which they stand; None if the text is something else.
+        The intervals in order; None if the text is something else.
 
     Example:
         >>> pieces(r"(-\infty,1]\cup(2,3)") == pieces(r"x\le 1\text{ or }2<x<3")

@@ -25,7 +25,7 @@ class _Stream(io.BytesIO):
 
 
 def run_program(text):
-    """What the program prints for this input."""
+    """Return what the program prints for this input."""
     streams, actions = (sys.stdin, sys.stdout), (os.read, os.write)
     data, printed = _Stream(0, text.encode()), _Stream(1)
     output = io.TextIOWrapper(printed, "utf-8", write_through=True)
@@ -81,7 +81,7 @@ def same_word(word, wanted):
 
 
 def program_of_inputs(program: str, inputs: Sequence[str], outputs: Sequence[str]) -> Program:
-    r"""Make a program that reads standard input into one that the sandbox can test, one test for each input.
+    r"""Turn a program that reads standard input into one that the sandbox can test, with one test for each input.
 
     The program runs once for each input, in the process of the candidate: it sees the inputs, but no expected output. It passes a
     test if it ends without an error (`sys.exit(0)` is not an error) and prints the expected words; white space and capitalization

@@ -120,8 +120,8 @@ def same_unit(reference: Unit, answer: Unit) -> bool:
     """Decide whether two units agree.
 
     A missing unit is accepted, and so are more or fewer nouns (`dogs` and `brown dogs`). A unit of measurement or money that is
-    stated must be that of the reference: `5 km` is not `5 cm`, and also `500 cm` is not `5 m`, because the unit is part of
-    the form that the reference sets.
+    stated must be the reference's: `5 km` is not `5 cm`, and `500 cm` is not `5 m` either, because the unit is part of the form
+    that the reference sets.
 
     Example:
         >>> same_unit(("cm",), ()), same_unit(("cm",), ("km",)), same_unit(("dog",), ("brown", "dog"))

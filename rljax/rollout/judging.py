@@ -11,7 +11,7 @@ from rljax.data.problem import Problem, reward_columns
 from rljax.data.tokenizer import Tokenizer, completion_text
 from rljax.parallel import divide, of_first, together
 from rljax.rewards import protocol
-from rljax.rewards.calling import Answer, FailedJudgeError, OutOfRangeError, Progress, joined
+from rljax.rewards.calling import Answer, FailedJudgeError, OutOfRangeError, Progress, join_answers
 from rljax.rewards.steps import Step, on_tokens, score_steps
 from rljax.rollout.request import Response
 
@@ -202,7 +202,7 @@ class Judge(NamedTuple):
         Raises:
             InputError: the reward failed on too many responses.
         """
-        answers = [joined(parts) for parts in zip(*(output.answers for output in outputs), strict=True)]
+        answers = [join_answers(parts) for parts in zip(*(output.answers for output in outputs), strict=True)]
         scores = protocol.scores_of(self.reward, answers, max_failure_share=self.max_failure_share)
         parts = scores.parts if len(scores.parts) > 1 else None
         verdicts = Verdicts(scores.total, scores.valid, scores.failed, parts, scores.correct)

@@ -119,7 +119,7 @@ def test_the_seed_alone_decides():
 @pytest.mark.parametrize(("operands", "operators", "nesting"), [(2, "+-", 0), (3, "+", 1), (3, "-*", 1)])
 def test_a_listed_space_is_counted_right_and_can_be_emptied(operands, operators, nesting):
     difficulty = module._Difficulty(digits=1, operators=operators, nesting=nesting)
-    train, heldout = map(module._listed(difficulty, operands).get, (False, True))
+    train, heldout = map(module._list_prompts(difficulty, operands).get, (False, True))
     prompts = {prompt for prompt, *_ in train + heldout}
     assert len(prompts) == len(train) + len(heldout) == difficulty.size(operands)
     setting = {"operands": (operands, operands), "operators": operators, "nesting": nesting}

@@ -378,7 +378,7 @@ def test_correct_rows_in_another_form_are_told_apart_from_wrong_ones(tmp_path, c
         "unread answer": 32,
         "wrong answer": 3,
     }
-    assert "math_or_last_number reads the last number" in report["dropped"]["unread answer"]["detail"]
+    assert "math_or_last_number also accepts the last number" in report["dropped"]["unread answer"]["detail"]
     assert "is judged wrong against the answer '3'" in report["dropped"]["wrong answer"]["detail"]
     printed = capsys.readouterr().out
     assert "unread answer" in printed

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rljax.errors import InputError
-from rljax.rewards.calling import ask, check_failures, joined, read_answer, wait_for
+from rljax.rewards.calling import ask, check_failures, join_answers, read_answer, wait_for
 from rljax.rewards.correctness import Failed, Failures
 from rljax.rewards.protocol import answers_of
 
@@ -101,7 +101,7 @@ def test_the_first_failure_of_several_calls_has_its_place_among_all():
     failure = Failed("raised", "KeyError: 'x'")
     calls = [read_answer(values, "mine", len(values)) for values in ([1.0, None], [0.0, failure, 1.0], [failure])]
     with pytest.raises(InputError, match=r"failed on 2 of 6 completions .*; the first: completion 3: KeyError: 'x'\. Fix"):
-        check_failures(joined(calls), "mine", 0.1)
+        check_failures(join_answers(calls), "mine", 0.1)
 
 
 def sleepy(completions):

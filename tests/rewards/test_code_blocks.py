@@ -5,7 +5,7 @@ import time
 import pytest
 
 from rljax.rewards.code import program_of
-from rljax.rewards.code_blocks import LONGEST_RESPONSE, defines, extracted_code, fences, last_code
+from rljax.rewards.code_blocks import LONGEST_RESPONSE, defines, extract_code, fences, last_code
 
 SQUARE = "def square(x):\n    return x * x"
 
@@ -46,7 +46,7 @@ def fenced(text, mark="python"):
     ],
 )
 def test_extracted_code(completion, expected):
-    assert extracted_code(completion) == expected
+    assert extract_code(completion) == expected
 
 
 def test_a_fence_is_a_line_of_its_own_with_one_mark():
@@ -68,14 +68,14 @@ def test_a_fence_is_a_line_of_its_own_with_one_mark():
 )
 @pytest.mark.parametrize("fence", ["```", "````", "~~~"])
 def test_marks_of_a_program(mark, fence):
-    assert extracted_code(f"Here:\n{fence}{mark}\n{SQUARE}\n{fence}\nDone.") == SQUARE
+    assert extract_code(f"Here:\n{fence}{mark}\n{SQUARE}\n{fence}\nDone.") == SQUARE
 
 
 @pytest.mark.parametrize("mark", ["text", "bash", "pycon", "python-repl", "json", "pyx"])
 def test_marks_of_what_is_no_program(mark):
     response = f"{fenced('pip install x', mark)}\n{fenced(SQUARE, '')}"
-    assert extracted_code(response) == SQUARE
-    assert extracted_code(fenced(SQUARE, mark)) == fenced(SQUARE, mark)
+    assert extract_code(response) == SQUARE
+    assert extract_code(fenced(SQUARE, mark)) == fenced(SQUARE, mark)
 
 
 USE = "print(square(3))\nresult = square(4)"
@@ -93,19 +93,19 @@ USE = "print(square(3))\nresult = square(4)"
     ],
 )
 def test_an_example_of_use_is_not_the_program(response):
-    assert extracted_code(response, ["square"]) == SQUARE
+    assert extract_code(response, ["square"]) == SQUARE
 
 
 def test_without_names_any_function_or_class_is_a_program():
-    assert extracted_code(f"{fenced(SQUARE)}\n{fenced(USE)}") == SQUARE
-    assert extracted_code(f"{fenced('class A: pass')}\n{fenced(USE)}") == "class A: pass"
-    assert extracted_code(f"{fenced('x = 1')}\n{fenced('x = 2')}") == "x = 2"
+    assert extract_code(f"{fenced(SQUARE)}\n{fenced(USE)}") == SQUARE
+    assert extract_code(f"{fenced('class A: pass')}\n{fenced(USE)}") == "class A: pass"
+    assert extract_code(f"{fenced('x = 1')}\n{fenced('x = 2')}") == "x = 2"
 
 
 @pytest.mark.parametrize("indent", ["  ", "   ", "    ", "\t"])
 def test_the_fence_of_a_list_entry_is_indented(indent):
     inner = "\n".join(f"{indent}{line}" for line in fenced(SQUARE).split("\n"))
-    assert extracted_code(f"1. The program:\n\n{inner}\n\n2. Done.") == SQUARE
+    assert extract_code(f"1. The program:\n\n{inner}\n\n2. Done.") == SQUARE
 
 
 DOCUMENTED = """def square(x):
@@ -122,10 +122,10 @@ DOCUMENTED = """def square(x):
 
 
 def test_fences_in_a_docstring_belong_to_the_program():
-    assert extracted_code(fenced(DOCUMENTED), ["square"]) == DOCUMENTED
-    assert extracted_code(fenced(DOCUMENTED, ""), ["square"]) == DOCUMENTED
-    assert extracted_code(DOCUMENTED, ["square"]) == DOCUMENTED
-    assert extracted_code(f"````python\n{SQUARE}\n```\n````") == f"{SQUARE}\n```"
+    assert extract_code(fenced(DOCUMENTED), ["square"]) == DOCUMENTED
+    assert extract_code(fenced(DOCUMENTED, ""), ["square"]) == DOCUMENTED
+    assert extract_code(DOCUMENTED, ["square"]) == DOCUMENTED
+    assert extract_code(f"````python\n{SQUARE}\n```\n````") == f"{SQUARE}\n```"
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_definitions(text, names, expected):
 
 
 def test_of_a_long_response_the_end_is_read():
-    assert extracted_code(fenced("x = 1") + "\n" + "y" * 300_000) == "y" * 200_000
-    assert extracted_code("y" * 300_000 + "\n" + fenced("x = 1")) == "x = 1"
+    assert extract_code(fenced("x = 1") + "\n" + "y" * 300_000) == "y" * 200_000
+    assert extract_code("y" * 300_000 + "\n" + fenced("x = 1")) == "x = 1"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_of_a_long_response_the_end_is_read():
 def test_no_response_takes_long(unit, begin):
     """The fence of the first version backtracked: 32,000 spaces before a backtick took 16 seconds."""
     started = time.process_time()
-    extracted_code(begin + unit * (LONGEST_RESPONSE // len(unit)) + "`")
+    extract_code(begin + unit * (LONGEST_RESPONSE // len(unit)) + "`")
     program_of("def f(x):\n    'The prompt.'\n", unit * (LONGEST_RESPONSE // len(unit)), test="-", entry_point="f")
     assert time.process_time() - started < 3
 
@@ -171,8 +171,8 @@ def test_no_response_takes_long(unit, begin):
 @pytest.mark.parametrize("tag", ["</answer>", "<|im_end|>", " </s>", "<|eot_id|>\nIt adds 1."])
 def test_a_tag_after_a_closing_fence_is_no_language(tag):
     program = "def f(x):\n    return x + 1"
-    assert extracted_code(f"<answer>\n```python\n{program}\n```{tag}", ["f"]) == program
-    assert extracted_code(f"{program}\n```{tag}", ["f"]).rstrip() == program
+    assert extract_code(f"<answer>\n```python\n{program}\n```{tag}", ["f"]) == program
+    assert extract_code(f"{program}\n```{tag}", ["f"]).rstrip() == program
 
 
 AFTER = [
@@ -184,7 +184,7 @@ AFTER = [
 @pytest.mark.parametrize("after", AFTER)
 def test_a_lone_closing_fence_ends_the_program(after):
     program = "def f(x):\n    return x\n"
-    assert extracted_code(f"{program}```{after}", ["f"]).rstrip() == program.rstrip()
+    assert extract_code(f"{program}```{after}", ["f"]).rstrip() == program.rstrip()
 
 
 @pytest.mark.parametrize("after", AFTER)
@@ -198,4 +198,4 @@ def test_a_lone_closing_fence_ends_a_program_that_prints(program, fence, after):
 
 def test_fences_in_a_docstring_are_part_of_the_program():
     program = 'def f(x):\n    """\n    ```\n    f(3)\n    ```\n    """\n    return x\n'
-    assert extracted_code(program, ["f"]) == program
+    assert extract_code(program, ["f"]) == program

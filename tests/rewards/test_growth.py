@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from rljax.rewards import ballot
 from rljax.rewards.choice import multiple_choice, yes_no
-from rljax.rewards.code_blocks import extracted_code
+from rljax.rewards.code_blocks import extract_code
 from rljax.rewards.confidence import stated_confidence, without_confidence
-from rljax.rewards.effort import LONGEST_ALGEBRA, judgeable
+from rljax.rewards.effort import LONGEST_ALGEBRA, is_judgeable
 from rljax.rewards.exact import exact
 from rljax.rewards.extract import LONGEST_READ, final_answer, last_number, stated_text, stated_text_or_last_number
 from rljax.rewards.format import has_final_answer, think_answer
-from rljax.rewards.math import aime, gsm8k, settled
+from rljax.rewards.math import aime, decide_without_algebra, gsm8k
 from rljax.rewards.notation import plain
 from rljax.rewards.steps import equations
 
@@ -24,8 +24,8 @@ READERS = {
     "stated_text": stated_text,
     "stated_text_or_last_number": stated_text_or_last_number,
     "last_number": last_number,
-    "extracted_code": extracted_code,
-    "settled": lambda text: settled(text, "12"),
+    "extract_code": extract_code,
+    "decide_without_algebra": lambda text: decide_without_algebra(text, "12"),
     "exact": lambda text: exact(["?"], [text], ["12"]),
     "gsm8k": lambda text: gsm8k(["?"], [text], ["12"]),
     "aime": lambda text: aime(["?"], [text], ["12"]),
@@ -111,6 +111,6 @@ def test_any_answer_is_written_and_settled_at_once(text, times):
     answer = (text * times)[:LONGEST_ALGEBRA]
     started = time.process_time()
     plain.__wrapped__(answer)
-    judgeable(answer)
-    settled(answer, r"\frac{1}{2}")
+    is_judgeable(answer)
+    decide_without_algebra(answer, r"\frac{1}{2}")
     assert time.process_time() - started < 0.25

@@ -22,7 +22,7 @@ import pytest
 import rljax.rewards
 from rljax.rewards.effort import LONGEST_ALGEBRA
 
-# They read answers that `settled` and `equivalent` have found to be short enough.
+# They read answers that `decide_without_algebra` and `equivalent` have found to be short enough.
 SHORT = frozenset({"notation", "quantity", "units", "shape", "equivalence", "algebra", "effort"})
 # They run in worker processes, where each call has a time limit; their patterns are bounded all the same.
 WORKERS = ("rljax.rewards.algebra:", "rljax.rewards.equivalence:")

@@ -14,12 +14,12 @@ from rljax.rewards.correctness import Unfinished
 from rljax.rewards.extract import last_number, normalized, stated_answer, stated_answer_or_last_number
 from rljax.rewards.math import (
     aime,
+    decide_without_algebra,
     gsm8k,
     math,
     math_or_last_number,
     math_reward,
-    settled,
-    simplified,
+    simplify_answer,
 )
 from rljax.rewards.pool import shared_pool
 from rljax.rewards.protocol import judge
@@ -139,19 +139,19 @@ def test_the_guess_is_only_made_where_it_is_asked_for():
     ],
 )
 def test_what_needs_no_algebra(answer, reference, verdict):
-    assert settled(normalized(answer), normalized(reference)) is verdict
+    assert decide_without_algebra(normalized(answer), normalized(reference)) is verdict
 
 
 def test_simplified_keeps_what_means_something():
     for text in ("1 2", "x y", r"\sin x"):
-        assert " " in simplified(text)
-    assert simplified(r"x\;y") == "x y"
+        assert " " in simplify_answer(text)
+    assert simplify_answer(r"x\;y") == "x y"
 
 
 @given(st.text(r"\{}()12 ,.$#boxedtext_^/", max_size=30))
 def test_any_text_equals_itself(text):
-    assert settled(normalized(text), normalized(text)) is True
-    assert settled(text, f"{text}7") is not True
+    assert decide_without_algebra(normalized(text), normalized(text)) is True
+    assert decide_without_algebra(text, f"{text}7") is not True
 
 
 @pytest.mark.parametrize(

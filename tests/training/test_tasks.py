@@ -207,12 +207,15 @@ def generators(monkeypatch):
 
 @pytest.mark.usefixtures("generators")
 def test_problems_are_drawn_once_and_a_seed_decides_them():
-    drawn = {seed: reasoning_gym.draw("counter", train=5, heldout=3, seed=seed, options={"count": 9}) for seed in range(4)}
+    drawn = {
+        seed: reasoning_gym.sample_problems("counter", train=5, heldout=3, seed=seed, options={"count": 9})
+        for seed in range(4)
+    }
     for parts in drawn.values():
         prompts = [problem.prompt for split in ("train", "heldout") for problem in parts[split]]
         assert len(set(prompts)) == 8
     assert len({tuple(problem.prompt for problem in parts["train"]) for parts in drawn.values()}) > 1
-    assert reasoning_gym.draw("counter", train=5, heldout=3, seed=2, options={"count": 9}) == drawn[2]
+    assert reasoning_gym.sample_problems("counter", train=5, heldout=3, seed=2, options={"count": 9}) == drawn[2]
     answers = {p.prompt: (p.answer, p.demonstration) for parts in drawn.values() for split in parts.values() for p in split}
     assert answers["after 1?"] == ("", None)
     assert answers["after 2?"] == ("3", "3")
@@ -238,4 +241,4 @@ def test_problems_are_drawn_once_and_a_seed_decides_them():
 )
 def test_what_a_generator_cannot_draw_is_refused(name, options, message):
     with pytest.raises(InputError, match=message):
-        reasoning_gym.draw(name, train=5, heldout=3, seed=0, options=options)
+        reasoning_gym.sample_problems(name, train=5, heldout=3, seed=0, options=options)

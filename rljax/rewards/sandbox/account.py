@@ -1,4 +1,4 @@
-"""The tests' end of the connection: what the program may decide and see, and the account of what the tests have not dealt with."""
+"""The tests' end of the connection: what the program may decide and see, and the exceptions that no test has handled yet."""
 
 import sys
 import types
@@ -10,8 +10,8 @@ from rljax.rewards.sandbox.peer import Peer
 from rljax.rewards.sandbox.proxies import Reference, Remote, derived, reference_of
 
 TESTS = "tests"
-"""The name of the module that the tests are."""
-# Objects from which a way leads to the tests and their names. The program can use them, and see no attribute of them.
+"""The name of the module that contains the tests."""
+# Objects through which the tests and their names could be reached. The program can use them, but sees none of their attributes.
 _CLOSED = (
     *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.GeneratorType),
     *(types.CoroutineType, types.AsyncGeneratorType, types.FrameType, types.TracebackType, types.CodeType),
@@ -29,16 +29,16 @@ class Link(NamedTuple):
 
 
 class Judge(Peer):
-    """The tests' end of the connection. It keeps account of what the tests have not dealt with."""
+    """The tests' end of the connection. It keeps account of the exceptions that the tests have not handled yet."""
 
     def __init__(self, link: Link) -> None:
         super().__init__(link.answers, link.questions)
         self.classes: set[int] = set()
         """The numbers of the program's classes that the tests treat as classes."""
         self.owed: list[BaseException] = []
-        """The program's exceptions that no handler of the tests has dealt with."""
+        """The program's exceptions that no handler of the tests has handled yet."""
         self.refusals = 0
-        """How often an object of the program was to decide what it must not, or an answer was not valid."""
+        """How often an object of the program was asked for a result that it must not decide, or an answer was not valid."""
         self.examined: list[object] = []
         """The arguments whose content the tests examine after a call."""
 
@@ -63,7 +63,7 @@ class Judge(Peer):
         return derived(reference, base, base(value))
 
     def may_change(self, argument: object) -> bool:
-        """True if the tests examine the argument after the call: otherwise the program could change what they compare with."""
+        """True if the tests examine the argument after the call; otherwise the program could change a value they compare with."""
         return any(argument is other for other in self.examined)
 
     def kind_number(self, kind: type) -> int:
@@ -103,7 +103,7 @@ class Judge(Peer):
         return super().broken(problem)
 
     def received(self, error: BaseException, action: str) -> BaseException:
-        """Note an exception of the program, unless it is how Python says that an iterator has ended or an attribute is missing."""
+        """Note an exception of the program, unless it only means that an iterator has ended or an attribute is missing."""
         ends: dict[str, type[BaseException]] = {
             "__next__": StopIteration,
             "__anext__": StopAsyncIteration,
@@ -114,7 +114,7 @@ class Judge(Peer):
         return error
 
     def left(self, error: BaseException) -> None:
-        """Note a failed assertion that goes through the program, which may swallow it."""
+        """Note a failed assertion that passes through the program, which may swallow it."""
         if isinstance(error, AssertionError):
             self.owe(error)
 
@@ -125,16 +125,16 @@ class Judge(Peer):
                 stream.write(text)
 
     def owe(self, error: BaseException) -> None:
-        """Put an exception on the account: the tests have to deal with it."""
+        """Put an exception on the account: the tests have to handle it."""
         self.settle(error)
         self.owed.append(error)
 
     def settle(self, error: BaseException | None) -> None:
-        """Take an exception off the account: the tests deal with it."""
+        """Take an exception off the account: the tests have handled it."""
         self.owed = [other for other in self.owed if other is not error]
 
     def is_settled(self) -> bool:
-        """True if the tests have dealt with everything that has happened since the account was opened."""
+        """True if the tests have handled every exception since the account was opened, and nothing was lost or refused."""
         return not (self.lost or self.owed or self.refusals)
 
     def open_account(self) -> None:
@@ -143,7 +143,7 @@ class Judge(Peer):
 
 
 class Guarded:
-    """The object of a `with` statement. What it suppresses is settled, except that the program must not cut an assertion short."""
+    """The object of a `with` statement. An exception that it suppresses is handled, unless the program cuts an assertion short."""
 
     def __init__(self, judge: Judge, manager: Any, asserts: bool) -> None:
         self._judge, self._manager = judge, manager
@@ -194,8 +194,8 @@ class _Assertion:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         judge = self._all.judge
-        dealt_with = len(judge.owed) <= len(self._owed) and judge.refusals == self._refusals and not judge.lost
-        if error is not None or not dealt_with:
+        is_handled = len(judge.owed) <= len(self._owed) and judge.refusals == self._refusals and not judge.lost
+        if error is not None or not is_handled:
             self._all.failed.add(self._number)
         judge.owed, judge.refusals = self._owed, self._refusals
         return error is None or isinstance(error, Exception | SystemExit)

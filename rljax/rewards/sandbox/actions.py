@@ -93,7 +93,7 @@ def content(value: Any) -> object:
 
 
 def awaited(awaitable: Awaitable) -> object:
-    """Run an awaitable to its end, in the one event loop that this process keeps for it; within a coroutine, in another thread.
+    """Run an awaitable to its end, in this process's single event loop; within a running coroutine, in another thread.
 
     Args:
         awaitable: a coroutine, or any other object that can be awaited.
@@ -117,7 +117,7 @@ def awaited(awaitable: Awaitable) -> object:
         asyncio.get_running_loop()
     except RuntimeError:
         return _runner().run(wait())
-    # A coroutine of this process runs, and waits in the other process for this one.
+    # A coroutine of this process is running already; it waits for the other process, which waits for this awaitable.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(wait())).result()
 
@@ -131,7 +131,7 @@ def _runner() -> Any:
 
 
 def allow_event_loops() -> None:
-    """Make `asyncio` work where no socket can be opened, not even a pair: its event loops then wake themselves through a pipe."""
+    """Make `asyncio` work if no socket can be opened, not even a pair: its event loops then wake themselves through a pipe."""
     import socket  # noqa: PLC0415 - few programs need it
 
     original = socket.socketpair
@@ -146,7 +146,7 @@ def allow_event_loops() -> None:
 
 
 class _PipeEnd:
-    """An end of a pipe, as an event loop uses its socket."""
+    """An end of a pipe, with the methods of a socket that an event loop uses."""
 
     def __init__(self, file: int) -> None:
         self._file = file

@@ -24,16 +24,16 @@ class _Printed(io.BytesIO):
         self._number = number
 
     def write(self, text: Any, /) -> int:
-        """Keep as much as there is room for."""
+        """Keep as much as the limit allows."""
         super().write(text[: _LONGEST_OUTPUT - self.tell()])
         return len(text)
 
     def fileno(self) -> int:
-        """The number of the file that the program takes this for."""
+        """The file descriptor that the program believes this to be."""
         return self._number
 
-    def taken(self) -> str:
-        """Take what has been printed."""
+    def take(self) -> str:
+        """Return what has been printed, and forget it."""
         text = self.getvalue().decode("utf-8", "replace")
         self.seek(0)
         self.truncate()
@@ -53,8 +53,8 @@ class _Server(Peer):
         sys.stdout, sys.stderr = self._streams = streams
 
     def output(self) -> list[str]:
-        """Take what the program has printed."""
-        return [printed.taken() for printed in self._printed]
+        """Return what the program has printed since the last call."""
+        return [printed.take() for printed in self._printed]
 
 
 def serve(code: str, questions: int, answers: int) -> None:
@@ -77,7 +77,7 @@ def serve(code: str, questions: int, answers: int) -> None:
         exec(compile(code, "<candidate>", "exec"), vars(module))
     except BaseException as error:
         server = _Failed(questions, answers, error)
-    server.output()  # output while the program loads answers no call
+    server.output()  # discard what the program printed while it was loaded
     server.serve()
 
 

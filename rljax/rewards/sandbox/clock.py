@@ -1,7 +1,7 @@
-"""The time that a program under test is charged for: what it computes and what it sleeps, not what other processes delay it.
+"""The time that a program under test is charged for: computing and sleeping, but not delays caused by other processes.
 
 The kernel counts for each process how long it was ready to run and waited for a processor. That time is not charged, so the
-number of programs that run at once decides how long the judging takes, and not how it ends.
+number of programs that run at once affects how long the judging takes, but not its result.
 """
 
 import os
@@ -11,12 +11,12 @@ _NANOSECONDS = 1e-9
 
 
 class Clock:
-    """Measures the time that processes which work in turn have had since the clock was made.
+    """Measures the time that processes which take turns have used since the clock was made.
 
     Args:
-        seconds: the time that they may have.
+        seconds: the time that they may use.
         processes: their process ids.
-        patience: the factor on `seconds` where the kernel does not count delays, as on macOS.
+        patience: the factor on `seconds` if the kernel does not count delays, as on macOS.
 
     Example:
         >>> clock = Clock(60.0, (os.getpid(),), 1.0)
@@ -33,14 +33,14 @@ class Clock:
         self._before = sum(self._delays)
 
     def left(self) -> float:
-        """Return the seconds that are left; not positive once the time is over. It is over no sooner than after that many."""
+        """Return the seconds that are left; not positive once the time is over. At least that many will pass until then."""
         self._delays = [_delay(count, last) for count, last in zip(self._counts, self._delays, strict=True)]
         delayed = sum(self._delays) - self._before
         return self._seconds - (time.monotonic() - self._start - delayed)
 
 
 def _opened(process: int) -> int | None:
-    """Open the kernel's counts of one process: an open file keeps to that process, even if its id is used again."""
+    """Open the kernel's counts of one process; an open file stays with that process, even if its id is reused."""
     try:
         return os.open(f"/proc/{process}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:  # not Linux, a kernel without these counts, or the process has ended
@@ -48,7 +48,7 @@ def _opened(process: int) -> int | None:
 
 
 def _delay(count: int | None, last: float) -> float:
-    """Read how many seconds a process was ready to run and did not run; the last value once it has ended."""
+    """Read how many seconds a process was ready to run but did not run; the last value once it has ended."""
     try:
         return last if count is None else int(os.pread(count, 100, 0).split()[1]) * _NANOSECONDS
     except (OSError, IndexError):

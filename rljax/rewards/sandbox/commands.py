@@ -1,6 +1,6 @@
-"""Commands of the system calls that do many things: which ones a program in the sandbox may give, and why.
+"""Commands of the system calls that do many things: the ones that a program in the sandbox may use, and why.
 
-`fcntl`, `ioctl` and `prctl` are filtered by command. A command that is not in the table, or that a newer kernel adds, is refused.
+`fcntl`, `ioctl` and `prctl` are filtered by command. A command that is not in the table, or that a newer kernel adds, is rejected.
 """
 
 from typing import NamedTuple
@@ -17,9 +17,9 @@ class Command(NamedTuple):
     name: str
     """The names of the command in the kernel's headers; several that differ only in form share a row."""
     numbers: tuple[int, ...]
-    """Their numbers, the same on x86_64 and aarch64. Empty where all others of the call are meant."""
+    """Their numbers, the same on x86_64 and aarch64; empty for all other commands of the call."""
     allowed: str
-    """`yes`; `no`; `writing` if only where files may be changed; `partly` for F_SETFL, whose argument is looked at too."""
+    """`yes`; `no`; `writing`: only if files may be changed; `partly`: for F_SETFL, whose argument is checked too."""
     why: str
     """The reason."""
 

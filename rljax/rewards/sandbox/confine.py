@@ -21,12 +21,12 @@ _PARENT_DEATH_SIGNAL, _DUMPABLE, _SUBREAPER, _NO_NEW_PRIVILEGES = 1, 4, 36, 38
 _OPEN_FILES = 64
 _ENOUGH_USERS = 2**15
 _TO_CHANGE_USERS = (0, 1, 5, 6, 7)  # capabilities: chown, dac_override, kill, setgid, setuid
-_SENDER = struct.Struct("3i")  # what the kernel says of a message's sender: process, user, group
+_SENDER = struct.Struct("3i")  # what the kernel reports about a message's sender: process, user, group
 _READY = b"ready"
 
 
 class FolderError(OSError):
-    """A process cannot enter its folder. Another program of the same user can have closed or removed it."""
+    """A process cannot enter its folder. Another program of the same user may have closed or removed it."""
 
 
 class Bounds(NamedTuple):
@@ -43,7 +43,7 @@ class Bounds(NamedTuple):
 
 
 class Spawned(NamedTuple):
-    """A confined process, and what there is between it and this process."""
+    """A confined process, and this process's own child, of which it may be a descendant."""
 
     child: int
     """The id of this process's own child, which leads a process group and ends with the confined process."""
@@ -60,14 +60,14 @@ def spawn(body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: B
         level: `namespaces`, `seccomp` or `rlimits`.
         bounds: the resources it may use.
         folder: an empty folder.
-        user: the id of a user that nobody else has; used if this process runs as root.
+        user: a user id that nobody else has; used if this process runs as root.
 
     Returns:
         The process.
 
     Raises:
         FolderError: the process cannot enter the folder.
-        OSError: the process cannot be confined at this level; the message says why.
+        OSError: the process cannot be confined at this level; the message gives the reason.
     """
     ours, theirs = socket.socketpair()
     if sys.platform == "linux":
@@ -110,7 +110,7 @@ def hide_memory() -> None:
 
 
 def give_up(readable: Sequence[str]) -> None:
-    """On Linux, give up for good what a computation does not need: this process keeps its memory and its open files.
+    """On Linux, permanently give up all rights that a computation does not need; the process keeps its memory and open files.
 
     It can no longer change files, start processes, open connections or signal others, as far as the kernel has a filter for system
     calls; nor read files other than these and Python's own, as far as it has Landlock.
@@ -132,7 +132,7 @@ def give_up(readable: Sequence[str]) -> None:
 
 
 def nobody(position: int) -> int:
-    """Choose a user id that no other process has, neither a person's nor that of another program under test.
+    """Choose a user id that no other process has: neither a person's nor another program's under test.
 
     Args:
         position: 0 or 1, for the two processes of one launcher.

@@ -1,7 +1,7 @@
-"""The process of the sandbox that holds the tests and decides whether they pass.
+"""The process of the sandbox that runs the tests and decides whether they pass.
 
-The tests run here, with this process's own builtins and modules, and the program runs in another process. What the tests read of
-the program is asked of that process. The design guarantees, whatever the program does:
+The tests run here, with this process's own builtins and modules, and the program runs in another process. Everything that the tests
+read of the program is requested from that process. The design guarantees, whatever the program does:
 
 - A comparison with a value of the tests is decided here, on plain data of exact builtin types. An object of the program decides
   only where all operands are the program's own (it could as well have returned equal values), or where the tests made the object
@@ -17,7 +17,7 @@ the program is asked of that process. The design guarantees, whatever the progra
 - The program gets plain data from the tests, and for anything else a proxy. Of functions, classes, modules and generators it can
   see no attribute, and of other objects only those that are public: none leads to the tests' names.
 
-What a test does not ask it cannot find: an assertion in a loop over what the program returns is passed by an empty list.
+A test cannot find what it does not ask for: if an assertion is in a loop over what the program returns, an empty list passes.
 """
 
 import ast
@@ -135,7 +135,7 @@ def _accounting(judge: Judge) -> dict[str, Callable]:
 
 
 def _attempt(tree: ast.Module, space: dict, judge: Judge) -> bool:
-    """Run statements, and return whether they ran without an exception, and dealt with all that the program raised."""
+    """Run statements, and return whether they ran without an exception and handled everything that the program raised."""
     judge.open_account()
     try:
         exec(compile(tree, "<test>", "exec"), space)
@@ -148,7 +148,7 @@ def _import_of(space: dict, statements: Sequence[ast.stmt]) -> None:
     """Run the imports of the tests first, so that the program cannot make an import fail."""
     try:
         exec(compile(ast.Module(list(statements), []), "<imports>", "exec"), space)
-    except Exception as error:  # a module that is there may raise anything
+    except Exception as error:  # a module that exists may raise anything
         raise CannotJudge(f"the tests import a module that the sandbox does not have: {error}") from error
 
 

@@ -1,6 +1,6 @@
 """Run a program's tests so that the program can neither do harm nor decide its own result.
 
-One small launcher is forked for each program, from a process that holds nothing but Python. It forks two confined processes: one
+One small launcher is forked for each program, from a process that contains nothing but Python. It forks two confined processes: one
 runs the program under test and answers questions, the other runs the tests and asks the questions. Only plain data passes between
 them, and only the second can report results. Both have limits on time, memory, files and threads, and neither may start a process
 or reach a network.
@@ -31,13 +31,13 @@ class Limits(NamedTuple):
 
     seconds: float = 5.0
     """Time for all tests together, computing and sleeping; time in which other processes have the processors is not counted.
-    If the kernel does not count that (macOS), the limit is wall-clock time, times the programs that run at once per core."""
+    If the kernel does not count that (macOS), the limit is this wall-clock time, multiplied by the number of programs per core."""
     memory_bytes: int = 512 * 2**20
     """Address space."""
     file_bytes: int = 16 * 2**20
     """Size of the temporary folder, and of any one file."""
     threads: int = 16
-    """Number of threads, where they can be counted separately from the user's other threads."""
+    """Number of threads, if they can be counted separately from the user's other threads."""
 
 
 class Program(NamedTuple):
@@ -63,7 +63,7 @@ class Verdict(NamedTuple):
     shares: tuple[float, ...]
     """For each test the share that passed: 0 or 1, or a fraction for a `check` of several assertions; 0 if it was not reached."""
     ended: str
-    """`done`; `timeout`; `died` if something else ended the tests; `unjudged` if they cannot run here, whatever the program."""
+    """`done`; `timeout`; `died` if something else ended the tests; `unjudged` if they cannot run here, whatever the program is."""
     reason: str
     """The explanation of `ended` in words; empty if it is `done`."""
 
@@ -71,7 +71,7 @@ class Verdict(NamedTuple):
 def level() -> str:
     """Find the strongest confinement that works on this machine, by trying each.
 
-    The first call logs which one it is, why the stronger ones do not work, and what it does not hold back.
+    The first call logs which one it is, why the stronger ones do not work, and the threats that it does not prevent.
 
     Returns:
         One of `LEVELS`.
@@ -139,7 +139,7 @@ def judge(program: Program, limits: Limits = Limits(), at: str | None = None) ->
 
     Raises:
         InputError: a limit is not positive, the program has no tests, or this machine cannot confine it at this level.
-        OSError: the process that confines the program died, twice. That says nothing about the program.
+        OSError: the process that confines the program died twice, which says nothing about the program.
 
     Example:
         >>> judge(Program("def double(x): return 2 * x", ("assert double(2) == 4", "assert double('a') == 'b'")))
@@ -173,7 +173,7 @@ def _judged(program: Program, limits: Limits, at: str, patience: float) -> Verdi
 
 
 def _is_count(result: object) -> bool:
-    """True for a pair of the tests that passed and all tests."""
+    """True for a pair (number of tests that passed, number of all tests)."""
     match result:
         case [int(passed), int(counted)]:
             return 0 <= passed <= counted and counted > 0

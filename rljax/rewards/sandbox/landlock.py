@@ -1,7 +1,7 @@
-"""Landlock: rules of the kernel by which a process gives up the files and, on new kernels, the processes that its user has.
+"""Landlock: kernel rules by which a process gives up access to its user's files and, on new kernels, processes.
 
-Unlike namespaces it is open to every user, and containers usually permit it. It covers what a filter of system calls cannot
-tell apart: which file is opened, and whose memory is read through /proc.
+Unlike namespaces, it is available to every user, and containers usually permit it. It covers what a system call filter cannot
+distinguish: which file is opened, and whose memory is read through /proc.
 """
 
 import ctypes
@@ -67,7 +67,7 @@ def rules(readable: list[str], writable: list[str]) -> int | None:
 
 
 def restrict(made: int) -> None:
-    """Apply rules irrevocably to this process and its children; it must have given up new privileges before.
+    """Apply rules irrevocably to this process and its children; the process must have set "no new privileges" before.
 
     Args:
         made: the file descriptor that `rules` returned; it is closed.

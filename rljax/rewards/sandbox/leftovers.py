@@ -56,10 +56,10 @@ def claimed_folder(parent: str) -> tuple[str, int]:
 def remove_folder(folder: str) -> None:
     """Remove a folder with everything that a program left in it, whatever its depth and modes. A missing folder is not an error.
 
-    The tree is flattened while it is removed: the folders in a folder are moved up to the top before it is removed. So neither the
-    recursion limit, nor the length of a path, nor the number of open files bounds the depth. Nothing above the folder is changed,
-    and symbolic links are removed, not followed. What the system refuses to remove, such as a mount, stays, and the next start
-    tries again.
+    The tree is flattened while it is removed: the folders in a folder are moved up to the top before it is removed. The depth is
+    therefore not bounded by the recursion limit, the length of a path or the number of open files. Nothing above the folder is
+    changed, and symbolic links are removed, not followed. What the system refuses to remove, such as a mount, stays, and the next
+    start tries again.
 
     Args:
         folder: the path.
@@ -127,7 +127,7 @@ def remove_shared(user: int, since: float | int) -> None:
 
     Args:
         user: the id of a user that only one program under test had.
-        since: the Unix time at which it began; what is older is somebody else's.
+        since: the Unix time at which it began; older objects belong to someone else.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
@@ -156,7 +156,7 @@ def _system_v(table: Path, user: int, since: int) -> list[int]:
 
 
 def _remove_unowned(folder: str) -> None:
-    """Remove a folder if it is this user's and nobody holds its lock. Whatever is wrong with it, it stays and stops nothing."""
+    """Remove a folder if it is this user's and nobody holds its lock. On any error the folder stays, and nothing is raised."""
     with contextlib.suppress(OSError):  # another user's, its owner lives, or another process removes it at this moment
         status = os.lstat(folder)
         if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode):

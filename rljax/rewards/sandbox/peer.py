@@ -1,7 +1,7 @@
 """One end of the connection between the two processes of the sandbox.
 
-An end asks the other to perform actions on its objects. While it waits for the answer, it performs what the other end asks in its
-turn: so a function that the tests pass to the program runs where the tests are.
+An end asks the other to perform actions on its objects. While it waits for the answer, it performs what the other end asks for in
+turn, so a function that the tests pass to the program runs in the tests' process.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from rljax.rewards.sandbox.proxies import (
 
 
 class CandidateError(Exception):
-    """The program sent no valid answer, ended, raised an exception that cannot be sent, or returned what cannot be compared."""
+    """The program sent an invalid answer, ended, raised an exception that cannot be sent, or returned an incomparable value."""
 
 
 class Peer:
@@ -37,7 +37,7 @@ class Peer:
         Args:
             incoming: the file descriptor to read from.
             outgoing: the file descriptor to write to.
-            objects: what the other end knows by number from the beginning.
+            objects: the objects that the other end knows by number from the beginning.
         """
         self._files = (incoming, outgoing)
         self._objects: list[Any] = list(objects)
@@ -60,7 +60,7 @@ class Peer:
 
         Raises:
             CandidateError: the other end has ended, or its answer is not valid.
-            BaseException: what the action raised there.
+            BaseException: the exception that the action raised there.
         """
         arguments = _arguments(action, operands)
         wanted = [self.may_change(argument) for argument in arguments]
@@ -89,7 +89,7 @@ class Peer:
                 raise self.broken("the answer is not valid")
 
     def serve(self) -> NoReturn:
-        """Answer questions for ever.
+        """Answer questions until the connection closes.
 
         Raises:
             WireError: the other end has closed the connection.
@@ -118,18 +118,18 @@ class Peer:
         raise CandidateError(f"the program cannot decide {action}")
 
     def broken(self, problem: str) -> BaseException:
-        """Take note that the other end has sent no valid answer, and return the exception to raise here."""
+        """Note that the other end has sent an invalid answer, and return the exception to raise here."""
         return CandidateError(problem)
 
     def received(self, error: BaseException, action: str) -> BaseException:
-        """Take note of an exception that the other end's action raised, and return the one to raise here."""
+        """Note an exception that the other end's action raised, and return the one to raise here."""
         return error
 
     def left(self, error: BaseException) -> None:
-        """Take note of an exception that goes to the other end."""
+        """Note an exception that is sent to the other end."""
 
     def output(self) -> list[str]:
-        """Take what was printed here since the last message: to the standard output, and to the standard error."""
+        """Return what was printed here since the last message: to standard output, and to standard error."""
         return ["", ""]
 
     def print(self, printed: Sequence[str]) -> None:
@@ -231,7 +231,7 @@ class Peer:
                 raise wire.WireError("not a reference")
 
     def _remote(self, reference: Reference) -> object:
-        """Find or make the proxy: the same object has the same proxy, so that `is` holds."""
+        """Find or make the proxy: the same object always has the same proxy, so that `is` works."""
         key = (reference.number, reference.constructed)
         if key not in self._proxies:
             self._proxies[key] = remote(reference)

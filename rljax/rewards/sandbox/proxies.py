@@ -1,9 +1,10 @@
 """Proxies in one process of the sandbox for objects of the other.
 
 A `Remote` represents an object that is not plain data: every action on it is performed by the other process. It has exactly the
-special methods that the object has, so `callable`, `iter` and their kind tell the truth about it. A `Derived` is an instance of a
-class that is derived from a plain type, such as a named tuple: here it is its plain content, with the attributes of the object.
-An error is an exception of a class of its own, made here with the name and the builtin bases of the other process's class.
+special methods that the object has, so `callable`, `iter` and the like give the right answer for it. A `Derived` is an instance of
+a class that is derived from a plain type, such as a named tuple: here it is its plain content, with the attributes of the object.
+
+An error is an exception of a separate class, made here with the name and the builtin bases of the other process's class.
 """
 
 import functools
@@ -148,7 +149,7 @@ class _Changing(Derived):
 
 
 def replace(value: Any, content: Any) -> None:
-    """Give a mutable value new content, and keep what it contains where that has only changed itself.
+    """Give a mutable value new content; entries that are mutable and keep their type are updated in place.
 
     Args:
         value: a list, dictionary, set, bytearray or deque, or an instance of a class that is derived from one.
@@ -263,7 +264,7 @@ def derived(reference: Reference, base: Any, content: object) -> Any:
 
 @functools.cache
 def _remote_class(abilities: frozenset[str]) -> type[Remote]:
-    # Every object can be compared, and be true or false: that must be refused or asked, never decided by Python's defaults.
+    # Every object can be compared and has a truth value: these must be refused or asked for, never decided by Python's defaults.
     always = (*COMPARISONS, "__bool__", "__copy__", "__deepcopy__")
     methods: dict[str, Any] = {name: _METHODS[name] for name in (*abilities, *always) if name in _METHODS}
     methods["__slots__"] = ()
@@ -283,7 +284,7 @@ def _derived_class(base: Any) -> type:
 
 
 def _remote_or_native(action: str, native: Callable | None) -> Callable:
-    """Ask for the result of an operator where the object may decide it; otherwise the plain content decides."""
+    """Ask for the result of an operator if the object may decide it; otherwise the plain content decides."""
 
     def method(proxy: object, other: object) -> object:
         reference = object.__getattribute__(proxy, "_reference")
@@ -326,7 +327,7 @@ async def _asynchronous_exit(proxy: object, kind: object, error: object, trace: 
 
 
 def _contains(proxy: Any, value: object) -> bool:
-    """Ask where the object may decide; otherwise look through what it contains, which is compared here."""
+    """Ask the object if it may decide; otherwise compare its entries here."""
     reference = object.__getattribute__(proxy, "_reference")
     if "__contains__" in reference.abilities and reference.peer.admits(reference, "__contains__", (value,)):
         return reference.peer.ask("__contains__", reference.number, value)

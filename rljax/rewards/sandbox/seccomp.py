@@ -2,7 +2,7 @@
 
 A call that is not listed fails as if it did not exist: no new process, no socket, no signal to others, no tracing, no mount.
 `fcntl` and `ioctl` are filtered by command, see `rljax.rewards.sandbox.commands`. On x86_64 the numbers of the x32 interface,
-which carry a bit of their own, are listed nowhere; a call of another architecture, such as i386, ends the process.
+which have an extra bit, are not listed; a call of another architecture, such as i386, ends the process.
 """
 
 import ctypes

@@ -143,7 +143,7 @@ def imports(trees: Sequence[ast.Module]) -> list[ast.stmt]:
 
 
 def _imported_by_call(node: ast.AST) -> str | None:
-    """The module that `__import__("x")` or `importlib.import_module("x")` names."""
+    """Return the module that `__import__("x")` or `importlib.import_module("x")` names."""
     match node:
         case ast.Call(
             func=ast.Name(id="__import__" | "import_module") | ast.Attribute(attr="import_module"),
@@ -157,10 +157,10 @@ def _imported_by_call(node: ast.AST) -> str | None:
 def oracles(setup: ast.Module, tests: Sequence[ast.Module], names: Iterable[str], entry_point: str) -> dict[str, str]:
     """Find the names that decide the tests and that the tests do not define, such as `isclose`: no program may supply them.
 
-    These are names of the standard library, aliases of packages such as `np`, names such as `allclose`, what judges another
-    function's result, as `check` in `assert check(f(3), 42)`, and a reference to compare with, as in `f(3) == expected(3)`. Such a
-    name can be the function under test: it is that if it is the entry point or, without one, if a test uses it without using
-    any other name that the program can define.
+    These are names of the standard library, aliases of packages such as `np`, names such as `allclose`, functions that judge
+    another function's result, as `check` in `assert check(f(3), 42)`, and references to compare with, as in `f(3) == expected(3)`.
+    Such a name may also be the function under test: it is if it is the entry point or, without an entry point, if a test uses it
+    without using any other name that the program can define.
 
     Args:
         setup: the statements before the tests.
@@ -194,7 +194,7 @@ def oracles(setup: ast.Module, tests: Sequence[ast.Module], names: Iterable[str]
 
 
 def _judges(trees: Sequence[ast.Module], names: set[str]) -> set[str]:
-    """Find the functions that tests apply to another function's result, and whose answer alone decides."""
+    """Find the functions that tests apply to another function's result, and whose answer alone decides the test."""
     found = set()
     for tree in trees:
         asserts = any(_is_assertion(node) for node in ast.walk(tree))
@@ -214,12 +214,12 @@ def _judges(trees: Sequence[ast.Module], names: set[str]) -> set[str]:
 
 
 def _called(nodes: Sequence[ast.expr], names: set[str]) -> set[str]:
-    """Those of the functions in question that a node calls."""
+    """Return those of the functions in question that a node calls."""
     return {node.func.id for node in nodes if isinstance(node, ast.Call) and _is_named(node.func, names)}  # type: ignore[attr-defined]
 
 
 def _origin(name: str) -> str | None:
-    """The module that a name comes from; empty if it decides a test and its module is not known, None if it is any other name."""
+    """Return the module that a name comes from; empty if it decides a test and its module is unknown, None for any other name."""
     if name in _ALIASES or name in _PACKAGES:
         return _ALIASES.get(name, name)
     standard = next((module.__name__ for module in _STANDARD if name in vars(module) and not name.startswith("_")), None)
@@ -248,15 +248,15 @@ def _encloses(trees: Sequence[ast.Module], name: str, others: set[str]) -> bool:
 def class_names(trees: Sequence[ast.Module], names: Iterable[str]) -> set[str]:
     """Find the names that the tests treat as classes.
 
-    These are names that a type check uses, and names in CapWords from which the tests read an attribute that plain data does not
-    have, on the class or on what a call of it returned, or in which they look for a member.
+    These are names that a type check uses, and names in CapWords of which the tests read an attribute that plain data does not have
+    (on the class, or on the result of a call of it), or which they use on the right of `in`.
 
     Args:
         trees: the tests.
         names: the names in question.
 
     Returns:
-        Those that are classes to the tests.
+        The names that the tests treat as classes.
 
     Example:
         >>> tree = ast.parse("s = Stack()\\ns.push(3)\\nassert Extract([1]) == 1\\nassert isinstance(p, point)")
@@ -311,7 +311,7 @@ def _used_as_objects(node: ast.AST, made: dict[str, str]) -> list[str]:
 
 
 def prepared(tree: ast.Module) -> ast.Module:
-    """Change the source of a test, so that it tells what it does with exceptions, types and arguments.
+    """Change the source of a test, so that it reports what it does with exceptions, types and arguments.
 
     A handler of exceptions calls `__handled__()` first. The object of a `with` statement is `__guarded__(..., asserts)`, where
     `asserts` is whether its body contains an assertion. A call of `assertRaises` with a function is `__settled__(__owed__(), ...)`.
@@ -334,7 +334,7 @@ def prepared(tree: ast.Module) -> ast.Module:
 
 
 def counted(tree: ast.Module) -> int:
-    """Make each assertion one that is counted and does not end the test; constant ones such as `assert True` stay.
+    """Make each assertion one that is counted and does not end the test; constant ones such as `assert True` stay unchanged.
 
     Args:
         tree: the source of a `check`; each of its assertions becomes the content of `with __assertion__(number):`.

@@ -22,10 +22,10 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 
 def unshare() -> bool:
-    """Give this process namespaces of its own. The new process namespace holds from its next child on.
+    """Give this process its own namespaces. The new process namespace applies from its next child on.
 
     Returns:
-        False if that took a new user namespace, in which this process's user is the only one.
+        False if that required a new user namespace, in which this process's user is the only one.
 
     Raises:
         OSError: the system does not permit it.
@@ -43,7 +43,7 @@ def unshare() -> bool:
 
 
 def enter(folder: str, temporary_bytes: int) -> None:
-    """Switch to a file system with Python and the system's libraries, read-only, and a temporary folder that can be written.
+    """Switch to a file system with Python and the system's libraries, read-only, and a writable temporary folder.
 
     Args:
         folder: an empty folder, on which the new root is mounted; only this process sees the mount.

@@ -12,7 +12,7 @@ from rljax.rewards.sandbox import confine, landlock
 from rljax.rewards.sandbox.commands import COMMANDS
 
 LEVELS = ("namespaces", "seccomp", "rlimits")
-"""How a program is confined, strongest first. `notebooks/sandbox.md` says line by line what each level holds back.
+"""How a program is confined, strongest first. `notebooks/sandbox.md` lists the threats that each level prevents.
 
 `namespaces` (Linux 5.12 or later where user namespaces are permitted, or root): a file system with Python and the system's
 libraries, read-only, and a temporary folder; no network; no view of other processes; and the filter of `seccomp`.
@@ -177,7 +177,7 @@ def held_back(threat: Threat, level: str, where: Machine) -> bool:
 
 
 def exposure(level: str, where: Machine) -> str:
-    """Say in one paragraph what a level does not hold back.
+    """List in one paragraph the threats that a level does not prevent.
 
     Args:
         level: one of `LEVELS`.

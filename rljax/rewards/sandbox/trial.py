@@ -78,7 +78,7 @@ def _end(first: dict, connection: int, folder: str, users: tuple[int, int], star
     keep = (questions_in, answers_out, connection, done_in)
     try:
         tests = confine.spawn(run_tests, keep, first["level"], bounds, _make_folder(folder, "tests"), users[1])
-    except confine.FolderError as error:  # only the program can have done that, so it is the program's failure
+    except confine.FolderError as error:  # only the program can have caused this, so the program has failed
         return {"ended": "died", "reason": f"the program has closed or removed folders of the sandbox ({error})"}
     started.append(tests.child)
     os.close(done_in)

@@ -36,7 +36,7 @@ _VIEWS: Mapping[str, type] = MappingProxyType(
     }  # `dict_keys` and the like have no public name
 )
 _KINDS: Mapping[str, tuple[type, Callable[[Any], Iterable], Callable[..., object]]] = MappingProxyType(
-    {  # the type, how a value is taken apart, and how it is made from its parts
+    {  # the type, how a value is split into parts, and how it is built from them
         "complex": (complex, lambda value: (value.real, value.imag), complex),
         "bytes": (bytes, lambda value: (value.hex(),), bytes.fromhex),
         "bytearray": (bytearray, lambda value: (value.hex(),), bytearray.fromhex),
