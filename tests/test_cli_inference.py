@@ -249,7 +249,7 @@ def test_a_right_answer_with_a_false_step_is_no_demonstration(run, tmp_path, cap
         for sample, text in enumerate(texts)
     ]
     assert false_steps_of(equations, rows, [problem]) == {(0, 1), (0, 3)}
-    monkeypatch.setattr(synthetic_data, "answered_rows", lambda worker, *_, **__: [row | {"problem": 0} for row in rows])
+    monkeypatch.setattr(synthetic_data, "generate_rows", lambda worker, *_, **__: [row | {"problem": 0} for row in rows])
     monkeypatch.setattr(synthetic_data, "reward_columns", lambda problems: {"answer": ["12"] * len(problems)})
     words = ("--trust", "--samples", "4", "--limit", "1", "--similarity", "1", "--most", "9")
     output = printed(capsys, "generate", str(run), str(tmp_path / "steps.jsonl"), *words)

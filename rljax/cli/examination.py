@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from rljax.errors import InputError
-from rljax.evaluation.comparison import compare, interval_of, measured_by
+from rljax.evaluation.comparison import compare, describe_measure, interval_of
 from rljax.files import atomic_write
 from rljax.options.remedies import AppliedRemedy
 from rljax.settings.flat import flat_names
@@ -63,7 +63,7 @@ def outcome(folder: RunFolder, summary: Summary) -> list[str]:
         parts.append(f"best of all evaluations (step {summary.best.step}) {summary.best.accuracy:.1%}")
     has_interval = any("(" in part.rpartition("%")[2] for part in parts)
     kind = ", with 95 % intervals (the best is a maximum, and has none)" if has_interval else ""
-    lines = [f"Held-out {measured_by(rows)}{kind}: {'; '.join(parts)}."] if parts else []
+    lines = [f"Held-out {describe_measure(rows)}{kind}: {'; '.join(parts)}."] if parts else []
     comparison = compare(rows)
     if comparison is not None:
         lines.append(

@@ -9,7 +9,7 @@ import numpy as np
 from rljax.data.diversity import distinct_share
 
 
-class Sampled(NamedTuple):
+class SampledAnswers(NamedTuple):
     """N answers to each of P problems."""
 
     rewards: np.ndarray
@@ -31,7 +31,7 @@ class Sampled(NamedTuple):
     only_subtracts: bool = False
     """Whether rewards are at most 0, as with a constitution; an answer is then right if nothing is subtracted."""
 
-    def of_problems(self, places: Sequence[int]) -> "Sampled":
+    def of_problems(self, places: Sequence[int]) -> "SampledAnswers":
         """Select the answers to some of the problems.
 
         Args:
@@ -59,12 +59,12 @@ class Sampled(NamedTuple):
         """Masks of the right answers, and of the answers whose correctness is known, `[P, N]`.
 
         Args:
-            right_above: an answer is right if its reward is above this; None: the verifier decides, or, without one, a reward
-                above 0, or equal to 0 if rewards only subtract.
+            right_above: an answer is right if its reward is above this. None means that the verifier decides; without a verifier,
+                an answer is right if its reward is above 0, or at least 0 if rewards only subtract.
 
         Example:
             >>> found = np.array([[1.2, 0.2]])
-            >>> sampled = Sampled(found, np.ones((1, 2)), found < 0, [["2", "3"]], correct=np.array([[1.0, 0.0]]))
+            >>> sampled = SampledAnswers(found, np.ones((1, 2)), found < 0, [["2", "3"]], correct=np.array([[1.0, 0.0]]))
             >>> sampled.right_and_known(None)[0].tolist(), sampled.right_and_known(0.1)[0].tolist()
             ([[True, False]], [[True, True]])
         """
@@ -76,7 +76,9 @@ class Sampled(NamedTuple):
         return known & (found > (0.0 if right_above is None else right_above)), known
 
 
-def gather(rows: Iterable[dict], problems: int, samples: int, *, verified: bool, scored: Sequence[str] = ()) -> Sampled:
+def gather(
+    rows: Iterable[dict], problems: int, samples: int, *, verified: bool, scored: Sequence[str] = ()
+) -> SampledAnswers:
     """Arrange the rows of the samples file in arrays.
 
     Args:
@@ -111,7 +113,7 @@ def gather(rows: Iterable[dict], problems: int, samples: int, *, verified: bool,
         texts[place[0]].append(row["completion"])
         for name, score in scores.items():
             score[place] = np.nan if row["scores"][name] is None else row["scores"][name]
-    return Sampled(
+    return SampledAnswers(
         rewards,
         lengths,
         truncated,

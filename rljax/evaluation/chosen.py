@@ -8,11 +8,11 @@ import numpy as np
 from jaxtyping import Bool, Float
 from rich.table import Table
 
-from rljax.evaluation.answers import Sampled
+from rljax.evaluation.answers import SampledAnswers
 from rljax.evaluation.statistics import Estimate, majority_at_k, over_problems, pass_at_k
 
 VERIFIER, VOTES = "verifier", "votes"
-"""Choosers that need no score: the verifier selects a right response if there is one, votes the most frequent answer."""
+"""Choosers that need no score: the verifier selects a right response if there is one; votes select the most frequent answer."""
 
 
 def best_at_k(
@@ -74,9 +74,9 @@ def _best(scores: np.ndarray, right: np.ndarray, judged: np.ndarray, k: int) -> 
 
 
 def accuracy_of_chosen(
-    sampled: Sampled, chooser: str, *, k: int, right_above: float | None = None
+    sampled: SampledAnswers, chooser: str, *, k: int, right_above: float | None = None
 ) -> Float[np.ndarray, "P"]:
-    """Probability that the response that a chooser selects from k is right, for each problem; see `chosen_by`."""
+    """Probability that the response that a chooser selects from k is right, for each problem; see `accuracy_by_chooser`."""
     right, known = sampled.right_and_known(right_above)
     if chooser == VERIFIER:
         return pass_at_k(right, known, k=k)
@@ -85,8 +85,8 @@ def accuracy_of_chosen(
     return best_at_k(sampled.scores[chooser], right, known, k=k)
 
 
-def chosen_by(
-    sampled: Sampled, choosers: Sequence[str], *, at: Sequence[int], right_above: float | None = None
+def accuracy_by_chooser(
+    sampled: SampledAnswers, choosers: Sequence[str], *, at: Sequence[int], right_above: float | None = None
 ) -> dict[str, dict[int, Estimate]]:
     """Accuracy of the chosen response as a function of the number of responses.
 
@@ -94,15 +94,15 @@ def chosen_by(
         sampled: N responses to each of P problems, with the scores of the choosers that score.
         choosers: `verifier` (pass@k), `votes` (maj@k), and names of `sampled.scores` (best@k).
         at: numbers of responses k, at most N.
-        right_above: a response is right if its reward is above this; None: the verifier decides.
+        right_above: a response is right if its reward is above this; None means that the verifier decides.
 
     Returns:
         Mapping chooser -> k -> accuracy with its 95 % interval over problems.
 
     Example:
         >>> found = np.array([[1.0, 0.0]])
-        >>> sampled = Sampled(found, found.astype(int), found < 0, [["2", "3"]], scores={"critic": np.array([[0.7, 0.2]])})
-        >>> chosen_by(sampled, ["critic"], at=[1, 2])["critic"][2].value
+        >>> sampled = SampledAnswers(found, found.astype(int), found < 0, [["2", "3"]], scores={"critic": np.array([[0.7, 0.2]])})
+        >>> accuracy_by_chooser(sampled, ["critic"], at=[1, 2])["critic"][2].value
         1.0
     """
     return {

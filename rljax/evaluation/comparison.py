@@ -99,7 +99,7 @@ def interval_of(share: float | None, rows: Sequence[Row]) -> Estimate | None:
     return Estimate(share, *wilson_interval(round(share * judged), judged), judged)
 
 
-def measured_by(rows: Iterable[Row]) -> str:
+def describe_measure(rows: Iterable[Row]) -> str:
     """Describe what the accuracy of these answers measures: a verifier or a share of rewards; "accuracy" without answers."""
     kept = list(rows)
     return "accuracy" if not kept or any(row.get("correct") is not None for row in kept) else "share of rewards above 0"

@@ -1,4 +1,4 @@
-"""Self-consistency: the answer that responses agree on, which responses to keep, which demonstrations they contradict."""
+"""Self-consistency: the answer that responses agree on, the responses to keep, and the demonstrations that they contradict."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ Keep = Literal["verifier", "votes"]
 Vote = Callable[[str], str | None]
 
 
-class Kept(NamedTuple):
+class KeptResponses(NamedTuple):
     """Responses kept as demonstrations, and counts of the others."""
 
     rows: list[dict[str, Any]]
@@ -37,11 +37,11 @@ class Kept(NamedTuple):
     """Number of additional problems that were dropped because their prompts are too long."""
 
 
-class Cleaned(NamedTuple):
+class CleanedDemonstrations(NamedTuple):
     """Demonstrations after a comparison with the consensus of a model's answers."""
 
     rows: list[dict[str, Any]]
-    """The remaining rows, as in `Kept`."""
+    """The remaining rows, as in `KeptResponses`."""
     confirmed: int
     """Number of demonstrations whose answer matches the consensus."""
     contradicted: int
@@ -80,7 +80,7 @@ def by_problem(rows: Iterable[Row], count: int) -> list[list[Row]]:
     return [sorted(part, key=lambda row: row["sample"]) for part in found]
 
 
-def kept_responses(
+def keep_responses(
     rows: Iterable[Row],
     problems: Sequence[Problem],
     *,
@@ -89,11 +89,11 @@ def kept_responses(
     threshold: float | int,
     agreement: float | int,
     false_steps: Collection[tuple[int, int]] = (),
-) -> Kept:
+) -> KeptResponses:
     """Keep the responses that the verifier or the votes accept, at most `most` per problem, and no two similar ones.
 
     Args:
-        rows: judged responses, as `answered_rows` returns them.
+        rows: judged responses, as `generate_rows` returns them.
         problems: the problems that they answer.
         keep: `verifier` keeps right responses; `votes` keeps responses with the consensus answer, which then becomes the answer
             of the row and replaces any reference.
@@ -120,7 +120,7 @@ def kept_responses(
         solved, accepted = solved + bool(chosen), accepted + len(fitting)
     judged = [row["correct"] for row in chosen_rows if row["correct"] is not None]
     right = sum(judged) if judged else None
-    return Kept(found, len(problems), solved, sum(map(len, groups)), accepted, right, len(judged), false)
+    return KeptResponses(found, len(problems), solved, sum(map(len, groups)), accepted, right, len(judged), false)
 
 
 def _is_accepted(row: Row, keep: Keep, agreed: str | None) -> bool:
@@ -141,7 +141,7 @@ def row_of(problem: Problem, demonstration: str | None, answer: str) -> dict[str
     return row if demonstration is None else row | {"demonstration": demonstration}
 
 
-def cleaned_demonstrations(
+def clean_demonstrations(
     demonstrated: Sequence[Problem],
     rows: Iterable[Row],
     problems: Sequence[Problem],
@@ -149,12 +149,12 @@ def cleaned_demonstrations(
     *,
     agreement: float | int,
     replace: bool,
-) -> Cleaned:
+) -> CleanedDemonstrations:
     """Compare demonstrations with the consensus of a model's answers to the same problems.
 
     Args:
         demonstrated: the rows to clean; for a row without a demonstration, its answer is compared.
-        rows: the model's judged responses, as `answered_rows` returns them.
+        rows: the model's judged responses, as `generate_rows` returns them.
         problems: the problems that they answer; a prompt of `demonstrated` that is not among them is undecided.
         vote: extracts the answer from a response or a demonstration.
         agreement: smallest share of the responses that must have the answer.
@@ -178,7 +178,7 @@ def cleaned_demonstrations(
             kept.append(row_of(problem, problem.demonstration, problem.answer))
         elif replace and agreed is not None and better is not None:
             kept.append(row_of(problem, better, agreed))
-    return Cleaned(kept, *(verdicts[name] for name in Cleaned._fields[1:]))
+    return CleanedDemonstrations(kept, *(verdicts[name] for name in CleanedDemonstrations._fields[1:]))
 
 
 def _verdict(agreed: str | None, stated: str | None) -> str:

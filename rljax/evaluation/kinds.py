@@ -41,12 +41,12 @@ class Kind(NamedTuple):
         return f"{self.name} {self.before:.1%} -> {self.after:.1%} ({count} problem{'s' if count > 1 else ''})"
 
 
-def chosen_columns(problems: Sequence[Problem], names: Sequence[str] | None) -> list[str]:
+def choose_columns(problems: Sequence[Problem], names: Sequence[str] | None) -> list[str]:
     """Choose the columns that problems are grouped by.
 
     Args:
         problems: the problems of the evaluation.
-        names: names of columns; None: the columns of `KNOWN_COLUMNS` that the data has.
+        names: names of columns; None means the columns of `KNOWN_COLUMNS` that the data has.
 
     Returns:
         Names of columns that at least one problem has.
@@ -55,7 +55,7 @@ def chosen_columns(problems: Sequence[Problem], names: Sequence[str] | None) -> 
         InputError: no problem has one of the named columns.
 
     Example:
-        >>> chosen_columns([Problem("1+1=", "2", columns={"level": 1, "id": 7})], None)
+        >>> choose_columns([Problem("1+1=", "2", columns={"level": 1, "id": 7})], None)
         ['level']
     """
     known = dict.fromkeys(name for problem in problems for name in problem.columns)
@@ -93,7 +93,7 @@ def kind_column(problems: Sequence[Problem]) -> str | None:
         >>> kind_column([Problem("1+1=", "2", columns={"operands": 2}), Problem("1+1+1=", "3", columns={"operands": 3})])
         'operands'
     """
-    columns = chosen_columns(problems, None)
+    columns = choose_columns(problems, None)
     return next((name for name in columns if 2 <= len(set(labels_of(problems, name))) <= MOST_KINDS), None)
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rljax.data.problem import Problem
-from rljax.evaluation.answers import Sampled
+from rljax.evaluation.answers import SampledAnswers
 from rljax.evaluation.calibration import Calibration, calibration
 from rljax.evaluation.chosen import chosen_table
 from rljax.evaluation.gap import Gap, group_gap
@@ -30,7 +30,7 @@ SCORE = "score"
 """Name of the measure that is the expected score of an exam."""
 
 
-class Part(NamedTuple):
+class ReportPart(NamedTuple):
     """A group of problems or responses, and its measures."""
 
     label: str
@@ -44,11 +44,11 @@ class Part(NamedTuple):
 class Report(NamedTuple):
     """Measures of an evaluation, overall and for groups of problems and responses."""
 
-    whole: Part
+    whole: ReportPart
     """All problems."""
-    by_length: list[Part]
+    by_length: list[ReportPart]
     """Responses grouped by their number of tokens, with the `accuracy` of each group."""
-    by_column: dict[str, list[Part]]
+    by_column: dict[str, list[ReportPart]]
     """Name of a column -> the problems grouped by its value."""
     samples: int
     """Number of answers to each problem."""
@@ -136,7 +136,7 @@ class Report(NamedTuple):
 
 
 def make_report(
-    sampled: Sampled,
+    sampled: SampledAnswers,
     problems: Sequence[Problem],
     *,
     at: Sequence[int],
@@ -150,9 +150,9 @@ def make_report(
         sampled: N answers to each of P problems.
         problems: the P problems.
         at: numbers of answers k for pass@k and, above 1, maj@k; at most N.
-        columns: columns that the problems are grouped by; see `chosen_columns`.
-        right_above: an answer is right if its reward is above this; None: the verifier decides, or, without one, a reward above
-            0.
+        columns: columns that the problems are grouped by; see `choose_columns`.
+        right_above: an answer is right if its reward is above this. None means that the verifier decides; without a verifier, an
+            answer is right if its reward is above 0, or at least 0 if rewards only subtract.
 
     Returns:
         The report. It has no maj@k if no response contains an answer to vote for, and distinct-2 only if N > 1.
@@ -173,13 +173,13 @@ def make_report(
         **({} if sampled.distinct is None else {"distinct-2": sampled.distinct}),
     }
 
-    def part(label: str, index: np.ndarray) -> Part:
+    def part(label: str, index: np.ndarray) -> ReportPart:
         measured = {name: over_problems(values[index]) for name, values in shares.items()}
         if out_of is not None:
             value, low, high, problems = measured[f"avg@{samples}"]
             measured[SCORE] = Estimate(out_of * value, out_of * low, out_of * high, problems)
         measured |= {name: mean_over_problems(values[index]) for name, values in means.items()}
-        return Part(label, len(index), measured)
+        return ReportPart(label, len(index), measured)
 
     groups = {name: _groups(labels_of(problems, name)) for name in columns}
     gaps = {
@@ -204,7 +204,7 @@ def _groups(labels: Sequence[str]) -> dict[str, np.ndarray]:
     return {label: np.flatnonzero(np.array(labels) == label) for label in sorted(set(labels), key=by_value)}
 
 
-def length_parts(right: np.ndarray, judged: np.ndarray, lengths: np.ndarray) -> list[Part]:
+def length_parts(right: np.ndarray, judged: np.ndarray, lengths: np.ndarray) -> list[ReportPart]:
     """Accuracy of the judged responses in each range of lengths.
 
     Args:
@@ -227,7 +227,7 @@ def length_parts(right: np.ndarray, judged: np.ndarray, lengths: np.ndarray) -> 
         inside = judged & (most == last)
         first = 1 if last == SHORTEST_RANGE else last // 2 + 1
         accuracy = ratio_over_problems((right & inside).sum(-1), inside.sum(-1))
-        parts.append(Part(f"{first} to {last}", int(inside.sum()), {"accuracy": accuracy}))
+        parts.append(ReportPart(f"{first} to {last}", int(inside.sum()), {"accuracy": accuracy}))
     return parts
 
 
@@ -250,7 +250,7 @@ def _cells(name: str, estimate: Estimate) -> tuple[str, str]:
     return f"{estimate.value:{form}}", interval
 
 
-def _table(title: str, what: str, counted: str, parts: Iterable[Part], names: Sequence[str]) -> Table:
+def _table(title: str, what: str, counted: str, parts: Iterable[ReportPart], names: Sequence[str]) -> Table:
     """Make a table with one row per part: its count, and each measure with its interval."""
     table = Table(title=Text(title))
     table.add_column(Text(what))
@@ -277,6 +277,6 @@ def _plain_calibration(found: Calibration) -> dict:
     return {"stated": found.stated, **estimates}
 
 
-def _plain(part: Part) -> dict:
+def _plain(part: ReportPart) -> dict:
     measures = {name: plain_estimate(estimate) for name, estimate in part.measures.items()}
     return {"label": part.label, "count": part.count, "measures": measures}

@@ -3,11 +3,11 @@
 ::
 
     NAME.jsonl             one row per answer, in the order of the calls
-    NAME.settings.json     settings that the answers depend on; other settings are refused
+    NAME.settings.json     settings that the answers depend on; other settings are rejected
     NAME.summary.json      the report, once the evaluation is complete
 
 The work is divided into calls of equal shape. A call's random key is the seed folded with the call's index, and the file
-contains complete calls in order. So no answer depends on whether, or where, the evaluation was interrupted.
+contains complete calls in order, so no answer depends on whether, or where, the evaluation was interrupted.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 
 import rljax
 from rljax.errors import InputError
-from rljax.evaluation.answers import Sampled, gather
+from rljax.evaluation.answers import SampledAnswers, gather
 from rljax.files import atomic_write
 from rljax.models import Params
 from rljax.records import required
@@ -116,16 +116,16 @@ def plan(problems: int, samples: int, *, batch: int) -> list[Call]:
     return calls
 
 
-def answer_all(worker: RolloutWorker, params: Params, samples: int, **options: Any) -> Sampled:
-    """Generate `samples` answers to every problem, as `answered_rows` with the same options, and arrange them in arrays."""
-    rows = answered_rows(worker, params, samples, **options)
+def answer_all(worker: RolloutWorker, params: Params, samples: int, **options: Any) -> SampledAnswers:
+    """Generate `samples` answers to every problem, as `generate_rows` with the same options, and arrange them in arrays."""
+    rows = generate_rows(worker, params, samples, **options)
     scored = tuple(options.get("values", NO_VALUES))
     verified = worker.verifies or any(row["correct"] is not None for row in rows)
     found = gather(rows, len(worker.prompts.tokens), samples, verified=verified, scored=scored)
     return found._replace(only_subtracts=worker.environment is None and only_subtracts(worker.judge.reward))
 
 
-def answered_rows(
+def generate_rows(
     worker: RolloutWorker,
     params: Params,
     samples: int,
@@ -147,8 +147,8 @@ def answered_rows(
         seed: seed of the sampling.
         batch: largest number of answers per call.
         vote: extracts the answer from a response; None if there is none.
-        settings: what the answers depend on in addition to `samples`, `seed` and `batch`; the settings of `out` must be equal.
-        out: where the answers are saved, see `sample_files`; None keeps them in memory.
+        settings: what the answers depend on in addition to `samples`, `seed` and `batch`; those saved for `out` must be equal.
+        out: place where the answers are saved, see `sample_files`; None keeps them in memory.
         values: choosers that score the answers, by name.
         watch: iterates over the calls and shows the progress.
 
@@ -215,7 +215,7 @@ def _answer(
 
 
 def complete_calls(calls: Sequence[Call], rows: int) -> int:
-    """Count the calls that are complete after a number of rows.
+    """Count the calls that are complete when a number of rows is saved.
 
     Example:
         >>> [complete_calls(plan(3, 2, batch=4), rows) for rows in (0, 3, 4, 5, 6)]

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from rich.table import Table
 
-from rljax.evaluation.answers import Sampled
+from rljax.evaluation.answers import SampledAnswers
 from rljax.evaluation.chosen import VERIFIER, VOTES, accuracy_of_chosen
 from rljax.evaluation.paired import paired_change, points
 from rljax.evaluation.report import plain_estimate
@@ -67,7 +67,7 @@ class SearchReport(NamedTuple):
         return table
 
     def lines(self) -> list[str]:
-        """Describe the differences in words, and note if k differs from what the tokens of the search pay for."""
+        """Describe the differences in words, and note if k differs from what the search's tokens pay for."""
         return [
             f"{row.samples} samples per step: search minus best of {row.responses} {points(row.over_best)}; "
             f"search minus votes of {row.responses} {points(row.over_votes)}{_limit(row)}"
@@ -91,7 +91,7 @@ def _limit(row: SearchRow) -> str:
 
 
 def search_row(
-    sampled: Sampled,
+    sampled: SampledAnswers,
     value: str,
     *,
     right: Bool[np.ndarray, "P"],
@@ -133,7 +133,7 @@ def search_row(
     )
 
 
-def search_report(sampled: Sampled, value: str, rows: Sequence[SearchRow]) -> SearchReport:
+def search_report(sampled: SampledAnswers, value: str, rows: Sequence[SearchRow]) -> SearchReport:
     """Combine the rows with the accuracy of a single response."""
     right, known = sampled.right_and_known(None)
     share: Float[np.ndarray, "P"] = np.where(known.any(-1), (right & known).sum(-1) / np.maximum(known.sum(-1), 1), np.nan)

@@ -52,7 +52,7 @@ def parts_of(algorithm: str) -> tuple[str, ...]:
     """
     if algorithm not in ABLATIONS:
         raise InputError(
-            f"the algorithm {algorithm!r} has no parts to remove; those that have are {', '.join(ABLATIONS)}. To compare settings "
+            f"the algorithm {algorithm!r} has no parts to remove; choose one of {', '.join(ABLATIONS)}. To compare settings "
             "of any algorithm, use `rljax tune --try`."
         )
     return tuple(ABLATIONS[algorithm])
@@ -72,7 +72,7 @@ def run_ablation(
     fine_tune: Train,
     tell: Callable[[str], None],
 ) -> list[ArmResult]:
-    """Train all arms with all seeds; what is finished is not trained again.
+    """Train all arms with all seeds; finished runs are not trained again.
 
     Args:
         configs: arm -> its settings; the complete algorithm is the first.
@@ -84,7 +84,7 @@ def run_ablation(
 
     Raises:
         InputError: a run cannot be trained, or the folder has runs with other settings.
-        Interrupted: a signal; the runs so far are saved.
+        Interrupted: a signal stopped the ablation; the runs so far are saved.
     """
     base = next(iter(configs.values()))
     # A policy that reads images cannot be written as a model folder: each arm makes its own warm start.
@@ -97,9 +97,9 @@ def run_ablation(
     runs: dict[str, list[RunFolder]] = {arm.name: [] for arm in arms_of(configs, folder)}
     for seed in seeds:
         for arm in arms_of(configs, folder):
-            config = begun_from(arm.config, folder / WARM_START / f"seed-{seed}" / MODEL) if is_shared else arm.config
+            config = begin_from(arm.config, folder / WARM_START / f"seed-{seed}" / MODEL) if is_shared else arm.config
             runs[arm.name] += run_arm(arm._replace(config=config), [seed], train, tell=tell)
-    return compared(runs)
+    return compare_arms(runs)
 
 
 def warm_start_config(config: TrainConfig) -> TrainConfig:
@@ -107,12 +107,12 @@ def warm_start_config(config: TrainConfig) -> TrainConfig:
     return config.replace(steps=0, models="none")
 
 
-def begun_from(config: TrainConfig, model: Path) -> TrainConfig:
+def begin_from(config: TrainConfig, model: Path) -> TrainConfig:
     """Return the settings of an arm that begins from the model of the shared warm start."""
     return config.replace(model=str(model.absolute()), warm_start_steps=0, lora_start=None, models="none")
 
 
-def compared(runs: Mapping[str, Sequence[RunFolder]]) -> list[ArmResult]:
+def compare_arms(runs: Mapping[str, Sequence[RunFolder]]) -> list[ArmResult]:
     """Compare the arms with the first one, seed by seed."""
     found: list[ArmResult] = []
     for name, own in runs.items():
@@ -126,7 +126,7 @@ def compared(runs: Mapping[str, Sequence[RunFolder]]) -> list[ArmResult]:
 
 
 def ablation_text(arms: Sequence[ArmResult]) -> str:
-    """Table of the arms."""
+    """Format the arms as a table."""
     first = arms[0]
     width = max(len(arm.name) for arm in arms)
     head = f"    {'':<{width}}  {'before RL':<20}  {'after RL':<20}  difference (points)"

@@ -235,8 +235,8 @@ def try_batch(tools: Tools, state: TrainState, examples: Sequence[Example], earl
 def _divergence(tools: Tools, state: TrainState, sequences: Sequences, rollout: Rollout[np.ndarray]) -> float:
     """KL(policy ‖ served) on the tokens of a batch, each weighted by its ratio to the sampling policy, in nats per token."""
     now = jnp.asarray(tools.scores(scored_params(tools.setup.base, state.params), sequences).logp)
-    drew, reference = (
+    sampled, reference = (
         jnp.asarray(rollout.behaviour_logp[:, 0]),
         jnp.asarray(required(rollout.ref_logp, "rollout.ref_logp")[:, 0]),
     )
-    return float(np.asarray(importance_weighted_k3(now, drew, reference))[sequences.attention].mean(dtype=np.float64))
+    return float(np.asarray(importance_weighted_k3(now, sampled, reference))[sequences.attention].mean(dtype=np.float64))

@@ -85,7 +85,7 @@ def continues(path: Path) -> bool:
     if not (path / "config.json").is_file():
         return False
     if not (path / SERVED).is_file():
-        raise InputError(f"{str(path)!r} holds a run that is not an adaptation; choose another folder with --run.")
+        raise InputError(f"{str(path)!r} contains a run that is not an adaptation; choose another folder with --run.")
     folder = AdaptationFolder.open(path)
     if folder.is_held:
         raise InputError(f"another process is training in {path}; wait until it ends, or stop it.")
@@ -98,8 +98,8 @@ def continues(path: Path) -> bool:
     return False
 
 
-def adapted_settings(served: TrainConfig, config: AdaptationConfig) -> TrainConfig:
-    """Make the settings of the adapted run: those of the served run, without its algorithm's settings."""
+def adapt_settings(served: TrainConfig, config: AdaptationConfig) -> TrainConfig:
+    """Make the settings of the adapted run: the served run's, without its algorithm's settings."""
     optimization, rate = served.optimization, config.learning_rate
     return replace(
         served,
@@ -133,7 +133,7 @@ def adapted_settings(served: TrainConfig, config: AdaptationConfig) -> TrainConf
     )
 
 
-def served_setup(config: AdaptationConfig, existing: Path | None) -> tuple[Setup, tuple[RunFolder, str]]:
+def make_served_setup(config: AdaptationConfig, existing: Path | None) -> tuple[Setup, tuple[RunFolder, str]]:
     """Make the setup of the adapted run; return it with folder and checkpoint of the served run.
 
     Raises:
@@ -155,20 +155,20 @@ def served_setup(config: AdaptationConfig, existing: Path | None) -> tuple[Setup
         [abstain] * len(settings.reward.names) if code_of(settings) else None
     )  # feedback judges, so the run's code is not executed
     seams = Seams(algorithm=algorithm, reward=judges)
-    return make_setup(adapted_settings(settings, config), seams), (served, which)
+    return make_setup(adapt_settings(settings, config), seams), (served, which)
 
 
 def check_served(folder: Path, run: Path, which: str) -> None:
     """Reject a folder that contains the adaptation of another run or checkpoint.
 
     Raises:
-        InputError: the message tells what it contains.
+        InputError: the message says what the folder contains.
     """
     before = read_json(folder / SERVED)
     if before != served_entry(run, which):
         raise InputError(
-            f"{str(folder)!r} holds the adaptation of checkpoint {before.get('checkpoint')!r} of {before.get('run')!r}; give that "
-            "one, or choose another folder with --run."
+            f"{str(folder)!r} contains the adaptation of checkpoint {before.get('checkpoint')!r} of {before.get('run')!r}; name "
+            "that one, or choose another folder with --run."
         )
 
 
@@ -178,7 +178,7 @@ def served_entry(run: Path, which: str) -> dict[str, str]:
 
 
 def settings_of(setup: Setup) -> dict[str, Any]:
-    """Make the contents of config.json. `rljax train --resume` requires the algorithm, which it cannot get, and changes nothing."""
+    """Make the contents of config.json. `rljax train --resume` asks for the algorithm, which nobody can pass, and does nothing."""
     return setup.config.to_json() | {"seams": ["algorithm"]} | base_entry(setup.config, setup.base)
 
 
@@ -235,7 +235,7 @@ def update_row(step: int, outcome: str, heldout: Heldout | None, *, made: int = 
 
 
 def better(best: Float[np.ndarray, "P"] | None, right: Float[np.ndarray, "N"]) -> Float[np.ndarray, "..."]:
-    """Return the evaluation with the higher accuracy; the earlier one if they tie, the later one if their problems differ.
+    """Return the evaluation with the higher accuracy: the earlier one if they tie, the later one if their problems differ.
 
     Example:
         >>> better(np.array([1.0, 0.0]), np.array([np.nan, 0.0])).tolist()
@@ -247,16 +247,16 @@ def better(best: Float[np.ndarray, "P"] | None, right: Float[np.ndarray, "N"]) -
 
 
 def accuracy_of(right: Float[np.ndarray, "P"]) -> float:
-    """Share of right answers among the known ones; below 0 if none is known."""
+    """Return the share of right answers among those whose correctness is known; below 0 if there are none."""
     known = right[~np.isnan(right)]
     return float(known.mean()) if known.size else -1.0
 
 
 def best_of(file: Path) -> Float[np.ndarray, "P"] | None:
-    """Right answers in the best evaluation of a model that was kept; None without one.
+    """Return the right answers in the best evaluation of a model that was kept; None without one.
 
     Raises:
-        InputError: a row cannot be read; names the file and the line.
+        InputError: a row cannot be read; the message names the file and the line.
     """
     if not file.is_file():
         return None

@@ -43,8 +43,8 @@ from rljax.programs.adaptation_folder import (
     better,
     check_log,
     continues,
+    make_served_setup,
     new_folder,
-    served_setup,
     settings_of,
     update_row,
 )
@@ -108,7 +108,7 @@ def adapt(config: AdaptationConfig, say: Say = print) -> Path:
     check_queue(config)
     path = config.place
     exists = continues(path)
-    setup, served = served_setup(config, path if exists else None)
+    setup, served = make_served_setup(config, path if exists else None)
     folder = AdaptationFolder.open(path) if exists else new_folder(config, setup, served, path)
     with ExitStack() as stack:
         hold(folder, stack)
@@ -186,7 +186,7 @@ def evaluate_heldout(tools: Tools, state: TrainState) -> Heldout | None:
     return Heldout(np.where(known, right, np.nan)[:, 0].astype(float), metrics)
 
 
-class Learned(NamedTuple):
+class BatchOutcome(NamedTuple):
     """The outcome of a batch."""
 
     lines: NewLines
@@ -304,12 +304,12 @@ class Adaptation:
         self._shown.update(notes)
 
     def _tell_left(self, lines: int) -> None:
-        """Report which part of the queue is left for the next time."""
+        """Report the part of the queue that is left for the next time."""
         if lines:
             text = f"{lines} lines are too few for a batch of {self._config.batch}; they wait for more."
             self._run.display.message(text)
         for file in unfinished(self._config.feedback):
-            text = f"The last line of {file} has no line end, so it may be incomplete; it waits."
+            text = f"The last line of {file} has no line end, so it may be incomplete; it is not read yet."
             self._run.display.message(text)
 
     def _learn(self, before: Checkpoint, found: NewLines) -> StepOutcome:
@@ -322,7 +322,7 @@ class Adaptation:
         state = (attempt.state if stays else before.state)._replace(step=before.state.step + 1)
         notes = before.notes.evaluated(heldout.quality, step) if stays and heldout is not None else before.notes
         is_best = stays and (heldout is None or notes.best_step == step)
-        learned = Learned(found, attempt, WORSE if is_rejected else attempt.outcome, heldout, stays, is_best)
+        learned = BatchOutcome(found, attempt, WORSE if is_rejected else attempt.outcome, heldout, stays, is_best)
         metrics = attempt.numbers | {"seconds": time.monotonic() - start}
         skipped = float(not attempt.made and attempt.outcome != KEPT)
         return StepOutcome(before._replace(state=state, notes=notes), metrics, skipped, learned)
@@ -353,7 +353,7 @@ class Adaptation:
         """Explain why too many batches in a row gave no update, judging by the last one, and what to do."""
         if outcome.details.attempt.outcome == UNSOUND:
             return (
-                f"loss or gradient was not finite, or the update far too large, in {skipped} batches in a row, so nothing was "
+                f"loss or gradient was not finite, or the update was far too large, in {skipped} batches in a row, so nothing was "
                 "learned from them; start again in another folder (--run) with a lower --learning-rate."
             )
         return (
@@ -370,7 +370,7 @@ def is_worse(best: Float[np.ndarray, "P"] | None, heldout: Heldout | None) -> bo
     return paired_change(best, heldout.right).high < 0
 
 
-def describe(step: int, learned: Learned, best: Float[np.ndarray, "P"] | None) -> str:
+def describe(step: int, learned: BatchOutcome, best: Float[np.ndarray, "P"] | None) -> str:
     """Describe a batch in one line."""
     numbers, heldout = learned.attempt.numbers, learned.heldout
     text = f"Batch {step} ({line_numbers(learned.lines.examples)}): mean reward {numbers['reward']:.3f}"

@@ -15,7 +15,7 @@ Kind = TypeVar("Kind", bound="AnswerSettings")
 ChatSwitch = Annotated[bool | None, tyro.conf.arg(metavar="| --no-chat")]
 """The chat template is on (`--chat`), off (`--no-chat`), or depends on the run or model."""
 Quantization = Literal["int8", "nf4"] | None
-"""Type that the weights of an answering model are rounded to; None: they are not rounded."""
+"""Type that the weights of an answering model are rounded to; None means that they are not rounded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +77,8 @@ class EvalSettings(BatchSettings):
     environment_options: str | None = None
     """Arguments of the environment's class, as a JSON object."""
     right_above: float | None = None
-    """An answer is right if its reward is above this; by default the verifier decides (exact, math, ...; see
-    rljax.rewards.verifier), if one of the rewards is one, else a reward above 0."""
+    """An answer is right if its reward is above this. By default a verifier among the rewards decides (exact, math, ...; see
+    rljax.rewards.verifier); without one, an answer is right if its reward is above 0."""
     tokenizer: str | None = None
     """Tokenizer for a model folder without one: 'bytes', 'characters', a folder or a hub id."""
     samples: int = 1
@@ -103,8 +103,7 @@ class EvalSettings(BatchSettings):
     """Columns to group problems by; by default subject, type, level, difficulty and operands, if the data has them."""
     out: Path | None = None
     """File in which every answer is saved as it arrives, with a summary next to it. A name without a suffix is a folder. With
-    --vote
-    or --perturb, a JSON file for the results, which must not exist yet."""
+    --vote or --perturb, a JSON file for the results, which must not exist yet."""
 
     def check(self) -> None:
         """Reject invalid values and combinations."""
@@ -259,7 +258,7 @@ def check_positive(**numbers: float | None) -> None:
     """Reject numbers below 1; None passes.
 
     Raises:
-        InputError: names the option and its value.
+        InputError: the message names the option and its value.
     """
     for name, value in numbers.items():
         if value is not None and value < 1:
@@ -285,7 +284,7 @@ def refuse_options(settings: object, names: Iterable[str], applies: str) -> None
         applies: what they require, such as "with --clean".
 
     Raises:
-        InputError: names the option.
+        InputError: the message names the option.
     """
     for name in names:
         if getattr(settings, name) is not None:

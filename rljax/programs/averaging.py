@@ -38,7 +38,7 @@ def average(
         runs: folders of runs, or of their checkpoints (`RUN/checkpoints/last`), at least two; their models must have begun with
             the same weights.
         folder: where to write; it must not exist yet, and appears when it is complete.
-        weights: one weight per run, such as the number of problems that it was trained on; None: 1 each.
+        weights: one weight per run, such as the number of problems that it was trained on; None means 1 each.
         which: the "best" or "last" checkpoint of each run.
 
     Returns:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from rljax.data.perturbation import PERTURBATIONS, perturb
 from rljax.errors import InputError
-from rljax.evaluation.answers import Sampled
+from rljax.evaluation.answers import SampledAnswers
 from rljax.evaluation.paired import paired_change, points
 from rljax.evaluation.report import Report, plain_estimate
 from rljax.evaluation.statistics import (
@@ -21,7 +21,7 @@ from rljax.evaluation.statistics import (
     over_problems,
 )
 from rljax.programs.answer_settings import EvalSettings, with_changes
-from rljax.programs.evaluation import BUILT_IN, DEFAULTS, Answered, OwnParts, Watch, answer_problems, report_of
+from rljax.programs.evaluation import BUILT_IN, DEFAULTS, JudgedAnswers, OwnParts, Watch, answer_problems, report_of
 
 
 class Robustness(NamedTuple):
@@ -92,7 +92,7 @@ class Ensemble(NamedTuple):
         return {"runs": rows, "vote": plain_estimate(self.vote)}
 
 
-def _shares(answers: Answered, right_above: float | None) -> Float[np.ndarray, "P"]:
+def _shares(answers: JudgedAnswers, right_above: float | None) -> Float[np.ndarray, "P"]:
     """Compute the fraction of correct answers to each problem."""
     right, known = answers.sampled.right_and_known(right_above)
     return average_at_n(right.astype(float), known)
@@ -148,7 +148,7 @@ def robustness(
     )
 
 
-def _of_problems(answers: Answered, places: Sequence[int]) -> Answered:
+def _of_problems(answers: JudgedAnswers, places: Sequence[int]) -> JudgedAnswers:
     """Select the answers to some of the problems."""
     problems = [answers.problems[place] for place in places]
     return answers._replace(sampled=answers.sampled.of_problems(places), problems=problems)
@@ -190,13 +190,13 @@ def ensemble(
     return vote_of(tuple(map(str, targets)), votes, right_above=settings.right_above)
 
 
-def vote_of(runs: tuple[str, ...], answered: Sequence[Sampled], *, right_above: float | None = None) -> Ensemble:
+def vote_of(runs: tuple[str, ...], answered: Sequence[SampledAnswers], *, right_above: float | None = None) -> Ensemble:
     """Count the votes of all answers of several runs to the same problems; each answer has one vote.
 
     Args:
         runs: names of the runs.
         answered: the answers of each run to P problems.
-        right_above: an answer is right if its reward is above this; None: the verifier decides.
+        right_above: an answer is right if its reward is above this; None means that the verifier decides.
     """
     outcomes = [sampled.right_and_known(right_above) for sampled in answered]
     right, known = (np.concatenate(arrays, axis=1) for arrays in zip(*outcomes, strict=True))
@@ -208,7 +208,7 @@ def vote_of(runs: tuple[str, ...], answered: Sequence[Sampled], *, right_above: 
     )
 
 
-def check_same(target: str | Path, answers: Answered, first: Answered) -> None:
+def check_same(target: str | Path, answers: JudgedAnswers, first: JudgedAnswers) -> None:
     """Reject a run that skipped problems, or whose answers are read and judged differently from the first run's.
 
     Raises:

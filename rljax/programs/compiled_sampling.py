@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from rljax.models import TransformerConfig
 from rljax.parallel import row_sharding, row_shards, with_places
-from rljax.programs.compiled_updates import for_measuring, layout_of, planned_critic, planned_policy, sent_bytes
+from rljax.programs.compiled_updates import for_measuring, layout_of, plan_critic, plan_policy, sent_bytes
 from rljax.programs.roofline import score_passes
 from rljax.records import required
 from rljax.rollout import Request, Sampling
@@ -50,7 +50,7 @@ def bytes_sent_sampling(config: TrainConfig, shape: TransformerConfig, mesh: Mes
     """
     if mesh.size == 1:
         return 0
-    decoder, options = required(planned_policy(config, shape, mesh).decoder, "policy.decoder"), for_measuring(mesh)
+    decoder, options = required(plan_policy(config, shape, mesh).decoder, "policy.decoder"), for_measuring(mesh)
     count, budget = config.sampling.prompts * config.sampling.group_size, config.sampling.max_response_tokens
     sampling = sampling_of(config)
     requests = [Request((place,), place, 0, sampling, 0) for place in range(config.sampling.prompts)]
@@ -59,7 +59,7 @@ def bytes_sent_sampling(config: TrainConfig, shape: TransformerConfig, mesh: Mes
     def rows_of(*sizes: int, dtype: Any = jnp.int32) -> Any:  # the shape of an array
         return jax.ShapeDtypeStruct(sizes, dtype, sharding=row_sharding(mesh))
 
-    params = parameter_shapes(planned_policy(config, shape, mesh), mesh)
+    params = parameter_shapes(plan_policy(config, shape, mesh), mesh)
     weights = weights_program.lower(decoder, params).compile(compiler_options=options)
     ready = output_shapes(weights, jax.eval_shape(partial(weights_program, decoder), params))
     prompts = rows_of(blocks[0].rows, prompt_length), rows_of(blocks[0].rows, prompt_length, dtype=jnp.bool_)
@@ -88,7 +88,7 @@ def bytes_sent_scoring(config: TrainConfig, shape: TransformerConfig, mesh: Mesh
     if mesh.size == 1:
         return 0
     algorithm, config = plan_algorithm(config)
-    policy, options = planned_policy(config, shape, mesh), for_measuring(mesh)
+    policy, options = plan_policy(config, shape, mesh), for_measuring(mesh)
     layout = layout_of(config, mesh, prompt_length, config.sampling.prompts * config.sampling.group_size)
     parts, rows = len(layout.responses), row_sharding(mesh)
     packed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype, sharding=rows), layout.packed)
@@ -99,7 +99,7 @@ def bytes_sent_scoring(config: TrainConfig, shape: TransformerConfig, mesh: Mesh
         total += passes * parts * sent_bytes(score.lower(params, packed).compile(compiler_options=options))
     if algorithm.critic is not None:
         params = required(state_shapes(config, algorithm, policy, mesh)[0].critic, "state.critic").params
-        values = jax.jit(planned_critic(config, algorithm, policy).values)
+        values = jax.jit(plan_critic(config, algorithm, policy).values)
         total += parts * sent_bytes(values.lower(params, packed).compile(compiler_options=options))
     return total
 

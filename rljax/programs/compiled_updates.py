@@ -37,7 +37,7 @@ from rljax.training.update import policy_program
 from rljax.training.value_update import make_value_step, value_schedule
 
 
-class Measured(NamedTuple):
+class MeasuredUpdates(NamedTuple):
     """Memory of the updates and communication of a step for one device, as counted by the compiler."""
 
     temporaries: int
@@ -115,7 +115,7 @@ def _full(count: int, prompt_length: int, length: int) -> Sequences:
 def policy_update(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> jax.stages.Compiled:
     """Compile an update of a policy of this shape, for measuring."""
     algorithm, config = plan_algorithm(config)
-    setup = shape_setup(config, algorithm, mesh, planned_policy(config, shape, mesh))
+    setup = shape_setup(config, algorithm, mesh, plan_policy(config, shape, mesh))
     state, base = state_shapes(config, algorithm, setup.policy, mesh, options=setup.options)
     layout, batch = data_shapes(config, setup.algorithm, mesh, prompt_length, minibatches=config.optimization.minibatches)
     frozen = {} if base is None else {"base": base}
@@ -132,22 +132,22 @@ def shape_setup(config: TrainConfig, algorithm: Algorithm, mesh: Mesh, policy: P
 def critic_program(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> jax.stages.Compiled:
     """Compile an update of a critic of this shape, for measuring."""
     algorithm, config = plan_algorithm(config)
-    policy, minibatches = planned_policy(config, shape, mesh), value_schedule(algorithm, config).minibatches
+    policy, minibatches = plan_policy(config, shape, mesh), value_schedule(algorithm, config).minibatches
     state, _ = state_shapes(config, algorithm, policy, mesh)
     layout, batch = data_shapes(config, algorithm, mesh, prompt_length, minibatches=minibatches)
-    critic = planned_critic(config, algorithm, policy)
+    critic = plan_critic(config, algorithm, policy)
     step: Any = make_value_step(algorithm, critic, critic_optimizer(config, algorithm), state, mesh)
     return step.lower(state, layout, batch).compile(compiler_options=for_measuring(mesh))
 
 
-def planned_critic(config: TrainConfig, algorithm: Algorithm, policy: Policy) -> Critic:
+def plan_critic(config: TrainConfig, algorithm: Algorithm, policy: Policy) -> Critic:
     """Make the critic of a run, without its parameters."""
     head = required(algorithm.critic, "algorithm.critic").head
     function = required(policy.value_function, "policy.value_function")(head.size, config.critic.surprisal)
     return Critic(function, head, config.critic.frozen_trunk, loaded=False)
 
 
-def planned_policy(config: TrainConfig, shape: TransformerConfig, mesh: Mesh) -> Policy:
+def plan_policy(config: TrainConfig, shape: TransformerConfig, mesh: Mesh) -> Policy:
     """Make the policy of a run with a model of this shape."""
     policy = transformer_policy(shape, eos=0, mesh=mesh, chunk=config.model.score_chunk)
     return with_frozen(policy, config.optimization.freeze)
@@ -163,17 +163,17 @@ def sent_bytes(program: jax.stages.Compiled) -> int:
     return round(sum(each.sent for each in collectives(required(program.as_text(), "as_text"))))
 
 
-def measure_updates(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> Measured:
+def measure_updates(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> MeasuredUpdates:
     """Compile the updates of a model with this shape, and read their memory and communication."""
     algorithm, laid = plan_algorithm(config)
     program = policy_update(config, shape, mesh, prompt_length)
     passes = laid.optimization.passes
     of_policy = temporaries(program), passes * laid.optimization.minibatches * sent_bytes(program)
     if algorithm.critic is None:
-        return Measured(*of_policy)
+        return MeasuredUpdates(*of_policy)
     program, schedule = critic_program(config, shape, mesh, prompt_length), value_schedule(algorithm, laid)
     updates = passes * schedule.minibatches * schedule.passes
-    return Measured(*of_policy, temporaries(program), updates * sent_bytes(program))
+    return MeasuredUpdates(*of_policy, temporaries(program), updates * sent_bytes(program))
 
 
 def for_memory(mesh: Mesh) -> dict[str, str]:
@@ -207,16 +207,18 @@ def is_on_cpus(mesh: Mesh) -> bool:
     return mesh.devices.flat[0].platform == "cpu"
 
 
-def extrapolate(measure: Callable[[int], Measured], layers: int) -> Measured:
+def extrapolate(measure: Callable[[int], MeasuredUpdates], layers: int) -> MeasuredUpdates:
     """Measure at two small numbers of layers in parallel, and extrapolate linearly.
 
     Example:
-        >>> extrapolate(lambda layers: Measured(10 + 3 * layers, 7), 30)
-        Measured(temporaries=100, sent=7, critic_temporaries=0, critic_sent=0, sample_sent=0, score_sent=0)
+        >>> extrapolate(lambda layers: MeasuredUpdates(10 + 3 * layers, 7), 30)
+        MeasuredUpdates(temporaries=100, sent=7, critic_temporaries=0, critic_sent=0, sample_sent=0, score_sent=0)
     """
     few, more = 2, 3
     if layers <= more:
         return measure(layers)
     with ThreadPoolExecutor(2) as pool:
         low, high = pool.map(measure, (few, more))
-    return Measured(*(max(end, begin + (layers - few) * (end - begin)) for begin, end in zip(low, high, strict=True)))
+    return MeasuredUpdates(
+        *(max(end, begin + (layers - few) * (end - begin)) for begin, end in zip(low, high, strict=True))
+    )

@@ -27,10 +27,12 @@ def parts_for_chat(opened: OpenPolicy) -> tuple[HuggingFaceTokenizer, DecodingEn
     tokenizer, engine = opened.tokenizer, opened.worker.engine
     if not isinstance(tokenizer, HuggingFaceTokenizer) or not tokenizer.inner.chat_template:
         raise InputError(
-            "the tokenizer has no chat template, so there is no form for a conversation; `rljax sample --prompt` continues text."
+            "the tokenizer has no chat template, so it cannot format a conversation; use `rljax sample --prompt` to continue text."
         )
     if not isinstance(engine, DecodingEngine) or jax.process_count() > 1:
-        raise InputError("a conversation needs the built-in engine in one process; `rljax sample` asks yours.")
+        raise InputError(
+            "a conversation needs the built-in engine in one process; use `rljax sample` with your own engine."
+        )
     return tokenizer, engine
 
 
@@ -62,7 +64,7 @@ def stream_reply(
 
     Args:
         opened: the policy.
-        worker: of `opened.sampler`; it has the sampling settings.
+        worker: the result of `opened.sampler`, with the sampling settings.
         messages: `role` and `content` of each turn so far; the last one is the user's.
         seed: random seed of the reply.
 

@@ -101,7 +101,7 @@ def measure_term(
         name: name of the term.
         kind: what the values belong to.
         values: the values.
-        used: mask of the values that count; None: all.
+        used: mask of the values that count; None means all.
 
     Example:
         >>> term = measure_term("ratio", TOKENS, np.array([[1.0, np.inf], [2.0, -3.0]]))
@@ -159,7 +159,7 @@ def diagnose(target: Path, seams: Seams = BUILT_IN, *, trust: bool = False) -> D
 NO_JUDGE: Mapping[str, Any] = MappingProxyType(
     {"weights": None, "combine": "sum", "environment": None, "environment_options": None}
 )
-"""Settings of rewards that do nothing where the rewards are known already."""
+"""Reward settings without effect, for a batch whose rewards are known already."""
 
 
 def without_judge(config: TrainConfig, seams: Seams, *, rewards: int) -> tuple[TrainConfig, Seams]:

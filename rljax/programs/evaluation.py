@@ -7,9 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 from rljax.data.problem import Problem
 from rljax.errors import InputError
-from rljax.evaluation.answers import Sampled
-from rljax.evaluation.chosen import VERIFIER, VOTES, chosen_by
-from rljax.evaluation.kinds import chosen_columns
+from rljax.evaluation.answers import SampledAnswers
+from rljax.evaluation.chosen import VERIFIER, VOTES, accuracy_by_chooser
+from rljax.evaluation.kinds import choose_columns
 from rljax.evaluation.report import Report, make_report
 from rljax.evaluation.sampled import Call, answer_all, sample_files, settings_of
 from rljax.evaluation.statistics import MOST_SAMPLES
@@ -51,10 +51,10 @@ BUILT_IN = OwnParts()
 """No custom parts."""
 
 
-class Answered(NamedTuple):
+class JudgedAnswers(NamedTuple):
     """N judged answers to each of P problems, and how to report them."""
 
-    sampled: Sampled
+    sampled: SampledAnswers
     """The answers."""
     problems: Sequence[Problem]
     """The P problems."""
@@ -112,7 +112,7 @@ def evaluate(
 
 def answer_problems(
     target: str | Path, settings: EvalSettings, parts: OwnParts = BUILT_IN, watch: Watch = iter
-) -> Answered:
+) -> JudgedAnswers:
     """Open a model, sample answers, and judge them.
 
     Raises:
@@ -141,7 +141,7 @@ def answer_problems(
     options = {name: getattr(settings, name) for name in ("top_k", "top_p", "stop", "stop_ids")}
     worker = opened.sampler(temperature=settings.sampling_temperature, **options)
     opened.say_unused(temperature=settings.sampling_temperature, top_k=settings.top_k, top_p=settings.top_p)
-    columns = chosen_columns(worker.prompts.problems, settings.by)
+    columns = choose_columns(worker.prompts.problems, settings.by)
     named = opened.config.reward.environment or opened.config.reward.name
     judged_by = judge_name(reward if parts.environment is None else parts.environment, named)
     scores = scores_by(settings.choosers, opened, target, settings.checkpoint)
@@ -151,9 +151,11 @@ def answer_problems(
     source |= {} if settings.least_tokens is None else forced
     source |= {} if settings.quantize is None else {"quantize": settings.quantize}
     sampling = {"seed": settings.seed, "batch": settings.batch, "out": settings.out, "watch": watch}
-    sampled = draw_answers(opened, worker, samples, source=source, scores=scores, **sampling)
+    sampled = sample_answers(opened, worker, samples, source=source, scores=scores, **sampling)
     prompts = worker.prompts
-    return Answered(sampled, prompts.problems, prompts.dropped, judged_by, settings.measured_k, columns, settings.choosers)
+    return JudgedAnswers(
+        sampled, prompts.problems, prompts.dropped, judged_by, settings.measured_k, columns, settings.choosers
+    )
 
 
 def check_samples(samples: int) -> int:
@@ -185,7 +187,7 @@ def open_sampler(
         limit: largest number of problems; the first ones are used.
 
     Raises:
-        InputError: the target cannot be opened, an argument cannot be used, or what judges its answers is missing.
+        InputError: the target cannot be opened, an argument cannot be used, or its reward or environment is missing.
     """
     opened = load(
         target,
@@ -225,7 +227,7 @@ def scores_by(
     return {name: value_named(name, opened, target, which=checkpoint) for name in names if name not in (VERIFIER, VOTES)}
 
 
-def draw_answers(
+def sample_answers(
     opened: OpenPolicy,
     worker: RolloutWorker,
     samples: int,
@@ -233,7 +235,7 @@ def draw_answers(
     source: Mapping[str, Any],
     scores: Mapping[str, Value],
     **options: Any,
-) -> Sampled:
+) -> SampledAnswers:
     """Sample answers and judge them; a file of answers is continued only with the same settings.
 
     Args:
@@ -244,23 +246,23 @@ def draw_answers(
         scores: choosers that score an answer.
         **options: the other options of `answer_all`.
     """
-    chosen_by = {"choose": [*scores]} if scores else {}
-    settings = {**source, **chosen_by, **settings_of(worker, opened.params, opened.mesh)}
+    choose = {"choose": [*scores]} if scores else {}
+    settings = {**source, **choose, **settings_of(worker, opened.params, opened.mesh)}
     vote = vote_for(source["reward"])
     return answer_all(worker, opened.params, samples, vote=vote, settings=settings, values=scores, **options)
 
 
-def report_of(answers: Answered, *, right_above: float | None = None) -> Report:
+def report_of(answers: JudgedAnswers, *, right_above: float | None = None) -> Report:
     """Measure answers.
 
     Args:
         answers: the answers.
-        right_above: an answer is right if its reward is above this; None: the verifier decides.
+        right_above: an answer is right if its reward is above this; None means that the verifier decides.
     """
     measured = {"at": answers.at, "columns": answers.columns, "right_above": right_above}
     out_of = AIME_PROBLEMS if answers.judged_by == "aime" else None
     report = make_report(answers.sampled, answers.problems, **measured, out_of=out_of)
-    chosen = chosen_by(answers.sampled, answers.choosers, at=answers.at, right_above=right_above)
+    chosen = accuracy_by_chooser(answers.sampled, answers.choosers, at=answers.at, right_above=right_above)
     return report._replace(dropped=answers.dropped, chosen=chosen)
 
 

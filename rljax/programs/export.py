@@ -70,7 +70,7 @@ def export(
         folder: where to write; it must not exist yet, and appears when it is complete.
         which: "best" or "last" checkpoint of a run.
         policy: the policy that was passed to `train`, if any.
-        dtype: dtype of the weights: float32, bfloat16, float16 or float64; None: the checkpoint's, or float32.
+        dtype: dtype of the weights: float32, bfloat16, float16 or float64; None means the checkpoint's, or float32.
         max_shard_size: size limit of a weights file, such as "5GB".
         adapter: write only the low-rank adapter, as a folder that `peft` opens on top of the base; otherwise the adapter is
             merged into the exported model.
@@ -147,7 +147,7 @@ def check_push(repository: str, client: Client | None = None) -> Client:
         The client.
 
     Raises:
-        InputError: the name is not OWNER/NAME, huggingface-hub is not installed, there is no token, or the hub refuses it.
+        InputError: the name is not OWNER/NAME, huggingface-hub is not installed, there is no token, or the hub rejects it.
     """
     parts = repository.split("/")
     if len(parts) != 2 or not all(parts):
@@ -178,7 +178,7 @@ def push_folder(client: Client, folder: Path, repository: str, *, private: bool)
     """Upload a model's folder; create the repository if it does not exist yet.
 
     Raises:
-        InputError: the hub refuses; the folder is kept.
+        InputError: the hub rejects the upload; the folder is kept.
     """
     try:
         client.create_repo(repository, private=private, exist_ok=True)

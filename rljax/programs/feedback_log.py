@@ -115,7 +115,7 @@ def read_log(file: Path) -> Log:
     """Read the log of a run; empty if there is no file.
 
     Raises:
-        InputError: a row cannot be read; names the file and the line.
+        InputError: a row cannot be read; the message names the file and the line.
     """
     if not file.is_file():
         return Log()
@@ -242,7 +242,7 @@ def _response(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> lis
         )
     if config.model.images is not None and not set(tokenizer.encode(PATTERNS)).isdisjoint(tokens):
         raise BadRowError(
-            "the response has a patch of an image, which the model reads and never writes",
+            "the response has a patch of an image, and the model never generates patches",
             "leave it out",
             column="response",
         )

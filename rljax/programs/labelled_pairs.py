@@ -24,7 +24,7 @@ from rljax.training.parts.problems import training_problems
 DEFAULTS = PairSettings()
 
 
-class Labelled(NamedTuple):
+class LabelCounts(NamedTuple):
     """Counts of what was sampled and written."""
 
     pairs: int
@@ -37,7 +37,7 @@ class Labelled(NamedTuple):
     """Number of prompts without a pair: all responses are right, or none is right and there is no right demonstration."""
 
 
-def label_responses(target: str | Path, out: str | Path, settings: PairSettings = DEFAULTS, **changes: Any) -> Labelled:
+def label_responses(target: str | Path, out: str | Path, settings: PairSettings = DEFAULTS, **changes: Any) -> LabelCounts:
     """Sample responses of a policy, have them judged, and write preference pairs for `rljax reward-model` and `rljax preference`.
 
     Each distinct wrong response is rejected in one pair. Right responses to the prompt are chosen in turn; if there is none, the
@@ -69,7 +69,7 @@ def label_responses(target: str | Path, out: str | Path, settings: PairSettings 
     return counts
 
 
-def _label(opened: OpenPolicy, worker: RolloutWorker, settings: PairSettings) -> tuple[list[dict[str, Any]], Labelled]:
+def _label(opened: OpenPolicy, worker: RolloutWorker, settings: PairSettings) -> tuple[list[dict[str, Any]], LabelCounts]:
     """Make the rows of the pairs, and the counts."""
     problems, seed = worker.prompts.problems, settings.seed
     chosen = np.random.default_rng(seed).permutation(len(problems))[: settings.prompts].tolist()
@@ -88,7 +88,7 @@ def _label(opened: OpenPolicy, worker: RolloutWorker, settings: PairSettings) ->
         without += not pairs
         rows += [row_of(problem, *pair) for pair in pairs]
     share = float(right.sum() / known.sum()) if known.any() else 0.0
-    return rows, Labelled(len(rows), share, demonstrated, without)
+    return rows, LabelCounts(len(rows), share, demonstrated, without)
 
 
 def is_right(worker: RolloutWorker, problem: Problem, response: str) -> bool:

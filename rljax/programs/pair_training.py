@@ -178,7 +178,7 @@ def check_sizes(config: PairConfig, mesh: Mesh) -> None:
     """Reject numbers of pairs that cannot be divided among the devices.
 
     Raises:
-        InputError: names the setting.
+        InputError: the message names the setting.
     """
     check_rows(mesh, batch=config.batch)
     if config.microbatch_pairs is not None:
@@ -301,7 +301,7 @@ def train_on_pairs(
         training: the kind of training.
         owned: list with the initial state, which is popped so that nothing else keeps its arrays alive.
         display: shows progress.
-        existing: folder of the training to continue; None: begin a new one.
+        existing: folder of the training to continue; None begins a new one.
 
     Raises:
         InputError: the folder already contains a model or a run, or cannot be created; or too many updates in a row were skipped,
@@ -412,8 +412,8 @@ def _metrics_of(row: Row) -> dict[str, float]:
 def unsound_pairs_text(count: int, folder: Path) -> str:
     """Explain why training on pairs stopped after too many skipped updates, and what to do."""
     return (
-        f"Loss or gradient was not finite, or the update far too large, in {count} updates in a row, so nothing was learned from "
-        f"them. The model before them is in {folder}: start again from it or the initial model with a lower --learning-rate."
+        f"Loss or gradient was not finite, or the update was far too large, in {count} updates in a row, so nothing was learned "
+        f"from them. The model before them is in {folder}: start again from it or the initial model with a lower --learning-rate."
     )
 
 
@@ -434,7 +434,7 @@ class PairFolder(RunFolder):
         return self.path / SETTINGS
 
     @property
-    def was_begun_in_vain(self) -> bool:
+    def died_before_saving(self) -> bool:
         """True if the training was killed before its first save.
 
         Raises:
@@ -447,7 +447,7 @@ class PairFolder(RunFolder):
 
 
 def remove_checkpoints(folder: RunFolder) -> None:
-    """Remove the checkpoints of a training that has ended, all at once: a process that is killed leaves none half removed."""
+    """Remove the checkpoints of finished training all at once, so that a killed process leaves none half removed."""
     part = folder.path / f".unfinished-{secrets.token_hex(4)}"
     folder.checkpoints.rename(part)
     shutil.rmtree(part)
@@ -460,11 +460,11 @@ def make_folder(config: PairConfig, fingerprints: Mapping[str, str]) -> PairFold
         InputError: the folder already contains a model or a run, or cannot be created.
     """
     path = default_run_path(config.name, datetime.now()) if config.output is None else Path(config.output).expanduser()
-    if (path / SETTINGS).is_file() and (earlier := PairFolder.open(path)).was_begun_in_vain:
+    if (path / SETTINGS).is_file() and (earlier := PairFolder.open(path)).died_before_saving:
         earlier.discard(rows=True)
     existing = [name for name in ("config.json", METRICS, SETTINGS, CHECKPOINTS, *NOTES) if (path / name).exists()]
     if existing:
-        raise InputError(f"{str(path)!r} already holds {', '.join(existing)}; choose another folder with --output.")
+        raise InputError(f"{str(path)!r} already contains {', '.join(existing)}; choose another folder with --output.")
     settings = config.to_json() | {FINGERPRINTS: dict(fingerprints)}
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -483,20 +483,20 @@ def settings_to_run(
         kind: class of the settings.
         config: the settings. With `resume`, settings that differ from their defaults must equal the saved ones, except those in
             `FREE`.
-        resume: folder of an interrupted training; one that was killed before its first save begins again.
+        resume: folder of interrupted training, which begins again if it was killed before its first save.
 
     Raises:
         InputError: neither is passed, the folder contains no training in progress, or a setting must not change.
     """
     if resume is None:
         if config is None:
-            raise InputError("a training on pairs needs settings, or resume=FOLDER; pass at least one of them.")
+            raise InputError("training on pairs needs settings, or resume=FOLDER; pass at least one of them.")
         return config, None
     path = Path(resume).expanduser()
     if not (path / SETTINGS).is_file():
         raise InputError(f"{str(path)!r} contains no training on pairs (there is no {SETTINGS} in it); omit --resume.")
     folder = PairFolder.open(path)
-    begins = folder.was_begun_in_vain
+    begins = folder.died_before_saving
     if not (begins or folder.checkpoints.is_dir()):
         raise InputError(f"The training in {str(path)!r} has no checkpoint: it has ended, or an older rljax made it.")
     names = [field.name for field in fields(kind)]
@@ -510,7 +510,7 @@ def settings_to_run(
     changed = [name for name in names if getattr(passed, name) not in (getattr(default, name), getattr(settings, name))]
     if fixed := [name for name in changed if name not in FREE]:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)
-        raise InputError(f"A resumed training cannot change {flags}; leave it out. {', '.join(FREE)} may change.")
+        raise InputError(f"Resumed training cannot change {flags}; leave it out. {', '.join(FREE)} may change.")
     settings = replace(settings, **{name: getattr(passed, name) for name in changed})
     return (replace(settings, output=str(folder.path)), None) if begins else (settings, folder)
 
@@ -526,7 +526,7 @@ def check_fingerprints(folder: PairFolder, fingerprints: Mapping[str, str]) -> N
     if changed:
         raise InputError(
             f"{' and '.join(changed).capitalize()} of the training in {str(folder.path)!r} changed since it began, so it "
-            "cannot continue: restore them, or start a new training."
+            "cannot continue: restore them, or start again in a new folder."
         )
 
 

@@ -17,7 +17,7 @@ from rljax.models.huggingface import locate, read_config
 from rljax.parallel import make_mesh
 from rljax.programs.compiled_sampling import bytes_sent_sampling, bytes_sent_scoring
 from rljax.programs.compiled_updates import (
-    Measured,
+    MeasuredUpdates,
     extrapolate,
     is_on_cpus,
     mask_bytes,
@@ -156,7 +156,7 @@ def make_plan(
     )
 
 
-def measure(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, rows: int) -> Measured:
+def measure(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, rows: int) -> MeasuredUpdates:
     """Compile the programs of a step for a model of this shape, with `rows` decoded at once, and read what they need."""
     return measure_updates(config, shape, mesh, prompt_length)._replace(
         sample_sent=bytes_sent_sampling(config, shape, mesh, prompt_length, rows),

@@ -63,7 +63,7 @@ from rljax.training.parts.tokenizer import all_ends
 from rljax.training.state import TrainState
 
 
-class Part(NamedTuple):
+class ReferencedPairs(NamedTuple):
     """The training pairs or the held-out pairs, with log-probabilities under the reference if the loss reads them."""
 
     pairs: DirectPairs
@@ -87,9 +87,9 @@ class PreferenceSetup(NamedTuple):
     """Tokenizer of prompts and responses."""
     data: PairData
     """The pairs as tokens."""
-    train: Part
+    train: ReferencedPairs
     """Pairs to train on."""
-    heldout: Part
+    heldout: ReferencedPairs
     """Pairs to evaluate on."""
     logps: Logps
     """Log-probabilities of responses without gradient."""
@@ -118,7 +118,7 @@ def make_loss(config: PreferenceConfig) -> DirectLoss:
     """Look up a loss and set its hyper-parameters.
 
     Raises:
-        InputError: an unknown name or option, or a value that the loss refuses.
+        InputError: a name or an option is unknown, or the loss rejects a value.
     """
     name, options = config.loss, config.loss_options
     if name not in BY_NAME:
@@ -184,12 +184,12 @@ def make_preference_setup(config: PreferenceConfig, preferences: Split | None = 
     def referenced(pairs: DirectPairs) -> DirectPairs:
         return pairs._replace(ref_logp=logps(state.params, pairs)) if loss.reference else pairs
 
-    def part(encoded: EncodedPairs, pairs: DirectPairs) -> Part:
+    def part(encoded: EncodedPairs, pairs: DirectPairs) -> ReferencedPairs:
         if loss.margin:
             pairs = pairs._replace(margin=encoded.margin)
         if not loss.reference_point:
-            return Part(referenced(pairs), None)
-        return Part(referenced(pairs), referenced(mismatched_pairs(encoded, data.train, tokenizer.pad_token_id)))
+            return ReferencedPairs(referenced(pairs), None)
+        return ReferencedPairs(referenced(pairs), referenced(mismatched_pairs(encoded, data.train, tokenizer.pad_token_id)))
 
     parts = part(data.train, train_pairs), part(data.heldout, heldout_pairs)
     if loss.margin and not data.train.margin.any():
@@ -245,7 +245,7 @@ def train_preference(
     Args:
         config: all settings. Omit it on resume.
         preferences: pairs to train on and held-out ones, instead of `config.dataset`.
-        resume: folder of an interrupted training to continue, with its optimizer, its order and its reference.
+        resume: folder of interrupted training to continue, with its optimizer, its order and its reference.
 
     Returns:
         The folder, means over the held-out pairs before and after, and the parameters.
@@ -303,7 +303,7 @@ def describe_outcome(before: dict[str, float], after: dict[str, float], folder: 
 
 
 def commands(folder: str) -> list[str]:
-    """Commands that use the model."""
+    """Return commands that use the model."""
     return [
         f"rljax sample {folder} --prompt ...",
         f"rljax eval {folder} --dataset ...",

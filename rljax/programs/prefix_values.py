@@ -136,7 +136,7 @@ def reward_model_value(folder: str, mesh: Mesh, *, chat: bool) -> Value:
         chat: for a folder without a note, whether prompts go through the chat template.
 
     Raises:
-        InputError: as `load_reward_model`.
+        InputError: for the reasons that `load_reward_model` gives.
     """
     trained = load_reward_model(folder, chat=chat)
     params = put(trained.params, shardings(mesh, trained.params))

@@ -145,7 +145,7 @@ def train_reward_model(
     Args:
         config: all settings. Omit it on resume.
         preferences: pairs to train on and held-out ones, instead of `config.dataset`.
-        resume: folder of an interrupted training to continue, with its optimizer and its order.
+        resume: folder of interrupted training to continue, with its optimizer and its order.
 
     Returns:
         The folder, the accuracy on held-out pairs before and after, and the parameters.
@@ -201,7 +201,7 @@ def describe_outcome(before: dict[str, float], after: dict[str, float], folder: 
 
 
 def commands(folder: str) -> list[str]:
-    """Commands that use the reward model, as a reward and as a critic."""
+    """Return commands that use the reward model, as a reward and as a critic."""
     return [f"rljax train --reward model:{folder} ...", f"rljax train --algorithm vapo --critic {folder} ..."]
 
 

@@ -70,7 +70,7 @@ class Work(NamedTuple):
     """Bytes that each device sends to other devices."""
 
     def seconds(self, device: Device, count: int, *, speed: float = 1.0) -> float:
-        """Minimum time: the longest of computing, moving and sending, as if each were perfect and all overlapped.
+        """Return the minimum time: the longest of computing, moving and sending, as if each ran at its peak and all overlapped.
 
         Args:
             device: peak figures.
@@ -90,7 +90,7 @@ def speed_of(dtype: str) -> float:
 
 
 def matrix_sizes(shape: TransformerConfig) -> int:
-    """Number of weights in the matrices of one layer that a token is multiplied with."""
+    """Number of weights in the matrices of one layer by which a token is multiplied."""
     attention = 2 * shape.width * shape.head_dim * (shape.heads + shape.kv_heads)
     if shape.routing is None:
         return attention + 3 * shape.width * shape.hidden
@@ -133,7 +133,7 @@ class Held(NamedTuple):
     weights: int
     """The policy's weights in the precision of the products."""
     trained: int
-    """What the policy's optimizer changes: trained parameters and moments."""
+    """The trained parameters and the moments, which the policy's optimizer changes."""
     critic: int
     """The critic and the moments of its optimizer."""
     cache: int

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from rljax.errors import InputError
-from rljax.evaluation.answers import Sampled
+from rljax.evaluation.answers import SampledAnswers
 from rljax.evaluation.sampled import answer_all
 from rljax.evaluation.search_report import SearchReport, SearchRow, search_report, search_row
 from rljax.programs.answer_settings import SearchSettings, with_changes
@@ -29,7 +29,7 @@ DEFAULTS = SearchSettings()
 
 
 def search(target: str | Path, settings: SearchSettings = DEFAULTS, *, watch: Watch = iter, **changes: Any) -> SearchReport:
-    """Answer problems by a search over steps and by independent responses with as many tokens, and compare the accuracies.
+    """Answer problems by a search over steps and by independent responses with equally many tokens, and compare the accuracies.
 
     Args:
         target: folder of a run, Hugging Face folder, or hub id.
@@ -71,7 +71,7 @@ def ends_of_steps(config: TrainConfig) -> tuple[str, ...]:
 
 
 def _search_once(
-    opened: OpenPolicy, worker: RolloutWorker, value: Value, sampled: Sampled, settings: SearchSettings, samples: int
+    opened: OpenPolicy, worker: RolloutWorker, value: Value, sampled: SampledAnswers, settings: SearchSettings, samples: int
 ) -> SearchRow:
     """Run one search, and compare it with the independent responses."""
     ends = ends_of_steps(opened.config) if settings.step_ends is None else tuple(settings.step_ends)

@@ -1,6 +1,6 @@
-"""Several seeds of the same settings: one run per seed, and what they show together.
+"""Several seeds of the same settings: one run per seed, and their joint results.
 
-The folders of the runs are the only record: a run that is finished is not trained again, and any other is begun or resumed.
+The folders of the runs are the only record: a finished run is not trained again, and any other run is begun or resumed.
 """
 
 import json
@@ -110,7 +110,7 @@ def check_inputs_of(config: TrainConfig) -> None:
     """Refuse to compare a finished run, in the folder of these settings, with runs that read other rows or another reward.
 
     Raises:
-        InputError: what the run has read has changed since.
+        InputError: an input of the run has changed since.
     """
     path = Path(config.run.folder or "")
     settings, _, _ = settings_of(config.replace(run=None), path, BUILT_IN)
@@ -123,7 +123,7 @@ def check_inputs_of(config: TrainConfig) -> None:
 
 
 def result_of(run: RunFolder) -> SeedResult:
-    """Read what a run measured."""
+    """Read the results of a run."""
     summary = summarise(run)
     if summary.after is not None:
         return SeedResult(seed_of(run), None if summary.before is None else summary.before.accuracy, summary.after.accuracy)
@@ -142,7 +142,7 @@ def mean_of(results: Sequence[SeedResult]) -> tuple[SeedMean, SeedMean]:
 
 
 def seeds_text(runs: Sequence[RunFolder]) -> str:
-    """Table of the seeds and their mean."""
+    """Format the seeds and their mean as a table."""
     results, share = [result_of(run) for run in runs], is_judged(runs)
     what = "held-out accuracy" if share else "held-out perplexity"
     before, after = mean_of(results)

@@ -62,7 +62,7 @@ class ServeSettings(NamedTuple):
     tokenizer: str | None = None
     """Tokenizer of a model folder without one."""
     name: str | None = None
-    """Name of the model; None: the name of its folder."""
+    """Name of the model; None means the name of its folder."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = 8000
@@ -70,19 +70,19 @@ class ServeSettings(NamedTuple):
     api_key: str | None = None
     """Key that requests must carry."""
     rows: int = 32
-    """Most responses that are sampled at once."""
+    """Maximum number of responses that are sampled at once."""
     context: int = 2048
-    """Most tokens of a prompt and its response."""
+    """Maximum number of tokens of a prompt and its response."""
     most_tokens: int = 512
-    """Most tokens of a response."""
+    """Maximum number of tokens of a response."""
     queue: int = 256
-    """Most responses that wait for a row."""
+    """Maximum number of responses that wait for a row."""
     body_bytes: int = 1 << 20
     """Largest body of a request."""
     version: int = 0
     """Version of the first weights."""
     quantize: Quantization = None
-    """Type that the weights are rounded to, also those that replace them."""
+    """Type that the weights are rounded to, including weights that replace them later."""
     log: Path | None = None
     """Folder of the log of answers and feedback."""
     guests: GuestSettings = NO_GUESTS
@@ -108,7 +108,7 @@ def open_policy(settings: ServeSettings, target: str) -> OpenPolicy:
 
 
 def fingerprint(opened: OpenPolicy) -> str:
-    """Compute a digest of the shapes of a model's parameters and of its tokenizer: the same for other weights of the same model."""
+    """Compute a digest of the shapes of a model's parameters and of its tokenizer; other weights of the model have the same one."""
     leaves = jax.tree_util.tree_leaves_with_path(opened.params)
     shapes = [[jax.tree_util.keystr(path), list(leaf.shape), str(leaf.dtype)] for path, leaf in leaves]
     return digest_of([shapes, text_inputs(opened.tokenizer, chat=True)])
@@ -131,7 +131,8 @@ def decoder_of(opened: OpenPolicy, settings: ServeSettings) -> RowDecoder:
     ):
         raise InputError(
             f"rows={settings.rows}, queue={settings.queue}, context={settings.context}, max_response_tokens="
-            f"{settings.most_tokens} cannot be served: rows and queue must be positive, and a response shorter than the context."
+            f"{settings.most_tokens} cannot be served: rows and queue must be positive, and a response must be shorter than the "
+            "context."
         )
     check_context(opened, settings.context)
     return RowDecoder(
@@ -169,7 +170,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Listen on an address.
 
     Raises:
-        InputError: the address is in use or not of this machine.
+        InputError: the address is in use, or is not an address of this machine.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -191,7 +192,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def make_served(settings: ServeSettings, opened: OpenPolicy, report: Callable[[str], None]) -> "Served":
-    """Make what the routes need, and compile every program.
+    """Build everything that the routes need, and compile every program.
 
     Args:
         settings: settings of the server.

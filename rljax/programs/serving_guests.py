@@ -68,7 +68,7 @@ def score_named(name: str, *, chat: bool) -> Score:
 
 
 def by_score(score: Score, tokenizer: Tokenizer) -> Rank:
-    """Rank answers by a score of their text."""
+    """Build a function that ranks answers by a score of their text."""
 
     def rank(answers: Sequence[SampledAnswer]) -> Ranking:
         problems = [problem_of(answer.prompt, tokenizer) for answer in answers]
@@ -81,7 +81,7 @@ def read_filter(text: str, *, chat: bool) -> Filter:
     """Read `NAME,least=NUMBER`; the least score of a constitution is 0 by default, so that no rule may be broken.
 
     Args:
-        text: what a person types.
+        text: the filter as the user types it.
         chat: as in `score_named`.
 
     Raises:
@@ -105,11 +105,11 @@ def answer_heldout(opened: OpenPolicy, decoder: RowDecoder, temperature: float, 
         opened: the policy of the run.
         decoder: rows of the server, all of them free.
         temperature: sampling temperature.
-        most_tokens: most tokens of an answer.
+        most_tokens: maximum number of tokens of an answer.
 
     Raises:
-        InputError: the policy is not that of a run, has too few held-out problems, or answers in several turns; a prompt does not
-            fit; or the temperature is out of range.
+        InputError: the policy is not from a run, has too few held-out problems, or answers in several turns; a prompt does not fit;
+            or the temperature is out of range.
     """
     from rljax.serving.drift import FEWEST, HeldoutAnswers  # noqa: PLC0415  SciPy's statistics take a second
 
@@ -149,13 +149,13 @@ def make_guests(
     limits: Limits,
     report: Callable[[str], None],
 ) -> tuple[Guest, ...]:
-    """Build the options, in the order in which they see answers: those that pass the filters are chosen from.
+    """Build the options, in the order in which they see answers: the chooser selects among answers that pass the filters.
 
     Args:
         settings: the options.
         opened: the policy.
         decoder: rows of the server, all of them free.
-        limits: what the server accepts.
+        limits: limits on the requests that the server accepts.
         report: receives lines for a person.
 
     Raises:
@@ -182,7 +182,7 @@ def make_guests(
 
 
 def make_chooser(settings: GuestSettings, opened: OpenPolicy, *, queue: int) -> tuple[Guest, ...]:
-    """Build what chooses among several samples; nothing if there is one. `queue` is the most responses that wait for a row."""
+    """Build the chooser among several samples; nothing for one sample. `queue` is the maximum number of waiting responses."""
     samples = settings.majority if settings.best_of is None else settings.best_of
     if settings.best_of is not None and settings.majority is not None:
         raise InputError("--best-of and --majority each choose the answer; give one of them.")

@@ -29,7 +29,7 @@ from rljax.training.config.train import GROUPS, TrainConfig
 SUFFIXES = (".yaml", ".yml", ".json", ".py")
 MOST_CHARACTERS = 65_536
 """Largest size of a settings file; a YAML parser takes minutes for some larger files."""
-BESIDE = ("task", "experiment")
+NOT_IN_GROUPS = ("task", "experiment")
 """Keys of a file that are flags of `rljax train` but not settings of a group."""
 OF_A_RUN: Mapping[str, Any] = MappingProxyType({"seams": tuple[str, ...], "base_fingerprint": str})
 """Entries of a run's config.json besides its settings, with their types."""
@@ -116,7 +116,7 @@ def _root(path: Path) -> yaml.Node | None:
         if len(text) > MOST_CHARACTERS:
             raise InputError(f"the configuration file {str(path)!r} has {len(text):,} characters; settings need far less.")
         if path.suffix == ".json":
-            json.loads(text)  # has better error messages for JSON than a YAML parser, and refuses YAML
+            json.loads(text)  # has better error messages for JSON than a YAML parser, and rejects YAML
             text = text.replace("\t", " ")  # JSON may be indented with tabs, YAML may not; no string of JSON has one
         return _Loader(text).get_single_node()
     except InputError:
@@ -157,7 +157,7 @@ def _flatten_key(path: Path, name: str, key: yaml.Node, node: yaml.Node) -> dict
         inner, flat = dict(_pairs(path, node)), flat_names(GROUPS[name])
         _check_known(path, inner, set(flat), f"the group {name}")
         return {flat[field]: place for field, place in inner.items()}
-    _check_known(path, {name: (key, node)}, {*known_settings(), *GROUPS, *BESIDE, *OF_A_RUN}, "rljax")
+    _check_known(path, {name: (key, node)}, {*known_settings(), *GROUPS, *NOT_IN_GROUPS, *OF_A_RUN}, "rljax")
     return {name: (key, node)}
 
 
@@ -177,7 +177,7 @@ def _value(path: Path, name: str, node: yaml.Node) -> Any:
         value = loader.construct_document(node)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{path}:{_line(node)}: the value of {name} cannot be read ({one_line(error)}).") from error
-    kinds = known_settings() | dict.fromkeys(BESIDE, str | None) | dict(OF_A_RUN)
+    kinds = known_settings() | dict.fromkeys(NOT_IN_GROUPS, str | None) | dict(OF_A_RUN)
     if name not in kinds:  # the name of a group, without its settings
         raise InputError(f"{path}:{_line(node)}: {name} is a group of settings; write them below it as `name: value`.")
     try:
@@ -288,7 +288,7 @@ class Words(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Settings, and where each comes from."""
+    """Settings, and the origin of each."""
 
     config: TrainConfig
     """The settings."""
@@ -305,7 +305,7 @@ class Start(NamedTuple):
         """Change settings.
 
         Raises:
-            InputError: the values cannot work; the message names the origin of the first setting that it is about.
+            InputError: the values cannot work; the message names the origin of the first setting that causes this.
         """
         try:
             config = self.config.replace(**{name: setting.value for name, setting in settings.items()})

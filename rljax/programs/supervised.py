@@ -1,7 +1,7 @@
 """Supervised fine-tuning (SFT): the warm start of a run as a separate program, without RL, measured on held-out demonstrations.
 
-The run folder is that of `rljax.train`, so every command opens it, and `rljax train --resume` continues such a run with RL if it
-has a reward.
+The run folder is the same as `rljax.train` makes, so every command opens it, and `rljax train --resume` continues such a run with
+RL if it has a reward.
 """
 
 import math
@@ -101,12 +101,12 @@ def sft(
     seams = Seams(reward=reward, dataset=rows)
     consent = Consent(trust=trust, changes=accept_changes)
     result = run_training(config, seams, fine_tune, installers=INSTALLERS, resume=resume, consent=consent, command="sft")
-    before, after = measured_at_ends(result.run / "metrics.jsonl")
+    before, after = read_end_metrics(result.run / "metrics.jsonl")
     return FineTuned(result.run, before, after, result.params)
 
 
 def supervised_config(config: TrainConfig, epochs: int | None, rows: Iterable[Mapping[str, object]] | None) -> TrainConfig:
-    """Return the settings without RL, and with as many supervised steps as the epochs need; one epoch without both.
+    """Return the settings without RL and with the supervised steps that the epochs need; one epoch if neither number is set.
 
     Raises:
         InputError: the number of epochs is below 1, or the data cannot be used.
@@ -165,7 +165,7 @@ def fine_tune(run: Run, owned: list[Checkpoint]) -> Result:
 
 
 def evaluate_end(run: Run, checkpoint: Checkpoint) -> Checkpoint:
-    """Evaluate after the last step, and save the best checkpoint, which commands open; without a reward it is not evaluated."""
+    """Evaluate after the last step if there is a reward, and save the result as the best checkpoint, which commands open."""
     if judges(run):
         run.display.message("The answers after the last step, at step 0 of RL:")
         return evaluate_and_keep_best(run, checkpoint, 0)
@@ -250,7 +250,7 @@ def make_measure(setup: Setup) -> Callable[[Params], dict[str, float]]:
 
 
 def heldout_demonstrations(setup: Setup) -> Demonstrations:
-    """Return the held-out demonstrations or, of plain text, the first `heldout_problems` blocks of the held-out part.
+    """Return the held-out demonstrations or, for plain text, the first `heldout_problems` blocks of the held-out part.
 
     Raises:
         InputError: no held-out row has a demonstration, or none is within the token limit.
@@ -260,7 +260,7 @@ def heldout_demonstrations(setup: Setup) -> Demonstrations:
     if is_text(config.data.dataset):
         blocks = cut_blocks(problems, setup.tokenizer, budget)
         return Demonstrations(*(array[: config.data.heldout_problems] for array in blocks[:-1]), dropped=0)
-    kept = demonstrated_problems(problems)
+    kept = select_demonstrated(problems)
     return right_pad_demonstrations(
         kept, setup.tokenizer, setup.prompt_length, budget, chat=config.model.chat, dialogues=True
     )
@@ -283,7 +283,7 @@ def with_dialogues(setup: Setup) -> Setup:
     )
 
 
-def demonstrated_problems(problems: Sequence[Problem]) -> list[Problem]:
+def select_demonstrated(problems: Sequence[Problem]) -> list[Problem]:
     """Return the problems that have a demonstration.
 
     Raises:
@@ -298,7 +298,7 @@ def demonstrated_problems(problems: Sequence[Problem]) -> list[Problem]:
     return found
 
 
-def measured_at_ends(metrics: Path) -> tuple[dict[str, float], dict[str, float]]:
+def read_end_metrics(metrics: Path) -> tuple[dict[str, float], dict[str, float]]:
     """Read the held-out metrics before the first update and after the last one from a `metrics.jsonl`."""
     rows = [row for row in read_metrics(metrics) if row["phase"] != "rl"]
     names = (*MEASURES, "accuracy")
@@ -315,7 +315,7 @@ def show_end(run: Run, models: Sequence[Path]) -> None:
     folder, config, heldout = run.folder, run.config, run.setup.heldout
     run.display.finish(
         [
-            *outcome(*measured_at_ends(folder.metrics), lowest_perplexity(folder.metrics), config.warm_start.steps),
+            *outcome(*read_end_metrics(folder.metrics), lowest_perplexity(folder.metrics), config.warm_start.steps),
             *([f"Models: {', '.join(map(str, models))}"] if models else []),
             f"Curves: {folder.curves}",
         ]

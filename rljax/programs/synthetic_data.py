@@ -8,8 +8,8 @@ from typing import Any
 from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem, reward_columns
 from rljax.errors import InputError
-from rljax.evaluation.consistency import Cleaned, Kept, cleaned_demonstrations, kept_responses
-from rljax.evaluation.sampled import answered_rows
+from rljax.evaluation.consistency import CleanedDemonstrations, KeptResponses, clean_demonstrations, keep_responses
+from rljax.evaluation.sampled import generate_rows
 from rljax.files import atomic_write
 from rljax.importing import is_own
 from rljax.programs.answer_settings import GenerateSettings, refuse_options, with_changes
@@ -32,7 +32,7 @@ their largest similarity; number of problems for `generate`."""
 
 def generate(
     target: str | Path, out: Path, settings: GenerateSettings = DEFAULTS, *, watch: Watch = iter, **changes: Any
-) -> Kept:
+) -> KeptResponses:
     """Sample responses, keep good and distinct ones, and write them as rows for `rljax train --dataset`.
 
     Args:
@@ -60,10 +60,10 @@ def generate(
     opened, worker = open_sampler(target, settings, temperature=settings.temperature, problems=problems, limit=limit)
     vote = vote_for(opened.config.reward.name)
     options = {"seed": settings.seed, "batch": settings.batch, "vote": vote, "watch": watch}
-    rows = answered_rows(worker, opened.params, check_samples(settings.samples), **options)
+    rows = generate_rows(worker, opened.params, check_samples(settings.samples), **options)
     judged, problems = step_reward_of(settings, opened.config), worker.prompts.problems
     false_steps = set() if judged is None or keep == "votes" else false_steps_of(judged, rows, problems)
-    kept = kept_responses(
+    kept = keep_responses(
         rows,
         problems,
         keep=keep,
@@ -77,7 +77,7 @@ def generate(
 
 
 def step_reward_of(settings: GenerateSettings, config: TrainConfig) -> Callable | None:
-    """Step reward that detects false steps: the named one, the run's, or its task's for the task's own problems; or None."""
+    """Return the step reward that detects false steps: the named one, the run's, or its task's for the task's problems; or None."""
     if settings.step_reward is not None:
         return None if settings.step_reward == "none" else named_step_reward(settings.step_reward)
     name = config.reward.step_reward
@@ -98,7 +98,7 @@ def false_steps_of(
 
     Args:
         step_reward: judges the steps.
-        rows: the responses, as `answered_rows` returns them.
+        rows: the responses, as `generate_rows` returns them.
         problems: the problems that they answer.
     """
     posed = [problems[row["problem"]] for row in rows]
@@ -119,7 +119,7 @@ def clean(
     dataset: str,
     watch: Watch = iter,
     **changes: Any,
-) -> Cleaned:
+) -> CleanedDemonstrations:
     """Drop or replace the demonstrations of a dataset that a model's answers contradict, and write the remaining rows.
 
     Args:
@@ -142,9 +142,9 @@ def clean(
     opened, worker = open_sampler(target, settings, temperature=settings.temperature, problems=distinct)
     vote = vote_for(opened.config.reward.name)
     options = {"seed": settings.seed, "batch": settings.batch, "vote": vote, "watch": watch}
-    rows = answered_rows(worker, opened.params, check_samples(settings.samples), **options)
+    rows = generate_rows(worker, opened.params, check_samples(settings.samples), **options)
     agreement = AGREEMENT if settings.agreement is None else settings.agreement
-    cleaned = cleaned_demonstrations(
+    cleaned = clean_demonstrations(
         demonstrated,
         rows,
         worker.prompts.problems,

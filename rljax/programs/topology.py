@@ -1,6 +1,6 @@
-"""Devices that are absent, as their own compilers know them: slices of TPUs by `libtpu`, H100s by JAX's CUDA plugin.
+"""Devices that are absent, but whose compilers are installed: slices of TPUs (`libtpu`), H100s (JAX's CUDA plugin).
 
-Programs compile for these devices, and their memory and messages can be read; nothing can run.
+Programs compile for these devices, so their memory and messages can be read, but nothing can run.
 """
 
 import os
@@ -28,7 +28,7 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 """
 """Description of an H100 SXM5 board for XLA: the manufacturer's figures, as a `GpuTargetConfigProto`."""
 LIBTPU = {
-    "TPU_SKIP_MDS_QUERY": "1",  # no question to the metadata server of a cloud machine
+    "TPU_SKIP_MDS_QUERY": "1",  # do not query the metadata server of a cloud machine
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_ID": "0",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -85,4 +85,4 @@ def _devices(platform: str, shape: str, name: str, options: dict[str, str]) -> l
     try:
         return list(topologies.get_topology_desc(platform=platform, topology_name=shape, **options).devices)
     except (RuntimeError, NotImplementedError, ValueError) as error:  # JaxRuntimeError is a RuntimeError
-        raise InputError(f"--topology {name}: its compiler refuses it: {str(error).splitlines()[0]}") from error
+        raise InputError(f"--topology {name}: the compiler rejects it: {str(error).splitlines()[0]}") from error

@@ -75,7 +75,7 @@ def train(
         trust: whether to execute code that only the config.json of a resumed run names (its reward, step reward or algorithm);
             not needed with a configuration.
         accept_changes: whether to continue a run although its rows, rewards, environment, chat template or tokenizer have changed
-            since its last start, which is otherwise refused. `starts.jsonl` of the run records the change.
+            since its last start; otherwise such a run is rejected. `starts.jsonl` of the run records the change.
 
     Returns:
         The run folder, held-out accuracy before and after RL, and the parameters.

@@ -304,7 +304,7 @@ def load(
     )
     has_named = isinstance(environment, str)
     named = {"environment": environment, "environment_options": environment_options} if has_named else {}
-    config = _overridden(config, reward, tokenizer=tokenizer, max_response_tokens=max_response_tokens, **named)
+    config = _override(config, reward, tokenizer=tokenizer, max_response_tokens=max_response_tokens, **named)
     environment = None if isinstance(environment, str) else environment
     config = replace(
         config.replace(attention="blockwise", engine_url=None), devices=fit_devices(config.devices)
@@ -361,7 +361,7 @@ def applies_chat(
         tokenizer: tokenizer of the model.
         problems: the problems to work on.
         is_run: whether the settings belong to a run, which was trained with or without its template.
-        chat: the caller's choice; None: the other arguments decide.
+        chat: the caller's choice; None means that the other arguments decide.
     """
     if chat is not None or config.model.chat:
         return config.model.chat if chat is None else chat
@@ -378,7 +378,7 @@ def applies_chat(
     return False
 
 
-def _overridden(
+def _override(
     config: TrainConfig, reward: str | Callable | Sequence[Callable | str] | None, **others: str | int | None
 ) -> TrainConfig:
     """Replace saved settings; None leaves a setting unchanged."""

@@ -1,7 +1,7 @@
 """Successive halving: all candidates train for a few steps, the best of them continue, and only the last ones make all steps.
 
 A rung continues the runs of the previous one, as `--resume` does, so no step is repeated. The trials are written to a file after
-each run, and a tuning that was stopped continues where it was.
+each run, and tuning that was stopped continues where it stopped.
 """
 
 import json
@@ -122,7 +122,7 @@ def check_candidates(configs: Mapping[str, TrainConfig]) -> None:
 
 
 def scores(trials: Sequence[Trial], rung: int) -> dict[str, float]:
-    """Mean held-out accuracy of each candidate of a rung over its seeds; minus infinity if a seed failed."""
+    """Return the mean held-out accuracy of each candidate of a rung over its seeds; minus infinity if a seed failed."""
     mine = [trial for trial in trials if trial.rung == rung]
     found: dict[str, list[float]] = {}
     for trial in mine:
@@ -131,7 +131,7 @@ def scores(trials: Sequence[Trial], rung: int) -> dict[str, float]:
 
 
 def best(score: Mapping[str, float], count: int) -> list[str]:
-    """Return the candidates with the highest scores in their original order; the first of equals, and none that failed.
+    """Return the candidates with the highest scores, in their original order; earlier ones win ties, and failed ones are left out.
 
     Example:
         >>> best({"a": 0.5, "b": 0.75, "c": 0.75, "d": float("-inf")}, 2)
@@ -249,7 +249,7 @@ def _trial(rung: int, name: str, config: TrainConfig, train: Train) -> Trial:
 
 
 def plan_of(configs: Mapping[str, TrainConfig], seeds: Sequence[int], rungs: Sequence[Rung]) -> dict[str, Any]:
-    """Identity of a plan that results belong to: candidates, seeds, rungs, and a hash of all settings that affect results."""
+    """Identify the plan that results belong to: candidates, seeds, rungs, and a hash of all settings that affect results."""
     unused = {*FREE, "run", "seed", "name"}
     settings = [
         {name: value for name, value in resolved_settings(config).items() if name not in unused}

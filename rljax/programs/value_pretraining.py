@@ -104,7 +104,7 @@ def evaluate_start(run: Run, steps: int, checkpoint: Checkpoint) -> Checkpoint:
     checkpoint = evaluate_and_keep_best(run, checkpoint, 0)
     if steps == 0 and run.setup.critic is not None and not run.setup.critic.loaded:
         run.display.warning(
-            "The critic has not been trained: value pretraining has 0 steps. Its first advantages mean little."
+            "The critic has not been trained: value pretraining has 0 steps. The first advantages are not reliable."
         )
     return checkpoint
 
@@ -155,7 +155,7 @@ def save_critic(run: Run, state: TrainState) -> None:
     """Write the critic as a model folder; another run can start from it with `--critic RUN`."""
     critic, folder = required(run.setup.critic, "setup.critic"), critic_folder(run.folder.path)
     params = required(state.critic, "state.critic").params
-    whole = "float32" if critic.function.contents is not None else None  # for training to continue from it
+    dtype = "float32" if critic.function.contents is not None else None  # full precision, to continue training from it
     extras = companions(run.config, run.setup.tokenizer)
-    run.disk.attempt_together("the critic", lambda: save_model(folder, critic.function, params, extras, dtype=whole))
+    run.disk.attempt_together("the critic", lambda: save_model(folder, critic.function, params, extras, dtype=dtype))
     run.display.message(f"The pretrained critic is in {folder}.")

@@ -215,17 +215,17 @@ def cached_warm_start(run: Run, checkpoint: Checkpoint) -> Phase:
     phase, place = warm_start_phase(run), place_of(run, checkpoint)
     if place is None:
         return phase
-    return replace(phase, enter=partial(take_kept, run, place), leave=partial(keep, run, place))
+    return replace(phase, enter=partial(take_cached, run, place), leave=partial(keep, run, place))
 
 
-def take_kept(run: Run, place: Path, checkpoint: Checkpoint) -> Checkpoint:
+def take_cached(run: Run, place: Path, checkpoint: Checkpoint) -> Checkpoint:
     """Return the checkpoint after the cached warm start, or the same checkpoint without one. A damaged file is removed."""
     if not place.is_file():
         return checkpoint
     try:
         earlier = read_cache(place, checkpoint.state.params)
     except (OSError, ValueError) as error:
-        run.display.warning(f"{place} has no warm start that can be used ({error}); it is made again.")
+        run.display.warning(f"{place} has no warm start that can be used ({error}); the warm start is computed again.")
         place.unlink(missing_ok=True)
         return checkpoint
     return after_cached(run, checkpoint, earlier)

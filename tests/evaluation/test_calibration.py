@@ -8,7 +8,7 @@ from rljax.data.prompts import EncodedPrompts
 from rljax.data.tokenizer import ByteTokenizer
 from rljax.evaluation.answers import gather
 from rljax.evaluation.calibration import BINS, calibration
-from rljax.evaluation.sampled import answered_rows
+from rljax.evaluation.sampled import generate_rows
 from rljax.rewards import BY_NAME
 from rljax.rewards.ballot import vote
 from rljax.rollout import Response, RolloutWorker
@@ -90,7 +90,7 @@ def test_the_confidence_of_a_response_is_in_its_row():
     prompts = EncodedPrompts((Problem("1+1=", "2"),), (ByteTokenizer().encode("1+1="),), 0)
     judge = Judge(ByteTokenizer(), BY_NAME["exact"])
     worker = RolloutWorker(Sure(), prompts, 4, Sampling(32, (ByteTokenizer.eos_token_id,)), judge)
-    rows = answered_rows(worker, None, 2, seed=0, batch=4, vote=vote)
+    rows = generate_rows(worker, None, 2, seed=0, batch=4, vote=vote)
     assert [(row["confidence"], row["correct"]) for row in rows] == [(0.75, True)] * 2
     sampled = gather(rows, 1, 2, verified=True)
     assert calibration(sampled.confidence, *sampled.right_and_known(None)).brier.value == 0.0625

@@ -5,8 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from rljax.evaluation.answers import Sampled
-from rljax.evaluation.chosen import best_at_k, chosen_by, chosen_table
+from rljax.evaluation.answers import SampledAnswers
+from rljax.evaluation.chosen import accuracy_by_chooser, best_at_k, chosen_table
 from rljax.evaluation.statistics import average_at_n, pass_at_k
 
 
@@ -54,8 +54,8 @@ def test_wrong_shapes_and_numbers_are_refused():
 def test_a_chooser_that_likes_wrong_answers_gets_worse_with_their_number():
     correct = np.array([[1.0, 0.0, 0.0, 1.0]] * 6)
     answers = [["7", "8", "8", "7"]] * 6
-    sampled = Sampled(correct, np.ones((6, 4), int), correct < 0, answers, correct, scores={"bad": -correct})
-    chosen = chosen_by(sampled, ["verifier", "votes", "bad"], at=[1, 2, 4])
+    sampled = SampledAnswers(correct, np.ones((6, 4), int), correct < 0, answers, correct, scores={"bad": -correct})
+    chosen = accuracy_by_chooser(sampled, ["verifier", "votes", "bad"], at=[1, 2, 4])
     values = {name: [round(estimate.value, 3) for estimate in row.values()] for name, row in chosen.items()}
     assert values == {"verifier": [0.5, 0.833, 1.0], "votes": [0.5, 0.5, 0.5], "bad": [0.5, 0.167, 0.0]}
     assert [column.header for column in chosen_table(chosen).columns] == ["of responses", "verifier", "votes", "bad"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljax.evaluation.comparison import answer_rows, compare, interval_of, measured_by, paired_difference
+from rljax.evaluation.comparison import answer_rows, compare, describe_measure, interval_of, paired_difference
 from rljax.evaluation.statistics import Estimate, wilson_interval
 
 
@@ -61,7 +61,7 @@ def test_a_verifier_decides_and_what_it_leaves_open_is_not_counted():
     assert difference is not None
     assert (difference.value, difference.problems) == (0.0, 2)
     assert interval_of(0.5, before + after).problems == 2
-    assert [measured_by(some) for some in (before, rows(0, [1.0]), [])] == [
+    assert [describe_measure(some) for some in (before, rows(0, [1.0]), [])] == [
         "accuracy",
         "share of rewards above 0",
         "accuracy",

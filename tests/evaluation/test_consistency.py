@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rljax.data.problem import Problem
-from rljax.evaluation.consistency import cleaned_demonstrations, consensus, kept_responses
+from rljax.evaluation.consistency import clean_demonstrations, consensus, keep_responses
 from rljax.rewards.ballot import vote
 
 SAMPLES = 8
@@ -32,12 +32,12 @@ def test_a_fifth_of_corrupted_demonstrations_is_found():
         for n, p in enumerate(true)
     ]
     rows = list(answered(true, rng, skill=0.8))
-    dropped = cleaned_demonstrations(planted, rows, planted, vote, agreement=0.5, replace=False)
+    dropped = clean_demonstrations(planted, rows, planted, vote, agreement=0.5, replace=False)
     assert dropped.contradicted >= 38
     assert dropped.confirmed + dropped.undecided >= 160
     wrong = [row for row in dropped.rows if int(row["answer"]) != int(row["prompt"].split("+")[0]) + 1]
     assert len(wrong) == 40 - dropped.contradicted
-    replaced = cleaned_demonstrations(planted, rows, planted, vote, agreement=0.5, replace=True)
+    replaced = clean_demonstrations(planted, rows, planted, vote, agreement=0.5, replace=True)
     assert len(replaced.rows) == 200
     assert all(vote(row["demonstration"]) == row["answer"] for row in replaced.rows)
     assert sum(int(row["answer"]) != int(row["prompt"].split("+")[0]) + 1 for row in replaced.rows) == len(wrong)
@@ -58,7 +58,7 @@ def test_nothing_is_dropped_without_agreement():
         }
         for n in range(8)
     ]
-    cleaned = cleaned_demonstrations([problem, unread], rows, [problem], vote, agreement=0.5, replace=False)
+    cleaned = clean_demonstrations([problem, unread], rows, [problem], vote, agreement=0.5, replace=False)
     assert (cleaned.undecided, cleaned.unread, len(cleaned.rows)) == (1, 1, 2)
     assert consensus([None, None, None, "7"], agreement=0.5) is None
 
@@ -68,7 +68,7 @@ def test_kept_responses_are_right_different_and_few(keep):
     rng = np.random.default_rng(1)
     problems = [Problem(f"{n}+1=", str(n + 1), columns={"level": n}) for n in range(30)]
     rows = list(answered(problems, rng, skill=0.9))
-    kept = kept_responses(rows, problems, keep=keep, most=3, threshold=0.9, agreement=0.5)
+    kept = keep_responses(rows, problems, keep=keep, most=3, threshold=0.9, agreement=0.5)
     assert (kept.problems, kept.solved, kept.responses) == (30, 30, 240)
     assert len(kept.rows) == 90 == kept.right == kept.judged
     assert kept.rows[0]["level"] == 0
@@ -76,11 +76,11 @@ def test_kept_responses_are_right_different_and_few(keep):
         assert row["demonstration"].endswith(f"#{row['answer']}")
     by_prompt = [row["demonstration"] for row in kept.rows if row["prompt"] == "0+1="]
     assert len(set(by_prompt)) == 3
-    alike = kept_responses(rows, problems, keep=keep, most=3, threshold=0.1, agreement=0.5)
+    alike = keep_responses(rows, problems, keep=keep, most=3, threshold=0.1, agreement=0.5)
     assert len(alike.rows) == 30, "all responses of a problem share most of their words"
 
 
 def test_a_cut_off_response_is_no_demonstration():
     row = {"problem": 0, "sample": 0, "completion": "#2", "given": "2", "truncated": True, "reward": 1.0, "correct": True}
-    kept = kept_responses([row], [Problem("1+1=", "2")], keep="verifier", most=1, threshold=1.0, agreement=0.5)
+    kept = keep_responses([row], [Problem("1+1=", "2")], keep="verifier", most=1, threshold=1.0, agreement=0.5)
     assert (kept.rows, kept.accepted, kept.solved) == ([], 0, 0)

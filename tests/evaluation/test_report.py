@@ -9,8 +9,8 @@ from rich.console import Console
 
 from rljax.data.problem import Problem
 from rljax.errors import InputError
-from rljax.evaluation.answers import Sampled
-from rljax.evaluation.kinds import chosen_columns
+from rljax.evaluation.answers import SampledAnswers
+from rljax.evaluation.kinds import choose_columns
 from rljax.evaluation.report import length_parts, make_report
 
 LEVELS = [10, 2, 2, None, "hard"]
@@ -23,7 +23,7 @@ LENGTHS = [[1, 16, 17], [32, 33, 40], [16, 16, 16], [64, 64, 64], [9, 9, 9]]
 def report(**changes):
     settings = {"at": (1, 2, 3), "columns": ["level"], "right_above": 0.5, **changes}
     answers = settings.pop("answers", ANSWERS)
-    sampled = Sampled(np.array(REWARDS), np.array(LENGTHS), np.array(LENGTHS) == 64, answers)
+    sampled = SampledAnswers(np.array(REWARDS), np.array(LENGTHS), np.array(LENGTHS) == 64, answers)
     return make_report(sampled, PROBLEMS, **settings)
 
 
@@ -73,7 +73,7 @@ def test_an_examination_has_an_expected_score():
 def test_the_gap_between_groups_is_in_the_lines_and_in_the_file():
     halves = [Problem("?", "7", columns={"level": index % 2}) for index in range(40)]
     right = np.array([[float(index % 2)] for index in range(40)])
-    sampled = Sampled(right, np.ones((40, 1), int), right < 0, [["7"]] * 40)
+    sampled = SampledAnswers(right, np.ones((40, 1), int), right < 0, [["7"]] * 40)
     found = make_report(sampled, halves, at=(1,), columns=["level"])
     assert found.lines()[0].startswith("By level: 1 is 100.0 points above 0")
     assert found.to_json()["gaps"]["level"]["best"] == "1"
@@ -118,25 +118,25 @@ def test_the_tables_show_every_measure_and_the_headline_the_interval():
 
 def test_labels_cannot_command_the_terminal():
     problems = [Problem("?", "7", columns={"level": "[red]\x1b[31m"}) for _ in LEVELS]
-    sampled = Sampled(np.array(REWARDS), np.array(LENGTHS), np.array(LENGTHS) == 64, ANSWERS)
+    sampled = SampledAnswers(np.array(REWARDS), np.array(LENGTHS), np.array(LENGTHS) == 64, ANSWERS)
     assert r"[red]\x1b[31m" in printed(make_report(sampled, problems, at=(1,), columns=["level"]))
 
 
 def test_columns_are_those_asked_for_or_known():
-    assert chosen_columns(PROBLEMS, None) == ["level"]
-    assert chosen_columns(PROBLEMS, ["level", "level"]) == ["level"]
-    assert chosen_columns(PROBLEMS, []) == []
+    assert choose_columns(PROBLEMS, None) == ["level"]
+    assert choose_columns(PROBLEMS, ["level", "level"]) == ["level"]
+    assert choose_columns(PROBLEMS, []) == []
     with pytest.raises(InputError, match="--by colour: the problems have no such column; choose among level"):
-        chosen_columns(PROBLEMS, ["level", "colour"])
+        choose_columns(PROBLEMS, ["level", "colour"])
     with pytest.raises(InputError, match="no such column; they have no columns at all"):
-        chosen_columns([Problem("?", "7")], ["level"])
+        choose_columns([Problem("?", "7")], ["level"])
 
 
 def test_a_constitution_that_is_kept_is_no_failure():
     """The rules are broken in 3 of 8 answers; without a rule that is broken the reward is 0."""
     rewards = np.array([[0.0], [0.0], [-1.0], [0.0], [-0.5], [0.0], [0.0], [-1.5]])
     nothing = [[None]] * 8
-    kept = Sampled(rewards, np.ones((8, 1), int), rewards > 1, nothing, only_subtracts=True)
+    kept = SampledAnswers(rewards, np.ones((8, 1), int), rewards > 1, nothing, only_subtracts=True)
     found = make_report(kept, [Problem("?", "")] * 8, at=[1], columns=[])
     assert found.headline().startswith("share of answers from which the reward subtracts nothing: 62.5% (95 % interval")
     assert kept._replace(only_subtracts=False).measured(None) == "share of rewards above 0"

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from rljax.evaluation.answers import Sampled
+from rljax.evaluation.answers import SampledAnswers
 from rljax.evaluation.search_report import search_report, search_row
 
 
 def row_of(tokens, *, problems=4, right=True):
     """A search that used this many tokens, and four responses of ten tokens, half of which are right."""
     rewards = np.tile([1.0, 0.0, 1.0, 0.0], (problems, 1))
-    sampled = Sampled(
+    sampled = SampledAnswers(
         rewards, np.full((problems, 4), 10), rewards < 0, [["7", "5", "7", "5"]] * problems, None, {"critic": rewards}
     )
     known = np.ones(problems, bool)

@@ -11,7 +11,7 @@ import rljax
 from rljax.algorithms import ABLATIONS
 from rljax.cli import main, parse
 from rljax.cli.ablate import as_train
-from rljax.programs.ablation import compared
+from rljax.programs.ablation import compare_arms
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.seeds import over_seeds
@@ -120,7 +120,7 @@ def test_differences_are_paired_by_seed(tmp_path):
 
     first = [run("whole", seed, value) for seed, value in enumerate((0.2, 0.5, 0.8))]
     second = [run("part", seed, value) for seed, value in enumerate((0.1, 0.4, 0.69))]
-    whole, part = compared({"whole": first, "part": second})
+    whole, part = compare_arms({"whole": first, "part": second})
     assert whole.difference is None
     assert part.difference == pytest.approx(over_seeds([-0.1, -0.1, -0.11]))
     assert part.difference.high < 0 < whole.after.high - part.after.low
@@ -129,7 +129,7 @@ def test_differences_are_paired_by_seed(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("grpo", "'grpo' has no parts to remove; those that have are dapo, vapo, vc_ppo"),
+        ("grpo", "'grpo' has no parts to remove; choose one of dapo, vapo, vc_ppo"),
         ("--seeds 5 dapo", "write the algorithm first"),
         ("dapo --seeds 0", "seeds is 0; it must be at least 1"),
         ("dapo --run x", "--run cannot apply to an ablation"),

@@ -21,7 +21,7 @@ from rljax.errors import InputError
 from rljax.programs import adaptation_run
 from rljax.programs.adaptation import clipped_feedback, make_tools, relative_rewards, rollout_of, wrong_logp
 from rljax.programs.adaptation_config import AdaptationConfig
-from rljax.programs.adaptation_folder import Heldout, adapted_settings, begin_adaptation, best_of, better, served_setup
+from rljax.programs.adaptation_folder import Heldout, adapt_settings, begin_adaptation, best_of, better, make_served_setup
 from rljax.programs.adaptation_run import adapt
 from rljax.programs.feedback_log import Example
 from rljax.programs.trained_policy import load
@@ -273,7 +273,7 @@ def test_updates_beyond_the_limit_are_undone_and_end_the_command(served, tmp_pat
 
 def test_the_policy_that_drew_a_response(served, tmp_path):
     """The served checkpoint, or the newest one, or whatever the line says."""
-    setup, _ = served_setup(config_of(served, tmp_path), None)
+    setup, _ = make_served_setup(config_of(served, tmp_path), None)
     state = place_state(setup, begin_adaptation(setup, first_params(setup)))
     state = state._replace(params=jax.tree.map(lambda leaf: leaf * 1.1, state.params))
     place = Place("q", "q", 1, 1, "")
@@ -294,7 +294,7 @@ def test_the_policy_that_drew_a_response(served, tmp_path):
 
 
 def test_a_logp_far_from_that_of_the_served_model_is_wrong(served, tmp_path):
-    setup, _ = served_setup(config_of(served, tmp_path), None)
+    setup, _ = make_served_setup(config_of(served, tmp_path), None)
     state = place_state(setup, begin_adaptation(setup, first_params(setup)))
     tools = make_tools(config_of(served, tmp_path), setup, state)
     places = [Place("q", "q", line, 1, "") for line in range(3)]
@@ -312,7 +312,7 @@ def test_a_logp_far_from_that_of_the_served_model_is_wrong(served, tmp_path):
 def test_the_settings_of_the_served_run_that_do_not_apply(served, tmp_path):
     before = served.opened.config
     before = replace(before, sampling=replace(before.sampling, delay=1, remembered_rewards=2))
-    sampling = adapted_settings(before, config_of(served, tmp_path)).sampling
+    sampling = adapt_settings(before, config_of(served, tmp_path)).sampling
     assert (sampling.delay, sampling.remembered_rewards, sampling.oversample) == (0, 0, 1.0)
     assert sampling.max_response_tokens == before.sampling.max_response_tokens
 
@@ -323,7 +323,7 @@ def test_a_folder_that_another_command_left_is_not_touched(served, tmp_path):
     place = tmp_path / "adapted"
     place.mkdir()
     for name, message in (
-        ("config.json", "holds a run that is not an adaptation"),
+        ("config.json", "contains a run that is not an adaptation"),
         ("metrics.jsonl", "already holds a run"),
     ):
         (place / name).write_text("{}")
@@ -393,9 +393,11 @@ def test_what_cannot_be_adapted_is_refused(served, whole, tmp_path, capsys):
         assert message in " ".join(capsys.readouterr().err.split())
     missing = ["--feedback", str(tmp_path / "none.jsonl"), "--once"]
     refused(capsys, "there is no file or folder '.*none.jsonl' with feedback", "adapt", str(served.run), *missing)
-    refused(capsys, "holds a run that is not an adaptation", "adapt", str(served.run), *words[:2], "--run", str(served.run))
+    refused(
+        capsys, "contains a run that is not an adaptation", "adapt", str(served.run), *words[:2], "--run", str(served.run)
+    )
     copy = tmp_path / "other"
     shutil.copytree(whole.run, copy)
     other = ["--checkpoint", "last", "--run", str(copy)]
-    refused(capsys, "holds the adaptation of checkpoint 'best' of", "adapt", str(served.run), *words[:2], *other)
+    refused(capsys, "contains the adaptation of checkpoint 'best' of", "adapt", str(served.run), *words[:2], *other)
     assert not (tmp_path / "adapted").exists()

@@ -5,9 +5,9 @@ import pytest
 
 from rljax.data.problem import Problem
 from rljax.errors import InputError
-from rljax.evaluation.answers import Sampled
+from rljax.evaluation.answers import SampledAnswers
 from rljax.programs.combined_evaluation import check_same, vote_of
-from rljax.programs.evaluation import Answered
+from rljax.programs.evaluation import JudgedAnswers
 
 TRUE = "7"
 
@@ -15,7 +15,7 @@ TRUE = "7"
 def answers_of(*answers):
     """One answer of a run to each problem; all problems have the same true answer."""
     right = np.array([[float(answer == TRUE)] for answer in answers])
-    return Sampled(right, np.ones(right.shape, int), right < 0, [[answer] for answer in answers])
+    return SampledAnswers(right, np.ones(right.shape, int), right < 0, [[answer] for answer in answers])
 
 
 def test_three_runs_that_err_in_different_places_are_right_together():
@@ -36,7 +36,7 @@ def test_runs_that_err_alike_win_nothing():
 
 
 def test_runs_that_judge_or_leave_out_otherwise_do_not_vote_together():
-    first = Answered(answers_of("7", "1"), [Problem("3+4=", TRUE)] * 2, 0, "exact", [1], [], [])
+    first = JudgedAnswers(answers_of("7", "1"), [Problem("3+4=", TRUE)] * 2, 0, "exact", [1], [], [])
     check_same("b", first, first)
     with pytest.raises(InputError, match="'b' reads and judges answers by the reward 'math', and the first run by 'exact'"):
         check_same("b", first._replace(judged_by="math"), first)

@@ -3,16 +3,16 @@
 import numpy as np
 
 from rljax.data.problem import Problem
-from rljax.evaluation.answers import Sampled
-from rljax.programs.evaluation import Answered, report_of
+from rljax.evaluation.answers import SampledAnswers
+from rljax.programs.evaluation import JudgedAnswers, report_of
 
 PROBLEMS = [Problem(f"{n}?", "7") for n in range(4)]
 RIGHT = np.array([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]])
 
 
 def answered(judged_by="math", choosers=(), **changes):
-    sampled = Sampled(RIGHT, np.ones(RIGHT.shape, int), RIGHT < 0, [["7", "8"]] * 4, RIGHT)._replace(**changes)
-    return Answered(sampled, PROBLEMS, 0, judged_by, [1, 2], [], list(choosers))
+    sampled = SampledAnswers(RIGHT, np.ones(RIGHT.shape, int), RIGHT < 0, [["7", "8"]] * 4, RIGHT)._replace(**changes)
+    return JudgedAnswers(sampled, PROBLEMS, 0, judged_by, [1, 2], [], list(choosers))
 
 
 def test_an_aime_has_an_expected_score_of_15():

@@ -21,7 +21,7 @@ from rljax.models import TransformerConfig, abstract_params, count_parameters, t
 from rljax.parallel import make_mesh
 from rljax.programs import compiled_updates, plan
 from rljax.programs.compiled_updates import (
-    Measured,
+    MeasuredUpdates,
     critic_program,
     data_shapes,
     extrapolate,
@@ -142,7 +142,7 @@ def test_layers_with_a_window_are_planned_as_those_without_one(monkeypatch):
 
     def measure(_config, shape, *_):
         shapes.append(shape)
-        return Measured(temporaries=shape.layers, sent=0)
+        return MeasuredUpdates(temporaries=shape.layers, sent=0)
 
     monkeypatch.setattr(plan, "measure_updates", measure)
     mixed = make_plan(CONFIG, replace(SHAPE, window=8, full_layers=(3,)), make_mesh(1, 1), 20)
@@ -248,8 +248,8 @@ def test_updates_of_several_passes_are_all_counted(monkeypatch):
         assert (three[name].flops, three[name].moved) == (3 * one[name].flops, 3 * one[name].moved)
     for name, value in {"policy_update": 0, "critic_program": 0, "temporaries": 5, "sent_bytes": 7}.items():
         monkeypatch.setattr(compiled_updates, name, lambda *_, value=value: value)  # compiling is tested elsewhere
-    assert measure_updates(once, shape, mesh, 20) == Measured(5, 2 * 7, 5, 24 * 7)
-    assert measure_updates(thrice, shape, mesh, 20) == Measured(5, 6 * 7, 5, 72 * 7)
+    assert measure_updates(once, shape, mesh, 20) == MeasuredUpdates(5, 2 * 7, 5, 24 * 7)
+    assert measure_updates(thrice, shape, mesh, 20) == MeasuredUpdates(5, 6 * 7, 5, 72 * 7)
 
 
 def test_the_least_time_is_that_of_the_scarcest():
@@ -392,7 +392,7 @@ def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
     for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
         monkeypatch.setenv(name, os.environ[name])
     monkeypatch.setattr(
-        plan, "measure_updates", lambda *arguments: Measured(10_000, 2_000_000_000)
+        plan, "measure_updates", lambda *arguments: MeasuredUpdates(10_000, 2_000_000_000)
     )  # compiling is tested above
     flags = ["plan", "--algorithm", "grpo", "--prompts", "4", "--group-size", "4", "--max-response-tokens", "12"]
     flags += ["--layers", "2", "--width", "64", "--kv-heads", "2", "--prompt-length", "20"]

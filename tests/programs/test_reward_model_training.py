@@ -170,7 +170,7 @@ def test_the_command_reads_a_file_and_continues_from_a_folder(tmp_path, capsys):
         for name, place in (("first", -1), ("second", 0))
     ]
     assert rows[0] | {"step": 0} == pytest.approx(rows[1] | {"step": 0})
-    with pytest.raises(InputError, match=r"already holds config\.json, .*choose another folder with --output"):
+    with pytest.raises(InputError, match=r"already contains config\.json, .*choose another folder with --output"):
         run("--model", str(tmp_path / "first"), "--output", str(tmp_path / "second"))
 
 

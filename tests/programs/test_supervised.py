@@ -18,11 +18,11 @@ from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Packed
 from rljax.programs.supervised import (
-    demonstrated_problems,
     heldout_demonstrations,
     lowest_perplexity,
     make_measure,
     outcome,
+    select_demonstrated,
     with_dialogues,
 )
 from rljax.tracking.rows import read_metrics
@@ -148,9 +148,9 @@ def test_what_cannot_be_continued_says_so(done, tmp_path):
 
 def test_a_heldout_row_without_a_demonstration_is_not_measured():
     both = [Problem("a", "b", "c"), Problem("d", "e")]
-    assert demonstrated_problems(both) == both[:1]
+    assert select_demonstrated(both) == both[:1]
     with pytest.raises(InputError, match="no held-out row has a demonstration"):
-        demonstrated_problems(both[1:])
+        select_demonstrated(both[1:])
 
 
 def test_the_end_names_the_step_after_which_it_overfits(tmp_path):

@@ -66,5 +66,5 @@ def test_the_devices_own_compiler_counts(name):
 def test_a_slice_that_does_not_exist_is_refused():
     if find_spec("libtpu") is None:
         pytest.skip("libtpu is not installed: nothing here knows the slices of TPUs")
-    with pytest.raises(InputError, match=r"--topology v5e:2x3: its compiler refuses it: .*not divisible"):
+    with pytest.raises(InputError, match=r"--topology v5e:2x3: the compiler rejects it: .*not divisible"):
         topology_of("v5e:2x3")

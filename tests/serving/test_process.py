@@ -50,7 +50,7 @@ def test_a_port_in_use_is_refused_in_one_sentence(folder, capsys):
 
 
 def test_what_cannot_be_served_is_refused(folder, tmp_path, capsys):
-    refused(capsys, "a response shorter than the context", "serve", str(folder), "--port", "0", "--context", "100")
+    refused(capsys, "a response must be shorter than the context", "serve", str(folder), "--port", "0", "--context", "100")
     (tmp_path / "key").write_text("\n")
     refused(capsys, "is empty", "serve", str(folder), "--port", "0", "--api-key-file", str(tmp_path / "key"))
 
