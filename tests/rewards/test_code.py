@@ -201,9 +201,9 @@ def test_as_a_reward_of_the_protocol():
     ("columns", "message"),
     [
         ({"test": ["def check(candidate): pass"]}, "row 0 has a test but no entry_point"),
-        ({"tests": [[3]]}, r"row 0: the column tests\[0\] holds int"),
-        ({"tests": [[None]]}, r"row 0: the column tests\[0\] holds NoneType"),
-        ({"tests": [TESTS], "setup": [3]}, "row 0: the column setup holds int"),
+        ({"tests": [[3]]}, r"row 0: the column tests\[0\] contains int"),
+        ({"tests": [[None]]}, r"row 0: the column tests\[0\] contains NoneType"),
+        ({"tests": [TESTS], "setup": [3]}, "row 0: the column setup contains int"),
     ],
 )
 @pytest.mark.usefixtures("untyped")
