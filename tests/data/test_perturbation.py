@@ -48,10 +48,10 @@ def test_of_a_chat_the_user_alone_is_changed():
 
 
 def test_what_has_nothing_to_change_is_refused():
-    reason = r"no prompt of these problems, such as '3\+4=', because it needs words of at least four letters; what "
-    with pytest.raises(InputError, match=reason + r"changes some: spaces, order\."):
+    reason = r"no prompt of these problems, such as '3\+4=', because it needs words of at least four letters; perturbations that "
+    with pytest.raises(InputError, match=reason + r"change some: spaces, order\."):
         perturb([Problem("3+4=", "7")], "typos")
-    with pytest.raises(InputError, match=r"changes some: none\."):
+    with pytest.raises(InputError, match=r"change some: none\."):
         perturb([Problem("x", "7")], "case")
     with pytest.raises(InputError, match="no perturbation 'noise'; choose one of spaces, case, typos"):
         perturb([Problem("3+4=", "7")], "noise")

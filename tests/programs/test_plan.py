@@ -459,7 +459,7 @@ def test_devices_are_pretended_before_jax_looks():
 
 
 def test_an_update_beside_a_calculator_is_not_planned():
-    with pytest.raises(InputError, match=r"cannot measure calculator=0\.5, with which all logits of a micro-batch"):
+    with pytest.raises(InputError, match=r"cannot measure calculator=0\.5, which keeps all logits of a micro-batch"):
         plan_of(CONFIG.replace(calculator=0.5), 1, 20)
 
 
