@@ -233,7 +233,7 @@ def test_both_accuracies_are_of_the_problems_whose_changed_prompts_fit(run, monk
         texts = [f"{problem.prompt} " if place < 2 else problem.prompt * 9 for place, problem in enumerate(problems)]
         return [replace(problem, prompt=text) for problem, text in zip(problems, texts, strict=True)]
 
-    monkeypatch.setattr(combined_evaluation, "perturbed", longer)
+    monkeypatch.setattr(combined_evaluation, "perturb", longer)
     found = combined_evaluation.robustness(run, "spaces", limit=4, trust=True)
     assert (found.after.whole.count, found.after.dropped) == (2, 2)
     assert found.before.whole.count == found.change.problems == 2

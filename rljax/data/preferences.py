@@ -172,7 +172,7 @@ def read_preference(row: Mapping[str, object], columns: PreferenceColumns) -> Pr
     """
     sides = _response(row, columns.chosen), _response(row, columns.rejected)
     if columns.prompt is None:
-        _refuse_late_prompt(row)
+        _reject_late_prompt(row)
     prompt = None if columns.prompt is None else prompt_of(row, columns.prompt)
     match sides:
         case str(chosen), str(rejected):
@@ -190,11 +190,13 @@ def read_preference(row: Mapping[str, object], columns: PreferenceColumns) -> Pr
     return Preference(text, better[0], worse[0], messages, _margin(row), chat_columns(row), turns)
 
 
-def _refuse_late_prompt(row: Mapping[str, object]) -> None:
+def _reject_late_prompt(row: Mapping[str, object]) -> None:
     late = next((name for name in PROMPT_COLUMNS if lookup(row, name) is not MISSING), None)
     if late is not None:
         raise BadRowError(
-            "this row has a prompt, but the first row of the data has none", "give every row a prompt, or none", column=late
+            "this row has a prompt, but the first row of the data has none",
+            "give a prompt to every row or to none",
+            column=late,
         )
 
 

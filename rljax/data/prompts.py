@@ -191,9 +191,9 @@ def assistant_turns(problem: Problem) -> int:
 
 
 def whole_dialogue(problem: Problem) -> Problem:
-    """Move all turns of the assistant after the first of another role into the demonstration, so that all are trained on.
+    """Move all turns of the assistant after the first question of the user into the demonstration, to train on all of them.
 
-    The prompt of a problem contains all turns but the last one, because that is the one that RL samples.
+    The prompt of a problem contains all turns except the last one, because RL samples only that one.
 
     Example:
         >>> chat = [{"role": role, "content": text} for role, text in (("user", "1+1="), ("assistant", "2"), ("user", "2+1="))]
