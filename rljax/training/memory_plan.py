@@ -128,7 +128,7 @@ def state_bytes(state: TrainState, base: Base | None) -> int:
     return bytes_on_a_device(state) + (0 if base is None else bytes_on_a_device(base.params))
 
 
-class TriedChanges(NamedTuple):
+class Trial(NamedTuple):
     """Changes to the settings of a run that does not fit."""
 
     flags: list[str]
@@ -175,9 +175,7 @@ def changes_to_try(config: TrainConfig, count: int) -> list[Change]:
     return changes
 
 
-def try_changes(
-    config: TrainConfig, changes: list[Change], measure: Callable[[TrainConfig], int], room: int
-) -> TriedChanges:
+def try_changes(config: TrainConfig, changes: list[Change], measure: Callable[[TrainConfig], int], room: int) -> Trial:
     """Try changes one after the other until the run fits.
 
     Args:
@@ -189,7 +187,7 @@ def try_changes(
     Example:
         >>> changes = [("--fsdp 2", {"fsdp": 2}), ("--fsdp 4", {"fsdp": 4})]
         >>> try_changes(TrainConfig(), changes, lambda config: 80 // config.devices.fsdp, 30)
-        TriedChanges(flags=['--fsdp 2', '--fsdp 4'], needed=20, fits=True)
+        Trial(flags=['--fsdp 2', '--fsdp 4'], needed=20, fits=True)
     """
     flags, needed = [], 0
     for flag, settings in changes:
@@ -201,8 +199,8 @@ def try_changes(
         config = changed
         flags.append(flag)
         if needed <= room:
-            return TriedChanges(flags, needed, True)
-    return TriedChanges(flags, needed, False)
+            return Trial(flags, needed, True)
+    return Trial(flags, needed, False)
 
 
 USABLE = 0.9
@@ -397,7 +395,7 @@ def check_room(
     )
 
 
-def _advice(out: TriedChanges) -> str:
+def _advice(out: Trial) -> str:
     """Say which changes would make a run fit."""
     named = " ".join(out.flags)
     last = f" with {named}: {out.needed / 1e9:,.2f} GB" if out.flags else ""

@@ -133,10 +133,10 @@ def test_what_cannot_be_mixed():
         mixed_policy(NETWORK._replace(features=None), RULES, share=0.5)
     with pytest.raises(InputError, match=r"the calculator reads the characters .*; use `--tokenizer characters`"):
         calculator_of(lambda text: [0, 1], VOCAB)
-    with pytest.raises(InputError, match="one token of its own, also within a sum"):  # "12" is one token
+    with pytest.raises(InputError, match="one token of its own, even within a sum"):  # "12" is one token
         calculator_of(lambda text: TOKENIZER.encode(text.replace("12", "3")), VOCAB)
     with pytest.raises(
-        InputError, match="one token of its own, also within a sum"
+        InputError, match="one token of its own, even within a sum"
     ):  # unknown characters are all the same token
         calculator_of(lambda text: [0] * len(text), VOCAB)
     assert len(CHARACTERS) == 13
