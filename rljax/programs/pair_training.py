@@ -25,7 +25,7 @@ from jaxtyping import PyTree
 from rljax.data.fault import describe
 from rljax.data.history import no_history
 from rljax.data.preferences import Preference, read_preferences, split_pairs
-from rljax.data.prompts import PromptStream, lost_in_chats
+from rljax.data.prompts import PromptStream, list_chat_losses
 from rljax.data.tokenizer import Tokenizer, load_tokenizer
 from rljax.errors import InputError
 from rljax.evaluation.statistics import wilson_interval
@@ -171,7 +171,7 @@ def encode_split(
         if part.dropped
     ]
     chats = [replace(problem_of(pair), turns=pair.turns[0] or pair.turns[1]) for part in pairs for pair in part]
-    return PairData(train, heldout, [*warnings, *lost_in_chats(chats, tokenizer, chat=chat), *dropped])
+    return PairData(train, heldout, [*warnings, *list_chat_losses(chats, tokenizer, chat=chat), *dropped])
 
 
 def check_sizes(config: PairConfig, mesh: Mesh) -> None:
