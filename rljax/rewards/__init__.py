@@ -86,15 +86,15 @@ def _makers() -> dict[str, Callable[[str], Callable]]:
     """The functions that build the rewards of `MADE_OF`. They are imported here, because they need NumPy and workers do not."""
     from rljax.rewards.confidence import brier  # noqa: PLC0415
     from rljax.rewards.constitution import read_constitution  # noqa: PLC0415
-    from rljax.rewards.count_bonus import read_count_bonus  # noqa: PLC0415
-    from rljax.rewards.diversity import read_diversity  # noqa: PLC0415
+    from rljax.rewards.count_bonus import count_bonus  # noqa: PLC0415
+    from rljax.rewards.diversity import diversity  # noqa: PLC0415
     from rljax.rewards.repetition import read_repetition  # noqa: PLC0415
 
     return {
         "brier": lambda name: brier(resolve(name)),
         "constitution": read_constitution,
-        "count_bonus": read_count_bonus,
-        "diversity": read_diversity,
+        "count_bonus": count_bonus,
+        "diversity": diversity,
         "repetition": read_repetition,
     }
 

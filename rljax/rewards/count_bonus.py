@@ -4,12 +4,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from rljax.errors import InputError
 from rljax.rewards.ballot import vote
 from rljax.rewards.confidence import without_confidence
+from rljax.rewards.scale import read_scale
 
 
-def count_bonus(scale: float | int, *, answer_of: Callable[[str], str | None] = vote) -> Callable:
+def count_bonus(scale: float | int | str, *, answer_of: Callable[[str], str | None] = vote) -> Callable:
     """Make a reward: a bonus that falls with the number of responses to a prompt that give the same answer.
 
     ::
@@ -21,7 +21,7 @@ def count_bonus(scale: float | int, *, answer_of: Callable[[str], str | None] = 
     c / √n, so together they get c √n. A response without an answer gets 0, so that giving no answer never pays.
 
     Args:
-        scale: c, positive. Keep it below what a right answer is worth.
+        scale: c, a positive number, or its text. Keep it below what a right answer is worth.
         answer_of: reads the answer of a response, None for none; by default as `rljax.rewards.ballot.vote` does.
 
     Returns:
@@ -38,29 +38,15 @@ def count_bonus(scale: float | int, *, answer_of: Callable[[str], str | None] = 
         β / √n as in MBIE-EB, Strehl and Littman 2008, J. Comput. Syst. Sci. 74(8); on final answers of language models in
         arXiv:2509.06941, which counts over the history of training for one of its bonuses and within a batch for the other.
     """
-    if not (math.isfinite(scale) and scale > 0):
-        raise InputError(f"the scale of the count bonus is {scale}; it must be a positive number, e.g. count_bonus:0.1.")
+    factor = read_scale("count_bonus", scale)
 
     def bonus(prompts: Sequence[str], completions: Sequence[str], **columns: Sequence) -> list[float]:
         del columns
         answers = [answer_of(without_confidence(completion)) for completion in completions]
         found = list(zip(map(str, prompts), answers, strict=True))
         counts = Counter(found)
-        return [0.0 if pair[1] is None else scale / math.sqrt(counts[pair]) for pair in found]
+        return [0.0 if pair[1] is None else factor / math.sqrt(counts[pair]) for pair in found]
 
     bonus.__qualname__ = "count_bonus"
     bonus.on_all_hosts = True  # pyright: ignore[reportFunctionMemberAccess]  a function holds attributes
     return bonus
-
-
-def read_count_bonus(scale: str) -> Callable:
-    """Make the bonus of a scale that is written as text.
-
-    Raises:
-        InputError: the text is not a positive number.
-    """
-    try:
-        number = float(scale)
-    except ValueError as error:
-        raise InputError(f"the scale of the count bonus is {scale!r}; it must be a positive number, e.g. 0.1.") from error
-    return count_bonus(number)

@@ -1,14 +1,13 @@
 """A bonus for responses that differ from the other responses to their prompt."""
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from rljax.errors import InputError
+from rljax.rewards.scale import read_scale
 from rljax.text import shingles_of
 
 
-def diversity(scale: float | int) -> Callable:
+def diversity(scale: float | int | str) -> Callable:
     """Make a reward: a bonus for the distance of a response from the other responses to its prompt.
 
     ::
@@ -20,7 +19,7 @@ def diversity(scale: float | int) -> Callable:
     gets 0.
 
     Args:
-        scale: c, positive. Keep it well below what a right answer is worth, because noise is diverse, too.
+        scale: c, a positive number, or its text. Keep it well below what a right answer is worth, because noise is diverse, too.
 
     Returns:
         A reward that takes `prompts` and `completions`. All hosts call it with all responses, because it compares them.
@@ -32,8 +31,7 @@ def diversity(scale: float | int) -> Callable:
         >>> diversity(0.1)(prompts=["1+2="] * 3, completions=["1 + 2 is 3", "1 + 2 is 3", "it is 3"])
         [0.05, 0.05, 0.1]
     """
-    if not (math.isfinite(scale) and scale > 0):
-        raise InputError(f"the scale of the diversity bonus is {scale}; it must be a positive number, e.g. diversity:0.1.")
+    factor = read_scale("diversity", scale)
 
     def bonus(prompts: Sequence[str], completions: Sequence[str], **columns: Sequence) -> list[float]:
         del columns
@@ -41,7 +39,7 @@ def diversity(scale: float | int) -> Callable:
         for place, prompt in enumerate(prompts):
             groups[str(prompt)].append(place)
         runs = [shingles_of(completion) for completion in completions]
-        return [scale * _distance(place, groups[str(prompt)], runs) for place, prompt in enumerate(prompts)]
+        return [factor * _distance(place, groups[str(prompt)], runs) for place, prompt in enumerate(prompts)]
 
     bonus.__qualname__ = "diversity"
     bonus.on_all_hosts = True  # pyright: ignore[reportFunctionMemberAccess]  a function holds attributes
@@ -53,18 +51,3 @@ def _distance(place: int, group: Sequence[int], runs: Sequence[frozenset[str]]) 
     own = runs[place]
     distances = [1 - len(own & runs[other]) / len(own | runs[other]) for other in group if other != place]
     return sum(distances) / len(distances) if distances else 0.0
-
-
-def read_diversity(scale: str) -> Callable:
-    """Make the bonus of a scale that is written as text.
-
-    Raises:
-        InputError: the text is not a positive number.
-    """
-    try:
-        number = float(scale)
-    except ValueError as error:
-        raise InputError(
-            f"the scale of the diversity bonus is {scale!r}; it must be a positive number, e.g. 0.1."
-        ) from error
-    return diversity(number)

@@ -42,5 +42,5 @@ def test_another_reader_of_answers():
 
 @pytest.mark.parametrize("scale", ["0", "-1", "nan", "inf", "much"])
 def test_a_scale_that_cannot_be(scale):
-    with pytest.raises(InputError, match=r"the scale of the count bonus is .*; it must be a positive number"):
+    with pytest.raises(InputError, match=r"the scale of count_bonus is .*; it must be a positive number"):
         resolve(f"count_bonus:{scale}")

@@ -42,5 +42,5 @@ def test_every_host_compares_all_responses():
 
 @pytest.mark.parametrize("scale", ["0", "-1", "nan", "inf", "much"])
 def test_a_scale_that_cannot_be(scale):
-    with pytest.raises(InputError, match=r"the scale of the diversity bonus is .*; it must be a positive number"):
+    with pytest.raises(InputError, match=r"the scale of diversity is .*; it must be a positive number"):
         resolve(f"diversity:{scale}")
