@@ -128,7 +128,7 @@ def test_unused_margins_of_the_pairs_are_reported():
 @pytest.mark.parametrize(
     ("chat", "warning"),
     [
-        (True, "the chat template writes nothing of tool_calls in the chats of the data; the model does not see it"),
+        (True, "the chat template leaves out tool_calls of the chats in the data; the model does not see it"),
         (
             False,
             "40 prompts are chats (roles: user) and chat is off: the texts are joined by newlines without roles; use --chat",
