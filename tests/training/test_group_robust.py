@@ -101,5 +101,5 @@ def test_what_cannot_be_weighted_is_refused():
     for changes in ({"algorithm": "ppo"}, {"remembered_rewards": 4}):
         with pytest.raises(InputError, match="needs an algorithm without a critic"):
             first_state(KINDS.replace(**changes), reward=even_length)
-    with pytest.raises(InputError, match="worst_kind is 0; it must be positive"):
+    with pytest.raises(InputError, match=r"worst_kind is 0\.0; it must be positive"):
         KINDS.replace(worst_kind=0)
