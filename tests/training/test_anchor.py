@@ -144,7 +144,7 @@ def test_problems_that_are_not_to_be_had_are_refused(tmp_path):
         TrainConfig.flat(anchor_problems="runs/first")
     with pytest.raises(InputError, match=r"anchor=1\.0 cannot apply to an adapter \(lora_rank=4\)"):
         TrainConfig.flat(anchor=1.0, lora_rank=4)
-    with pytest.raises(InputError, match="anchor is -1; it must be positive"):
+    with pytest.raises(InputError, match=r"anchor is -1\.0; it must be positive"):
         TrainConfig.flat(anchor=-1)
 
 
