@@ -1,6 +1,6 @@
-"""A bigram model as a policy, and a critic of the same kind: for tests of what is done with a policy, whichever it is.
+"""A bigram policy and a bigram critic, for tests of code that works with any policy.
 
-A program that trains it is compiled in a third of the time that the smallest transformer takes.
+Compiling a program that trains it takes a third of the time needed for the smallest transformer.
 """
 
 from functools import partial
@@ -16,18 +16,18 @@ from rljax.models.packed import batched, before_scored
 VOCAB_SIZE = load_tokenizer("characters").vocab_size
 
 
-def table_of(key):
+def init_table(key):
     """Logits of the next token, after each token."""
     return 0.3 * jax.random.normal(key, (VOCAB_SIZE, VOCAB_SIZE))
 
 
 def init(key):
     """Parameters of the policy."""
-    return {"table": table_of(key)}
+    return {"table": init_table(key)}
 
 
 def logits(params, packed):
-    """At every slot, those of the next token."""
+    """Logits of the next token, at every slot."""
     return params["table"][packed.tokens]
 
 
@@ -46,15 +46,15 @@ def features(params, packed):
     return Features(before_scored(logits(params, packed), packed), jnp.eye(VOCAB_SIZE))
 
 
-def first_value(size, key, policy):
-    """The critic's table begins as the policy's, or is random."""
+def init_value(size, key, policy):
+    """Initial critic: its table is a copy of the policy's, or random if there is no policy."""
     for_table, for_head = jax.random.split(key)
-    table = table_of(for_table) if policy is None else jnp.copy(policy["table"])
+    table = init_table(for_table) if policy is None else jnp.copy(policy["table"])
     return {"trunk": {"table": table}, "head": jax.random.normal(for_head, (VOCAB_SIZE, size)) / VOCAB_SIZE}
 
 
 def value_outputs(params, packed):
-    """The numbers before each token."""
+    """The critic's outputs before each token."""
     return batched(before_scored(logits(params["trunk"], packed), packed) @ params["head"], packed)
 
 
@@ -69,7 +69,7 @@ def value_function(size, reads_logp):
     """A critic that gives `size` numbers per token."""
     if reads_logp:
         raise ValueError("the bigram critic does not read log-probabilities")
-    return ValueFunction(size, partial(first_value, size), value_outputs, save)
+    return ValueFunction(size, partial(init_value, size), value_outputs, save)
 
 
 BIGRAM = policy_of_logits(VOCAB_SIZE, init, logits, decoder=Decoder(begin, advance), save=save)._replace(

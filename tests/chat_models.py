@@ -1,4 +1,4 @@
-"""A chat model with random weights, whose tokenizer knows bytes and has a chat template."""
+"""A chat model with random weights; its tokenizer works on bytes and has a chat template."""
 
 from pathlib import Path
 

@@ -1,10 +1,10 @@
-"""Every reference solution of HumanEval and MBPP in ten surface forms passes, and twelve kinds of cheat on each task score 0.
+"""Check that HumanEval's and MBPP's reference solutions pass in ten surface forms, and that twelve kinds of cheat score 0.
 
     python tests/code_differential.py --mbpp mbpp.jsonl --humaneval HumanEval.jsonl --results results.jsonl
 
-Neither data set is part of the project. The command continues where an earlier run with the same results stopped. For speed it runs
-the sandbox's two processes without their confinement, which none of these programs tries to escape; `test_code_differential.py`
-runs a sample of them through the rewards. The result of a full run is in `code_differential.md`.
+Neither data set is part of the project. The command continues where an earlier run with the same results file stopped. For
+speed it runs the sandbox's two processes without their confinement, which none of these programs tries to escape;
+`test_code_differential.py` runs a sample of them through the rewards. The result of a full run is in `code_differential.md`.
 """
 
 import argparse
@@ -42,12 +42,12 @@ class Task(NamedTuple):
 
 
 def tasks(mbpp: Path | None, humaneval: Path | None) -> list[Task]:
-    """Read the tasks of the files that there are."""
+    """Read the tasks of the files that were passed."""
     found = []
     for row in _rows(mbpp):
         columns = {"tests": row["test_list"], "setup": row["test_setup_code"]}
         found.append(
-            Task(f"mbpp/{row['task_id']}", row["text"], row["code"], columns, _tested(row["test_list"], row["code"]))
+            Task(f"mbpp/{row['task_id']}", row["text"], row["code"], columns, _tested_name(row["test_list"], row["code"]))
         )
     for row in _rows(humaneval):
         columns = {"test": row["test"], "entry_point": row["entry_point"]}
@@ -59,13 +59,13 @@ def _rows(path: Path | None) -> list[dict]:
     return [] if path is None else [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def _tested(tests: Sequence[str], code: str) -> str:
+def _tested_name(tests: Sequence[str], code: str) -> str:
     """Find the function of the solution that the tests name."""
     names = re.findall(r"^(?:def|class)[ ]+(\w+)", code, re.MULTILINE)
     return next(name for name in reversed(names) if re.search(rf"\b{name}\b", tests[0]))
 
 
-def _whole(task: Task) -> str:
+def _complete_program(task: Task) -> str:
     """The solution as a complete program."""
     text = task.solution.replace("\r\n", "\n")
     return f"{task.prompt}{text}" if "entry_point" in task.columns else text
@@ -76,7 +76,7 @@ def _fenced(text: str, fence: str = "```", mark: str = "python") -> str:
 
 
 def _decorated(task: Task) -> str:
-    return f"""{_whole(task)}
+    return f"""{_complete_program(task)}
 
 
 def traced(function):
@@ -93,8 +93,8 @@ if __name__ == "__main__":
 
 
 def _derived(task: Task) -> str:
-    """The solution returns instances of classes that are derived from plain types."""
-    return f"""{_whole(task)}
+    """The solution, with results that are instances of subclasses of plain types."""
+    return f"""{_complete_program(task)}
 
 
 class _Int(int): pass
@@ -117,20 +117,22 @@ _plain_{task.name} = {task.name}
 
 FORMS: Mapping[str, Callable[[Task], str]] = MappingProxyType(
     {
-        "as it is": lambda task: task.solution,
-        "marked fence": lambda task: f"Here is the program:\n\n{_fenced(_whole(task))}\n\nIt is simple.",
-        "bare fence": lambda task: f"Sure!\n{_fenced(_whole(task), mark='')}\nDone.",
+        "unchanged": lambda task: task.solution,
+        "marked fence": lambda task: f"Here is the program:\n\n{_fenced(_complete_program(task))}\n\nIt is simple.",
+        "bare fence": lambda task: f"Sure!\n{_fenced(_complete_program(task), mark='')}\nDone.",
         "indented fence": lambda task: (
-            f"1. So:\n\n{textwrap.indent(_fenced(_whole(task), mark='python3.11'), '   ')}\n\n2. Done."
+            f"1. So:\n\n{textwrap.indent(_fenced(_complete_program(task), mark='python3.11'), '   ')}\n\n2. Done."
         ),
-        "tildes": lambda task: f"{_fenced(_whole(task), '~~~~', '{.python}')}",
+        "tildes": lambda task: f"{_fenced(_complete_program(task), '~~~~', '{.python}')}",
         "example last": lambda task: (
-            f"{_fenced(_whole(task), mark='Python')}\nFor example:\n{_fenced(USE)}\n{_fenced('3', mark='')}"
+            f"{_fenced(_complete_program(task), mark='Python')}\nFor example:\n{_fenced(USE)}\n{_fenced('3', mark='')}"
         ),
         "second try": lambda task: (
-            f"{_fenced(f'def {task.name}(*a): pass')}\nNo, better:\n{_fenced(_whole(task), mark='py')}"
+            f"{_fenced(f'def {task.name}(*a): pass')}\nNo, better:\n{_fenced(_complete_program(task), mark='py')}"
         ),
-        "future import": lambda task: _fenced(f'"""A program."""\nfrom __future__ import annotations\n\n{_whole(task)}'),
+        "future import": lambda task: _fenced(
+            f'"""A program."""\nfrom __future__ import annotations\n\n{_complete_program(task)}'
+        ),
         "decorated, with a main program": _decorated,
         "derived results": _derived,
     }
@@ -202,7 +204,7 @@ def NAME(*a, **k):
 
 
 def variants(task: Task) -> Iterator[tuple[str, bool, str]]:
-    """The names of all variants of a task, whether each is right, and the responses."""
+    """Yield the name of each variant of a task, whether it is right, and the response."""
     for name, form in FORMS.items():
         yield name, True, form(task)
     for name, cheat in CHEATS.items():
@@ -267,7 +269,7 @@ def _read(file: int, deadline: float) -> bytes:
     return b"".join(parts)
 
 
-def judged(task: Task, done: frozenset[str], seconds: float) -> list[dict]:
+def judge_variants(task: Task, done: frozenset[str], seconds: float) -> list[dict]:
     """Judge the variants of a task that have no result yet."""
     found = []
     for name, right, response in variants(task):
@@ -280,8 +282,8 @@ def judged(task: Task, done: frozenset[str], seconds: float) -> list[dict]:
 def main() -> None:
     """Judge all variants of all tasks, and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mbpp", type=Path, help="MBPP's tasks, one JSON object a line")
-    parser.add_argument("--humaneval", type=Path, help="HumanEval's tasks, one JSON object a line")
+    parser.add_argument("--mbpp", type=Path, help="MBPP's tasks, one JSON object per line")
+    parser.add_argument("--humaneval", type=Path, help="HumanEval's tasks, one JSON object per line")
     parser.add_argument("--results", type=Path, required=True, help="the file to which the results are appended")
     parser.add_argument("--workers", type=int, default=2, help="how many tasks are judged at a time")
     parser.add_argument(
@@ -295,7 +297,9 @@ def main() -> None:
     started = time.monotonic()
     todo = tasks(settings.mbpp, settings.humaneval)
     with settings.results.open("a") as file, concurrent.futures.ProcessPoolExecutor(settings.workers) as pool:
-        for found in pool.map(judged, todo, [frozenset(done[task.key]) for task in todo], [settings.seconds] * len(todo)):
+        for found in pool.map(
+            judge_variants, todo, [frozenset(done[task.key]) for task in todo], [settings.seconds] * len(todo)
+        ):
             file.writelines(json.dumps(result) + "\n" for result in found)
             file.flush()
             results += found

@@ -1,4 +1,4 @@
-"""Strict JAX for every test: signatures checked, promotion of types or ranks refused, warnings are errors, eight fake devices."""
+"""Strict JAX for every test: signatures are checked, type and rank promotion raise errors, and the CPU counts as eight devices."""
 
 import ctypes
 import gc
@@ -8,7 +8,7 @@ import threading
 from importlib.metadata import version
 from pathlib import Path
 
-# In the environment, and not in jax.config, so that the commands and notebooks that tests start find it too.
+# Set in the environment, not in jax.config, so that commands and notebooks started by tests inherit it.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"  # compiling is most of the suite's work
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
@@ -29,17 +29,17 @@ if version("jax").startswith("0.10."):
     make_context = mlir.make_ir_context
 
     def context_of_thread():
-        """JAX makes a context for each lowering, which takes a fifth of the time that a small program needs in all."""
+        """Reuse one context: JAX makes one per lowering, which takes a fifth of a small program's compilation time."""
         if not hasattr(CONTEXTS, "one"):
             CONTEXTS.one = make_context()
         return CONTEXTS.one
 
     mlir.make_ir_context = context_of_thread
 
-# Tracing makes many objects and little garbage, and looking for it was a tenth of the suite's time.
+# Tracing makes many objects but little garbage, and collecting it took a tenth of the suite's time.
 gc.set_threshold(50_000)
 MOST_MEMORY = 3 << 30
-"""Bytes that a process may hold after a module of tests."""
+"""Bytes of memory that a process may use after a test module before its compiled programs are dropped."""
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
@@ -49,7 +49,7 @@ hypothesis.settings.register_profile("rljax", deadline=None, max_examples=25, de
 hypothesis.settings.load_profile("rljax")
 UNCHECKED = {"__init__", "__main__", "__pycache__", "py.typed"}
 CHECKED = sorted({path.stem for path in (ROOT / "rljax").iterdir() if path.name not in UNCHECKED} - UNCHECKED)
-"""The packages and modules of rljax whose signatures are checked: all but the package itself, which only names what there is."""
+"""The packages and modules of rljax whose signatures are checked: all but `rljax/__init__.py`, which only lists names."""
 jaxtyping.install_import_hook([f"rljax.{name}" for name in CHECKED], "type_checker.check")
 
 from rljax.cli.compilation_cache import DIRECTORY, SHORTEST, keep_compiled_programs  # noqa: E402  after the hook
@@ -61,37 +61,37 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", float(os.environ
 
 
 def pytest_collection_finish():
-    """Leave the runs' curves undrawn. Do not search what was imported and collected for garbage."""
+    """Do not plot the curves of runs, and exclude everything imported so far from garbage collection."""
     if "rljax.training" in sys.modules:
-        from curves import leave_undrawn
+        from curves import skip_curves
 
-        leave_undrawn()
+        skip_curves()
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def bounded_memory():
-    """Forget what was compiled once a process holds much memory; what is needed again comes from the cache on disk."""
+    """Drop compiled programs when a process uses too much memory; the cache on disk still has them."""
     yield
     if resident_bytes() > MOST_MEMORY:
         jax.clear_caches()
         vars(CONTEXTS).clear()
         gc.collect()
         libc = ctypes.CDLL(None)
-        if hasattr(libc, "malloc_trim"):  # without it, glibc keeps what is free
+        if hasattr(libc, "malloc_trim"):  # otherwise glibc keeps freed memory
             libc.malloc_trim(0)
 
 
 def resident_bytes() -> int:
-    """Memory of this process; 0 where Linux's files do not tell."""
+    """Memory of this process; 0 on systems without Linux's /proc."""
     sizes = Path("/proc/self/statm")
     return int(sizes.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if sizes.exists() else 0
 
 
 @pytest.fixture
 def untyped():
-    """Switch the signature checker off, so that the functions' own refusals can be seen."""
+    """Switch the signature checker off, so that the functions' own errors can be tested."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -99,7 +99,7 @@ def untyped():
 
 @pytest.fixture(scope="module")
 def standard_promotion():
-    """JAX's standard promotion, for modules that call Optax themselves: it raises decays to the power of an integer count."""
+    """JAX's standard promotion, for modules that call Optax directly: Optax raises decay rates to the power of an integer count."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 
@@ -113,7 +113,7 @@ def x64():
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real data and weights that the project's makers test on; a user does not have it."""
+    """The folder of real data and weights that the developers test with; users do not have it."""
     if not SHARED_DATA.is_dir():
         pytest.skip(f"real data folder {SHARED_DATA} is not on this machine")
     return SHARED_DATA

@@ -1,6 +1,7 @@
-"""Runs in the process of the tests leave their curves undrawn: drawing was a third of a small run's time.
+"""Runs in the test process do not plot their curves: plotting took a third of a small run's time.
 
-The runs of commands that tests start draw them, and so do those inside `drawn`. `tests/tracking/test_plots.py` tests the drawing.
+Commands that tests start in other processes still plot them, and so do runs inside `plotting_curves()`.
+`tests/tracking/test_plots.py` tests the plots.
 """
 
 from collections.abc import Generator
@@ -13,14 +14,14 @@ from rljax.training.lifecycle import outcome
 draw_curves = outcome.draw_curves
 
 
-def leave_undrawn() -> None:
-    """From here on, the end of a run writes no `curves.png`."""
+def skip_curves() -> None:
+    """From now on, runs that end do not write `curves.png`."""
     outcome.draw_curves = lambda folder, config: None
 
 
 @contextmanager
-def drawn() -> Generator[None]:
-    """Runs that end in here draw their curves."""
+def plotting_curves() -> Generator[None]:
+    """Plot the curves of runs that end inside this context."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(outcome, "draw_curves", draw_curves)
         yield

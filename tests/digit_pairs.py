@@ -1,4 +1,4 @@
-"""Preference pairs whose order is easy to learn: the longer of two digit strings, or the one with even digits."""
+"""Preference pairs that are easy to learn: the longer of two digit strings is preferred, or the one with even digits."""
 
 import random
 
@@ -6,7 +6,7 @@ from rljax.data.preferences import Preference
 
 
 def digit_pairs(count, seed):
-    """Pairs of digit strings of which the longer one is preferred."""
+    """Pairs of digit strings; the longer one is preferred."""
     rng = random.Random(seed)
 
     def digits(length):
@@ -17,15 +17,15 @@ def digit_pairs(count, seed):
 
 
 def texts(pairs):
-    """Prompts and responses of pairs, preferred ones first."""
+    """Prompts and responses of pairs, all preferred responses first."""
     return [pair.prompt for pair in pairs] * 2, [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
 
 
 def even_pairs(count, seed):
-    """Pairs of strings of four digits, of which the one with even digits is preferred."""
+    """Pairs of four-digit strings; the one with even digits is preferred."""
     rng = random.Random(seed)
 
-    def drawn(digits):
+    def sample(digits):
         return "".join(rng.choice(digits) for _ in range(4))
 
-    return [Preference(f"{rng.randrange(1000)}=", drawn("02468"), drawn("13579")) for _ in range(count)]
+    return [Preference(f"{rng.randrange(1000)}=", sample("02468"), sample("13579")) for _ in range(count)]

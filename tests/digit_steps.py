@@ -1,4 +1,4 @@
-"""A small world for searches over steps, whose best response is known: three digits, valued by their sum."""
+"""A toy problem for step-level search with a known best response: three digits, whose value is their sum."""
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class Digits:
         return Response(request.prompt_id, request.group, tokens, np.ones(len(tokens), bool), logp, logp, finish)
 
 
-def worker_of(engine, budget=12):
+def make_worker(engine, budget=12):
     sampling = Sampling(budget, (TOKENIZER.eos_token_id,))
     return RolloutWorker(engine, PROMPTS, 2, sampling, Judge(TOKENIZER, lambda completions: [0.0] * len(completions)))
 

@@ -1,6 +1,6 @@
-"""What a hostile program could harm or read, and a look at it afterwards. It needs nothing but Python's own library.
+"""Targets that a hostile program could harm or read, and checks that it did not. Uses only Python's standard library.
 
-As a script it judges programs as another user, or with less than this kernel offers, and prints what came of it.
+Run as a script, it judges programs as another user, or with some system calls refused, and prints the results.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @contextlib.contextmanager
 def hostile_world():
-    """Make files, a server, and a process that programs may try to reach; check afterwards that nothing has happened to them."""
+    """Make files, a server, and a process that programs may try to reach; check afterwards that they are untouched."""
     with tempfile.TemporaryDirectory(prefix="world-") as folder:
         os.chmod(folder, 0o755)
         canary, public = Path(folder, "private", "canary.txt"), Path(folder, "public.txt")
@@ -53,8 +53,8 @@ def hostile_world():
     assert not folders_left()
 
 
-def launched():
-    """The sandbox's processes, and their parents, the process that launchers are forked from included."""
+def sandbox_processes():
+    """Each of the sandbox's processes and its parent, including the server process that forks the launchers."""
     parents = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -68,13 +68,13 @@ def launched():
 
 
 def servers():
-    """The processes from which this process has launchers forked."""
-    return [pid for pid, parent in launched().items() if parent == os.getpid()]
+    """The server processes that fork launchers for this process."""
+    return [pid for pid, parent in sandbox_processes().items() if parent == os.getpid()]
 
 
 def processes_left():
     """Processes of the sandbox that descend from this process's servers, which adopt orphans."""
-    parents = launched()
+    parents = sandbox_processes()
     left, found = [], {pid for pid, parent in parents.items() if parent == os.getpid()}
     while found:
         found = {pid for pid, parent in parents.items() if parent in found}
@@ -83,12 +83,12 @@ def processes_left():
 
 
 def folders_left():
-    """Folders of programs under test in the folder for temporary files, in which nobody else may judge."""
+    """Sandbox folders left in the temporary folder; no other process may be judging programs there."""
     return list(Path(tempfile.gettempdir()).glob("rljax-sandbox-*/*"))
 
 
 def refuse_calls(numbers):
-    """Have the kernel refuse some system calls to this process and its children, as container runtimes do."""
+    """Make the kernel refuse some system calls of this process and its children, as container runtimes do."""
     from rljax.rewards.sandbox import seccomp
 
     rules = [struct.pack("=HBBI", 0x20, 0, 0, 0)]

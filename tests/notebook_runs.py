@@ -27,7 +27,7 @@ def read(name: str) -> nbformat.NotebookNode:
 
 
 def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
-    """Its cells of code."""
+    """The code cells of a notebook."""
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
@@ -37,7 +37,7 @@ def outputs(notebook: nbformat.NotebookNode) -> Iterator[tuple[str, nbformat.Not
 
 
 def run(notebook: nbformat.NotebookNode, home: Path) -> nbformat.NotebookNode:
-    """Execute in a kernel of this very interpreter, which reads and leaves nothing in the user's home."""
+    """Execute a notebook in a kernel of this interpreter, which does not read or write the user's home folder."""
     manager = AsyncKernelManager(
         kernel_name="python3",
         kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),  # no kernel installed elsewhere may replace it
@@ -57,18 +57,18 @@ def run(notebook: nbformat.NotebookNode, home: Path) -> nbformat.NotebookNode:
     return client.execute(cleanup_kc=True, env=environment)
 
 
-def settled(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """Drop what changes with each run and is shown to nobody: times of cells, the kernel's version, where a stream was cut."""
+def drop_volatile(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Drop what changes from run to run and is never shown: cell times, the kernel's version, and breaks within a stream."""
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
-            cell.outputs = list(joined(cell.outputs))
+            cell.outputs = list(join_streams(cell.outputs))
     notebook.metadata.language_info = {"name": "python"}
     return notebook
 
 
-def joined(found: list[nbformat.NotebookNode]) -> Iterator[nbformat.NotebookNode]:
-    """Outputs of a cell, with pieces of one stream that follow each other as one."""
+def join_streams(found: list[nbformat.NotebookNode]) -> Iterator[nbformat.NotebookNode]:
+    """Yield a cell's outputs, with consecutive pieces of the same stream joined."""
     for name, group in itertools.groupby(found, key=lambda output: output.get("name")):
         pieces = list(group)
         if name is not None:
@@ -77,9 +77,9 @@ def joined(found: list[nbformat.NotebookNode]) -> Iterator[nbformat.NotebookNode
 
 
 def keep_outputs(name: str) -> None:
-    """Run a notebook and write it with its outputs."""
+    """Run a notebook and save it with its outputs."""
     with tempfile.TemporaryDirectory(prefix="rljax") as home:  # a socket's path is short
-        executed = settled(run(read(name), Path(home)))
+        executed = drop_volatile(run(read(name), Path(home)))
     nbformat.write(executed, NOTEBOOKS / f"{name}.ipynb")
 
 

@@ -1,4 +1,4 @@
-"""Models of other people as policies: a GRU in Flax NNX, and a transformer in plain JAX with Hugging Face's parameter names."""
+"""Third-party models as policies: a GRU in Flax NNX, and a transformer in plain JAX with Hugging Face's parameter names."""
 
 import json
 
@@ -20,7 +20,7 @@ class GRU(nnx.Module):
         self.head = nnx.Linear(width, vocab_size, rngs=rngs)
 
     def read(self, state, tokens, first, real):
-        """Read a token of each row: the first one of a sequence resets the state, and padding leaves the state unchanged."""
+        """Read one token per row: a sequence's first token resets the state, and padding leaves it unchanged."""
         after, _ = self.cell(jnp.where(first[:, None], 0.0, state), self.embed(tokens))
         return jnp.where(real[:, None], after, state)
 
@@ -36,7 +36,7 @@ class GRU(nnx.Module):
 
 
 def gru_policy(vocab_size, width=16, **options):
-    """A policy of the GRU."""
+    """The GRU as a policy."""
     graph = nnx.split(nnx.eval_shape(lambda: GRU(vocab_size, width, nnx.Rngs(0))))[0]
 
     def init(key):
@@ -63,7 +63,7 @@ LAYER = "model.layers.0"
 
 
 def transformer_params(key, vocab_size, width):
-    """A flat dict, as a Hugging Face checkpoint has it: projections are [out, in]."""
+    """A flat dict, as in a Hugging Face checkpoint: projections are [out, in]."""
     shapes = {
         "model.embed_tokens.weight": (vocab_size, width),
         **{f"{LAYER}.self_attn.{letter}_proj.weight": (width, width) for letter in "qkvo"},
@@ -77,7 +77,7 @@ def transformer_params(key, vocab_size, width):
 
 
 def transformer_logits(params, tokens, positions, segments):
-    """One layer of attention and one of perceptrons over rows [R, S]."""
+    """One attention layer and one feed-forward layer over rows [R, S]."""
 
     def layer(name):
         return params[f"{LAYER}.{name}.weight"]
@@ -111,7 +111,7 @@ def load_transformer(folder):
 
 
 def plain_transformer_policy(vocab_size, width=16, *, save=save_transformer, partition=on_every_device):
-    """A policy of the plain transformer. Its decode keeps no cache: it reads the complete row again for each token."""
+    """The plain transformer as a policy. Decoding keeps no cache: it reads the complete row again for each token."""
 
     def last(params, tokens, attention, slot):
         positions = jnp.maximum(jnp.cumsum(attention, axis=-1) - 1, 0)

@@ -1,4 +1,4 @@
-"""Folders of runs as a run leaves them, without the run: settings, metrics, answers, samples and starts."""
+"""Run folders written without running anything: settings, metrics, answers, samples and starts."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from rljax.training.config import TrainConfig
 PROBLEMS = 40
 
 
-def rows_of(steps, *, entropy=0.5, accuracy=(0.25, 0.75)):
+def metric_rows(steps, *, entropy=0.5, accuracy=(0.25, 0.75)):
     """Metrics of a run: evaluations before RL and at its last step, and a row for each step."""
     before, after = accuracy
     yield {"phase": "warm_start", "step": 1, "loss": 1.0}
@@ -33,7 +33,7 @@ def rows_of(steps, *, entropy=0.5, accuracy=(0.25, 0.75)):
 
 
 def answers(steps, accuracy):
-    """Held-out answers: the first problems are right."""
+    """Held-out answers; the first problems are answered correctly."""
     for step, share in zip((0, steps), accuracy, strict=True):
         for problem in range(PROBLEMS):
             right = problem < share * PROBLEMS
@@ -42,12 +42,12 @@ def answers(steps, accuracy):
             yield row | {"completion": completion, "reward": float(right)}
 
 
-def recorded(path, *, steps=30, total=30, accuracy=(0.25, 0.75), entropy=0.5, **settings):
+def write_run(path, *, steps=30, total=30, accuracy=(0.25, 0.75), entropy=0.5, **settings):
     """Write the folder of a run."""
     config = TrainConfig.flat(steps=total, run=str(path), **settings)
     folder = RunFolder.create(path, config.to_json() | {"seams": []})
     if steps:
-        write(folder.metrics, rows_of(steps, entropy=entropy, accuracy=accuracy))
+        write(folder.metrics, metric_rows(steps, entropy=entropy, accuracy=accuracy))
         folder.add_heldout(list(answers(steps, accuracy)))
     write(
         folder.samples,

@@ -1,4 +1,4 @@
-"""A run's checkpoint, read back into the setup that it was made with."""
+"""The setup and the initial state of a run, and checkpoints read back into the setup that wrote them."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ from rljax.training.setup import make_setup
 
 
 def first_state(config, **seams):
-    """Setup of a run, and the state that it begins with."""
+    """A run's setup and its initial state."""
     setup = make_setup(config, Seams(**seams), INSTALLERS)
     return setup, states.initial_state(setup, states.first_params(setup))
 
@@ -25,7 +25,7 @@ def rl_state(setup, state):
 
 
 def run_without_training(path, config, which=("best", "last")):
-    """The folder of a run that ended before its first step."""
+    """Write the folder of a run that ended before its first step; return its setup and state."""
     setup, state = first_state(config)
     folder = RunFolder.create(path, config.to_json() | {"seams": []})
     for name in which:
@@ -40,5 +40,5 @@ def checkpoint_of(config, run, which="last", **seams):
 
 
 def learn_from(setup, state, groups):
-    """The state after the updates on groups, and their metrics: scored and learned, as the loop has them."""
+    """The state after the updates on groups, and the metrics; scores and updates as in the training loop."""
     return make_learner(setup, state)(state, make_rollout_scorer(setup)(state, groups))[:2]

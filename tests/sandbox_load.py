@@ -1,11 +1,12 @@
-"""Does the sandbox misjudge programs when a machine is overloaded, and how long does one program take on a quiet one?
+"""Does the sandbox misjudge programs on an overloaded machine, and how long does one program take on an idle one?
 
-Overload: many more programs than cores run at once. Three of four are right, and between them they need most of their time limit
-or almost none of it, compute or sleep, and use threads. Every fourth is wrong: it returns a wrong value, never ends, or sleeps
-past the limit. None may be judged otherwise than alone.
+Overload: many more programs than cores run at once. Three of every four are right: some need most of their time limit, others
+almost none of it; some compute, some sleep, some use threads. Every fourth is wrong: it returns a wrong value, never ends, or
+sleeps past the limit. Every verdict must be the same as when the program runs alone.
 
 Latency: one small program after another, at each level that the machine offers. With `--real-time` the latency is measured at a
-priority above everything else on the machine (Linux, as root), which makes a busy machine a quiet one. The overload never is.
+priority above everything else on the machine (Linux, as root), so that a busy machine acts like an idle one. The overload is always
+measured at ordinary priority.
 
 Command:
 
@@ -65,10 +66,10 @@ WRONG = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Measure the sandbox under load and without it."""
+    """Measure the sandbox with and without load."""
 
     out: Path = field(default=Path("tests/sandbox_load"))
-    """Where to write the result, without its ending."""
+    """Where to write the result, without the file extension."""
     programs: int = 200
     """How many programs run at once."""
     repetitions: int = 60
@@ -78,7 +79,7 @@ class Settings:
 
 
 def latency(at: str, repetitions: int) -> dict[str, float]:
-    """Milliseconds from the call to the verdict for one small program, after a first one."""
+    """Milliseconds from the call to the verdict for one small program, after a warm-up call."""
     program = Program(RIGHT["small"], ("assert f(1) == 2",))
     judge(program, at=at)
     taken = []
@@ -92,7 +93,7 @@ def latency(at: str, repetitions: int) -> dict[str, float]:
 
 
 def overload(count: int) -> dict[str, object]:
-    """Judge many programs at once, and count the verdicts that are not what the program alone gets."""
+    """Judge many programs at once, and count the verdicts that differ from those of the programs run alone."""
     kinds = [list(WRONG)[i // 4 % len(WRONG)] if i % 4 == 3 else list(RIGHT)[i % len(RIGHT)] for i in range(count)]
     programs = [Program((RIGHT | WRONG)[kind], ("assert f(1) == 2",)) for kind in kinds]
     start = time.perf_counter()
@@ -114,7 +115,7 @@ def overload(count: int) -> dict[str, object]:
 
 
 def main(settings: Settings) -> None:
-    """Run both measurements and write them down."""
+    """Run both measurements and save them."""
     strongest = level()
     before = os.getloadavg()[0]
     shared_service().close()  # the next one has this process's priority

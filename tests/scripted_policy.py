@@ -1,4 +1,4 @@
-"""A policy that is a table of logits by position: it writes a script, and only the digits at its `?` are open."""
+"""A policy that is a table of logits by position: it writes a fixed script, and only the digits at its `?` are free."""
 
 import math
 from functools import partial
@@ -13,21 +13,21 @@ from rljax.models.packed import Features, before_scored
 
 TOKENIZER = load_tokenizer("bytes")
 PROMPT = 5
-"""Tokens of a prompt, such as `1+2=`, with the one that opens it."""
+"""Tokens of a prompt, such as `1+2=`, including the beginning-of-sequence token."""
 
 
 def places(script):
-    """Positions whose logits are those of the open digits."""
+    """Positions whose logits predict the free digits."""
     return [PROMPT - 1 + place for place, sign in enumerate(script) if sign == "?"]
 
 
 def token(sign):
-    """Its id."""
+    """Id of a character's token."""
     return int(TOKENIZER.encode(sign)[-1])
 
 
 def table(script, favourites):
-    """Parameters: at an open place the favourite has the odds 3 to 1 against each of three other digits."""
+    """Parameters: at a free place, the favorite digit has odds of 3 to 1 against each of three other digits."""
     logits = np.zeros((PROMPT + len(script) + 1, TOKENIZER.vocab_size), np.float32)
     for place, sign in enumerate(script, start=PROMPT - 1):
         for digit in "1359" if sign == "?" else sign:
@@ -37,7 +37,7 @@ def table(script, favourites):
 
 
 def at_position(params, packed):
-    """Logits of every slot: those of its position alone."""
+    """Logits of every slot, which depend only on its position."""
     return params["table"][jnp.minimum(packed.positions, len(params["table"]) - 1)]
 
 
@@ -58,16 +58,18 @@ def advance(params, token, position):
 
 
 def scripted_policy(start):
-    """The policy that begins with a table."""
-    policy = policy_of_logits(TOKENIZER.vocab_size, partial(_again, start), at_position, decoder=Decoder(begin, advance))
+    """The policy whose initial parameters are `start`."""
+    policy = policy_of_logits(
+        TOKENIZER.vocab_size, partial(_copy_start, start), at_position, decoder=Decoder(begin, advance)
+    )
     return policy._replace(features=features)
 
 
-def _again(start, key):
-    """A copy, as the trainer gives the buffers of its parameters away."""
+def _copy_start(start, key):
+    """A copy of the initial parameters, because the trainer donates their buffers."""
     return jax.tree.map(jnp.array, start)
 
 
-def share(params, place, digit):
-    """Probability of a digit."""
+def probability(params, place, digit):
+    """Probability of a digit at a place."""
     return float(jax.nn.softmax(params["table"][place])[token(digit)])

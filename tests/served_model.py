@@ -1,4 +1,4 @@
-"""A small chat model in a folder, and a server of it in this process or in another one."""
+"""A small chat model in a folder, and a server for it in this process or in another."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ NAME = "chatty"
 
 
 def make_model(folder: Path, *, seed: int = 0, width: int = 16) -> Path:
-    """Write a model with random weights, whose tokenizer knows bytes and has a template."""
+    """Write a model with random weights; its tokenizer works on bytes and has a chat template."""
     vocabulary = [*SPECIALS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     inner = Tokenizer(models.BPE({token: place for place, token in enumerate(vocabulary)}, []))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -50,7 +50,7 @@ def make_model(folder: Path, *, seed: int = 0, width: int = 16) -> Path:
 
 @contextlib.contextmanager
 def serving(folder: Path, **settings):
-    """Serve in a thread of this process; yields the address and what is served."""
+    """Serve in a thread of this process; yields the address and the served model."""
     chosen = ServeSettings(
         str(folder), **{"name": NAME, "port": 0, "context": 192, "most_tokens": 64, "rows": 8, **settings}
     )
@@ -71,7 +71,7 @@ def serving(folder: Path, **settings):
 
 @contextlib.contextmanager
 def server_process(folder: Path, *flags: str):
-    """Serve in another process; yields it and its address."""
+    """Serve in another process; yields the process and its address."""
     command = [sys.executable, "-m", "rljax", "serve", str(folder), "--port", "0", "--name", NAME, *flags]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"JAX_PLATFORMS": "cpu"})
     try:
@@ -98,5 +98,5 @@ def events(text: str) -> list:
 
 
 def post(url: str, path: str, **body) -> httpx.Response:
-    """Send a request with the name of the model."""
+    """Send a request that names the model."""
     return httpx.post(f"{url}{path}", json={"model": NAME, **body}, timeout=60, trust_env=False)

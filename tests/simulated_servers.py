@@ -14,7 +14,7 @@ from rljax.programs.serving import listen
 
 
 class Simulated:
-    """The state of a server: what it was asked, and the folder whose weights it has."""
+    """The state of a server: the requests it received, and the folders from which it loaded weights."""
 
     def __init__(self, vocabulary: int):
         self.vocabulary = vocabulary

@@ -1,4 +1,4 @@
-"""Commands as a person types them: what they print, and what they refuse."""
+"""Run commands as a person types them, and return what they print or how they refuse."""
 
 import re
 
@@ -12,7 +12,7 @@ def printed(capsys, *arguments) -> str:
 
 
 def refused(capsys, message, *arguments) -> str:
-    """What a command that exits with 2 says: one paragraph that matches, no traceback."""
+    """The error message of a command that exits with 2: one paragraph that matches `message`, without a traceback."""
     assert main(list(arguments)) == 2
     error = capsys.readouterr().err.strip()
     assert error.startswith("rljax: "), error

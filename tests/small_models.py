@@ -1,4 +1,4 @@
-"""Transformers of each family that are as small as can be."""
+"""The smallest possible transformers of each family."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ SCALE = jnp.float32(1.5)
 
 
 def random_params(config):
-    """Every tensor different from its initial value, biases and norms too."""
+    """Parameters that all differ from their initial values, including biases and norms."""
     leaves, tree = jax.tree.flatten(init_params(config, jax.random.key(0)))
     keys = jax.random.split(jax.random.key(1), len(leaves))
     return tree.unflatten([x + 0.3 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)])
@@ -39,7 +39,7 @@ def random_adapter(params, *, rank=3, targets=EVERYTHING):
     return tree.unflatten([x + 0.3 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)])
 
 
-def a_packed():
+def make_packed():
     rows = jnp.arange(2)[:, None]
     tokens = jax.random.randint(jax.random.key(4), (2, 6), 2, 20)
     place = jnp.broadcast_to(jnp.arange(5), (2, 5)) + 5 * rows

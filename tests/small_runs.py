@@ -1,5 +1,4 @@
-"""Settings for tests of complete runs: the smallest model on the shortest sums, and a reward that a random model sometimes
-earns."""
+"""Settings for tests of complete runs: the smallest model, the shortest sums, and a reward that a random model sometimes earns."""
 
 import functools
 import math
@@ -35,7 +34,7 @@ STEPPED = SMALL.replace(
     sample_every=0,
     checkpoint_every=2,
 )
-"""The simplest kind of RL steps; the test sets their number."""
+"""The simplest kind of RL step; the test sets the number of steps."""
 SEVERAL = {
     "algorithm": "dapo",
     "algorithm_options": {"max_length": 12, "cache": 2},
@@ -46,16 +45,16 @@ SEVERAL = {
     "lora_rank": 2,
     "correction": "capped",
 }
-"""Settings of steps with several sampling calls and updates, an adapter, and a correction."""
+"""Settings for steps with several sampling calls and updates, an adapter, and a correction."""
 
 
 def even_length(completions):
-    """1 for a completion of an even number of characters."""
+    """1 for a completion with an even number of characters."""
     return [float(len(completion) % 2 == 0) for completion in completions]
 
 
 def stopping_after(calls):
-    """The same reward, with a Ctrl-C during its n-th call."""
+    """`even_length`, with a Ctrl-C during the given call."""
     seen = []
 
     @functools.wraps(even_length)
@@ -69,11 +68,11 @@ def stopping_after(calls):
 
 
 def is_time(name):
-    """Whether a metric is a time or a speed, in which two equal runs differ."""
+    """Whether a metric is a time or a speed, which differs between equal runs."""
     return name.endswith(("seconds", "tokens_per_second"))
 
 
 def live_caches():
-    """Bytes of keys and values on each device, whatever refers to them: all arrays of four axes."""
+    """Bytes of all live key-value caches per device, recognized as arrays with four axes."""
     caches = [array for array in jax.live_arrays() if array.ndim == 4]
     return sum(math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize for array in caches)

@@ -1,4 +1,4 @@
-"""What runs before a change lands: the README's test command, the site, and the versions of Python that the package names."""
+"""Continuous integration: one script on every supported Python, the build command of the site, and the issue forms."""
 
 import re
 import tomllib
@@ -26,7 +26,7 @@ def test_the_site_is_built_by_one_command():
         assert SITE in (ROOT / page).read_text(encoding="utf-8"), page
 
 
-def test_a_report_of_a_fault_asks_for_the_version():
+def test_every_issue_form_asks_for_the_version():
     for form in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
         fields = {field["id"]: field for field in yaml.safe_load(form.read_text(encoding="utf-8"))["body"]}
         assert "rljax --version" in fields["version"]["attributes"]["description"]

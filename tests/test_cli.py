@@ -1,4 +1,4 @@
-"""Commands as a person types them: what they print, and the exit code."""
+"""Commands as a person types them: what they print and their exit codes."""
 
 import contextlib
 import io
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from curves import drawn
+from curves import plotting_curves
 
 from rljax import load_config
 from rljax.algorithms import BY_NAME
@@ -34,14 +34,14 @@ SMALL = (
     *("--group-size", "4", "--max-tries", "1", "--replicas", "1", "--quiet", "--no-keep-warm-start"),
 )
 UNFINISHED = {"unfinished_share": 0.8, "unfinished_operands": 3, "unanswered_operands": 5}
-"""Settings of the default experiment's task that `SMALL` leaves unchanged."""
+"""Task settings of the default experiment that `SMALL` does not change."""
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """The folder of a run, and what the command printed."""
     path, printed = tmp_path_factory.mktemp("runs") / "small", io.StringIO()
-    with drawn(), redirect_stdout(printed):
+    with plotting_curves(), redirect_stdout(printed):
         assert main(["train", *SMALL, "--run", str(path)]) == 0
     return path, printed.getvalue()
 
@@ -52,7 +52,7 @@ def run(trained):
 
 
 def refused(capsys, *arguments) -> str:
-    """What a command that exits with 2 says: one paragraph, no traceback."""
+    """The error message of a command that exits with 2: one paragraph, no traceback."""
     assert main(list(arguments)) == 2
     error = capsys.readouterr().err.strip()
     assert error.startswith("rljax: ")
@@ -61,7 +61,7 @@ def refused(capsys, *arguments) -> str:
     return error
 
 
-def test_train_ends_with_accuracy_and_where_things_lie(trained):
+def test_train_ends_by_printing_the_accuracy_and_what_to_type_next(trained):
     path, text = trained
     lines = text.splitlines()
     (outcome,) = (line for line in lines if line.startswith("Held-out accuracy: "))
@@ -71,7 +71,7 @@ def test_train_ends_with_accuracy_and_where_things_lie(trained):
     assert lines[-2:] == ["To train longer:", f"  rljax train --resume {path} --steps 2"]
 
 
-def test_config_json_holds_the_settings_in_groups_and_what_was_passed_beside_them(run):
+def test_config_json_contains_the_grouped_settings_and_the_names_of_passed_objects(run):
     saved = json.loads((run / "config.json").read_text())
     assert saved.pop("seams") == []
     config = TrainConfig.from_json(saved)
@@ -79,7 +79,7 @@ def test_config_json_holds_the_settings_in_groups_and_what_was_passed_beside_the
     assert config.run.folder == str(run)
 
 
-def test_a_run_is_extended_by_a_flag(run, tmp_path, capsys):
+def test_resuming_with_more_steps_extends_a_run(run, tmp_path, capsys):
     longer = tmp_path / "longer"
     shutil.copytree(run, longer)
     assert main(["train", "--resume", str(longer), "--steps", "2", "--no-quiet"]) == 0
@@ -109,7 +109,7 @@ def test_eval_prints_an_interval_and_writes_the_answers(run, tmp_path, capsys):
     assert "already exists" in refused(capsys, "eval", str(run), "--out", str(out))
 
 
-def test_eval_on_a_dataset(run, tmp_path, capsys):
+def test_eval_uses_a_dataset(run, tmp_path, capsys):
     data = tmp_path / "sums.jsonl"
     data.write_text("".join(json.dumps({"prompt": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(1, 6)))
     assert main(["eval", str(run), "--dataset", str(data)]) == 0
@@ -137,7 +137,7 @@ def test_sample_and_eval_end_answers_at_a_stop_string(run, tmp_path, capsys):
     assert "stop contains an empty text" in refused(capsys, "sample", str(run), "--prompt", "3+4=", "--stop", "")
 
 
-def test_plot_draws_again_and_overlays(run, tmp_path, capsys):
+def test_plot_plots_a_run_again_and_overlays_two_runs(run, tmp_path, capsys):
     (run / "curves.png").unlink()
     assert main(["plot", str(run)]) == 0
     assert (run / "curves.png").is_file()
@@ -147,7 +147,7 @@ def test_plot_draws_again_and_overlays(run, tmp_path, capsys):
     assert (tmp_path / "both.png").is_file()
 
 
-def test_export_writes_a_model_that_trains_on(run, tmp_path, capsys):
+def test_export_writes_a_model_that_can_be_trained_further(run, tmp_path, capsys):
     folder = tmp_path / "model"
     assert main(["export", str(run), str(folder)]) == 0
     weights, beside = ("config.json", "model.safetensors"), ("tokenizer.json", "tokenizer_config.json")
@@ -172,7 +172,7 @@ def test_export_writes_a_model_that_trains_on(run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("command", "code"), [(("train", "--help"), 141), (("equations",), 141)], ids=["while parsing", "while running"]
 )
-def test_a_reader_that_leaves_is_not_an_error(command, code):
+def test_a_closed_pipe_prints_no_error(command, code):
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-m", "rljax", *command], env=environment, **pipes) as running:
@@ -182,7 +182,7 @@ def test_a_reader_that_leaves_is_not_an_error(command, code):
 
 
 @pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"train", "sft", "pretrain"}))
-def test_help_explains_every_option(command, capsys):
+def test_help_of_a_command_names_it_and_exits_with_0(command, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([command, "--help"])
     assert stopped.value.code == 0
@@ -229,13 +229,13 @@ def test_version_names_python_jax_and_devices(capsys):
     assert f"devices: {jax.device_count()} x cpu" in lines[4]
 
 
-def test_version_says_where_faults_are_reported_if_a_fork_says_it(monkeypatch):
+def test_version_shows_the_issue_tracker_if_the_metadata_has_one(monkeypatch):
     monkeypatch.setattr("rljax.cli.version.links", lambda: {"issues": "https://example.org/issues"})
     assert version_text().splitlines()[-1] == "report bugs at https://example.org/issues"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_completion_knows_commands_and_flags(shell, capsys):
+def test_completion_scripts_contain_commands_and_flags(shell, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["completion", shell])
     assert not stopped.value.code
@@ -299,7 +299,7 @@ def test_help_names_every_command(capsys):
         (("algorithms", "dado"), "algorithm 'dado' is unknown"),
     ],
 )
-def test_what_cannot_work_is_one_paragraph_and_exit_code_2(capsys, tmp_path, monkeypatch, arguments, message):
+def test_invalid_arguments_give_one_paragraph_and_exit_code_2(capsys, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     error = refused(capsys, *arguments)
     assert re.search(message, error), error
@@ -314,12 +314,12 @@ def test_unreadable_values_exit_with_2(arguments, capsys):
     assert arguments[0].removeprefix("--") in "".join(capsys.readouterr())
 
 
-def test_settings_of_a_task_are_flags_where_it_is_generated():
+def test_settings_of_a_task_are_flags():
     assert parse(["train", "--task", "iteration", "--iterations", "2", "4"]).config.task.iterations == (2, 4)
     assert parse(["train", "--operands", "2", "4"]).config.task.operands == (2, 4)
 
 
-def test_data_is_another_name_of_replicas():
+def test_data_is_an_alias_of_replicas():
     assert parse(["train", "--data", "2"]).config.devices.replicas == 2
 
 
@@ -327,7 +327,7 @@ def test_a_text_that_begins_like_a_flag_is_a_value():
     assert parse(["sample", "run", "--prompt", "--- user says"]).prompt == ("--- user says",)
 
 
-def test_own_model_or_data_starts_from_the_general_settings():
+def test_a_model_or_dataset_flag_starts_from_the_general_settings():
     assert starting_config([]) == load_config(DEFAULT_EXPERIMENT)
     assert starting_config(["--model", "x"]) == TrainConfig(task=SumsConfig())
     assert starting_config(["--dataset=x"]) == TrainConfig()
@@ -339,7 +339,7 @@ def test_another_algorithm_keeps_the_experiment_and_the_options_it_shares():
     assert starting_config(["--algorithm", "dr_grpo"]) == default.replace(algorithm_options=shared)
 
 
-def test_real_weights_and_real_data(shared_data, tmp_path, capsys):
+def test_train_takes_real_weights_and_real_data(shared_data, tmp_path, capsys):
     own = ["--model", str(shared_data / "stories260k"), "--tokenizer", "bytes", "--algorithm", "grpo", "--steps", "3"]
     data = ["--dataset", str(shared_data / "gsm8k_train.jsonl"), "--heldout-problems", "8"]
     small = ["--prompts", "2", "--group-size", "4", "--max-response-tokens", "16", "--replicas", "1", "--quiet"]
@@ -349,7 +349,7 @@ def test_real_weights_and_real_data(shared_data, tmp_path, capsys):
     assert all("reference_kl" in row for row in rows if row["phase"] == "rl"), "every step made an update"
 
 
-def test_experiments_are_found_and_say_how_to_run_them():
+def test_experiments_are_found_and_document_their_command():
     of_no_run = {"dapo_on_a_page", "quantized_answers", "search_costs", "selector", "serving_filters", "vapo_on_a_page"}
     folder = Path(__file__).resolve().parents[1] / "experiments"
     assert {file.stem for file in folder.glob("*.py")} - {file.stem for file in experiment_files()} == of_no_run
@@ -370,7 +370,7 @@ def test_experiments_are_found_and_say_how_to_run_them():
     ],
     ids=" ".join,
 )
-def test_nothing_is_wider_than_80_columns(capsys, monkeypatch, words):
+def test_no_help_page_is_wider_than_80_columns(capsys, monkeypatch, words):
     monkeypatch.setenv("COLUMNS", "80")
     with contextlib.suppress(SystemExit):
         assert main(words) == 0
@@ -380,7 +380,7 @@ def test_nothing_is_wider_than_80_columns(capsys, monkeypatch, words):
 
 
 @pytest.mark.parametrize(("closed", "code"), [(">&-", 0), ("2>&-", 0), (">&- 2>&-", 0)])
-def test_a_command_whose_output_is_closed_ends_as_it_would(closed, code):
+def test_a_command_with_closed_output_exits_normally(closed, code):
     words = f"{sys.executable} -m rljax equations clipped {closed}"
     ended = subprocess.run(words, shell=True, capture_output=True, text=True, check=False)
     assert ended.returncode == code, ended.stderr

@@ -1,4 +1,4 @@
-"""`rljax eval` on the command line: what it prints and saves, that it continues where it stopped, and what it refuses."""
+"""`rljax eval` on the command line: what it prints and saves, how it continues after an interrupt, and what it refuses."""
 
 import json
 
@@ -47,7 +47,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory):
-    """A file of rewards; `judge` likes completions of odd length."""
+    """A file of reward functions; `judge` rewards completions of odd length."""
     path = tmp_path_factory.mktemp("rewards") / "judge.py"
     path.write_text(JUDGE)
     return path
@@ -75,7 +75,7 @@ def rows_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_one_greedy_answer_each_by_default(run, tmp_path, capsys):
+def test_the_default_is_one_greedy_answer_per_problem(run, tmp_path, capsys):
     out = tmp_path / "answers.jsonl"
     assert evaluate(run, "--limit", 5, "--out", out) == 0
     output = capsys.readouterr().out
@@ -89,7 +89,7 @@ def test_one_greedy_answer_each_by_default(run, tmp_path, capsys):
     assert "maj@" not in output
 
 
-def test_several_datasets_have_a_report_and_files_each(run, tmp_path, capsys):
+def test_each_of_several_datasets_has_its_own_report_and_files(run, tmp_path, capsys):
     for name in ("first", "second"):
         rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(len(name))]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -111,7 +111,7 @@ def test_several_datasets_have_a_report_and_files_each(run, tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
-def test_samples_are_saved_with_what_is_known_of_them(whole):
+def test_samples_are_saved_with_their_answers_rewards_and_lengths(whole):
     rows = rows_of(whole / "samples.jsonl")
     assert sorted((row["problem"], row["sample"]) for row in rows) == list(np.ndindex(HELDOUT, SAMPLES))
     for row in rows:
@@ -136,7 +136,7 @@ def test_samples_are_saved_with_what_is_known_of_them(whole):
     assert max(map(len, by_problem)) > 1, "answers to a problem are sampled independently"
 
 
-def test_the_summary_is_what_the_samples_say(whole):
+def test_the_summary_agrees_with_the_samples(whole):
     summary = json.loads((whole / "samples.summary.json").read_text())
     rows = rows_of(whole / "samples.jsonl")
     right = np.zeros((HELDOUT, SAMPLES), bool)
@@ -154,7 +154,7 @@ def test_the_summary_is_what_the_samples_say(whole):
     assert summary["settings"]["samples"] == SAMPLES
 
 
-def test_tables_for_lengths_and_columns_are_printed(run, sampled, whole, capsys):
+def test_tables_by_length_and_by_column_are_printed(run, sampled, whole, capsys):
     assert evaluate(run, *sampled, "--out", whole, "--k", 3, 1) == 0
     output = capsys.readouterr().out
     for words in ("6 problems, 4 answers each", "avg@4", "pass@3", "maj@3", "1 to 16", "By operands", "samples.jsonl"):
@@ -163,18 +163,20 @@ def test_tables_for_lengths_and_columns_are_printed(run, sampled, whole, capsys)
 
 
 @pytest.mark.parametrize("left", [0, 1, 8, 9, 23, 24])
-def test_an_interrupted_evaluation_ends_as_an_uninterrupted_one(run, sampled, whole, tmp_path, left, monkeypatch):
-    """However many rows were left, the last of them cut short."""
+def test_a_resumed_evaluation_writes_the_same_files_as_an_uninterrupted_one(
+    run, sampled, whole, tmp_path, left, monkeypatch
+):
+    """The file has `left` complete rows, then one that is cut short."""
     lines = (whole / "samples.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "samples.settings.json").write_bytes((whole / "samples.settings.json").read_bytes())
     (tmp_path / "samples.jsonl").write_bytes(b"".join(lines[:left]) + b'{"problem": 5, "sam')
     calls, generate = [], RolloutWorker.generate
 
-    def counted(*arguments):
+    def count_call(*arguments):
         calls.append(arguments)
         return generate(*arguments)
 
-    monkeypatch.setattr(RolloutWorker, "generate", counted)
+    monkeypatch.setattr(RolloutWorker, "generate", count_call)
     assert evaluate(run, *sampled, "--out", tmp_path) == 0
     assert len(calls) == 3 - left // 8
     for name in ("samples.jsonl", "samples.settings.json"):
@@ -188,13 +190,13 @@ def test_an_interrupted_evaluation_ends_as_an_uninterrupted_one(run, sampled, wh
 def test_ctrl_c_keeps_complete_calls_and_says_how_to_continue(run, sampled, whole, tmp_path, monkeypatch, capsys):
     generate, calls = RolloutWorker.generate, []
 
-    def stopped_at_the_second(*arguments):
+    def stop_at_the_second(*arguments):
         calls.append(arguments)
         if len(calls) == 2:
             raise KeyboardInterrupt
         return generate(*arguments)
 
-    monkeypatch.setattr(RolloutWorker, "generate", stopped_at_the_second)
+    monkeypatch.setattr(RolloutWorker, "generate", stop_at_the_second)
     out = tmp_path / "new" / "answers.jsonl"
     with pytest.raises(KeyboardInterrupt):
         evaluate(run, *sampled, "--out", out)
@@ -215,7 +217,7 @@ def test_ctrl_c_keeps_complete_calls_and_says_how_to_continue(run, sampled, whol
         (("--batch", "4"), "rows_a_call was 8 and is now 4"),
     ],
 )
-def test_other_settings_are_refused(run, sampled, whole, changed, message):
+def test_continuing_with_other_settings_is_refused(run, sampled, whole, changed, message):
     before = (whole / "samples.jsonl").read_bytes()
     with pytest.raises(InputError, match="already exists, with answers made under other settings") as refused:
         evaluate(run, *sampled, "--out", whole, *changed)
@@ -256,18 +258,18 @@ def test_a_foreign_or_edited_file_is_refused(run, sampled, whole, tmp_path):
         (("--top-p", "0.9"), "also give a --temperature above 0"),
     ],
 )
-def test_what_cannot_work_is_said_before_anything_is_opened(arguments, message):
+def test_invalid_arguments_are_refused_before_anything_is_opened(arguments, message):
     with pytest.raises(InputError, match=message):
         evaluate("./nowhere", *arguments)
 
 
-def test_a_column_that_is_not_there_is_refused_before_anything_is_drawn(run, tmp_path):
+def test_a_missing_column_is_refused_before_anything_is_sampled(run, tmp_path):
     with pytest.raises(InputError, match="--by subject: the problems have no such column; choose among operands"):
         evaluate(run, "--by", "subject", "--out", tmp_path / "answers.jsonl")
     assert not list(tmp_path.iterdir())
 
 
-def test_problems_of_a_file_by_its_subjects(run, tmp_path, capsys):
+def test_results_of_a_dataset_are_grouped_by_subject(run, tmp_path, capsys):
     data = tmp_path / "sums.jsonl"
     rows = [{"prompt": f"{n}+1=", "answer": str(n + 1), "subject": "odd" if n % 2 else "even"} for n in range(1, 6)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -279,7 +281,7 @@ def test_problems_of_a_file_by_its_subjects(run, tmp_path, capsys):
     assert list(tmp_path.iterdir()) == [data]
 
 
-def test_a_reward_without_an_opinion_counts_nowhere(run, judge, tmp_path, capsys):
+def test_problems_on_which_the_reward_abstains_are_left_out(run, judge, tmp_path, capsys):
     half = ("--reward", f"{judge}:half", "--samples", "2")
     assert evaluate(run, *half, "--out", tmp_path / "a.jsonl", "--right-above", "0.5") == 0
     assert "share of rewards above 0.5: 0.0%" in (output := capsys.readouterr().out)
@@ -290,7 +292,7 @@ def test_a_reward_without_an_opinion_counts_nowhere(run, judge, tmp_path, capsys
 
 
 @pytest.fixture(scope="module")
-def judged_by_a_function(tmp_path_factory):
+def run_with_a_reward_function(tmp_path_factory):
     """A run that was started with a reward passed to `train`."""
     path = tmp_path_factory.mktemp("runs") / "function"
     train(SMALL.replace(steps=0, train_problems=20, heldout_problems=4, run=str(path)), even_length)
@@ -303,7 +305,7 @@ def odd_length(completions):
 
 
 class CountingEngine:
-    """Hands requests on and counts them."""
+    """An engine that counts requests and forwards them to another."""
 
     def __init__(self, inner):
         self.inner, self.requests = inner, 0
@@ -314,7 +316,7 @@ class CountingEngine:
 
 
 class Generous:
-    """An environment of one turn that rewards every completion alike."""
+    """A one-turn environment that gives every completion the same reward."""
 
     max_turns = 1
 
@@ -325,36 +327,36 @@ class Generous:
         return Step(state, reward=0.25, done=True)
 
 
-def test_a_reward_that_was_passed_to_train_must_be_passed_again(judged_by_a_function, judge, tmp_path, capsys):
+def test_a_reward_that_was_passed_to_train_must_be_passed_again(run_with_a_reward_function, judge, tmp_path, capsys):
     with pytest.raises(InputError, match=r"The run was started with reward passed to train\(\); pass the same again\."):
-        run_eval(Eval(str(judged_by_a_function)))
-    assert run_eval(Eval(str(judged_by_a_function), reward=f"{judge}:judge")) == 0
+        run_eval(Eval(str(run_with_a_reward_function)))
+    assert run_eval(Eval(str(run_with_a_reward_function), reward=f"{judge}:judge")) == 0
     assert "on 4 of 4 problems" in capsys.readouterr().out
     out = tmp_path / "answers.jsonl"
-    measures = evaluate_in_code(judged_by_a_function, reward=even_length, out=out).whole.measures
+    measures = evaluate_in_code(run_with_a_reward_function, reward=even_length, out=out).whole.measures
     assert measures["reward"].value == measures["avg@1"].value
     with pytest.raises(InputError, match=r"reward was .*even_length.* and is now .*odd_length"):
-        evaluate_in_code(judged_by_a_function, reward=odd_length, out=out)
+        evaluate_in_code(run_with_a_reward_function, reward=odd_length, out=out)
 
 
-def test_sampling_and_export_need_no_reward(judged_by_a_function, tmp_path, capsys):
-    assert main(["sample", str(judged_by_a_function), "--prompt", "3+4="]) == 0
+def test_sampling_and_export_need_no_reward(run_with_a_reward_function, tmp_path, capsys):
+    assert main(["sample", str(run_with_a_reward_function), "--prompt", "3+4="]) == 0
     assert capsys.readouterr().out.startswith("3+4=")
-    assert main(["export", str(judged_by_a_function), str(tmp_path / "model")]) == 0
+    assert main(["export", str(run_with_a_reward_function), str(tmp_path / "model")]) == 0
     written = {"config.json", "model.safetensors", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
     assert {file.name for file in (tmp_path / "model").iterdir()} == written
-    assert load(judged_by_a_function).missing == ("reward",)
+    assert load(run_with_a_reward_function).missing == ("reward",)
 
 
-def test_evaluation_uses_the_engine_and_the_environment_that_are_passed(judged_by_a_function):
-    opened = load(judged_by_a_function, reward=even_length)
+def test_evaluation_uses_the_engine_and_the_environment_that_are_passed(run_with_a_reward_function):
+    opened = load(run_with_a_reward_function, reward=even_length)
     engine, environment = CountingEngine(opened.worker.engine), Generous()
-    report = evaluate_in_code(judged_by_a_function, engine=engine, environment=environment, limit=3)
+    report = evaluate_in_code(run_with_a_reward_function, engine=engine, environment=environment, limit=3)
     assert engine.requests == 3
     assert report.whole.measures["reward"].value == 0.25
 
 
-def test_other_parameters_and_other_problems_are_told_apart(run):
+def test_settings_identify_the_parameters_and_the_problems(run):
     opened = load(run)
     params, worker = opened.params, opened.worker
     name = next(iter(params))
@@ -366,7 +368,7 @@ def test_other_parameters_and_other_problems_are_told_apart(run):
     assert settings_of(worker, moved, opened.mesh)["model_sha256"] != same["model_sha256"]
 
 
-def test_a_model_folder_on_eight_devices_says_what_it_left_out(shared_data, tmp_path, capsys):
+def test_evaluating_a_model_folder_on_eight_devices_reports_dropped_problems(shared_data, tmp_path, capsys):
     own = (shared_data / "stories260k", "--tokenizer", "bytes", "--max-response-tokens", "4", "--limit", "7")
     data = ("--dataset", shared_data / "gsm8k_train.jsonl", "--samples", "3", "--batch", "16")
     assert evaluate(*own, *data, "--out", tmp_path / "a") == 0
@@ -381,7 +383,7 @@ def test_a_model_folder_on_eight_devices_says_what_it_left_out(shared_data, tmp_
 
 
 def test_prompts_of_the_default_task_can_be_changed(run, capsys):
-    """Its tokenizer has no spaces: they are refused with what can be done, and summands change places."""
+    """Its tokenizer has no spaces: `spaces` is refused with a list of alternatives, and `order` swaps the summands."""
     with pytest.raises(
         InputError, match=r"--perturb spaces makes prompts that this model cannot read .* case, typos, order\."
     ):
@@ -390,7 +392,7 @@ def test_prompts_of_the_default_task_can_be_changed(run, capsys):
     assert "prompts changed (order), such as" in capsys.readouterr().out
 
 
-def test_a_template_that_is_not_there_is_refused(run):
+def test_chat_without_a_chat_template_is_refused(run):
     arguments = tyro.cli(Eval, args=with_values([str(run), "--chat"], Eval))
     assert arguments.chat is True
     assert tyro.cli(Eval, args=with_values([str(run), "--no-chat"], Eval)).chat is False
@@ -398,7 +400,7 @@ def test_a_template_that_is_not_there_is_refused(run):
         run_eval(arguments)
 
 
-def test_python_takes_the_settings_of_the_command_line(run):
+def test_evaluate_takes_the_same_settings_in_python(run):
     by_name = evaluate_in_code(run, samples=2, temperature=1.5, limit=3)
     as_record = evaluate_in_code(run, EvalSettings(samples=2, temperature=1.5, limit=3))
     assert by_name.to_json() == as_record.to_json()

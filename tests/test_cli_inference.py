@@ -1,4 +1,4 @@
-"""What a trained run is used for, as a person types it: best of N, search over steps, generated data, votes, changed prompts."""
+"""Commands that use a trained run: best of N, search over steps, data generation, votes and perturbed prompts."""
 
 import json
 from dataclasses import replace
@@ -32,7 +32,7 @@ def judge(completions, **columns):
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory):
-    """A reward that likes completions of even length."""
+    """A reward function file that rewards completions of even length."""
     path = tmp_path_factory.mktemp("rewards") / "judge.py"
     path.write_text(JUDGE)
     return f"{path}:judge"
@@ -48,8 +48,8 @@ def run(judge, tmp_path_factory):
     return path
 
 
-def test_the_value_of_a_prefix_is_the_critic_s_value_of_that_state(run):
-    """Of every prefix of a response, one by one, and of the complete response in one pass over all its tokens."""
+def test_the_value_of_a_prefix_is_the_critics_value_at_its_end(run):
+    """The value of each prefix on its own is the value at that token in one pass over the complete response."""
     opened = load(run, trust=True)
     worker = opened.sampler(temperature=1.0, top_k=None, top_p=None)
     groups = worker.generate(opened.params, [0, 1], 2, jax.random.key(0))
@@ -57,7 +57,7 @@ def test_the_value_of_a_prefix_is_the_critic_s_value_of_that_state(run):
     whole = prefixes_of(worker, groups)
     parts = [p._replace(tokens=p.tokens[:n], logp=p.logp[:n]) for p in whole for n in range(len(p.tokens))]
     expected = np.concatenate(
-        [row[: len(prefix.tokens)] for row, prefix in zip(_in_one_pass(run, opened, groups), whole, strict=True)]
+        [row[: len(prefix.tokens)] for row, prefix in zip(_values_in_one_pass(run, opened, groups), whole, strict=True)]
     )
     np.testing.assert_allclose(value(parts), expected, atol=1e-5)
     assert np.ptp(expected) > 1e-4
@@ -65,8 +65,8 @@ def test_the_value_of_a_prefix_is_the_critic_s_value_of_that_state(run):
     assert np.abs(value(silent) - expected).max() > 1e-6, "this critic reads log-probabilities"
 
 
-def _in_one_pass(run, opened, groups):
-    """Values before each token of the responses, as training computes them, with the parameters of the checkpoint."""
+def _values_in_one_pass(run, opened, groups):
+    """Values before each token of the responses, computed as in training, with the checkpoint's parameters."""
     setup, _ = first_state(opened.config)
     critic = checkpoint_of(opened.config, run, "best").state.critic
     assert setup.critic is not None
@@ -74,7 +74,7 @@ def _in_one_pass(run, opened, groups):
     return make_values(setup.critic, opened.mesh, 8)(critic.params, sequences_of(groups))
 
 
-def test_choosers_are_reported_by_the_number_of_answers(run, tmp_path, capsys):
+def test_accuracy_of_each_chooser_is_reported_per_number_of_answers(run, tmp_path, capsys):
     words = (
         "eval",
         str(run),
@@ -132,13 +132,13 @@ def test_choosers_are_reported_by_the_number_of_answers(run, tmp_path, capsys):
         (("search", "nowhere", "--out", "none/s.json"), "there is no folder 'none'"),
     ],
 )
-def test_what_cannot_work_is_reported(run, tmp_path, monkeypatch, capsys, words, message):
+def test_invalid_arguments_are_refused(run, tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     refused(capsys, message, *[str(run) if word == "RUN" else word for word in words])
     assert not list(tmp_path.iterdir())
 
 
-def test_a_search_is_set_beside_responses_of_the_same_cost(run, tmp_path, capsys):
+def test_a_search_is_compared_with_responses_of_the_same_cost(run, tmp_path, capsys):
     words = ("--samples", "4", "--step-ends", "1", "2", "3", "--limit", "3", "--out", str(tmp_path / "s.json"))
     output = printed(capsys, "search", str(run), "--trust", *words)
     assert "samples per step" in output
@@ -149,7 +149,7 @@ def test_a_search_is_set_beside_responses_of_the_same_cost(run, tmp_path, capsys
         assert row["accuracy"]["problems"] == 3
 
 
-def test_answers_think_for_a_minimum_of_tokens(run, tmp_path, capsys):
+def test_answers_have_at_least_the_minimum_number_of_tokens(run, tmp_path, capsys):
     words = ("--samples", "4", "--least-tokens", "6", "--continuation", ";")
     printed(capsys, "eval", str(run), "--trust", *words, "--out", str(tmp_path / "a.jsonl"))
     rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
@@ -161,7 +161,7 @@ def test_answers_think_for_a_minimum_of_tokens(run, tmp_path, capsys):
     assert printed(capsys, "sample", str(run), "--trust", "--prompt", "1+1=", *words[2:])
 
 
-def test_a_tree_search_samples_as_many_steps_as_it_is_given(run, tmp_path, capsys):
+def test_a_tree_search_samples_as_many_steps_as_requested(run, tmp_path, capsys):
     words = ("--method", "tree", "--samples", "6", "--expand", "2", "--step-ends", "1", "2", "--limit", "3")
     printed(capsys, "search", str(run), "--trust", *words, "--out", str(tmp_path / "s.json"))
     (row,) = json.loads((tmp_path / "s.json").read_text())["rows"]
@@ -182,7 +182,7 @@ def test_generated_rows_are_demonstrations_that_train_reads(run, tmp_path, capsy
     assert not trained & heldout, "the run's training problems are answered, not its held-out ones"
 
 
-def test_where_no_response_is_kept_no_file_is_written(run, tmp_path, capsys):
+def test_no_file_is_written_if_no_response_is_kept(run, tmp_path, capsys):
     never = tmp_path / "never.py"
     never.write_text("def never(completions, **columns):\n    return [0.0 for _ in completions]\n")
     words = ("--samples", "2", "--limit", "2", "--reward", f"{never}:never")
@@ -190,7 +190,7 @@ def test_where_no_response_is_kept_no_file_is_written(run, tmp_path, capsys):
     assert not (tmp_path / "own.jsonl").exists()
 
 
-def test_demonstrations_are_cleaned_by_the_votes(run, tmp_path, capsys):
+def test_clean_reports_what_the_votes_confirm_or_contradict(run, tmp_path, capsys):
     data = tmp_path / "data.jsonl"
     data.write_text('{"prompt": "1+1=", "answer": "2", "demonstration": "#2"}\n' * 2)
     output = printed(
@@ -201,7 +201,7 @@ def test_demonstrations_are_cleaned_by_the_votes(run, tmp_path, capsys):
 
 
 def test_a_demonstration_that_the_votes_contradict_is_dropped(tmp_path, capsys):
-    """The model has learned by heart that the answer is 2."""
+    """The model was trained to always answer 2."""
     learned, rows = tmp_path / "learned.jsonl", tmp_path / "rows.jsonl"
     line = '{"prompt": "%s=", "answer": "%s", "demonstration": "#%s"}\n'
     learned.write_text("".join(line % (f"{number}+1", 2, 2) for number in range(10)))
@@ -215,7 +215,7 @@ def test_a_demonstration_that_the_votes_contradict_is_dropped(tmp_path, capsys):
     assert [problem.prompt for problem in load_problems(out)] == ["1+1=", "3+1="]
 
 
-def test_runs_vote_and_prompts_change(run, tmp_path, capsys):
+def test_runs_vote_together_and_prompts_are_perturbed(run, tmp_path, capsys):
     out = tmp_path / "v.json"
     output = printed(capsys, "eval", str(run), str(run / "checkpoints" / "last"), "--trust", "--vote", "--out", str(out))
     assert f"on {HELDOUT} problems" in output
@@ -226,8 +226,8 @@ def test_runs_vote_and_prompts_change(run, tmp_path, capsys):
     assert json.loads(out.read_text())["change"]["problems"] == 4
 
 
-def test_both_accuracies_are_of_the_problems_whose_changed_prompts_fit(run, monkeypatch):
-    """The changed prompts of the last two problems are too long; what the model answers to them as they are counts for nothing."""
+def test_robustness_compares_only_problems_whose_changed_prompts_fit(run, monkeypatch):
+    """The changed prompts of the last two problems are too long, so their original prompts are not counted either."""
 
     def longer(problems, name, *, seed):
         texts = [f"{problem.prompt} " if place < 2 else problem.prompt * 9 for place, problem in enumerate(problems)]
@@ -239,8 +239,8 @@ def test_both_accuracies_are_of_the_problems_whose_changed_prompts_fit(run, monk
     assert found.before.whole.count == found.change.problems == 2
 
 
-def test_a_right_answer_with_a_false_step_is_no_demonstration(run, tmp_path, capsys, monkeypatch):
-    """Of three right responses to a sum, one has a false step; with `none` only the answer counts."""
+def test_a_right_answer_with_a_false_step_is_not_kept_as_a_demonstration(run, tmp_path, capsys, monkeypatch):
+    """One of three right responses to a sum has a false step; with `--step-reward none` it is kept."""
     problem = Problem("7+5=", "12")
     texts = ("7+5=12;#12", "4+4=13;#12", "#12", "7+5=13;#13")
     rows = [
@@ -259,8 +259,8 @@ def test_a_right_answer_with_a_false_step_is_no_demonstration(run, tmp_path, cap
     assert [row.demonstration for row in load_problems(tmp_path / "all.jsonl")] == [*texts[:3]]
 
 
-def test_a_run_s_own_code_is_not_executed_unasked(run, judge, tmp_path, capsys):
-    """The reward's file writes a file when it is executed."""
+def test_code_named_by_a_run_is_executed_only_with_trust(run, judge, tmp_path, capsys):
+    """The reward's file leaves a trace file when it is executed."""
     path, trace = Path(judge.rpartition(":")[0]), tmp_path / "executed"
     before = path.read_text()
     path.write_text(f"open({str(trace)!r}, 'w').close()\n{before}")

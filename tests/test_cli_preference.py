@@ -1,4 +1,4 @@
-"""`rljax preference` as a person types it: from a file to a model that `rljax sample` opens, and what it refuses."""
+"""`rljax preference`: from a file of pairs to a model that `rljax sample` opens, and what it refuses."""
 
 import json
 
@@ -22,7 +22,7 @@ def pairs(tmp_path):
     return file
 
 
-def test_from_pairs_to_samples(pairs, tmp_path, capsys):
+def test_preference_trains_a_model_that_other_commands_open(pairs, tmp_path, capsys):
     first, second = tmp_path / "first", tmp_path / "second"
     assert main(["preference", str(pairs), "--loss", "kto", *SMALL[:-1], "--output", str(first)]) == 0
     output = capsys.readouterr().out
@@ -52,7 +52,7 @@ def test_from_pairs_to_samples(pairs, tmp_path, capsys):
         (("--chosen-column", "better"), "there is no column 'better'"),
     ],
 )
-def test_what_cannot_work_is_one_paragraph_and_exit_code_2(pairs, tmp_path, capsys, words, message):
+def test_invalid_arguments_give_one_paragraph_and_exit_code_2(pairs, tmp_path, capsys, words, message):
     assert main(["preference", str(pairs), *SMALL, *words, "--output", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err.strip()
     assert message in error
@@ -66,7 +66,7 @@ def test_an_empty_file_is_refused(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("rljax: ")
 
 
-def test_help_explains_settings_that_it_shares_and_its_own(capsys):
+def test_help_explains_shared_and_own_settings(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["preference", "--help"])
     assert stopped.value.code == 0

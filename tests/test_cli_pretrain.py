@@ -1,4 +1,4 @@
-"""`rljax pretrain` as a person types it: it learns a text, measures held-out perplexity, and resumes bit for bit."""
+"""`rljax pretrain`: it learns a text, measures held-out perplexity, and resumes bit for bit."""
 
 import signal
 
@@ -39,7 +39,7 @@ WORDS = (
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Two texts of the same alphabet, in which each letter decides the next one."""
+    """Two texts over the same alphabet, in which each letter determines the next."""
     folder = tmp_path_factory.mktemp("texts")
     for name, count in (("one.txt", 90), ("two words.txt", 40)):
         (folder / name).write_text("abcdefghij klm\n" * count)
@@ -59,11 +59,11 @@ def rows(run):
     ]
 
 
-def test_it_learns_a_text_and_other_commands_open_the_run(done, files, tmp_path, capsys):
+def test_pretrain_learns_a_text_and_other_commands_open_the_run(done, files, tmp_path, capsys):
     measured = {row["step"]: row["perplexity"] for row in rows(done) if "perplexity" in row}
     assert list(measured) == [0, 40, 80]
-    assert measured[0] > 200  # about one in 259 bytes
-    assert measured[80] < 8  # a model that knows only how frequent the 15 characters are has 15
+    assert measured[0] > 200  # close to 259, the size of the vocabulary
+    assert measured[80] < 8  # knowing only the frequencies of the 15 characters gives 15
     assert all(np.isfinite(row["loss"]) for row in rows(done)[1:])
     assert printed(capsys, "sample", str(done), "--prompt", "abc", "--max-response-tokens", "4")
     data = tmp_path / "rows.jsonl"
@@ -74,8 +74,8 @@ def test_it_learns_a_text_and_other_commands_open_the_run(done, files, tmp_path,
     assert "80/80" in shown
 
 
-def test_an_interrupted_run_ends_with_the_same_bits(done, files, tmp_path, monkeypatch, capsys):
-    """A Ctrl-C during the second measurement; `--resume` finds the files by itself."""
+def test_a_resumed_run_ends_with_the_same_bits(done, files, tmp_path, monkeypatch, capsys):
+    """Ctrl-C arrives during the second measurement; `--resume` finds the text files without being told."""
     run, make, calls = tmp_path / "run", supervised.make_measure, []
 
     def interrupted(setup):
@@ -99,7 +99,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(done, files, tmp_path, monke
     chex.assert_trees_all_equal(*(checkpoint_of(config, path).state for path in (run, done)))
 
 
-def test_what_cannot_work_is_one_paragraph_and_exit_code_2(files, tmp_path, capsys):
+def test_invalid_arguments_give_one_paragraph_and_exit_code_2(files, tmp_path, capsys):
     refused(capsys, "name at least one text file", "pretrain")
     refused(capsys, "write the files first", "pretrain", "--steps", "3", files[0])
     refused(capsys, "--dataset cannot apply", "pretrain", files[0], "--dataset", "rows.jsonl")
@@ -109,7 +109,7 @@ def test_what_cannot_work_is_one_paragraph_and_exit_code_2(files, tmp_path, caps
         rljax.sft(TrainConfig.flat(dataset=text_dataset(files), warm_start_steps=3), epochs=2)
 
 
-def test_help_has_its_own_names_which_exist(capsys):
+def test_help_shows_the_commands_own_flags_and_they_parse(capsys):
     shown = printed(capsys, "pretrain", "--help")
     flags = {word for word in shown.split() if word.startswith("--") and "," not in word}
     assert {"--steps", "--batch", "--block", "--heldout-blocks", "--learning-rate"} <= flags

@@ -1,4 +1,4 @@
-"""`rljax sft` as a person types it: from chats to a model that the other commands open, and what it refuses."""
+"""`rljax sft`: from chats to a model that the other commands open, and what it refuses."""
 
 import json
 import shlex
@@ -19,7 +19,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def chats(tmp_path_factory):
-    """Sums as conversations of one turn."""
+    """Sums as one-turn conversations."""
     file = tmp_path_factory.mktemp("data") / "chats.jsonl"
     sums = [(a, b) for a in range(8) for b in range(8)]
     turns = [({"role": "user", "content": f"{a}+{b}="}, {"role": "assistant", "content": f"#{a + b}"}) for a, b in sums]
@@ -27,7 +27,7 @@ def chats(tmp_path_factory):
     return file
 
 
-def test_from_chats_to_every_command_that_opens_a_run(model, chats, tmp_path, capsys):
+def test_sft_on_chats_writes_a_run_that_every_command_opens(model, chats, tmp_path, capsys):
     run = tmp_path / "run"
     begin = ["sft", "--model", str(model), "--dataset", str(chats), "--chat", "--run", str(run), "--replicas", "1"]
     shown = printed(capsys, *begin, "--steps", "3", "--batch", "8", "--learning-rate", "1e-3", "--max-response-tokens", "8")
@@ -60,7 +60,7 @@ def test_from_chats_to_every_command_that_opens_a_run(model, chats, tmp_path, ca
     refused(capsys, "Start RL from its model with a reward", "train", "--resume", str(run), "--steps", "2")
 
 
-def test_prompts_and_completions_with_a_reward_and_an_adapter(model, tmp_path, capsys):
+def test_sft_takes_prompts_and_completions_a_reward_and_an_adapter(model, tmp_path, capsys):
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps({"prompt": f"{n}=", "completion": f"#{n}"}) + "\n" for n in range(40)))
     words = ["--lora-rank", "2", "--reward", "exact", "--max-response-tokens", "4", "--replicas", "1", "--quiet"]
@@ -83,17 +83,17 @@ def test_prompts_and_completions_with_a_reward_and_an_adapter(model, tmp_path, c
         ("--epochs 0", "epochs is 0; it must be at least 1"),
     ],
 )
-def test_what_cannot_work_is_one_paragraph_and_exit_code_2(words, message, tmp_path, capsys):
+def test_invalid_arguments_give_one_paragraph_and_exit_code_2(words, message, tmp_path, capsys):
     refused(capsys, message, "sft", *words.split(), "--run", str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("command", ["sft", "train", "tune", "plan"])
-def test_a_word_before_the_flags_is_a_dataset_without_its_flag(command, capsys):
+def test_a_path_without_a_flag_is_refused_with_the_dataset_flag(command, capsys):
     message = rf"`rljax {command}` takes flags only, not 'my data.jsonl'; for a dataset, write --dataset 'my data.jsonl'\."
     refused(capsys, message, command, "my data.jsonl", "--seed", "1")
 
 
-def test_help_has_its_own_names_which_exist(capsys):
+def test_help_shows_the_commands_own_flags_and_they_parse(capsys):
     shown = printed(capsys, "sft", "--help")
     assert shown == printed(capsys, "sft", "--help-all")
     flags = {word for word in shown.split() if word.startswith("--") and "," not in word}

@@ -1,4 +1,4 @@
-"""The name of the distribution is in one place, and so are the links of a fork."""
+"""The distribution's name and links come from the project's metadata."""
 
 import re
 import tomllib
@@ -13,25 +13,25 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 
 class Metadata:
-    """Metadata of a distribution with two links."""
+    """Distribution metadata with two links."""
 
     def get_all(self, name):
         assert name == "Project-URL"
         return ["Repository, https://example.org/a, b", "Issues, https://example.org/c"]
 
 
-def test_the_name_is_that_of_the_project():
+def test_name_and_version_match_pyproject():
     assert distribution.NAME == PROJECT["name"] != "rljax"
     assert PROJECT["version"] == rljax.__version__
     assert PROJECT["name"].replace("-", "_") + "-*.whl" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
-def test_links_are_those_of_the_metadata(monkeypatch):
+def test_links_come_from_the_metadata(monkeypatch):
     monkeypatch.setattr(distribution, "metadata", lambda name: Metadata())
     assert distribution.links() == {"repository": "https://example.org/a, b", "issues": "https://example.org/c"}
 
 
-def test_a_clone_that_is_not_installed_has_no_links(monkeypatch):
+def test_without_installed_metadata_there_are_no_links(monkeypatch):
     def missing(name):
         raise PackageNotFoundError(name)
 
@@ -39,7 +39,7 @@ def test_a_clone_that_is_not_installed_has_no_links(monkeypatch):
     assert distribution.links() == {}
 
 
-def test_nothing_asks_for_the_other_package():
+def test_no_source_file_names_the_unrelated_rljax_package():
     wrong = ('version("rljax")', 'requires("rljax")', 'metadata("rljax")', "rljax[")
     request = re.compile(r"install '?rljax(?!-lm)")
     texts = {file: file.read_text(encoding="utf-8") for file in (ROOT / "rljax").rglob("*.py")}

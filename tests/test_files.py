@@ -1,4 +1,4 @@
-"""Files that are complete or absent."""
+"""Files are written completely or not at all."""
 
 import os
 import resource
@@ -10,7 +10,7 @@ import pytest
 from rljax.files import AppendFile, atomic_write
 
 
-def test_a_new_file_and_a_replaced_one(tmp_path):
+def test_atomic_write_creates_and_replaces_a_file(tmp_path):
     path = tmp_path / "data.bin"
     for data in (b"first", b"", bytes(range(256)) * 4096):
         atomic_write(path, data)
@@ -19,7 +19,7 @@ def test_a_new_file_and_a_replaced_one(tmp_path):
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
-def test_the_mode_is_what_the_umask_gives(tmp_path, umask, mode):
+def test_the_file_mode_follows_the_umask(tmp_path, umask, mode):
     before = os.umask(umask)
     try:
         atomic_write(tmp_path / "data.bin", b"1")
@@ -29,7 +29,7 @@ def test_the_mode_is_what_the_umask_gives(tmp_path, umask, mode):
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_failure_leaves_the_old_file_and_no_temporary(tmp_path, monkeypatch, step):
+def test_a_failure_leaves_the_old_file_and_no_temporary_file(tmp_path, monkeypatch, step):
     path = tmp_path / "data.bin"
     atomic_write(path, b"old")
 
@@ -43,7 +43,7 @@ def test_a_failure_leaves_the_old_file_and_no_temporary(tmp_path, monkeypatch, s
     assert os.listdir(tmp_path) == ["data.bin"]
 
 
-def test_an_interrupt_leaves_no_temporary(tmp_path, monkeypatch):
+def test_an_interrupt_leaves_no_temporary_file(tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -62,7 +62,7 @@ def test_the_data_is_on_disk_before_the_file_is_replaced(tmp_path, monkeypatch):
     assert calls == [("fsync", 5), ("replace", False)]
 
 
-def test_a_missing_folder_and_a_folder_for_a_target(tmp_path):
+def test_a_missing_folder_and_a_folder_as_target_are_errors(tmp_path):
     with pytest.raises(FileNotFoundError):
         atomic_write(tmp_path / "missing" / "data.bin", b"1")
     (tmp_path / "folder").mkdir()
@@ -71,14 +71,14 @@ def test_a_missing_folder_and_a_folder_for_a_target(tmp_path):
     assert os.listdir(tmp_path) == ["folder"]
 
 
-def test_the_longest_name_that_a_folder_takes(tmp_path):
+def test_the_longest_possible_file_name_can_be_written(tmp_path):
     atomic_write(tmp_path / ("a" * 255), b"1")
     assert os.listdir(tmp_path) == ["a" * 255]
 
 
-def test_what_does_not_fit_is_not_begun(tmp_path, monkeypatch):
-    """A limit on the size of files cuts a write in the middle, as a disk does that becomes full."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python before 3.14 would keep bytecode that the limit has cut
+def test_an_append_that_does_not_fit_leaves_the_file_unchanged(tmp_path, monkeypatch):
+    """A limit on the file size cuts a write short, as a full disk does."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # before 3.14, Python would keep bytecode truncated by the limit
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     file = AppendFile(tmp_path / "rows")
     file.append(b"one\n")

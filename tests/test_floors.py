@@ -1,4 +1,4 @@
-"""A file imports only from floors below its own, and says what it is."""
+"""A module imports only from layers below its own, and documents its public names."""
 
 import ast
 from graphlib import TopologicalSorter
@@ -49,33 +49,33 @@ FILES = sorted(file for file in PACKAGE.rglob("*.py") if file.parent != PACKAGE 
 
 
 def place(file: Path) -> str:
-    """Name of the floor that a file is on."""
+    """The package or top-level module that a file belongs to."""
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 def imported(tree: ast.Module) -> set[str]:
-    """Names of the floors that a file imports from, wherever in the file."""
+    """Packages and top-level modules that a file imports from, anywhere in the file."""
     modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
     modules += [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
     return {module.split(".")[1] for module in modules if module.startswith("rljax.")}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_imports_come_from_floors_below(file):
+def test_imports_come_from_lower_layers(file):
     own = place(file)
     for floor in imported(ast.parse(file.read_text(encoding="utf-8"))):
-        beside = own == "training" and FLOORS[floor] == FLOORS[own]  # on the fifth floor, only training imports the others
-        assert floor == own or beside or FLOORS[floor] < FLOORS[own], f"{own} (floor {FLOORS[own]}) imports {floor}"
+        beside = own == "training" and FLOORS[floor] == FLOORS[own]  # in layer 5, only training imports the others
+        assert floor == own or beside or FLOORS[floor] < FLOORS[own], f"{own} (layer {FLOORS[own]}) imports {floor}"
 
 
 def part_of_training(module: str) -> str:
-    """Folder of the trainer that a module is in, or the module itself where it is in none."""
+    """The folder of rljax/training that contains a module, or the module itself if it is in no folder."""
     name = module.split(".")[2]
     return f"{name}/" if (PACKAGE / "training" / name).is_dir() else name
 
 
 def parts_of_training() -> dict[str, set[str]]:
-    """Other folders and modules of the trainer that each of its folders and modules imports, wherever in a file."""
+    """For each folder and module of rljax/training, the others that it imports, anywhere in a file."""
     imports: dict[str, set[str]] = {}
     for file in set((PACKAGE / "training").rglob("*.py")) - {PACKAGE / "training" / "__init__.py"}:
         own = part_of_training(".".join(("rljax", *file.relative_to(PACKAGE).with_suffix("").parts)))
@@ -86,7 +86,7 @@ def parts_of_training() -> dict[str, set[str]]:
     return imports
 
 
-def test_folders_of_training_do_not_import_each_other_in_a_circle():
+def test_training_has_no_circular_imports():
     imports = parts_of_training()
     assert {"config/", "loop", "state"} <= set(imports)
     assert imports["loop"] >= {"checkpoints/", "config/", "run"}
@@ -103,10 +103,10 @@ LAYERS_OF_TRAINING = {
     "phase of RL": ("reinforce",),
     "loop": ("loop",),
 }
-"""Layers of the trainer, from the lowest on, and their folders and modules."""
+"""Layers of rljax/training, lowest first, with their folders and modules."""
 
 
-def test_the_layers_of_training_import_their_own_and_lower_ones():
+def test_layers_of_training_import_only_themselves_and_lower_layers():
     layers = {part: level for level, parts in enumerate(LAYERS_OF_TRAINING.values()) for part in parts}
     imports = parts_of_training()
     assert set(imports) == set(layers)
@@ -114,7 +114,7 @@ def test_the_layers_of_training_import_their_own_and_lower_ones():
     assert [(own, part) for own, parts in imports.items() for part in parts if layers[part] > layers[own]] == []
 
 
-def test_every_folder_has_a_floor():
+def test_every_package_has_a_layer():
     folders = {
         file.name.removesuffix(".py")
         for file in PACKAGE.iterdir()
@@ -123,7 +123,7 @@ def test_every_folder_has_a_floor():
     assert folders - {"__init__"} == set(FLOORS)
 
 
-def test_equations_need_nothing_but_jax():
+def test_ops_import_only_jax_and_basic_libraries():
     allowed = {"jax", "jaxtyping", "numpy", "chex", "rljax"} | {
         "collections",
         "functools",
@@ -151,11 +151,11 @@ def test_every_public_name_is_documented(file):
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_no_file_is_two_things(file):
+def test_no_file_has_more_than_600_lines(file):
     assert file.read_text(encoding="utf-8").count("\n") <= 600
 
 
-def test_modules_of_the_rollout_do_not_import_each_other_in_a_circle():
+def test_rollout_has_no_circular_imports():
     imports: dict[str, set[str]] = {}
     for file in set((PACKAGE / "rollout").glob("*.py")) - {PACKAGE / "rollout" / "__init__.py"}:
         nodes = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)]

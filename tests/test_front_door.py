@@ -1,4 +1,4 @@
-"""The names at the top: all there, under tab too, imported only when they are used."""
+"""Names of the top-level package: all exist, are listed by `dir`, and are imported only on first use."""
 
 import importlib
 import pkgutil
@@ -23,15 +23,15 @@ MODULES = {
     ".".join(("rljax", *file.parent.relative_to(PACKAGE).parts)): modules_in(file.parent)
     for file in sorted(PACKAGE.rglob("__init__.py"))
 }
-"""Every package, and its public modules."""
+"""Every package and its public modules."""
 IMPORT_JAX = {
     f"rljax.{name}"
     for name in ("algorithms", "cli", "models", "options", "parallel", "rollout", "tasks", "training.config")
 }
-"""Packages that offer arrays themselves; all others show their modules without JAX and NumPy."""
+"""Packages that import JAX themselves; all others list their modules without importing JAX or NumPy."""
 
 
-def fresh(program):
+def run_fresh(program):
     """Standard output of a program in a new interpreter."""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -39,12 +39,12 @@ def fresh(program):
 
 
 @pytest.mark.parametrize("name", rljax.__all__)
-def test_every_name_is_there_and_under_tab(name):
+def test_every_public_name_exists_and_is_listed_by_dir(name):
     assert getattr(rljax, name) is not None
     assert name in dir(rljax)
 
 
-def test_the_names_that_others_rely_on():
+def test_common_names_work_and_misspelled_ones_are_errors():
     assert callable(rljax.ops.gae.gae)
     assert rljax.algorithms.dapo().keep_group is not None
     assert callable(rljax.rewards.resolve("math"))
@@ -55,7 +55,7 @@ def test_the_names_that_others_rely_on():
         _ = rljax.ops.gea
 
 
-def test_every_package_and_every_module_of_equations_is_named():
+def test_all_lists_every_package_and_every_module_of_ops():
     packages = {folder.name for folder in PACKAGE.iterdir() if (folder / "__init__.py").is_file()}
     assert packages - {"book", "cli"} <= set(rljax.__all__)
     assert packages <= set(dir(rljax))
@@ -64,17 +64,17 @@ def test_every_package_and_every_module_of_equations_is_named():
 
 
 @pytest.mark.parametrize("package", MODULES)
-def test_every_package_shows_its_modules_and_leads_to_them(package):
+def test_every_package_lists_its_modules_and_resolves_them(package):
     module = importlib.import_module(package)
     assert MODULES[package] <= set(dir(module))
     for name in MODULES[package]:
-        value = getattr(module, name)  # the module, or what has its name in it, such as rljax.algorithms.dapo
+        value = getattr(module, name)  # the module, or the object of the same name in it, such as rljax.algorithms.dapo
         assert f"{package}.{name}" in (getattr(value, "__module__", None), getattr(value, "__name__", None)), name
     with pytest.raises(AttributeError, match=f"^module '{package}' has no attribute 'no_such_module'$"):
         _ = module.no_such_module
 
 
-def test_every_module_is_reached_from_the_top_and_only_then_imported():
+def test_every_module_is_an_attribute_and_is_imported_on_access():
     program = f"""
 import sys
 from functools import reduce
@@ -90,10 +90,10 @@ for package in {[name for name in MODULES if name not in IMPORT_JAX]}:
 print("jax" in sys.modules, "numpy" in sys.modules, "rljax.training.loop" in sys.modules)
 print(sum(reached(f"{{package}}.{{name}}") is not None for package, names in modules.items() for name in names))
 """
-    assert fresh(program) == ["False", "False", "False", str(sum(map(len, MODULES.values())))]
+    assert run_fresh(program) == ["False", "False", "False", str(sum(map(len, MODULES.values())))]
 
 
-def test_what_a_module_lacks_is_not_taken_for_its_absence(tmp_path, monkeypatch):
+def test_a_missing_dependency_is_not_reported_as_a_missing_module(tmp_path, monkeypatch):
     (tmp_path / "front").mkdir()
     lines = "from rljax.lazy import lazy_names", "__getattr__, __dir__ = lazy_names(__name__)"
     (tmp_path / "front" / "__init__.py").write_text("\n".join(lines))
@@ -113,31 +113,31 @@ def test_every_module_can_be_imported():
             importlib.import_module(name)
 
 
-def test_nothing_is_imported_before_it_is_used():
-    loaded = fresh("import sys, rljax; print(*[name for name in sys.modules])")
+def test_importing_rljax_imports_no_libraries():
+    loaded = run_fresh("import sys, rljax; print(*[name for name in sys.modules])")
     assert not {"jax", "numpy", "flax", "optax", "transformers"} & set(loaded)
     assert {name for name in loaded if name.startswith("rljax")} == {"rljax", "rljax.errors", "rljax.lazy"}
 
 
-def test_the_equations_import_nothing_but_jax():
+def test_importing_ops_loads_no_library_but_jax():
     program = (
         "import sys, rljax; rljax.ops.gae.gae; [getattr(rljax.ops, name) for name in dir(rljax.ops)]; print(*sys.modules)"
     )
-    loaded = {name.partition(".")[0] for name in fresh(program)}
+    loaded = {name.partition(".")[0] for name in run_fresh(program)}
     assert "jax" in loaded
     assert not {"flax", "optax", "orbax", "transformers", "chex", "tyro", "rich", "matplotlib", "grain"} & loaded
 
 
-def test_the_package_says_that_it_is_typed():
+def test_the_package_contains_py_typed():
     assert (PACKAGE / "py.typed").is_file()
 
 
-def test_the_package_of_the_trainer_imports_its_modules_when_they_are_used():
-    loaded = [name for name in fresh("import sys, rljax.training; print(*sys.modules)") if name.startswith("rljax.")]
+def test_importing_training_loads_few_modules():
+    loaded = [name for name in run_fresh("import sys, rljax.training; print(*sys.modules)") if name.startswith("rljax.")]
     assert len(loaded) <= 160
 
 
-def test_training_does_not_load_what_is_built_on_it():
-    loaded = fresh("import sys, rljax.training.loop, rljax.training.reinforce; print(*sys.modules)")
+def test_training_does_not_load_programs_or_the_command_line():
+    loaded = run_fresh("import sys, rljax.training.loop, rljax.training.reinforce; print(*sys.modules)")
     assert "rljax.training.reinforce" in loaded
     assert not [name for name in loaded if name.startswith(("rljax.programs", "rljax.cli"))]

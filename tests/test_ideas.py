@@ -1,4 +1,4 @@
-"""The page of ideas: every command of it can be typed and is in its tests, every test and every file of it exists."""
+"""The page of ideas: its commands parse and occur in the tests it names, and its tests and files exist."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ NOTEBOOKS = ROOT / "notebooks"
 IDEAS = [idea for section in read_ideas().values() for idea in section]
 WITH_COMMAND = [idea for idea in IDEAS if idea.commands]
 PLACES = ("model", "dataset", "task", "run", "run_folder", "device")
-"""Flags that only say where something is; a test of an idea has its own."""
+"""Flags that only name a place; a test uses places of its own."""
 
 
 @cache
@@ -31,7 +31,7 @@ def functions_of(file):
 
 @cache
 def text_of(file):
-    """Text of a file in small letters, in which flags have the form of settings."""
+    """Text of a file in lowercase, with dashes as underscores, so that flags look like settings."""
     return (ROOT / file).read_text(encoding="utf-8").lower().replace("-", "_")
 
 
@@ -42,7 +42,7 @@ def words_of(command):
 
 
 def marks_of(command):
-    """Names by which a test can be recognized as one of this command: its flags, their values, else the command's name."""
+    """Words that a test of this command contains: its flags and their values, or else the command's name."""
     name, *rest = words_of(command)
     if name == "python":
         return {Path(rest[0]).stem}
@@ -59,14 +59,14 @@ def marks_of(command):
     return marks - {"algorithm", "algorithm_options", "with", "reward", "samples"} or {name.replace("-", "_")}
 
 
-def test_every_idea_is_named_once_and_at_a_place_of_a_document():
+def test_every_idea_has_a_unique_name_and_cites_a_known_document():
     assert len(IDEAS) >= 224
     assert [name for name, count in Counter(idea.name for idea in IDEAS).items() if count > 1] == []
     places = {idea.name: {re.match(r"\w+", place)[0] for place in idea.where.split("; ")} for idea in IDEAS}
     assert {name: words - {*DOCUMENTS} for name, words in places.items() if words - {*DOCUMENTS}} == {}
 
 
-def test_every_idea_has_what_its_state_needs():
+def test_every_idea_has_the_fields_that_its_state_needs():
     assert {idea.state for idea in IDEAS} == {*STATES}
     for idea in IDEAS:
         assert bool(idea.commands and idea.tests) or idea.state in ("missing", "outside"), idea
@@ -83,13 +83,13 @@ def test_every_idea_has_what_its_state_needs():
         {"idea": "a", "where": "design 1", "missing": "b", "state": "works"},
     ],
 )
-def test_a_row_without_one_state_is_refused(row):
+def test_a_row_without_exactly_one_state_is_refused(row):
     with pytest.raises(ValueError, match="An idea needs"):
         read_idea(row)
 
 
 @pytest.mark.parametrize("idea", WITH_COMMAND, ids=lambda idea: idea.name)
-def test_its_commands_can_be_typed_and_its_parts_fit(idea):
+def test_commands_of_an_idea_parse_and_their_algorithm_is_valid(idea):
     for command in idea.commands:
         words = words_of(command)
         if words[0] == "python":
@@ -101,12 +101,12 @@ def test_its_commands_can_be_typed_and_its_parts_fit(idea):
             check_algorithm(make_algorithm(parsed.config), parsed.config)
 
 
-def test_its_tests_exist():
+def test_tests_of_every_idea_exist():
     names = [name.partition("::") for idea in IDEAS for name in idea.tests]
     assert ["::".join((file, name)) for file, _, name in names if name not in functions_of(file)] == []
 
 
-def test_its_commands_are_in_the_files_of_its_tests():
+def test_commands_of_an_idea_occur_in_the_files_of_its_tests():
     strange = []
     for idea, command in [(each, command) for each in WITH_COMMAND for command in each.commands]:
         marks = marks_of(command) | ({"by_name"} if "--algorithm " in command else set())  # a test of all algorithms
@@ -116,7 +116,7 @@ def test_its_commands_are_in_the_files_of_its_tests():
     assert strange == []
 
 
-def test_its_results_exist():
+def test_results_of_every_idea_exist():
     for idea in (idea for idea in IDEAS if idea.result):
         links = [NOTEBOOKS / link for link in re.findall(r"\]\(([^)#:]+)\)", idea.result)]
         spans = re.findall(r"`([^`]+)`", idea.result)
@@ -126,8 +126,8 @@ def test_its_results_exist():
         assert [file for file in (*links, *claims) if not file.is_file()] == [], idea
 
 
-def test_what_a_reason_names_exists():
-    """Its flags are settings, or flags of a command of the page; its links lead to pages."""
+def test_flags_and_links_in_reasons_exist():
+    """Its flags are settings or occur in a command on the page, and its links lead to pages."""
     known = {"--resume", *(word for idea in WITH_COMMAND for command in idea.commands for word in command.split())}
     for idea in IDEAS:
         flags = {word for span in re.findall(r"`([^`]+)`", idea.reason) for word in span.split() if word.startswith("--")}
@@ -148,7 +148,7 @@ def test_the_page_has_every_idea_and_counts_them():
 
 
 def test_the_page_is_readable_without_its_script():
-    """The script only hides rows: it makes its own buttons and no row begins hidden."""
+    """The script only hides rows: it creates its own buttons, and no row is hidden at first."""
     page, script = ideas_page().split("<script>")
     assert "hidden" not in page
     assert "<button" not in page

@@ -1,4 +1,4 @@
-"""What an import loads, and names that are imported on first use."""
+"""How many modules an import loads, and names that are imported on first use."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ def test_an_import_loads_few_modules(module, most):
 
 
 @pytest.mark.parametrize("table", [algorithms.BY_NAME, rewards.BY_NAME, tasks.TASKS])
-def test_every_name_of_a_table_leads_to_its_object(table):
+def test_every_name_in_a_table_resolves_to_its_object(table):
     assert len(table) == len(list(table)) > 5
     for name, value in table.items():
         assert callable(value), name
@@ -38,7 +38,7 @@ def test_every_name_of_a_table_leads_to_its_object(table):
         assert (value.__module__, value.__name__) == (module, attribute)
 
 
-def test_a_name_that_is_not_in_a_table_is_refused_without_an_import():
+def test_an_unknown_name_is_refused_without_an_import():
     table = LazyTable({"gone": "no_such_module:name"})
     assert "gone" in table
     assert "other" not in table
@@ -56,6 +56,6 @@ def test_an_algorithm_keeps_its_name_when_its_module_is_imported(first):
     assert found.stdout == "True\n"
 
 
-def test_names_of_algorithms_are_those_of_all():
+def test_all_lists_every_algorithm():
     assert set(algorithms.BY_NAME) < set(algorithms.__all__) <= set(dir(algorithms))
     assert all(getattr(algorithms, name) is not None for name in algorithms.__all__)

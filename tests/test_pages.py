@@ -1,4 +1,4 @@
-"""Pages for people: their links lead somewhere, their Python runs, their commands can be typed."""
+"""The documentation pages: their links resolve, their Python runs, and their commands parse."""
 
 import ast
 import importlib.util
@@ -26,15 +26,15 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / ".github").glob("*.md")), *sorted(N
 TRAINS = re.compile(
     r"^(?:\w+ = )?(?:rljax\.(?:train|evaluate)|AutoTokenizer\.from_pretrained)\(.*", re.MULTILINE | re.DOTALL
 )
-"""From the line that trains on, or reads a model, a block is not run: it needs minutes, or a folder that is not here."""
+"""A block is not run from the line that trains or loads a model: it would need minutes, or a folder that does not exist."""
 REFUSED = ("--num-generations",)
-"""Flags that a page shows because they are refused."""
+"""Flags that a page shows as examples of refused flags."""
 PLACEHOLDERS = ("--config", "--resume")
-"""Options that name a file of the reader's."""
+"""Options that name one of the reader's own files."""
 
 
 def blocks(page):
-    """Its Python, in order."""
+    """The Python blocks of a page, in order."""
     return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
@@ -50,7 +50,7 @@ def commands(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
+def test_links_lead_to_existing_files(page):
     links = re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
     missing = [link for link in links if not (page.parent / link).exists()]
     assert not missing
@@ -87,7 +87,7 @@ def test_commands_can_be_typed(page, tmp_path, monkeypatch):
             pytest.fail(f"{page.name}: {' '.join(words)}")
 
 
-def test_every_page_and_notebook_has_a_place_in_the_site():
+def test_every_page_and_notebook_is_in_a_toctree():
     pages = book.algorithm_pages() | book.ops_pages()
     texts = [page.read_text(encoding="utf-8") for page in NOTEBOOKS.glob("*.md")] + list(pages.values())
     blocks_of_all = re.findall(r"```\{toctree\}\n(.*?)```", "\n".join(texts), re.DOTALL)
@@ -95,7 +95,7 @@ def test_every_page_and_notebook_has_a_place_in_the_site():
     assert {file.stem for file in NOTEBOOKS.iterdir() if file.suffix in (".ipynb", ".md")} - {"index"} <= listed
 
 
-def test_every_notebook_is_named_in_the_readme_or_the_site():
+def test_the_readme_links_the_site_and_has_at_most_900_words():
     readme = PAGES[0].read_text(encoding="utf-8")
     assert "(notebooks/index.md)" in readme
     assert len(readme.split()) <= 900
@@ -108,12 +108,12 @@ def test_the_readme_lists_all_algorithms_and_model_families():
     assert int(count) == len(BY_NAME)
     families = re.search(r"^Model families: (.*?)\.", readme, re.MULTILINE)[1].split(", ")
     assert sorted(families) == sorted(record.classes for record in FAMILIES.values())
-    for page in ("faq.md", "your_model_and_data.md"):  # they link to the table that is made from the families
+    for page in ("faq.md", "your_model_and_data.md"):  # they link to the table generated from the families
         assert "(#page-models)" in (NOTEBOOKS / page).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", [PAGES[0], NOTEBOOKS / "faq.md"], ids=lambda page: page.name)
-def test_the_speed_on_a_page_is_that_of_the_committed_benchmark(page):
+def test_the_speed_on_a_page_matches_the_committed_benchmark(page):
     cases = json.loads((ROOT / "experiments" / "benchmarks" / "results.json").read_text(encoding="utf-8"))
     text = page.read_text(encoding="utf-8")
     shown = re.search(
@@ -123,7 +123,7 @@ def test_the_speed_on_a_page_is_that_of_the_committed_benchmark(page):
 
 
 def experiment_and_results(name):
-    """The module of an experiment, and what its committed JSON holds."""
+    """The module of an experiment, and the contents of its committed JSON file."""
     file = ROOT / "experiments" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, file)
     experiment = importlib.util.module_from_spec(spec)
@@ -136,7 +136,7 @@ def experiment_and_results(name):
     "name",
     ["adaptation", "calculator", "constitution", "continual_anchor", "images_of_digits", "reward_exploit", "tuning"],
 )
-def test_the_page_of_an_experiment_is_that_of_its_committed_rows(name):
+def test_the_page_of_an_experiment_matches_its_committed_rows(name):
     experiment, found = experiment_and_results(name)
     rows = found if isinstance(found, list) else found["trials"]
     assert len({row["seed"] for row in rows}) == 5
@@ -146,7 +146,7 @@ def test_the_page_of_an_experiment_is_that_of_its_committed_rows(name):
 @pytest.mark.parametrize(
     "name", ["adaptation", "calculator", "constitution", "continual_anchor", "images_of_digits", "reward_exploit"]
 )
-def test_the_committed_rows_are_of_the_present_settings_and_those_of_others_are_not_read(name, monkeypatch):
+def test_committed_rows_have_the_current_settings_and_rows_with_others_are_not_read(name, monkeypatch):
     experiment, rows = experiment_and_results(name)
     file = ROOT / "experiments" / f"{name}.json"
     assert rows_of(file, experiment.settings_of) == rows
@@ -154,7 +154,7 @@ def test_the_committed_rows_are_of_the_present_settings_and_those_of_others_are_
     assert rows_of(file, experiment.settings_of) == []
 
 
-def test_the_committed_tuning_is_that_of_its_command():
+def test_the_committed_tuning_matches_its_command():
     experiment, found = experiment_and_results("tuning")
     words = experiment.words_of(experiment.Arguments())
     command = parse(words)
@@ -170,8 +170,8 @@ def test_an_experiment_with_a_picture_has_rows_of_all_arms(name):
     assert (ROOT / "experiments" / f"{name}.png").stat().st_size > 10_000
 
 
-def test_the_page_of_tasks_has_the_accuracies_before_rl_of_the_experiment():
-    """Rounded to two places, as the last cell of a task's row."""
+def test_the_tasks_page_shows_the_experiments_accuracies_before_rl():
+    """They are the last cell of a task's row, rounded to two places."""
     cells = [line.split("|") for line in (NOTEBOOKS / "tasks.md").read_text(encoding="utf-8").splitlines()]
     shown = {row[1].strip().strip("`"): row[-2].strip() for row in cells if len(row) == 7}
     measured = (ROOT / "experiments" / "tasks_that_separate.md").read_text(encoding="utf-8")
@@ -179,18 +179,18 @@ def test_the_page_of_tasks_has_the_accuracies_before_rl_of_the_experiment():
     assert len(found) == 10
     of_a_task = {
         task: f"{float(number):.2f}" for task, number in found if task != "stale"
-    }  # it is `sums` with other settings
+    }  # `stale` is `sums` with other settings
     assert {task: shown[task] for task in of_a_task} == of_a_task
 
 
-def test_numbers_of_a_run_have_their_names():
+def test_metrics_on_the_curves_page_are_in_the_glossary():
     page = (NOTEBOOKS / "curves.md").read_text(encoding="utf-8")
     names = re.findall(r"^- `(\w+)`", page, re.MULTILINE)
     assert len(names) > 4
     assert {entry.name for entry in GLOSSARY} >= set(names)
 
 
-def test_every_message_that_has_an_answer_is_printed_somewhere():
+def test_every_message_on_the_troubleshooting_page_is_in_the_code():
     program = " ".join(
         node.value
         for file in (ROOT / "rljax").rglob("*.py")
@@ -205,7 +205,7 @@ def test_every_message_that_has_an_answer_is_printed_somewhere():
     assert [words for words in quoted if words not in program and words not in ("RESOURCE_EXHAUSTED", "rljax")] == []
 
 
-def test_the_readme_shows_the_runs_of_its_picture_which_climb_through_half_of_the_steps():
+def test_the_readme_quotes_the_committed_runs_and_their_accuracy_rises():
     runs = json.loads((ROOT / "experiments" / "arithmetic_dapo.json").read_text(encoding="utf-8"))
     steps, readme = load_config("arithmetic_dapo").optimization.steps, PAGES[0].read_text(encoding="utf-8")
     ends = [f"{100 * run['accuracy'][str(steps)]:.1f}" for run in runs]

@@ -1,4 +1,4 @@
-"""Every field of a record says in its source what it is."""
+"""Every field of a record is documented in its source."""
 
 import inspect
 
@@ -25,12 +25,12 @@ def test_the_records_are_found():
 
 
 @pytest.mark.parametrize("record", sorted(RECORDS, key=lambda record: record.__name__))
-def test_the_site_reads_a_text_for_every_field(record):
+def test_every_field_has_a_docstring(record):
     texts = field_texts(record)
     assert [name for name in record._fields if not texts.get(name)] == []
 
 
-def test_a_required_value_is_not_none():
+def test_required_refuses_only_none():
     assert required(0, "state.step") == 0
     with pytest.raises(ValueError, match=r"state\.step must not be None"):
         required(None, "state.step")

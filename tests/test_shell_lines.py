@@ -1,4 +1,4 @@
-"""Shell lines of the README and of the pages: bash and zsh, as people set them up, read each one as it is printed.
+"""Shell lines in the README and the pages: bash and zsh, with their usual settings, read each line as printed.
 
 The cheap lines of the README also run.
 """
@@ -18,7 +18,7 @@ SHELLS = ("bash", "zsh")
 PROGRAMS = r"(?:\.venv/bin/)?(?:rljax|python3?|pip|pytest|source|hf|curl|git|tensorboard)(?=\s|$)"
 CHEAP = ("equations", "algorithms dapo", "train --help-all", "--version")
 PLACEHOLDER = "..."
-"""Stands for flags of the reader's; a line with it is not to be pasted."""
+"""Stands for flags that the reader fills in; a line with it is not meant to be pasted."""
 
 
 def shell_lines(page: Path) -> list[str]:
@@ -34,7 +34,7 @@ LINES = sorted({(page.name, line) for page in PAGES for line in shell_lines(page
 
 
 def words_of(shell: str, line: str) -> list[list[str]]:
-    """Words of each command of a line, as a shell passes them on; the programs are replaced by one that writes its arguments."""
+    """Words of each command in a line as a shell passes them on, found by running a program that prints its arguments instead."""
     show = f"{sys.executable} -c 'import json, sys; print(json.dumps(sys.argv[1:]))'"
     parts = re.split(r"\s(?:&&|\|)\s", re.sub(r"\s(?:2?>|<)\s*\S+", "", line))
     script = "\n".join(f"{show} {part}" for part in parts)
@@ -47,7 +47,7 @@ def words_of(shell: str, line: str) -> list[list[str]]:
 
 
 def unsafe(line: str) -> str | None:
-    """Reason for which an interactive shell reads a line in another way than it is meant; None if there is none."""
+    """Why an interactive shell would misread a line; None if it would not."""
     bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", line)
     if re.search(r"(?:^|\s)#", bare):
         return "zsh takes what follows a # for arguments"
@@ -65,11 +65,11 @@ def test_a_line_means_the_same_in_every_shell(page, line):
     "line",
     ["rljax equations what bounds the ratio?", "rljax eval runs/a  # accuracy", "pip install -e .[test]", 'echo "what!"'],
 )
-def test_lines_that_break_are_found(line):
+def test_unsafe_lines_are_found(line):
     assert unsafe(line) is not None
 
 
-def test_a_page_has_its_lines():
+def test_shell_lines_are_found_on_the_pages():
     names = {page for page, _ in LINES}
     assert {"README.md", "install.md", "first_run.md", "coming_from.md", "resuming.md"} <= names
     assert len(LINES) > 60
@@ -77,7 +77,7 @@ def test_a_page_has_its_lines():
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_shells_pass_the_same_words(shell):
-    """All lines in one process of the shell."""
+    """All lines run in one shell process."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     lines = [line for _, line in LINES]

@@ -1,4 +1,4 @@
-"""Pure functions of strings."""
+"""Pure functions on strings."""
 
 from rljax.text import listed, one_line, printable, shortened
 
@@ -20,7 +20,7 @@ def test_a_long_text_keeps_both_ends():
     assert shortened(12345678, 2) == "1 … 8"
 
 
-def test_a_list_of_names_is_whole_up_to_forty():
+def test_a_list_of_names_is_complete_up_to_forty():
     names = [f"name_{number}" for number in range(41)]
     assert listed(names[:40], "rljax x") == ", ".join(names[:40])
     assert listed(names, "rljax x") == f"{', '.join(names[:40])} and 1 more (`rljax x` prints them all)"

@@ -1,4 +1,4 @@
-"""The checker of signatures sees every leaf of a tree, and a function that is defined again is checked again."""
+"""The signature checker checks every leaf of a tree, and checks a function anew when it is defined again."""
 
 import inspect
 import io
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import Array, Float, PyTree, TypeCheckError, jaxtyped
-from type_checker import CompiledSignature, check, function_of, read_signature
+from type_checker import CompiledSignature, check, checking_function, read_signature
 
 from rljax.boxes import last_box
 from rljax.cli.algorithms_text import show_parts
@@ -36,8 +36,8 @@ NUMBERS = {"layer": {"weight": jnp.zeros((2, 3)), "bias": [jnp.ones(3), None]}}
         ({"one": jnp.ones(3), "other": jnp.ones(3)}, PyTree[Float[Array, "width"]], True),
     ],
 )
-def test_trees_are_told_apart_by_their_leaves(tree, annotation, holds):
-    with jaxtyped("context"):  # a name of an axis has one length in here
+def test_a_tree_matches_an_annotation_if_all_its_leaves_do(tree, annotation, holds):
+    with jaxtyped("context"):  # inside, an axis name has one length
         assert isinstance(tree, annotation) is holds
 
 
@@ -49,7 +49,7 @@ def test_a_wrong_leaf_is_an_error_where_it_is_passed():
         diagonal_fisher({"layer": jnp.zeros(3, int)})
 
 
-def test_a_stream_of_text_is_told_from_other_values():
+def test_a_text_stream_is_accepted_and_other_values_are_not():
     stream = io.StringIO()
     show_parts(stream)
     assert "entropy" in stream.getvalue()
@@ -73,8 +73,8 @@ def test_a_leaf_with_entries_is_refused_because_only_one_would_be_checked(leaf):
         isinstance([1, 2], PyTree[leaf])
 
 
-def defined(default, annotation):
-    """A function with the name and the default of the others, as a call of an outer function defines it."""
+def define_inner(default, annotation):
+    """An inner function, defined anew at each call with the same name and default."""
 
     @jaxtyped(typechecker=check)
     def inner(x: annotation, factor=default) -> annotation:
@@ -88,22 +88,22 @@ def test_each_definition_of_a_function_is_checked_by_its_own_annotations(default
     x = np.ones(3, np.float32)
     for annotation, other in ((Float[np.ndarray, "n"], 1), (int, x), (Float[np.ndarray, "n"], 1)):
         right = 1 if annotation is int else x
-        assert np.array_equal(defined(default, annotation)(right, 1), right)
+        assert np.array_equal(define_inner(default, annotation)(right, 1), right)
         with pytest.raises(TypeCheckError, match=r"parameters of .*inner"):
-            defined(default, annotation)(other)
+            define_inner(default, annotation)(other)
         with pytest.raises(TypeCheckError, match=r"return value of .*inner"):
-            defined(default, annotation)(right, None)
+            define_inner(default, annotation)(right, None)
 
 
 def test_one_signature_is_read_once():
     name = ("inner", "outer.inner", "module")
     signature, longer = (inspect.signature(function) for function in (lambda x, n=1: None, lambda x, n=1.0: None))
-    first = function_of(*name, signature, False)
-    assert function_of(*name, signature, False) is first
+    first = checking_function(*name, signature, False)
+    assert checking_function(*name, signature, False) is first
     assert check(first) is check(first)
-    others = [function_of(*name, longer, False), function_of(*name[:2], "other", signature, False)]
+    others = [checking_function(*name, longer, False), checking_function(*name[:2], "other", signature, False)]
     assert first not in others
-    assert function_of(*name, signature, True)[0] is not first
+    assert checking_function(*name, signature, True)[0] is not first
 
 
 def every_kind(a, b=2, /, c=NUMBERS, *args, d, e=5, **rest): ...

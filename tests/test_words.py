@@ -1,4 +1,4 @@
-"""Comments, docstrings, messages and pages are in plain English: a few habits that made readers stop do not come back."""
+"""Comments, docstrings, messages and pages use plain English: habits that made readers stop stay rare."""
 
 import io
 import re
@@ -65,7 +65,7 @@ LIMITS: dict[str, float] = {
     "experiments": 5.0,
     "notebooks": 1.0,
 }
-"""Package -> most of these words per 1,000 lines. A limit may only fall; the aim is 2 everywhere."""
+"""Package -> highest allowed number of these words per 1,000 lines. A limit may only fall; the target is 2 everywhere."""
 
 
 class Stop(NamedTuple):
@@ -110,7 +110,7 @@ def stops_in(name: str, text: str) -> list[Stop]:
 
 
 def files_of(package: str) -> list[Path]:
-    """Files of a package: pages of notebooks, and Python files of the others; of rljax itself those in no package."""
+    """Files of a package: Markdown pages for notebooks, else Python files; for rljax itself, only those outside its packages."""
     folder = ROOT / package
     if package in ("rljax", "notebooks"):
         return sorted(folder.glob("*.md" if package == "notebooks" else "*.py"))
@@ -118,7 +118,7 @@ def files_of(package: str) -> list[Path]:
 
 
 def packages() -> list[str]:
-    """The packages that have a limit of their own."""
+    """Every package that needs its own limit."""
     inner = sorted(path.parent.name for path in (ROOT / "rljax").glob("*/__init__.py"))
     return ["rljax", *(f"rljax/{name}" for name in inner), "experiments", "notebooks"]
 

@@ -1,8 +1,8 @@
-"""A run that several files look at and none changes, and what a learner prepares on its way."""
+"""A finished run that several test files read and none changes, and the batches that a learner prepares."""
 
 import jax
 import pytest
-from curves import drawn
+from curves import plotting_curves
 from small_runs import even_length
 from whole_runs import TINY
 
@@ -14,13 +14,13 @@ from rljax.training import reinforce
 def finished(tmp_path_factory):
     """A complete run that was never stopped."""
     path = tmp_path_factory.mktemp("runs") / "whole"
-    with drawn():
+    with plotting_curves():
         return rljax.train(TINY.replace(run=str(path)), even_length)
 
 
 @pytest.fixture
 def prepared(monkeypatch):
-    """Rollouts and batches, as the learner prepares them."""
+    """The rollouts and the batches that the learner prepares from them."""
     seen, make_prepare = [], reinforce.make_prepare
 
     def make_witness(algorithm, choices, **minibatches):

@@ -1,4 +1,4 @@
-"""Two processes that talk over the loopback, as two hosts do over a network."""
+"""Two processes that talk over the loopback interface, as two hosts do over a network."""
 
 import os
 import socket
@@ -12,20 +12,20 @@ HOSTS = 2
 
 
 def free_address() -> str:
-    """An address of this machine that nobody listens on."""
+    """An address of this machine with a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def on_two_hosts(
+def run_on_two_hosts(
     command: Sequence[str], *, devices: int = 1, seconds: float = 400, survivor: int | None = None, **environment: str
 ) -> list[subprocess.CompletedProcess]:
-    """Run `python COMMAND --coordinator ... --hosts 2 --host N` once as each host; how both ended, and all that they said.
+    """Run `python COMMAND --coordinator ... --hosts 2 --host N` once per host; return both exit codes and outputs.
 
-    Only the survivor is waited for, if there is one.
+    If there is a `survivor`, wait for that host only.
     """
-    count = f"--xla_force_host_platform_device_count={devices}"  # the last one holds
+    count = f"--xla_force_host_platform_device_count={devices}"  # the last flag wins
     flags = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {count}", "JAX_PLATFORMS": "cpu"}
     variables = os.environ | flags | environment
     joined = [sys.executable, *command, "--coordinator", free_address(), "--hosts", str(HOSTS), "--host"]

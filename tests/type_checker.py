@@ -1,4 +1,4 @@
-"""The checker of signatures that the import hook applies to all of rljax."""
+"""The signature checker that the import hook applies to all of rljax."""
 
 import inspect
 import sys
@@ -16,14 +16,14 @@ from beartype.door import is_bearable
 from jaxtyping import _decorator, _typeguard
 
 CONFIG = BeartypeConf(is_pep484_tower=True, hint_overrides=FrozenDict({TextIO: TextIOBase}))
-"""A whole number is a float, as it is to every static checker. A stream of text is what Python's own streams of text derive from:
-beartype asks for its `mode`, which an `io.StringIO` does not have."""
+"""An int counts as a float, as for every static checker. A `TextIO` is any `TextIOBase`: beartype would ask for its `mode`,
+which an `io.StringIO` does not have."""
 
 read = beartype(conf=CONFIG)
 
 
 def check(function: Callable) -> Callable:
-    """Let beartype read the signature of a function that `function_of` has made: once, however often it is passed."""
+    """Let beartype read the signature of a function made by `checking_function`, once per function."""
     if not hasattr(function, "checked"):
         function.checked = read(function)
     return function.checked
@@ -32,11 +32,11 @@ def check(function: Callable) -> Callable:
 def leaf_check(accepts: Callable) -> Callable:
     """Check the one argument of a function, a leaf of a `PyTree[...]`, by its annotation.
 
-    jaxtyping makes such a function at each call of a function with a tree, and lets another checker read it again each time.
-    That was a tenth of a small run's time.
+    jaxtyping makes such a function whenever a function with a tree argument is called, and passes it to a checker each time.
+    That took a tenth of a small run's time.
 
     Raises:
-        TypeError: the leaf is a container by its annotation. beartype would look at one of its entries alone.
+        TypeError: the annotation makes the leaf a container, of which beartype would check only one entry.
     """
     (annotation,) = accepts.__annotations__.values()
     if holds_entries(annotation):
@@ -46,44 +46,44 @@ def leaf_check(accepts: Callable) -> Callable:
 
     def checked(leaf: object) -> None:
         if not is_bearable(leaf, annotation, conf=CONFIG):
-            raise TypeError(f"{type(leaf).__name__} is no {annotation}")
+            raise TypeError(f"{type(leaf).__name__} is not {annotation}")
 
     return checked
 
 
 def holds_entries(annotation: object) -> bool:
-    """Whether an annotation, or one of a union, is that of a container with entries of a type."""
+    """Whether an annotation, or a member of a union, is a container whose entries have a type."""
     if get_origin(annotation) in (Union, UnionType):
         return any(map(holds_entries, get_args(annotation)))
     origin = get_origin(annotation)
     return isinstance(origin, type) and issubclass(origin, Iterable)
 
 
-def function_of(name: str, qualname: str, module: str, signature: Signature, output: bool) -> Callable | tuple:
-    """Make the function that stands for all of one signature, as jaxtyping does; for an equal one, it is the same.
+def checking_function(name: str, qualname: str, module: str, signature: Signature, output: bool) -> Callable | tuple:
+    """Make the function by which jaxtyping checks a signature; equal signatures share one function.
 
-    jaxtyping makes two of them whenever a function is defined, and so at each call of a function that has another one in it.
-    Making and reading them was an eighth of a small run's time.
+    jaxtyping makes two of them whenever a function is defined, so also each time an inner function is defined.
+    Making and reading them took an eighth of a small run's time.
     """
     try:
         hash(signature)
-    except TypeError:  # a default is an array, or another value without a hash
+    except TypeError:  # a default is an array, or another unhashable value
         return make_function(name, qualname, module, signature, output)
     defaults = tuple(type(parameter.default) for parameter in signature.parameters.values())
-    return made_once(name, qualname, module, signature, output, defaults)
+    return make_function_once(name, qualname, module, signature, output, defaults)
 
 
 class CompiledSignature(Signature):
-    """A signature that binds arguments by a compiled function, in a sixth of the time.
+    """A signature that binds arguments with a compiled function, in a sixth of the time.
 
-    `inspect` binds them in a loop, at every call of every function; that was a twentieth of a small run's time.
+    `inspect` binds them in a loop at every call of every function; that took a twentieth of a small run's time.
     """
 
     def bind(self, /, *args: object, **kwargs: object) -> BoundArguments:
         """Bind the arguments and apply the defaults.
 
         Raises:
-            TypeError: the arguments do not fit the signature; the message is that of `inspect`.
+            TypeError: the arguments do not fit the signature; the message is the one of `inspect`.
         """
         if "_binder" not in vars(self):
             found = self.parameters.values()
@@ -99,15 +99,15 @@ class DefaultedArguments(BoundArguments):
     """Arguments to which the defaults have been applied."""
 
     def apply_defaults(self) -> None:
-        """Do nothing: they are applied."""
+        """Do nothing: they have been applied."""
 
 
 @cache
 def compile_binder(parameters: tuple[tuple[str, object, bool], ...]) -> Callable:
-    """Compile a function from defaults to a function that takes what a signature takes, and returns all arguments by name.
+    """Compile a function that takes defaults and returns a binder: it takes a signature's arguments and returns them all by name.
 
     Args:
-        parameters: name, kind, and whether there is a default. It is compiled once for all functions with the same ones.
+        parameters: name, kind, and whether there is a default. Functions with equal parameters share the compiled code.
     """
     prefix = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
     words, last = [], None
@@ -130,7 +130,7 @@ def read_signature(function: Callable) -> Signature:
     return CompiledSignature(list(found.parameters.values()), return_annotation=found.return_annotation)
 
 
-if sys.version_info < (3, 12):  # which remembers it itself; before that, it is found again at every check of a protocol
+if sys.version_info < (3, 12):  # newer versions cache it; older ones recompute it at every protocol check
     typing._get_protocol_attrs = cache(typing._get_protocol_attrs)
 for module, name, use in (
     (_typeguard, "typechecked", "checks the leaves of a tree"),
@@ -147,10 +147,12 @@ make_function = _decorator._make_fn_with_signature
 
 
 @cache
-def made_once(name: str, qualname: str, module: str, signature: Signature, output: bool, defaults: tuple[type, ...]):
-    """The same, remembered; equal defaults may be of several types."""
+def make_function_once(
+    name: str, qualname: str, module: str, signature: Signature, output: bool, defaults: tuple[type, ...]
+):
+    """Cache `make_function`; the defaults' types are part of the key, because equal defaults may have different types."""
     return make_function(name, qualname, module, signature, output)
 
 
-_decorator._make_fn_with_signature = function_of
+_decorator._make_fn_with_signature = checking_function
 _decorator.inspect = SimpleNamespace(**{**vars(inspect), "signature": read_signature})

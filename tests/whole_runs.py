@@ -1,4 +1,4 @@
-"""The run of the tests of the loop: every phase, evaluations, checkpoints and carried groups, in eight small steps."""
+"""The run that the tests of the loop share: every phase, evaluations, checkpoints and carried groups, in eight small steps."""
 
 import json
 
@@ -31,16 +31,16 @@ TINY = SMALL.replace(
 
 
 def last_checkpoint(path):
-    """The last checkpoint of such a run."""
+    """The last checkpoint of a run with these settings."""
     return checkpoint_of(TINY, path, reward=even_length)
 
 
 def distances(ours, theirs):
-    """Largest difference of each array of two pytrees."""
+    """Largest absolute difference between each pair of arrays in two pytrees."""
     return jax.tree.leaves(jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), ours, theirs))
 
 
 def rows(path, *, timed=False):
-    """What a run has measured, without its times unless they are wanted."""
+    """A run's metrics, without times unless `timed`."""
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if timed or not is_time(name)} for line in lines]

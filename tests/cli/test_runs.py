@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 from filelock import FileLock
-from recorded_runs import PROBLEMS, recorded, write
+from recorded_runs import PROBLEMS, write, write_run
 from small_cli import printed, refused
 
 from rljax.evaluation.statistics import wilson_interval
@@ -18,9 +18,9 @@ from rljax.evaluation.statistics import wilson_interval
 def runs(tmp_path_factory):
     """Three runs: one that is finished, one that stopped and collapsed, one that has not begun."""
     folder = tmp_path_factory.mktemp("runs")
-    recorded(folder / "good", algorithm="dapo")
-    recorded(folder / "bad", steps=28, accuracy=(0.25, 0.5), entropy=0.001, algorithm="grpo", learning_rate=0.01)
-    recorded(folder / "new-with-a-name-that-is-far-too-long-for-its-column", steps=0)
+    write_run(folder / "good", algorithm="dapo")
+    write_run(folder / "bad", steps=28, accuracy=(0.25, 0.5), entropy=0.001, algorithm="grpo", learning_rate=0.01)
+    write_run(folder / "new-with-a-name-that-is-far-too-long-for-its-column", steps=0)
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text('{"model_type": "llama"}')
     return folder
@@ -39,15 +39,15 @@ def test_runs_lists_how_far_and_how_well(runs, capsys):
 
 
 def test_a_run_in_whose_folder_a_process_trains_is_running(tmp_path, capsys):
-    recorded(tmp_path / "a", steps=3)
+    write_run(tmp_path / "a", steps=3)
     with FileLock(tmp_path / "a" / ".lock"):
         assert "running" in printed(capsys, "runs", str(tmp_path))
     assert "stopped" in printed(capsys, "runs", str(tmp_path))
 
 
 def test_runs_as_json_and_what_cannot_be_read(tmp_path, capsys):
-    recorded(tmp_path / "a")
-    broken = recorded(tmp_path / "b")
+    write_run(tmp_path / "a")
+    broken = write_run(tmp_path / "b")
     broken.metrics.write_text('{"phase": "rl"}\n')
     first, second = json.loads(printed(capsys, "runs", str(tmp_path), "--json"))
     assert (first["status"], first["before"]["accuracy"], first["alarms"]) == ("finished", 0.25, [])
@@ -88,14 +88,14 @@ def test_the_best_evaluation_is_a_maximum_and_has_no_interval(runs, tmp_path, ca
 
 
 def test_accuracies_are_shown_where_the_answers_are_gone(tmp_path, capsys):
-    folder = recorded(tmp_path / "a")
+    folder = write_run(tmp_path / "a")
     folder.heldout.unlink()
     words = " ".join(printed(capsys, "doctor", str(folder.path)).split())
     assert "Held-out accuracy: before RL 25.0%; last (step 30) 75.0%; best of all evaluations (step 30) 75.0%." in words
 
 
 def test_a_run_between_its_first_evaluation_and_its_first_step_shows_it(tmp_path, capsys):
-    folder = recorded(tmp_path / "a")
+    folder = write_run(tmp_path / "a")
     rows, kept = folder.metrics.read_text().splitlines(keepends=True), folder.read_heldout()
     folder.metrics.write_text("".join(rows[:2]))
     for answers, interval in (([row for row in kept if row["step"] == 0], " (14 to 40)"), ([], "")):
@@ -106,7 +106,7 @@ def test_a_run_between_its_first_evaluation_and_its_first_step_shows_it(tmp_path
 
 
 def test_a_setting_of_another_version_does_not_stop_the_report(tmp_path, capsys):
-    folder, other = recorded(tmp_path / "a"), recorded(tmp_path / "b")
+    folder, other = write_run(tmp_path / "a"), write_run(tmp_path / "b")
     config = json.loads(folder.config_file.read_text())
     config["optimization"] |= {"momentum_of_old": 0.5, "learning_rate": 0.25}
     folder.config_file.write_text(json.dumps(config))
@@ -137,7 +137,7 @@ def test_a_setting_of_another_version_does_not_stop_the_report(tmp_path, capsys)
     ],
 )
 def test_a_row_that_no_run_writes_is_named(tmp_path, capsys, file, change, fault):
-    folder = recorded(tmp_path / "a")
+    folder = write_run(tmp_path / "a")
     path = folder.path / f"{file}.jsonl"
     first, *others = (json.loads(line) for line in path.read_text().splitlines())
     row = {name: value for name, value in (first | change).items() if value is not ...}
@@ -156,12 +156,12 @@ def test_doctor_as_json_writes_no_file(runs, capsys):
 
 
 def test_a_run_that_is_being_written_can_be_examined(tmp_path, capsys):
-    folder = recorded(tmp_path / "a", steps=3)
+    folder = write_run(tmp_path / "a", steps=3)
     with folder.metrics.open("a") as file:
         file.write('{"phase": "rl", "st')
     assert "step 3 of 30, stopped" in " ".join(printed(capsys, "doctor", str(folder.path)).split())
     assert (folder.path / "report.html").is_file()
-    empty = recorded(tmp_path / "b", steps=0)
+    empty = write_run(tmp_path / "b", steps=0)
     assert "RL has not begun." in printed(capsys, "doctor", str(empty.path))
 
 
@@ -280,8 +280,8 @@ def test_compare_as_json(runs, capsys):
 
 
 def test_runs_without_common_problems_and_with_one_name(tmp_path, capsys):
-    recorded(tmp_path / "a" / "x")
-    other = recorded(tmp_path / "b" / "x")
+    write_run(tmp_path / "a" / "x")
+    other = write_run(tmp_path / "b" / "x")
     write(other.heldout, [])
     text = printed(capsys, "compare", str(tmp_path / "a" / "x"), str(tmp_path / "b" / "x"))
     assert f"A  {tmp_path / 'a' / 'x'}" in text.replace("\n   ", " ")

@@ -7,7 +7,7 @@ import subprocess
 from html.parser import HTMLParser
 
 import pytest
-from recorded_runs import recorded, write
+from recorded_runs import write, write_run
 from small_cli import printed, refused
 
 from rljax.cli import transcript_text
@@ -64,7 +64,7 @@ ROWS = [
 
 
 def logged(path, rows=ROWS):
-    folder = recorded(path, steps=3)
+    folder = write_run(path, steps=3)
     write(folder.rollouts, rows)
     return folder
 
@@ -143,7 +143,7 @@ def test_filters(conditions, numbers):
 
 
 def test_a_run_without_the_file_shows_its_samples_and_says_what_they_lack(tmp_path, capsys):
-    recorded(tmp_path / "old", steps=3)
+    write_run(tmp_path / "old", steps=3)
     text = printed(capsys, "show", str(tmp_path / "old"))
     assert "This run has no rollouts.jsonl" in text
     assert "<script>alert(1)</script>" in text
@@ -155,7 +155,7 @@ def test_a_run_without_the_file_shows_its_samples_and_says_what_they_lack(tmp_pa
 
 def test_bad_folders_are_refused(tmp_path, capsys):
     refused(capsys, "is not the folder of a run", "show", str(tmp_path / "nowhere"))
-    new = recorded(tmp_path / "new", steps=0)
+    new = write_run(tmp_path / "new", steps=0)
     new.samples.unlink()
     refused(capsys, r"has logged no rollouts yet: they are written after its first RL step", "show", str(new.path))
     new.rollouts.write_text("")

@@ -320,7 +320,7 @@ def test_folders_that_are_not_overwritten(raw, tmp_path, capsys):
     assert not (tmp_path / "no").exists()
 
 
-def test_help_explains_every_option(capsys):
+def test_help_of_a_command_names_it_and_exits_with_0(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["preprocess", "--help"])
     assert stopped.value.code == 0

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from small_models import EVERYTHING, LLAMA, SCALE, SHAPES, a_packed, random_adapter, random_params
+from small_models import EVERYTHING, LLAMA, SCALE, SHAPES, make_packed, random_adapter, random_params
 
 from rljax.errors import InputError
 from rljax.models import score_tokens, transformer_policy
@@ -35,7 +35,7 @@ from rljax.training.scoring import scored_params
 
 @partial(jax.jit, static_argnames="config")
 def logp_of(params, config=LLAMA):
-    return score_tokens(Model(config), params, a_packed()).logp
+    return score_tokens(Model(config), params, make_packed()).logp
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import norm
-from small_models import LLAMA, SCALE, SHAPES, a_packed, random_adapter, random_params
+from small_models import LLAMA, SCALE, SHAPES, make_packed, random_adapter, random_params
 
 from rljax.errors import InputError
 from rljax.models import abstract_params, count_parameters, score_tokens, transformer_policy
@@ -136,7 +136,7 @@ def test_an_adapter_learns_what_it_learns_on_the_dequantized_model(kind, name, t
     @jax.jit
     def both(base):
         def loss(adapter):
-            return (weights * score_tokens(Model(config), scoring_params(base, adapter), a_packed()).logp).sum()
+            return (weights * score_tokens(Model(config), scoring_params(base, adapter), make_packed()).logp).sum()
 
         return jax.value_and_grad(loss)(adapter)
 
@@ -176,7 +176,7 @@ def test_codes_and_scales_are_sharded_like_their_matrix():
     assert {shard.data.shape for shard in down.codes.addressable_shards} == {(64, 64)}
     assert {shard.data.shape for shard in down.scale.addressable_shards} == {(2, 64)}
 
-    twice = jax.tree.map(lambda array: jnp.concatenate([array, array]), a_packed())  # a row for each device
+    twice = jax.tree.map(lambda array: jnp.concatenate([array, array]), make_packed())  # a row for each device
     twice = twice._replace(place=twice.place + jnp.repeat(jnp.array([0, 10]), 2)[:, None])
 
     @partial(jax.jit, static_argnames="on")
@@ -196,7 +196,7 @@ def test_a_backward_pass_holds_the_matrices_of_one_layer_at_a_time():
         adapter = jax.eval_shape(lambda: random_adapter(params))
 
         def loss(adapter, params):
-            return score_tokens(Model(config), scoring_params(Base(params, SCALE), adapter), a_packed()).logp.sum()
+            return score_tokens(Model(config), scoring_params(Base(params, SCALE), adapter), make_packed()).logp.sum()
 
         options = {"xla_disable_hlo_passes": "cse_barrier_expander", "xla_backend_optimization_level": 0}
         program = jax.jit(jax.grad(loss)).lower(adapter, held).compile(compiler_options=options)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from notebook_runs import NOTEBOOKS, code_cells, outputs, read, run, settled
+from notebook_runs import NOTEBOOKS, code_cells, drop_volatile, outputs, read, run
 
 LOOPS = ("own_loop_nnx", "own_loop_equinox")  # the equations in a person's own loop
 # at least as many pictures; a new notebook adds its line
@@ -65,7 +65,7 @@ def shown(notebook):
 def test_its_committed_outputs_are_those_of_its_code(executed):
     name, notebook = executed
     hint = f"run `python tests/notebook_runs.py {name}`"
-    assert list(shown(read(name))) == list(shown(settled(notebook))), hint
+    assert list(shown(read(name))) == list(shown(drop_volatile(notebook))), hint
 
 
 @pytest.mark.parametrize("name", FIGURES)

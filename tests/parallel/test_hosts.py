@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from two_hosts import free_address, on_two_hosts
+from two_hosts import free_address, run_on_two_hosts
 
 from rljax.errors import InputError
 from rljax.parallel import (
@@ -84,7 +84,7 @@ print(json.dumps({
 def two(tmp_path_factory):
     program = tmp_path_factory.mktemp("hosts") / "program.py"
     program.write_text(PROGRAM)
-    ended = on_two_hosts([str(program)])
+    ended = run_on_two_hosts([str(program)])
     assert [process.returncode for process in ended] == [0, 0], [process.stdout[-2000:] for process in ended]
     return [json.loads(process.stdout.splitlines()[-1]) for process in ended]
 

@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from two_hosts import on_two_hosts
+from two_hosts import run_on_two_hosts
 
 from rljax.parallel import LOST_HOST
 from rljax.parallel.watch import DONE, Watch, handle_aborts
@@ -49,7 +49,7 @@ with watched_hosts({LIMIT}, tell):
 def test_a_host_that_is_lost_is_noticed(tmp_path, victim, number, reason):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    ended = on_two_hosts([str(program), str(victim), str(int(number))], survivor=1 - victim, seconds=60)
+    ended = run_on_two_hosts([str(program), str(victim), str(int(number))], survivor=1 - victim, seconds=60)
     left = ended[1 - victim]
     assert left.returncode == LOST_HOST, left.stdout[-3000:]
     report = next(line for line in left.stdout.splitlines() if line.startswith("LOST"))

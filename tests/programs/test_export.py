@@ -15,7 +15,7 @@ from reopened import first_state, run_without_training
 from safetensors.numpy import load_file, save_file
 from small_cli import printed, refused
 from small_runs import SMALL
-from two_hosts import on_two_hosts
+from two_hosts import run_on_two_hosts
 
 import rljax
 from rljax.data.tokenizer import CharacterTokenizer
@@ -258,7 +258,7 @@ def test_a_failed_export_leaves_nothing(run, tmp_path, monkeypatch):
 
 def test_two_hosts_write_what_one_writes(run, exported, tmp_path):
     """The model is spread over both hosts; the first one writes, tensor by tensor."""
-    ended = on_two_hosts(["-m", "rljax", "export", str(run[0]), str(tmp_path / "model"), "--max-shard-size", "3KB"])
+    ended = run_on_two_hosts(["-m", "rljax", "export", str(run[0]), str(tmp_path / "model"), "--max-shard-size", "3KB"])
     assert [host.returncode for host in ended] == [0, 0], [host.stdout[-2000:] for host in ended]
     assert [f"Model: {tmp_path / 'model'}" in host.stdout for host in ended] == [True, False]
     written = sorted(file.name for file in (tmp_path / "model").iterdir())

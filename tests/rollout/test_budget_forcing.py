@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from digit_steps import TOKENIZER, Digits, worker_of
+from digit_steps import TOKENIZER, Digits, make_worker
 
 from rljax.errors import InputError
 from rljax.rollout.budget_forcing import BudgetForcing, force_budget
@@ -32,7 +32,7 @@ class Short:
 
 
 def answers(engine, least, budget=40, continuation=";"):
-    worker = force_budget(worker_of(engine, budget), least, continuation)
+    worker = force_budget(make_worker(engine, budget), least, continuation)
     return worker.answer(None, [0, 1], jax.random.key(0))
 
 
@@ -56,7 +56,7 @@ def test_the_end_token_is_replaced_until_the_answer_is_long_enough():
 
 
 def test_an_answer_of_enough_tokens_is_that_of_the_engine():
-    worker = worker_of(Digits())
+    worker = make_worker(Digits())
     plain, forced = (w.answer(None, [0, 1], jax.random.key(0)) for w in (worker, force_budget(worker, 1, ";")))
     for ours, theirs in zip(forced, plain, strict=True):
         assert ours.tokens.tolist() == theirs.tokens.tolist()
@@ -73,7 +73,7 @@ def test_the_budget_is_that_of_the_whole_answer(budget):
 
 
 def test_stop_strings_end_an_answer():
-    worker = worker_of(Digits())
+    worker = make_worker(Digits())
     first = worker.answer(None, [0], jax.random.key(0))[0]
     assert first.finish == "stop"
     assert first.tokens[-1] != END
@@ -85,4 +85,4 @@ def test_stop_strings_end_an_answer():
 def test_what_cannot_be_forced_is_refused():
     for least, continuation, message in ((0, ";", "--least-tokens is 0"), (3, "", "has no token"), (3, "Wait", "'W'")):
         with pytest.raises(InputError, match=message):
-            force_budget(worker_of(Digits()), least, continuation)
+            force_budget(make_worker(Digits()), least, continuation)

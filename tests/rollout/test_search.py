@@ -3,14 +3,14 @@
 import jax
 import numpy as np
 import pytest
-from digit_steps import Digits, digit_sum, worker_of
+from digit_steps import Digits, digit_sum, make_worker
 
 from rljax.rollout.search import Search, beam_search
 
 
 def found(engine, *, samples, keep, value=digit_sum, budget=12, rows=8):
     settings = Search(samples, keep, (";",))
-    worker = worker_of(engine, budget)
+    worker = make_worker(engine, budget)
     return beam_search(worker, None, value, [0, 1], search=settings, key=jax.random.key(0), rows=rows)
 
 
@@ -66,4 +66,4 @@ def test_calls_are_padded_to_a_compiled_number_of_rows_and_padding_is_not_counte
 @pytest.mark.parametrize("settings", [Search(2, 3, (";",)), Search(2, 0, (";",)), Search(2, 1, ()), Search(2, 1, ("",))])
 def test_impossible_search_settings_are_refused(settings):
     with pytest.raises(ValueError, match=r"keep must be|step_ends must"):
-        beam_search(worker_of(Digits()), None, digit_sum, [0], search=settings, key=jax.random.key(0))
+        beam_search(make_worker(Digits()), None, digit_sum, [0], search=settings, key=jax.random.key(0))

@@ -5,14 +5,14 @@ import math
 import jax
 import numpy as np
 import pytest
-from digit_steps import Digits, digit_sum, worker_of
+from digit_steps import Digits, digit_sum, make_worker
 
 from rljax.rollout.tree_search import Node, TreeSearch, back_up, make_result, select_path, tree_search
 
 
 def found(engine, *, simulations, width=10, exploration=3.0, value=digit_sum, budget=12):
     settings = TreeSearch(simulations, width, exploration, (";",))
-    return tree_search(worker_of(engine, budget), None, value, [0, 1], search=settings, key=jax.random.key(0), rows=8)
+    return tree_search(make_worker(engine, budget), None, value, [0, 1], search=settings, key=jax.random.key(0), rows=8)
 
 
 def node_of(prefix, visits, total, children=(), sampled=9):
@@ -85,4 +85,4 @@ def test_prefixes_without_a_value_count_as_0_and_the_search_ends():
 )
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(ValueError, match="must be"):
-        tree_search(worker_of(Digits()), None, digit_sum, [0], search=settings, key=jax.random.key(0))
+        tree_search(make_worker(Digits()), None, digit_sum, [0], search=settings, key=jax.random.key(0))

@@ -1,3 +1,3 @@
-"""Fixtures that several files use."""
+"""Fixtures shared by several test files."""
 
 from trained_run import finished, prepared  # noqa: F401

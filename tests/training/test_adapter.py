@@ -1,4 +1,4 @@
-"""Runs that train a low-rank adapter: what they hold, how they learn, resume, and what they write."""
+"""Runs that train a low-rank adapter: their state, learning, resuming and exports."""
 
 import json
 import shutil
@@ -62,7 +62,7 @@ def differ(ours, theirs):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A model folder, of random weights."""
+    """A model folder with random weights."""
     setup, state = first_state(TINY.replace(lora_rank=None, seed=7))
     folder = tmp_path_factory.mktemp("base") / "model"
     save_model(folder, setup.policy, state.params, companions(setup.config, setup.tokenizer))
@@ -82,7 +82,7 @@ def finished(config, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sampled(config):
-    """A rollout whose groups have responses of both rewards."""
+    """A rollout whose groups contain both rewards."""
     setup, state = first_state(config, reward=even_length)
     groups = setup.train.generate(setup.whole(state.params), range(4), 4, jax.random.key(0))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
@@ -90,8 +90,8 @@ def sampled(config):
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
-def drawn(config, request):
-    """Setup and state with an adapter that changes every matrix, and a rollout that its merged form drew."""
+def merged_rollout(config, request):
+    """Setup, a state whose adapter changes every matrix, and a rollout sampled from the merged model."""
     config = config.replace(dtype=request.param, algorithm_options={}, minibatches=1)
     setup, state = first_state(config, reward=even_length)
     keys = iter(jax.random.split(jax.random.key(1), len(jax.tree.leaves(state.params))))
@@ -102,9 +102,9 @@ def drawn(config, request):
     return setup, state, groups._replace(rollout=groups.rollout._replace(rewards=rewards))
 
 
-def test_in_bfloat16_sampler_and_update_differ_by_their_rounding_and_the_metric_sees_it(drawn):
-    """The sampler rounds the merged matrices, the update each part; in float32 the two agree."""
-    setup, state, groups = drawn
+def test_in_bfloat16_the_metric_shows_the_rounding_gap_of_sampler_and_update(merged_rollout):
+    """The sampler rounds the merged matrices; the update rounds each factor. In float32 the two agree."""
+    setup, state, groups = merged_rollout
     rollout, mask = groups.rollout, groups.rollout.mask.reshape(-1, groups.rollout.mask.shape[-1])
     scores = make_scores(make_score(setup.policy, 1.0), setup.mesh, scored_rows(setup))
     logp = scores(scored_params(setup.base, state.params), sequences_of(groups)).logp
@@ -122,7 +122,7 @@ def test_in_bfloat16_sampler_and_update_differ_by_their_rounding_and_the_metric_
         assert 1e-7 < gap < apart**2
 
 
-def test_the_state_holds_the_adapter_and_nothing_of_the_base(config):
+def test_the_state_contains_the_adapter_but_no_base_weights(config):
     setup, state = first_state(config, reward=even_length)
     state = rl_state(setup, state)
     size = count_parameters(state.params)
@@ -135,7 +135,7 @@ def test_the_state_holds_the_adapter_and_nothing_of_the_base(config):
     assert count_parameters(saved) == size, "a warm start moves the reference away from the base"
 
 
-def test_a_run_changes_the_adapter_and_says_what_learns(finished, config):
+def test_a_run_changes_the_adapter_and_reports_what_it_trains(finished, config):
     setup, first = first_state(config, reward=even_length)
     base = jax.device_get(setup.base.params)
     assert differ(finished.params, base) > 1e-4
@@ -158,7 +158,7 @@ def test_a_resumed_run_continues_bit_for_bit(finished, config, tmp_path):
 
 @pytest.mark.parametrize("name", ["dapo", "gkd", "otb", "ppo", "t1"])
 def test_each_kind_of_algorithm_trains_the_adapter(config, model, sampled, name):
-    """A group, a teacher, full distributions, a critic, and a reference that moves."""
+    """Algorithms with groups, a teacher, full distributions, a critic, and a moving reference."""
     teacher = str(model) if name == "gkd" else None
     setup, state = first_state(config.replace(algorithm=name, algorithm_options={}, teacher=teacher), reward=even_length)
     state = rl_state(setup, state)
@@ -173,7 +173,7 @@ def test_each_kind_of_algorithm_trains_the_adapter(config, model, sampled, name)
         assert 0 < differ(state.reference, before) < differ(state.params, before)
 
 
-def test_a_mesh_learns_what_one_device_learns(config, sampled):
+def test_a_mesh_and_one_device_make_the_same_update(config, sampled):
     after = []
     for axes in ({"replicas": 1}, {"replicas": 2, "fsdp": 2, "tensor": 2}):
         setup, state = first_state(config.replace(**axes), reward=even_length)
@@ -194,7 +194,7 @@ def test_the_warm_start_trains_the_adapter():
     assert losses[-1] < losses[0]
 
 
-def test_the_merged_export_is_a_model_like_any_other(finished, model, tmp_path):
+def test_the_merged_export_is_an_ordinary_model(finished, model, tmp_path):
     folder = rljax.export(finished.run, tmp_path / "merged", which="last")
     opened = load(folder, problems=[Problem("1+1=", "2")])
     jax.tree.map(np.testing.assert_array_equal, opened.params, finished.params)
@@ -212,13 +212,13 @@ def test_the_adapter_is_exported_alone(finished, config, model, tmp_path):
     np.testing.assert_allclose(merged[f"{name}.weight"], base[f"{name}.weight"] + 16 * product, rtol=1e-5, atol=1e-6)
 
 
-def test_what_has_no_adapter_to_export_is_refused(finished, tmp_path):
+def test_exporting_an_adapter_without_one_is_refused(finished, tmp_path):
     with pytest.raises(InputError, match="dtype='bfloat16' cannot apply to an adapter"):
         rljax.export(finished.run, tmp_path / "a", which="last", adapter=True, dtype="bfloat16")
 
 
 def test_an_adapter_for_another_base_is_refused(finished, config, model, tmp_path):
-    """The same folder name, the same shapes, other weights."""
+    """Only the weights differ; the folder's name and the shapes are the same."""
     run = tmp_path / "run"
     shutil.copytree(finished.run, run)
     other = tmp_path / "other"
@@ -238,8 +238,8 @@ def test_an_adapter_for_another_base_is_refused(finished, config, model, tmp_pat
             use()
 
 
-def test_a_random_base_is_recognised_on_another_kind_of_device():
-    """There the same seed may give weights that are rounded in another way."""
+def test_a_random_base_is_recognized_on_another_kind_of_device():
+    """On another device, the same seed may give weights that are rounded differently."""
     weights = {"embedding": np.ones((3, 2), np.float32)}
 
     def entry(params, seed=0):
@@ -254,7 +254,7 @@ def test_a_random_base_is_recognised_on_another_kind_of_device():
     assert entry(weights) != entry({"head": weights["embedding"]})
 
 
-def test_an_adapter_of_a_policy_of_ones_own_is_refused(config):
+def test_an_adapter_on_a_custom_policy_is_refused(config):
     policy = transformer_policy(read_config(Path(config.model.path)), eos=1)
     with pytest.raises(InputError, match="lora_rank=2 adapts the built-in transformer, but this run has its own policy"):
         first_state(config, reward=even_length, policy=policy)

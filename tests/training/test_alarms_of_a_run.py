@@ -1,4 +1,4 @@
-"""Alarms of a resumed run: of the remaining rows, in the file and in the watch; at its end; and on other hosts."""
+"""Alarms of a run: after a resume that drops rows, at the end of the run, and on several hosts."""
 
 import json
 from functools import partial
@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from recorded_runs import recorded
+from recorded_runs import write_run
 
 from rljax.errors import InputError
 from rljax.tracking.alarms import alarms_raised, watch_rows
@@ -21,8 +21,8 @@ from rljax.training.run import Run, begin_watch
 
 @pytest.fixture
 def run(tmp_path):
-    """A run whose entropy has collapsed, and whose alarms are of a future that was cut off."""
-    folder = recorded(tmp_path / "run", entropy=0.001)
+    """A run whose entropy has collapsed, with alarms from steps that a resume cuts off."""
+    folder = write_run(tmp_path / "run", entropy=0.001)
     folder.write_alarms([{"step": 99, "alarm": "truncated", "event": "raised"}])
     setup = SimpleNamespace(options=())
     return SimpleNamespace(folder=folder, setup=setup, disk=DiskWriter(str(folder.path), print, lambda: False, ""))
@@ -33,22 +33,22 @@ def rows_in(folder):
 
 
 @pytest.mark.usefixtures("untyped")
-def test_a_resumed_run_has_the_alarms_of_its_rows(run):
+def test_a_resumed_run_has_the_alarms_of_its_remaining_rows(run):
     watch = begin_watch(run, SimpleNamespace(journal={}))
     assert watch == watch_rows(read_metrics(run.folder.metrics))[0]
     assert [(row["alarm"], row["event"]) for row in rows_in(run.folder)] == [("entropy_collapse", "raised")]
 
 
 @pytest.mark.usefixtures("untyped")
-def test_a_run_whose_metrics_are_gone_begins_anew(run):
+def test_without_metrics_there_are_no_alarms(run):
     run.folder.metrics.write_bytes(b"")
     assert begin_watch(run, SimpleNamespace(journal={})).history.steps == 0
     assert rows_in(run.folder) == []
 
 
 @pytest.mark.usefixtures("untyped")
-def test_the_second_of_two_hosts_hears_that_the_first_one_stopped(run, monkeypatch):
-    """The first one may be stopped while it waits for room; the others have nothing to write, and must not continue alone."""
+def test_the_second_of_two_hosts_stops_with_the_first(run, monkeypatch):
+    """The first host may be stopped while it waits for disk space; the others write nothing, but must not continue alone."""
     monkeypatch.setattr("rljax.parallel.hosts.is_first", lambda: False)
     monkeypatch.setattr("rljax.parallel.hosts.process_allgather", lambda _: np.array([True, False]))
     nothing = lambda *_: None  # noqa: E731
@@ -68,7 +68,7 @@ def test_the_second_of_two_hosts_hears_that_the_first_one_stopped(run, monkeypat
 
 
 @pytest.mark.usefixtures("untyped")
-def test_what_is_raised_is_a_warning_and_what_is_over_a_message(run):
+def test_a_raised_alarm_is_a_warning_and_a_cleared_one_a_message(run):
     texts = []
     run.display = SimpleNamespace(warning=lambda text: texts.append("!"), message=texts.append)
     trouble = [{"phase": "rl", "step": step, "reward": 0.5, "truncated_share": 0.9 * (step < 9)} for step in range(1, 30)]
@@ -83,4 +83,4 @@ def test_the_end_of_a_run_names_its_alarms(run, tmp_path):
     (line,) = alarms_raised(run.folder)
     assert line.startswith("Alarms: entropy collapse (step 1")
     assert f"rljax doctor {run.folder.path}" in line
-    assert alarms_raised(recorded(tmp_path / "good")) == []
+    assert alarms_raised(write_run(tmp_path / "good")) == []

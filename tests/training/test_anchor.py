@@ -1,4 +1,4 @@
-"""The Fisher anchor in the trainer: its estimate and its gradient against hand-made ones, a resumed run, and bad settings."""
+"""The Fisher anchor in the trainer: estimate and gradient against direct computations, a resumed run, and bad settings."""
 
 import json
 from dataclasses import replace
@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 from bigram import BIGRAM
-from recorded_runs import recorded
+from recorded_runs import write_run
 from reopened import checkpoint_of, first_state, learn_from, rl_state
 from small_runs import SMALL, even_length
 
@@ -41,7 +41,7 @@ TINY = SMALL.replace(
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    """Settings with a dataset of earlier problems, of which one is longer than the run's own prompts."""
+    """Settings with a dataset of earlier problems, one of which is longer than the run's own prompts."""
     file = tmp_path_factory.mktemp("data") / "earlier.jsonl"
     rows = [{"prompt": prompt, "answer": "0"} for prompt in ("1-1=", "2-2=", "12-12=")]
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -53,18 +53,18 @@ def host(tree):
 
 
 def test_the_fisher_information_is_the_mean_of_the_squared_gradients(config):
-    """Against the gradient of each response's log-likelihood, all in one Jacobian."""
+    """Compared with each response's gradient of the log-likelihood, from one Jacobian."""
     setup, state = first_state(config.replace(temperature=0.7, fsdp=2), reward=even_length)
     assert not any(leaf.any() for leaf in host(state.options[NAME].fisher)), "a checkpoint is restored into it"
     score = make_score(setup.policy, 0.7)
     key = jax.random.fold_in(jax.random.wrap_key_data(state.key), jnp.uint32(2**32 - 1))
     problems = anchor_problems(setup.config, most=SAMPLES)
     worker = replace(setup.train, prompts=encode_answerable(setup.config, problems, setup.tokenizer))
-    drawn, mask = responses_of(worker, state.params, 6, key)
+    sampled, mask = responses_of(worker, state.params, 6, key)
     assert len(worker.prompts.tokens) == 3
 
     def likelihoods(params):
-        return jnp.where(mask, score(params, pack(drawn)).logp, 0.0).sum(-1)
+        return jnp.where(mask, score(params, pack(sampled)).logp, 0.0).sum(-1)
 
     expected = [
         np.square(np.asarray(leaf)).mean(0) for leaf in jax.tree.leaves(jax.jit(jax.jacrev(likelihoods))(state.params))
@@ -79,7 +79,7 @@ def test_the_fisher_information_is_the_mean_of_the_squared_gradients(config):
 
 
 def test_an_update_is_pulled_towards_the_anchor(config):
-    """A step of plain gradient descent with the anchor, minus the same step without it: -λ F (θ - θ*)."""
+    """A gradient descent step with the anchor minus the same step without it is -λ F (θ - θ*)."""
     after, moved = [], {}
     for weight, problems in ((None, None), (WEIGHT, config.algorithm.anchor_problems)):
         chosen = config.replace(anchor=weight, anchor_problems=problems)
@@ -102,7 +102,7 @@ def test_an_update_is_pulled_towards_the_anchor(config):
     assert metrics.policy.options["anchor_penalty"] == pytest.approx(penalty, rel=1e-3)
 
 
-def test_a_resumed_run_has_the_anchor_of_its_beginning(config, tmp_path):
+def test_a_resumed_run_keeps_its_initial_anchor(config, tmp_path):
     config = config.replace(warm_start_steps=2, warm_start_batch=8)
     parts = {"reward": even_length, "policy": BIGRAM}
     run = rljax.train(config.replace(run=str(tmp_path / "run"), steps=1), **parts).run
@@ -114,12 +114,12 @@ def test_a_resumed_run_has_the_anchor_of_its_beginning(config, tmp_path):
     rljax.train(config.replace(run=str(run), steps=2), resume=run, **parts)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     first, second, third, fourth = (row["anchor_penalty"] for row in rows if row["phase"] in ("warm_start", "rl"))
-    assert first == 0 < min(second, third), "the warm start is held too"
+    assert first == 0 < min(second, third), "the anchor applies to the warm start too"
     assert fourth > 0, "the anchor was not moved to where the run was stopped"
 
 
-def test_the_problems_are_those_of_the_run_that_the_model_lies_in(tmp_path):
-    run = recorded(tmp_path / "first", task="sums", operators="-", operands=(2, 3), train_problems=20, heldout_problems=4)
+def test_anchor_problems_come_from_the_run_that_contains_the_model(tmp_path):
+    run = write_run(tmp_path / "first", task="sums", operators="-", operands=(2, 3), train_problems=20, heldout_problems=4)
     config = TrainConfig.flat(model=str(run.path / "last"), anchor=1.0)
     with pytest.raises(InputError, match="is not in the folder of a run; name that run"):
         anchor_problems(config, most=5)  # a folder with a config.json is not yet a run
@@ -130,8 +130,8 @@ def test_the_problems_are_those_of_the_run_that_the_model_lies_in(tmp_path):
     assert anchor_problems(config.replace(model="any", anchor_problems=str(run.path)), most=5) == found
 
 
-def test_problems_that_are_not_to_be_had_are_refused(tmp_path):
-    run = recorded(tmp_path / "first")
+def test_a_model_without_available_problems_is_refused(tmp_path):
+    run = write_run(tmp_path / "first")
     run.checkpoints.mkdir()
     run.write_config({**run.config, "seams": ["problems"]})
     with pytest.raises(InputError, match="were passed from Python; pass a dataset with --anchor-problems"):
@@ -149,11 +149,11 @@ def test_problems_that_are_not_to_be_had_are_refused(tmp_path):
 
 
 def test_the_problems_of_a_run_with_its_own_reward_need_no_answers(tmp_path):
-    """The reward in its settings is the default one, which compares with answers, and was not used."""
+    """The settings name the default reward, which needs answers, but the run used its own."""
     rows = [{"text": f"Write {number}.", "code": "0", "test_list": ["assert f"], "task_id": number} for number in range(20)]
     data = tmp_path / "code.jsonl"
     data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    run = recorded(tmp_path / "first", dataset=str(data), reward="exact", heldout_problems=2)
+    run = write_run(tmp_path / "first", dataset=str(data), reward="exact", heldout_problems=2)
     with pytest.raises(InputError, match=r"no problem of .* has one"):
         training_problems(run.path, run.path)
     run.write_config({**run.config, "seams": ["reward"]})

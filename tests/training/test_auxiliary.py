@@ -41,7 +41,7 @@ TOKENIZER = load_tokenizer("characters")
 
 
 def bigram(params, packed):
-    """Scores of a table of logits: row of the token before."""
+    """Scores from a table of logits, indexed by the previous token."""
     logp = jax.nn.log_softmax(params["table"][jnp.asarray(packed.tokens)], axis=-1)
     before = jnp.take_along_axis(logp, (packed.scored - 1)[..., None], axis=1)
     tokens = jnp.take_along_axis(jnp.asarray(packed.tokens), packed.scored, axis=1)
@@ -49,8 +49,8 @@ def bigram(params, packed):
     return Scores(chosen, jnp.zeros_like(chosen))
 
 
-def slope_by_hand(table, sequences):
-    """Gradient of the mean of -log softmax(table[token before])[token] over the tokens, one token after another."""
+def loop_gradient(table, sequences):
+    """Gradient of the mean of -log softmax(table[previous token])[token] over the tokens, computed token by token."""
     gradient, count = np.zeros_like(table), 0
     for prompt, tokens, attention in zip(sequences.prompt_tokens, sequences.tokens, sequences.attention, strict=True):
         before = prompt[-1]
@@ -67,7 +67,7 @@ def examples():
     return examples_of(None, encode_prompts(problems, TOKENIZER, max_length=8), TOKENIZER)
 
 
-def test_its_gradient_is_that_of_the_formula(examples):
+def test_the_gradient_of_the_auxiliary_loss_matches_the_formula(examples):
     table = np.random.default_rng(0).normal(size=(TOKENIZER.vocab_size,) * 2).astype(np.float32)
     params = {"table": jnp.asarray(table)}
     state = create(params, optax.sgd(1.0), 0, with_reference=False)
@@ -76,14 +76,14 @@ def test_its_gradient_is_that_of_the_formula(examples):
     add_gradient = make_gradient(bigram, 0.25)
     after, metrics = add_gradient(state, {}, gradient, rows)
     value = metrics["auxiliary_loss"]
-    np.testing.assert_allclose(after["table"], 1 + 0.25 * slope_by_hand(table, examples), atol=1e-6)
+    np.testing.assert_allclose(after["table"], 1 + 0.25 * loop_gradient(table, examples), atol=1e-6)
     step = 1e-3
     ahead = {"table": params["table"] - step * (after["table"] - 1) / 0.25}
     lower = add_gradient(state._replace(params=ahead), {}, gradient, rows)[1]["auxiliary_loss"]
-    assert float(value - lower) == pytest.approx(step * np.square(slope_by_hand(table, examples)).sum(), rel=1e-2)
+    assert float(value - lower) == pytest.approx(step * np.square(loop_gradient(table, examples)).sum(), rel=1e-2)
 
 
-def test_without_demonstrations_the_prompts_are_read(examples):
+def test_without_demonstrations_prompts_are_the_examples(examples):
     rows = zip(examples.prompt_tokens, examples.tokens, examples.attention, strict=True)
     texts = [TOKENIZER.decode([*first.tolist(), *tokens[real].tolist()]) for first, tokens, real in rows]
     assert texts == ["1+1=", "12+3=", "7="]
@@ -91,7 +91,7 @@ def test_without_demonstrations_the_prompts_are_read(examples):
         examples_of(None, encode_prompts([Problem("7", "7")], TOKENIZER, max_length=8), TOKENIZER)
 
 
-def test_every_update_has_its_own_examples_whatever_came_before():
+def test_the_examples_of_an_update_depend_only_on_its_step():
     setup, _ = first_state(TINY, reward=even_length)
     rows = {}
     for order in ([(0, 0), (0, 1), (1, 0), (1, 1)], [(1, 1), (0, 0), (1, 0)]):

@@ -1,4 +1,4 @@
-"""Checkpoints survive what happens to files: the newest complete one is read, and the faults of the others are reported."""
+"""Checkpoints with damaged files: the newest complete one is read, and faults of the others are reported."""
 
 import errno
 import json
@@ -48,7 +48,7 @@ def save(folder, checkpoint, marks, keep=KEEP):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """Three saves of the numbers 0, 1 and 2."""
+    """Three checkpoints, with the values 0, 1 and 2."""
     folder = tmp_path_factory.mktemp("run") / "last"
     for value in range(3):
         save(folder, Checkpoint(state_of(value), no_history(2)), MARKS)
@@ -72,18 +72,18 @@ def test_by_default_the_newest_two_are_kept_and_the_newest_is_read(folder):
     chex.assert_trees_all_equal(restore(folder, lambda phase: state_of(-1)).checkpoint.state, state_of(2))
 
 
-def flipped(content):
+def flip_one_bit(content):
     middle = len(content) // 2
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
-def test_every_change_of_every_file_is_noticed(folder):
+def test_every_change_to_any_file_is_detected(folder):
     files = [*files_of(folder / "2").values(), folder / "2" / MANIFEST]
     assert len(files) > 10
     changes = 0
     for file in files:
         content = file.read_bytes()
-        for changed in (None, content[:-1], content + b" ", flipped(content) if content else b" "):
+        for changed in (None, content[:-1], content + b" ", flip_one_bit(content) if content else b" "):
             file.unlink()
             if changed is not None:
                 file.write_bytes(changed)
@@ -106,7 +106,7 @@ def test_every_change_of_every_file_is_noticed(folder):
     ],
     ids=["no manifest", "an item gone", "empty", "a list", "a number"],
 )
-def test_a_damaged_checkpoint_is_passed_over_and_set_aside(folder, damage, message):
+def test_a_damaged_checkpoint_is_skipped_and_set_aside(folder, damage, message):
     damage(folder / "2")
     (folder / "3.orbax-checkpoint-tmp-1").mkdir()  # a save that was killed
     value, damaged = value_in(folder)
@@ -122,7 +122,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_set_aside(folder, damage, messa
     assert value_in(folder) == (7.0, [])
 
 
-def test_what_cannot_be_read_at_all_is_one_paragraph(folder, tmp_path):
+def test_an_unreadable_folder_gives_a_one_paragraph_error(folder, tmp_path):
     for number in (1, 2):
         (folder / str(number) / MANIFEST).unlink()
     with pytest.raises(
@@ -133,8 +133,8 @@ def test_what_cannot_be_read_at_all_is_one_paragraph(folder, tmp_path):
         restore(tmp_path / "nowhere", lambda phase: state_of(-1))
 
 
-def test_a_checkpoint_of_an_earlier_version_is_one_paragraph(tmp_path):
-    """Its state has a field that no later state has."""
+def test_a_checkpoint_of_an_earlier_version_gives_a_one_paragraph_error(tmp_path):
+    """Its state has a field that later versions do not."""
     state = state_of(0)
     fields = state._asdict() | {"temperature": None}
     earlier = namedtuple("Earlier", fields)(**fields)
@@ -148,7 +148,7 @@ def test_a_checkpoint_of_an_earlier_version_is_one_paragraph(tmp_path):
 
 
 def test_a_state_of_version_0_2_is_read_with_its_optional_parts(tmp_path):
-    """It had one field per optional part, None without it."""
+    """It had one field per optional part, None if the part was absent."""
     memory = empty_history(3, 2)._replace(size=jnp.array([1, 0, 2]))
     state = state_of(5)._replace(options={"kl_coefficient": jnp.float32(0.3), "reward_history": memory})
     save(tmp_path, Checkpoint(to_earlier(state), no_history(2)), MARKS)
@@ -175,8 +175,8 @@ STRUCTURES = {
 
 
 @pytest.mark.parametrize("case", STRUCTURES)
-def test_another_structure_of_the_optimizer_is_refused_by_its_name(tmp_path, case):
-    """The arrays are the same, so that shapes do not tell."""
+def test_another_optimizer_structure_is_refused_by_name(tmp_path, case):
+    """The arrays are the same, so shapes alone cannot reveal the difference."""
     first, second, place, expected, found = STRUCTURES[case]
     params = {"weight": jnp.zeros((3, 2), jnp.float32)}
     states = [create(params, optimizer, 0, with_reference=False) for optimizer in (first, second)]
@@ -209,7 +209,7 @@ def test_a_long_structure_is_shortened(tmp_path):
 
 
 def test_a_checkpoint_restores_onto_another_mesh(folder):
-    """The state is read into the placement that is wanted now."""
+    """The state is restored with the sharding of the current mesh."""
     devices = jax.sharding.Mesh(jax.devices()[:3], "rows")
     over = jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec("rows"))
     wanted = state_of(-1)
@@ -219,7 +219,7 @@ def test_a_checkpoint_restores_onto_another_mesh(folder):
     assert float(found.params["weight"].sum()) == 12.0
 
 
-def test_as_many_stay_as_are_wanted_and_those_of_every_nth_step(tmp_path):
+def test_the_newest_checkpoints_and_every_nth_are_kept(tmp_path):
     folder = tmp_path / "checkpoints" / "last"
     for step in range(5):
         state = state_of(step)._replace(step=jnp.int32(step))
@@ -231,7 +231,7 @@ def test_as_many_stay_as_are_wanted_and_those_of_every_nth_step(tmp_path):
     assert find_run(folder.parent / "step-2", "best") == (tmp_path, "step-2")
 
 
-def test_what_was_never_whole_does_not_count_and_is_deleted(folder):
+def test_incomplete_saves_do_not_count_and_are_deleted(folder):
     (folder / "1" / MANIFEST).unlink()
     save(folder, Checkpoint(state_of(3), no_history(2)), MARKS)
     assert sorted(path.name for path in folder.iterdir()) == ["2", "3"]
@@ -248,7 +248,7 @@ def test_a_save_that_fails_leaves_nothing(folder, monkeypatch):
     assert value_in(folder) == (2.0, [])
 
 
-def test_best_checkpoints_of_an_abandoned_future_are_known(tmp_path):
+def test_best_checkpoints_after_the_resumed_step_are_found(tmp_path):
     for step in (1, 3):
         save(tmp_path / "best", Checkpoint(state_of(step), no_history(2), notes=Notes(best_step=step)), MARKS)
     assert [damaged.path.name for damaged in find_abandoned(tmp_path / "best", 1)] == ["1"]
@@ -257,7 +257,7 @@ def test_best_checkpoints_of_an_abandoned_future_are_known(tmp_path):
     assert find_abandoned(tmp_path / "none", None) == []
 
 
-def test_checkpoints_of_other_programs_are_models(tmp_path):
+def test_checkpoints_of_other_programs_are_recognized_as_models(tmp_path):
     foreign = tmp_path / "checkpoints" / "step-1000"
     foreign.mkdir(parents=True)
     (foreign / "config.json").write_text("{}")
@@ -273,10 +273,10 @@ def quality(right, judged, *, reward=None, metric="accuracy"):
 @pytest.mark.parametrize(
     ("before", "after", "best"),
     [
-        (quality(9, 10), quality(1, 1), 0),  # one judged answer says little
+        (quality(9, 10), quality(1, 1), 0),  # one judged answer is weak evidence
         (quality(1, 1), quality(9, 10), 5),
         (quality(9, 10), quality(9, 9), 5),
-        (quality(5, 10), quality(5, 10), 5),  # a tie: the untrained checkpoint is not the best one
+        (quality(5, 10), quality(5, 10), 5),  # a tie: the trained checkpoint wins
         (quality(5, 10, reward=0.9), quality(5, 10, reward=0.8), 0),  # the reward decides a tie of the accuracies
         (quality(5, 10, reward=0.9), quality(6, 10, reward=0.8), 5),
         (quality(6, 10, reward=0.8, metric="reward"), quality(5, 10, reward=0.9, metric="reward"), 5),
@@ -287,12 +287,12 @@ def quality(right, judged, *, reward=None, metric="accuracy"):
         (Quality(0.5, 0.5), quality(4, 10), 0),
     ],
 )
-def test_the_best_checkpoint_is_chosen_fairly(before, after, best):
+def test_the_best_checkpoint_has_the_better_metric_and_enough_judged_answers(before, after, best):
     notes = Notes.from_json(json.loads(json.dumps(Notes().evaluated(before, 0)._asdict())))
     assert notes.evaluated(after, 5).best_step == best
 
 
-def test_a_metric_that_the_evaluation_lacks_is_named():
+def test_a_missing_metric_is_named_in_the_error():
     metrics = {"accuracy": 0.5, "reward": 0.4, "reward_brief": 0.1, "judged": 3, "answers": 4}
     assert quality_of(metrics, "reward_brief") == Quality(0.5, 0.4, 3, 4, "reward_brief", 0.1)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""`--remedy controller`: its rule against loops by hand, and runs that it steers, stopped and resumed."""
+"""`--remedy controller`: its rule compared with plain Python, and controlled runs, stopped and resumed."""
 
 import math
 
@@ -35,8 +35,8 @@ from rljax.training.metrics import LearnMetrics, UpdateMetrics
 from rljax.training.state import Updates, create
 
 
-def by_hand(control, divergence, entropy):
-    """The rule, written from its formula with plain numbers."""
+def apply_rule(control, divergence, entropy):
+    """The rule's formula, on plain numbers."""
     scale, _, weight, first = control
     first = entropy if math.isnan(first) else first
     ratio = math.sqrt(TARGET / (divergence / entropy)) if divergence else 1e9
@@ -50,7 +50,7 @@ def by_hand(control, divergence, entropy):
     )
 
 
-def test_the_rule_is_its_formula():
+def test_the_rule_matches_its_formula():
     random = np.random.default_rng(0)
     for _ in range(200):
         control = (
@@ -61,12 +61,12 @@ def test_the_rule_is_its_formula():
         )
         divergence, entropy = 10 ** random.uniform(-8, 1), random.uniform(0.001, 2)
         found = next_control(Control(*control), divergence=divergence, entropy=entropy)
-        np.testing.assert_allclose(list(found), by_hand(control, divergence, entropy), rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(list(found), apply_rule(control, divergence, entropy), rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("rate", [0.1, 1.0, 10.0, 100.0])
-def test_a_learning_rate_of_the_wrong_size_comes_to_the_target_from_below(rate):
-    """A world in which divergence is the square of the update's size: its ideal size is 1."""
+def test_a_wrong_learning_rate_approaches_the_target_from_below(rate):
+    """A model in which the divergence is the square of the update's size; the ideal size is 1."""
     control, sizes = Control(), []
     for _ in range(60):
         sizes.append(rate * float(control.update_scale))
@@ -76,14 +76,14 @@ def test_a_learning_rate_of_the_wrong_size_comes_to_the_target_from_below(rate):
     assert float(control.clip_scale) == pytest.approx(1.0, rel=1e-3)
 
 
-def test_updates_that_have_become_too_large_shrink_to_the_target():
+def test_too_large_updates_shrink_to_the_target():
     control = Control(update_scale=1.0)
     for _ in range(40):
         control = next_control(control, divergence=TARGET * 0.5 * (10 * float(control.update_scale)) ** 2, entropy=0.5)
     assert float(control.update_scale) == pytest.approx(0.1, rel=1e-3)
 
 
-def test_bounds_hold_however_long_it_lasts():
+def test_the_control_stays_within_its_bounds():
     small, large = Control(update_scale=1.0), Control()
     for _ in range(100):
         small = next_control(small, divergence=10.0, entropy=0.001)
@@ -102,18 +102,18 @@ def test_the_bonus_grows_while_the_entropy_is_below_a_tenth_of_the_first():
 
 
 @pytest.mark.parametrize(("divergence", "entropy"), [(math.nan, 1.0), (math.inf, 1.0), (0.1, math.nan), (0.1, 0.0)])
-def test_numbers_that_are_not_finite_change_nothing(divergence, entropy):
+def test_non_finite_metrics_change_nothing(divergence, entropy):
     before = Control(2.0, 0.75, 0.005, 1.0)
     chex.assert_trees_all_close(next_control(before, divergence=divergence, entropy=entropy), before)
 
 
-def test_divergence_by_one_update_undoes_the_mean_over_equal_updates():
+def test_divergence_per_update_is_recovered_from_the_mean_over_equal_updates():
     for updates in (2, 3, 8):
         mean = np.mean([0.7 * before**2 for before in range(updates)])
         assert divergence_by_update(mean, updates=updates) == pytest.approx(0.7)
 
 
-def test_updates_are_scaled_and_the_inner_state_is_that_of_the_optimiser():
+def test_updates_are_scaled_and_the_optimizers_state_is_unchanged():
     params, gradient = {"w": jnp.ones(3)}, {"w": jnp.array([1.0, -2.0, 0.5])}
     plain = optax.sgd(0.1)
     optimizer = scale_updates(plain)
@@ -131,8 +131,8 @@ def test_clip_and_bonus_of_an_algorithm_follow_the_control():
     assert open_side.surrogate.keywords == BY_NAME["kl_cov"]().surrogate.keywords
 
 
-def steered_by(kl, updates, *, algorithm="dapo"):
-    """The control and the metrics after a step whose updates found this divergence on the mean."""
+def control_after(kl, updates, *, algorithm="dapo"):
+    """The control and the metrics after a step whose updates had this mean divergence."""
     params = {"w": jnp.ones(2)}
     state = create(params, optax.sgd(0.1), 0, with_reference=False, options={NAME: first_control(params)})
     state = put(state, replicated(make_mesh(1, 1)))
@@ -143,17 +143,17 @@ def steered_by(kl, updates, *, algorithm="dapo"):
     return state.options[NAME], metrics
 
 
-def test_the_divergence_is_that_of_the_updates_that_were_made():
-    """Equal updates of half the target lead to the same control, however many they are."""
+def test_the_control_does_not_depend_on_the_number_of_equal_updates():
+    """The control does not depend on the number of equal updates."""
     by_one = 0.5 * TARGET * 0.5
     expected = next_control(Control(), divergence=by_one, entropy=0.5)
     for updates in (2, 4, 6):
         kl = np.mean([by_one * before**2 for before in range(updates)])
-        chex.assert_trees_all_close(steered_by(kl, updates)[0], expected, rtol=1e-5)
-    chex.assert_trees_all_equal(steered_by(0.0, 1)[0], jax.tree.map(jnp.float32, Control()))
+        chex.assert_trees_all_close(control_after(kl, updates)[0], expected, rtol=1e-5)
+    chex.assert_trees_all_equal(control_after(0.0, 1)[0], jax.tree.map(jnp.float32, Control()))
 
 
-def test_after_a_warm_up_of_the_learning_rate_updates_have_the_size_that_they_have_without_one():
+def test_updates_reach_the_same_size_with_and_without_learning_rate_warm_up():
     def scales(warm_up, best_rate=1.0, steps=60):
         control, found = Control(), []
         for step in range(steps):
@@ -170,8 +170,8 @@ def test_after_a_warm_up_of_the_learning_rate_updates_have_the_size_that_they_ha
 
 
 @pytest.mark.parametrize(("algorithm", "clip_scale"), [("dapo", 1.0), ("rloo", None), ("kl_cov", None)])
-def test_the_clip_range_is_noted_where_there_is_one(algorithm, clip_scale):
-    assert steered_by(0.1, 2, algorithm=algorithm)[1].get("clip_scale") == clip_scale
+def test_the_clip_range_is_logged_if_the_algorithm_has_one(algorithm, clip_scale):
+    assert control_after(0.1, 2, algorithm=algorithm)[1].get("clip_scale") == clip_scale
 
 
 @pytest.mark.parametrize(
@@ -183,13 +183,13 @@ def test_the_clip_range_is_noted_where_there_is_one(algorithm, clip_scale):
         ({"minibatches": 2, "algorithm": "t1"}, False, "has an entropy bonus, and so has t1"),
     ],
 )
-def test_where_it_would_see_or_move_nothing_it_is_refused(settings, own, message):
+def test_a_controller_with_nothing_to_measure_or_change_is_refused(settings, own, message):
     config = TrainConfig.flat(remedy="controller", **settings)
     with pytest.raises(InputError, match=message):
         check_controller(config, BY_NAME[config.algorithm.name](), own_optimizer=own)
 
 
-def test_one_mini_batch_in_several_passes_is_enough():
+def test_the_controller_accepts_one_minibatch_in_several_passes():
     check_controller(TrainConfig.flat(remedy="controller", passes=4), BY_NAME["dapo"](), own_optimizer=False)
 
 
@@ -228,7 +228,7 @@ def rows_of(run):
     return [{name: value for name, value in row.items() if not is_time(name)} for row in rows]
 
 
-def test_the_updates_of_a_run_follow_its_numbers(runs):
+def test_the_update_scale_of_a_run_follows_its_metrics(runs):
     rows = rows_of(runs[0])
     control = Control()
     for row in rows:
@@ -241,14 +241,14 @@ def test_the_updates_of_a_run_follow_its_numbers(runs):
     assert rows[0]["update_scale"] < rows[-1]["update_scale"]
 
 
-def test_a_resumed_run_is_steered_as_if_never_stopped(runs):
+def test_a_resumed_run_is_controlled_as_if_never_stopped(runs):
     whole, stopped = runs
     assert rows_of(stopped) == rows_of(whole)
     chex.assert_trees_all_equal(*(rljax.load(run, which="last", reward=even_length).params for run in runs))
 
 
 COPYING = STEERED.replace(max_response_tokens=2, steps=60, prompts=8, group_size=8, passes=2, microbatch_rows=64)
-"""A learning rate that is a hundred times too large for this task: to repeat the first character of the prompt."""
+"""A learning rate a hundred times too large for this task: repeating the prompt's first character."""
 
 
 def first_character(prompts, completions):
@@ -261,4 +261,4 @@ def test_a_run_with_far_too_large_a_learning_rate_learns_only_with_the_controlle
         rljax.train(COPYING.replace(remedy=remedy, run=str(tmp_path / remedy)), first_character)
         ends[remedy] = np.mean([row["reward"] for row in rows_of(tmp_path / remedy)[-10:]])
     assert ends["off"] < 0.05
-    assert ends["controller"] > 0.4  # it levels off at about 0.5, and machines round differently
+    assert ends["controller"] > 0.4  # it levels off at about 0.5; machines round differently

@@ -1,4 +1,4 @@
-"""With bfloat16 products, each matrix is cast once per update, not once per micro-batch, and nothing else changes."""
+"""With bfloat16 matrix products, each matrix is cast once per update, not per micro-batch; nothing else changes."""
 
 import re
 from dataclasses import replace
@@ -48,7 +48,7 @@ def data():
 
 
 def gradient_of(policy, data, mesh, *, copies, rank=None):
-    """The gradient's program and its arguments: micro-batches of two rows per device."""
+    """The gradient function and its arguments, with micro-batches of two rows per device."""
     params = policy.init(jax.random.key(0))
     base, trained = None, params
     if rank is not None:
@@ -105,7 +105,7 @@ def test_several_devices_and_frozen_parameters_give_the_same_gradient(data):
     assert np.any(ours["layers"][0]["feed_forward"]["up"])
     chex.assert_trees_all_close(
         jax.device_get(ours), jax.device_get(theirs), rtol=0.1, atol=3e-3
-    )  # bfloat16 sums, in another order
+    )  # bfloat16 sums in a different order
     np.testing.assert_allclose(metrics.loss, expected.loss, atol=1e-3)
 
 
@@ -123,8 +123,8 @@ def test_a_copy_of_another_precision_is_refused():
         in_precision(Copied(jnp.ones(2), jnp.ones(2, jnp.bfloat16)), jnp.float32)
 
 
-def test_distributions_read_the_head_that_was_cast_before():
-    """The result and the gradient equal those of a head that is cast on use."""
+def test_distributions_use_the_precast_head():
+    """The result and the gradient are the same as when the head is cast on use."""
     random = np.random.default_rng(1)
     hidden = jnp.asarray(random.normal(size=(2, 3, 8)), jnp.bfloat16)
     head = jnp.asarray(random.normal(size=(11, 8)), jnp.float32)

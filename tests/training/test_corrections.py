@@ -1,4 +1,4 @@
-"""Corrections in the trainer: two steps with each, what is measured, and settings that cannot work."""
+"""Corrections in the trainer: two training steps, their metrics, and invalid settings."""
 
 import json
 
@@ -22,7 +22,7 @@ from rljax.training.objective.algorithm import add_correction, make_algorithm
 TINY = SMALL.replace(
     algorithm="dr_grpo",
     algorithm_options={"max_length": 12},
-    top_k=5,  # so that the sampler's probabilities are not the learner's
+    top_k=5,  # makes the sampler's probabilities differ from the learner's
     train_problems=12,
     heldout_problems=2,
     steps=2,
@@ -54,7 +54,7 @@ def test_two_steps_with_a_correction(tmp_path):
 
 @pytest.fixture(scope="module")
 def sampled():
-    """A rollout whose groups have responses of both rewards."""
+    """A rollout whose groups contain both rewards."""
     setup, state = first_state(TINY, reward=even_length)
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
@@ -71,7 +71,7 @@ def test_every_correction_learns(name, sampled):
     assert np.isfinite(numbers.get("loss", 0.0))
 
 
-def test_where_every_response_is_rejected_nothing_is_updated(tmp_path):
+def test_nothing_is_updated_if_every_response_is_rejected(tmp_path):
     config = TINY.replace(run=str(tmp_path / "run"), steps=1, top_k=2, correction="geometric")
     (row,) = rl_rows(rljax.train(config, even_length).run)
     assert row["correction_cut"] == 1.0
@@ -86,11 +86,11 @@ def test_two_steps_with_the_off_policy_mask(tmp_path):
     assert not any("correction_cut" in row for row in rows)
 
 
-def test_what_is_measured_is_drawn():
+def test_correction_metrics_are_plotted():
     assert {"correction_cut", "surrogate_masked"} <= set(PANELS["rl"])
 
 
-def test_an_algorithm_of_ones_own_is_corrected_too():
+def test_a_custom_algorithm_is_corrected_too():
     own = BY_NAME["rloo"]()
     config = TINY.replace(correction="masked", correction_high=3.0, off_policy_delta=0.5)
     ours = add_correction(own, config)
@@ -100,7 +100,7 @@ def test_an_algorithm_of_ones_own_is_corrected_too():
     assert add_correction(own, TINY) == own
 
 
-def test_the_share_of_cut_tokens():
+def test_the_share_of_clipped_weights():
     logp = np.log(np.array([[[0.5, 0.5, 0.5], [0.5, 0.1, 0.5]]], np.float32))
     rollout = Rollout(
         mask=np.array([[[1, 1, 0], [1, 1, 1]]], bool),
@@ -130,7 +130,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("settings", "message"), REFUSED)
-def test_bounds_that_cannot_work(settings, message):
+def test_invalid_bounds_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         TINY.replace(**settings)
 
@@ -147,13 +147,13 @@ def test_bounds_that_cannot_work(settings, message):
         ({"correction": "two_sided"}, "correction two_sided needs correction_low, which has no default"),
     ],
 )
-def test_corrections_that_cannot_work(settings, message):
+def test_invalid_corrections_are_refused(settings, message):
     config = TINY.replace(**settings)
     with pytest.raises(InputError, match=message):
         add_correction(make_algorithm(config), config)
 
 
-def test_one_correction_is_enough():
+def test_a_second_correction_is_refused():
     with pytest.raises(InputError, match="correction='capped': the algorithm already has a correction"):
         add_correction(BY_NAME["rloo"]()._replace(correction=capped()), TINY.replace(correction="capped"))
     with pytest.raises(InputError, match=r"off_policy_delta=0\.5: the algorithm already has an off-policy mask"):
@@ -161,7 +161,7 @@ def test_one_correction_is_enough():
 
 
 @pytest.mark.parametrize("settings", [{"correction": "masked", "correction_high": 3.0}, {"off_policy_delta": 0.0}])
-def test_without_an_advantage_there_is_nothing_to_correct(settings):
+def test_a_correction_needs_an_advantage(settings):
     with pytest.raises(InputError, match=f"{next(iter(settings))}=.*: the algorithm does not learn from advantages"):
         add_correction(BY_NAME["gkd"](), TINY.replace(**settings))
     plain = BY_NAME["gkd"]()

@@ -1,4 +1,4 @@
-"""Runs with a critic, small: value pretraining, resume, reuse, variants, and refusals that name both sides."""
+"""Small runs with a critic: value pretraining, resume, reuse, variants, and refused settings."""
 
 import json
 import re
@@ -85,18 +85,20 @@ def test_value_pretraining_moves_the_critic_alone_and_saves_it(tmp_path):
     )
 
 
-def test_a_step_measures_the_critic(finished):
+def test_a_step_logs_metrics_of_the_critic(finished):
     measured = {"explained_variance", "value_loss", "advantage_correlation", "lambda_10", "lambda_90", "positive_examples"}
     assert all(measured <= set(row) for row in rows(finished.run, "rl"))
 
 
-def test_a_critic_that_learns_comes_to_know_the_outcome(tmp_path):
+def test_a_critic_learns_to_predict_the_outcome(tmp_path):
     def starts_with_a_digit(completions):
         return [float(completion[:1].isdigit()) for completion in completions]
 
     config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, steps=0, prompts=16, group_size=8)
     config = config.replace(microbatch_rows=64, max_response_tokens=4, checkpoint_every=64)
-    config = config.replace(operands=(2, 3), max_prompt_tokens=8, train_problems=400)  # of few, Grain takes ms for each
+    config = config.replace(
+        operands=(2, 3), max_prompt_tokens=8, train_problems=400
+    )  # with few problems, Grain needs milliseconds for each
     config = config.replace(value_pretraining_steps=64, critic_learning_rate=4e-2)
     result = rljax.train(config, starts_with_a_digit)
     explained = [row["explained_variance"] for row in rows(result.run, "value")]
@@ -126,7 +128,7 @@ def test_resuming_gives_the_run_that_was_never_stopped(finished, tmp_path, calls
         assert rows(path, phase) == rows(finished.run, phase)
 
 
-def test_a_pretrained_critic_is_taken_up_by_another_run(finished, tmp_path):
+def test_another_run_reuses_a_pretrained_critic(finished, tmp_path):
     config = TINY.replace(
         run=str(tmp_path / "next"), critic=str(finished.run), value_pretraining_steps=0, warm_start_steps=0, steps=0
     )
@@ -153,12 +155,12 @@ READING_LOGP = TINY.replace(critic_surprisal=True, mix_pretrained_value=True, wa
 
 @pytest.fixture(scope="module")
 def reading_logp(tmp_path_factory):
-    """Folder of a run whose critic reads log-probabilities, and whose values are blended with the pretrained critic's."""
+    """Folder of a run whose critic reads log-probabilities and blends its values with the pretrained critic's."""
     path = tmp_path_factory.mktemp("runs") / "reading"
     return rljax.train(READING_LOGP.replace(run=str(path)), even_length).run
 
 
-def test_a_critic_that_reads_log_probabilities_is_resumed_and_taken_up_as_such(reading_logp, tmp_path):
+def test_a_critic_that_reads_log_probabilities_can_be_resumed_and_reused(reading_logp, tmp_path):
     stopped = tmp_path / "stopped"
     with pytest.raises(Interrupted):
         rljax.train(READING_LOGP.replace(run=str(stopped)), stopping_after(2))
@@ -176,14 +178,14 @@ def test_a_critic_that_reads_log_probabilities_is_resumed_and_taken_up_as_such(r
         rljax.train(next_config.replace(run=str(tmp_path / "other"), critic_surprisal=False), even_length)
 
 
-def test_the_blended_critic_is_the_pretrained_one(reading_logp):
+def test_values_are_blended_with_the_pretrained_critics(reading_logp):
     state = last_state(READING_LOGP, reading_logp)
     _, saved = load_value_model(reading_logp / "critic")
     chex.assert_trees_all_equal(state.critic.pretrained, saved)
     assert distance(state.critic.params, saved) > 0
 
 
-def test_a_frozen_trunk_stays(tmp_path):
+def test_a_frozen_trunk_does_not_change(tmp_path):
     config = TINY.replace(run=str(tmp_path / "frozen"), critic_frozen_trunk=True, warm_start_steps=0, steps=1)
     rljax.train(config, even_length)
     start, end = first_state(config)[1].critic.params, last_state(config, tmp_path / "frozen").critic.params
@@ -193,7 +195,7 @@ def test_a_frozen_trunk_stays(tmp_path):
 
 @pytest.fixture(scope="module")
 def sampled():
-    """A rollout whose groups have responses of both rewards."""
+    """A rollout whose groups contain both rewards."""
     setup, state = first_state(TINY, reward=even_length, policy=BIGRAM)
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
@@ -218,7 +220,7 @@ def sampled():
     ids=lambda change: "-".join(map(str, change.values())),
 )
 def test_variants_learn(sampled, change):
-    """The updates of a step, of policy and critic: of bigram models, and of transformers for what their critics alone have."""
+    """One step's updates of policy and critic, with bigram models, or with transformers for features only they support."""
     config = TINY.replace(warm_start_steps=0, minibatches=1, microbatch_rows=None, **change)
     models = {} if change.get("critic_head") == "hl_gauss" or "critic_surprisal" in change else {"policy": BIGRAM}
     setup, state = first_state(config, reward=even_length, **models)
@@ -246,7 +248,7 @@ def test_value_pretraining_aims_at_the_discounted_return(name):
         np.testing.assert_allclose(batch.value_target[row, :length], expected, atol=1e-5)
 
 
-def test_parts_are_taken_out():
+def test_without_removes_parts_of_the_algorithm():
     whole = make_algorithm(TINY)
     assert make_algorithm(TINY.replace(without=("positive_examples",))).terms == ()
     assert make_algorithm(TINY.replace(without=("positive_examples", "length_adaptive"))).critic.policy_lambda is None
@@ -269,7 +271,7 @@ def test_critic_updates_fit_the_prompts(prompts, minibatches, updates, expected)
     assert prompts % schedule.minibatches == 0
 
 
-def test_credit_is_measured_as_by_hand():
+def test_credit_metrics_match_a_direct_computation():
     rng = np.random.default_rng(0)
     values, advantage = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 3, 4))
     rewards, mask = rng.normal(size=(2, 3)), rng.random((2, 3, 4)) < 0.7
@@ -286,8 +288,8 @@ def test_credit_is_measured_as_by_hand():
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["reads tokens", "reads log-probabilities"])
-def taught(request):
-    """One critic update of the same data, cut and sharded in any way, and its result in one piece."""
+def critic_update(request):
+    """A function that makes one critic update for any micro-batch size and mesh, and the result without splitting."""
     config = TransformerConfig(vocab_size=16, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
     policy, rng = init_params(config, jax.random.key(0)), np.random.default_rng(0)
     prompts, tokens = np.split(rng.integers(2, 16, (16, 8)).astype(np.int32), [3], axis=1)
@@ -322,8 +324,8 @@ def taught(request):
 
 
 @pytest.mark.parametrize(("microbatch", "mesh"), [(4, (1, 1)), (16, (2, 4)), (8, (8, 1)), (8, (2, 2, 2))])
-def test_micro_batches_and_meshes_change_nothing(taught, microbatch, mesh):
-    update, whole = taught
+def test_micro_batches_and_meshes_change_nothing(critic_update, microbatch, mesh):
+    update, whole = critic_update
     chex.assert_trees_all_close(update(microbatch, make_mesh(*mesh)), whole, rtol=1e-7, atol=2e-5)
 
 
@@ -379,7 +381,7 @@ def test_returns_beyond_the_support_are_refused():
         ({"value_pretraining_explained_variance": 1.5}, "value_pretraining_explained_variance is 1.5; it must be below 1"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, change, message):
+def test_invalid_settings_are_refused_before_anything_is_written(tmp_path, change, message):
     with pytest.raises(InputError, match=re.escape(message)):
         rljax.train(TINY.replace(run=str(tmp_path / "run"), **change), even_length)
     assert not (tmp_path / "run").exists()
@@ -394,6 +396,6 @@ def test_a_critic_of_another_vocabulary_is_refused(finished, tmp_path):
         rljax.train(TINY.replace(run=str(tmp_path / "run"), critic=str(folder)), even_length)
 
 
-def test_an_untrained_critic_is_warned_of(tmp_path, capsys):
+def test_an_untrained_critic_causes_a_warning(tmp_path, capsys):
     rljax.train(TINY.replace(run=str(tmp_path / "run"), value_pretraining_steps=0, critic="fresh", steps=0), even_length)
     assert "value pretraining has 0 steps" in capsys.readouterr().out.replace("\n", " ")

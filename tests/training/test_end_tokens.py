@@ -1,4 +1,4 @@
-"""Models with several end tokens: each of them ends a response, in training, evaluation and search, and an export keeps them."""
+"""Models with several end tokens: each one ends a response in training, evaluation and search, and an export keeps them."""
 
 import json
 
@@ -29,7 +29,7 @@ PROBLEMS = [Problem(f"1+{n}=", str(n + 1)) for n in range(8)]
 
 
 def model_folder(path, *, in_config=1, in_generation=None):
-    """A random model whose files name these end tokens; that of its tokenizer is 1."""
+    """A random model whose files list these end tokens; its tokenizer's end token is 1."""
     shape = make_shape(CONFIG.model, TOKENIZER.vocab_size)
     save_pretrained(path, shape, init_params(shape, jax.random.key(0)), bos=None, eos=1)
     raw = read_json(path / "config.json") | {"eos_token_id": in_config}
@@ -46,7 +46,7 @@ def folder(tmp_path_factory):
 
 
 def check_ends(responses, ends, budget):
-    """Each response ends at its first end token or at its budget, and some at every end token."""
+    """Each response ends at its first end token or at its budget, and every end token ends some response."""
     for tokens in responses:
         assert not set(tokens[:-1]) & set(ends)
         assert tokens[-1] in ends or len(tokens) == budget
@@ -57,13 +57,13 @@ def check_ends(responses, ends, budget):
     ("in_config", "in_generation", "ends"),
     [(1, [1, 7], (1, 7)), ([1, 7], None, (1, 7)), ([1, 7], 3, (1, 3)), (None, None, (1,)), (5, None, (1, 5))],
 )
-def test_the_folder_names_the_end_tokens(tmp_path, in_config, in_generation, ends):
+def test_end_tokens_are_read_from_the_model_folder(tmp_path, in_config, in_generation, ends):
     path = model_folder(tmp_path / "model", in_config=in_config, in_generation=in_generation)
     assert all_ends(ModelConfig(path=str(path)), TOKENIZER) == ends
     assert all_ends(ModelConfig(path=str(path)), TOKENIZER, (9, 1, 9)) == (*ends, 9)
 
 
-def test_ids_of_a_folder_are_not_those_of_another_tokenizer(tmp_path):
+def test_end_tokens_of_a_folder_are_ignored_with_another_tokenizer(tmp_path):
     other = ModelConfig(path=str(model_folder(tmp_path / "a", in_config=[4, 7])), tokenizer="characters")
     assert all_ends(other, TOKENIZER) == (1,)
     same = ModelConfig(path=str(model_folder(tmp_path / "b", in_config=[1, 7])), tokenizer="characters")
@@ -71,14 +71,14 @@ def test_ids_of_a_folder_are_not_those_of_another_tokenizer(tmp_path):
 
 
 @pytest.mark.parametrize("ends", [["</s>"], -1, True, [1, None]])
-def test_what_is_no_token_id_is_refused(tmp_path, ends):
+def test_invalid_end_token_ids_are_refused(tmp_path, ends):
     path = model_folder(tmp_path / "model", in_generation=ends)
     with pytest.raises(InputError, match=r"generation_config\.json has eos_token_id=.*; it must be a token id or a list"):
         end_tokens(path)
 
 
 @pytest.mark.parametrize("ends", [900, [1, 900]])
-def test_an_end_token_that_the_model_does_not_have_is_refused(tmp_path, ends):
+def test_an_end_token_outside_the_vocabulary_is_refused(tmp_path, ends):
     path = model_folder(tmp_path / "model", in_generation=ends)
     with pytest.raises(InputError, match=r"eos_token_id=.*900.*, but the model has only the tokens 0 to \d+"):
         end_tokens(path)
@@ -96,7 +96,7 @@ def test_a_rollout_ends_at_each_of_them(folder):
     for prefix, row in zip(prefixes_of(setup.train, groups), responses, strict=True):
         assert prefix.ended == (row[-1] in (1, 7, 9))
         assert [*prefix.tokens, *([prefix.end] if prefix.ended else [])] == row
-        assert prefix.text == TOKENIZER.decode(row), "as the reward reads it, with an end token that has a text"
+        assert prefix.text == TOKENIZER.decode(row), "the reward reads this text, including a visible end token"
 
 
 def test_a_search_ends_at_each_of_them(folder):
@@ -138,7 +138,7 @@ def test_answers_end_at_each_of_them(folder, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("files", [{"in_generation": [1, 7]}, {"in_config": [1, 7]}])
-def test_an_export_ends_where_the_training_did(tmp_path, files):
+def test_an_export_has_the_end_tokens_of_training(tmp_path, files):
     source = model_folder(tmp_path / "source", **files)
     run_without_training(tmp_path / "run", CONFIG.replace(model=str(source), stop_ids=(9,)), which=["best"])
     exported = rljax.export(tmp_path / "run", tmp_path / "model")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from small_runs import SMALL, is_time
-from two_hosts import on_two_hosts
+from two_hosts import run_on_two_hosts
 
 import rljax
 from rljax.data.tokenizer import load_tokenizer
@@ -76,7 +76,7 @@ TINY = SMALL.replace(
 
 
 def train_on_two_hosts(*arguments, **options):
-    return on_two_hosts(["-m", "rljax", "train", *arguments], **options)
+    return run_on_two_hosts(["-m", "rljax", "train", *arguments], **options)
 
 
 def experiment(config, folder):
@@ -192,7 +192,7 @@ def test_hosts_with_other_settings_are_refused(tmp_path, reward_file):
         f"import sys\nfrom rljax.cli import main\n"
         f"sys.exit(main(['train', '--experiment', {experiment(config, tmp_path)!r}, '--seed', sys.argv[-1], *sys.argv[1:]]))\n"
     )
-    ended = on_two_hosts([str(program)])
+    ended = run_on_two_hosts([str(program)])
     assert [host.returncode for host in ended] == [2, 2]
     for host in ended:
         assert (

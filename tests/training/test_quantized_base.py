@@ -136,7 +136,7 @@ def test_a_critic_begins_as_the_policy_in_float32(config):
     jax.tree.map(np.testing.assert_array_equal, critic["trunk"], setup.whole(state.params))
 
 
-def test_a_mesh_learns_what_one_device_learns(config, sampled):
+def test_a_mesh_and_one_device_make_the_same_update(config, sampled):
     after = []
     for axes in ({"replicas": 1}, {"replicas": 2, "fsdp": 2, "tensor": 2}):
         setup, state = first_state(config.replace(**axes), reward=even_length)

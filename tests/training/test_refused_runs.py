@@ -32,7 +32,7 @@ from rljax.training.config import TrainConfig
         ({"tokenizer": "./nowhere"}, "nowhere"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, change, message):
+def test_invalid_settings_are_refused_before_anything_is_written(tmp_path, change, message):
     path = tmp_path / "refused"
     with pytest.raises(InputError, match=message):
         rljax.train(TINY.replace(run=str(path), **change))

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from reopened import first_state
-from scripted_policy import TOKENIZER, places, scripted_policy, share, table
+from scripted_policy import TOKENIZER, places, probability, scripted_policy, table
 from small_runs import SMALL, even_length
 
 import rljax
@@ -84,14 +84,14 @@ def test_rl_moves_the_network_to_the_rewarded_answer_through_the_mixture(tmp_pat
     result = rljax.train(
         TINY.replace(**settings, group_size=16, run=str(tmp_path / "run")),
         lambda completions, answer: [float(text.endswith(right)) for text, right in zip(completions, answer, strict=True)],
-        policy=mixed_policy(scripted_policy(start), rules, share=0.5),
+        policy=mixed_policy(scripted_policy(start), rules, probability=0.5),
         problems=(problems[:4], problems[4:]),
     )
     rollout = prepared[0][0]
     drawn = np.exp(rollout.behaviour_logp[..., len(script) - 1])
-    expected = 0.5 * share(start, place, digit) + 0.5 * (digit == "3")
+    expected = 0.5 * probability(start, place, digit) + 0.5 * (digit == "3")
     np.testing.assert_allclose(drawn[rollout.rewards > 0], expected, rtol=1e-4)
-    assert share(result.params, place, digit) > share(start, place, digit) + 0.05
+    assert probability(result.params, place, digit) > probability(start, place, digit) + 0.05
 
 
 def test_a_supervised_score_of_the_wrong_shape_is_refused():

@@ -9,7 +9,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from scripted_policy import places, scripted_policy, share, table
+from scripted_policy import places, probability, scripted_policy, table
 from small_runs import SMALL
 from whole_runs import rows
 
@@ -86,8 +86,8 @@ def test_a_bonus_by_counts_spreads_the_answers(run, prepared):
                 "a bonus of 0.5 / √n comes n times for each such answer"
             )
     assert len(np.unique(rewards)) > 2
-    assert share(START, ANSWER, "3") == pytest.approx(0.5, abs=0.01)
-    assert share(params, ANSWER, "3") < 0.4
+    assert probability(START, ANSWER, "3") == pytest.approx(0.5, abs=0.01)
+    assert probability(params, ANSWER, "3") < 0.4
 
 
 def test_a_constitution_is_followed(run, tmp_path):
@@ -98,7 +98,7 @@ def test_a_constitution_is_followed(run, tmp_path):
     assert 0 < numbers["reward_no three"] < 1
     assert numbers["reward"] == pytest.approx(-0.5 * numbers["reward_no three"])
     assert numbers["reward_brief"] == 0
-    assert share(params, ANSWER, "3") < 0.4
+    assert probability(params, ANSWER, "3") < 0.4
 
 
 def test_the_brier_reward_lowers_a_confidence_that_is_too_high(run):
@@ -109,8 +109,8 @@ def test_the_brier_reward_lowers_a_confidence_that_is_too_high(run):
         assert sample["reward"] == pytest.approx(is_right - (float(stated) - is_right) ** 2, rel=1e-5)
     assert 0 < numbers["reward_exact"] < 0.5, "less than the confidence of 0.9"
     assert numbers["reward"] == pytest.approx(numbers["reward_exact"] - numbers["reward_brier_score"], rel=1e-5)
-    assert share(params, CONFIDENCE, "9") < 0.4
-    assert share(params, CONFIDENCE, "1") > share(START, CONFIDENCE, "1")
+    assert probability(params, CONFIDENCE, "9") < 0.4
+    assert probability(params, CONFIDENCE, "1") > probability(START, CONFIDENCE, "1")
 
 
 def test_the_accuracy_of_samples_is_that_of_right_answers_whatever_their_outliers(run, prepared):
@@ -158,7 +158,7 @@ def test_a_policy_exploits_a_reward_model_until_that_is_retrained_on_its_respons
     old = reward_of_model(models[0], ONE)
     assert scores_of(old)["9"] > scores_of(old)["3"] > scores_of(old)["1"]
     hacked, _, samples = run(old, steps=5)
-    before, exploited = share(START, ANSWER, "9"), share(hacked, ANSWER, "9")
+    before, exploited = probability(START, ANSWER, "9"), probability(hacked, ANSWER, "9")
     assert exploited > 1.5 * before
     pairs = []
     for prompt in {sample["prompt"] for sample in samples}:
@@ -171,8 +171,8 @@ def test_a_policy_exploits_a_reward_model_until_that_is_retrained_on_its_respons
     retrained = reward_of_model(folder, ONE)
     assert scores_of(retrained)["3"] > scores_of(retrained)["9"]
     cured, *_ = run(retrained, start=hacked, steps=5, name="cured")
-    assert share(cured, ANSWER, "9") < exploited / 1.5
-    assert share(cured, ANSWER, "3") > share(hacked, ANSWER, "3")
+    assert probability(cured, ANSWER, "9") < exploited / 1.5
+    assert probability(cured, ANSWER, "3") > probability(hacked, ANSWER, "3")
 
 
 def test_what_one_of_two_models_overrates_becomes_rarer_under_their_minimum(run, models):
@@ -182,5 +182,5 @@ def test_what_one_of_two_models_overrates_becomes_rarer_under_their_minimum(run,
     assert scores_of(least)["3"] > max(scores_of(least)["9"], scores_of(least)["1"])
     trained, *_ = run(least, steps=5)
     for evasion in "91":
-        assert share(trained, ANSWER, evasion) < share(START, ANSWER, evasion) / 1.5
-    assert share(trained, ANSWER, "3") > share(START, ANSWER, "3")
+        assert probability(trained, ANSWER, evasion) < probability(START, ANSWER, evasion) / 1.5
+    assert probability(trained, ANSWER, "3") > probability(START, ANSWER, "3")

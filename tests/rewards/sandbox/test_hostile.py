@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hostile_world import folders_left, hostile_world, launched, processes_left, servers
+from hostile_world import folders_left, hostile_world, processes_left, sandbox_processes, servers
 
 from rljax.rewards.sandbox import LEVELS, Limits, Program, judge, level
 from rljax.rewards.sandbox.service import shared_service
@@ -520,7 +520,7 @@ def test_killed_launcher_takes_all_along_and_its_program_is_judged_again(world):
         deadline = time.monotonic() + 10.0
         while not processes_left() and time.monotonic() < deadline:
             time.sleep(0.02)
-        mine = [pid for pid, parent in launched().items() if parent in servers()]
+        mine = [pid for pid, parent in sandbox_processes().items() if parent in servers()]
         assert len(mine) == 1
         os.kill(mine[0], signal.SIGKILL)
         assert judged.result(timeout=20).shares == (1.0,)
