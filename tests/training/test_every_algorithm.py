@@ -1,6 +1,6 @@
 """Every algorithm learns from what the trainer prepares for it.
 
-The policy is a bigram model, which compiles fast; for some algorithms that ask much of it, the transformer. That the loss of every
+The policy is a bigram model, which compiles fast, or the transformer if an algorithm needs more of it. That the loss of every
 algorithm and its gradient reach the transformer's parameters is tested in `tests/rollout/test_layout.py`.
 """
 
@@ -43,31 +43,31 @@ ONE_STEP = TINY.replace(
 
 ON_TRANSFORMERS = ("forking_tokens", "grpo_process", "ppo", "t1")
 OF_STEPS = ("grpo_process", "mt_grpo")
-"""Algorithms that need entropies, judged steps, a critic and a reference of the built-in model."""
+"""Algorithms that need the built-in model: for entropies, judged steps, a critic, or a reference."""
 
 
 def models_of(config):
-    """The policy that a test trains, as a keyword argument; none for the built-in one."""
+    """The policy to train as a keyword argument; empty for the built-in one."""
     return {} if config.algorithm.name in ON_TRANSFORMERS else {"policy": BIGRAM}
 
 
-def start_of_rl(config, reward=even_length):
-    """Setup and state at the beginning of RL."""
+def start_rl(config, reward=even_length):
+    """Setup and state at the start of RL."""
     setup, state = first_state(config, reward=reward, **models_of(config))
     return setup, rl_state(setup, state)
 
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory):
-    """A file with a function that judges steps."""
+    """A file with a step reward."""
     file = tmp_path_factory.mktemp("judge") / "judge.py"
     file.write_text(JUDGE)
     return f"{file}:parity"
 
 
 @pytest.mark.parametrize("name", ["grpo_process", "vapo_grpo"])
-def test_a_run_with_credit_of_another_kind(tmp_path, judge, name):
-    """Steps that are judged, and a critic together with a group; the runs of the other tests have only groups or only a critic."""
+def test_runs_with_step_rewards_or_a_critic_with_groups(tmp_path, judge, name):
+    """Runs with step rewards, and with a critic and groups together; other tests run only groups or only a critic."""
     config = ONE_STEP.replace(
         run=str(tmp_path / name), algorithm=name, step_reward=judge if name == "grpo_process" else None
     )
@@ -75,13 +75,13 @@ def test_a_run_with_credit_of_another_kind(tmp_path, judge, name):
     result = rljax.train(config, even_length, **models_of(config))
     (row,) = (row for row in rows(result.run) if row["phase"] == "rl")
     assert all(np.isfinite(value) for value in row.values() if isinstance(value, float))
-    assert max(distances(result.params, start_of_rl(config)[1].params)) > 0
+    assert max(distances(result.params, start_rl(config)[1].params)) > 0
 
 
 @pytest.fixture(scope="module")
 def sampled(judge):
-    """A rollout with judged steps, whose groups have responses of both rewards."""
-    setup, state = start_of_rl(ONE_STEP.replace(algorithm="grpo_process", step_reward=judge))
+    """A rollout with step rewards, whose groups contain both rewards."""
+    setup, state = start_rl(ONE_STEP.replace(algorithm="grpo_process", step_reward=judge))
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
     return groups._replace(rollout=groups.rollout._replace(rewards=rewards))
@@ -89,9 +89,9 @@ def sampled(judge):
 
 @pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"gkd", "on_policy_distillation", "remax"}))
 def test_every_algorithm_learns(judge, sampled, name):
-    """The updates of a step, with all that the trainer prepares for them."""
+    """Runs one step's updates on everything that the trainer prepares for them."""
     config = ONE_STEP.replace(algorithm=name, step_reward=judge if name in OF_STEPS else None)
-    setup, state = start_of_rl(config)
+    setup, state = start_rl(config)
     before = jax.device_get(state.params)
     state, metrics = learn_from(setup, state, sampled)
     numbers = present(metrics)
@@ -109,7 +109,7 @@ def test_parts_and_the_schedule_reach_the_learner(sampled):
     )
     config = ONE_STEP.replace(algorithm="dapo", schedule="cosine", **{"with": parts})
     assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
-    setup, state = start_of_rl(config)
+    setup, state = start_rl(config)
     assert setup.algorithm.advantage is rank_based
     assert setup.algorithm.keep_group.keywords == {"low": 0.5, "high": 0.5}
     before = jax.device_get(state.params)
@@ -121,13 +121,13 @@ def test_parts_and_the_schedule_reach_the_learner(sampled):
     assert state.reference is not None
 
 
-def test_the_kinds_of_the_problems_reach_a_part(sampled):
+def test_kinds_of_problems_reach_a_part_of_the_algorithm(sampled):
     config = ONE_STEP.replace(algorithm="dr_grpo", **{"with": ("advantage=hierarchical",)})
     with pytest.raises(
         InputError, match=r"dr_grpo and --with advantage=hierarchical compares problems of the same kind, and no"
     ):
-        start_of_rl(config)
-    setup, state = start_of_rl(config.replace(operands=(2, 3), max_prompt_tokens=8))
+        start_rl(config)
+    setup, state = start_rl(config.replace(operands=(2, 3), max_prompt_tokens=8))
     operands = [problem.columns["operands"] for problem in setup.train.prompts.problems]
     groups = sampled._replace(prompt_ids=np.array([operands.index(count) for count in (2, 3, 3, 2)]))
     scored_rollout = make_rollout_scorer(setup)(state, groups)
@@ -138,9 +138,9 @@ def test_the_kinds_of_the_problems_reach_a_part(sampled):
 
 
 def test_the_entropy_reaches_the_advantage_of_a_critic(sampled):
-    """In value pretraining, too, where a part of the algorithm is left."""
+    """Also in value pretraining, which uses only a part of the algorithm."""
     part = "critic.advantage=complexity_weighted,max_length=12,beta=0.5"
-    setup, state = start_of_rl(ONE_STEP.replace(algorithm="ppo", **{"with": (part,)}))
+    setup, state = start_rl(ONE_STEP.replace(algorithm="ppo", **{"with": (part,)}))
     before = jax.device_get(state.params)
     alone = setup._replace(algorithm=monte_carlo(setup.algorithm))
     state, metrics, _ = make_value_learner(alone, state, 1)(state, make_rollout_scorer(alone)(state, sampled))
@@ -151,13 +151,13 @@ def test_the_entropy_reaches_the_advantage_of_a_critic(sampled):
     assert max(distances(state.params, before)) > 0
 
 
-def test_plans_are_credited_apart(judge, sampled):
-    """The last step of a response is its answer: with a weight for the plan, it is learned otherwise."""
+def test_plans_and_answers_are_credited_separately(judge, sampled):
+    """The last step of a response is its answer; weighting the plan changes what is learned."""
     learned = []
     for weight in (0, 2):
         part = f"advantage=plan_and_answer,plan_weight={weight}"
         config = ONE_STEP.replace(algorithm="dr_grpo", step_reward=judge, **{"with": (part,)})
-        setup, state = start_of_rl(config)
+        setup, state = start_rl(config)
         rollout = sampled.rollout
         first = np.zeros_like(rollout.step_end)
         first[..., 0] = rollout.mask.sum(-1) > 1
@@ -169,7 +169,7 @@ def test_plans_are_credited_apart(judge, sampled):
     assert max(distances(*learned)) > 0
 
 
-def test_several_rewards_reach_a_part():
+def test_several_rewards_reach_a_part_of_the_algorithm():
     def length(completions):
         return [float(len(completion)) / 12 for completion in completions]
 
@@ -177,15 +177,15 @@ def test_several_rewards_reach_a_part():
     with pytest.raises(
         InputError, match=r"cannot train on .*: the reliability of a reward needs at least two rewards .*, got 1"
     ):
-        start_of_rl(config)
-    setup, state = start_of_rl(config, [even_length, length])
+        start_rl(config)
+    setup, state = start_rl(config, [even_length, length])
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
     before = jax.device_get(state.params)
     state, _ = learn_from(setup, state, groups)
     assert max(distances(state.params, before)) > 0
 
 
-def test_a_part_that_cannot_be_is_refused_by_its_flag():
+def test_an_invalid_part_is_refused_by_its_flag():
     for short, parts in (("rang", ()), (None, ("advantage=rang",))):
         with pytest.raises(InputError, match=r"--with advantage=rang: advantage has no part 'rang'; .*centered.*rank"):
             first_state(ONE_STEP.replace(algorithm="dapo", advantage=short, **{"with": parts}))
@@ -193,7 +193,7 @@ def test_a_part_that_cannot_be_is_refused_by_its_flag():
         first_state(ONE_STEP.replace(algorithm="dapo", advantage="rank", **{"with": ("advantage=centered",)}))
 
 
-def test_the_advantage_has_a_flag_of_its_own(capsys):
+def test_the_advantage_has_its_own_flag(capsys):
     config = parse(["train", "--algorithm", "grpo", "--advantage", "rank", "--with", "term=entropy"]).config
     changed = make_algorithm(config)
     assert changed.advantage is rank_based
@@ -214,20 +214,20 @@ def test_the_advantage_has_a_flag_of_its_own(capsys):
         ("advantage=normalized,eps=-1", "eps "),
     ],
 )
-def test_a_number_that_a_part_refuses_is_refused_at_the_start(part, message):
+def test_an_invalid_option_of_a_part_is_refused_at_the_start(part, message):
     config = ONE_STEP.replace(algorithm="dapo", **{"with": (part,)})
     with pytest.raises(InputError, match=rf"and --with {part} cannot train on .*: {message}"):
         check_algorithm(make_algorithm(config), config)
 
 
-def test_several_rewards_reach_the_algorithm_one_by_one_with_their_weights():
+def test_several_rewards_reach_the_algorithm_separately_with_their_weights():
     def length(completions):
         return [float(len(completion)) for completion in completions]
 
     learned = []
     for weights in (None, (1.0, -2.0)):
         config = ONE_STEP.replace(algorithm="gdpo", reward_weights=weights)
-        setup, state = start_of_rl(config, [even_length, length])
+        setup, state = start_rl(config, [even_length, length])
         groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
         parts = for_algorithm(groups).reward_parts
         factors = dict(zip(parts, weights or (1.0, 1.0), strict=True))
@@ -240,7 +240,7 @@ def test_several_rewards_reach_the_algorithm_one_by_one_with_their_weights():
     assert max(distances(*learned)) > 0, "the weights decide"
 
 
-def test_one_reward_is_its_only_part(sampled):
+def test_a_single_reward_is_its_only_component(sampled):
     parts = for_algorithm(sampled).reward_parts
     assert list(parts) == ["reward"]
     np.testing.assert_array_equal(parts["reward"], sampled.rollout.rewards)
@@ -248,7 +248,7 @@ def test_one_reward_is_its_only_part(sampled):
 
 def test_a_greedy_response_to_each_prompt_is_judged_and_not_trained_on():
     config = ONE_STEP.replace(algorithm="remax", prompts=4, group_size=1)
-    setup, state = start_of_rl(config)
+    setup, state = start_rl(config)
     groups = setup.train.generate(state.params, range(4), 1, jax.random.key(0))
     greedy = setup.train.drawn_with(temperature=0.0).answer(state.params, range(4), jax.random.key(1))
     texts = [setup.train.judge.completion(response) for response in greedy]
@@ -268,6 +268,6 @@ def test_a_moving_reference_follows_the_policy(tmp_path):
     config = ONE_STEP.replace(run=str(tmp_path / "moving"), algorithm="t1", steps=2)
     result = rljax.train(config, even_length, **models_of(config))
     state = checkpoint_of(config, result.run, reward=even_length, **models_of(config)).state
-    start = start_of_rl(config)[1].params
+    start = start_rl(config)[1].params
     first, reference, now = (tree["embedding"] for tree in jax.device_get((start, state.reference, state.params)))
     assert 0 < np.abs(reference - first).max() < np.abs(now - first).max()

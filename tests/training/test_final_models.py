@@ -1,4 +1,4 @@
-"""A finished run leaves its models as folders that other programs open."""
+"""A finished run saves its models as folders that other programs can open."""
 
 import chex
 import numpy as np
@@ -26,7 +26,7 @@ def tensors(folder):
     return load_file(folder / "model.safetensors")
 
 
-def test_they_are_those_that_export_writes(tmp_path):
+def test_final_models_are_the_models_that_export_writes(tmp_path):
     run = rljax.train(TINY.replace(run=str(tmp_path / "run"), models="both"), even_length).run
     for which in ("best", "last"):
         exported = rljax.export(run, tmp_path / which, which=which)
@@ -37,7 +37,7 @@ def test_they_are_those_that_export_writes(tmp_path):
     assert f"Models: {run / 'best'}, {run / 'last'}" in (run / "log.txt").read_text()
 
 
-def test_an_extended_run_replaces_them(tmp_path):
+def test_an_extended_run_replaces_its_final_models(tmp_path):
     run = rljax.train(TINY.replace(run=str(tmp_path / "run"), models="last", lora_rank=2), even_length).run
     assert not (run / "best").exists()
     before = tensors(run / "last")
@@ -49,7 +49,7 @@ def test_an_extended_run_replaces_them(tmp_path):
 
 
 @pytest.mark.parametrize("models", ["none", "both"])
-def test_a_run_that_is_not_finished_has_none(tmp_path, models):
+def test_an_unfinished_run_has_no_final_models(tmp_path, models):
     with pytest.raises(Interrupted):
         rljax.train(TINY.replace(run=str(tmp_path / "run"), models=models), stopping_after(3))
     assert not {"best", "last"} & {file.name for file in (tmp_path / "run").iterdir()}

@@ -39,8 +39,8 @@ def frozen_parts(params):
     return {"embedding": params["embedding"], "first": params["layers"][0], "norms": norms}
 
 
-def test_a_run_leaves_frozen_parameters_bit_for_bit_and_moves_the_others(tmp_path):
-    """Warm start and RL, with weight decay, which would move them too; and the checkpoint is read back."""
+def test_a_run_keeps_frozen_parameters_bit_for_bit_and_changes_the_others(tmp_path):
+    """Warm start and RL run with weight decay, which would also move them; the checkpoint is read back."""
     first = jax.device_get(first_state(TINY, reward=even_length)[1].params)
     result = rljax.train(TINY.replace(run=str(tmp_path / "run"), wandb=False), even_length)
     jax.tree.map(np.testing.assert_array_equal, frozen_parts(jax.device_get(result.params)), frozen_parts(first))
@@ -62,7 +62,7 @@ def test_frozen_parameters_have_no_moments_under_any_optimizer(own):
         assert learning_rate_of(state.opt_state) is not None
 
 
-def test_the_norm_of_the_gradient_is_that_of_the_trained_parameters():
+def test_the_gradient_norm_counts_only_trained_parameters():
     norms = {}
     for name, freeze in (("all", ()), ("some", TINY.optimization.freeze)):
         setup, state = first_state(TINY.replace(freeze=freeze))
@@ -91,6 +91,6 @@ def test_the_norm_of_the_gradient_is_that_of_the_trained_parameters():
         ({"freeze": ("embedding",), "lora_rank": 1}, "freeze cannot apply if lora_rank is set"),
     ],
 )
-def test_patterns_that_cannot_work_are_refused(settings, message):
+def test_invalid_patterns_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         first_state(TINY.replace(**settings), reward=even_length)

@@ -1,4 +1,4 @@
-"""SIGTERM in a step that takes longer than the grace: what was finished before it is saved in time."""
+"""SIGTERM during a step that takes longer than the grace period: everything finished before the step is saved in time."""
 
 import os
 import signal
@@ -52,7 +52,7 @@ SLOW = SMALL.replace(
     grace=0.5,
 )
 GRACE_AND_A_SAVE = 15.0
-"""Seconds; a save of the tiny state on a busy machine is the most of it."""
+"""Seconds; most of it is for saving the tiny state on a busy machine."""
 
 
 def numbers_of(run):
@@ -61,7 +61,7 @@ def numbers_of(run):
     ]
 
 
-def test_a_step_that_takes_longer_is_given_up_and_done_again(tmp_path):
+def test_a_step_longer_than_the_grace_period_is_dropped_and_repeated_on_resume(tmp_path):
     run, whole = tmp_path / "run", tmp_path / "whole"
     here = Path(__file__).resolve()
     paths = os.pathsep.join([str(here.parents[2]), str(here.parents[1]), str(here.parent)])
@@ -85,7 +85,7 @@ def test_a_step_that_takes_longer_is_given_up_and_done_again(tmp_path):
     chex.assert_trees_all_equal(*(rljax.load(folder, which="last", reward=even_length).params for folder in (run, whole)))
 
 
-def test_only_the_first_sigterm_starts_the_time():
+def test_only_the_first_sigterm_starts_the_grace_period():
     started = []
     for number, expected in ((signal.SIGTERM, 1), (signal.SIGINT, 0)):
         started.clear()
@@ -97,14 +97,14 @@ def test_only_the_first_sigterm_starts_the_time():
             assert len(started) == expected
 
 
-def test_what_may_be_given_up_is_given_up_in_time():
+def test_work_that_may_be_dropped_is_dropped_in_time():
     left, time_left = threading.Event(), GracePeriod(0.0)
     with time_left.within(left.set):
         time_left.begin()
         assert left.wait(10.0)
 
 
-def test_what_may_not_be_given_up_is_finished():
+def test_work_that_may_not_be_dropped_is_finished():
     left, time_left = threading.Event(), GracePeriod(0.0)
     time_left.begin()
     assert not left.wait(0.2)
@@ -141,10 +141,10 @@ def test_the_trackers_are_closed_after_the_save_and_a_failed_one_keeps_the_folde
 
 
 @pytest.mark.parametrize("setting", ["grace", "host_timeout"])
-def test_a_time_that_no_timer_can_wait_for_is_refused(setting):
+def test_times_of_more_than_a_year_are_refused(setting):
     with pytest.raises(InputError, match=rf"{setting} is 1e\+12; it must be at most 31,536,000, a year in seconds"):
         SMALL.replace(**{setting: 1e12})
 
 
-def test_by_default_the_step_is_finished():
+def test_without_a_grace_period_the_step_is_finished():
     assert RunConfig().grace is None

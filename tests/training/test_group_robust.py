@@ -1,4 +1,4 @@
-"""`--worst-kind`: the weights of the kinds, what they do to advantages and updates, and a run that is resumed."""
+"""`--worst-kind`: the weights of the kinds of problems, their effect on advantages and updates, and a resumed run."""
 
 import chex
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ KINDS = STEPPED.replace(
 
 
 def mostly_three(completions, operands):
-    """Half a point more for sums of three numbers, so that sums of two are behind."""
+    """Gives sums of three numbers an extra 0.5, so that sums of two score lower."""
     return [reward + 0.5 * (count == 3) for reward, count in zip(even_length(completions), operands, strict=True)]
 
 
@@ -32,8 +32,8 @@ def rollout(rewards, kinds, valid=None):
     return Rollout(mask, logp, rewards, kinds=np.asarray(kinds, np.int32), valid=valid)
 
 
-def test_weights_are_those_of_the_paper():
-    """Oracle: Algorithm 1 of arXiv:1911.08731, one group at a time, then normalized."""
+def test_weights_match_the_paper():
+    """The expected weights follow Algorithm 1 of arXiv:1911.08731: one group at a time, then normalized."""
     weights, losses = [0.2, 0.5, 0.3], [0.4, -1.0, 0.0]
     raised = [q * np.exp(0.7 * loss) for q, loss in zip(weights, losses, strict=True)]
     expected = [q / sum(raised) for q in raised]
@@ -42,7 +42,7 @@ def test_weights_are_those_of_the_paper():
     assert next_weights(found, np.array([9e3, 0, 0], np.float32), rate=1.0).tolist() == [1.0, 0.0, 0.0]
 
 
-def test_losses_are_distances_from_the_mean_of_what_was_judged():
+def test_losses_are_measured_from_the_mean_of_judged_responses():
     found = rollout(
         [[1.0, 0.0], [1.0, 1.0], [0.0, 5.0]], [0, 2, 0], valid=np.array([[True, True], [True, True], [True, False]])
     )
@@ -50,11 +50,11 @@ def test_losses_are_distances_from_the_mean_of_what_was_judged():
 
 
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo", "dapo", "rloo"])
-def test_advantages_are_multiplied_and_stay_the_same_at_uniform_weights(name):
+def test_weights_multiply_advantages_and_uniform_weights_keep_them(name):
     own, data = BY_NAME[name](), rollout([[1.0, 0.0], [3.0, 1.0], [0.0, 1.0]], [0, 1, 0])
     data = data._replace(ref_logp=data.behaviour_logp, truncated=np.zeros((3, 2), bool))
     weighted = read_kinds(own)
-    assert read_kinds(own) == weighted, "or the same program would be compiled again"
+    assert read_kinds(own) == weighted, "otherwise the same program would be compiled again"
     before = prepare(own, data)
     chex.assert_trees_all_equal(prepare(weighted, data), before)
     chex.assert_trees_all_equal(prepare(with_weights(weighted, jnp.array([0.5, 0.5])), data), before)
@@ -64,7 +64,7 @@ def test_advantages_are_multiplied_and_stay_the_same_at_uniform_weights(name):
     np.testing.assert_array_equal(after.weights, before.weights)
 
 
-def test_the_kind_that_is_solved_least_gains_weight_and_a_resumed_run_has_the_same(tmp_path):
+def test_the_least_solved_kind_gains_weight_and_a_resumed_run_agrees(tmp_path):
     stop = stopping_after(3)
 
     def interrupting(completions, operands):
@@ -85,7 +85,7 @@ def test_the_kind_that_is_solved_least_gains_weight_and_a_resumed_run_has_the_sa
     chex.assert_trees_all_equal(checkpoint_of(config, tmp_path / "again", reward=mostly_three).state, state)
 
 
-def test_a_rate_of_nearly_0_is_the_algorithm_itself(tmp_path):
+def test_a_rate_near_0_leaves_the_algorithm_unchanged(tmp_path):
     runs = [
         rljax.train(KINDS.replace(run=str(tmp_path / str(rate)), worst_kind=rate, steps=2), reward=mostly_three).params
         for rate in (None, 1e-30, 2.0)
@@ -95,7 +95,7 @@ def test_a_rate_of_nearly_0_is_the_algorithm_itself(tmp_path):
         chex.assert_trees_all_close(runs[0], runs[2], rtol=1e-3)
 
 
-def test_what_cannot_be_weighted_is_refused():
+def test_runs_that_cannot_be_weighted_are_refused():
     with pytest.raises(InputError, match="no column of the training problems has 2 to"):
         first_state(KINDS.replace(operands=(2, 2)), reward=even_length)
     for changes in ({"algorithm": "ppo"}, {"remembered_rewards": 4}):

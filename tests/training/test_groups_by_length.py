@@ -1,4 +1,4 @@
-"""Complete runs in which groups differ in size, prompts are sampled by length, and responses are compared with earlier ones."""
+"""Complete runs with groups of different sizes, prompts sampled by length, and responses compared with earlier ones."""
 
 import json
 from dataclasses import replace
@@ -52,11 +52,11 @@ def ragged(tmp_path_factory):
 
 def test_groups_grow_as_responses_turn_out_short(ragged):
     sizes = [row["group_size"] for row in rl_rows(ragged)]
-    assert sizes[0] == 2, "nothing is known: every response may reach the limit"
+    assert sizes[0] == 2, "lengths are unknown at first, so every response may reach the limit"
     assert all(2 <= size <= 4 for size in sizes)
 
 
-def test_a_rollout_that_is_expected_to_be_short_has_full_groups():
+def test_groups_are_full_if_responses_are_expected_to_be_short():
     history = record(no_history(3), np.array([0, 1]), np.ones((2, 2)), np.array([[3, 3], [12, 12]]))
     sizes = sizes_of(TINY.replace(token_budget=BUDGET), history, np.array([0, 1, 2, 0]))
     assert sizes.tolist() == [4, 2, 3, 4], (
@@ -65,7 +65,7 @@ def test_a_rollout_that_is_expected_to_be_short_has_full_groups():
     assert sizes_of(TINY, history, np.array([0])) is None
 
 
-def test_empty_places_are_not_sampled_judged_or_learnt_from():
+def test_empty_places_are_not_sampled_judged_or_learned_from():
     setup, state = first_state(TINY, reward=even_length)
     sizes = np.array([4, 2, 3, 2])
     groups = setup.train.generate(state.params, [0, 1, 2, 3], 4, jax.random.key(0), sizes=sizes)
@@ -93,24 +93,24 @@ def test_memory_holds_the_rewards_of_the_last_responses(ragged):
     assert not np.asarray(memory.rewards)[~known].any()
 
 
-def test_a_stopped_run_goes_on_as_if_it_had_not(ragged, tmp_path):
+def test_a_stopped_run_continues_as_if_never_stopped(ragged, tmp_path):
     with pytest.raises(Interrupted):
         rljax.train(RAGGED.replace(run=str(tmp_path / "stopped")), stopping_after(3))
     rljax.train(None, even_length, resume=tmp_path / "stopped")
     chex.assert_trees_all_equal(last(RAGGED, tmp_path / "stopped"), last(RAGGED, ragged))
 
 
-def test_one_response_a_prompt_is_compared_with_the_past(tmp_path):
+def test_a_single_response_per_prompt_is_compared_with_earlier_rewards(tmp_path):
     config = TINY.replace(group_size=1, microbatch_rows=None, steps=6, run=str(tmp_path / "single"))
     with pytest.raises(InputError, match="group_size=1"):
         rljax.train(config, even_length)
     result = rljax.train(config.replace(remembered_rewards=2), even_length)
     norms = [row["grad_norm"] for row in rl_rows(result.run)]
-    assert norms[0] == 0, "without a past, a single response says nothing"
+    assert norms[0] == 0, "without earlier rewards, a single response has no advantage"
     assert max(norms) > 0
 
 
-def test_lengths_are_those_of_the_worked_responses_where_all_have_one():
+def test_lengths_come_from_demonstrations_if_every_problem_has_one():
     problems = [Problem("1+1=" * (3 - n), "2", "1" * (n + 1)) for n in range(3)]
     weights = (1.0, 0, 0, 0, 0)
     config = TINY.replace(length_weights=weights)
@@ -146,7 +146,7 @@ def test_contradictory_settings_are_refused(change, message):
         ({"length_weights": (1.0, 2.0)}, r"weights of the length bins are \(1.0, 2.0\); give 5 numbers"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused_before_anything_is_written(tmp_path, change, message):
+def test_incompatible_settings_are_refused_before_anything_is_written(tmp_path, change, message):
     with pytest.raises(InputError, match=message):
         rljax.train(TINY.replace(run=str(tmp_path / "run"), **change), even_length)
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""Runs of the trainer on two hosts give the numbers of the same runs on one."""
+"""Runs on two hosts have the same metrics as on one host."""
 
 import json
 from itertools import filterfalse
@@ -124,7 +124,7 @@ def reward_folder(tmp_path_factory):
     return folder
 
 
-def test_ctrl_c_on_one_host_stops_both_and_the_resumed_run_is_the_uninterrupted_one(tmp_path, reward_file):
+def test_ctrl_c_on_one_host_stops_both_and_resuming_gives_the_uninterrupted_run(tmp_path, reward_file):
     config = TINY.replace(
         algorithm="vapo", value_pretraining_steps=2, replicas=1, fsdp=2, reward=f"{reward_file}:even_length", seed=1
     )
@@ -147,7 +147,7 @@ def test_ctrl_c_on_one_host_stops_both_and_the_resumed_run_is_the_uninterrupted_
 
 
 def test_saves_of_two_hosts_do_not_block_their_steps(tmp_path, reward_file):
-    """Three saves are complete only after a further call of the reward: in the evaluation before RL, in step 1 and in step 3."""
+    """Three saves finish only after another reward call: in the evaluation before RL, in step 1 and in step 3."""
     config = TINY.replace(
         algorithm="grpo", algorithm_options={"beta": 0.1}, warm_start_steps=0, replicas=1, fsdp=2, keep_period=2
     )
@@ -157,7 +157,7 @@ def test_saves_of_two_hosts_do_not_block_their_steps(tmp_path, reward_file):
     ended = train_on_two_hosts("--experiment", experiment(changed, tmp_path))
     assert [host.returncode for host in ended] == [0, 0], [host.stdout[-2000:] for host in ended]
     assert "4 saves are complete" in ended[0].stdout
-    assert "saves are complete" not in ended[1].stdout, "only the first host knows when a save has ended"
+    assert "saves are complete" not in ended[1].stdout, "only the first host reports the end of a save"
     rljax.train(config.replace(run=str(like), reward=f"{reward_file}:even_length"))
     assert_same_numbers(run, like)
     ours, theirs = (load(path, which="last").params for path in (run, like))
@@ -201,7 +201,7 @@ def test_hosts_with_other_settings_are_refused(tmp_path, reward_file):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_mesh_of_many_devices_is_cut_to_those_here():
+def test_a_mesh_larger_than_this_machine_is_reduced_to_its_devices():
     assert jax.device_count() == 8
     assert fit_devices(DevicesConfig(16, 4)) == DevicesConfig(2, 4)
     assert fit_devices(DevicesConfig(3, 16)) == DevicesConfig(1, 8)

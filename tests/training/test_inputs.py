@@ -1,4 +1,4 @@
-"""A run is resumed and evaluated on unchanged inputs: rows, rewards, chat template, tokenizer, and trusted code."""
+"""Resuming and evaluating a run require unchanged inputs: rows, rewards, chat template, tokenizer and code."""
 
 import json
 import re
@@ -40,7 +40,7 @@ REWARD = "def judge(completions):\n    return [float(len(completion) % 2 == 0) f
 
 @pytest.fixture
 def stopped(tmp_path, monkeypatch):
-    """A run on a file of rows and a reward of its own, both named by relative paths, that was stopped after a step."""
+    """A run stopped after one step, with its own rows and reward file, both given as relative paths."""
     monkeypatch.chdir(tmp_path)
     rows = [{"prompt": f"{a}+{a + 1}=", "answer": str(2 * a + 1)} for a in range(1, 31)]
     (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -61,7 +61,7 @@ def edit(file, old, new):
         ("rows.jsonl", '"answer": "3"', '"answer": "4"', "rows"),
     ],
 )
-def test_a_changed_input_is_refused_by_its_name_accepted_on_request_and_recorded(stopped, file, old, new, name, capsys):
+def test_a_changed_input_is_refused_by_name_accepted_on_request_and_recorded(stopped, file, old, new, name, capsys):
     words = ["train", "--resume", str(stopped), "--steps", "2", "--trust"]
     before = (stopped / "starts.jsonl").read_text()
     edit(stopped.parent / file, old, new)
@@ -89,7 +89,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def chat_run(tmp_path_factory):
-    """A run of one step of a chat model, in an environment of its own."""
+    """A one-step run of a chat model in a custom environment."""
     folder = tmp_path_factory.mktemp("chat")
     save_chat_model(folder / "model")
     (folder / "world.py").write_text(WORLD)
@@ -113,7 +113,7 @@ def chat_run(tmp_path_factory):
         ("model/tokenizer.json", '"add_prefix_space": false', '"add_prefix_space": true', "tokenizer"),
     ],
 )
-def test_commands_compare_the_environment_the_template_and_the_tokenizer(chat_run, tmp_path, file, old, new, name, capsys):
+def test_commands_check_the_environment_the_template_and_the_tokenizer(chat_run, tmp_path, file, old, new, name, capsys):
     shutil.copytree(chat_run / "run", tmp_path / "run")
     before = (chat_run / file).read_text()
     assert old in before
@@ -179,7 +179,7 @@ def test_the_algorithm_of_a_file_is_an_input(tmp_path):
     assert {name for name in before if before[name] != after[name]} == {"algorithm"}
 
 
-def test_an_evaluation_compares_the_same_inputs(stopped, capsys):
+def test_an_evaluation_checks_the_same_inputs(stopped, capsys):
     assert main(["eval", str(stopped), "--trust"]) == 0
     edit(stopped.parent / "rw.py", "== 0", "== 1")
     assert main(["eval", str(stopped), "--trust"]) == 2
@@ -217,7 +217,7 @@ def test_code_named_only_by_the_run_needs_trust(stopped, capsys):
     assert f"rljax train --resume {stopped} --trust" in (stopped / "log.txt").read_text().replace("\n    ", " ")
 
 
-def test_a_function_that_was_passed_is_compared_by_its_source(tmp_path):
+def test_a_passed_function_is_compared_by_its_source(tmp_path):
     config = TINY.replace(run=str(tmp_path / "run"), steps=2, warm_start_steps=0)
     with pytest.raises(Interrupted):
         rljax.train(config, stopping_after(3))
@@ -262,7 +262,7 @@ def test_a_run_of_an_earlier_version_is_continued(stopped):
 
 
 def test_a_run_of_an_earlier_version_keeps_the_lengths_of_its_algorithm(tmp_path):
-    """Unset lengths used to be the paper's; now they follow the run's limit."""
+    """Unset lengths used to be those of the paper; now they follow the run's limit."""
     config = TINY.replace(run=str(tmp_path / "run"), algorithm="dapo", algorithm_options={}, steps=1, warm_start_steps=0)
     rljax.train(config, even_length)
     starts, seams = tmp_path / "run" / "starts.jsonl", Seams(reward=even_length)

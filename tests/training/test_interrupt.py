@@ -20,8 +20,8 @@ def test_the_first_signal_is_remembered_and_the_second_interrupts(number):
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU])
-def test_a_notice_asks_to_stop_and_never_interrupts(number):
-    """Slurm sends SIGUSR1 some time before SIGTERM; a terminal that is closed may send SIGHUP more than once."""
+def test_notice_signals_request_a_stop_and_never_interrupt(number):
+    """Slurm sends SIGUSR1 some time before SIGTERM; a closed terminal may send SIGHUP more than once."""
     before, calls = signal.getsignal(number), []
     with StopRequest(lambda: calls.append("told"), lambda: calls.append("terminating")) as stop:
         signal.raise_signal(number)
@@ -34,7 +34,7 @@ def test_a_notice_asks_to_stop_and_never_interrupts(number):
     assert signal.getsignal(number) == before
 
 
-def test_nohup_stays_in_force():
+def test_a_sighup_ignored_by_nohup_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with StopRequest() as stop:

@@ -1,4 +1,4 @@
-"""Lengths of an algorithm that follow the run's own limit, and schedules that reach their end although updates are left out."""
+"""Algorithm lengths that follow the run's limit, and schedules that reach their end even if updates are skipped."""
 
 import itertools
 import json
@@ -21,10 +21,10 @@ def config_of(name, **options):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, [0.0, 0.0, -0.5, -1.0]),  # from 200 tokens on
+        ({}, [0.0, 0.0, -0.5, -1.0]),  # the penalty begins at 200 tokens
         ({"cache": 100}, [0.0, -0.5, -0.75, -1.0]),
         ({"max_length": 500, "cache": 400}, [-0.0, -0.25, -0.3125, -0.375]),
-        ({"max_length": 20480, "cache": 4096}, [0.0, 0.0, 0.0, 0.0]),  # the paper's own
+        ({"max_length": 20480, "cache": 4096}, [0.0, 0.0, 0.0, 0.0]),  # the paper's values
     ],
 )
 def test_the_overlong_penalty_is_scaled_to_the_run(name, options, expected):
@@ -41,7 +41,7 @@ def test_dr_grpo_divides_by_the_runs_limit():
     assert make_algorithm(config_of("dr_grpo", max_length=3000)).weights(mask)[0, 0, 0] == pytest.approx(1 / (2 * 3000))
 
 
-def test_the_settings_that_are_shown_have_these_lengths():
+def test_shown_settings_contain_the_resolved_lengths():
     assert resolved_settings(config_of("dapo"))["algorithm_options"]["max_length"] == 250
     assert resolved_settings(config_of("dapo", cache=9))["algorithm_options"]["cache"] == 9
 
@@ -64,13 +64,13 @@ def test_the_settings_that_are_shown_have_these_lengths():
         ),
     ],
 )
-def test_lengths_that_do_not_fit_are_named(config, beginning):
+def test_lengths_that_do_not_fit_are_named_in_the_error(config, beginning):
     notes = misfits(config)
     assert [note.startswith(beginning) for note in notes] == ([] if beginning is None else [True])
 
 
 @pytest.mark.parametrize(("schedule", "last"), [("cosine", 0.0171), ("linear", 1 / 12)])
-def test_a_schedule_ends_with_the_run_although_every_second_rollout_is_constant(schedule, last, tmp_path):
+def test_a_schedule_ends_with_the_run_even_if_every_second_rollout_has_equal_rewards(schedule, last, tmp_path):
     calls = itertools.count()
 
     def reward(completions, **columns):

@@ -1,4 +1,4 @@
-"""The training state is on the devices once: in new and in resumed runs, in every phase after the first update."""
+"""The devices hold one copy of the training state: in new and resumed runs, in every phase after the first update."""
 
 import gc
 import math
@@ -32,14 +32,14 @@ def bytes_of(tree):
 
 
 def live_bytes():
-    """Bytes of all arrays on the devices; an array that shares the memory of another one counts once."""
+    """Bytes of all arrays on the devices; arrays that share memory count once."""
     parts = [shard.data for array in jax.live_arrays() for shard in array.addressable_shards]
     return sum({part.unsafe_buffer_pointer(): part.nbytes for part in parts}.values())
 
 
 @pytest.fixture
 def finished_saves(monkeypatch):
-    """A loop that waits for each save, so that the copy of a save in progress is never counted."""
+    """Make the loop wait for each save, so that the copy being saved is never counted."""
     save = Saver.save
 
     def save_and_wait(self, *arguments):
@@ -57,7 +57,7 @@ def test_every_step_of_a_new_and_of_a_resumed_run_has_one_state(name, tmp_path):
     merged = 0 if setup.base is None else bytes_of(setup.base.params)
     state = bytes_of(state_like(setup, RL))
     state += config.sampling.delay * bytes_of(state_like(setup, RL).params)
-    most = 2 * merged + 1.01 * state  # an adapter's base, and the copy that it is merged into for sampling
+    most = 2 * merged + 1.01 * state  # an adapter's base, and the merged copy used for sampling
     del setup
     gc.collect()
     before, seen = live_bytes(), []
@@ -68,7 +68,7 @@ def test_every_step_of_a_new_and_of_a_resumed_run_has_one_state(name, tmp_path):
 
     rljax.train(config, reward)
     gc.collect()
-    assert live_bytes() - before < 0.01 * state, "nothing stays when the run has ended"
+    assert live_bytes() - before < 0.01 * state, "all memory is freed when the run ends"
     assert len(seen) >= 4
     rljax.train(config.replace(steps=4), reward, resume=tmp_path / "run")
     assert max(seen) <= most, [round(found / state, 3) for found in seen]

@@ -1,6 +1,6 @@
-"""Whole runs, small: what they leave behind, and what a user's own parts see of them.
+"""Small complete runs: what they write, and what a user's own functions receive.
 
-The run of all tests trains a transformer; those of single tests a bigram model, which compiles in a third of the time.
+The shared run trains a transformer; single tests train a bigram model, which compiles in a third of the time.
 """
 
 import json
@@ -24,7 +24,7 @@ from rljax.training.run import Run
 from rljax.training.state import RL, WARM_START
 
 
-def test_a_run_leaves_everything_behind(finished):
+def test_a_run_writes_all_of_its_files(finished):
     path = finished.run
     assert json.loads((path / "config.json").read_text())["sampling"]["prompts"] == TINY.sampling.prompts
     phases = [row["phase"] for row in rows(path)]
@@ -44,7 +44,7 @@ def test_a_run_leaves_everything_behind(finished):
     assert {folder.name for folder in (path / "checkpoints").iterdir()} == {"last", "best"}
 
 
-def test_metrics_are_in_their_units(finished):
+def test_metrics_have_plausible_values(finished):
     for row in rows(finished.run, timed=True):
         if row["phase"] == "rl":
             assert 0 <= row["filtered_ratio"] <= 1
@@ -58,12 +58,12 @@ def test_metrics_are_in_their_units(finished):
                 * row["response_length"]
             )
             inside = sum(row[f"{phase}_seconds"] for phase in ("sample", "judge", "score", "update"))
-            assert 0.5 * row["seconds"] < inside <= row["seconds"], "the phases are most of a step, and not more than it"
+            assert 0.5 * row["seconds"] < inside <= row["seconds"], "the phases take most of a step and no longer than it"
             assert ("save_seconds" in row) == (row["step"] in (3,)), "the row after a step that saved"
             np.testing.assert_allclose(row["tokens_per_second"] * row["seconds"], sampled, rtol=1e-6)
 
 
-def test_the_policy_moved_and_the_best_is_kept(finished):
+def test_the_policy_changes_and_the_best_checkpoint_is_kept(finished):
     assert min(distances(finished.params, first_state(TINY)[1].params)) > 0
     evaluations = {row["step"]: row["accuracy"] for row in rows(finished.run) if row["phase"] == "eval"}
     best = checkpoint_of(TINY, finished.run, "best", reward=even_length)
@@ -85,7 +85,7 @@ def test_the_policy_moved_and_the_best_is_kept(finished):
     ],
     ids=["in RL", "a little in RL", "in the warm start"],
 )
-def test_a_run_never_ends_well_with_broken_parameters(tmp_path, settings, message):
+def test_a_run_with_broken_parameters_ends_in_an_error(tmp_path, settings, message):
     def anything(completions):
         return [1.0 + len(completion) for completion in completions]
 
@@ -100,15 +100,15 @@ def test_a_run_never_ends_well_with_broken_parameters(tmp_path, settings, messag
         assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(state.params)) < 10
 
 
-def test_a_folder_that_holds_a_run_is_not_overwritten(finished):
+def test_a_folder_that_contains_a_run_is_not_overwritten(finished):
     before = {file: file.read_bytes() for file in finished.run.glob("*.json*")}
     with pytest.raises(InputError, match="already holds a run"):
         rljax.train(TINY.replace(run=str(finished.run)), even_length)
     assert {file: file.read_bytes() for file in finished.run.glob("*.json*")} == before
 
 
-def test_own_problems_and_own_algorithm(tmp_path):
-    """The reward sees the prompts and every extra column, one entry a completion."""
+def test_a_run_takes_custom_problems_and_a_custom_algorithm(tmp_path):
+    """The reward receives the prompts and every extra column, one entry per completion."""
     problems = [Problem(f"{n}+1=", str(n + 1), columns={"level": n % 3}) for n in range(8)]
     calls = []
 
@@ -150,7 +150,7 @@ def test_the_policy_is_unchanged_if_no_group_is_kept(tmp_path, capsys):
     assert "1 of 1 steps found fewer than 4 groups with a signal (4 missing in total)" in shown
 
 
-def test_opinionless_responses_take_no_part(tmp_path):
+def test_responses_on_which_the_reward_abstains_are_left_out(tmp_path):
     config = TINY.replace(run=str(tmp_path / "none"), warm_start_steps=0, steps=1)
     silent_on_short = lambda completions: [None if len(c) < 4 else float(len(c) % 2) for c in completions]  # noqa: E731
     result = rljax.train(config, silent_on_short, policy=BIGRAM)
@@ -162,8 +162,8 @@ def test_opinionless_responses_take_no_part(tmp_path):
     [(44, 128, 21), (44, 8000, 250), (500, 256, 8), (500, 2048, 32), (20_000, 256, 1)],
 )
 @pytest.mark.parametrize("devices", [1, 8])
-def test_micro_batches_hold_a_bounded_number_of_tokens(response, responses, rows, devices):
-    """With prompts of six slots."""
+def test_micro_batches_have_a_bounded_number_of_tokens(response, responses, rows, devices):
+    """Prompts have six slots."""
     config = TINY.replace(max_response_tokens=response, microbatch_rows=None)
     sized = first_state(TINY)[0]._replace(config=config, mesh=make_mesh(devices, 1), prompt_length=6)
     assert sized.rows_at_once(responses) == max(rows // devices, 1) * devices
@@ -174,7 +174,7 @@ def test_the_best_checkpoint_is_of_the_highest_mean_reward(tmp_path, capsys):
     calls = []
 
     def negative(completions):
-        """Asked about an evaluation, then in turn about a rollout and an evaluation: 1, 3, 5 and 7 are evaluations."""
+        """Called alternately for an evaluation and a rollout: calls 1, 3, 5 and 7 are evaluations."""
         calls.append(None)
         return [-0.25 if len(calls) == 5 else -0.5] * len(completions)
 
@@ -185,8 +185,8 @@ def test_the_best_checkpoint_is_of_the_highest_mean_reward(tmp_path, capsys):
     assert "step 2, rewards above 0 0.0% (mean reward -0.250) (" in shown
 
 
-def test_a_difficulty_window_passes_over_what_is_too_easy(tmp_path):
-    """Half of the problems are always solved; within the window [0, 0.9] they are asked once, and hardly again."""
+def test_a_difficulty_window_skips_problems_that_are_too_easy(tmp_path):
+    """Half of the problems are always solved; the window [0, 0.9] samples them once and rarely again."""
 
     def easy_below_50(prompts, completions):
         return [float(int(prompt[0]) < 5) for prompt in prompts]
@@ -200,14 +200,14 @@ def test_a_difficulty_window_passes_over_what_is_too_easy(tmp_path):
     setup, _ = first_state(config, **parts)
     found = checkpoint_of(config, tmp_path / "run", **parts)
     has_tokens = found.history.tokens > 0
-    assert has_tokens.all(), "80 problems, 128 questions: one epoch is done"
-    assert int(found.state.position) > 8 * 16, "some were passed over"
+    assert has_tokens.all(), "128 prompts from 80 problems: every problem was sampled"
+    assert int(found.state.position) > 8 * 16, "some problems were skipped"
     easy = np.array([problem.prompt[0] < "5" for problem in setup.train.prompts.problems])
     rounds = found.history.attempts / TINY.sampling.group_size
     assert rounds[easy].mean() < 1.2 < rounds[~easy].mean()
 
 
-def test_a_tracker_of_one_s_own_hears_what_the_files_hold(tmp_path):
+def test_a_custom_tracker_receives_what_the_files_contain(tmp_path):
     class Recorder:
         def __init__(self):
             self.rows, self.shown, self.closed = [], [], 0

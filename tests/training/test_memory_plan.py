@@ -1,4 +1,4 @@
-"""Resumes, evaluations and exports on devices without room: refused before a weight is read."""
+"""Resumes, evaluations and exports that do not fit into memory are refused before a weight is read."""
 
 import pytest
 from reopened import run_without_training
@@ -19,14 +19,14 @@ CONFIG = SMALL.replace(train_problems=24, heldout_problems=6, replicas=1, fsdp=8
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run whose parameters lie over eight devices, and the bytes of its state on each of them."""
+    """A run whose parameters are sharded over eight devices, and the bytes of its state on each device."""
     path = tmp_path_factory.mktemp("room") / "run"
     made, _ = run_without_training(path, CONFIG)
     algorithm, config = plan_algorithm(CONFIG)
     return path, made, state_bytes(*state_shapes(config, algorithm, made.policy, made.mesh))
 
 
-def unread(monkeypatch):
+def forbid_reading(monkeypatch):
     """Fail if a weight is read or initialized."""
     for reader in ("restore", "restore_params"):
         monkeypatch.setattr(checkpoints, reader, lambda *arguments, **keywords: pytest.fail("a weight is read"))
@@ -34,9 +34,9 @@ def unread(monkeypatch):
         monkeypatch.setattr(setup, reader, lambda *arguments, **keywords: pytest.fail("a weight may be read"))
 
 
-def test_a_resume_on_a_mesh_without_room_is_refused(run, monkeypatch):
+def test_resuming_on_a_mesh_with_too_little_memory_is_refused(run, monkeypatch):
     path, _, needed = run
-    unread(monkeypatch)
+    forbid_reading(monkeypatch)
     monkeypatch.setattr(setup, "agreed_device_bytes", lambda mesh: mesh.size * 4 * needed)
     with pytest.raises(InputError, match=r"The training state takes .* GB on the device.*: it does not fit"):
         rljax.train(CONFIG.replace(fsdp=1), resume=path)
@@ -48,17 +48,17 @@ def test_a_resume_on_a_mesh_without_room_is_refused(run, monkeypatch):
 
 def test_a_model_larger_than_the_memory_is_refused_with_what_would_fit(run, monkeypatch):
     _, made, _ = run
-    unread(monkeypatch)
+    forbid_reading(monkeypatch)
     monkeypatch.setattr(setup, "agreed_device_bytes", lambda mesh: 4 * count_parameters(made.policy.shapes()) - 1)
     with pytest.raises(InputError, match=r"it does not fit\. (With|Nor does it with) --(fsdp|lora-rank) "):
         rljax.train(CONFIG.replace(fsdp=1))
 
 
 @pytest.mark.parametrize("command", ["eval", "export"])
-def test_a_checkpoint_without_room_is_not_opened(run, tmp_path, monkeypatch, capsys, command):
+def test_a_checkpoint_too_large_for_memory_is_not_opened(run, tmp_path, monkeypatch, capsys, command):
     path, made, _ = run
     parameters = 4 * count_parameters(made.policy.shapes())
-    unread(monkeypatch)
+    forbid_reading(monkeypatch)
     for module in (trained_policy, export):
         monkeypatch.setattr(module, "fit_devices", lambda devices: DevicesConfig(replicas=8))
         monkeypatch.setattr(module, "device_bytes", lambda mesh: mesh.size * (parameters - 1))

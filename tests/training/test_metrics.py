@@ -1,4 +1,4 @@
-"""Measurements of a step: by hand, in their units, and absent where there is nothing to measure."""
+"""Metrics of a step: compared with values computed by hand, and absent if there is nothing to measure."""
 
 import math
 
@@ -49,13 +49,13 @@ def groups(*, valid, rewards=((1.0, 0.0), (0.5, 0.0))):
     )
 
 
-def measured(sampled, **changes):
+def measure(sampled, **changes):
     collected = Collected(groups=sampled, surplus=None, sampled=sampled, tries=2, filtered_ratio=0.25, complete=True)
     return present(rollout_metrics(collected._replace(**changes), wanted=5, version=8, seconds=2.0))
 
 
-def test_a_rollout_is_measured_as_by_hand():
-    numbers = measured(groups(valid=[[True, True], [True, False]]))
+def test_metrics_of_a_rollout_match_values_computed_by_hand():
+    numbers = measure(groups(valid=[[True, True], [True, False]]))
     assert numbers == {
         "reward": pytest.approx(0.5),
         "accuracy": pytest.approx(2 / 3),
@@ -82,27 +82,27 @@ def test_a_rollout_is_measured_as_by_hand():
     }
 
 
-def test_a_reward_without_an_opinion_on_anything_is_absent():
-    numbers = measured(groups(valid=[[False, False], [False, False]]))
+def test_reward_metrics_are_absent_if_the_reward_always_abstains():
+    numbers = measure(groups(valid=[[False, False], [False, False]]))
     assert not {"reward", "accuracy"} & set(numbers)
     assert all(np.isfinite(value) for value in numbers.values())
 
 
-def test_nothing_learnt_is_nothing_measured():
+def test_without_updates_there_are_no_update_metrics():
     assert present(LearnMetrics()) == {}
     nothing = LossMetrics(*(np.float32(0),) * 5, None, {})
     assert present(UpdateMetrics(nothing, 0.5)) == {"grad_norm": 0.5, "skipped_updates": 0.0}
     assert mean_of([]) is None
 
 
-def test_updates_are_averaged_with_their_terms():
+def test_update_metrics_and_loss_terms_are_averaged():
     one, three = (LossMetrics(*(np.float32(x),) * 5, None, {"entropy_bonus": np.float32(x)}) for x in (1, 3))
     mean = present(mean_of([UpdateMetrics(one, 1.0, learning_rate=0.1), UpdateMetrics(three, 3.0, learning_rate=0.3)]))
     names = {"loss", "clip_fraction", "kl", "ratio", "entropy_bonus", "grad_norm"}
     assert mean == {**dict.fromkeys(names, 2.0), "skipped_updates": 0.0, "learning_rate": pytest.approx(0.2)}
 
 
-def test_updates_that_were_skipped_are_counted_and_in_no_average():
+def test_skipped_updates_are_counted_and_left_out_of_averages():
     made, bad = CriticMetrics(1.0, 0.5, 2.0), CriticMetrics(math.nan, math.nan, math.inf, 1.0)
     assert present(mean_critic_update([made, bad, bad, made])) == present(made) | {"skipped_value_updates": 0.5}
     assert present(mean_critic_update([bad])) == {"skipped_value_updates": 1.0}

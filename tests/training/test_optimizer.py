@@ -28,7 +28,7 @@ from rljax.training.objective.optimizer import (
 )
 
 
-def test_the_constant_schedule_rises_linearly_and_stays():
+def test_the_constant_schedule_rises_linearly_and_stays_constant():
     schedule = constant_schedule(1.0, 4)
     np.testing.assert_allclose([float(schedule(step)) for step in range(7)], [0.2, 0.4, 0.6, 0.8, 1.0, 1.0, 1.0], rtol=1e-6)
 
@@ -44,8 +44,8 @@ def test_the_cosine_schedule_falls_to_a_tenth():
     )
 
 
-def test_the_falling_schedule_begins_above_0_and_ends_at_0():
-    """The document's equation, one update early: η min(1, t / t_warm) cos(π t / 2T)."""
+def test_the_falling_schedule_starts_above_0_and_ends_at_0():
+    """The design document's equation, shifted by one update: η min(1, t / t_warm) cos(π t / 2T)."""
     schedule = falling_schedule(2.0, 3, 9)
     times = np.arange(1, 11)
     expected = 2.0 * np.minimum(1, times / 4) * np.cos(np.pi * times / 20)
@@ -53,8 +53,8 @@ def test_the_falling_schedule_begins_above_0_and_ends_at_0():
     assert float(schedule(0)) > 0 == float(schedule(9))
 
 
-def test_decays_to_zero_are_a_line_and_half_a_wave():
-    """After 4 updates of warm-up, η (1 - u) and η ½ (1 + cos π u) with u from 0 to 1 over the other 20."""
+def test_linear_and_cosine_decay_reach_zero():
+    """After 4 warm-up updates: η (1 - u) and η ½ (1 + cos π u), with u from 0 to 1 over the remaining 20."""
     share = np.arange(21) / 20
     for shape, expected in (("linear", 2 * (1 - share)), ("cosine", 1 + np.cos(np.pi * share))):
         schedule = decay_to_zero(2.0, 4, 24, shape=shape)
@@ -69,7 +69,7 @@ def test_a_short_run_reaches_its_peak():
     np.testing.assert_allclose([float(schedule(count)) for count in range(6)], [1, 2, 3, 2, 1, 0], atol=1e-6)
 
 
-def test_the_schedule_is_that_of_the_settings():
+def test_the_settings_choose_the_schedule():
     for name, last in (("constant", 0.5), ("linear", 0.0), ("cosine", 0.0), ("quarter_cosine", 0.0)):
         config = TrainConfig.flat(schedule=name, learning_rate=0.5, learning_rate_warmup=0, steps=3, minibatches=1)
         optimizer, params = policy_optimizer(config), {"w": jnp.ones(2)}
@@ -80,7 +80,7 @@ def test_the_schedule_is_that_of_the_settings():
 
 
 def rates_of(optimizer, updates: int) -> list[float | None]:
-    """Learning rate of each of the first updates."""
+    """Learning rates of the first updates."""
     params = {"w": jnp.ones((2, 2))}
     state, rates = optimizer.init(params), []
     for _ in range(updates):
@@ -128,7 +128,7 @@ def test_weight_decay_pulls_towards_zero():
     np.testing.assert_allclose(updates["w"], [-0.1 * 0.5 * 2.0], rtol=1e-6)
 
 
-def test_the_state_tells_the_learning_rate_of_the_last_update():
+def test_the_state_contains_the_learning_rate_of_the_last_update():
     optimizer = adamw(constant_schedule(1.0, 4), b1=0.9, b2=0.95, weight_decay=0.0, max_grad_norm=1.0)
     params = {"w": jnp.ones(2)}
     state, rates = optimizer.init(params), []
@@ -154,7 +154,7 @@ def test_the_state_tells_the_learning_rate_of_the_last_update():
     ],
 )
 @pytest.mark.usefixtures("untyped")
-def test_what_is_not_an_optimizer_of_these_parameters_is_refused(optimizer, message):
+def test_an_invalid_optimizer_is_refused(optimizer, message):
     with pytest.raises(InputError, match=message):
         check_optimizer(optimizer, {"w": jnp.ones(2)})
 
@@ -180,7 +180,7 @@ def test_a_factored_second_moment_is_the_product_of_two_means():
     params = {"w": jnp.full((130, 140), 2.0), "bias": jnp.zeros(3)}
     state = optimizer.init(params)
     rows = [tree["w"].shape for _, tree in optax.tree.get_all_with_path(state, "v_row")]
-    assert rows == [(130,)], "not one number a parameter"
+    assert rows == [(130,)], "not one number per parameter"
     gradients = {"w": jnp.asarray(gradient, jnp.float32), "bias": jnp.array([1.0, -2.0, 0.5])}
     updates, _ = optimizer.update(gradients, state, params)
     square = gradient**2
@@ -190,7 +190,7 @@ def test_a_factored_second_moment_is_the_product_of_two_means():
     np.testing.assert_allclose(updates["bias"], [-0.1, 0.1, -0.1], rtol=1e-5)
 
 
-def test_muon_makes_the_singular_values_of_a_matrix_alike_and_leaves_the_rest_to_adam():
+def test_muon_equalizes_singular_values_of_matrices_and_uses_adam_for_the_rest():
     """The first update has the gradient's singular vectors, and about the root mean square of the learning rate."""
     rng = np.random.default_rng(0)
     gradient = {
@@ -210,9 +210,7 @@ def test_muon_makes_the_singular_values_of_a_matrix_alike_and_leaves_the_rest_to
         assert values.max() / values.min() > 3
         assert 0.6 < alike.min() <= alike.max() < 1.3
         np.testing.assert_allclose(turned, np.diag(np.diag(turned)), atol=1e-4)
-    ahead = 1 + 0.9 * 0.1 / (
-        1 - 0.9**2
-    )  # Nesterov's: the corrected gradient, and the moment that the next update would have
+    ahead = 1 + 0.9 * 0.1 / (1 - 0.9**2)  # Nesterov momentum: the corrected gradient plus the next update's moment
     np.testing.assert_allclose(updates["embedding"], -0.1 * ahead * np.sign(gradient["embedding"]), rtol=1e-4)
     assert learning_rate_of(state) == pytest.approx(0.1)
 
@@ -226,13 +224,13 @@ def test_muon_makes_the_singular_values_of_a_matrix_alike_and_leaves_the_rest_to
         ({"warm_start_optimizer": "muon", "second_moment": "factored"}, "cannot apply to warm_start_optimizer='muon'"),
     ],
 )
-def test_an_optimizer_of_the_warm_start_that_cannot_work_is_refused(settings, message):
+def test_invalid_warm_start_settings_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         TrainConfig.flat(**settings)
 
 
 @pytest.mark.parametrize("settings", [{"moments_dtype": "float16"}, {"second_moment": "sparse"}])
 @pytest.mark.usefixtures("untyped")
-def test_other_moments_are_refused(settings):
+def test_unsupported_moment_settings_are_refused(settings):
     with pytest.raises(InputError, match=f"{next(iter(settings))} is '.*'; choose "):
         TrainConfig.flat(**settings)

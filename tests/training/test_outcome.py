@@ -1,4 +1,4 @@
-"""The end of a run in words, and the commands that are offered: each works on the run as it stands."""
+"""The summary printed at the end of a run, and the suggested commands, which must work on that run."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def run_with(tmp_path, *own_parts):
     return RunFolder.create(tmp_path / "my run", {"seams": list(own_parts)})
 
 
-def test_commands_name_the_run_and_a_prompt_of_its_own(tmp_path):
+def test_suggested_commands_name_the_run_and_one_of_its_prompts(tmp_path):
     run = run_with(tmp_path)
     path = f"'{tmp_path}/my run'"
     assert next_commands(run, PROBLEMS) == [
@@ -42,14 +42,14 @@ def test_commands_name_the_run_and_a_prompt_of_its_own(tmp_path):
         (["optimizer"], ["eval", "sample", "export"]),
     ],
 )
-def test_own_parts_leave_the_commands_that_do_without(tmp_path, own_parts, names):
+def test_only_commands_that_work_without_the_passed_objects_are_suggested(tmp_path, own_parts, names):
     run = run_with(tmp_path, *own_parts)
     assert [command.split()[1] for command in next_commands(run, PROBLEMS)] == names
     passed = "".join(f", {name}={name}" for name in own_parts)
     assert resume_command(run, TrainConfig()) == f"rljax.train(resume='{tmp_path}/my run'{passed})"
 
 
-def test_the_outcome_in_words():
+def test_the_outcome_is_described_in_words():
     before, after, compared = Quality(0.25, -0.5), Quality(0.5, 0.5), Comparison(1, 0, 1, 1, [])
     lines = outcome(before, after, compared, accuracy="rewards above 0", count=4)
     assert lines == [
@@ -62,7 +62,7 @@ def test_the_outcome_in_words():
     assert "unknown" in outcome(unknown, after, None, accuracy="accuracy", count=4)[0]
 
 
-def test_events_are_summed_up_once():
+def test_events_are_summarized_once():
     calm = {"trained_groups": 4.0, "unfilled_groups": 0.0, "unjudged": 0.0}
     assert events([calm] * 3, prompts=4) == []
     assert events([], prompts=4) == []
@@ -74,7 +74,7 @@ def test_events_are_summed_up_once():
     ]
 
 
-def test_a_reward_without_any_opinion_is_refused_at_the_end():
+def test_a_reward_that_always_abstains_is_an_error_at_the_end():
     check_judged([])
     check_judged([{"loss": 0.0}, {"reward": 0.0}])
     with pytest.raises(InputError, match="abstained on every response in 2 RL steps, so nothing was learned"):

@@ -1,4 +1,4 @@
-"""Passes over a rollout, and a limit of the divergence: the updates that are made, against a loop over what each has measured."""
+"""Passes over a rollout and the divergence limit: the updates made, compared with a loop over each update's divergence."""
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ WITH_CRITIC = TINY.replace(algorithm="ppo", algorithm_options={})
 
 @pytest.fixture(scope="module")
 def sampled():
-    """A rollout whose groups have responses of both rewards."""
+    """A rollout whose groups contain both rewards."""
     setup, state = first_state(TINY, reward=even_length)
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
@@ -44,7 +44,7 @@ def sampled():
 
 @pytest.fixture
 def seen(monkeypatch):
-    """Divergence before each update, its mini-batch's rewards as a name, and the parameters after it."""
+    """For each update: the divergence before it, its mini-batch's rewards as an identifier, and the parameters after it."""
     found = []
 
     def recording(*arguments, **parts):
@@ -62,16 +62,16 @@ def seen(monkeypatch):
     return found
 
 
-def learned(config, sampled):
-    """One step on the rollout: the state after it, and its numbers."""
+def learn(config, sampled):
+    """One step on the rollout: the state after it, and its metrics."""
     setup, state = first_state(config, reward=even_length)
     state = rl_state(setup, state)
     state, metrics = learn_from(setup, state, sampled)
     return jax.device_get(state), present(metrics)
 
 
-def updates_made(divergences, limit):
-    """The rule as a loop: stop once the mean of what the updates so far have measured is above the limit."""
+def count_updates(divergences, limit):
+    """The rule as a loop: stop once the mean divergence of the updates so far exceeds the limit."""
     total = 0.0
     for number, divergence in enumerate(divergences, 1):
         total += divergence
@@ -81,8 +81,8 @@ def updates_made(divergences, limit):
 
 
 @pytest.mark.parametrize("config", [TINY, WITH_CRITIC], ids=["without a critic", "with a critic"])
-def test_the_updates_end_where_the_loop_says(config, sampled, seen):
-    whole, numbers = learned(config, sampled)
+def test_updates_stop_at_the_divergence_limit(config, sampled, seen):
+    whole, numbers = learn(config, sampled)
     if whole.critic is not None:
         counts = {int(count) for _, count in optax.tree.get_all_with_path(whole.critic.opt_state, "count")}
         assert counts == {MINIBATCHES * PASSES}
@@ -91,11 +91,11 @@ def test_the_updates_end_where_the_loop_says(config, sampled, seen):
     assert len(divergences) == MINIBATCHES * PASSES
     assert divergences[0] == pytest.approx(0, abs=1e-6)
     means = [np.mean(divergences[:count]) for count in (2, 4)]
-    counts = [updates_made(divergences, limit) for limit in (*(0.99 * mean for mean in means), 1e3)]
+    counts = [count_updates(divergences, limit) for limit in (*(0.99 * mean for mean in means), 1e3)]
     assert sorted(set(counts)) == counts, "three limits, three numbers of updates"
     for limit, count in zip((0.99 * means[0], 0.99 * means[1], 1e3), counts, strict=True):
         seen.clear()
-        state, numbers = learned(config.replace(kl_limit=float(limit)), sampled)
+        state, numbers = learn(config.replace(kl_limit=float(limit)), sampled)
         assert (numbers["updates"], numbers["planned_updates"]) == (count, MINIBATCHES * PASSES)
         assert numbers["kl"] == pytest.approx(np.mean(divergences[:count]), rel=1e-5)
         jax.tree.map(np.testing.assert_array_equal, state.params, all_updates[count - 1][2])
@@ -104,25 +104,25 @@ def test_the_updates_end_where_the_loop_says(config, sampled, seen):
             jax.tree.map(np.testing.assert_array_equal, state.critic, whole.critic)
 
 
-def test_packing_does_not_change_where_they_end(sampled, seen, monkeypatch):
-    learned(TINY, sampled)
+def test_packing_does_not_change_where_updates_stop(sampled, seen, monkeypatch):
+    learn(TINY, sampled)
     config = TINY.replace(kl_limit=float(np.mean([kl for kl, *_ in seen[:4]])) * 0.99)
-    packed = learned(config, sampled)[1]
+    packed = learn(config, sampled)[1]
     monkeypatch.setattr("rljax.rollout.layout.fill_rows", lambda lengths, slots, most: [[i] for i in range(len(lengths))])
-    alone = learned(config, sampled)[1]
+    alone = learn(config, sampled)[1]
     assert packed["updates"] == alone["updates"] == 4
     assert packed["kl"] == pytest.approx(alone["kl"], rel=1e-3)
 
 
-def test_each_pass_goes_through_all_mini_batches_in_its_order(sampled, seen):
-    learned(TINY, sampled)
+def test_each_pass_visits_all_mini_batches_in_its_own_order(sampled, seen):
+    learn(TINY, sampled)
     names = [name for _, name, _ in seen]
     assert len(set(names)) == MINIBATCHES
     assert names == [names[index] for index in update_order(MINIBATCHES, PASSES, seed=0, step=0)]
     assert names != names[:MINIBATCHES] * PASSES
 
 
-def test_a_pass_is_an_order_of_its_own():
+def test_each_pass_has_its_own_order():
     orders = {(seed, step): update_order(8, 3, seed=seed, step=step) for seed in (0, 1) for step in (0, 1)}
     for order in orders.values():
         passes = [order[begin : begin + 8] for begin in (0, 8, 16)]
@@ -135,7 +135,7 @@ def test_a_pass_is_an_order_of_its_own():
 
 
 def test_a_second_step_is_the_same_after_a_stop(sampled):
-    """The order of a later step needs nothing but the state: a learner that is built again makes the same updates."""
+    """The order in a later step depends only on the state: a learner that is built again makes the same updates."""
     config = TINY.replace(kl_limit=1e-3)
     setup, state = first_state(config, reward=even_length)
     state = rl_state(setup, state)
@@ -171,6 +171,6 @@ def test_a_falling_learning_rate_counts_every_pass():
         ({"kl_limit": 0.1, "passes": 1, "minibatches": 1}, r"kl_limit=0\.1 ends the updates .* a rollout has only one"),
     ],
 )
-def test_settings_that_cannot_work(settings, message):
+def test_invalid_settings_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         TINY.replace(**settings)

@@ -1,4 +1,4 @@
-"""`--perturb-prompts`: which prompts change, what stays, and a run that trains on them."""
+"""`--perturb-prompts`: which prompts change, which stay unchanged, and a run that trains on them."""
 
 import chex
 import pytest
@@ -14,7 +14,7 @@ from rljax.training.interrupt import Interrupted
 ORDER = STEPPED.replace(operands=(2, 3), max_prompt_tokens=8, train_problems=60, perturb_prompts={"order": 0.5}, steps=3)
 
 
-def test_each_perturbation_has_its_own_share_and_the_rest_stays():
+def test_each_perturbation_changes_its_share_and_the_rest_is_unchanged():
     problems = [Problem(f"What is {n}+1?", str(n + 1), columns={"n": n}) for n in range(2000)]
     found = perturb_share(problems, {"order": 0.2, "typos": 0.3}, seed=3)
     assert found == perturb_share(problems, {"order": 0.2, "typos": 0.3}, seed=3)
@@ -42,7 +42,7 @@ def test_only_the_prompts_that_rl_samples_change():
     assert f"{sum(differ)} of 60 training prompts are changed in RL" in " ".join(changed.omissions)
 
 
-def test_a_longer_prompt_than_the_run_has_room_for_stays():
+def test_a_perturbed_prompt_that_is_too_long_is_not_used():
     config = ORDER.replace(tokenizer="bytes", perturb_prompts={"spaces": 1.0}, max_prompt_tokens=16)
     setup, _ = first_state(config, reward=even_length)
     lengths = [len(tokens) for tokens in setup.train.prompts.tokens]
@@ -76,7 +76,7 @@ def test_a_run_learns_from_changed_prompts_and_resumes_exactly(tmp_path):
     chex.assert_trees_all_equal(*states)
 
 
-def test_what_cannot_be_changed_is_refused():
+def test_prompts_that_cannot_be_perturbed_are_refused():
     for changes, message in (
         ({"typos": 0.5}, "because it needs words of at least four letters; perturbations that change some: spaces, order"),
         ({"spaces": 0.5}, "--perturb-prompts makes prompts that this model cannot read"),

@@ -34,7 +34,7 @@ def calls():
 
 @pytest.fixture
 def run(calls, tmp_path):
-    """A harness that records the calls that it receives."""
+    """A run that records the calls that it receives."""
     notes = SimpleNamespace(
         update=lambda *arguments: None,
         **{
@@ -84,7 +84,7 @@ def test_steps_are_logged_and_saved_and_the_checkpoint_has_one_owner(run, calls,
     assert [int(checkpoint.state.step) for checkpoint in owned] == left == [4]
 
 
-def test_a_phase_that_is_entered_is_evaluated_and_saved_and_one_without_steps_is_left_at_once(run, calls, first):
+def test_entering_a_phase_evaluates_and_saves_and_a_phase_without_steps_ends_at_once(run, calls, first):
     def enter(checkpoint):
         return checkpoint._replace(state=checkpoint.state._replace(phase=jnp.int32(2)))
 
@@ -100,13 +100,13 @@ def test_a_phase_that_is_entered_is_evaluated_and_saved_and_one_without_steps_is
     assert int(owned[0].state.phase) == 2
 
 
-def test_steps_without_a_sound_update_end_the_run_saved(run, calls, first):
+def test_too_many_skipped_updates_end_the_run_with_a_save(run, calls, first):
     with pytest.raises(InputError, match=f"gave up after {MOST_SKIPPED}"):
         run_phase(run, [first], phase_of(lambda checkpoint: advance(checkpoint, skipped=1.0), steps=99))
     assert calls[-2:] == [("rl", MOST_SKIPPED), ("save", MOST_SKIPPED)]
 
 
-def test_a_stop_saves_and_says_how_to_continue_but_a_reached_goal_is_not_saved(run, calls, first):
+def test_a_stop_saves_and_prints_how_to_continue_but_a_reached_goal_does_not_save(run, calls, first):
     def step(checkpoint):
         run.stop.requested = int(checkpoint.state.step) == 2
         return advance(checkpoint)
@@ -124,7 +124,7 @@ def test_a_stop_saves_and_says_how_to_continue_but_a_reached_goal_is_not_saved(r
 
 
 def test_a_phase_without_a_number_of_steps_ends_when_a_step_finds_nothing_to_do(run, calls, first):
-    """It is saved when it ends; a stop while the step waits prints how to continue."""
+    """The phase is saved when it ends; a stop while the step waits prints how to continue."""
 
     def step(checkpoint):
         return None if int(checkpoint.state.step) == 3 else advance(checkpoint)
@@ -138,7 +138,7 @@ def test_a_phase_without_a_number_of_steps_ends_when_a_step_finds_nothing_to_do(
     assert calls[-3:] == [("save", 3), ("finish", mock.ANY), ("commands", "rljax train --resume RUN")]
 
 
-def test_a_step_that_fails_leaves_the_steps_before_it_saved(run, calls, first):
+def test_if_a_step_fails_the_steps_before_it_are_saved(run, calls, first):
     def failing(error):
         def step(checkpoint):
             if int(checkpoint.state.step) == 3:
@@ -157,7 +157,7 @@ def test_a_step_that_fails_leaves_the_steps_before_it_saved(run, calls, first):
     assert "The run failed. No step is lost." in calls[-1][1]
 
 
-def test_an_evaluation_that_fails_is_repeated_first_when_the_run_is_resumed(run, calls, first, monkeypatch):
+def test_a_failed_evaluation_is_repeated_first_on_resume(run, calls, first, monkeypatch):
     kept, down = [], True
     monkeypatch.setattr(run.saver, "save", lambda which, checkpoint, marks: kept.append(checkpoint))
 

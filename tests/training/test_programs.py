@@ -1,4 +1,4 @@
-"""Equal runs of one process share their programs: the second one compiles nothing, and traces no model."""
+"""Equal runs in one process share their compiled programs: the second run compiles nothing and traces no model."""
 
 from functools import partial
 from typing import NamedTuple
@@ -58,14 +58,14 @@ def test_an_equal_policy_is_not_traced_again():
     assert len(traces) > once
 
 
-def test_what_differs_is_not_shared():
+def test_different_settings_share_no_program():
     shape = TransformerConfig(vocab_size=11, width=8, layers=1, heads=1, kv_heads=1, head_dim=8, hidden=8)
     assert transformer_policy(shape, eos=1) is transformer_policy(shape, eos=1)
     assert transformer_policy(shape, eos=1) is not transformer_policy(shape, eos=2)
     assert transformer_policy(shape, eos=1, chunk=4).score is not transformer_policy(shape, eos=1, chunk=8).score
 
 
-def test_few_results_are_kept():
+def test_only_a_few_results_are_cached():
     made = shared(lambda number: [number])
     first = made(0)
     assert made(0) is first
@@ -74,8 +74,8 @@ def test_few_results_are_kept():
     assert made(0) is not first
 
 
-def test_methods_of_an_object_are_not_remembered():
-    """Its attributes may change, and a program has those of its first trace."""
+def test_methods_are_not_cached():
+    """An object's attributes may change, but a program keeps the values of its first trace."""
 
     class Scale:
         number = 2.0
@@ -93,7 +93,7 @@ def test_methods_of_an_object_are_not_remembered():
     assert not has_method((optax.sgd(0.1), nested))
 
 
-def test_arguments_without_a_hash_are_not_remembered():
+def test_unhashable_arguments_are_not_cached():
     made = shared(lambda optimizer, *, others: optax.chain(optimizer, *others))
     optimizer = optax.sgd(0.1)
     assert made(optimizer, others=()) is made(optimizer, others=())
@@ -107,7 +107,7 @@ class Scale(NamedTuple):
 
 
 def test_a_bound_function_is_the_same_for_equal_arguments():
-    """JAX compiles a bound function once, though it is built twice."""
+    """JAX compiles a bound function once, even if it is built twice."""
 
     @chex.assert_max_traces(n=1)
     def scaled(scale, x):
