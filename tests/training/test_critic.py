@@ -116,7 +116,7 @@ def test_thresholds_end_value_pretraining_only_when_all_hold(tmp_path):
 
 
 @pytest.mark.parametrize("calls", [2, 5], ids=["in value pretraining", "in RL"])
-def test_resuming_gives_the_run_that_was_never_stopped(finished, tmp_path, calls):
+def test_resuming_gives_the_same_run_as_never_stopping(finished, tmp_path, calls):
     path = tmp_path / "stopped"
     with pytest.raises(Interrupted):
         rljax.train(TINY.replace(run=str(path)), stopping_after(calls))

@@ -1,4 +1,4 @@
-"""Runs that train an adapter on a quantized model: what they hold, how they learn, resume, and what they write."""
+"""Runs that train an adapter on a quantized model: their state, learning, resuming and exports."""
 
 import shutil
 from functools import partial
@@ -50,7 +50,7 @@ TINY = SMALL.replace(
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A model folder, of random weights."""
+    """A model folder with random weights."""
     setup, state = first_state(TINY.replace(seed=7))
     folder = tmp_path_factory.mktemp("base") / "model"
     save_model(folder, setup.policy, state.params, companions(setup.config, setup.tokenizer))
@@ -69,7 +69,7 @@ def finished(config, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sampled(config):
-    """A rollout whose groups have responses of both rewards, and what drew it."""
+    """A rollout whose groups contain both rewards, with the setup and state that sampled it."""
     setup, state = first_state(config, reward=even_length)
     groups = setup.train.generate(setup.whole(state.params), range(4), 4, jax.random.key(0))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
@@ -80,13 +80,13 @@ def bytes_of(tree):
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def test_a_run_holds_four_bits_a_weight_and_trains_the_adapter(config, finished):
+def test_a_run_stores_four_bits_per_weight_and_trains_the_adapter(config, finished):
     setup, state = first_state(config, reward=even_length)
     plain, other = first_state(config.replace(quantize=None), reward=even_length)
     held, before = (bytes_of(each.base.params["layers"]) for each in (setup, plain))
-    assert held < before * 5 / 32, "four bits, a scale for 64 or 32 weights, and norms"
+    assert held < before * 5 / 32, "four bits per weight, a scale per 64 or 32 weights, and norms"
     assert bytes_of(setup.base.params["embedding"]) == bytes_of(plain.base.params["embedding"])
-    assert bytes_of(rl_state(setup, state)) == bytes_of(rl_state(plain, other)), "nothing of the base is in the state"
+    assert bytes_of(rl_state(setup, state)) == bytes_of(rl_state(plain, other)), "the state contains no part of the base"
     jax.tree.map(np.testing.assert_array_equal, state.params, other.params)
     expected = quantize_params(plain.base.params, kind="nf4", dtype="float32")
     jax.tree.map(np.testing.assert_array_equal, setup.base.params, expected)
@@ -98,8 +98,8 @@ def test_a_run_holds_four_bits_a_weight_and_trains_the_adapter(config, finished)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_update_scores_what_the_sampler_drew(config, dtype):
-    """In float32 they agree; in bfloat16 the merged copy has the type of the products, and the gap is that of the rounding."""
+def test_sampler_and_update_agree_up_to_rounding(config, dtype):
+    """In float32 they agree; in bfloat16 the merged copy has the type of the matrix products, and rounding makes a gap."""
     setup, state = first_state(config.replace(dtype=dtype), reward=even_length)
     keys = iter(jax.random.split(jax.random.key(1), len(jax.tree.leaves(state.params))))
     adapter = jax.tree.map(lambda x: x + 0.02 * jax.random.normal(next(keys), x.shape), state.params)
@@ -115,7 +115,7 @@ def test_the_update_scores_what_the_sampler_drew(config, dtype):
     assert apart < (1e-4 if dtype == "float32" else 0.1)
 
 
-def test_the_gradient_is_that_above_the_dequantized_model(config, sampled):
+def test_the_gradient_equals_the_one_on_the_dequantized_model(config, sampled):
     setup, state = first_state(config, reward=even_length)
     plain = setup._replace(
         config=setup.config.replace(quantize=None), base=setup.base._replace(params=dequantize_params(setup.base.params))
@@ -129,7 +129,7 @@ def test_the_gradient_is_that_above_the_dequantized_model(config, sampled):
     jax.tree.map(partial(np.testing.assert_allclose, atol=2e-4), after[0][1], after[1][1])
 
 
-def test_a_critic_begins_as_the_policy_in_float32(config):
+def test_a_critic_starts_as_a_float32_copy_of_the_policy(config):
     setup, state = first_state(config.replace(algorithm="ppo", algorithm_options={}, dtype="bfloat16"), reward=even_length)
     critic = rl_state(setup, state).critic.params
     assert {leaf.dtype for leaf in jax.tree.leaves(critic)} == {jnp.dtype("float32")}
@@ -157,7 +157,7 @@ def test_a_resumed_run_continues_bit_for_bit(finished, config, tmp_path):
 
 
 def test_the_model_and_the_adapter_are_exported(finished, config, model, tmp_path):
-    """The merged model is the policy as it was trained; the adapter alone is for any copy of the base."""
+    """The merged model is the trained policy; the adapter alone works with any copy of the base."""
     folder = rljax.export(finished.run, tmp_path / "merged", which="last")
     jax.tree.map(np.testing.assert_array_equal, load(folder, problems=[Problem("1+1=", "2")]).params, finished.params)
     assert read_json(folder / "config.json") == read_json(model / "config.json")
@@ -170,7 +170,7 @@ def test_the_model_and_the_adapter_are_exported(finished, config, model, tmp_pat
     np.testing.assert_allclose(merged[f"{name}.weight"], base.T + 16 * product, rtol=1e-5, atol=1e-6)
 
 
-def test_another_base_is_recognised_through_its_codes(finished, config, model, tmp_path):
+def test_another_base_is_recognized_by_its_quantized_weights(finished, config, model, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(model, other)
     tensors = load_file(other / "model.safetensors")
@@ -185,7 +185,7 @@ def test_another_base_is_recognised_through_its_codes(finished, config, model, t
 
 
 def test_a_plan_counts_the_copy_for_sampling(config):
-    """Its matrices have the type of the products; that of an adapter on a float32 model is float32, and then cast."""
+    """The copy has the type of the matrix products; on a float32 model it is float32 and then cast."""
     found = {}
     for dtype in ("float32", "bfloat16"):
         shape = make_shape(config.replace(dtype=dtype).model, 128)
@@ -197,7 +197,7 @@ def test_a_plan_counts_the_copy_for_sampling(config):
     assert found == expected
 
 
-def test_what_cannot_be_quantized_is_refused(config, capsys):
+def test_runs_that_cannot_be_quantized_are_refused(config, capsys):
     with pytest.raises(InputError, match=r"quantize='int8' rounds the model under an adapter.*Set lora_rank"):
         config.replace(lora_rank=None, quantize="int8")
     with pytest.raises(

@@ -60,7 +60,7 @@ assert ended
 
 
 def imports_of(file):
-    """Modules of rljax that a file imports, wherever in the file."""
+    """Modules of rljax that a file imports, anywhere in the file."""
     nodes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom) and node.module]
     return {f"{node.module}.{name.name}" for node in nodes for name in node.names if node.module.startswith("rljax")}
 
@@ -82,7 +82,7 @@ def test_the_policy_update_has_few_parameters():
 
 
 def test_one_step_of_dapo_is_read_in_few_files():
-    """Files of which any function is called in the first step, up to its first gradient, and since the start of the run."""
+    """Counts files with a function called in the first step up to its first gradient, and since the start of the run."""
     found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     (line,) = (line for line in found.stdout.splitlines() if line.startswith("FILES ")) if not found.returncode else ("",)
     assert line, found.stderr

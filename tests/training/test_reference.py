@@ -67,7 +67,7 @@ def rows(finished):
 
 @pytest.fixture(scope="module")
 def learned():
-    """(settings) -> setup, state at the beginning of RL, and a rollout whose groups have responses of both rewards.
+    """(settings) -> setup, state at the start of RL, and a rollout whose groups contain both rewards.
 
     The policy is a bigram model, or a transformer if the settings have an adapter.
     """
@@ -84,7 +84,7 @@ def learned():
 
 
 def test_the_coefficient_of_a_run_follows_the_controller(rows):
-    """By hand: 1 + K clip(KL / target - 1, -0.2, 0.2) times the coefficient before."""
+    """The rule: the previous coefficient times 1 + K clip(KL / target - 1, -0.2, 0.2)."""
     assert [row["kl_coefficient"] for row in rows[:1]] == [pytest.approx(BETA)]
     factors = [1 + GAIN * min(max(row["kl_to_reference"] / TARGET - 1, -0.2), 0.2) for row in rows]
     expected = np.cumprod([BETA, *factors[:-1]])
@@ -94,7 +94,7 @@ def test_the_coefficient_of_a_run_follows_the_controller(rows):
 
 
 def test_a_reset_makes_the_policy_the_reference(rows):
-    """Resets after steps 2 and 4: the divergence is 0 in steps 1 and 3, but for rounding."""
+    """Resets follow steps 2 and 4, so the divergence is 0 up to rounding in steps 1 and 3."""
     first, second, third, fourth = (row["kl_to_reference"] for row in rows)
     assert max(first, third) < 1e-9
     assert min(second, fourth) > 1e-5
@@ -114,8 +114,8 @@ def test_a_run_resumed_after_a_reset_continues_bit_for_bit(finished, tmp_path):
 
 
 @pytest.mark.parametrize("rank", [None, 2])
-def test_a_reset_starts_the_optimiser_anew(learned, rank):
-    """With an adapter too: the reference is then the base with the current adapter."""
+def test_a_reset_restarts_the_optimizer(learned, rank):
+    """Also with an adapter: the reference is then the base with the current adapter."""
     setup, state, sampled = learned(TINY.replace(reference_period=2, lora_rank=rank))
     first = jax.device_get(state.params)
     score_rollout, learn = make_rollout_scorer(setup), make_learner(setup, state)
@@ -130,8 +130,8 @@ def test_a_reset_starts_the_optimiser_anew(learned, rank):
     assert metrics.options["kl_to_reference"] > 0, "the samples are older than the reference"
 
 
-def test_the_loss_has_the_coefficient_of_the_state(learned):
-    """The same update as with this coefficient from the beginning."""
+def test_the_loss_uses_the_coefficient_of_the_state(learned):
+    """The update is the same as if the run had started with this coefficient."""
     after = []
     for beta, options in ((0.7, {}), (BETA, {"kl_target": TARGET})):
         setup, state, sampled = learned(TINY.replace(algorithm_options={"beta": beta}, **options))
@@ -144,7 +144,7 @@ def test_the_loss_has_the_coefficient_of_the_state(learned):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), *map(jax.device_get, after))
 
 
-def test_a_penalty_in_the_reward_has_the_coefficient_of_the_state():
+def test_a_penalty_in_the_reward_uses_the_coefficient_of_the_state():
     rng = np.random.default_rng(0)
     logp, ref = (-rng.uniform(0.1, 2.0, (2, 2, 3)).astype(np.float32) for _ in range(2))
     rollout = Rollout(np.ones((2, 2, 3), bool), logp, np.array([[1, 0], [0, 0.5]], np.float32), ref_logp=ref)
@@ -155,7 +155,7 @@ def test_a_penalty_in_the_reward_has_the_coefficient_of_the_state():
     assert np.abs(found.advantage - make_prepare(weak)(rollout).advantage).max() > 0.01
 
 
-def test_remembered_rewards_have_the_penalty_with_the_coefficient_of_the_state(learned):
+def test_rewards_in_memory_include_the_penalty_with_the_states_coefficient(learned):
     memories = []
     for beta, target in ((0.6, None), (0.1, TARGET)):
         settings = {"algorithm": "rloo", "algorithm_options": {"beta": beta}, "remembered_rewards": 4}
@@ -169,7 +169,7 @@ def test_remembered_rewards_have_the_penalty_with_the_coefficient_of_the_state(l
     assert len(set(memories[0].rewards.ravel().tolist())) > 3, "the penalty differs between responses"
 
 
-def test_a_replay_has_the_coefficient_of_the_checkpoint(learned):
+def test_a_replay_uses_the_coefficient_of_the_checkpoint(learned):
     config = TINY.replace(algorithm="rloo", kl_target=TARGET, warm_start_steps=0)
     setup, state, sampled = learned(config)
     state = state._replace(reference=jax.tree.map(lambda leaf: leaf * 0.5, state.reference))
@@ -187,7 +187,7 @@ def test_a_replay_has_the_coefficient_of_the_checkpoint(learned):
     assert expected > 2 * own
 
 
-def test_a_step_without_an_update_leaves_the_coefficient(learned):
+def test_a_step_without_an_update_keeps_the_coefficient(learned):
     setup, state, _ = learned(TINY.replace(kl_target=TARGET))
     (follow,) = (option.after_updates for option in setup.options if option.name == KL)
     made, skipped = (UpdateMetrics(loss=SimpleNamespace(), grad_norm=1.0, skipped_updates=share) for share in (0.0, 1.0))
@@ -206,8 +206,8 @@ def test_a_step_whose_updates_were_skipped_resets_nothing(learned):
         assert move(state, LearnMetrics(), Updates(1, updates))[0] is state
 
 
-def installed(algorithm, config):
-    """Options of a run with this algorithm."""
+def install_options(algorithm, config):
+    """Installed options of a run with this algorithm."""
     return plan_setup(config, algorithm, make_mesh(1, 1), BIGRAM, policy_optimizer(config), INSTALLERS).options
 
 
@@ -250,17 +250,17 @@ NO_PENALTY = "got none; choose an algorithm with one, such as grpo with --algori
         ),
     ],
 )
-def test_what_an_algorithm_has_no_use_for_is_refused(algorithm, settings, message):
+def test_settings_that_the_algorithm_cannot_use_are_refused(algorithm, settings, message):
     with pytest.raises(InputError, match=message):
-        installed(algorithm, TINY.replace(**settings))
+        install_options(algorithm, TINY.replace(**settings))
 
 
 @pytest.mark.parametrize("name", ["grpo", "ppo", "reinforce_pp", "rloo", "t1"])
 def test_every_algorithm_with_a_penalty_accepts_a_target(name):
-    assert KL in [option.name for option in installed(BY_NAME[name](beta=0.1), TINY.replace(kl_target=0.1))]
+    assert KL in [option.name for option in install_options(BY_NAME[name](beta=0.1), TINY.replace(kl_target=0.1))]
 
 
-def test_a_run_and_a_plan_refuse_alike(tmp_path):
+def test_a_run_and_a_plan_refuse_the_same_settings(tmp_path):
     config = TINY.replace(algorithm="dapo", algorithm_options={}, kl_target=0.1, run=str(tmp_path / "run"))
     with pytest.raises(InputError, match=NO_PENALTY):
         rljax.train(config, even_length)
@@ -280,6 +280,6 @@ def test_a_run_and_a_plan_refuse_alike(tmp_path):
         ({"kl_target": float("nan")}, "kl_target is nan; it must be (positive|a finite number)"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(change, message):
+def test_invalid_settings_are_refused(change, message):
     with pytest.raises(InputError, match=message):
         TrainConfig.flat(**change)

@@ -1,4 +1,4 @@
-"""What cannot work is refused before a run folder is written."""
+"""Invalid settings are refused before a run folder is written."""
 
 import json
 
@@ -67,12 +67,12 @@ def test_settings_that_contradict_each_other_are_refused(untyped, change, messag
         ({"history_decay": 0.0}, "history_decay is 0.0; it must be above 0"),
     ],
 )
-def test_a_window_that_is_none_is_refused(change, message):
+def test_an_invalid_difficulty_window_is_refused(change, message):
     with pytest.raises(InputError, match=message):
         TINY.replace(**change)
 
 
-def test_configuration_survives_json():
+def test_a_configuration_survives_a_round_trip_through_json():
     assert TrainConfig.from_json(json.loads(json.dumps(TINY.to_json()))) == TINY
     with pytest.raises(InputError, match="unknown to this version of rljax: colour"):
         TrainConfig.from_json({**TINY.to_json(), "colour": 1})
@@ -80,7 +80,7 @@ def test_configuration_survives_json():
         TrainConfig.from_json({**TINY.to_json(), "optimization": {"learning_rte": 1.0}})
 
 
-def test_held_out_prompts_that_are_too_long_are_called_so(tmp_path):
+def test_held_out_prompts_that_are_too_long_are_named_in_the_error(tmp_path):
     problems = [Problem(f"{number}+1=", str(number + 1)) for number in range(1, 9)]
     with pytest.raises(InputError, match="every held-out prompt is longer than the limit of 6 tokens, the shortest has 11"):
         rljax.train(

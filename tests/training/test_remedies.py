@@ -1,4 +1,4 @@
-"""`--remedy auto`: which setting an alarm changes and how far, in a table, and in a run that is stopped and resumed."""
+"""`--remedy auto`: which setting an alarm changes and by how much, on example rows and in a stopped and resumed run."""
 
 import json
 
@@ -19,16 +19,16 @@ from rljax.training.interrupt import Interrupted
 START = TrainConfig.flat(learning_rate=0.027, max_tries=3, max_grad_norm=1.0)
 
 
-def made_by(alarm, steps):
-    """All changes that an alarm makes which sees something at every one of these steps."""
+def changes_by(alarm, steps):
+    """All changes made by an alarm that detects a problem at each of these steps."""
     made = ()
     for step in range(steps):
         made = (*made, *changes(START, made, {alarm}, step))
     return made
 
 
-def made_in(rows):
-    """All changes in a run with these rows, watched from its first step on."""
+def changes_in(rows):
+    """All changes in a run with these rows, watched from its first step."""
     made, watch = (), Watch()
     for row in rows:
         watch, _ = watch.followed_by(row)
@@ -53,7 +53,7 @@ def test_alarms_change_settings_that_exist():
     ],
 )
 def test_a_setting_changes_at_most_every_ten_steps_and_up_to_a_bound(alarm, setting, values):
-    made = made_by(alarm, 45)
+    made = changes_by(alarm, 45)
     assert [change.step for change in made] == list(range(0, 10 * len(values), 10))
     np.testing.assert_allclose([change.after for change in made], values, rtol=1e-12)
     assert {change.setting for change in made} == {setting}
@@ -61,7 +61,7 @@ def test_a_setting_changes_at_most_every_ten_steps_and_up_to_a_bound(alarm, sett
     assert type(made[-1].after) is type(START.to_flat()[setting])
 
 
-def test_one_change_of_a_setting_and_none_for_an_alarm_that_needs_a_person():
+def test_two_alarms_change_one_setting_once_and_other_alarms_change_nothing():
     assert changes(START, (), {"one_response", "too_easy"}, 5) == ()
     (both,) = changes(START, (), {"entropy_collapse", "clipped_low"}, 5)
     assert both.setting == "learning_rate"
@@ -76,24 +76,24 @@ def test_two_settings_are_changed_in_one_step():
     ]
 
 
-def test_an_alarm_that_lasts_is_answered_again_and_one_that_is_over_is_not():
-    """The alarm is raised at step 5 and never cleared in 31 steps; in the second run nothing is seen after the first cut."""
+def test_a_lasting_alarm_causes_another_change_and_a_cleared_one_does_not():
+    """In the first run the alarm lasts from step 5 to step 31; in the second, the problem is gone after the first cut."""
     rows = [{"phase": "rl", "step": step, "kl": 0.5} for step in range(1, 32)]
     lasting = [(step, "large_steps", "learning_rate") for step in (5, 15, 25)]
-    assert made_in(rows) == lasting
-    assert made_in([row | {"kl": 0.5 if row["step"] <= 5 else 0.0} for row in rows]) == lasting[:1]
+    assert changes_in(rows) == lasting
+    assert changes_in([row | {"kl": 0.5 if row["step"] <= 5 else 0.0} for row in rows]) == lasting[:1]
 
 
-def test_an_alarm_soon_after_a_change_is_answered_when_that_has_had_its_time():
-    """Large steps until the first cut, and clipped tokens from step 8 on: their alarm is raised within ten steps of the cut."""
+def test_an_alarm_soon_after_a_change_waits_until_ten_steps_have_passed():
+    """Large steps until the first cut, and clipped tokens from step 8: their alarm is raised within ten steps of the cut."""
     rows = [
         {"phase": "rl", "step": step, "kl": 0.5 if step <= 5 else 0.0, "clip_fraction_low": 0.5 if step >= 8 else 0.0}
         for step in range(1, 18)
     ]
-    assert made_in(rows) == [(5, "large_steps", "learning_rate"), (15, "clipped_low", "learning_rate")]
+    assert changes_in(rows) == [(5, "large_steps", "learning_rate"), (15, "clipped_low", "learning_rate")]
 
 
-def test_the_settings_of_an_optimiser_that_was_passed_stay():
+def test_settings_of_a_passed_optimizer_are_not_changed():
     assert select_effective(set(BY_NAME), own_optimizer=False) == set(ADJUSTMENTS)
     assert select_effective(set(BY_NAME), own_optimizer=True) == {
         name for name, adjustment in ADJUSTMENTS.items() if adjustment.setting not in OF_OPTIMIZER
@@ -115,7 +115,7 @@ PROVOKED = SMALL.replace(
     eval_every=0,
     checkpoint_every=100,
 )
-"""Large steps from the first one on: the alarm of that name is raised at step 5."""
+"""Steps are too large from the start: the alarm of that name is raised at step 5."""
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def rows_of(run):
     return [{name: value for name, value in row.items() if not is_time(name)} for row in rows]
 
 
-def test_a_run_with_large_steps_continues_with_smaller_ones_and_says_so(runs):
+def test_a_run_with_large_steps_continues_with_smaller_ones_and_reports_it(runs):
     run, _ = runs
     np.testing.assert_allclose([row["learning_rate"] for row in rows_of(run)], [0.9] * 5 + [0.3] * 3, rtol=1e-6)
     (row,) = map(json.loads, (run / "remedies.jsonl").read_text().splitlines())

@@ -1,4 +1,4 @@
-"""Statistics of responses, against loops over Python lists."""
+"""Statistics of responses, compared with loops over Python lists."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from rljax.training.metrics import RUN, commonest_share, correlation, repetition
 RESPONSES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=30), min_size=1, max_size=6)
 
 
-def padded(responses):
+def pad(responses):
     """Token ids padded with noise, and lengths."""
     lengths = np.array([len(response) for response in responses])
     rows = [response + [7 + i % 3 for i in range(32 - len(response))] for response in responses]
@@ -21,27 +21,27 @@ def padded(responses):
 
 
 @given(RESPONSES)
-def test_repetition_is_that_of_sets_of_runs(responses):
+def test_repetition_matches_a_count_with_sets_of_n_grams(responses):
     shares = []
     for response in responses:
         runs = [tuple(response[i : i + RUN]) for i in range(len(response) - RUN + 1)]
         shares.append(1 - len(set(runs)) / len(runs) if runs else 0.0)
-    assert repetition(*padded(responses)) == pytest.approx(np.mean(shares))
+    assert repetition(*pad(responses)) == pytest.approx(np.mean(shares))
 
 
 @given(RESPONSES)
-def test_the_commonest_response_is_that_of_a_counter(responses):
+def test_the_commonest_response_matches_a_counter(responses):
     counts = Counter(map(tuple, responses))
-    assert commonest_share(*padded(responses)) == max(counts.values()) / len(responses)
+    assert commonest_share(*pad(responses)) == max(counts.values()) / len(responses)
 
 
-def test_short_responses_and_none_at_all():
+def test_statistics_of_short_responses_and_of_none():
     assert repetition(np.ones((3, 5), np.int32), np.array([5, 4, 0])) == 0.0
     assert repetition(np.ones((0, 50), np.int32), np.zeros(0, int)) == 0.0
     assert commonest_share(np.ones((0, 50), np.int32), np.zeros(0, int)) == 0.0
 
 
-def test_correlation_is_numpys():
+def test_correlation_matches_numpy():
     rng = np.random.default_rng(0)
     rewards, lengths = rng.normal(size=50).astype(np.float32), rng.integers(1, 99, 50)
     assert correlation(rewards, lengths) == pytest.approx(np.corrcoef(rewards, lengths)[0, 1])
@@ -55,7 +55,7 @@ def groups_of(rewards, valid, correct=None):
 
 
 @pytest.mark.usefixtures("untyped")
-def test_groups_all_right_and_all_wrong_leave_out_what_has_no_reward():
+def test_shares_of_all_right_and_all_wrong_groups_ignore_unjudged_responses():
     rewards = [[1, 1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 0]]
     groups = groups_of(rewards, [[1, 1, 0], [1, 1, 0], [1, 1, 1], [0, 0, 0]])
     assert share_of_groups(groups, right=True) == pytest.approx(1 / 3)
@@ -65,19 +65,19 @@ def test_groups_all_right_and_all_wrong_leave_out_what_has_no_reward():
 
 @pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_a_reward_of_one_sign_that_tells_responses_apart_is_neither_right_nor_wrong_throughout(sign):
+def test_a_group_with_different_rewards_of_one_sign_is_neither_all_right_nor_all_wrong(sign):
     groups = groups_of([[0.1 * sign, 0.7 * sign], [0.3 * sign, 0.2 * sign]], np.ones((2, 2)))
     assert share_of_groups(groups, right=True) == share_of_groups(groups, right=False) == 0.0
 
 
 @pytest.mark.usefixtures("untyped")
-def test_a_verifier_decides_what_is_right_throughout():
+def test_a_verifier_decides_which_groups_are_all_right():
     correct = np.array([[0, 0], [1, 1], [1, 0]], np.float32)
     groups = groups_of([[0.1, 0.2], [1.1, 1.2], [1.1, 0.1]], np.ones((3, 2)), correct)
     assert share_of_groups(groups, right=True) == share_of_groups(groups, right=False) == pytest.approx(1 / 3)
 
 
 @pytest.mark.usefixtures("untyped")
-def test_a_group_of_one_response_cannot_be_right_or_wrong_throughout():
+def test_a_group_of_one_response_is_neither_all_right_nor_all_wrong():
     assert share_of_groups(groups_of([[1.0], [0.0]], np.ones((2, 1))), right=True) is None
     assert share_of_groups(groups_of([[1.0, 1.0], [0.0, 0.0]], [[1, 1], [1, 0]]), right=False) == 0.0

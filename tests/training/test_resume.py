@@ -1,4 +1,4 @@
-"""What may change on resume, without a run."""
+"""Which settings may change on resume, tested without a run."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_the_page_names_the_settings_that_may_change():
     assert re.findall(r"`--([a-z-]+)`", listed) == [name.replace("_", "-") for name in FREE]
 
 
-def test_a_task_by_default_is_no_change():
+def test_an_unset_task_is_not_a_change():
     assert changes_between(TrainConfig(), TrainConfig.flat(task="sums")) == ()
     assert [change.name for change in changes_between(TrainConfig(), TrainConfig.flat(operands=(2, 3)))] == ["operands"]
     assert changes_between(TrainConfig.flat(run="runs/a"), TrainConfig()) == ()

@@ -1,4 +1,4 @@
-"""Runs that are stopped, extended or damaged end bit for bit as if they had never been."""
+"""Runs that were stopped, extended or damaged end bit for bit like runs that were not."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from rljax.training.loop import ABANDONED
 
 
 @pytest.mark.parametrize("calls", [1, 5], ids=["in the warm start", "in reinforcement learning"])
-def test_resuming_gives_the_run_that_was_never_stopped(finished, tmp_path, calls, capsys):
+def test_resuming_gives_the_same_run_as_never_stopping(finished, tmp_path, calls, capsys):
     path = tmp_path / "stopped"
     with pytest.raises(Interrupted):
         rljax.train(TINY.replace(run=str(path)), stopping_after(calls))
@@ -34,7 +34,7 @@ def test_resuming_gives_the_run_that_was_never_stopped(finished, tmp_path, calls
     assert rows(path) == rows(finished.run)
 
 
-def test_the_same_command_again_goes_on_by_itself(finished, tmp_path):
+def test_repeating_the_command_resumes_the_run(finished, tmp_path):
     config = TINY.replace(run=str(tmp_path / "run"))
     RunFolder.create(tmp_path / "run", {"killed": "before its first save"})
     (tmp_path / "run" / "checkpoints" / "last" / "0.orbax-checkpoint-tmp").mkdir(parents=True)
@@ -60,8 +60,8 @@ def test_the_same_command_again_goes_on_by_itself(finished, tmp_path):
         rljax.train(TINY, even_length, resume="auto")
 
 
-def test_damaged_saves_are_passed_over(finished, tmp_path):
-    """The newest checkpoint is shortened: the run continues from the one before it, and reports it; the results are the same."""
+def test_damaged_saves_are_skipped(finished, tmp_path):
+    """If the newest checkpoint is truncated, the run reports it and continues from the previous one, with the same results."""
     path = tmp_path / "run"
     shutil.copytree(finished.run, path)
     newest, older = sorted((int(save.name) for save in (path / "checkpoints" / "last").iterdir()), reverse=True)

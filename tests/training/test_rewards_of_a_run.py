@@ -1,4 +1,4 @@
-"""Rewards inside a run: their parts, their failures, and how far the judging is."""
+"""Rewards inside a run: their components, their failures, and the progress of judging."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def test_a_reward_that_raises_is_named_with_its_line_and_leaves_no_folder(tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-def test_parts_and_failures_of_a_reward_are_logged_apart(tmp_path):
+def test_components_and_failures_of_a_reward_are_logged_separately(tmp_path):
     def sometimes_fails(completions):
         return [Failed("timed_out", "too long") if i % 8 == 0 else 1.0 for i in range(len(completions))]
 
@@ -53,7 +53,7 @@ def test_parts_and_failures_of_a_reward_are_logged_apart(tmp_path):
             assert row["reward"] == pytest.approx(row["reward_even"] + 0.5, abs=0.15)
 
 
-def test_the_display_is_told_how_far_the_judging_is(tmp_path, monkeypatch):
+def test_the_display_shows_the_progress_of_judging(tmp_path, monkeypatch):
     reported = []
     monkeypatch.setattr(PlainDisplay, "judging", lambda self, done, total: reported.append((done, total)))
 
@@ -76,8 +76,8 @@ def test_a_reward_that_fails_too_often_stops_the_run(tmp_path):
         rljax.train(TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0), fails)
 
 
-def test_judging_while_others_are_drawn_changes_no_number(finished, tmp_path):
-    """Rewards and metrics of a complete run, its samples and its answers."""
+def test_judging_during_sampling_changes_no_metric(finished, tmp_path):
+    """Compares rewards, metrics, samples and answers of complete runs."""
     path = tmp_path / "meanwhile"
     rljax.train(TINY.replace(run=str(path), reward_groups=2), even_length)
     assert rows(path) == rows(finished.run)

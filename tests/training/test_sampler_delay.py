@@ -1,4 +1,4 @@
-"""Responses sampled with the parameters of N steps ago: their tokens and log-probabilities, resuming, and memory."""
+"""Sampling with the parameters of N steps ago: tokens and log-probabilities, resuming, and memory."""
 
 from typing import NamedTuple
 
@@ -39,14 +39,14 @@ RUN = STEPPED.replace(algorithm_options={"beta": 0.0}, steps=STEPS, sampler_dela
 MORE = RUN.replace(**SEVERAL)
 VARIANTS = {"plain": RUN, "more": MORE}
 PARTS = {"plain": {"reward": even_length, "policy": BIGRAM}, "more": {"reward": even_length}}
-"""What is passed in addition to the settings: an adapter needs the built-in policy."""
+"""Arguments passed in addition to the settings; an adapter needs the built-in policy."""
 
 
-class Drawn(NamedTuple):
+class StepRollout(NamedTuple):
     """One step's rollout."""
 
     now: object
-    """The parameters that are trained, before the step's updates."""
+    """The trained parameters before the step's updates."""
     version: int
     key: object
     collected: object
@@ -56,12 +56,12 @@ class Run(NamedTuple):
     """A complete run, with what its steps sampled."""
 
     folder: object
-    drawn: list[Drawn]
+    step_rollouts: list[StepRollout]
     setup: object
 
 
 @pytest.fixture(scope="module")
-def whole_run(tmp_path_factory):
+def train_once(tmp_path_factory):
     """(name of a variant) -> the run; each is trained once."""
     runs: dict[str, Run] = {}
 
@@ -74,7 +74,7 @@ def whole_run(tmp_path_factory):
             before, key = jax.device_get(state.params), sampling_key(state)
             version = sampler_of(setup, state)[1]
             result = next_rollout(setup, state, *arguments)
-            found.append(Drawn(before, version, key, result[2]))
+            found.append(StepRollout(before, version, key, result[2]))
             return result
 
         folder = tmp_path_factory.mktemp("runs") / name
@@ -93,12 +93,12 @@ def equal(ours, theirs):
 
 
 def differ(ours, theirs):
-    """Whether any array differs."""
+    """Whether any array differs between two pytrees."""
     return any((np.asarray(a) != np.asarray(b)).any() for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True))
 
 
 def on_device(params):
-    """Arrays of JAX."""
+    """The parameters as JAX arrays."""
     return jax.tree.map(jnp.asarray, params)
 
 
@@ -110,43 +110,47 @@ def scores_under(setup, params, groups):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_step_draws_the_tokens_of_the_parameters_of_two_steps_ago(whole_run, name):
-    """The first of several draws of a step; and not those of its own parameters."""
-    _, drawn, setup = whole_run(name)
+def test_a_step_samples_with_the_parameters_of_two_steps_ago(train_once, name):
+    """Checks the first sampling call of a step, and that the step's own parameters would give other tokens."""
+    _, step_rollouts, setup = train_once(name)
 
-    def first_draw(found, params):
+    def first_sample(found, params):
         prompts = found.collected.sampled.prompt_ids[:4].tolist()
         groups = setup.train.generate(setup.whole(on_device(params)), prompts, 4, found.key)
         return groups.tokens, groups.rollout.behaviour_logp
 
-    for step, found in enumerate(drawn):
+    for step, found in enumerate(step_rollouts):
         assert found.version == max(step - DELAY, 0)
         sampled = found.collected.sampled
-        equal(first_draw(found, drawn[found.version].now), (sampled.tokens[:4], sampled.rollout.behaviour_logp[:4]))
-    assert differ(first_draw(drawn[-1], drawn[-1].now), first_draw(drawn[-1], drawn[-3].now))
-    assert (max(found.collected.tries for found in drawn) > 1) == (name == "more")
-    ages = [row["staleness"] for row in rows(whole_run(name).folder) if row["phase"] == "rl"]
+        equal(
+            first_sample(found, step_rollouts[found.version].now), (sampled.tokens[:4], sampled.rollout.behaviour_logp[:4])
+        )
+    assert differ(
+        first_sample(step_rollouts[-1], step_rollouts[-1].now), first_sample(step_rollouts[-1], step_rollouts[-3].now)
+    )
+    assert (max(found.collected.tries for found in step_rollouts) > 1) == (name == "more")
+    ages = [row["staleness"] for row in rows(train_once(name).folder) if row["phase"] == "rl"]
     assert (ages == [0, 1, 2, 2, 2]) == (name == "plain"), "groups that are carried over are older"
 
 
-def test_the_stored_log_probabilities_are_those_of_the_parameters_that_drew(whole_run):
-    _, drawn, setup = whole_run("plain")
-    for step, found in enumerate(drawn):
+def test_stored_log_probabilities_are_under_the_sampling_parameters(train_once):
+    _, step_rollouts, setup = train_once("plain")
+    for step, found in enumerate(step_rollouts):
         groups = found.collected.groups
         mask, stored = groups.rollout.mask, groups.rollout.behaviour_logp
         np.testing.assert_allclose(
-            stored[mask], scores_under(setup, drawn[max(step - DELAY, 0)].now, groups)[0][mask], atol=2e-5
+            stored[mask], scores_under(setup, step_rollouts[max(step - DELAY, 0)].now, groups)[0][mask], atol=2e-5
         )
         if step:
             assert np.abs(stored - scores_under(setup, found.now, groups)[0])[mask].max() > 0.01
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_the_divergence_of_a_step_is_that_from_the_old_policy(whole_run, name):
-    """Against k3 by hand: with a correction scoring measures it, without one the first update."""
-    folder, drawn, setup = whole_run(name)
+def test_the_divergence_of_a_step_is_measured_from_the_old_policy(train_once, name):
+    """Compared with k3 computed by hand; scoring measures it with a correction, the first update without one."""
+    folder, step_rollouts, setup = train_once(name)
     gaps = [row["sampler_gap"] for row in rows(folder) if row["phase"] == "rl"]
-    for found, gap in zip(drawn, gaps, strict=True):
+    for found, gap in zip(step_rollouts, gaps, strict=True):
         groups = found.collected.groups
         mask = groups.rollout.mask
         d = (scores_under(setup, found.now, groups)[0] - groups.rollout.behaviour_logp)[mask].astype(np.float64)
@@ -157,7 +161,7 @@ def test_the_divergence_of_a_step_is_that_from_the_old_policy(whole_run, name):
 
 @pytest.fixture(scope="module")
 def stale():
-    """Setup with a correction and an algorithm that reads the sampler's entropy; a state, and older parameters with their draws."""
+    """Setup with a correction and an algorithm that reads the sampler's entropy; a state; older parameters and their samples."""
     config = RUN.replace(algorithm="forking_tokens", algorithm_options={"max_length": 12, "cache": 2}, correction="capped")
     setup, state = first_state(config, **PARTS["plain"])
     state = rl_state(setup, state)
@@ -167,7 +171,7 @@ def stale():
     return setup, state, old, groups._replace(rollout=groups.rollout._replace(rewards=rewards))
 
 
-def test_a_correction_weighs_the_policy_before_the_updates_against_the_old_one(stale):
+def test_a_correction_compares_the_policy_before_the_updates_with_the_old_one(stale):
     setup, state, old, groups = stale
     scored_rollout = make_rollout_scorer(setup)(state, groups, old)
     found, mask = scored_rollout.groups.rollout, groups.rollout.mask
@@ -188,7 +192,7 @@ def test_a_correction_weighs_the_policy_before_the_updates_against_the_old_one(s
     np.testing.assert_array_equal(np.asarray(batch.old_logp), np.where(mask, found.policy_logp, 0).reshape(kept.shape))
 
 
-def test_without_a_correction_the_ratio_is_taken_to_the_old_policy(stale):
+def test_without_a_correction_the_ratio_is_relative_to_the_old_policy(stale):
     setup, state, old, groups = stale
     plain = setup._replace(algorithm=setup.algorithm._replace(correction=None))
     scored_rollout = make_rollout_scorer(plain)(state, groups, old)
@@ -200,8 +204,8 @@ def test_without_a_correction_the_ratio_is_taken_to_the_old_policy(stale):
     assert metrics.sampler_gap > 1e-3, "the first update measures it"
 
 
-def test_a_run_that_is_stopped_and_resumed_ends_bit_for_bit_as_the_whole_one(whole_run, tmp_path):
-    path, whole = tmp_path / "stopped", whole_run("more").folder
+def test_a_stopped_and_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(train_once, tmp_path):
+    path, whole = tmp_path / "stopped", train_once("more").folder
     with pytest.raises(Interrupted):
         rljax.train(MORE.replace(run=str(path)), stopping_after(6))
     stopped = checkpoint_of(MORE, path, reward=even_length)
@@ -214,15 +218,15 @@ def test_a_run_that_is_stopped_and_resumed_ends_bit_for_bit_as_the_whole_one(who
     assert rows(path) == rows(whole)
 
 
-def test_the_last_checkpoint_has_the_parameters_of_the_last_steps(whole_run):
+def test_the_last_checkpoint_contains_the_parameters_of_the_last_steps(train_once):
     for name, config in VARIANTS.items():
-        run = whole_run(name)
+        run = train_once(name)
         queue = checkpoint_of(config, run.folder, **PARTS[name]).state.options[NAME]
-        equal(queue, tuple(found.now for found in run.drawn[-DELAY:]))
+        equal(queue, tuple(found.now for found in run.step_rollouts[-DELAY:]))
 
 
-def test_an_entry_in_half_precision_is_all_that_the_sampler_reads():
-    """It decodes with the same weights, and a checkpoint gives it back in its types."""
+def test_the_sampler_decodes_the_same_from_a_half_precision_copy():
+    """Decoding uses the same weights, and a checkpoint restores the entry with the same types."""
     config = RUN.replace(dtype="bfloat16")
     mesh = make_mesh(1, 1, devices=jax.devices()[:1])
     policy = transformer_policy(make_shape(config.model, 16), eos=0, mesh=mesh)
@@ -232,22 +236,22 @@ def test_an_entry_in_half_precision_is_all_that_the_sampler_reads():
     equal(*(decode_weights(policy.decoder, weights) for weights in (queue[0], params)))
 
 
-def test_without_a_delay_nothing_is_kept(tmp_path, monkeypatch):
-    drawn = []
+def test_without_a_delay_no_old_parameters_are_kept(tmp_path, monkeypatch):
+    is_current = []
 
     def recording(setup, state, *arguments):
         params, version = sampler_of(setup, state)
-        drawn.append(params is state.params and version == int(state.step))
+        is_current.append(params is state.params and version == int(state.step))
         return next_rollout(setup, state, *arguments)
 
     monkeypatch.setattr(reinforce, "next_rollout", recording)
     config = RUN.replace(sampler_delay=0, steps=2, run=str(tmp_path / "run"))
     rljax.train(config, **PARTS["plain"])
-    assert drawn == [True, True]
+    assert is_current == [True, True]
     assert checkpoint_of(config, tmp_path / "run", **PARTS["plain"]).state.options == {}
 
 
-def test_a_new_entry_takes_the_memory_of_the_oldest_and_lies_as_the_parameters_do():
+def test_a_new_entry_reuses_the_oldest_entrys_memory_and_has_the_parameters_sharding():
     mesh = make_mesh(1, 2, devices=jax.devices()[:2])
     policy = transformer_policy(make_shape(SMALL.model, 16), eos=0, mesh=mesh)
     state, _ = state_shapes(RUN, plan_algorithm(RUN)[0], policy, mesh)
@@ -271,7 +275,7 @@ def test_a_new_entry_takes_the_memory_of_the_oldest_and_lies_as_the_parameters_d
     jax.tree.map(lambda leaf: leaf.block_until_ready(), params)
 
 
-def test_the_memory_of_the_ring_is_counted():
+def test_the_memory_of_old_parameters_is_counted():
     def bytes_of(**settings):
         config = RUN.replace(steps=9, **settings)
         mesh = make_mesh(1, config.devices.fsdp, devices=jax.devices()[: config.devices.fsdp])
@@ -301,7 +305,7 @@ def test_a_plan_has_a_row_for_the_old_parameters():
     assert not any("  options" in line for line in table_of(plan._replace(options=0), RUN, 1))
 
 
-def test_a_ring_without_room_is_refused():
+def test_old_parameters_that_do_not_fit_into_memory_are_refused():
     config = RUN.replace(steps=400, sampler_delay=300)
     algorithm, config = plan_algorithm(config)
     mesh = make_mesh(1, 1, devices=jax.devices()[:1])
@@ -321,19 +325,19 @@ def test_a_ring_without_room_is_refused():
         ({"sampler_delay": 5, "steps": 4}, "sampler_delay=5 with steps=4"),
     ],
 )
-def test_delays_that_cannot_work_are_refused(settings, message):
+def test_invalid_delays_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         RUN.replace(**settings)
     TrainConfig.flat(steps=0, sampler_delay=2)
 
 
-def test_the_controller_needs_a_correction_beside_a_delay(whole_run):
+def test_with_a_delay_the_controller_needs_a_correction(train_once):
     config = RUN.replace(remedy="controller", passes=2)
     algorithm, _ = plan_algorithm(RUN)
     with pytest.raises(InputError, match="sampler_delay=2 the age of the samples"):
         check_controller(config, algorithm, own_optimizer=False)
     check_controller(config.replace(sampler_delay=0), algorithm, own_optimizer=False)
     check_controller(config, plan_algorithm(RUN.replace(correction="capped"))[0], own_optimizer=False)
-    other = RUN.replace(run=str(whole_run("plain").folder), sampler_delay=1)
+    other = RUN.replace(run=str(train_once("plain").folder), sampler_delay=1)
     with pytest.raises(InputError, match="cannot change sampler_delay: 2 -> 1"):
         rljax.train(other, **PARTS["plain"], resume="auto")

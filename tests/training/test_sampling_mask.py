@@ -1,4 +1,4 @@
-"""Sampling masks: the learner normalizes over the tokens that top-k and top-p left, so that weights are 1 on policy."""
+"""Sampling masks: the learner normalizes over the tokens kept by top-k and top-p, so importance weights are 1 on policy."""
 
 import json
 
@@ -48,7 +48,7 @@ def rl_rows(run):
     ("settings", "vocabulary"),
     [({"top_p": 0.6}, 11), ({"top_k": 3}, 11), ({"top_k": 4, "top_p": 0.8, "temperature": 0.5}, 11), ({"top_p": 0.9}, 4)],
 )
-def test_the_recorded_set_is_the_one_that_was_sampled_from(settings, vocabulary):
+def test_the_recorded_mask_is_the_set_that_was_sampled_from(settings, vocabulary):
     logits, keys = jnp.asarray(RANDOM.normal(size=(64, vocabulary)) * 2), jax.random.split(jax.random.key(0), 64)
     sampling = Sampling(8, (0,), **settings)
     tokens, logp, kept = sample_from_kept(logits, keys, sampling, 6)
@@ -65,7 +65,7 @@ def test_the_recorded_set_is_the_one_that_was_sampled_from(settings, vocabulary)
         np.testing.assert_allclose(logp[row], scaled[int(tokens[row])] - total, atol=1e-5)
 
 
-def test_a_mask_of_all_tokens_samples_the_distribution_of_no_mask():
+def test_recording_a_full_size_mask_does_not_change_the_sampling_distribution():
     logits = jnp.broadcast_to(jnp.array([0.0, 1.0, 2.0, -1.0]), (20_000, 4))
     keys, sampling = jax.random.split(jax.random.key(1), 20_000), Sampling(8, (0,), top_p=0.95)
     with_mask = np.bincount(np.asarray(sample_from_kept(logits, keys, sampling, 4)[0]), minlength=4) / 20_000
@@ -75,7 +75,7 @@ def test_a_mask_of_all_tokens_samples_the_distribution_of_no_mask():
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 100])
-def test_scores_and_their_gradient_are_those_of_the_softmax_over_the_mask(chunk):
+def test_scores_and_gradient_match_a_softmax_over_the_mask(chunk):
     hidden, head = RANDOM.normal(size=(2, 5, 4)).astype(np.float32), RANDOM.normal(size=(9, 4)).astype(np.float32)
     tokens = RANDOM.integers(0, 9, (2, 5)).astype(np.int32)
     kept = np.where(RANDOM.random((2, 5, 3)) < 0.5, RANDOM.integers(0, 9, (2, 5, 3)), -1).astype(np.int32)
@@ -115,7 +115,7 @@ def test_scores_and_their_gradient_are_those_of_the_softmax_over_the_mask(chunk)
     ],
     ids="-".join,
 )
-def test_on_policy_nothing_is_cut_and_the_gap_is_rounding(settings, tmp_path):
+def test_on_policy_no_weight_is_clipped_and_the_gap_is_only_rounding(settings, tmp_path):
     rows = rl_rows(rljax.train(TINY.replace(run=str(tmp_path / "run"), **settings), alternating).run)
     assert all("loss" in row for row in rows)
     assert [row.get("correction_cut", 0.0) for row in rows] == [0.0, 0.0]
@@ -123,7 +123,7 @@ def test_on_policy_nothing_is_cut_and_the_gap_is_rounding(settings, tmp_path):
     assert all(abs(row["sampler_gap"]) < 1e-8 for row in rows)
 
 
-def test_the_gradient_of_a_capped_weight_is_that_of_none(tmp_path):
+def test_on_policy_capped_weights_leave_the_gradient_unchanged(tmp_path):
     first = TINY.replace(steps=1)
     plain, capped = (
         rl_rows(rljax.train(first.replace(run=str(tmp_path / name), correction=name), alternating).run)[0]
@@ -158,7 +158,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("settings", "message"), REFUSED)
-def test_masks_that_cannot_work(settings, message):
+def test_invalid_mask_settings_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         TINY.replace(**settings)
 
@@ -168,7 +168,7 @@ def test_an_algorithm_that_reads_full_distributions_is_refused(tmp_path):
         rljax.train(TINY.replace(run=str(tmp_path / "run"), algorithm="otb", algorithm_options={}), even_length)
 
 
-def test_the_responses_of_another_engine_need_their_masks():
+def test_responses_of_another_engine_must_include_masks():
     request = Request((1, 2), 0, 0, Sampling(4, (0,), top_p=0.5, kept=2), 0)
     tokens, mask, logp = np.array([3, 0], np.int32), np.ones(2, bool), np.full(2, -0.5, np.float32)
     bare = Response(0, 0, tokens, mask, logp, logp, "stop")
@@ -182,18 +182,18 @@ def test_the_responses_of_another_engine_need_their_masks():
         check_responses([plain], [bare._replace(kept=np.array([[3, -1], [0, 5]], np.int32))])
 
 
-def test_the_mask_of_a_token_always_has_the_token():
+def test_the_mask_of_a_token_always_contains_the_token():
     found = sampling_mask(jnp.array([[1, 2]]), jnp.array([0]), 4)
     assert found.tolist() == [[True, True, True, False]]
 
 
-def test_a_quiet_run_says_that_a_correction_counts_truncation(tmp_path, capsys):
+def test_a_quiet_run_notes_that_a_correction_counts_truncation(tmp_path, capsys):
     config = TINY.replace(sampling_mask=None, correction="capped", quiet=True, run=str(tmp_path / "run"), steps=1)
     rljax.train(config, reward=alternating)
     assert "warning: correction=capped counts top_k=None and top_p=0.7" in "".join(capsys.readouterr())
 
 
-def test_it_is_off_by_default():
+def test_the_sampling_mask_is_off_by_default():
     assert TrainConfig.flat().sampling.sampling_mask is None
 
 
@@ -207,6 +207,6 @@ def test_it_is_off_by_default():
         ({"correction": "capped", "sampling_mask": 32}, []),
     ],
 )
-def test_a_run_says_that_a_correction_counts_truncation(settings, names):
+def test_a_run_notes_that_a_correction_counts_truncation(settings, names):
     notes = misfits(TINY.replace(**{"sampling_mask": None, **settings}))
     assert [note[: len(name)] for note, name in zip(notes, names, strict=True)] == names

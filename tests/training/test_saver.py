@@ -1,4 +1,4 @@
-"""Saves in the background, and writes that wait for room: what is saved is the state at the time of the call."""
+"""Background saves, and writes that wait for disk space: a save contains the state at the time of the call."""
 
 import errno
 import gc
@@ -35,7 +35,7 @@ def disk_of(messages, stopped=lambda: False):
 
 
 def failing(times, error, then=lambda *_: None):
-    """A function that raises an error a number of times before it works."""
+    """A function that raises an error a given number of times before it works."""
     left = [error] * times
 
     def work(*arguments):
@@ -47,7 +47,7 @@ def failing(times, error, then=lambda *_: None):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
-def test_a_full_disk_is_told_once_and_waited_for(number):
+def test_a_full_disk_is_reported_once_and_the_write_waits(number):
     messages = []
     disk_of(messages).attempt("the metrics", failing(3, OSError(number, "why")))
     assert len(messages) == 2
@@ -56,8 +56,8 @@ def test_a_full_disk_is_told_once_and_waited_for(number):
     assert messages[1] == "There is room again for the metrics."
 
 
-def test_a_write_that_succeeds_says_nothing_of_one_that_still_waits():
-    """The loop writes rows while the thread waits for the room that a checkpoint takes."""
+def test_a_successful_write_does_not_end_the_wait_of_another():
+    """The loop writes rows while the thread waits for disk space for a checkpoint."""
     messages = []
     disk = disk_of(messages)
 
@@ -72,7 +72,7 @@ def test_a_write_that_succeeds_says_nothing_of_one_that_still_waits():
     assert [text.split(" cannot")[0] for text in messages] == ["The checkpoint", "There is room again for the checkpoint."]
 
 
-def test_the_error_of_tensorstore_is_recognised_and_others_are_raised():
+def test_tensorstores_full_disk_error_is_recognized_and_others_are_raised():
     messages = []
     disk_of(messages).attempt(
         "a row", failing(1, ValueError("RESOURCE_EXHAUSTED: Failed to write 9 bytes [os_error_code='28']"))
@@ -92,7 +92,7 @@ def test_a_run_that_waits_can_be_stopped():
     assert messages[1].endswith("this continues from that checkpoint: rljax train --resume runs/a")
 
 
-def test_a_save_does_not_block_and_holds_the_state_of_its_time(tmp_path, monkeypatch):
+def test_a_save_does_not_block_and_contains_the_state_at_its_call(tmp_path, monkeypatch):
     free = threading.Event()
     save = checkpoints.save
 
@@ -113,7 +113,7 @@ def test_a_save_does_not_block_and_holds_the_state_of_its_time(tmp_path, monkeyp
     assert restore(tmp_path / "last", lambda phase: state_of(-1)).checkpoint.state.params["weight"][0, 0] == 1.0
 
 
-def test_a_save_waits_for_room_and_an_error_of_it_is_raised_in_the_loop(tmp_path, monkeypatch):
+def test_a_save_waits_for_disk_space_and_its_error_is_raised_in_the_loop(tmp_path, monkeypatch):
     messages, save = [], checkpoints.save
     monkeypatch.setattr(checkpoints, "save", failing(2, FULL, save))
     with Saver(tmp_path, KEEP, disk_of(messages), print) as saver:
@@ -132,7 +132,7 @@ def number_in(folder):
 
 
 @pytest.mark.parametrize("before", ["last", "best"])
-def test_the_save_after_one_that_failed_is_done_at_once_and_one_of_another_kind_again(before, tmp_path, monkeypatch):
+def test_after_a_failed_save_the_current_state_is_saved_at_once(before, tmp_path, monkeypatch):
     messages = []
     monkeypatch.setattr(checkpoints, "save", failing(1, OSError(errno.EIO, "broken"), checkpoints.save))
     with Saver(tmp_path, KEEP | {"best": Retention()}, disk_of([]), messages.append) as saver:
@@ -148,19 +148,19 @@ def test_the_save_after_one_that_failed_is_done_at_once_and_one_of_another_kind_
         assert number_in(tmp_path / "best") == 1.0
 
 
-def test_a_copy_that_finds_no_room_is_made_again_without_another_checkpoint(tmp_path, monkeypatch):
-    """A disk without links: each kept checkpoint is a copy of its files."""
+def test_a_copy_that_meets_a_full_disk_is_repeated_without_another_checkpoint(tmp_path, monkeypatch):
+    """The disk has no hard links, so each kept checkpoint is a copy of its files."""
     monkeypatch.setattr("rljax.training.checkpoints.manifest.link", failing(3, FULL, shutil.copy2))
     keep = {"last": Retention(max_to_keep=1, keep_period=1)}
     with Saver(tmp_path, keep, disk_of([]), print) as saver:
         for step in (1, 2):
             saver.save("last", Checkpoint(state_of(step)._replace(step=jnp.int32(step)), no_history(2)), {})
-    assert [path.name for path in (tmp_path / "last").iterdir()] == ["1"], "as many saves as were asked for"
+    assert [path.name for path in (tmp_path / "last").iterdir()] == ["1"], "as many saves as requested"
     assert [number_in(tmp_path / f"step-{step}") for step in (1, 2)] == [1.0, 2.0]
 
 
-def test_no_copy_of_the_state_stays_between_saves(tmp_path, monkeypatch):
-    """With and without an error, the arrays are gone once the checkpoint is written."""
+def test_no_copy_of_the_state_is_kept_between_saves(tmp_path, monkeypatch):
+    """The arrays are freed once the checkpoint is written, with and without an error."""
     copies, save = [], checkpoints.save
 
     def witness(folder, checkpoint, marks):
@@ -178,7 +178,7 @@ def test_no_copy_of_the_state_stays_between_saves(tmp_path, monkeypatch):
         assert [copy() for copy in copies] == [None, None]
 
 
-def test_another_error_is_not_hidden_by_that_of_the_save(tmp_path, monkeypatch):
+def test_an_error_of_the_save_does_not_hide_another_error(tmp_path, monkeypatch):
     messages = []
     monkeypatch.setattr(checkpoints, "save", failing(1, RuntimeError("broken")))
 
@@ -212,7 +212,7 @@ def test_a_large_state_in_the_hosts_memory_is_written_before_the_run_continues(l
 
 
 def test_a_save_copies_no_host_array(tmp_path):
-    """Orbax would copy each of them first, which takes the size of the state again."""
+    """Orbax would copy each array first, which doubles the memory of the state."""
 
     class Uncopied(np.ndarray):
         def __deepcopy__(self, memo):

@@ -1,4 +1,4 @@
-"""Secrets of the environment stay there: no file of a run, no line of the screen and no judged program has them."""
+"""Secrets in environment variables do not leak: no file of a run, no screen output and no judged program contains them."""
 
 import pytest
 from small_runs import SMALL, even_length
@@ -15,7 +15,7 @@ def secrets(monkeypatch):
         monkeypatch.setenv(name, f"{SECRET}-{name}")
 
 
-def test_no_file_of_a_run_holds_a_secret(tmp_path, capfd):
+def test_no_file_or_output_of_a_run_contains_a_secret(tmp_path, capfd):
     config = SMALL.replace(
         train_problems=8, heldout_problems=2, algorithm="grpo", algorithm_options={}, warm_start_steps=0, steps=1, prompts=2
     )

@@ -1,4 +1,4 @@
-"""From a configuration to what a run works with: tasks, datasets and their faults, rewards that are models."""
+"""Building a run's parts from its configuration: tasks, datasets and their errors, and reward models."""
 
 import json
 
@@ -32,12 +32,12 @@ TINY = SMALL.replace(
 )
 
 
-def written(path, rows):
+def write_jsonl(path, rows):
     path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
     return str(path)
 
 
-def test_long_chains_are_a_task():
+def test_the_task_is_chosen_by_name():
     setup = make_setup(TINY.replace(task="iteration", iterations=(8, 9), train_problems=12, max_response_tokens=64))
     assert {problem.columns["steps"] for problem in setup.train.prompts.problems} <= {8, 9}
     with pytest.raises(
@@ -46,7 +46,7 @@ def test_long_chains_are_a_task():
         TINY.replace(task="poetry")
 
 
-def test_a_dataset_takes_the_place_of_the_generated_task():
+def test_a_dataset_replaces_the_generated_task():
     assert TINY.replace(dataset="sums.jsonl").task is None
     with pytest.raises(
         InputError, match=r"dataset \('sums.jsonl'\) and a generated task \(sums\) are set; choose one of them"
@@ -64,9 +64,9 @@ def test_every_setting_has_one_flat_name():
     assert {"warm_start_steps", "critic", "critic_learning_rate", "replicas", "model", "reward"} <= set(flat)
 
 
-def test_bad_rows_are_fatal_or_told_of(tmp_path):
+def test_bad_rows_are_errors_or_are_reported(tmp_path):
     rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(20)]
-    file = written(tmp_path / "sums.jsonl", [*rows[:3], "{broken", *rows[3:]])
+    file = write_jsonl(tmp_path / "sums.jsonl", [*rows[:3], "{broken", *rows[3:]])
     with pytest.raises(InputError, match="line 4"):
         make_setup(TINY.replace(dataset=file))
     setup = make_setup(TINY.replace(dataset=file, on_error="drop"))
@@ -74,7 +74,7 @@ def test_bad_rows_are_fatal_or_told_of(tmp_path):
     assert len(setup.train.prompts.tokens) + len(setup.heldout.prompts.tokens) == 20
 
 
-def test_rows_are_a_dataset():
+def test_a_list_of_rows_is_a_dataset():
     rows = ({"prompt": f"{n}+1=", "answer": str(n + 1), "level": n} for n in range(20))
     config, passed = with_dataset(TINY, rows)
     assert (config.task, config.data.dataset) == (None, "rows passed to train()")
@@ -88,7 +88,7 @@ def test_rows_are_a_dataset():
 
 
 @pytest.mark.usefixtures("untyped")
-def test_a_row_that_is_no_object_is_refused():
+def test_a_row_that_is_not_an_object_is_refused():
     config, passed = with_dataset(TINY, [{"prompt": "1", "answer": "1"}, "2"])
     with pytest.raises(InputError, match="the dataset, row 2: a row must be an object"):
         make_setup(config, Seams(dataset=passed))
@@ -96,7 +96,7 @@ def test_a_row_that_is_no_object_is_refused():
 
 @pytest.mark.parametrize("part", [0, 1])
 def test_a_prompt_without_a_token_is_refused(part):
-    """Characters have no opening token; that of bytes is a prompt by itself."""
+    """The character tokenizer has no beginning token; the byte tokenizer's counts as a prompt."""
     problems = ([Problem("1+1=", "2")], [Problem("2+1=", "3")])
     problems[part].append(Problem("", "4"))
     with pytest.raises(InputError, match=r"^the prompt '' has no token, but a response must follow one"):
@@ -107,7 +107,7 @@ def test_a_prompt_without_a_token_is_refused(part):
 
 def test_rows_that_are_left_out_are_reported_with_their_reason(tmp_path):
     rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(20)]
-    data, heldout = written(tmp_path / "sums.jsonl", rows), written(tmp_path / "heldout.jsonl", rows[:7])
+    data, heldout = write_jsonl(tmp_path / "sums.jsonl", rows), write_jsonl(tmp_path / "heldout.jsonl", rows[:7])
     setup = make_setup(TINY.replace(dataset=data, heldout_dataset=heldout, heldout_problems=5))
     assert list(setup.omissions) == [
         f"5 rows are left out: their prompts are among the held-out ones of {heldout}",
@@ -115,13 +115,13 @@ def test_rows_that_are_left_out_are_reported_with_their_reason(tmp_path):
     ]
     assert len(setup.train.prompts.tokens) == 15
     assert not make_setup(TINY.replace(dataset=data)).omissions
-    copies = written(tmp_path / "copies.jsonl", [row for row in rows for _ in range(3)])
+    copies = write_jsonl(tmp_path / "copies.jsonl", [row for row in rows for _ in range(3)])
     setup = make_setup(TINY.replace(dataset=copies))
     used = len(setup.train.prompts.tokens) + len(setup.heldout.prompts.tokens)
     assert list(setup.omissions) == [f"{60 - used} rows are left out: they repeat held-out prompts"]
 
 
-def test_several_rewards_are_named_with_commas(tmp_path):
+def test_several_rewards_are_separated_by_commas(tmp_path):
     file = tmp_path / "own.py"
     file.write_text("def short(completions):\n    return [1.0 for _ in completions]\n")
     config = TINY.replace(reward=f"exact, {file}:short", reward_weights=(1.0, 0.2), reward_messages=False)
@@ -134,14 +134,14 @@ def test_several_rewards_are_named_with_commas(tmp_path):
         make_setup(config.replace(reward="exact"))
 
 
-def test_a_run_that_can_hardly_learn_says_what_is_missing():
+def test_a_run_with_nothing_to_learn_from_gets_a_hint():
     assert "load_config('arithmetic_dapo')" in nothing_to_learn(TrainConfig(), [])
     assert nothing_to_learn(TrainConfig(), ["reward"]) is None
     assert nothing_to_learn(load_config("arithmetic_dapo"), []) is None
     assert nothing_to_learn(TrainConfig.flat(model="x"), []) is None
 
 
-def test_an_own_algorithm_is_a_function_in_a_file(tmp_path):
+def test_a_custom_algorithm_is_a_function_in_a_file(tmp_path):
     file = tmp_path / "own.py"
     source = "import rljax\n\ndef mine(*, clip=0.3):\n    return rljax.algorithms.dapo(clip_high=clip)._replace(keep_group=None)\n"
     file.write_text(f"{source}\ndef none():\n    pass\n")
@@ -154,12 +154,12 @@ def test_an_own_algorithm_is_a_function_in_a_file(tmp_path):
         make_algorithm(TINY.replace(algorithm=f"{file}:none"))
 
 
-def test_a_reward_that_compares_needs_answers(tmp_path):
+def test_a_reward_that_compares_with_answers_needs_them(tmp_path):
     rows = [
         {"text": f"Write f{n}.", "code": "def f(): pass", "test_list": ["assert f() is None"], "task_id": n}
         for n in range(12)
     ]
-    file = written(tmp_path / "code.jsonl", rows)
+    file = write_jsonl(tmp_path / "code.jsonl", rows)
     limits = {"max_prompt_tokens": 400}
     with pytest.raises(InputError, match=r"'exact' compares with reference answers, but no problem of .* has one"):
         make_setup(TINY.replace(dataset=file, **limits))
@@ -175,13 +175,13 @@ def test_rows_of_verl_without_tests_are_counted_at_the_start(tmp_path):
         }
 
     tests, calls = {"inputs": ["2\n"], "outputs": ["2\n"]}, {"inputs": ["[2]"], "outputs": ["2"], "fn_name": "add"}
-    file = written(tmp_path / "verl.jsonl", [row(number, calls if number < 5 else tests) for number in range(12)])
+    file = write_jsonl(tmp_path / "verl.jsonl", [row(number, calls if number < 5 else tests) for number in range(12)])
     setup = make_setup(TINY.replace(dataset=file, reward="code", max_prompt_tokens=400, warm_start_steps=0))
     assert "5 of 12 problems have no tests, so code will not judge them" in setup.omissions
     assert not any("no tests" in note for note in make_setup(TINY).omissions)
 
 
-def test_a_reward_model_is_a_reward(tmp_path):
+def test_a_reward_model_can_be_used_as_a_reward(tmp_path):
     tokenizer = load_tokenizer("bytes")
     shape = TransformerConfig(vocab_size=tokenizer.vocab_size, width=8, layers=1, heads=2, kv_heads=1, head_dim=4, hidden=8)
     model = value_model(Model(shape), 1)

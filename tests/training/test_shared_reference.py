@@ -1,4 +1,4 @@
-"""A reference that never changes is on the disk once, and every checkpoint is still complete."""
+"""A reference that never changes is stored once, and every checkpoint is still complete."""
 
 import errno
 import os
@@ -41,7 +41,7 @@ RUN = SMALL.replace(
 
 
 def state_of(value, reference=0.5):
-    """A state whose numbers are random, so that no file of them is small."""
+    """A state of random values, so that its files do not compress."""
     weight = jax.random.normal(jax.random.key(0), (WEIGHTS,))
     state = create({"weight": weight + value}, optax.sgd(1e-3), 0, with_reference=True)
     return state._replace(reference={"weight": weight + reference}, step=jnp.int32(value))
@@ -57,12 +57,12 @@ def like(phase):
 
 
 def size(folder):
-    """Bytes of the files, each counted once."""
+    """Bytes of the files, counting hard links once."""
     files = {file.stat().st_ino: file.stat().st_size for file in folder.rglob("*") if file.is_file()}
     return sum(files.values())
 
 
-def test_a_reference_that_stays_is_on_the_disk_once(tmp_path):
+def test_a_fixed_reference_is_stored_once(tmp_path):
     for step in range(1, 5):
         save(tmp_path / "last", state_of(step))
     save(tmp_path / "best", state_of(4))
@@ -74,7 +74,7 @@ def test_a_reference_that_stays_is_on_the_disk_once(tmp_path):
         chex.assert_trees_all_equal(restore(tmp_path / folder, like).checkpoint.state, state_of(step))
 
 
-def test_a_reference_that_moves_is_in_every_checkpoint(tmp_path):
+def test_a_moving_reference_is_in_every_checkpoint(tmp_path):
     for step in range(3):
         save(tmp_path / "last", state_of(step, step + 0.5), keep=3)
     assert size(tmp_path) > 6 * 4 * WEIGHTS * 0.85
@@ -82,8 +82,8 @@ def test_a_reference_that_moves_is_in_every_checkpoint(tmp_path):
     chex.assert_trees_all_equal(found, state_of(2, 2.5))
 
 
-def test_a_checkpoint_needs_no_other_one(tmp_path):
-    """The first one, which wrote the reference, is deleted; the rest is copied to another place."""
+def test_a_checkpoint_does_not_need_another_checkpoint(tmp_path):
+    """The first checkpoint, which wrote the reference, is deleted; the rest is copied elsewhere."""
     for step in (1, 3):
         save(tmp_path / "run" / "last", state_of(step), keep=1)
     shutil.copytree(tmp_path / "run", tmp_path / "copied")
@@ -109,7 +109,7 @@ def test_a_damaged_reference_is_written_again(tmp_path, damaged):
     chex.assert_trees_all_equal(restore(folder, like).checkpoint.state, state_of(3))
 
 
-def test_a_disk_without_links_has_copies(tmp_path, monkeypatch):
+def test_without_hard_links_the_reference_is_copied(tmp_path, monkeypatch):
     def refuse(source, place):
         raise OSError(errno.EPERM, "no links here")
 
@@ -122,7 +122,7 @@ def test_a_disk_without_links_has_copies(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_with_the_reference_in_its_state_is_read(tmp_path):
-    """Earlier versions saved it there."""
+    """Earlier versions saved the reference in the state."""
     state = state_of(3)
     items = {
         "state": ocp.args.StandardSave(state),
@@ -138,7 +138,7 @@ def test_a_checkpoint_with_the_reference_in_its_state_is_read(tmp_path):
     chex.assert_trees_all_equal(restore(tmp_path / "last", like).checkpoint.state, state_of(5))
 
 
-def test_a_copied_run_continues_bit_for_bit_and_its_model_is_opened(tmp_path):
+def test_a_copied_run_continues_bit_for_bit_and_its_model_can_be_opened(tmp_path):
     whole = rljax.train(RUN.replace(run=str(tmp_path / "whole")), even_length)
     path = tmp_path / "stopped"
     with pytest.raises(Interrupted):

@@ -1,4 +1,4 @@
-"""Asynchronous training computes the numbers of a delayed sampler, in less time, and resumes to them."""
+"""Asynchronous training gives the same metrics as a delayed sampler, also after resuming, in less time."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ MORE = RUN.replace(**SEVERAL)
 
 
 def numbers(folder):
-    """All metrics of a run but its times."""
+    """All metrics of a run except its times."""
     return [{name: value for name, value in row.items() if not is_time(name)} for row in rows(folder)]
 
 
@@ -41,7 +41,7 @@ def delayed(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("name", "config", "lag"), [("plain", RUN, 1), ("plain", RUN, 3), ("more", MORE, 2)])
-def test_its_numbers_are_those_of_a_delayed_sampler(delayed, tmp_path, name, config, lag):
+def test_its_metrics_match_those_of_a_delayed_sampler(delayed, tmp_path, name, config, lag):
     rljax.train(config.replace(run=str(tmp_path / "run"), staleness=lag), reward=even_length)
     found = numbers(tmp_path / "run")
     assert found == delayed(name, config, lag)
@@ -49,7 +49,7 @@ def test_its_numbers_are_those_of_a_delayed_sampler(delayed, tmp_path, name, con
 
 
 @pytest.mark.parametrize("stop", [1, 2, 4])
-def test_a_resumed_run_samples_again_what_was_waiting(delayed, tmp_path, stop):
+def test_a_resumed_run_samples_waiting_rollouts_again(delayed, tmp_path, stop):
     config = MORE.replace(run=str(tmp_path / "run"), staleness=2)
     with pytest.raises(Interrupted):
         rljax.train(config, reward=stopping_after(stop))
@@ -80,7 +80,7 @@ def test_the_next_rollout_is_judged_while_the_learner_updates(tmp_path, monkeypa
 
 
 def test_at_most_k_rollouts_wait(tmp_path, monkeypatch):
-    """A learner that lets the sampler run ahead as far as it wants."""
+    """The learner waits, so that the sampler runs ahead as far as it can."""
     seen, sampled = [], []
 
     def learn(tools, state, *rest):
@@ -130,7 +130,7 @@ def test_an_update_that_fails_ends_the_run(tmp_path, monkeypatch):
         rljax.train(RUN.replace(run=str(tmp_path / "run"), staleness=2), reward=even_length)
 
 
-def test_settings_of_one_thread_are_refused(tmp_path):
+def test_settings_that_need_a_single_thread_are_refused(tmp_path):
     with jax.default_matmul_precision("highest"), pytest.raises(InputError, match="--staleness learns in another thread"):
         rljax.train(RUN.replace(run=str(tmp_path / "run"), staleness=1), reward=even_length)
 
@@ -144,7 +144,7 @@ def test_settings_of_one_thread_are_refused(tmp_path):
         ({"staleness": 1, "remedy": "auto"}, "changes settings between steps"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(tmp_path, settings, message):
+def test_invalid_settings_are_refused(tmp_path, settings, message):
     with pytest.raises(InputError, match=message):
         rljax.train(RUN.replace(run=str(tmp_path / "run"), **settings), reward=even_length)
 
@@ -166,7 +166,7 @@ def test_only_one_thread_runs_programs_on_several_devices(settings, overlaps):
 
 
 def test_several_devices_take_turns(tmp_path):
-    """Two threads would start programs with messages in different orders on different devices."""
+    """Two threads might start programs with collectives in different orders on different devices."""
     config = RUN.replace(run=str(tmp_path / "run"), staleness=1, fsdp=2, eval_every=0, steps=3)
     rljax.train(config, reward=even_length)
     rljax.train(config.replace(run=str(tmp_path / "delayed"), staleness=None, sampler_delay=1), reward=even_length)

@@ -1,4 +1,4 @@
-"""Starts: what `resume="auto"` continues, paths in config.json, and addresses that are no folders."""
+"""Starting a run: what `resume="auto"` continues, paths in config.json, and addresses that are not folders."""
 
 import fcntl
 import json
@@ -19,7 +19,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.start import find_resumable
 
 
-def test_the_files_of_a_process_that_has_not_saved_yet_stay(tmp_path):
+def test_files_of_a_process_without_a_save_yet_are_kept(tmp_path):
     path = tmp_path / "run"
     config = TrainConfig.flat(run=str(path))
     RunFolder.create(path, config.to_json())
@@ -61,7 +61,7 @@ def test_a_run_continues_from_any_working_directory(tmp_path, monkeypatch):
     assert rljax.evaluate(run, trust=True) is not None
 
 
-def test_names_that_are_no_paths_stay(tmp_path, monkeypatch):
+def test_names_that_are_not_paths_are_unchanged(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("bytes", "exact", "hub"):
         (tmp_path / name).mkdir()

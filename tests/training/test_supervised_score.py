@@ -1,4 +1,4 @@
-"""A policy that scores demonstrations differently from responses: a network with rules mixed into it."""
+"""A policy that scores demonstrations and responses differently: a mixture of a network and rules."""
 
 import jax
 import numpy as np
@@ -88,9 +88,9 @@ def test_rl_moves_the_network_to_the_rewarded_answer_through_the_mixture(tmp_pat
         problems=(problems[:4], problems[4:]),
     )
     rollout = prepared[0][0]
-    drawn = np.exp(rollout.behaviour_logp[..., len(script) - 1])
+    sampling_probability = np.exp(rollout.behaviour_logp[..., len(script) - 1])
     expected = 0.5 * probability(start, place, digit) + 0.5 * (digit == "3")
-    np.testing.assert_allclose(drawn[rollout.rewards > 0], expected, rtol=1e-4)
+    np.testing.assert_allclose(sampling_probability[rollout.rewards > 0], expected, rtol=1e-4)
     assert probability(result.params, place, digit) > probability(start, place, digit) + 0.05
 
 

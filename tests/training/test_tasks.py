@@ -1,4 +1,4 @@
-"""Generated tasks: named, configured, generated, judged and trained on; those of reasoning-gym where that package is installed."""
+"""Generated tasks: names, settings, generation, judging and training; reasoning-gym's only if that package is installed."""
 
 import importlib.util
 import json
@@ -30,7 +30,7 @@ NAME = "reasoning_gym:ransom_note"
 ONE_STEP = TINY.replace(algorithm_options={}, warm_start_steps=0, minibatches=1, microbatch_rows=None)
 
 
-def test_the_name_of_a_task_survives_a_file_and_flat_names():
+def test_the_task_survives_a_file_and_flat_names():
     config = TrainConfig.flat(task=NAME, task_options={"max_note_length": 2, "text": "a,b"}, train_problems=7)
     assert config.task == ReasoningGymConfig("ransom_note", {"max_note_length": 2, "text": "a,b"}, 7)
     assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
@@ -64,19 +64,19 @@ def test_the_reward_follows_the_task_unless_it_is_chosen():
         ("poetry", r"task is 'poetry'; choose sums, iteration, countdown, .* or reasoning_gym:NAME\.$"),
     ],
 )
-def test_an_unknown_task_is_answered_with_those_there_are(task, message):
+def test_an_unknown_task_is_refused_with_a_list_of_tasks(task, message):
     with pytest.raises(InputError, match=message):
         TrainConfig.flat(task=task)
 
 
-def test_a_missing_package_is_answered_with_the_command_that_installs_it():
+def test_a_missing_package_is_refused_with_the_command_that_installs_it():
     with pytest.raises(InputError, match="run `pip install reasoning-gym`"):
         check_optional("no_package_has_this_name", "reasoning-gym")
 
 
 @dataclass
 class Settings:
-    """Defaults of the types that generators have."""
+    """Default values of the types that generators use."""
 
     seed: int = 0
     size: int = 5
@@ -154,7 +154,7 @@ def test_the_answer_is_tagged_or_the_full_response(text, answer):
 
 @needs_package
 def test_a_step_learns_from_the_score_of_the_generator(monkeypatch):
-    """The generator walks through a set of letters, whose order changes with the hash seed of the process."""
+    """The generator iterates over a set of letters, whose order depends on the process's hash seed."""
     small = {"min_note_length": 1, "max_note_length": 2, "min_magazine_length": 2, "max_magazine_length": 3}
     settings = {"train_problems": 12, "heldout_problems": 4, "max_prompt_tokens": 400, "max_response_tokens": 6}
     config = ONE_STEP.replace(task="reasoning_gym:ransom_note", task_options=small, algorithm="grpo", **settings)
@@ -183,7 +183,7 @@ def test_a_step_learns_from_the_score_of_the_generator(monkeypatch):
 
 
 class Counter:
-    """A generator like those of the package, with as many different problems as `count`; its settings are checked by assertions."""
+    """A generator like the package's, with `count` different problems; assertions check its settings."""
 
     def __init__(self, config):
         self.config = config
@@ -206,17 +206,22 @@ def generators(monkeypatch):
 
 
 @pytest.mark.usefixtures("generators")
-def test_problems_are_drawn_once_and_a_seed_decides_them():
-    drawn = {
+def test_problems_are_distinct_and_determined_by_the_seed():
+    problems_by_seed = {
         seed: reasoning_gym.sample_problems("counter", train=5, heldout=3, seed=seed, options={"count": 9})
         for seed in range(4)
     }
-    for parts in drawn.values():
+    for parts in problems_by_seed.values():
         prompts = [problem.prompt for split in ("train", "heldout") for problem in parts[split]]
         assert len(set(prompts)) == 8
-    assert len({tuple(problem.prompt for problem in parts["train"]) for parts in drawn.values()}) > 1
-    assert reasoning_gym.sample_problems("counter", train=5, heldout=3, seed=2, options={"count": 9}) == drawn[2]
-    answers = {p.prompt: (p.answer, p.demonstration) for parts in drawn.values() for split in parts.values() for p in split}
+    assert len({tuple(problem.prompt for problem in parts["train"]) for parts in problems_by_seed.values()}) > 1
+    assert reasoning_gym.sample_problems("counter", train=5, heldout=3, seed=2, options={"count": 9}) == problems_by_seed[2]
+    answers = {
+        p.prompt: (p.answer, p.demonstration)
+        for parts in problems_by_seed.values()
+        for split in parts.values()
+        for p in split
+    }
     assert answers["after 1?"] == ("", None)
     assert answers["after 2?"] == ("3", "3")
 
@@ -239,6 +244,6 @@ def test_problems_are_drawn_once_and_a_seed_decides_them():
         ),
     ],
 )
-def test_what_a_generator_cannot_draw_is_refused(name, options, message):
+def test_impossible_generator_options_are_refused(name, options, message):
     with pytest.raises(InputError, match=message):
         reasoning_gym.sample_problems(name, train=5, heldout=3, seed=0, options=options)

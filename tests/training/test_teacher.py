@@ -1,4 +1,4 @@
-"""Distillation in the trainer: the teacher's scores, what is measured, folders that cannot teach; and a student that arrives."""
+"""Distillation in the trainer: the teacher's scores, metrics, unusable folders, and a student that matches its teacher."""
 
 import json
 
@@ -45,8 +45,8 @@ TINY = SMALL.replace(
 )
 
 
-def saved(folder, **sizes):
-    """A model of random weights in a folder, as `rljax export` writes it."""
+def save_model(folder, **sizes):
+    """A folder with a random model, as `rljax export` writes it."""
     setup = make_setup(TINY.replace(algorithm="grpo", seed=7, **sizes))
     setup.policy.save(jax.device_get(first_params(setup)), folder)
     return folder
@@ -54,7 +54,7 @@ def saved(folder, **sizes):
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory):
-    return saved(tmp_path_factory.mktemp("models") / "teacher", layers=2, width=24)
+    return save_model(tmp_path_factory.mktemp("models") / "teacher", layers=2, width=24)
 
 
 def rl_rows(path):
@@ -75,15 +75,15 @@ def test_two_steps_with_a_teacher_of_another_size(teacher, tmp_path):
 
 @pytest.mark.parametrize(("name", "number"), [("on_policy_distillation", "teacher_kl"), ("gkd", "teacher_divergence")])
 def test_a_model_has_nothing_to_learn_from_itself(teacher, tmp_path, name, number):
-    """At the sampling temperature: at any other the two distributions would differ."""
+    """This holds only at the sampling temperature; at any other the two distributions would differ."""
     own = TINY.replace(run=str(tmp_path / "run"), model=str(teacher), tokenizer="characters", teacher=str(teacher), steps=1)
     (row,) = rl_rows(rljax.train(own.replace(algorithm=name), even_length).run)
     assert abs(row[number]) < 1e-6
     assert row["grad_norm"] < 1e-5
 
 
-def test_the_update_of_gkd_is_the_gradient_of_the_divergence_of_all_logits(teacher):
-    """By the trainer's own update, with a step of plain gradient descent, against logits that are all there at once."""
+def test_the_update_of_gkd_is_the_gradient_of_the_full_divergence(teacher):
+    """Compares the trainer's update, a gradient descent step, with a computation on the full logits."""
     setup, state = first_state(TINY.replace(algorithm="gkd", teacher=str(teacher)), optimizer=optax.sgd(1.0))
     state = rl_state(setup, state)
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
@@ -137,7 +137,7 @@ def reward_model(folder):
     return folder
 
 
-def test_a_folder_that_cannot_teach_is_refused(teacher, tmp_path):
+def test_an_unusable_teacher_folder_is_refused(teacher, tmp_path):
     cases = {
         r"on_policy_distillation learns from a teacher; set its model folder or hub id with --teacher": {},
         r"grpo does not learn from a teacher, so teacher='x' cannot apply": {"algorithm": "grpo", "teacher": "x"},
@@ -151,7 +151,7 @@ def test_a_folder_that_cannot_teach_is_refused(teacher, tmp_path):
 
 
 class Inner:
-    """As much of a tokenizer of transformers as is read here."""
+    """The parts of a transformers tokenizer that are used here."""
 
     eos_token_id, pad_token_id, bos_token_id = 0, 0, None
 
@@ -195,7 +195,7 @@ def test_tokenizers_are_compared_token_by_token(teacher, monkeypatch):
 
 
 def test_a_note_names_the_teachers_alphabet(teacher, tmp_path):
-    other = saved(tmp_path / "other")
+    other = save_model(tmp_path / "other")
     save_tokenizer(other, MODEL_NOTE, CharacterTokenizer("0123456789+=ab#"), chat=False)
     with pytest.raises(InputError, match=r"do not have the same vocabulary: .* tokens differ"):
         make_setup(TINY.replace(teacher=str(other)), BUILT_IN, INSTALLERS)
@@ -212,7 +212,7 @@ VOCABULARY, LENGTH, STEPS = 5, 6, 150
     [("on_policy_distillation", {}, 4.0 / LENGTH), ("gkd", {}, 16.0), ("gkd", {"beta": 0}, 4.0), ("gkd", {"beta": 1}, 4.0)],
 )
 def test_a_student_reaches_its_teacher(name, options, rate):
-    """Bigram models: the student samples, the teacher judges, and their distributions meet at every context."""
+    """Bigram models: the student samples, the teacher scores, and their distributions become equal in every context."""
     algorithm = BY_NAME[name](**options)
     teacher = jax.random.normal(jax.random.key(1), (VOCABULARY, VOCABULARY))
 
@@ -228,8 +228,8 @@ def test_a_student_reaches_its_teacher(name, options, rate):
             following = jax.random.categorical(key, table[token])
             return following, following
 
-        _, drawn = jax.lax.scan(draw, first, keys)
-        return jnp.concatenate([first[..., None], jnp.moveaxis(drawn, 0, -1)], -1)
+        _, rest = jax.lax.scan(draw, first, keys)
+        return jnp.concatenate([first[..., None], jnp.moveaxis(rest, 0, -1)], -1)
 
     @jax.jit
     def learn(table, key):

@@ -1,4 +1,4 @@
-"""A run says which settings of its model's folder it does not apply: a sweep over the entries of `transformers`' own class."""
+"""A run reports which settings of its model folder it ignores, tested for every entry of `transformers`' generation config."""
 
 import json
 
@@ -31,7 +31,7 @@ def notes(folder, **settings):
     return unused_folder_settings(config, make_tokenizer(config))
 
 
-def test_every_entry_of_generation_config_is_used_or_named(folder):
+def test_every_entry_of_generation_config_is_used_or_reported(folder):
     names = set(GenerationConfig().to_dict())
     assert len(names) > 50
     assert names >= NOT_SAMPLING - {"trust_remote_code"}
@@ -43,7 +43,7 @@ def test_every_entry_of_generation_config_is_used_or_named(folder):
         assert notes(folder) == []
 
 
-def test_what_the_run_does_too_is_not_named(folder):
+def test_settings_that_the_run_follows_are_not_reported(folder):
     (folder / "generation_config.json").write_text(
         json.dumps({"temperature": 0.7, "top_p": 0.8, "repetition_penalty": 1.0})
     )
@@ -52,12 +52,12 @@ def test_what_the_run_does_too_is_not_named(folder):
 
 
 @pytest.mark.parametrize(("entry", "settings"), [({"temperature": 0.0}, {}), ({"top_k": 0}, {"top_k": 5})])
-def test_a_sampling_setting_of_zero_is_a_setting(folder, entry, settings):
+def test_a_sampling_setting_of_zero_is_reported(folder, entry, settings):
     (folder / "generation_config.json").write_text(json.dumps(entry))
     assert f"{next(iter(entry))}={next(iter(entry.values()))!r}" in notes(folder, **settings)[0]
 
 
-def test_a_run_beyond_the_positions_of_its_model_is_named(folder):
+def test_a_run_longer_than_its_models_positions_is_reported(folder):
     raw = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 15}
     (folder / "config.json").write_text(json.dumps(raw))
     (text,) = notes(folder)
@@ -74,11 +74,11 @@ def test_a_run_beyond_the_positions_of_its_model_is_named(folder):
         ({"chat": True, "chat_date": "today"}, "chat_date is 'today'; a day such as"),
     ],
 )
-def test_settings_of_chats_that_cannot_work(settings, message):
+def test_invalid_chat_settings_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         ModelConfig(**settings)
 
 
-def test_special_tokens_cannot_be_kept_where_there_are_none(folder):
+def test_special_tokens_cannot_be_kept_if_there_are_none(folder):
     with pytest.raises(InputError, match="keep_special_tokens: a CharacterTokenizer has no special tokens"):
         make_tokenizer(TrainConfig.flat(model=str(folder), keep_special_tokens=True))

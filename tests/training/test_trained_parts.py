@@ -1,4 +1,4 @@
-"""Parts of `--with`, several at a time in a run: what the update reads has the numbers of all of them, by hand."""
+"""Runs with several parts of `--with`: the batch for the update reflects all of them, as computed by hand."""
 
 import jax
 import numpy as np
@@ -27,7 +27,7 @@ BASE = SMALL.replace(
 
 
 def change_by(config):
-    """Change of the parameters by one step on new responses, without the files of a run."""
+    """How one step on new responses changes the parameters, without a run folder."""
     setup, state = first_state(config, policy=BIGRAM, reward=even_length)
     state = rl_state(setup, state)
     before = jax.device_get(state.params)
@@ -36,8 +36,8 @@ def change_by(config):
     return max(distances(state.params, before))
 
 
-def less_mean(rewards, weights):
-    """Reward less the weighted mean of its group."""
+def subtract_mean(rewards, weights):
+    """Rewards minus the weighted mean of their group."""
     return rewards - (rewards * weights).sum(-1, keepdims=True) / weights.sum(-1, keepdims=True)
 
 
@@ -58,7 +58,7 @@ def test_length_parts_are_trained_together(tmp_path, prepared):
     assert len(rates) == STEPS
     assert rates == sorted(rates, reverse=True)
     assert rates[-1] < 0.5 * rates[0], "the cosine"
-    assert max(row["kl"] for row in lines) > 100 * np.log(1.01) ** 2, "the policy has moved far beyond the bound"
+    assert max(row["kl"] for row in lines) > 100 * np.log(1.01) ** 2, "the policy has moved far past the bound"
     assert all(abs(np.log(row["ratio"])) <= np.log(1.01) + 1e-6 for row in lines)
 
     assert len(prepared) == STEPS
@@ -69,7 +69,7 @@ def test_length_parts_are_trained_together(tmp_path, prepared):
         assert not rollout.truncated.all()
         penalty = np.where(rollout.rewards > 0, np.log1p(lengths / 4), (lengths / 4) ** 2)
         shaped = rollout.rewards - 0.3 * np.exp(-2 * np.maximum(rollout.rewards, 0)) * penalty
-        credit = np.broadcast_to(less_mean(shaped, 1 / np.sqrt(lengths))[..., None], is_trained.shape)
+        credit = np.broadcast_to(subtract_mean(shaped, 1 / np.sqrt(lengths))[..., None], is_trained.shape)
         whitened = (credit - credit[is_trained].mean()) / credit[is_trained].std()
         expected = np.where(is_trained, whitened, 0).reshape(batch.advantage.shape)
         np.testing.assert_allclose(batch.advantage, expected, atol=2e-5)
@@ -87,7 +87,7 @@ def test_a_baseline_by_confidence_and_a_mean_for_each_prompt_are_trained(prepare
     ((rollout, batch),) = prepared
     assert set(np.unique(rollout.rewards)) == {0, 1}
     confidence = np.exp(np.where(rollout.mask, rollout.behaviour_logp, 0).sum(-1) / rollout.mask.sum(-1))
-    credit = less_mean(np.where(rollout.rewards > 0, 1.0, -1.0), confidence)[..., None]
+    credit = subtract_mean(np.where(rollout.rewards > 0, 1.0, -1.0), confidence)[..., None]
     expected = np.where(rollout.mask, credit, 0).reshape(batch.advantage.shape)
     np.testing.assert_allclose(batch.advantage, expected, atol=1e-5)
     share = 1 / (PROMPTS * rollout.mask.sum((1, 2), keepdims=True))
@@ -95,7 +95,7 @@ def test_a_baseline_by_confidence_and_a_mean_for_each_prompt_are_trained(prepare
 
 
 def test_a_lambda_that_falls_is_trained(prepared):
-    """Against the double sum; of its numbers only a fifth is kept, the largest."""
+    """Compared with the double sum; only the largest fifth of the values is kept."""
     part = f"critic.advantage=offset_decayed,alpha=2,max_length={LONGEST}"
     config = BASE.replace(algorithm="ppo", value_pretraining_steps=0, **{"with": (part, "keep_tokens=critical,share=0.2")})
     assert change_by(config) > 0

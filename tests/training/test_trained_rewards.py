@@ -1,6 +1,6 @@
-"""Rewards that are no verdict on an answer, each in a few RL steps: the policy does more often what they pay for.
+"""Rewards other than a verdict on the answer, each in a few RL steps: the rewarded behavior becomes more frequent.
 
-The policy is a table of logits by position. It writes `#3 confidence: 0.9`, and only the two digits are open.
+The policy is a table of logits by position. It writes `#3 confidence: 0.9`; only the digits 3 and 9 can vary.
 """
 
 import json
@@ -48,7 +48,7 @@ REWARD_MODEL = RewardModelConfig(
 
 @pytest.fixture
 def run(tmp_path):
-    """Trains on a reward, from a table of logits; gives the new one, the numbers of the first step and all samples."""
+    """Trains a table of logits on a reward; returns the new table, the metrics of the first step and all samples."""
 
     def train(reward, problems=PROMPTS, *, start=START, steps=2, name="run"):
         config = SMALL.replace(
@@ -113,8 +113,8 @@ def test_the_brier_reward_lowers_a_confidence_that_is_too_high(run):
     assert probability(params, CONFIDENCE, "1") > probability(START, CONFIDENCE, "1")
 
 
-def test_the_accuracy_of_samples_is_that_of_right_answers_whatever_their_outliers(run, prepared):
-    """Every reward has an outlier here: half of the wrong answers have a reward above 0."""
+def test_the_accuracy_of_samples_counts_right_answers_whatever_their_rewards(run, prepared):
+    """Every reward has an outlier added: half of the wrong answers have a reward above 0."""
     columns = {"outlier_share": 1.0, "outlier_size": 100.0}
     problems = [replace(problem, answer="3 confidence: 0.9", columns=columns) for problem in PROMPTS]
     _, numbers, samples = run(OutliersConfig.reward, problems)
@@ -125,7 +125,7 @@ def test_the_accuracy_of_samples_is_that_of_right_answers_whatever_their_outlier
 
 
 def pairs_in_order(order):
-    """Pairs for each prompt in which an earlier digit of `order` is preferred to a later one."""
+    """Pairs for each prompt; an earlier digit of `order` is preferred to a later one."""
     texts = [f"#{digit} confidence: 0.9" for digit in order]
     return [
         Preference(problem.prompt, better, worse)
@@ -137,7 +137,7 @@ def pairs_in_order(order):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Folders of two reward models, each of which overrates another answer."""
+    """Folders of two reward models, each of which overrates a different answer."""
     place = tmp_path_factory.mktemp("models")
     for evasion, order in (("9", "9315"), ("1", "1395")):
         pairs = pairs_in_order(order)
@@ -146,7 +146,7 @@ def models(tmp_path_factory):
 
 
 def scores_of(reward):
-    """Mean reward of the right answer, and of the two that a model overrates."""
+    """Mean reward of the right answer and of the two answers that a model overrates."""
     found = {}
     for digit in "391":
         scores = judge(reward, [problem.prompt for problem in PROMPTS], [f"#{digit} confidence: 0.9"] * len(PROMPTS), {})
@@ -154,7 +154,7 @@ def scores_of(reward):
     return found
 
 
-def test_a_policy_exploits_a_reward_model_until_that_is_retrained_on_its_responses(run, models, tmp_path):
+def test_a_policy_exploits_a_reward_model_until_it_is_retrained_on_the_policys_responses(run, models, tmp_path):
     old = reward_of_model(models[0], ONE)
     assert scores_of(old)["9"] > scores_of(old)["3"] > scores_of(old)["1"]
     hacked, _, samples = run(old, steps=5)
@@ -175,7 +175,7 @@ def test_a_policy_exploits_a_reward_model_until_that_is_retrained_on_its_respons
     assert probability(cured, ANSWER, "3") > probability(hacked, ANSWER, "3")
 
 
-def test_what_one_of_two_models_overrates_becomes_rarer_under_their_minimum(run, models):
+def test_answers_overrated_by_one_of_two_models_become_rarer_under_their_minimum(run, models):
     both = [reward_of_model(folder, ONE) for folder in models]
     least = combine(both, None, how="min")
     assert scores_of(both[1])["1"] > scores_of(both[1])["3"]

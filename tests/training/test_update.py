@@ -1,4 +1,4 @@
-"""One optimiser update: micro-batches and meshes change nothing, empty batches are 0, and it really climbs."""
+"""One optimizer update: micro-batches and meshes do not change it, an empty batch gives 0, and the objective rises."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ def data():
 
 
 def placed(mesh, **options):
-    """First state of a policy whose parameters this mesh shares."""
+    """Initial state of a policy whose parameters are sharded over this mesh."""
     state = create(init_params(CONFIG, jax.random.key(0)), OPTIMIZER, 0, **{"with_reference": False} | options)
     return place(state, mesh, transformer_policy(CONFIG, eos=1, mesh=mesh).partition)
 
@@ -76,7 +76,7 @@ def assert_same(ours, theirs):
         chex.assert_trees_all_close(mine, other, rtol=1e-7, atol=2e-5)
 
 
-def test_micro_batches_add_up_to_the_whole(data, single):
+def test_micro_batches_add_up_to_the_full_batch(data, single):
     assert_same(updated(data, microbatch=4, mesh=make_mesh(1, 1), steps=3), single)
 
 
@@ -110,8 +110,8 @@ def test_an_update_that_is_not_finite_changes_nothing(data, part, value):
     assert not np.array_equal(after.params["embedding"], before.params["embedding"])
 
 
-def test_the_state_lives_where_the_mesh_wants_it(data):
-    """The gate is [width, hidden]: the width over fsdp, hidden features over tensor."""
+def test_the_state_is_sharded_over_the_mesh(data):
+    """The gate is [width, hidden]: the width is sharded over `fsdp`, the hidden features over `tensor`."""
     mesh = make_mesh(2, 2, 2)
     state = placed(mesh, with_reference=True)
     step = make_policy_update(bare_setup(BY_NAME["grpo"](beta=0.0), SCORE, OPTIMIZER, mesh), state)
@@ -125,7 +125,7 @@ def test_the_state_lives_where_the_mesh_wants_it(data):
     assert moment.sharding == matrix.sharding, "a moment is sharded like its parameter"
 
 
-def test_imitation_lowers_the_negative_log_likelihood_of_what_counts(data):
+def test_imitation_lowers_the_negative_log_likelihood_of_trained_tokens(data):
     sequences, _ = data
     mesh = make_mesh(1, 1)
     state, packed = placed(mesh), pack(sequences)
@@ -173,8 +173,8 @@ def test_a_batch_without_kept_groups_has_weight_zero_everywhere(data):
     assert not np.asarray(batch.advantage).any()
 
 
-def test_responses_without_a_trained_token_cost_nothing(data, single):
-    """The same update whether responses without tokens stand among the others or not, in as many rows."""
+def test_responses_without_a_trained_token_do_not_change_the_update(data, single):
+    """The update is the same with and without token-free responses among the others, for the same number of rows."""
     sequences, batch = data
     spread = np.arange(2 * ROWS) // 2
     empty = np.arange(2 * ROWS) % 2 == 1
@@ -186,7 +186,7 @@ def test_responses_without_a_trained_token_cost_nothing(data, single):
     assert used[0].any(-1).sum() == used[1].any(-1).sum() <= ROWS / 4
 
 
-def test_micro_batches_that_do_not_count_are_not_computed():
+def test_micro_batches_of_weight_zero_are_not_computed():
     computed = []
 
     def objective(x, part):
@@ -221,7 +221,7 @@ def test_a_policy_whose_scores_have_another_shape_is_refused():
 
 
 @pytest.mark.parametrize("from_folder", [False, True])
-def test_no_first_array_is_whole_on_one_of_several_devices(tmp_path, from_folder):
+def test_no_initial_array_is_complete_on_one_of_several_devices(tmp_path, from_folder):
     """Parameters, moments and reference are sharded from the start; `place` has nothing to move."""
     mesh, folder = make_mesh(1, 8), None
     config = replace(CONFIG, vocab_size=16)

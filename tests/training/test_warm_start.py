@@ -1,4 +1,4 @@
-"""A kept warm start is the one that the run would compute, and is taken in no other run."""
+"""A cached warm start equals the one that the run would compute, and is used only in runs with the same warm start."""
 
 import chex
 import jax
@@ -25,7 +25,7 @@ TAKEN = "taken from an earlier run"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """An empty folder in place of that of the compiled programs."""
+    """An empty cache folder."""
     before, folder = jax.config.jax_compilation_cache_dir, tmp_path_factory.mktemp("kept")
     jax.config.update("jax_compilation_cache_dir", str(folder))
     yield folder
@@ -45,35 +45,35 @@ def log(run):
     return (run / "log.txt").read_text()
 
 
-def same_run(ours, theirs):
-    """The rows and the last states of two runs are equal bit for bit, but for times."""
+def assert_same_run(ours, theirs):
+    """Assert that the rows and last states of two runs are equal bit for bit, except for times."""
     chex.assert_trees_all_equal(*(checkpoint_of(SMALL, run).state for run in (ours, theirs)))
     assert rows(ours) == rows(theirs)
 
 
-def test_the_second_run_takes_it_and_computes_the_same_numbers(folder, first, tmp_path):
+def test_a_second_run_uses_the_cached_warm_start_with_the_same_results(folder, first, tmp_path):
     assert len(kept(folder)) == 1
     assert TAKEN not in log(first.run)
     again = rljax.train(SMALL.replace(run=str(tmp_path / "again")))
     assert TAKEN in log(again.run)
-    same_run(again.run, first.run)
+    assert_same_run(again.run, first.run)
     seconds = [[row["seconds"] for row in read_metrics(run / "metrics.jsonl")[:3]] for run in (again.run, first.run)]
     assert seconds[0] == seconds[1], "the rows of the warm start are those of the run that computed it"
     longer = rljax.train(SMALL.replace(run=str(tmp_path / "again"), steps=2), resume=again.run)
     assert rows(longer.run)[: len(rows(first.run))] == rows(first.run)
 
 
-def test_a_damaged_one_is_made_again(folder, first, tmp_path):
+def test_a_damaged_warm_start_is_computed_again(folder, first, tmp_path):
     (place,) = kept(folder)
     place.write_bytes(place.read_bytes()[:-100])
     again = rljax.train(SMALL.replace(run=str(tmp_path / "again")))
     assert "has no warm start that can be used (it is damaged" in log(again.run)
-    same_run(again.run, first.run)
+    assert_same_run(again.run, first.run)
     assert len(read_cache(place, first.params).rows) == 3
 
 
 @pytest.mark.parametrize("changes", [{"keep_warm_start": False}, {"warm_start_accuracy": 0.9}, {"reward": even_length}])
-def test_others_are_neither_kept_nor_taken(folder, first, tmp_path, monkeypatch, changes):
+def test_other_warm_starts_are_neither_cached_nor_used(folder, first, tmp_path, monkeypatch, changes):
     monkeypatch.setattr(module, "read_cache", None)
     before = kept(folder)
     reward = changes.get("reward")
@@ -140,7 +140,7 @@ def test_sources_packages_and_machine_change_its_key(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("elsewhere", ["", "gs://bucket/programs"])
-def test_it_is_kept_only_in_a_local_folder(folder, elsewhere):
+def test_a_warm_start_is_cached_only_in_a_local_folder(folder, elsewhere):
     assert local_programs() == folder
     jax.config.update("jax_compilation_cache_dir", elsewhere)
     try:
@@ -149,7 +149,7 @@ def test_it_is_kept_only_in_a_local_folder(folder, elsewhere):
         jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
-def test_rows_that_are_not_those_of_the_warm_start_are_refused(tmp_path):
+def test_missing_rows_of_the_warm_start_are_refused(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text('{"phase": "warm_start", "step": 1}\n{"phase": "rl", "step": 1}\n')
     assert len(rows_of_warm_start(metrics, 1)) == 1
@@ -159,7 +159,7 @@ def test_rows_that_are_not_those_of_the_warm_start_are_refused(tmp_path):
 
 @pytest.mark.parametrize("name", [None, "dft"])
 def test_a_step_of_descent_follows_the_chosen_loss(name):
-    """Its gradient is computed here from the log-probabilities; the reported loss is the likelihood's in both."""
+    """The expected gradient is computed from the log-probabilities; the reported loss is the negative log-likelihood for both."""
     setup, state = first_state(SMALL.replace(warm_start_loss=name, freeze=()), optimizer=optax.sgd(1.0))
     part = jax.tree.map(lambda array: array[:8], demonstrated(setup.demonstrations))
     packed, mask, before = pack(part), jnp.asarray(part.learned), jax.device_get(state.params)
