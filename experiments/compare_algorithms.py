@@ -137,7 +137,7 @@ def table(rows: list[dict]) -> str:
 
 
 def seconds_text(seconds: float | None, form: str) -> str:
-    """Format a time; None means that the run shared the machine with other work."""
+    """Format a time; None means that the run was interrupted and continued, so it has no total time."""
     return "not timed" if seconds is None else f"{seconds:{form}} s"
 
 

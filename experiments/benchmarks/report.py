@@ -50,7 +50,8 @@ def verdict(row: dict[str, Any]) -> str:
 def table(rows: dict[str, dict[str, Any]]) -> str:
     """Format the results in Markdown."""
     lines = [
-        "| work | compared with | rljax | peer | times faster, median (lowest to highest) | target | date, load |",
+        "| work | compared with | rljax | peer | speedup (peer time / rljax time), median (lowest to highest) | target "
+        "| date, load |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows.values():

@@ -1,7 +1,7 @@
 """Are rank-based advantages less affected by reward outliers than z-scores?
 
-The design document calls rank-based advantages robust to outliers and to the scale of rewards. So the loss that
-outliers cause is compared between the two advantages.
+The design document calls rank-based advantages robust to outliers and to the scale of rewards. So the damage that
+outliers do to the pass rate is compared between the two advantages.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
@@ -31,22 +31,22 @@ def faulty(key, rewards):
     return rewards + error * jax.random.bernoulli(for_place, 0.02, rewards.shape)
 
 
-def run(algorithm, **settings):
+def arm(algorithm, **settings):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 300} | settings)
 
 
 ARMS = {
-    "z-score": run(grpo(beta=0.0), judge=faulty),
-    "rank": run(grpo(beta=0.0)._replace(advantage=rank_based), judge=faulty),
-    "centred": run(grpo(beta=0.0)._replace(advantage=group_centered), judge=faulty),
-    "z-score, no outliers": run(grpo(beta=0.0)),
-    "rank, no outliers": run(grpo(beta=0.0)._replace(advantage=rank_based)),
+    "z-score": arm(grpo(beta=0.0), judge=faulty),
+    "rank": arm(grpo(beta=0.0)._replace(advantage=rank_based), judge=faulty),
+    "centred": arm(grpo(beta=0.0)._replace(advantage=group_centered), judge=faulty),
+    "z-score, no outliers": arm(grpo(beta=0.0)),
+    "rank, no outliers": arm(grpo(beta=0.0)._replace(advantage=rank_based)),
 }
 
 
 def loss(arms, advantage, number):
-    """Change in an advantage due to the outliers."""
+    """What outliers cost one kind of advantage, in the metric `number`."""
     return arms[f"{advantage}, no outliers"][number] - arms[advantage][number]
 
 

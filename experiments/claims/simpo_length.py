@@ -7,7 +7,7 @@ Setting: 8 contexts; each token either continues the thought or ends it, and the
 Each context has two logits for continuing and two for the answer, the same at every position, so the length of a
 response says nothing about its answer. 256 pairs of responses of the initial policy; the right one is preferred, and
 between equals the longer one with probability 0.7, like annotators do. After 64 tokens of thought the answer is forced.
-The initial policy differs from seed to seed and other pairs.
+The initial policy and the pairs differ from seed to seed.
 
 Deviations from the paper: the policy is a table of logits. The preference for length is ours, so that there is
 something to exploit; the paper's data have their own. SimPO has its authors' beta = 2 and margin 1. The sum has a beta
@@ -44,12 +44,12 @@ def total(pairs):
     return simpo_loss(pairs.chosen, pairs.rejected, beta=2.0 / 13.0, margin=1.0)
 
 
-def run(loss):
+def arm(loss):
     """Build the settings of an arm."""
     return PairSetting(WORLD, undecided(8), loss, right_or_longer, steps=200)
 
 
-ARMS = {"average": run(average), "sum": run(total)}
+ARMS = {"average": arm(average), "sum": arm(total)}
 
 CLAIM = Claim(
     paper="SimPO, arXiv:2405.14734",

@@ -143,7 +143,11 @@ def verdict_table(comparisons: Iterable[Comparison], *, margin: float = 0.01) ->
         >>> verdict_table([Comparison("more is right", one, other)])[-1]
         '| more is right | +30.0 (+10.4 to +49.6) | holds here |'
     """
-    lines = [f"Written down after the runs, and decided by the rule of `rljax claims` with a margin of {margin:.0%}:", ""]
+    lines = [
+        "These claims were written down after the runs, and are decided by the rule of `rljax claims` with a margin of "
+        f"{margin:.0%}:",
+        "",
+    ]
     lines += ["| claim | difference, points | verdict |", "| --- | --- | --- |"]
     for text, one, other, kind in comparisons:
         interval = over_seeds([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])

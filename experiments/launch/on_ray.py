@@ -22,9 +22,9 @@ def train(flags: list[str]) -> int:
 
 ray.init("auto")
 nodes = [node for node in ray.nodes() if node["Alive"]]
-joined = ["--resume", "auto", "--coordinator", f"{nodes[0]['NodeManagerAddress']}:{PORT}", "--hosts", str(len(nodes))]
+join_flags = ["--resume", "auto", "--coordinator", f"{nodes[0]['NodeManagerAddress']}:{PORT}", "--hosts", str(len(nodes))]
 codes = []
 for index, node in enumerate(nodes):
     place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-    codes.append(train.options(scheduling_strategy=place).remote([*sys.argv[1:], *joined, "--host", str(index)]))
+    codes.append(train.options(scheduling_strategy=place).remote([*sys.argv[1:], *join_flags, "--host", str(index)]))
 sys.exit(max(ray.get(codes)))
