@@ -55,7 +55,7 @@ def center_by_reliability(
 
 def select_most_credited(advantage: Array, policy_logp: Array, mask: Array, *, share: Number) -> Bool[Array, "P G T"]:
     """Tokens whose choice changed the expected reward most, judged by the size of their advantage."""
-    del policy_logp  # other choices use how likely the tokens were
+    del policy_logp  # other selection rules read how likely the tokens were
     return high_entropy_tokens(jnp.abs(advantage), mask, share=share)  # the same selection, by a different number
 
 
@@ -87,13 +87,13 @@ def tilted_token_mean(mask: Array, *, alpha: Number) -> Float[Array, "P G T"]:
 
 
 def within_variation(inputs: TermInputs, advantage: Array, mask: Array, *, threshold: Number) -> Bool[Array, "B T"]:
-    """Tokens within a total variation of the sampling policy, or moving back towards it."""
+    """Tokens whose total variation from the sampling policy is at most the threshold, or which move back towards it."""
     divergence = binary_total_variation(inputs.logp, inputs.behaviour_logp)
     return in_trust_region(_sampler_log_ratio(inputs, mask), advantage, divergence, threshold=threshold)
 
 
 def within_divergence(inputs: TermInputs, advantage: Array, mask: Array, *, threshold: Number) -> Bool[Array, "B T"]:
-    """Tokens within a divergence of the sampling policy, or moving back towards it."""
+    """Tokens whose divergence from the sampling policy is at most the threshold, or which move back towards it."""
     divergence = binary_kl(inputs.logp, inputs.behaviour_logp)
     return in_trust_region(_sampler_log_ratio(inputs, mask), advantage, divergence, threshold=threshold)
 
@@ -103,12 +103,12 @@ def _sampler_log_ratio(inputs: TermInputs, mask: Array) -> Float[Array, "B T"]:
 
 
 def bound_token_ratio(logp: Array, old_logp: Array, mask: Array, *, bound: float) -> Float[Array, "B T"]:
-    """Log-ratio of each token, with the ratio kept within a factor."""
+    """Log-ratio of each token, clamped so that the ratio stays between 1/bound and bound."""
     return bounded_ratio(token_log_ratio(logp, old_logp, mask), bound=bound)
 
 
 def clamp_token_ratio(logp: Array, old_logp: Array, mask: Array, *, bound: float) -> Float[Array, "B T"]:
-    """Log-ratio of each token, kept within a bound."""
+    """Log-ratio of each token, clamped to [-bound, bound]."""
     return clamp_log_ratio(token_log_ratio(logp, old_logp, mask), bound=bound)
 
 

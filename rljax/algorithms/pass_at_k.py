@@ -15,7 +15,8 @@ def pass_at_k(*, k: int = 2, clip: float = 0.2, eps: float = 1e-6) -> Algorithm:
     ::
 
         J = (1/G) Σ_i (1/|o_i|) Σ_t min(ρ_it A_i, clip(ρ_it, 1-ε, 1+ε) A_i)
-        A_i = mean over the subsets I of k with i of (R_I - mean R) / std R      R_I = 1 if a response of I is right, else 0
+        A_i = mean of (R_I - mean R) / std R over the subsets I of size k that contain i
+        R_I = 1 if a response of I is right, else 0
 
     Args:
         k: responses in a subset, from 1 to G; 2 fits every group; the paper varies it.

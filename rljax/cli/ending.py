@@ -28,7 +28,8 @@ def _end(code: int, is_alone: bool) -> None:
     left = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
     if left:
         print(
-            f"note: the process ends without the thread {', '.join(left)}, which a reward or other code left.",
+            f"note: the process ends without waiting for the thread {', '.join(map(repr, left))}, which a reward or other code "
+            "left running.",
             file=sys.stderr,
         )
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`rljax explain`: what the metrics of a run mean, and in which form a reward reads answers."""
+"""`rljax explain`: what the metrics of a run mean, and what form of answer a reward reads."""
 
 import inspect
 import json
@@ -54,7 +54,7 @@ def list_text(columns: int) -> str:
 
 
 def reward_text(name: str, columns: int) -> str:
-    """What a reward returns, and in which form it reads answers."""
+    """What a reward returns, and what form of answer it reads."""
     reward = BY_NAME[name]
     summary = (inspect.getdoc(reward) or "").partition("\n\n")[0]
     head = wrapped(f"{name}: {summary}", columns, hang="    ")

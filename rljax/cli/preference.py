@@ -21,7 +21,7 @@ class Preference:
 
     config: tyro.conf.OmitArgPrefixes[PreferenceConfig]
     resume: str | None = None
-    """Folder of an interrupted training to continue, in place of the pairs: with its settings, optimizer and order."""
+    """Folder of an interrupted run to continue, instead of a dataset; its settings, optimizer state and data order are restored."""
 
 
 def run_preference(command: Preference) -> int:

@@ -19,9 +19,9 @@ class RewardModel:
     """
 
     config: tyro.conf.OmitArgPrefixes[RewardModelConfig]
-    """Settings of one training of a reward model on preference pairs."""
+    """Settings for training a reward model on preference pairs."""
     resume: str | None = None
-    """Folder of an interrupted training to continue, in place of the pairs: with its settings, optimizer and order."""
+    """Folder of an interrupted run to continue, instead of a dataset; its settings, optimizer state and data order are restored."""
 
 
 def run_reward_model(command: RewardModel) -> int:

@@ -175,7 +175,7 @@ def _check(split: str, count: int, seed: int, operands: tuple[int, int], difficu
     if difficulty.nesting < 0:
         raise InputError(f"nesting is {difficulty.nesting}; it must be 0 or more pairs of nested parentheses.")
     if not 2 <= operands[0] <= operands[1]:
-        raise InputError(f"operands is {operands}; give the minimum and the maximum, at least 2, as in (3, 6).")
+        raise InputError(f"operands is {operands}; give a minimum of at least 2 and a maximum, as in (3, 6).")
     if operands[0] < difficulty.nesting + 2:
         raise InputError(
             f"operands starts at {operands[0]} but nesting is {difficulty.nesting}; {difficulty.nesting} nested pairs of "

@@ -1,7 +1,8 @@
 """Feedback on the responses of a served model: a queue of JSON lines that another process writes, read from a given place on.
 
-A queue is a file that grows, or a folder of such files, `*.jsonl`. The lines already read are remembered as places: the line and
-the byte where a line ended, with a digest of the bytes before it. A file that was rotated, cut or replaced is therefore noticed.
+A queue is a file that grows, or a folder of such files, `*.jsonl`. The lines already read are remembered as places: the number
+of a line, the byte at which it ended, and a digest of the bytes before that. A file that was rotated, cut or replaced is
+therefore noticed.
 """
 
 import hashlib
@@ -141,7 +142,10 @@ def parts(queue: Path, places: Sequence[Place]) -> list[FilePart]:
     content = queue.read_bytes()
     for place in reversed(places):
         if place.end <= len(content) and digest_of(content[: place.end]) == place.digest:
-            note = f"{queue} was cut after line {place.line}; {last.line} lines had been read, and reading continues there."
+            note = (
+                f"{queue} was cut after line {place.line}, although {last.line} lines had been read; reading continues after "
+                f"line {place.line}."
+            )
             return [FilePart(queue, place.end, place.line, note)]
     note = (
         f"{queue} was replaced after its line {last.line} was read, and no rotated file next to it contains that line. Later "
@@ -279,13 +283,13 @@ def _reward(row: Mapping[str, object]) -> float:
     found = [name for name in ("reward", "thumbs") if name in row]
     if len(found) != 1:
         state = "both are present" if found else "neither is present"
-        raise BadRowError(f"a line has either a reward or thumbs, and {state}", "give one of them", column="reward")
+        raise BadRowError(f"a line must have either a reward or thumbs, but {state}", "give one of them", column="reward")
     (name,) = found
     value = row[name]
     if name == "thumbs":
         if not isinstance(value, bool):
             raise BadRowError(
-                f"thumbs must be true or false, not {kind(value)}", "give a reward for numbers", column="thumbs"
+                f"thumbs must be true or false, not {kind(value)}", "give a number as `reward` instead", column="thumbs"
             )
         return float(value)
     if not _is_number(value):

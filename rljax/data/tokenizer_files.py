@@ -31,7 +31,7 @@ def save_tokenizer_files(tokenizer: Tokenizer, folder: Path) -> list[str]:
     """Write a tokenizer so that `AutoTokenizer.from_pretrained(folder)` gives the same ids.
 
     The files of a Hugging Face tokenizer, with its chat templates, are copied unchanged. rljax's own tokenizers become a
-    tokenizer.json and a tokenizer_config.json. A character outside the alphabet is an error there too.
+    tokenizer.json and a tokenizer_config.json. `AutoTokenizer` then also refuses a character outside the alphabet.
 
     Args:
         tokenizer: the tokenizer that the model was trained with.
@@ -76,7 +76,7 @@ def tokenizer_name(tokenizer: Tokenizer) -> str:
     if isinstance(tokenizer, HuggingFaceTokenizer):
         return "."
     raise InputError(
-        f"a {type(tokenizer).__name__} cannot be named in a model's folder; use 'characters', 'bytes' or a model's."
+        f"a {type(tokenizer).__name__} cannot be named in a model's folder; use 'characters', 'bytes' or a model's tokenizer."
     )
 
 
@@ -115,7 +115,7 @@ def _backend(tokenizer: Tokenizer) -> Any:
         backend.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, 1)])
     else:
         raise InputError(
-            f"a {type(tokenizer).__name__} cannot be written as tokenizer.json; use 'characters', 'bytes' or a model's."
+            f"a {type(tokenizer).__name__} cannot be written as tokenizer.json; use 'characters', 'bytes' or a model's tokenizer."
         )
     specials = _specials(tokenizer).values()
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
@@ -132,7 +132,7 @@ def _letters_of_bytes() -> list[str]:
 
 
 def _copy_files(tokenizer: HuggingFaceTokenizer, folder: Path) -> list[str]:
-    """Copy the tokenizer's own files; one that was built in Python writes them."""
+    """Copy the tokenizer's own files; a tokenizer that was built in Python has none, and writes them."""
     source = tokenizer.inner.name_or_path
     if not source:
         return sorted(Path(file).name for file in tokenizer.inner.save_pretrained(folder) if Path(file).is_file())

@@ -87,7 +87,7 @@ def sequence_tokens(
         prompt: text of the prompt.
         response: text of the response.
         tokenizer: tokenizer of both texts.
-        chat: write the prompt through the tokenizer's chat template.
+        chat: whether the prompt is written with the tokenizer's chat template.
         messages: the prompt as chat messages, if it was a chat.
         columns: columns of the row; the chat template reads `tools` and `chat_template_kwargs`.
 

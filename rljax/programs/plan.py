@@ -51,7 +51,8 @@ class Plan(NamedTuple):
     sampler: int
     """Weights that the engine reads, and a merged copy of an adapter's model, while responses are sampled."""
     cache: int
-    """Keys and values of the rows decoded at once, of prompts that wait for rows, and of the copies in a long decode."""
+    """Keys and values of the rows decoded at once, of prompts that wait for rows, and of the copies made when a long decode
+    resizes its cache."""
     temporaries: int
     """Temporaries of a policy update: activations, gradients, logits."""
     critic_temporaries: int
@@ -65,7 +66,7 @@ class Plan(NamedTuple):
     mask: int = 0
     """The mask of cuDNN's attention and its gradient, in a policy or critic update."""
     host: int = 0
-    """On CPUs, whose arrays are in the memory of the process: its modules and compiled programs."""
+    """Modules and compiled programs of the process; only on CPUs, where the arrays share its memory."""
 
     @property
     def state(self) -> int:

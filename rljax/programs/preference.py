@@ -245,7 +245,7 @@ def train_preference(
     Args:
         config: all settings. Omit it on resume.
         preferences: pairs to train on and held-out ones, instead of `config.dataset`.
-        resume: folder of interrupted training to continue, with its optimizer, its order and its reference.
+        resume: folder of an interrupted run to continue; its optimizer state, data order and reference are restored.
 
     Returns:
         The folder, means over the held-out pairs before and after, and the parameters.

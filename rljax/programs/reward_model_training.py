@@ -145,7 +145,7 @@ def train_reward_model(
     Args:
         config: all settings. Omit it on resume.
         preferences: pairs to train on and held-out ones, instead of `config.dataset`.
-        resume: folder of interrupted training to continue, with its optimizer and its order.
+        resume: folder of an interrupted run to continue; its optimizer state and data order are restored.
 
     Returns:
         The folder, the accuracy on held-out pairs before and after, and the parameters.

@@ -176,7 +176,7 @@ def program_of(
     Args:
         prompt: the task. If it is text that begins the program, as in HumanEval, the program is appended to it.
         completion: the response.
-        tests: assertions; as an entry of the column of `code`, like all that follow.
+        tests: assertions. This and the following arguments are single entries of the columns that `code` takes.
         setup: the statements that run before the assertions.
         test: the source of a function `check(candidate)`.
         entry_point: the name of the function under test.
@@ -289,7 +289,7 @@ def _tested_names(tests: Sequence[str]) -> list[str]:
     try:
         trees = [ast.parse(test) for test in tests]
     except (SyntaxError, ValueError, RecursionError):
-        return []  # such tests count as none, whatever the program is
+        return []  # the sandbox leaves such tests unjudged, whatever the program is
     return sorted((source.loaded_names(trees) - source.bound_names(trees)) | source.builtin_under_test(trees))
 
 

@@ -116,7 +116,8 @@ def play(
         tokenizer: decodes turns and encodes observations.
         max_failure_share: largest share of the episodes in which the environment may fail.
         seconds: time limit of a call of the environment; None: the environment's own limit.
-        turn_rewards: T, to return the reward of each turn at its last token, as `step_rewards` and `turn_rewards`, `[N, T]`.
+        turn_rewards: T, the number of token slots. If given, the reward of each turn is returned at the turn's last token, as
+            `step_rewards` and `turn_rewards`, `[N, T]`.
         judging: returns a context that is entered while waiting for the environment.
 
     Returns:
@@ -164,8 +165,8 @@ def _play_turns(
 ) -> None:
     """Play the turns of episodes until all are done; the list is updated.
 
-    The order does not depend on timing: this function waits for the steps of all turns that ended together, immediately or, if the
-    environment `waits`, after the engine has sampled once more.
+    The order does not depend on timing: turns that ended together are stepped together, and this function waits for all of
+    them: at once, or, if the environment `waits`, only after the engine has sampled once more.
     """
     turns = {place: _next_turn(episode) for place, episode in enumerate(episodes)}
     dialogue = begin_dialogue(engine, params, turns)
@@ -195,7 +196,7 @@ def _play_turns(
 
 
 def _sums(episodes: Sequence[Mapping[str, float]]) -> dict[str, Float32[np.ndarray, "N"]] | None:
-    """Collect the numbers of episodes by name, NaN if an episode has none; None if no episode has any."""
+    """Collect the episodes' named sums into one array per name, NaN where an episode lacks it; None if there are no names."""
     names = dict.fromkeys(name for numbers in episodes for name in numbers)
     columns = {name: [numbers.get(name, np.nan) for numbers in episodes] for name in names}
     return {name: np.array(values, np.float32) for name, values in columns.items()} or None

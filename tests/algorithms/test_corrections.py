@@ -1,4 +1,4 @@
-"""Corrections by name: their bounds, and what they count as cut, against loops."""
+"""The named corrections: their bounds, and what they count as cut, compared with plain loops."""
 
 import inspect
 import math
@@ -41,7 +41,7 @@ def deciding_ratio(name, row, t):
     )
 
 
-def test_the_bounds_of_each_by_default():
+def test_default_bounds_of_each_correction():
     assert list(BY_NAME) == list(DEFAULTS)
     for name, factory in BY_NAME.items():
         assert {bound: p.default for bound, p in inspect.signature(factory).parameters.items()} == DEFAULTS[name]

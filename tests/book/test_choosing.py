@@ -1,4 +1,4 @@
-"""`rljax recommend`: rules as data, commands that can be run, and reasons that stand with their experiments."""
+"""`rljax recommend`: rules as data, commands that can be run, and reasons that agree with their experiments."""
 
 import itertools
 import json
@@ -50,7 +50,7 @@ def test_every_fact_matters_and_every_claim_is_there():
 
 
 def test_no_rule_is_advised_against_its_own_experiments():
-    """A claim that a rule rests on may be open, but not contradicted; the reverse for one against it."""
+    """A claim that a rule rests on may be open, but not contradicted, and its interval may not lie below 0."""
     verdicts = {name: read_claim(name).verdict for name in claim_names()}
     bearings = [(rule.case, name, bears) for rule in RULES for name, bears in rule.claims.items() if name in verdicts]
     assert len(bearings) > 20
@@ -94,7 +94,7 @@ def test_facts_reach_the_command():
     assert "--without soft_overlong" in shlex.join(chosen(length=400, budget=20_000).words)
 
 
-def test_the_overlong_punishment_is_left_out_as_its_experiment_says(capsys):
+def test_leaving_out_the_overlong_punishment_cites_its_experiment(capsys):
     text = " ".join(printed(capsys, "recommend").split())
     part = text[text.index("Part: no overlong punishment") :]
     assert "soft_overlong: a claim against this advice, not decided" in part
@@ -126,7 +126,7 @@ def test_a_critic_needs_length_and_responses():
         ({"pass_k": 64}, "pass_k is 64, but pass@k needs k responses to a prompt and group is 8"),
     ],
 )
-def test_facts_that_cannot_be_are_refused(facts, message):
+def test_impossible_facts_are_refused(facts, message):
     with pytest.raises(InputError, match=message):
         chosen(**facts)
 
@@ -141,7 +141,7 @@ def test_facts_that_change_nothing_are_named_with_the_reason():
     assert "Facts without effect here, and why" in recommendation_text(found, {r.case: [] for r in RULES}, width=80)
 
 
-def test_a_verdict_weighs_by_its_bearing():
+def test_what_a_verdict_says_depends_on_the_bearing_of_the_claim():
     assert weigh_verdict("against", "contradicted") == "supports"
     assert weigh_verdict("for", "contradicted") == "contradicts"
     assert weigh_verdict("against", "not seen at this scale") == "is open"
@@ -173,7 +173,7 @@ def test_a_stale_sampler_is_referred_to_the_experiment_with_the_trainer(capsys):
         ("for", ["holds here", "not decided"], "holds here (1), not decided (1)", "is open"),
     ],
 )
-def test_an_experiment_of_the_trainer_weighs_by_the_last_row_of_the_choice(bearing, verdicts, shown, says, tmp_path):
+def test_a_trainer_experiment_is_judged_by_the_last_row_of_the_chosen_algorithm(bearing, verdicts, shown, says, tmp_path):
     file = tmp_path / "delay.py"
     file.write_text('"""Does it?\n\nCommand:\n\n    python delay.py  (a minute)\n"""\n')
     cells = " | ".join(f"0.1 (0 to 0.2): {verdict}" for verdict in verdicts)
@@ -190,7 +190,7 @@ def test_a_claim_against_the_advice_is_called_so(capsys):
     assert "a claim against this advice" not in text[text.index("dynamic_sampling: ") : text.index("batch_deviation: ")]
 
 
-def test_json_has_the_same(capsys):
+def test_json_has_the_same_content_as_the_text(capsys):
     row = json.loads(printed(capsys, "recommend", "--json", "--critic", "--length", "3000", "--pass-k", "4"))
     assert row["facts"]["length"] == 3000
     assert row["algorithm"]["choice"] == "vapo"

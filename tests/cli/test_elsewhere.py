@@ -1,4 +1,4 @@
-"""Names of other libraries: each exists there, every one of ours in the table exists, and page and table are equal."""
+"""Setting names of other libraries: each exists in its library, our counterparts in the table exist, and page and table agree."""
 
 import inspect
 import re
@@ -52,7 +52,7 @@ def test_every_name_of_another_library_exists_there_and_is_answered(row):
 
 
 def test_a_setting_of_another_library_that_has_no_counterpart_is_explained():
-    """All 1,100 settings of the peers are answered with ours, or with a page that exists and has room for them."""
+    """Every setting of the other libraries is answered with ours, or with a reason; a page that the reason names exists."""
     for library, names in peer_settings().items():
         for name in names:
             answer = ours_for(name) or absent(name)
@@ -126,6 +126,6 @@ def test_every_flag_of_a_command_is_known_and_no_other(command, capsys):
         ("runs --jsno", "did you mean '--json'?"),
     ],
 )
-def test_a_flag_that_another_command_does_not_have_is_answered(line, answer, capsys):
+def test_a_flag_that_a_command_does_not_have_is_answered(line, answer, capsys):
     assert main(line.split()) == 2
     assert answer in refusal(capsys)

@@ -1,4 +1,4 @@
-"""The end of a command: what is refused, what is told, and what does not hold the process."""
+"""The end of a command: what is refused, what is reported, and what does not keep the process alive."""
 
 import errno
 import io
@@ -21,10 +21,11 @@ sys.exit(main())
 """
 
 
-def test_a_thread_that_is_left_behind_does_not_hold_the_process():
+def test_a_thread_that_is_left_behind_does_not_keep_the_process_alive():
     done = subprocess.run([sys.executable, "-c", LEAVES_A_THREAD], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0
-    assert done.stderr.endswith("note: the process ends without the thread mine, which a reward or other code left.\n")
+    note = "note: the process ends without waiting for the thread 'mine', which a reward or other code left running.\n"
+    assert done.stderr.endswith(note)
 
 
 LOOKS_FOR_GARBAGE = """
@@ -40,7 +41,7 @@ main()
 """
 
 
-def test_garbage_is_looked_for_less_often_in_the_process_of_a_command_alone():
+def test_garbage_is_collected_less_often_only_in_the_process_of_a_command():
     done = subprocess.run([sys.executable, "-c", LOOKS_FOR_GARBAGE], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "True 50000"
 
@@ -76,7 +77,7 @@ def too_long():
         (too_long, f"rljax: the file {'x' * 200!r} cannot be used: File name too long.\n"),
     ],
 )
-def test_an_error_of_a_file_is_one_paragraph(fails, message, monkeypatch, capsys):
+def test_an_error_of_a_file_or_of_memory_is_one_paragraph(fails, message, monkeypatch, capsys):
     monkeypatch.setattr(cli, "run", lambda words: fails())
     assert cli.main(["train"]) == 2
     assert capsys.readouterr().err.startswith(message)

@@ -147,7 +147,9 @@ def test_a_file_that_was_cut_is_read_on_behind_what_is_left(queue):
     taken = after({}, [*new_lines(queue, {})])
     queue.write_text(row(0) + row(7))
     lines = [*new_lines(queue, taken)]
-    assert notes(lines) == [f"{queue} was cut after line 1; 3 lines had been read, and reading continues there."]
+    assert notes(lines) == [
+        f"{queue} was cut after line 1, although 3 lines had been read; reading continues after line 1."
+    ]
     assert rewards(lines) == [7]
     assert rewards(new_lines(queue, after(taken, lines))) == []
 
@@ -220,8 +222,8 @@ def test_every_line_once_under_random_writes_rotations_and_looks(tmp_path, seed)
             "the response must be text, or a non-empty list of token ids",
         ),
         (b'{"prompt": "1", "response": "\\ud800", "reward": 1}', "the response is not text"),
-        (b'{"prompt": "1", "response": "2"}', "a line has either a reward or thumbs, and neither is present"),
-        (b'{"prompt": "1", "response": "2", "reward": 1, "thumbs": true}', "and both are present"),
+        (b'{"prompt": "1", "response": "2"}', "a line must have either a reward or thumbs, but neither is present"),
+        (b'{"prompt": "1", "response": "2", "reward": 1, "thumbs": true}', "but both are present"),
         (b'{"prompt": "1", "response": "2", "reward": true}', "the reward must be a finite number, not a boolean"),
         (b'{"prompt": "1", "response": "2", "reward": NaN}', "the reward must be a finite number, not nan"),
         (b'{"prompt": "1", "response": "2", "reward": 1e999}', "the reward must be a finite number, not inf"),

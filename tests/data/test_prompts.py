@@ -96,7 +96,7 @@ def test_padding_refuses_what_does_not_fit(pad):
         pad([[1], [1, 2, 3]], 2, 0)
 
 
-def test_demonstrations_meet_in_the_middle_and_end_with_the_end_token():
+def test_prompts_are_padded_left_and_demonstrations_right_with_an_end_token():
     tokenizer = CharacterTokenizer()
     arrays = right_pad_demonstrations(PROBLEMS, tokenizer, prompt_length=5, response_length=12)
     assert arrays.dropped == 1
@@ -128,7 +128,7 @@ def test_demonstrations_of_a_chat():
     assert ChatTokenizer().decode(arrays.prompt_tokens[0]) == "user:1+1=|"
 
 
-def test_the_arithmetic_task_trains_without_loss():
+def test_no_demonstration_of_the_arithmetic_task_is_dropped():
     problems = arithmetic("train", 50, seed=0)
     arrays = right_pad_demonstrations(problems, CharacterTokenizer(), 12, 48)
     assert (arrays.dropped, arrays.prompt_tokens.shape) == (0, (50, 12))

@@ -1,4 +1,4 @@
-"""One table: every algorithm keeps every invariant, in value and gradient, of the policy's loss and of the critic's."""
+"""One table: every algorithm satisfies every invariant, in value and gradient, for the policy's and the critic's loss."""
 
 from functools import partial
 from typing import NamedTuple
@@ -98,7 +98,7 @@ class Outputs(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Both losses and all metrics, and the losses' gradients by each of the outputs, `[P, G, T]`."""
+    """Both losses and all metrics, and the gradients of the losses with respect to each output, `[P, G, T]`."""
 
     metrics: tuple[LossMetrics, ValueMetrics | None]
     gradient: Outputs
@@ -224,7 +224,7 @@ def case(request) -> Case:
     return Case(request.param, program, program.run(DATA))
 
 
-def test_there_is_something_to_keep(case):
+def test_losses_are_finite_and_gradients_are_not_zero(case):
     gradient = case.result.gradient
     assert all(np.isfinite(value) for value in jax.tree.leaves(case.result.metrics))
     learned_from = gradient.divergence if case.name == "gkd" else gradient.logp
@@ -259,7 +259,7 @@ def test_a_response_without_tokens_trains_nothing(case):
 
 
 def test_neither_padding_nor_compilation_changes_anything(case):
-    # One run for two invariants, without its padding and without jit: each further shape costs a compilation an algorithm.
+    # One run tests both invariants, without padding and without jit: each further shape costs a compilation per algorithm.
     with jax.enable_x64(True):
         data = on_tokens(lambda x: x[..., :NARROW], jax.tree.map(jnp.asarray, cast(DATA, np.float64)))
         batch = prepare(case.program.algorithm, data.rollout, progress=PROGRESS)
@@ -312,7 +312,7 @@ def test_micro_batches_add_up(case, rows):
 
 def test_observations_between_the_tokens_are_not_time_steps(case):
     rng = np.random.default_rng(1)
-    # Slot `place[p, i, t]` is where token t goes; its first so many entries ascend, and the rest are the other slots.
+    # Slot `place[p, i, t]` is where token t goes; the entries of the tokens ascend, the rest are the other slots.
     place = np.empty((P, G, T), int)
     for row in np.ndindex(P, G):
         order = rng.permutation(T)

@@ -30,7 +30,7 @@ REPLACES = {
     "rope_parameters": {"rope_type": "proportional", "factor": 2.0},
     "layer_types": ["sliding_attention"] * 2,
 }
-"""Other values where one of the same type would not be another."""
+"""Other values for the entries whose value cannot simply be changed to another of its type."""
 LONGROPE = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0], "original_max_position_embeddings": 16}
 """Too few factors, which `transformers` accepts for Phi 3 in place of the scaling above."""
 
@@ -45,7 +45,7 @@ def names_in_source(family):
 
 
 def entries_of(family):
-    """What each entry is, and is not, in turn; `...` leaves it out."""
+    """Each entry with values other than its own, in turn; `...` leaves it out."""
     plain = AutoConfig.for_model(family, **TINY).to_dict()
     for name in sorted(names_in_source(family) | set(plain) | {"original_max_position_embeddings"} | set(TINY)):
         value = plain.get(name)
@@ -150,7 +150,7 @@ def test_every_entry_is_used_or_refused(family, tmp_path):
 
 @pytest.mark.parametrize("drop", ["rope_parameters", "rms_norm_eps", "num_key_value_heads", "head_dim"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_missing_is_what_transformers_takes(family, drop, tmp_path):
+def test_a_missing_entry_has_the_default_of_transformers(family, drop, tmp_path):
     raw = {key: value for key, value in AutoConfig.for_model(family, **TINY).to_dict().items() if key != drop}
     (tmp_path / "config.json").write_text(json.dumps(raw))
     expected = theirs_as_ours(AutoConfig.from_pretrained(tmp_path))

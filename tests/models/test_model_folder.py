@@ -115,11 +115,11 @@ def test_types_and_config_of_a_checkpoint_are_kept(tmp_path, name):
 
 
 class Watched(np.ndarray):
-    """An array whose end can be seen."""
+    """An array whose deallocation can be observed."""
 
 
-def test_one_tensor_at_a_time_is_in_memory(tmp_path):
-    """The largest sum of the fetched arrays that are alive at one time is that of two neighbors, whatever the shards."""
+def test_at_most_two_neighboring_tensors_are_in_memory(tmp_path):
+    """The fetched arrays that are alive at one time take at most the bytes of two neighbors, whatever the shards."""
     alive, most = {}, 0
 
     def fetch(array):
@@ -151,7 +151,7 @@ def test_a_model_spread_over_devices_is_written_the_same(tmp_path):
 
 
 def test_a_host_that_cannot_write_keeps_no_other_waiting(tmp_path):
-    """All tensors are fetched on every host, also where the disk is full."""
+    """All tensors are fetched on every host, even on one whose disk is full."""
     fetched = []
     tensors = tuple(Tensor(f"t{n}", (np.ones(2, np.float32),), DTYPES["float32"], lambda x: x) for n in range(4))
 
@@ -169,7 +169,7 @@ def test_a_host_that_cannot_write_keeps_no_other_waiting(tmp_path):
     assert not (tmp_path / "b").exists()
 
 
-def test_what_cannot_be_written(tmp_path):
+def test_unknown_types_and_broken_configs_are_refused(tmp_path):
     with pytest.raises(InputError, match="dtype 'int8' is unknown; choose one of float32, bfloat16"):
         contents("int8")
     (tmp_path / "config.json").write_text("[1]")

@@ -241,10 +241,10 @@ def test_a_run_with_images_opens_by_itself_and_is_not_written_as_a_folder(traine
     ("settings", "message"),
     [
         ({"images": (8, 5)}, "the width of an image is 5 pixels"),
-        ({"model": "somewhere"}, r"images=\(8, 4\) cannot apply with model='somewhere'"),
-        ({"calculator": 0.5}, r"images=\(8, 4\) cannot apply with calculator=0\.5"),
-        ({"tensor": 2}, r"tensor cannot apply with images=\(8, 4\)"),
-        ({"lora_rank": 2}, r"lora_rank cannot apply with images=\(8, 4\)"),
+        ({"model": "somewhere"}, r"images=\(8, 4\) cannot be combined with model='somewhere'"),
+        ({"calculator": 0.5}, r"images=\(8, 4\) cannot be combined with calculator=0\.5"),
+        ({"tensor": 2}, r"tensor cannot be combined with images=\(8, 4\)"),
+        ({"lora_rank": 2}, r"lora_rank cannot be combined with images=\(8, 4\)"),
     ],
 )
 def test_settings_that_do_not_go_with_images_are_refused(settings, message):

@@ -145,9 +145,9 @@ def test_what_cannot_be_mixed():
         choose_policy(config, Seams(policy=NETWORK), TOKENIZER, make_mesh(1, 1, 1))
     with pytest.raises(InputError, match="your own engine samples from the model alone; leave one of them out"):
         choose_policy(config, Seams(engine=object()), TOKENIZER, make_mesh(1, 1, 1))
-    with pytest.raises(InputError, match=r"score_chunk=64 cannot apply with calculator=0\.5"):
+    with pytest.raises(InputError, match=r"score_chunk=64 cannot be combined with calculator=0\.5"):
         config.replace(score_chunk=64)
-    with pytest.raises(InputError, match=r"tensor=2 cannot apply with calculator=0\.5"):
+    with pytest.raises(InputError, match=r"tensor=2 cannot be combined with calculator=0\.5"):
         config.replace(tensor=2)
     with pytest.raises(InputError, match=r"calculator is 1\.5; it must be a fraction of the probability"):
         TrainConfig.flat(calculator=1.5)

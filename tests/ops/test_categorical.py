@@ -1,4 +1,4 @@
-"""Values held as distributions against sums written from the formula."""
+"""Values represented as distributions, compared with sums written from the formulas."""
 
 import math
 
@@ -50,7 +50,7 @@ def central_differences(f, x, step=1e-6):
 
 
 def hat(y, support):
-    """Two-hot weights by hand: y shares itself between the points around it, the nearer one more."""
+    """Two-hot weights by hand: the weight of y is split between the two points around it, and the nearer one gets more."""
     p = np.zeros(len(support))
     y = min(max(y, support[0]), support[-1])
     right = next(i for i in range(1, len(support)) if y <= support[i])

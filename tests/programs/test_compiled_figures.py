@@ -38,7 +38,7 @@ GB = 10**9
 KEY = jax.eval_shape(lambda: jax.random.key(0))
 """Shape of a random key."""
 MIXING = 2 * QWEN.width * QWEN.head_dim * (QWEN.heads + QWEN.kv_heads) + 3 * QWEN.width * QWEN.hidden
-"""Weights of a layer's matrices."""
+"""Number of weights in a layer's matrices."""
 
 
 def shape(*sizes, dtype=jnp.float32):
@@ -60,7 +60,7 @@ def operations(program):
 
 @pytest.fixture(scope="module")
 def log_probs():
-    """Gradient of the log-probabilities, in the hidden states and in the head, by the number of chunks."""
+    """Number of chunks -> compiled gradient of the log-probabilities with respect to the hidden states and the head."""
 
     def total(hidden, head, tokens):
         return token_scores(hidden, head, tokens, chunk=default_chunk(QWEN.vocab_size))[0].sum()
@@ -132,7 +132,7 @@ def test_prompts_that_were_read_in_four_parts_rewrite_the_rows_once():
         return lowered.compile(compiler_options=for_measuring(make_mesh(1, 1))).cost_analysis()["bytes accessed"]
 
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows.state))
-    assert moved(1) >= 2 * held, "the count would notice a second time"
+    assert moved(1) >= 2 * held, "the count would show a second rewrite"
     assert moved(4) - moved(1) <= 0.2 * held
 
 
@@ -151,7 +151,7 @@ def temporaries_of_gradient(layers, remat):
     return temporaries(compiled(loss, jax.eval_shape(policy.init, KEY), rows))
 
 
-def test_the_more_a_layer_computes_again_the_less_it_leaves():
+def test_the_more_a_layer_recomputes_the_less_it_keeps_in_memory():
     """Temporaries of a gradient for each further layer of 256 features, over 4 rows of 256 tokens."""
     left = [
         temporaries_of_gradient(4, remat) - temporaries_of_gradient(2, remat)
@@ -160,7 +160,7 @@ def test_the_more_a_layer_computes_again_the_less_it_leaves():
     assert min(more / less for more, less in itertools.pairwise(left)) > 1.2, left
 
 
-def test_inputs_of_twice_the_root_of_all_layers_are_kept():
+def test_remat_sqrt_keeps_inputs_for_twice_the_root_of_the_layers():
     """Gradient with remat sqrt, of 16 layers in 4 blocks of 4: 8 inputs, 4 of blocks and 4 of layers, where full keeps 16."""
     one_input = 4 * 256 * 256 * 4
     full, root, smaller = (
@@ -231,7 +231,7 @@ def test_8b_parameters_on_8_devices_take_at_most_24_gb_of_each():
 
 
 class Counter:
-    """Keeps how many programs were compiled when a step was logged."""
+    """Records how many programs had been compiled when each step was logged."""
 
     def __init__(self):
         self.programs, self.at = [], {}

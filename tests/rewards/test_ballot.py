@@ -25,7 +25,7 @@ def test_different_answers_have_different_forms():
     assert len(set(forms)) == len(forms)
 
 
-def test_a_long_number_costs_nothing():
+def test_a_very_long_number_is_left_unchanged():
     assert same_form("1" * 100_000 + ".0") == "1" * 100_000 + ".0"
 
 

@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def texts(folder):
-    """Texts of four samples, of which the first one has a letter that the last one has not."""
+    """Texts of four samples, of which the first contains a letter that the last does not."""
     with serving(folder) as (url, _):
         found = [choice["text"] for choice in post(url, TEXT, prompt="a", n=4, **SAMPLING).json()["choices"]]
     assert set(found[0]) - set(found[3])

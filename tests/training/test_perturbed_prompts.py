@@ -20,11 +20,11 @@ def test_each_perturbation_changes_its_share_and_the_rest_is_unchanged():
     assert found == perturb_share(problems, {"order": 0.2, "typos": 0.3}, seed=3)
     assert found != perturb_share(problems, {"order": 0.2, "typos": 0.3}, seed=4)
     ordered = sum(new.prompt.startswith("What is 1+") for new in found[2:])
-    typed = sum(not new.prompt.startswith("What is ") for new in found)
+    misspelled = sum(not new.prompt.startswith("What is ") for new in found)
     assert ordered == pytest.approx(400, abs=60)
-    assert typed == pytest.approx(600, abs=75)
+    assert misspelled == pytest.approx(600, abs=75)
     assert sum(new != old for new, old in zip(found, problems, strict=True)) in range(
-        ordered + typed - 3, ordered + typed + 3
+        ordered + misspelled - 3, ordered + misspelled + 3
     )
     assert [(new.answer, new.columns) for new in found] == [(old.answer, old.columns) for old in problems]
 

@@ -55,7 +55,7 @@ def test_a_run_continues_from_any_working_directory(tmp_path, monkeypatch):
     assert saved["data"]["dataset"] == str(place / "rows.jsonl")
     assert saved["reward"]["name"] == f"{place}/own.py:even"
     assert saved["model"]["tokenizer"] == "bytes"
-    again = rljax.train(config.replace(steps=2), resume="run")  # the same relative names are no change
+    again = rljax.train(config.replace(steps=2), resume="run")  # the same relative names are not a change
     monkeypatch.chdir(tmp_path)
     assert rljax.train(resume=again.run, trust=True).run == run
     assert rljax.evaluate(run, trust=True) is not None
@@ -111,7 +111,7 @@ def test_an_address_in_a_remote_store_is_refused_at_the_start(address, tmp_path,
         "train --dataset d.jsonl --reward constitution:s3://b/x.yaml",
     ],
 )
-def test_every_command_prints_a_remote_address_in_full(words, tmp_path, monkeypatch, capsys):
+def test_every_command_refuses_a_remote_address_and_prints_it_in_full(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "d.jsonl").write_text("".join(f'{{"prompt": "{n}+1=", "answer": "{n + 1}"}}\n' for n in range(9)))
     assert main(words.split()) == 2

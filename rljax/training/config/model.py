@@ -59,8 +59,8 @@ class ModelConfig(NetworkConfig):
             )
         if self.calculator is not None and self.score_chunk is not None:
             raise InputError(
-                f"score_chunk={self.score_chunk} cannot apply with calculator={self.calculator}, whose mixture needs the logits of "
-                "all tokens on a device at once; leave one of them out."
+                f"score_chunk={self.score_chunk} cannot be combined with calculator={self.calculator}, whose mixture needs the "
+                "logits of all tokens on a device at once; leave one of them out."
             )
         self.chat_format()
         if self.images is not None:
@@ -97,8 +97,8 @@ class ModelConfig(NetworkConfig):
         other = next((name for name, value in others.items() if value is not None), None)
         if other is not None:
             raise InputError(
-                f"images={images} cannot apply with {other}={others[other]!r}: only the small transformer has patch embeddings, "
-                "and it cannot be mixed with rules; leave one of them out."
+                f"images={images} cannot be combined with {other}={others[other]!r}: only the small transformer has patch "
+                "embeddings, and it cannot be mixed with rules; leave one of them out."
             )
 
 

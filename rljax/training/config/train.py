@@ -97,8 +97,8 @@ class TrainConfig:
             raise InputError("second_moment='factored' cannot apply to warm_start_optimizer='muon'; choose one of them.")
         if self.model.calculator is not None and self.devices.tensor > 1:
             raise InputError(
-                f"tensor={self.devices.tensor} cannot apply with calculator={self.model.calculator}, whose mixture needs full "
-                "distributions over the tokens; leave one of them out."
+                f"tensor={self.devices.tensor} cannot be combined with calculator={self.model.calculator}, whose mixture needs "
+                "full distributions over the tokens; leave one of them out."
             )
         steps, delay = self.optimization.steps, self.sampling.lag
         if delay and 0 < steps <= delay:
@@ -110,8 +110,8 @@ class TrainConfig:
         if self.model.images is not None and (self.devices.tensor > 1 or self.adapter.rank is not None):
             other = "tensor" if self.devices.tensor > 1 else "lora_rank"
             raise InputError(
-                f"{other} cannot apply with images={self.model.images}, whose patch embedding is replicated on every device and is "
-                "trained in full; leave one of them out."
+                f"{other} cannot be combined with images={self.model.images}, whose patch embedding is replicated on every device "
+                "and is trained in full; leave one of them out."
             )
         if self.algorithm.anchor is not None and self.adapter.rank is not None:
             raise InputError(
@@ -134,7 +134,7 @@ class TrainConfig:
         """Build a configuration from flat names, which are the names of the flags; `task` takes the task's name.
 
         Raises:
-            InputError: no setting has one of the names, or values cannot work.
+            InputError: one of the names is not a setting, or the values cannot work together.
         """
         return cls().replace(**settings)
 
@@ -142,7 +142,7 @@ class TrainConfig:
         """Change settings by their flat names, which are the names of the flags; `task` takes the task's name.
 
         Raises:
-            InputError: no setting has one of the names, or values cannot work.
+            InputError: one of the names is not a setting, or the values cannot work together.
 
         Example:
             >>> TrainConfig().replace(task="iteration", iterations=(2, 4), steps=10).task.iterations
@@ -194,7 +194,7 @@ class TrainConfig:
         }
 
     def groups(self, changes: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-        """Return the groups by name, replaced by those in `changes`; includes a task only if problems are generated."""
+        """Return the groups by name, with the `changes` applied; includes a task only if problems are generated."""
         groups = {name: changes.get(name, getattr(self, name)) for name in GROUPS}
         task = changes.get("task", self.generated_task)
         return groups if task is None else {"task": task} | groups

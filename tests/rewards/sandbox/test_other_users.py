@@ -76,7 +76,7 @@ def landlock(request):
 
 @pytest.fixture(scope="module")
 def outcome(level, landlock):
-    """What came of every program whose line says that an ordinary user's sandbox holds it back."""
+    """The outcome of every program whose entry in THREATS says that an ordinary user's sandbox holds it back."""
     where = Machine(False, landlock)
     named = {name for threat in THREATS if held_back(threat, level, where) for name in threat.tests}
     programs = {name: (code, "assert answer(3) == 42") for name, code in REACHING_PROGRAMS.items() if name in named}
@@ -96,13 +96,13 @@ def test_an_ordinary_users_sandbox_holds_back_what_it_says(outcome):
     assert not broken
 
 
-def test_a_line_that_is_not_held_back_is_meant(landlock):
-    """The programs do their harm where nothing stops them: the other tests can fail."""
+def test_a_threat_listed_as_not_held_back_does_its_harm(landlock):
+    """The programs do their harm where nothing stops them, which shows that the other tests are able to fail."""
     if landlock:
         pytest.skip("seccomp with Landlock holds back every line")
     lines = [threat for threat in THREATS if not held_back(threat, "seccomp", Machine(False, 0))]
     programs = {name: (REACHING_PROGRAMS[name], "assert answer(3) == 42") for threat in lines for name in threat.tests}
-    programs.pop("follow a symbolic link outside")  # without this level's leave to write there is no link to follow
+    programs.pop("follow a symbolic link outside")  # this level does not allow writing, so there is no link to follow
     verdicts = judged(programs, "seccomp", ordinary(), (UNSHARE, LANDLOCK))["verdicts"]
     assert {name: verdict[0] for name, verdict in verdicts.items()} == {name: [1.0] for name in programs}
 
