@@ -100,7 +100,7 @@ def unbiased_k3(gradient: Callable[[jax.Array, jax.Array], jax.Array] = K3_GRADI
     logits, reference = jnp.log(jnp.array(HALVES)), jnp.log(jnp.array(QUARTERS))
     value, exact = float((jnp.exp(logits) * k3(logits, reference)).sum()), float(exact_kl(logits, reference))
     ours, right = float(gradient(logits, reference)[0]), float(gradient_of_kl(logits, reference)[0])
-    numbers = f"pi 1/2, 1/2, reference 1/4, 3/4: value {value:.4f} and {exact:.4f}; gradient by the first logit {ours:.4f}"
+    numbers = f"pi 1/2, 1/2, reference 1/4, 3/4: value {value:.4f} and {exact:.4f}; gradient wrt the first logit {ours:.4f}"
     return Evidence(f"{numbers} and {right:.4f}", holds=differ(ours, right))
 
 
@@ -231,7 +231,7 @@ def k1_as_loss(gradient: Callable[[jax.Array, jax.Array], jax.Array] = K1_GRADIE
     logits, reference = jnp.log(jnp.array(HALVES)), jnp.log(jnp.array(QUARTERS))
     ours, right = (float(of(logits, reference)[0]) for of in (gradient, gradient_of_kl))
     numbers = (
-        f"pi 1/2, 1/2, reference 1/4, 3/4: expected gradient by the first logit {ours:.4f}, of the divergence {right:.4f}"
+        f"pi 1/2, 1/2, reference 1/4, 3/4: expected gradient wrt the first logit {ours:.4f}, of the divergence {right:.4f}"
     )
     return Evidence(numbers, differ(ours, right))
 

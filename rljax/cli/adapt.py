@@ -18,8 +18,8 @@ class Adapt:
     A line is a JSON object with "prompt" (text or chat), "response" (text or token ids), and "reward" (a number) or "thumbs" (true
     or false); "id" keeps a line from being learned twice, "logp" has the log-probability of each token under the model that drew
     it, and "finished" is false for a response that was cut off. A reward is compared with the mean of the others, the ratio to the
-    model that drew the response is clipped, and the policy is held to the served model. After each batch a checkpoint is written,
-    with the place in the queue: the same command continues there. Bad lines are named and kept in rejects.jsonl.
+    model that drew the response is clipped, and the policy is kept close to the served model. After each batch a checkpoint is
+    written, with the place in the queue: the same command continues there. Bad lines are named and kept in rejects.jsonl.
     """
 
     config: tyro.conf.OmitArgPrefixes[AdaptationConfig]

@@ -57,7 +57,7 @@ def use_compilation_cache() -> Path | None:
     """Let JAX keep compiled programs in the folder that the commands use, so that the next process need not compile them again.
 
     A library does not change JAX's configuration by itself, so a Python program calls this once, before its first computation.
-    If JAX already has a folder (`JAX_COMPILATION_CACHE_DIR` or `jax_compilation_cache_dir`), it stays.
+    If JAX already has a folder (`JAX_COMPILATION_CACHE_DIR` or `jax_compilation_cache_dir`), that one is used.
 
     Returns:
         The folder; None if there is none: the variable is set and empty, or the user's cache folder cannot be written.

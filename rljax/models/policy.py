@@ -290,7 +290,7 @@ class Policy(NamedTuple):
     It is also called to find the shapes when a run is resumed or reopened: the same key must give the same shapes."""
     score: Callable[[Params, Packed, float], Scores]
     """(params, packed, temperature) -> log-probability and entropy of each token of the batch, `[B, T]`, under
-    softmax(logits / temperature); differentiable in the parameters. The decoder must give the same distributions."""
+    softmax(logits / temperature); differentiable with respect to the parameters. The decoder must give the same distributions."""
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec]
     """(path of a parameter, its shape) -> a PartitionSpec: the mesh axes ("data", "fsdp", "tensor") that its axes are sharded over.
     The path contains the names in the pytree, e.g. ("layers", "0", "kernel"). The optimizer's moments are sharded like their
@@ -310,7 +310,7 @@ class Policy(NamedTuple):
     """Shapes and dtypes of the parameters, without initializing or reading them; None: they are computed from `init`."""
     features: Callable[[Params, Packed], Features] | None = None
     """(params, packed) -> hidden states `[R, K, D]` and a matrix `[V, D]`, whose products are the logits of the scored tokens;
-    differentiable in the parameters. None: algorithms that read full distributions (gkd, otb) cannot be used."""
+    differentiable with respect to the parameters. None: algorithms that read full distributions (gkd, otb) cannot be used."""
     copies: Callable[[Params], Copies | None] | None = None
     """params -> copies of the parameters in the precision of the products, made once for all micro-batches of an update: a
     pytree with None for each parameter without a copy; or None. `score` and `features` then receive a

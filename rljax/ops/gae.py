@@ -373,7 +373,7 @@ def rewards_at_last_token(rewards: Float[Array, "*rows"], mask: Mask) -> Float[A
         mask: response tokens, end-of-sequence included, bool or 0/1, `[..., T]`.
 
     Returns:
-        `[..., T]`, in the reward's unit; a row without tokens stays 0.
+        `[..., T]`, in the reward's unit; a row without tokens is 0.
 
     Raises:
         ValueError: rewards that are not floating point or not one per row, or a malformed mask.

@@ -19,7 +19,7 @@ from rljax.ops.arrays import (
 )
 
 LARGEST_ALPHA = 10.0
-"""Largest exponent of `alpha_reward`: beyond it, the power of an ordinary probability is no float32."""
+"""Largest exponent of `alpha_reward`: beyond it, the power of an ordinary probability is not a float32."""
 
 
 @in_float32

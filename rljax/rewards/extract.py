@@ -49,7 +49,7 @@ def normalized(text: str) -> str:
     r"""Normalize an answer for comparison.
 
     Dollar signs and a closing period are removed, runs of white space become one space, and a number on its own loses
-    its grouping commas. Any other comma stays: (1,200) is an interval or a point.
+    its grouping commas. Any other comma is kept: (1,200) is an interval or a point.
 
     Args:
         text: an answer.

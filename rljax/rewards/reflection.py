@@ -15,7 +15,7 @@ _PLACES = re.compile(rf"\b(?:{'|'.join(_PHRASES)})(?!\w)", re.IGNORECASE)
 def reflection(completions: Sequence[str], **columns: Sequence) -> list[float]:
     """Count phrases such as "wait", "let me check" and "I made a mistake" in each response.
 
-    It measures, and is no goal: give it the weight 0, as in `--reward math,reflection --reward-weights 1 0`. The curve
+    It is a metric, not a goal: give it the weight 0, as in `--reward math,reflection --reward-weights 1 0`. The curve
     `reward_reflection` then shows whether self-checking becomes more frequent while the accuracy rises.
 
     Args:

@@ -1,4 +1,4 @@
-"""Every algorithm's losses against the oracles of `rljax.testing`, in value and gradient."""
+"""Every algorithm's losses, checked against the oracles of `rljax.testing`, in value and gradient."""
 
 from math import inf
 

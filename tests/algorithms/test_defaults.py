@@ -87,7 +87,7 @@ def test_defaults_are_the_papers(name):
 
 
 def test_defaults_that_are_not_of_factories():
-    """A critic learns at the policy's rate, once per rollout, and is not pretrained; the reference stays."""
+    """A critic learns at the policy's rate, once per rollout, and is not pretrained; the reference does not change."""
     numbers = {"learning_rate_ratio": 1.0, "updates": 1, "pretraining_steps": 0}
     assert {name: Critic._field_defaults[name] for name in numbers} == numbers
     assert Algorithm._field_defaults["reference_rate"] == 0.0

@@ -96,7 +96,7 @@ def rollout(policy):
 
 
 def gradient(algorithm: Algorithm, rollout, policy):
-    """Gradient in the logits of a policy that has moved since it sampled."""
+    """Gradient with respect to the logits of a policy that has moved since it sampled."""
     logits, tokens = policy
     moved = logits + 0.3 * jax.random.normal(jax.random.key(3), logits.shape)
     batch = prepare(algorithm, rollout)
@@ -333,7 +333,7 @@ def test_rewards_of_a_rule_are_plus_and_minus_one(rollout):
 
 
 def test_rewards_follow_length_and_verdict(rollout):
-    """The parts read the verdict, not the partial credit, and the number of tokens; an unjudged response is no shortest one."""
+    """The parts read the verdict, not the partial credit, and the number of tokens; an unjudged response is not the shortest."""
     lengths, right = rollout.mask.sum(-1), rollout.correct > 0
     along = cosine_length_reward(right, lengths, max_length=6.0)
     bonus = group_length_reward(right, lengths, valid=rollout.valid)

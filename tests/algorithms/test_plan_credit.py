@@ -1,4 +1,4 @@
-"""Credit for plan and answer against a loop, and what it must not depend on."""
+"""Credit for plan and answer, checked against a loop, and what it must not depend on."""
 
 import jax
 import jax.numpy as jnp

@@ -151,7 +151,7 @@ def test_a_trial_keeps_the_warm_start_that_the_user_sets(tmp_path):
     assert (
         starting_config(["--config", str(file(tmp_path, "warm_start_steps: 50\n")), "--steps", "3"]).warm_start.steps == 50
     )
-    assert load_config(file(tmp_path, "steps: 3\n")).warm_start.steps == 480, "a file is no trial"
+    assert load_config(file(tmp_path, "steps: 3\n")).warm_start.steps == 480, "a file does not make a trial run"
 
 
 def test_smoke_makes_every_part_small_and_flags_come_on_top(capsys):
@@ -182,7 +182,7 @@ def test_smoke_has_no_part_in_the_slot_of_dynamic_sampling(tmp_path, capsys):
 def test_the_help_of_task_names_every_task():
     shown = inspect.getsource(Settings)
     assert [name for name in TASKS if f"'{name}" not in shown] == []
-    assert "--task list" not in shown, "it is no task, but an error"
+    assert "--task list" not in shown, "an unknown task is an error"
 
 
 def test_code_that_only_the_config_of_a_run_names_needs_trust(tmp_path, capsys):

@@ -235,7 +235,7 @@ def test_what_a_model_wrote_stays_text(tmp_path, capsys):
     assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-")
     (body,) = re.findall(r'<script type="application/json" id="r0">(.*?)</script>', page, re.DOTALL)
     assert json.loads(body)["tokens"][:-2] == evil_rows()[0]["tokens"][:-2]
-    assert json.loads(body)["tokens"][-2] == "\ufffd" * 3, "half a surrogate pair is no character"
+    assert json.loads(body)["tokens"][-2] == "\ufffd" * 3, "half a surrogate pair is not a character"
 
 
 def test_the_browser_runs_nothing_of_it(tmp_path, capsys):

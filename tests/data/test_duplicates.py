@@ -1,4 +1,4 @@
-"""Near-duplicates and leakage against a comparison of every pair."""
+"""Near-duplicates and leakage, checked against a comparison of every pair."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Images as Braille characters: no pixel is lost, each dot has its place, and what is no image is refused."""
+"""Images as Braille characters: no pixel is lost, each dot has its place, and what is not an image is refused."""
 
 import unicodedata
 

@@ -13,7 +13,7 @@ TEXT = r"Natalia sold 48 clips in April, and 1/2 as many in May; what is x+y if 
 
 
 @pytest.mark.parametrize("name", [name for name in PERTURBATIONS if name != "order"])
-def test_numbers_formulas_and_letters_stay(name):
+def test_numbers_formulas_and_letters_do_not_change(name):
     problem = Problem(TEXT, "72", columns={"level": 1})
     (changed,) = perturb([problem], name)
     assert changed.prompt != TEXT

@@ -1,4 +1,4 @@
-"""Calibration of stated confidences, against the formulas in a loop, and for responses that are made to be calibrated."""
+"""Calibration of stated confidences, checked against the formulas in a loop, and for responses that are made to be calibrated."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Best of k by a score: the expectation over all subsets, against a loop over them."""
+"""Best of k by a score: the expectation over all subsets, checked against a loop over them."""
 
 from itertools import combinations
 

@@ -1,4 +1,4 @@
-"""The benchmark of an accelerator: its formulas against the compiler, and the command from end to end at a toy size on a CPU."""
+"""The benchmark of an accelerator: its formulas, checked against the compiler, and the command, run at a toy size on a CPU."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""The selector: its regression against a solver by hand, and what it may not see of the task that it chooses for."""
+"""The selector: its regression, checked against a hand-written solver, and what it may not see of the task that it chooses for."""
 
 import json
 

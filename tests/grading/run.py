@@ -26,7 +26,7 @@ from rljax.rewards.math import math
 
 
 def data_references(folder: Path, draw: random.Random) -> dict[str, list[str]]:
-    """Read the references of every data set that is there: all of MATH that are no plain integers, and as many integers."""
+    """Read the references of every data set present: all of MATH that are not plain integers, and as many integers."""
     found = {}
     if (file := folder / "math_train.json").is_file():
         answers = [str(row["answer"]).strip() for row in json.loads(file.read_text(encoding="utf-8")) if row["answer"]]

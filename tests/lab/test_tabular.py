@@ -1,4 +1,4 @@
-"""The tabular trainer: exact figures against enumeration, samples against probabilities, gradients against theory."""
+"""The tabular trainer: exact figures, samples and gradients, checked against enumeration, probabilities and theory."""
 
 import itertools
 from functools import partial

@@ -53,7 +53,7 @@ def test_a_new_adapter_leaves_the_model_bit_for_bit(name):
 @pytest.mark.parametrize("targets", [EVERYTHING, ("query", "down"), ("output",)])
 @pytest.mark.parametrize("remat", REMATS)
 def test_an_adapter_beside_its_matrices_is_the_merged_one(targets, remat):
-    """Log-probabilities, and the gradient in every factor."""
+    """Log-probabilities, and the gradient with respect to every factor."""
     config = replace(LLAMA, remat=remat)
     base, adapter = Base(random_params(config), SCALE), random_adapter(random_params(config), targets=targets)
     weights = jax.random.normal(jax.random.key(5), (2, 5))

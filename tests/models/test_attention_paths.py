@@ -126,7 +126,7 @@ def free_promotion():
 @pytest.mark.usefixtures("free_promotion")
 @pytest.mark.parametrize(("slots", "window", "cap"), [(200, None, None), (200, 20, None), (300, 130, None), (200, 20, 0.7)])
 def test_splash_computes_what_the_dense_path_computes(slots, window, cap):
-    """In the interpreter of its kernel: results, and gradients in queries, keys and values; also cut over a mesh."""
+    """In the interpreter of its kernel: results, and gradients with respect to queries, keys and values; also cut over a mesh."""
     parts = rows_of(slots)
     dense = outcome(partial(attend_within, window=window, cap=cap), *parts)
     for mesh in (None, make_mesh(1, 2, 2)):

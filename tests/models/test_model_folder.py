@@ -30,7 +30,7 @@ def contents(dtype="float32"):
 def types_of(folder):
     """Types of the weights of a folder, by name."""
     with safe_open(folder / "model.safetensors", framework="numpy") as opened:
-        return {name: opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118  it is no dict
+        return {name: opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118  it is not a dict
 
 
 def test_sizes_in_words():
@@ -87,7 +87,7 @@ def test_files_are_readable_by_others(tmp_path):
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_types_and_config_of_a_checkpoint_are_kept(tmp_path, name):
-    """A bfloat16 checkpoint stays one, but for the tensors that it holds in float32; keys that rljax does not read stay too."""
+    """A bfloat16 checkpoint stays bfloat16, except for its float32 tensors; keys that rljax does not read are kept too."""
     shape = SHAPES[name]
     save_pretrained(tmp_path / "first", shape, random_params(shape), bos=None, eos=1)
     tensors = load_file(tmp_path / "first" / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Scores from the logits of every slot: against a loop, also where a token is excluded."""
+"""Scores from the logits of every slot, checked against a loop, even where a token is excluded."""
 
 import jax
 import jax.numpy as jnp

@@ -126,7 +126,7 @@ def test_a_product_and_its_derivative_are_those_with_the_dequantized_matrix(equa
     [("int8", "llama-biased", ("attention", "down")), ("nf4", "qwen3", ("feed_forward",))],
 )
 def test_an_adapter_learns_what_it_learns_on_the_dequantized_model(kind, name, targets):
-    """Log-probabilities, and the gradient in every factor; also if a matrix has no adapter, and for the sampler's merged copy."""
+    """Log-probabilities, and gradients with respect to every factor; also if a matrix has no adapter, and for the merged copy."""
     config = replace(SHAPES[name], remat="full" if name == "qwen3" else "none")
     params = random_params(config)
     held = Base(quantize_params(params, kind=kind, dtype="float32"), SCALE)

@@ -1,4 +1,4 @@
-"""Baselines against loops written from the formulas."""
+"""Baselines, checked against loops written from the formulas."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Statistics of a full batch, against loops written from the formulas and a peer's whitening."""
+"""Statistics of a full batch, checked against loops written from the formulas and a peer's whitening."""
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +105,7 @@ def test_a_z_score_does_not_depend_on_the_unit(unit):
 
 @pytest.mark.parametrize("unit", [1.0, 2e19, 1e-19, 1e-30])
 def test_a_deviation_of_the_batch_neither_overflows_nor_vanishes(unit):
-    """Against a loop: the squares of rewards of 2e19, or of 1e-19, are no numbers of float32."""
+    """Checked against a loop: the squares of rewards of 2e19, or of 1e-19, are not representable in float32."""
     rewards = np.array([[3.0, 0.0, 1.0, 0.0], [2.0, 2.0, 0.0, 2.0]], np.float32)
     centered = [[float(r) - sum(map(float, row)) / 4 for r in row] for row in rewards]
     mean = sum(map(float, rewards.ravel())) / 8

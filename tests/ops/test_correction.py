@@ -1,4 +1,4 @@
-"""Corrections against loops written from the formula: bounds, reductions, precision and refusals."""
+"""Corrections, checked against loops written from the formula: bounds, reductions, precision and refusals."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Losses on preferences against a reference: loops written from the formulas, the papers' own gradients, limits and ends."""
+"""Losses on preferences relative to a reference: loops written from the formulas, the papers' own gradients, limits and ends."""
 
 import math
 

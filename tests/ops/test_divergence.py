@@ -1,4 +1,4 @@
-"""Divergences against loops written from the formula, values and gradients."""
+"""Divergences, checked against loops written from the formula, in values and gradients."""
 
 import math
 

@@ -1,7 +1,8 @@
 """A table with a legal call of every equation, and the properties that every equation has.
 
-The gradient in every real argument agrees with finite differences. Every kind of bad argument raises a ValueError that names it; if
-its shape is enough to tell, while tracing. Compiled, mapped over another axis or in half precision, the equation computes the same.
+The gradient with respect to every real argument agrees with finite differences. Every kind of bad argument raises a ValueError
+that names it, and does so while tracing if its shape is enough to tell. Compiled, mapped over another axis or in half precision,
+the equation computes the same.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""Advantages and returns against sums written from the formula, and the theorems that are claimed of them."""
+"""Advantages and returns, checked against sums written from the formula, and the theorems that are claimed of them."""
 
 from pathlib import Path
 

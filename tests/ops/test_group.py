@@ -1,4 +1,4 @@
-"""Group-relative advantages against loops written from the formulas, ragged groups, and theorems about them."""
+"""Group-relative advantages: checked against loops written from the formulas, ragged groups, and theorems about them."""
 
 import itertools
 

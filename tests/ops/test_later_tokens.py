@@ -1,4 +1,4 @@
-"""Sums over later tokens in rows of several tiles, with and without gaps, against the recursion token by token."""
+"""Sums over later tokens in rows of several tiles, with and without gaps, checked against the recursion token by token."""
 
 import jax
 import jax.numpy as jnp

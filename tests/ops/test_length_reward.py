@@ -1,4 +1,4 @@
-"""Rewards of length against loops written from the formulas; ends, ties, empty and single-member groups."""
+"""Length rewards, checked against loops written from the formulas; ends, ties, empty and single-member groups."""
 
 import math
 

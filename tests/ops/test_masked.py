@@ -1,4 +1,4 @@
-"""Sums, means and z-scores over what counts, against loops written from the formulas; what does not count is never seen."""
+"""Sums, means and z-scores over what counts, checked against loops written from the formulas; what does not count is never seen."""
 
 import functools
 import operator

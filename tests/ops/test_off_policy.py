@@ -1,4 +1,4 @@
-"""Kernels and trust regions against loops written from the formulas, values and gradients."""
+"""Kernels and trust regions, checked against loops written from the formulas, in values and gradients."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Advantages of GDPO, MaxRL and PKPO against numbers of other people's own functions; `make_peer_advantages.py` says how.
+"""Advantages of GDPO, MaxRL and PKPO, checked against numbers from other people's functions; `make_peer_advantages.py` says how.
 
 GDPO is verl's and MaxRL its authors'. The authors of PKPO print their code in the paper, and no repository of theirs was found:
 `test_peer_literals.py` has the numbers of that print, and here are those of a public implementation by another hand.

@@ -1,4 +1,4 @@
-"""Corrections, masks, baselines and losses against numbers of verl's and TRL's own functions; `make_peer_corrections.py` says how.
+"""Corrections, masks, baselines and losses, checked against verl's and TRL's own functions; `make_peer_corrections.py` says how.
 
 Its arrays are two prompts of three responses, `[6, 5]`. Each difference of convention is named where it is met.
 """
@@ -20,7 +20,7 @@ THEIRS = PEER["outputs"]
 COUNTS = np.array(PEER["inputs"]["mask"]) > 0
 PRECISIONS = {"single": (jnp.float32, 1e-6), "double": (jnp.float64, 1e-9)}
 """Ours in each precision, theirs in float64. A float32 is rounded by up to 6e-8 of itself, in the inputs and at each of a dozen
-steps, so 1e-6 is what single precision can reach; the equations are held to the other library's numbers at 1e-9."""
+steps, so 1e-6 is what single precision can reach; the equations must match the other library's numbers at 1e-9."""
 
 
 class Inputs:
@@ -93,7 +93,7 @@ def log_ratio(logp, inputs):
 
 
 def dppo(divergence):
-    """Their ratio is held at 20, which none reaches."""
+    """Their ratio is capped at 20, which none reaches."""
 
     def objective(logp, inputs):
         gap = log_ratio(logp, inputs)
@@ -129,7 +129,7 @@ def sapo(logp, inputs):
 
 @token_mean_loss
 def clip_cov(logp, inputs):
-    """All candidates are taken, so that no draw decides. Tokens that PPO's clip has cut are no candidates."""
+    """All candidates are taken, so that no random number decides. Tokens that PPO's clip has cut are not candidates."""
     gap = log_ratio(logp, inputs)
     value, slope = jax.jvp(
         lambda x: surrogate.clipped(x, inputs.advantage, low=0.1, high=0.15), (gap,), (jnp.ones_like(gap),)

@@ -1,4 +1,4 @@
-"""Group advantages, masks and gradients against other libraries' numbers on one small input.
+"""Group advantages, masks and gradients, checked against other libraries' numbers on one small input.
 
 Their few lines were transcribed to NumPy and run apart in float64; what came out is kept below, rounded to 13 decimals. Sources:
 
@@ -172,7 +172,7 @@ def test_luspo():
 
 
 def test_vespo():
-    """The gradient by the log-probabilities; the values differ, because it multiplies log π and ours log W."""
+    """The gradient with respect to the log-probabilities; the values differ, because it multiplies log π and ours log W."""
 
     def loss(logp):
         log_ratio = off_policy.whole_response_token_log_ratio(logp, jnp.array(OLD), jnp.array(MASK))

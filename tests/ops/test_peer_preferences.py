@@ -1,4 +1,4 @@
-"""Losses on preferences against TRL's, computed in float64 on the same inputs; `make_peer_preferences.py` says how.
+"""Losses on preferences, checked against TRL's, computed in float64 on the same inputs; `make_peer_preferences.py` says how.
 
 Its arrays are 12 pairs, the preferred responses first: summed log-probabilities and lengths. Each difference of convention is named
 where it is met.

@@ -1,4 +1,4 @@
-"""The Bradley-Terry loss against a loop written from the formula, in value and slope, and at its ends."""
+"""The Bradley-Terry loss, checked against a loop written from the formula, in value and slope, and at its ends."""
 
 import math
 

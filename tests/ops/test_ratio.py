@@ -1,4 +1,4 @@
-"""Importance ratios against loops written from the formula, values and gradients."""
+"""Importance ratios, checked against loops written from the formula, in values and gradients."""
 
 import jax
 import jax.numpy as jnp

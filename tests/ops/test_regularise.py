@@ -1,4 +1,4 @@
-"""Regularising terms against sums written from the formula."""
+"""Regularizing terms, checked against sums written from the formula."""
 
 import math
 
@@ -60,7 +60,7 @@ def test_dynamic_fine_tuning_loss_and_its_gradient(logp, mask):
 
 
 def test_dynamic_fine_tuning_minimises_one_minus_the_probability(x64):
-    """Σ_v over a softmax: the gradient in the logits is that of -π of the token, and the plain loss's times π."""
+    """Σ_v over a softmax: the gradient with respect to the logits is that of -π of the token: π times the plain loss's."""
     logits, mask = jnp.array([[0.3, -1.2, 2.0], [-4.0, 1.0, 0.5]]), jnp.ones((1, 2))
 
     def of(loss):
@@ -76,7 +76,7 @@ def test_dynamic_fine_tuning_minimises_one_minus_the_probability(x64):
 
 
 def test_positive_example_loss_is_the_mean_over_all_correct_tokens():
-    # Responses of 1 and 3 tokens: every token counts the same, so this is no mean of means.
+    # Responses of 1 and 3 tokens: every token counts the same, so this is not a mean of means.
     logp = jnp.array([[-8.0, jnp.nan, jnp.nan], [-1.0, -2.0, -3.0], [-5.0, -5.0, jnp.inf]])
     mask, correct = jnp.array([[1, 0, 0], [1, 1, 1], [1, 1, 0]]), jnp.array([True, True, False])
 

@@ -1,4 +1,4 @@
-"""Selection against loops written from the formulas, and what is wrong with one of them."""
+"""Selection, checked against loops written from the formulas, and what is wrong with one of them."""
 
 from decimal import Context, Decimal, localcontext
 

@@ -1,4 +1,4 @@
-"""Shaped rewards against loops written from the formulas."""
+"""Shaped rewards, checked against loops written from the formulas."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Surrogate objectives against loops written from the formula, values and gradients."""
+"""Surrogate objectives, checked against loops written from the formula, in values and gradients."""
 
 import jax
 import jax.numpy as jnp

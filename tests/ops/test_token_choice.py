@@ -1,4 +1,4 @@
-"""Choice of tokens against loops written from the formulas."""
+"""Choice of tokens, checked against loops written from the formulas."""
 
 import jax
 import jax.numpy as jnp

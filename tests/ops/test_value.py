@@ -1,4 +1,4 @@
-"""Critic losses and blends against sums written from the formula."""
+"""Critic losses and blends, checked against sums written from the formula."""
 
 from pathlib import Path
 

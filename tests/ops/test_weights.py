@@ -1,4 +1,4 @@
-"""Loss weights against loops written from the formula."""
+"""Loss weights, checked against loops written from the formula."""
 
 import jax
 import jax.numpy as jnp

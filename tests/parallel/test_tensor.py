@@ -61,7 +61,7 @@ def batches():
 
 @jax.jit
 def losses(scores, batches):
-    """Loss of every algorithm, and its gradient in the scores."""
+    """Loss of every algorithm, and its gradient with respect to the scores."""
 
     def of_scores(scores, name):
         return loss(
@@ -80,7 +80,7 @@ def policy_on(mesh, config=CONFIG, params=PARAMS):
 
 @pytest.fixture(scope="module")
 def gradients(batches):
-    """Mesh -> loss, gradient in the scores and gradient in the parameters by the name of the algorithm; computed once for each."""
+    """Mesh -> name of an algorithm -> loss, and gradients with respect to the scores and the parameters; computed once for each."""
 
     @functools.cache
     def on(axes):

@@ -1,4 +1,4 @@
-"""Records of direct losses: which log-probabilities each hands to which equation, against loops, and what each needs."""
+"""Records of direct losses: which log-probabilities each hands to which equation, checked against loops, and what each needs."""
 
 import inspect
 import math

@@ -1,4 +1,4 @@
-"""Federated averaging: the mean against NumPy, the folder that others open, and runs that do not belong together."""
+"""Federated averaging: the mean, checked against NumPy, the folder that others open, and runs that do not belong together."""
 
 import jax
 import numpy as np

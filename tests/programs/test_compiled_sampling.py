@@ -1,4 +1,4 @@
-"""Messages and memory of a plan's sampling against a real engine's, and against counts by hand."""
+"""Messages and memory of a plan's sampling, checked against a real engine's and against counts by hand."""
 
 from dataclasses import replace
 

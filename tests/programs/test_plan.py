@@ -1,4 +1,4 @@
-"""What a plan says against what a run holds, and against what the compiler counts."""
+"""What a plan says, checked against what a run has in memory and what the compiler counts."""
 
 import os
 import re
@@ -439,7 +439,7 @@ sys.exit(code)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 def test_the_memory_of_a_run_on_a_cpu_is_that_of_its_plan(tmp_path):
-    """Both a state that exists twice, as while it is saved, and a gradient that is held twice, would be seen."""
+    """A state that exists twice, as while it is saved, or a gradient that exists twice would be noticed."""
     flags = ["--layers", "1", "--width", "1024", "--heads", "8", "--kv-heads", "8", "--hidden", "4096", "--replicas", "1"]
     flags += ["--algorithm", "grpo", "--prompts", "4", "--group-size", "4", "--max-response-tokens", "12", "--steps", "1"]
     flags += ["--warm-start-steps", "0", "--train-problems", "16", "--heldout-problems", "4", "--models", "none", "--quiet"]

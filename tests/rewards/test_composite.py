@@ -1,4 +1,4 @@
-"""Composite rewards against the equations, and every part kept apart."""
+"""Composite rewards, checked against the equations, and every part reported separately."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-r"""One form of writing: what is rewritten, and that a form already reached stays."""
+r"""One form of writing: what is rewritten, and that a normalized form does not change."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""The measure of repetition against a loop, its ends, and its name on the command line."""
+"""The measure of repetition: checked against a loop, its ends, and its name on the command line."""
 
 import numpy as np
 import pytest

@@ -196,7 +196,7 @@ def rollout(params):
 
 @jax.jit
 def pulled_back(params, packed, gradient):
-    """The parameters' gradient, from the loss's gradient in the scores: one program for all algorithms."""
+    """The gradient with respect to the parameters, from that with respect to the scores: one program for all algorithms."""
     return jax.vjp(lambda params: score_tokens(MODEL, params, packed), params)[1](gradient)[0]
 
 

@@ -1,4 +1,4 @@
-"""The decode against the training forward, and the distribution it says it drew from."""
+"""Decoding, checked against the training forward pass, and the distribution that it reports."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Top-k and top-p against their definitions, in float64, with NumPy's sort."""
+"""Top-k and top-p, checked against their definitions, in float64, with NumPy's sort."""
 
 from collections.abc import Callable
 from functools import partial

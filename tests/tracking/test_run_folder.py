@@ -1,4 +1,4 @@
-"""The run folder: what it writes is read back, what it must not overwrite stays, and a rewind keeps just the past."""
+"""The run folder: what it writes is read back, what it must not overwrite is kept, and a rewind keeps only earlier rows."""
 
 import json
 from dataclasses import FrozenInstanceError, dataclass

@@ -156,7 +156,7 @@ def _system_v(table: Path, user: int, since: int) -> list[int]:
 
 
 def _remove_unowned(folder: str) -> None:
-    """Remove a folder if it is this user's and nobody holds its lock. On any error the folder stays, and nothing is raised."""
+    """Remove a folder if it is this user's and nobody holds its lock. On any error the folder is left, and nothing is raised."""
     with contextlib.suppress(OSError):  # another user's, its owner lives, or another process removes it at this moment
         status = os.lstat(folder)
         if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode):

@@ -24,7 +24,7 @@ from rljax.training.config.groups import (
 from rljax.training.config.model import DevicesConfig, ModelConfig
 
 MICROBATCH_TOKENS = 16_384
-"""Maximum number of tokens whose activations are held at once if `microbatch_rows` is not set."""
+"""Maximum number of tokens whose activations are in memory at once if `microbatch_rows` is not set."""
 
 GROUPS = MappingProxyType(
     {
@@ -174,7 +174,7 @@ class TrainConfig:
         return replace(self, **changes)
 
     def _follow(self, task: TaskConfig | None, reward: RewardConfig) -> RewardConfig:
-        """If the reward is the current task's, replace it with the other task's; any other reward stays."""
+        """If the reward is the current task's, replace it with the other task's; any other reward is kept."""
         before, after = (RewardConfig().name if each is None else each.reward for each in (self.generated_task, task))
         return replace(reward, name=after) if reward.name == before != after else reward
 

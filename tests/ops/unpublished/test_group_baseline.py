@@ -1,4 +1,4 @@
-"""Baselines of a group against loops, their invariants, and their refusals."""
+"""Baselines of a group: checked against loops, their invariants, and their refusals."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Penalties, weights, group sizes and bins by length against loops, and their refusals."""
+"""Penalties, weights, group sizes and bins by length: checked against loops, and their refusals."""
 
 import jax
 import jax.numpy as jnp

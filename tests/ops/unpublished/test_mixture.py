@@ -1,4 +1,4 @@
-"""Mixtures against loops, their gradients, and their refusals."""
+"""Mixtures: checked against loops, their gradients, and their refusals."""
 
 import math
 from functools import partial

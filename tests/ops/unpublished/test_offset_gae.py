@@ -1,4 +1,4 @@
-"""Advantages whose λ changes with the offset against sums written from the formula, and what is claimed of them."""
+"""Advantages whose λ changes with the offset, checked against sums written from the formula, and what is claimed of them."""
 
 import jax
 import jax.numpy as jnp

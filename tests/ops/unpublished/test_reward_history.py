@@ -1,4 +1,4 @@
-"""Temporal groups against a dictionary of lists."""
+"""Temporal groups, checked against a dictionary of lists."""
 
 from collections import defaultdict, deque
 

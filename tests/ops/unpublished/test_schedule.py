@@ -1,4 +1,4 @@
-"""Schedules against their formulas, and the documents' own formula as what must not be computed."""
+"""Schedules, checked against their formulas, and the documents' own formula as what must not be computed."""
 
 import math
 from functools import partial

@@ -1,4 +1,4 @@
-"""The filter of system calls, run step by step, for both machines, against the kernel's own tables of numbers."""
+"""The filter of system calls, run step by step, for both machines, and checked against the kernel's own tables of numbers."""
 
 import errno
 import functools

@@ -119,7 +119,7 @@ def test_a_folder_whose_owners_were_all_killed_goes_at_the_next_start(trainer):
     os.close(other)
 
 
-def test_folders_of_others_stay(tmp_path):
+def test_folders_of_others_are_kept(tmp_path):
     (tmp_path / "rljax-notes").mkdir()
     (tmp_path / "rljax-sandbox-link").symlink_to(tmp_path / "rljax-notes")
     (tmp_path / "rljax-notes" / "mine").touch()
@@ -147,7 +147,7 @@ def test_only_the_folder_itself_is_removed_and_opened(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_folders_of_another_user_stay(tmp_path):
+def test_folders_of_another_user_are_kept(tmp_path):
     folder, lock = leftovers.claimed_folder(str(tmp_path))
     os.close(lock)
     os.chown(folder, 65534, 65534)
