@@ -49,7 +49,7 @@ def _share_of_repeats(words: Sequence[str], size: int) -> float:
 
 
 def read_repetition(size: str) -> Callable:
-    """Make the reward of a size that is written as text.
+    """Make the reward from a size given as text.
 
     Raises:
         InputError: the text is not a whole number of at least 1.
