@@ -130,7 +130,7 @@ def test_a_tokenizer_that_was_built_in_python_is_written(tmp_path):
     assert load_tokenizer(str(tmp_path)).encode("a b") == [1, 2]
 
 
-def test_what_cannot_be_written(untyped, tmp_path):
+def test_models_that_cannot_be_written_are_refused(untyped, tmp_path):
     source = tmp_path / "source"
     words().save_pretrained(source)
     tokenizer = load_tokenizer(str(source))

@@ -1,4 +1,4 @@
-"""Folders of each family with random weights, as small as can be."""
+"""The smallest possible model folders of each family, with random weights."""
 
 import json
 
@@ -85,12 +85,12 @@ CASES = {
     },
     "olmoe": {"model_type": "olmoe", "num_experts": 4, "num_experts_per_tok": 2},
 }
-"""Name -> entries of config.json that are not those of every folder."""
+"""Name -> entries of config.json that differ from the shared ones."""
 TOKENS = np.array([[3, 5, 7, 11, 13, 17, 19, 2, 4, 6], [2, 2, 9, 8, 15, 3, 12, 18, 0, 10]])
 
 
 def write_folder(folder, name):
-    """Write config.json, as `transformers` writes it, and weights that depend on nothing but their names and shapes."""
+    """Write config.json as `transformers` does, and weights that depend only on their names and shapes."""
     case = dict(CASES[name])
     family = case.pop("model_type")
     folder.mkdir(parents=True)

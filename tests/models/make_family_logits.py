@@ -1,4 +1,4 @@
-"""Writes family_logits.json: logits of `transformers` for the folders of families.py. Needs PyTorch.
+"""Write family_logits.json: logits that `transformers` computes for the folders of families.py. Needs PyTorch.
 
 Command: PYTHONPATH=tests python tests/models/make_family_logits.py
 """

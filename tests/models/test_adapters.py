@@ -1,4 +1,4 @@
-"""Low-rank adapters: what they change, how they learn, where they lie, and how `peft` reads them."""
+"""Low-rank adapters: what they change, how they learn, how they are sharded, and how `peft` reads them."""
 
 from dataclasses import replace
 from functools import partial
@@ -39,7 +39,7 @@ def logp_of(params, config=LLAMA):
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
-def test_a_new_adapter_leaves_the_model_bit_for_bit(name):
+def test_a_new_adapter_leaves_the_model_unchanged_bit_for_bit(name):
     config = SHAPES[name]
     params = random_params(config)
     adapter = init_adapter(jax.random.key(0), params, rank=4, targets=EVERYTHING)
@@ -52,8 +52,8 @@ def test_a_new_adapter_leaves_the_model_bit_for_bit(name):
 
 @pytest.mark.parametrize("targets", [EVERYTHING, ("query", "down"), ("output",)])
 @pytest.mark.parametrize("remat", REMATS)
-def test_an_adapter_beside_its_matrices_is_the_merged_one(targets, remat):
-    """Log-probabilities, and the gradient with respect to every factor."""
+def test_a_separate_and_a_merged_adapter_give_the_same_result(targets, remat):
+    """Compares log-probabilities and the gradients with respect to every factor."""
     config = replace(LLAMA, remat=remat)
     base, adapter = Base(random_params(config), SCALE), random_adapter(random_params(config), targets=targets)
     weights = jax.random.normal(jax.random.key(5), (2, 5))
@@ -69,7 +69,7 @@ def test_an_adapter_beside_its_matrices_is_the_merged_one(targets, remat):
     assert min(np.abs(leaf).max() for leaf in jax.tree.leaves(by_merged)) > 1e-3
     for one, other in zip(jax.tree.leaves(by_factor), jax.tree.leaves(by_merged), strict=True):
         size = np.abs(other).max()
-        np.testing.assert_allclose(one / size, other / size, atol=4e-5)  # XLA 0.12 sums in another order: 2.3e-5
+        np.testing.assert_allclose(one / size, other / size, atol=4e-5)  # XLA 0.12 sums in a different order: 2.3e-5
     assert scoring_params(base, None) is base.params
     assert scored_params(None, base.params) is base.params
 
@@ -90,7 +90,7 @@ def test_the_change_of_a_matrix_is_the_product_of_its_factors():
 
 
 def test_the_gradient_follows_the_chain_rule_through_the_merged_matrix():
-    """dL/dA = α/r · dL/dW · Bᵀ and dL/dB = α/r · Aᵀ · dL/dW, with dL/dW by the derivative of the full model."""
+    """dL/dA = α/r · dL/dW · Bᵀ and dL/dB = α/r · Aᵀ · dL/dW, with dL/dW from differentiating the full model."""
     params = random_params(LLAMA)
     adapter = random_adapter(params)
 
@@ -109,7 +109,7 @@ def test_the_gradient_follows_the_chain_rule_through_the_merged_matrix():
         assert np.abs(found.a).max() > 1e-3
 
 
-def test_a_full_rank_reaches_every_change():
+def test_an_adapter_of_full_rank_can_express_any_change():
     """With the rank of a matrix, the factors can express any new matrix."""
     params = random_params(LLAMA)
     wanted = jax.random.normal(jax.random.key(9), (16, 24))
@@ -132,12 +132,12 @@ def test_a_full_rank_reaches_every_change():
         (2, ("query", "embedding"), "lora_targets: 'embedding' matches no parameter"),
     ],
 )
-def test_what_cannot_be_adapted_is_refused(rank, targets, message):
+def test_invalid_ranks_and_targets_are_refused(rank, targets, message):
     with pytest.raises(InputError, match=message):
         init_adapter(jax.random.key(0), random_params(LLAMA), rank=rank, targets=targets)
 
 
-def test_patterns_select_by_neighbouring_parts():
+def test_patterns_match_consecutive_parts_of_a_name():
     paths = adapted_paths(random_params(LLAMA), ("attention/query", "layers/1/feed_forward/d*"))
     assert [path[1:] for path in paths] == [
         ("0", "attention", "query"),
@@ -165,19 +165,19 @@ def test_an_adapter_is_sharded_like_its_matrices():
     )
 
 
-def test_a_base_is_recognised_by_its_shape_and_by_its_weights():
+def test_a_base_is_recognized_by_its_shape_and_weights():
     params = random_params(LLAMA)
     one = fingerprint(LLAMA, params)
     assert one != fingerprint(SHAPES["qwen2"], params)
     assert one != fingerprint(LLAMA, params | {"norm": {"scale": params["norm"]["scale"] + 1e-6}})
     assert one != fingerprint(LLAMA, params | {"embedding": params["embedding"].at[3, 5].add(1e-6)})
     tuned = jax.tree_util.tree_map_with_path(lambda path, leaf: leaf + 1e-6 * ("gate" in path_names(path)), params)
-    assert one != fingerprint(LLAMA, tuned), "as an adapter that was merged in leaves it"
+    assert one != fingerprint(LLAMA, tuned), "weights with a merged adapter differ"
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_the_tensors_of_peft_give_the_merged_checkpoint(tmp_path, name):
-    """In the layout of a checkpoint, W + α/r · lora_B · lora_A is the tensor that a merged export writes."""
+    """In a checkpoint's layout, W + α/r · lora_B · lora_A is the tensor that a merged export writes."""
     config = SHAPES[name]
     params = random_params(config)
     adapter = random_adapter(params)

@@ -1,4 +1,4 @@
-"""Attention block by block: the values and gradients of the dense form, in less memory."""
+"""Blockwise attention: the same values and gradients as dense attention, in less memory."""
 
 import chex
 import jax
@@ -25,12 +25,12 @@ SINKS = jnp.array(RANDOM.normal(size=(KEYS, GROUP)), jnp.float32)
 
 
 def weights_of(scores, cap, sink):
-    """Softmax in float64 of bounded scores; a sink takes its part of it."""
+    """Softmax in float64 of capped scores; a sink takes its share of the probability."""
     scores = scores if cap is None else cap * np.tanh(scores / cap)
     return np.exp(scores) / (np.exp(scores).sum() + (0 if sink is None else np.exp(float(sink))))
 
 
-def by_loops(window=SLOTS, cap=None, sinks=None):
+def attend_by_loops(window=SLOTS, cap=None, sinks=None):
     """Softmax over the nearest earlier tokens of the same segment, one token and head at a time, in float64."""
     query, keys, values = (np.asarray(array, np.float64) for array in (QUERY, KEY, VALUE))
     mixed = np.zeros(query.shape)
@@ -46,24 +46,24 @@ def by_loops(window=SLOTS, cap=None, sinks=None):
 
 @pytest.mark.parametrize("block", [1, 4, 5, 13, 512])
 @pytest.mark.parametrize("window", [None, 1, 2, 4, 100])
-def test_blocks_give_the_softmax_by_hand(block, window):
+def test_blocks_match_a_softmax_by_loops(block, window):
     mixed = attend_within(QUERY, KEY, VALUE, SEGMENTS, block=block, window=window)
-    np.testing.assert_allclose(mixed, by_loops(SLOTS if window is None else window), atol=1e-5)
+    np.testing.assert_allclose(mixed, attend_by_loops(SLOTS if window is None else window), atol=1e-5)
 
 
 @pytest.mark.parametrize("block", [5, 512])
 @pytest.mark.parametrize(("cap", "sinks"), [(0.5, None), (None, SINKS), (0.5, SINKS)])
 @pytest.mark.parametrize("window", [None, 4])
-def test_a_bound_and_sinks_give_the_softmax_by_hand(block, cap, sinks, window):
+def test_capped_scores_and_sinks_match_a_softmax_by_loops(block, cap, sinks, window):
     mixed = attend_within(QUERY, KEY, VALUE, SEGMENTS, block=block, window=window, cap=cap, sinks=sinks)
-    np.testing.assert_allclose(mixed, by_loops(SLOTS if window is None else window, cap, sinks), atol=1e-5)
+    np.testing.assert_allclose(mixed, attend_by_loops(SLOTS if window is None else window, cap, sinks), atol=1e-5)
     last = QUERY[:, -1:], KEY.swapaxes(2, 3), VALUE, jnp.ones_like(SEGMENTS), SLOTS - 1
     expected = attend(QUERY[:, -1:], KEY, VALUE, jnp.ones((ROWS, 1, SLOTS), bool), cap=cap, sinks=sinks)
     np.testing.assert_allclose(attend_cached(*last, cap=cap, sinks=sinks), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(("cap", "sinks"), [(0.5, None), (0.5, SINKS)])
-def test_gradients_with_a_bound_and_sinks_are_those_of_the_dense_form(cap, sinks):
+def test_gradients_with_a_cap_and_sinks_match_dense_attention(cap, sinks):
     def slope(block):
         def loss(query, keys, values, sinks):
             mixed = attend_within(query, keys, values, SEGMENTS, block=block, window=4, cap=cap, sinks=sinks)
@@ -78,7 +78,7 @@ def test_gradients_with_a_bound_and_sinks_are_those_of_the_dense_form(cap, sinks
 @pytest.mark.parametrize(("slot", "new"), [(0, 13), (3, 5), (8, 5), (6, 1)])
 @pytest.mark.parametrize("window", [None, 1, 3])
 def test_new_tokens_see_a_cache_up_to_themselves(block, slot, new, window):
-    """Softmax in float64 over all slots that hold a token, before and behind the new ones, as in a ring."""
+    """Softmax in float64 over all slots that contain a token, before and after the new ones, as in a ring buffer."""
     query, keys, values = (np.asarray(array, np.float64) for array in (QUERY[:, :new], KEY, VALUE))
     expected = np.zeros(query.shape)
     for row, token, key, group in np.ndindex(query.shape[:-1]):
@@ -97,8 +97,8 @@ def test_new_tokens_see_a_cache_up_to_themselves(block, slot, new, window):
     ("slots", "window", "at_once", "block"),
     [(600, None, attention.SCORES_AT_ONCE, 512), (600, 40, attention.SCORES_AT_ONCE, 512), (150, None, 1, 64)],
 )
-def test_default_blocks_give_the_dense_form(monkeypatch, slots, window, at_once, block):
-    """Several rows and heads, in two blocks of the most queries, and in three of the fewest; the last block is not full."""
+def test_default_blocks_match_dense_attention(monkeypatch, slots, window, at_once, block):
+    """Several rows and heads, in two blocks of the largest size and in three of the smallest; the last block is not full."""
     monkeypatch.setattr(attention, "SCORES_AT_ONCE", at_once)
     rows, heads, group = 3, 2, 2
     assert attention.block_size(rows, heads * group, slots) == block
@@ -123,7 +123,7 @@ def test_default_blocks_give_the_dense_form(monkeypatch, slots, window, at_once,
 
 
 @pytest.mark.parametrize(("replicas", "tensor"), [(4, 1), (2, 2)])
-def test_a_block_has_as_many_scores_on_each_of_several_devices_as_on_one(monkeypatch, replicas, tensor):
+def test_a_block_has_the_same_number_of_scores_per_device_on_any_mesh(monkeypatch, replicas, tensor):
     config = TransformerConfig(vocab_size=8, width=8, layers=1, heads=4, kv_heads=2, head_dim=4, hidden=8)
     seen = []
 
@@ -146,7 +146,7 @@ def test_a_block_has_as_many_scores_on_each_of_several_devices_as_on_one(monkeyp
 
 @pytest.mark.parametrize("block", [4, 5])
 @pytest.mark.parametrize("window", [None, 1, 3, 7])
-def test_the_gradient_is_that_of_the_dense_form(block, window):
+def test_the_gradient_matches_dense_attention(block, window):
     weights = jnp.array(RANDOM.normal(size=QUERY.shape), jnp.float32)
 
     def dense(*arrays):
@@ -159,8 +159,8 @@ def test_the_gradient_is_that_of_the_dense_form(block, window):
     chex.assert_trees_all_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_no_array_has_both_axes():
-    """Temporaries of the gradient over 4,096 slots: less than one matrix of scores."""
+def test_no_array_has_the_size_of_the_score_matrix():
+    """The gradient's temporaries over 4,096 slots take less memory than one matrix of scores."""
     slots, heads = 4096, 2
     query = jax.ShapeDtypeStruct((1, slots, 1, heads, 8), jnp.float32)
     cache = jax.ShapeDtypeStruct((1, 1, slots, 8), jnp.float32)
@@ -173,8 +173,8 @@ def test_no_array_has_both_axes():
     assert compiled.memory_analysis().temp_size_in_bytes < heads * slots * slots * 4
 
 
-def test_a_block_is_held_against_its_window_alone():
-    """Products of one block of 64 queries, in the forward and the backward pass: with 127 slots in place of 4,096."""
+def test_a_block_is_compared_only_with_its_window():
+    """Products of one block of 64 queries use 127 slots instead of 4,096, in the forward and the backward pass."""
     slots = 4096
     query = jax.ShapeDtypeStruct((1, slots, 1, 2, 8), jnp.float32)
     cache = jax.ShapeDtypeStruct((1, 1, slots, 8), jnp.float32)

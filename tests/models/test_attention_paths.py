@@ -1,4 +1,4 @@
-"""The table by which the attention's program is chosen, and the kernels of other devices as far as a CPU can show them."""
+"""How the attention implementation is chosen, and the kernels for other devices as far as a CPU can test them."""
 
 from dataclasses import replace
 from functools import partial
@@ -105,7 +105,7 @@ def rows_of(slots, *, dtype=jnp.float32, features=128, heads=(2, 2), rows=2):
 
 
 def outcome(attend, query, keys, values, segments):
-    """Results and gradients, of the tokens that are not padding."""
+    """Results and gradients at the tokens that are not padding."""
     is_token = (segments > 0)[:, :, None, None, None]
 
     def loss(*parts):
@@ -118,15 +118,15 @@ def outcome(attend, query, keys, values, segments):
 
 @pytest.fixture
 def free_promotion():
-    """JAX's own kernels mix types and ranks."""
+    """Allow type and rank promotion, which JAX's own kernels need."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
 
 @pytest.mark.usefixtures("free_promotion")
 @pytest.mark.parametrize(("slots", "window", "cap"), [(200, None, None), (200, 20, None), (300, 130, None), (200, 20, 0.7)])
-def test_splash_computes_what_the_dense_path_computes(slots, window, cap):
-    """In the interpreter of its kernel: results, and gradients with respect to queries, keys and values; also cut over a mesh."""
+def test_splash_attention_matches_dense_attention(slots, window, cap):
+    """Runs the kernel in interpret mode: results, and gradients of queries, keys and values, also sharded over a mesh."""
     parts = rows_of(slots)
     dense = outcome(partial(attend_within, window=window, cap=cap), *parts)
     for mesh in (None, make_mesh(1, 2, 2)):
@@ -142,11 +142,13 @@ def test_splash_is_lowered_for_a_tpu(window):
     parts = rows_of(600, dtype=jnp.bfloat16)
     traced = jax.jit(lambda *a: outcome(partial(attend_splash, window=window), *a)).trace(*parts)
     text = traced.lower(lowering_platforms=("tpu",)).as_text()
-    assert text.count("tpu_custom_call") >= 3, "forward, and backward in queries and in keys and values"
+    assert text.count("tpu_custom_call") >= 3, (
+        "one forward kernel, and backward kernels for queries and for keys and values"
+    )
 
 
 @pytest.mark.parametrize("window", [None, 30])
-def test_an_explicit_path_is_taken(window):
+def test_an_explicitly_chosen_path_is_used(window):
     parts = rows_of(1_100, features=4)
     found = [
         outcome(partial(attend_rows, config=replace(LLAMA, attention=path), mesh=None, window=window), *parts)
@@ -160,7 +162,7 @@ def test_an_explicit_path_is_taken(window):
 @pytest.mark.usefixtures("free_promotion")
 @pytest.mark.parametrize(("slots", "window"), [(200, None), (333, None), (200, 20)])
 def test_cudnn_is_lowered_for_a_gpu(monkeypatch, slots, window):
-    """With JAX's look at the installed library left out; an odd number of slots is filled up, and a window is in the mask."""
+    """Skips JAX's check of the installed library; an odd number of slots is padded, and a window becomes part of the mask."""
     from jax._src.cudnn import fused_attention_stablehlo as kernel
 
     monkeypatch.setattr(kernel, "check_cudnn_version", lambda: 91_000)

@@ -1,4 +1,4 @@
-"""Each entry of a config.json is used as `transformers` uses it, or refused by name: a sweep over its own configuration classes."""
+"""Each entry of config.json is used as in `transformers` or refused by name, for every entry of its configuration classes."""
 
 import importlib.util
 import json
@@ -32,11 +32,11 @@ REPLACES = {
 }
 """Other values for the entries whose value cannot simply be changed to another of its type."""
 LONGROPE = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0], "original_max_position_embeddings": 16}
-"""Too few factors, which `transformers` accepts for Phi 3 in place of the scaling above."""
+"""Too few factors, which `transformers` accepts for Phi 3 instead of the scaling above."""
 
 
 def names_in_source(family):
-    """Entries that the family's own code reads, without importing PyTorch."""
+    """Entries that the family's modeling code reads, found without importing PyTorch."""
     root, family = Path(importlib.util.find_spec("transformers").origin).parent, family.removesuffix("_text")
     text = "".join(
         file.read_text() for file in (root / "masking_utils.py", root / "models" / family / f"modeling_{family}.py")
@@ -63,8 +63,8 @@ def entries_of(family):
             yield name, False
 
 
-def theirs_as_ours(theirs):
-    """What `transformers` computes with, under rljax's names; transcribed from its modeling files."""
+def translate_config(theirs):
+    """The values that `transformers` computes with, under rljax's names, transcribed from its modeling files."""
     family, layers = theirs.model_type, theirs.num_hidden_layers
     bias = getattr(theirs, "attention_bias", False) and family not in ("mistral", "qwen2", "phi3")
     kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * layers
@@ -128,7 +128,7 @@ def test_every_entry_is_used_or_refused(family, tmp_path):
         (tmp_path / "config.json").write_text(json.dumps(raw))
         try:
             theirs = AutoConfig.from_pretrained(tmp_path)
-        except Exception:  # its own checks: whatever they refuse has no meaning
+        except Exception:  # transformers' own validation: what it refuses has no meaning
             continue
         refusal, ours = "", None
         try:
@@ -139,7 +139,7 @@ def test_every_entry_is_used_or_refused(family, tmp_path):
             assert name in refusal, (name, value, refusal)
             refused.add(name)
             continue
-        expected = theirs_as_ours(theirs)
+        expected = translate_config(theirs)
         assert {key: getattr(ours, key) for key in expected} == expected, (name, value)
         assert isinstance(ours.rope_scaling, YarnScaling) == (theirs.rope_parameters.get("rope_type") == "yarn")
         assert name != "attention_dropout" or not value or value is ..., name
@@ -153,7 +153,7 @@ def test_every_entry_is_used_or_refused(family, tmp_path):
 def test_a_missing_entry_has_the_default_of_transformers(family, drop, tmp_path):
     raw = {key: value for key, value in AutoConfig.for_model(family, **TINY).to_dict().items() if key != drop}
     (tmp_path / "config.json").write_text(json.dumps(raw))
-    expected = theirs_as_ours(AutoConfig.from_pretrained(tmp_path))
+    expected = translate_config(AutoConfig.from_pretrained(tmp_path))
     assert {key: getattr(read_config(tmp_path), key) for key in expected} == expected
 
 

@@ -1,4 +1,4 @@
-"""Types of the products that the devices lack, refused by name before a weight is read."""
+"""Data types that the devices do not support are refused by name before a weight is read."""
 
 import sys
 from dataclasses import replace
@@ -34,7 +34,7 @@ AMD, TPU, CPU = ("gpu", None), ("tpu", None), ("cpu", None)
         (TPU, False, ["float32", "bfloat16"]),
     ],
 )
-def test_each_device_has_its_types(device, x64, dtypes):
+def test_each_device_lists_its_supported_types(device, x64, dtypes):
     names = ("float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "int4")
     assert [name for name in names if missing_dtype(Facts(*device, name, 64), x64=x64) is None] == dtypes
 
@@ -48,18 +48,18 @@ def test_each_device_has_its_types(device, x64, dtypes):
         (AMPERE, "float8_e4m3fn", "products are computed in one of float32, bfloat16, float16, float64"),
     ],
 )
-def test_the_refusal_has_the_reason(device, dtype, reason):
+def test_the_error_contains_the_reason(device, dtype, reason):
     with pytest.raises(InputError, match=f"dtype='{dtype}' cannot be used: .*{reason}.* Leave it out: float32"):
         check_dtype(Facts(*device, dtype, 64), x64=False)
 
 
 def turing(config, mesh):
-    """Facts of a GPU without bfloat16."""
+    """Device properties of a GPU without bfloat16."""
     return Facts(*TURING, config.compute_dtype, config.head_dim)
 
 
 def test_policies_critics_and_runs_are_refused_before_a_weight_is_read(tmp_path, monkeypatch):
-    shape = replace(LLAMA, norm_eps=3e-5)  # of no other test: equal settings share a policy
+    shape = replace(LLAMA, norm_eps=3e-5)  # used by no other test, because equal settings share a policy
     half, run = (
         replace(shape, compute_dtype="bfloat16"),
         SMALL.replace(dtype="bfloat16", width=24, run=str(tmp_path / "run")),

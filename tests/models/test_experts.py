@@ -1,4 +1,4 @@
-"""A mixture of experts: values, gradients, meshes, training, and what is refused."""
+"""Mixture of experts: values, gradients, meshes, and refused settings."""
 
 from functools import partial
 
@@ -28,7 +28,7 @@ def matrices(seed=0, experts=5, width=4, hidden=3):
     return [jnp.asarray(random.normal(size=shape), jnp.float32) for shape in shapes]
 
 
-def one_by_one(x, weights, chosen, gate, up, down):
+def apply_one_by_one(x, weights, chosen, gate, up, down):
     out = np.zeros(x.shape)
     for place in np.ndindex(x.shape[:2]):
         for weight, expert in zip(weights[place], chosen[place], strict=True):
@@ -48,7 +48,7 @@ def test_tokens_pass_through_their_experts(seed):
     np.testing.assert_array_equal(chosen, order)
     experts = tuple(Linear(matrix) for matrix in matrices(seed))
     found = mix_experts(x, weights, chosen, experts, gated=partial(apply_gate, jax.nn.silu))
-    np.testing.assert_allclose(found, one_by_one(x, weights, chosen, *matrices(seed)), atol=1e-5)
+    np.testing.assert_allclose(found, apply_one_by_one(x, weights, chosen, *matrices(seed)), atol=1e-5)
 
 
 def test_without_normalization_the_weights_are_probabilities():
@@ -85,11 +85,11 @@ def test_experts_that_the_devices_do_not_divide_are_refused():
         check_shape(TransformerConfig(**{**vars(CONFIG), "routing": Routing(3, 2)}), make_mesh(1, 1, 2))
 
 
-def test_the_matrices_of_experts_are_not_quantized_in_part():
+def test_quantizing_the_matrices_of_experts_is_refused():
     with pytest.raises(InputError, match="cannot round the matrices of experts"):
         quantize_params(init_params(CONFIG, jax.random.key(0)), kind="int8", dtype=jnp.float32)
 
 
-def test_a_token_cannot_pass_through_more_experts_than_there_are():
+def test_more_experts_per_token_than_experts_are_refused():
     with pytest.raises(InputError, match="5 of 4 experts"):
         Routing(4, 5)

@@ -1,4 +1,4 @@
-"""Families of models: the logits and gradients of `transformers`, cached decoding, export, meshes, and what cannot be written."""
+"""Model families: logits and gradients as in `transformers`, cached decoding, export, meshes, and refused exports."""
 
 import json
 from pathlib import Path
@@ -36,13 +36,13 @@ def whole(config, params, mesh=None):
     return logits(Model(config, mesh), params, jnp.array(TOKENS), PLACES, jnp.ones_like(PLACES))
 
 
-def test_logits_are_those_that_transformers_computed(loaded):
+def test_logits_match_the_recorded_ones_of_transformers(loaded):
     name, _, config, params = loaded
     np.testing.assert_allclose(whole(config, params)[:, ::3], COMMITTED[name], rtol=1e-4, atol=2e-5)
 
 
 def gradient_of(named, stored, entry):
-    """The gradient of a stored tensor; in the memory of `transformers`, a layer's experts are stacked, gate above up."""
+    """The gradient of a stored tensor; `transformers` keeps a layer's experts stacked, gate above up."""
     stored = stored.replace(".block_sparse_moe.", ".mlp.")
     if entry.index is None:
         return named[stored].grad.numpy()
@@ -53,7 +53,7 @@ def gradient_of(named, stored, entry):
     return gate if kind == "gate" else up
 
 
-def test_logits_and_gradients_are_those_of_transformers(loaded):
+def test_logits_and_gradients_match_transformers(loaded):
     torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install torch")
     from transformers import AutoModelForCausalLM
 
@@ -67,11 +67,11 @@ def test_logits_and_gradients_are_those_of_transformers(loaded):
     for stored, parts in stored_together(config).items():
         expected = gradient_of(named, stored, parts[0])
         found = joiner_of(parts)(*(np.asarray(one_of(get_at(ours, part.path), part.index)) for part in parts))
-        scale = np.abs(expected).max() or 1.0  # no token chose this expert
+        scale = np.abs(expected).max() or 1.0  # 0 if no token chose this expert
         np.testing.assert_allclose(found / scale, expected / scale, atol=2e-5, err_msg=stored)
 
 
-def test_scores_are_those_of_the_logits(loaded):
+def test_scores_are_the_log_softmax_of_the_models_logits(loaded):
     _, _, config, params = loaded
     ones, later = jnp.ones_like(PLACES), jnp.arange(1, TOKENS.shape[1])
     place = jnp.arange(len(TOKENS) * len(later)).reshape(len(TOKENS), -1)
@@ -83,7 +83,7 @@ def test_scores_are_those_of_the_logits(loaded):
     np.testing.assert_allclose(scores.entropy, -(jnp.exp(logp) * logp).sum(-1), atol=1e-5)
 
 
-def test_cached_decoding_is_the_whole_forward(loaded):
+def test_cached_decoding_matches_the_full_forward_pass(loaded):
     _, _, config, params = loaded
     model, tokens, expected = Model(config), jnp.array(TOKENS), whole(config, params)
     out, state = begin_decode(model, params, tokens[:, :4], jnp.ones((2, 4), bool), 6)
@@ -93,7 +93,7 @@ def test_cached_decoding_is_the_whole_forward(loaded):
         np.testing.assert_allclose(out, expected[:, slot], atol=1e-4)
 
 
-def test_an_exported_model_is_the_one_that_was_read(loaded, tmp_path):
+def test_an_exported_model_equals_the_one_that_was_read(loaded, tmp_path):
     _, folder, config, params = loaded
     write_model(tmp_path / "out", model_contents(config, params, bos=None, eos=1, source=folder))
     assert read_config(tmp_path / "out") == config
@@ -103,13 +103,13 @@ def test_an_exported_model_is_the_one_that_was_read(loaded, tmp_path):
         np.testing.assert_array_equal(after[name], tensor)
 
 
-def test_a_mesh_computes_the_same(loaded):
+def test_a_mesh_computes_the_same_logits(loaded):
     _, _, config, params = loaded
     mesh = make_mesh(1, 2, 2)
     np.testing.assert_allclose(jax.jit(lambda p: whole(config, p, mesh))(params), whole(config, params), atol=1e-4)
 
 
-def test_what_llama_and_its_kin_lack_is_not_written_without_a_source(loaded, tmp_path):
+def test_models_unlike_llama_are_not_written_without_a_source_folder(loaded, tmp_path):
     name, _, config, params = loaded
     if name == "llama-mlp_bias":
         save_pretrained(tmp_path / "own", config, params, bos=None, eos=1)
@@ -121,14 +121,14 @@ def test_what_llama_and_its_kin_lack_is_not_written_without_a_source(loaded, tmp
         save_pretrained(tmp_path / "own", config, params, bos=None, eos=1)
 
 
-def test_every_family_has_a_case_and_no_neighbour_is_supported():
+def test_every_family_has_a_test_case_and_related_families_are_unsupported():
     assert {case["model_type"] for case in CASES.values()} | {"mistral", "qwen2", "qwen3"} == set(FAMILIES)
     assert not set(NEAREST) & set(FAMILIES)
     assert {near for near, _ in NEAREST.values()} <= set(FAMILIES)
 
 
 @pytest.mark.parametrize(("name", "longest"), [("phi3-part", 16), ("llama-dynamic", 64)])
-def test_a_run_beyond_the_original_context_is_refused_where_frequencies_would_change(tmp_path, name, longest):
+def test_a_run_beyond_the_original_context_is_refused_if_frequencies_would_change(tmp_path, name, longest):
     folder = write_folder(tmp_path / name, name)
     check_length(folder, longest)
     with pytest.raises(InputError, match=f"have up to {longest + 1} tokens, but the rotary frequencies .* change beyond"):

@@ -1,4 +1,4 @@
-"""Entries and files of a model folder that nothing reads are named, and a model of another class is refused."""
+"""Unread entries and files of a model folder are reported, and a model of another class is refused."""
 
 import json
 from dataclasses import replace
@@ -26,7 +26,7 @@ def folder(tmp_path):
     return tmp_path / "model"
 
 
-def edited(file, **entries):
+def edit_config(file, **entries):
     raw = json.loads(file.read_text()) if file.exists() else {}
     file.write_text(json.dumps(raw | entries))
 
@@ -37,13 +37,13 @@ def test_every_entry_of_a_family_in_transformers_is_known(family):
     assert set(AutoConfig.for_model(family).to_dict()) <= known
 
 
-def test_a_folder_of_its_own_has_no_notes(folder, capsys):
+def test_a_folder_written_by_rljax_has_no_notes(folder, capsys):
     load_params(folder, read_config(folder))
     assert capsys.readouterr().err == ""
 
 
-def test_entries_that_no_model_reads_are_named(folder, capsys):
-    edited(folder / "config.json", my_new_scale=2.0, embedding_multiplier=12, nothing=None, use_cache=False)
+def test_unread_entries_are_reported(folder, capsys):
+    edit_config(folder / "config.json", my_new_scale=2.0, embedding_multiplier=12, nothing=None, use_cache=False)
     load_params(folder, read_config(folder))
     assert "has embedding_multiplier=12, my_new_scale=2.0; no Llama model reads that" in capsys.readouterr().err
 
@@ -55,7 +55,7 @@ def test_entries_that_no_model_reads_are_named(folder, capsys):
         *("consolidated.00.pth", "model.safetensors.index.json", "model-00001-of-00001.safetensors", "tf_model.h5"),
     ],
 )
-def test_files_of_weights_that_are_not_read_are_named(folder, capsys, file):
+def test_unread_weight_files_are_reported(folder, capsys, file):
     (folder / file).write_bytes(b"")
     load_params(folder, read_config(folder))
     assert f"also has {file}; only model.safetensors is read." in capsys.readouterr().err
@@ -63,22 +63,22 @@ def test_files_of_weights_that_are_not_read_are_named(folder, capsys, file):
 
 @pytest.mark.parametrize("name", ["LlamaForSequenceClassification", "LlamaForQuestionAnswering", "LlamaModel"])
 def test_a_model_of_another_class_is_refused(folder, name):
-    edited(folder / "config.json", architectures=[name])
+    edit_config(folder / "config.json", architectures=[name])
     with pytest.raises(InputError, match=rf"has architectures \['{name}'\]; a class that ends in ForCausalLM"):
         read_config(folder)
 
 
-def test_a_classifier_is_read_where_one_is_wanted_and_no_encoder(folder):
-    edited(folder / "config.json", architectures=["LlamaForSequenceClassification"])
+def test_a_classifier_is_read_only_as_a_reward_model(folder):
+    edit_config(folder / "config.json", architectures=["LlamaForSequenceClassification"])
     with pytest.raises(InputError, match=r"has no 'score.weight'"):
         load_value_model(folder)
-    edited(folder / "config.json", architectures=["LlamaModel"])
+    edit_config(folder / "config.json", architectures=["LlamaModel"])
     with pytest.raises(InputError, match=r"architectures \['LlamaModel'\]"):
         load_value_model(folder)
 
 
-def test_a_language_model_of_another_family_is_named(folder, capsys):
-    edited(folder / "config.json", architectures=["MistralForCausalLM"])
+def test_a_language_model_of_another_family_is_reported(folder, capsys):
+    edit_config(folder / "config.json", architectures=["MistralForCausalLM"])
     load_params(folder, read_config(folder))
     assert "architecture MistralForCausalLM; by its model_type it is read as LlamaForCausalLM" in capsys.readouterr().err
 
@@ -92,8 +92,8 @@ def test_a_language_model_of_another_family_is_named(folder, capsys):
         (["generate"], "temperature=0.6, top_p=0.9"),
     ],
 )
-def test_commands_name_generation_settings_that_they_do_not_use(folder, tmp_path, capsys, words, named):
-    edited(folder / "generation_config.json", temperature=0.6, top_p=0.9, eos_token_id=1)
+def test_commands_report_generation_settings_that_they_do_not_use(folder, tmp_path, capsys, words, named):
+    edit_config(folder / "generation_config.json", temperature=0.6, top_p=0.9, eos_token_id=1)
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "1+1=", "answer": "2"}\n')
     command, *rest = words

@@ -62,7 +62,7 @@ def test_weights_in_several_files_are_found_through_their_index(saved):
     jax.tree.map(np.testing.assert_array_equal, load_params(folder, config), params)
 
 
-def test_pretrained_weights_tell_their_story(shared_data):
+def test_pretrained_weights_write_a_story(shared_data):
     folder = shared_data / "stories260k"
     config = read_config(folder)
     policy = transformer_policy(config, folder=folder, bos=1, eos=2)
@@ -72,7 +72,7 @@ def test_pretrained_weights_tell_their_story(shared_data):
     assert response.tokens.tolist() == [403, 407, 261, 378, 432]
 
 
-def edited(folder, **changes):
+def edit_config(folder, **changes):
     raw = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**raw, **changes}))
 
@@ -114,7 +114,7 @@ def llama(tmp_path):
     ],
 )
 def test_unknown_features_are_refused(llama, changes, message):
-    edited(llama, **changes)
+    edit_config(llama, **changes)
     with pytest.raises(InputError, match=message):
         read_config(llama)
 
@@ -142,8 +142,8 @@ def test_unknown_features_are_refused(llama, changes, message):
         ),
     ],
 )
-def test_windows_are_those_of_transformers(llama, changes, windows):
-    edited(llama, **changes)
+def test_windows_match_transformers(llama, changes, windows):
+    edit_config(llama, **changes)
     theirs = AutoConfig.from_pretrained(llama)
     if theirs.model_type == "mistral":
         assert windows == (theirs.sliding_window,) * 2
@@ -164,7 +164,7 @@ def test_a_run_is_not_a_model(llama):
 
 def test_the_older_spelling_of_rotary_scaling_is_read(llama):
     older = {"type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    edited(llama, rope_parameters=None, rope_scaling={**older, "original_max_position_embeddings": 64})
+    edit_config(llama, rope_parameters=None, rope_scaling={**older, "original_max_position_embeddings": 64})
     assert read_config(llama) == replace(LLAMA, rope_scaling=STRETCH)
 
 
@@ -200,8 +200,8 @@ def test_a_tensor_of_another_shape_is_named(llama):
         ("layers.1.self_attn.k_norm", (8,)),
     ],
 )
-def test_a_tensor_of_as_many_numbers_in_another_shape_is_named(tmp_path, name, shape, kind):
-    """Transposed, or where that has the same shape, as one row."""
+def test_a_tensor_of_equal_size_and_another_shape_is_named(tmp_path, name, shape, kind):
+    """The tensor is transposed, or reshaped to one row if its transpose has the same shape."""
     config, name = SHAPES["qwen3"], f"model.{name}.weight"
     save_pretrained(tmp_path, config, random_params(config), bos=None, eos=1)
     tensors = load_file(tmp_path / "model.safetensors")
@@ -214,7 +214,7 @@ def test_a_tensor_of_as_many_numbers_in_another_shape_is_named(tmp_path, name, s
         policy.init(jax.random.key(0)) if kind is None else policy.quantized(jax.random.key(0), kind=kind)
 
 
-def test_folders_that_are_not_there_are_refused(tmp_path, llama):
+def test_missing_folders_are_refused(tmp_path, llama):
     with pytest.raises(InputError, match="does not exist"):
         locate(str(tmp_path / "nothing"))
     assert locate(str(llama)) == llama
@@ -226,7 +226,7 @@ def test_folders_that_are_not_there_are_refused(tmp_path, llama):
 @pytest.mark.parametrize(
     "name", ["model.layers.0.self_attn.o_proj.bias", "score.weight", "model.layers.9.mlp.up_proj.weight"]
 )
-def test_a_tensor_without_a_place_is_named(llama, name):
+def test_an_unknown_tensor_is_named(llama, name):
     tensors = load_file(llama / "model.safetensors")
     save_file(tensors | {name: np.ones(16, np.float32)}, llama / "model.safetensors")
     with pytest.raises(InputError, match=rf"contain the tensor '{name}', which this transformer does not have"):
@@ -234,7 +234,7 @@ def test_a_tensor_without_a_place_is_named(llama, name):
     jax.tree.map(np.testing.assert_array_equal, load_params(llama, LLAMA, besides=[name]), random_params(LLAMA))
 
 
-def test_copies_of_what_is_read_are_no_strangers(llama):
+def test_redundant_copies_of_tensors_are_accepted(llama):
     tensors = load_file(llama / "model.safetensors")
     copies = {"lm_head.weight": np.ones((20, 16)), FREQUENCIES: np.array([1.0, 500**-0.5], np.float16)}
     save_file(tensors | copies, llama / "model.safetensors")
@@ -260,27 +260,27 @@ def test_rotary_frequencies_may_be_stored_before_or_after_their_scaling(llama, i
     jax.tree.map(np.testing.assert_array_equal, load_params(llama, config), random_params(LLAMA))
 
 
-def test_windows_that_no_family_has_are_not_saved(tmp_path):
+def test_saving_windows_of_no_known_family_is_refused(tmp_path):
     for shape in (replace(LLAMA, window=3, full_layers=(0,)), replace(LLAMA, window=3, qkv_bias=True, output_bias=True)):
         with pytest.raises(InputError, match="A Mistral model has a window in all layers and no bias"):
             save_pretrained(tmp_path / "model", shape, random_params(shape), bos=None, eos=1)
 
 
-def test_biases_that_no_family_has_are_not_saved(tmp_path):
+def test_saving_biases_of_no_known_family_is_refused(tmp_path):
     shape = replace(LLAMA, qkv_bias=True, qk_norm=True)
     with pytest.raises(InputError, match="qkv_bias=True and output_bias=False"):
         save_pretrained(tmp_path / "model", shape, random_params(shape), bos=None, eos=1)
 
 
 def with_head(folder, change):
-    """A folder that says its head is tied, and stores one."""
+    """A folder whose config says that the head is tied, but which stores a head."""
     tensors = load_file(folder / "model.safetensors")
     tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] + change
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return tensors
 
 
-def test_a_stored_head_is_kept_though_the_config_says_tied(llama, tmp_path):
+def test_a_stored_head_is_kept_even_if_the_config_says_tied(llama, tmp_path):
     tensors = with_head(llama, np.float32(0.5))
     config = read_config(llama)
     assert not config.tied_head
@@ -363,7 +363,7 @@ def test_a_tensor_in_two_files_is_refused(llama):
 
 
 @pytest.mark.parametrize(("kind", "code"), [(np.int8, "I8"), (bool, "BOOL"), (np.int64, "I64")])
-def test_a_tensor_that_is_not_of_numbers_with_a_point_is_named(llama, kind, code):
+def test_a_tensor_that_is_not_floating_point_is_named(llama, kind, code):
     tensors = load_file(llama / "model.safetensors")
     name = "model.layers.0.self_attn.o_proj.weight"
     save_file(tensors | {name: (10 * tensors[name]).astype(kind)}, llama / "model.safetensors")

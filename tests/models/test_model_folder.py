@@ -1,4 +1,4 @@
-"""Model folders: shards, types of weights, and how much of a model is in memory while it is written."""
+"""Model folders: shards, weight types, and how much of a model is in memory while it is written."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def test_shards_keep_the_order_and_the_limit(limit):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_several_files_hold_what_one_holds(tmp_path, dtype):
+def test_several_files_have_the_same_contents_as_one(tmp_path, dtype):
     write_model(tmp_path / "one", contents(dtype))
     write_model(tmp_path / "many", contents(dtype), max_shard_bytes=3000)
     names = sorted(file.name for file in (tmp_path / "many").iterdir())
@@ -138,7 +138,7 @@ def test_at_most_two_neighboring_tensors_are_in_memory(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path, LLAMA), PARAMS)
 
 
-def test_a_model_spread_over_devices_is_written_the_same(tmp_path):
+def test_a_sharded_model_is_written_the_same_way(tmp_path):
     mesh = make_mesh(2, 2, 2)
     spread = put(PARAMS, parameter_shardings(LLAMA, mesh))
     parts = transformer_policy(LLAMA, bos=None, eos=1, mesh=mesh).contents(spread)
@@ -150,8 +150,8 @@ def test_a_model_spread_over_devices_is_written_the_same(tmp_path):
     assert not kept, "JAX would keep a host copy of every array until the end"
 
 
-def test_a_host_that_cannot_write_keeps_no_other_waiting(tmp_path):
-    """All tensors are fetched on every host, even on one whose disk is full."""
+def test_a_host_that_cannot_write_does_not_block_the_others(tmp_path):
+    """Every host fetches all tensors, even one whose disk is full."""
     fetched = []
     tensors = tuple(Tensor(f"t{n}", (np.ones(2, np.float32),), DTYPES["float32"], lambda x: x) for n in range(4))
 

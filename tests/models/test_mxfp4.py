@@ -1,4 +1,4 @@
-"""Experts in MXFP4: the numbers of the format, and folders of GPT-OSS that store them."""
+"""Experts in MXFP4: the values of the format, and GPT-OSS folders that store them."""
 
 import json
 
@@ -20,7 +20,7 @@ WIDE = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num
 PLACES = jnp.broadcast_to(jnp.arange(TOKENS.shape[1]), TOKENS.shape)
 
 
-def test_all_codes_and_scales_are_those_of_the_types_of_ml_dtypes():
+def test_all_codes_and_scales_match_ml_dtypes():
     codes, scales = np.arange(16, dtype=np.uint8), np.arange(1, 251, dtype=np.uint8)
     blocks = np.broadcast_to(codes[::2] | codes[1::2] << 4, (1, len(scales), 1, 8))
     expected = codes.view(float4_e2m1fn).astype(np.float64) * scales.view(float8_e8m0fnu).astype(np.float64)[:, None]
@@ -29,7 +29,7 @@ def test_all_codes_and_scales_are_those_of_the_types_of_ml_dtypes():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder of GPT-OSS whose experts are stored in MXFP4, and the numbers that they represent."""
+    """A GPT-OSS folder whose experts are stored in MXFP4, and the values that they represent."""
     monkeypatch.setitem(CASES, "wide", CASES["gpt_oss"] | WIDE)
     place = write_folder(tmp_path / "wide", "wide")
     random, tensors, exact = np.random.default_rng(0), load_file(place / "model.safetensors"), {}
@@ -47,7 +47,7 @@ def folder(tmp_path, monkeypatch):
     return place, exact
 
 
-def test_experts_are_read_and_written_as_the_numbers_that_they_represent(folder, tmp_path):
+def test_experts_are_read_and_written_as_the_values_that_they_represent(folder, tmp_path):
     place, exact = folder
     config = read_config(place)
     params = load_params(place, config)
@@ -62,7 +62,7 @@ def test_experts_are_read_and_written_as_the_numbers_that_they_represent(folder,
         np.testing.assert_array_equal(written[name].astype(np.float32), expected)
 
 
-def test_logits_are_those_of_transformers(folder):
+def test_logits_match_transformers(folder):
     torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install torch")
     from transformers import AutoModelForCausalLM, Mxfp4Config
 

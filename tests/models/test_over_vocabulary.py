@@ -1,5 +1,4 @@
-"""Quantities of full distributions, computed a chunk of tokens at a time, equal those from all logits at once, and so do their
-gradients."""
+"""Quantities of full distributions and their gradients: computed in chunks of tokens, they equal those from all logits at once."""
 
 from functools import partial
 
@@ -35,7 +34,7 @@ def whole(student, teacher):
 
 
 @pytest.mark.parametrize(("chunk", "parts"), [(3, 1), (100, 1), (8, 2), (5, 4)])
-def test_a_divergence_and_its_gradient_are_those_of_all_logits(chunk, parts):
+def test_a_divergence_and_its_gradient_match_those_from_all_logits(chunk, parts):
     def in_chunks(student, teacher):
         return over_vocabulary(DIVERGENCE, student, teacher, temperature=0.7, chunk=chunk, mesh=MESHES[parts])
 
@@ -46,7 +45,7 @@ def test_a_divergence_and_its_gradient_are_those_of_all_logits(chunk, parts):
     chex.assert_trees_all_close(slope(in_chunks), slope(whole), rtol=1e-4, atol=1e-5)
 
 
-def test_the_square_sum_is_that_of_the_loop():
+def test_the_sum_of_squares_matches_a_loop():
     expected = np.zeros((ROWS, LENGTH))
     for row, place in np.ndindex(ROWS, LENGTH):
         powers = np.exp(np.asarray(STUDENT.head, float) @ np.asarray(STUDENT.hidden[row, place], float) / 0.7)
@@ -55,8 +54,8 @@ def test_the_square_sum_is_that_of_the_loop():
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
-def test_a_gradient_over_bfloat16_states_adds_up_in_float32():
-    """The head's gradient over 2,048 equal tokens: a running sum in bfloat16 would stop growing at 256 of them."""
+def test_a_gradient_over_bfloat16_states_is_summed_in_float32():
+    """The head's gradient over 2,048 equal tokens; a running sum in bfloat16 would stop growing after 256 of them."""
     hidden, head = jnp.ones((1, 2048, 1), jnp.bfloat16), jnp.zeros((2, 1))
 
     def total(head):
@@ -80,7 +79,7 @@ def test_memory_does_not_grow_with_the_number_of_chunks():
     assert temporaries(1024) - temporaries(64) < 2 * logits < 1024 * 8192 * 4
 
 
-def test_models_of_other_tokens_or_vocabularies_are_refused():
+def test_distributions_over_other_tokens_or_vocabularies_are_refused():
     fewer = STUDENT._replace(head=STUDENT.head[:-1])
     with pytest.raises(ValueError, match=r"features must have the same rows, .*, got \[\(4, 7, 10\), \(4, 7, 11\)\]"):
         over_vocabulary(DIVERGENCE, fewer, TEACHER, chunk=4)

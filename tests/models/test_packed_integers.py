@@ -1,4 +1,4 @@
-"""Folders whose matrices are integers: what they contain, what rljax and transformers read from them, and what is refused."""
+"""Folders with integer matrices: their contents, what rljax and transformers read from them, and what is refused."""
 
 import json
 import shutil
@@ -42,7 +42,7 @@ def folder(request, exact, tmp_path_factory):
 
 
 def nearest(matrix, bits, group):
-    """Each weight's nearest multiple of its group's scale, one weight after the other."""
+    """Round each weight to the nearest multiple of its group's scale, one weight at a time."""
     most, out = 2 ** (bits - 1) - 1, np.empty_like(matrix)
     for row in range(matrix.shape[0]):
         for begin in range(0, matrix.shape[1], group):
@@ -53,7 +53,7 @@ def nearest(matrix, bits, group):
     return out
 
 
-def test_what_is_read_is_the_nearest_multiple_of_each_scale(folder, exact):
+def test_weights_are_read_as_the_nearest_multiples_of_their_scales(folder, exact):
     kind, place = folder
     assert read_config(place) == SHAPE
     assert len(list(place.glob("*.safetensors"))) > 2
@@ -67,7 +67,7 @@ def test_what_is_read_is_the_nearest_multiple_of_each_scale(folder, exact):
     np.testing.assert_array_equal(attention["key_bias"], own["key_bias"])
 
 
-def test_transformers_computes_the_same(folder):
+def test_transformers_computes_the_same_logits_from_integers(folder):
     torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install torch")
     pytest.importorskip(
         "compressed_tensors", reason="transformers needs it to read such folders: pip install compressed-tensors"
@@ -82,7 +82,7 @@ def test_transformers_computes_the_same(folder):
         np.testing.assert_allclose(theirs(torch.tensor(np.asarray(TOKENS))).logits.numpy(), ours, atol=1e-4)
 
 
-def test_a_model_that_starts_from_it_is_written_in_full(folder, tmp_path):
+def test_a_model_that_starts_from_integers_is_written_in_full_precision(folder, tmp_path):
     _, place = folder
     config = read_config(place)
     write_model(tmp_path / "out", model_contents(config, load_params(place, config), bos=None, eos=1, source=place))
@@ -102,7 +102,7 @@ def test_unpacking_is_the_inverse_of_packing(bits, rows, groups, seed):
     )
 
 
-def test_zeros_stay_zeros_and_bfloat16_scales_are_the_ones_that_round():
+def test_zeros_stay_zero_and_rounding_uses_the_bfloat16_scales():
     matrix = np.zeros((2, 64), np.float32)
     matrix[0, :32] = np.linspace(-1, 1, 32)
     tensor = Tensor("model.layers.0.mlp.up_proj.weight", (matrix,), np.dtype(jnp.bfloat16), lambda x: x)
@@ -163,7 +163,7 @@ def test_other_integers_are_refused(folder, tmp_path, name, value):
         read_config(other)
 
 
-def test_what_cannot_be_rounded_is_refused(exact):
+def test_weights_that_cannot_be_rounded_are_refused(exact):
     contents = model_contents(SHAPE, exact, bos=None, eos=1)
     with pytest.raises(InputError, match="quantize='int3' is unknown"):
         packed_contents(contents, "int3")
@@ -172,7 +172,7 @@ def test_what_cannot_be_rounded_is_refused(exact):
         packed_contents(model_contents(odd, init_params(odd, jax.random.key(0)), bos=None, eos=1), "int8")
 
 
-def test_a_run_is_exported_and_its_folder_answers(tmp_path, capsys):
+def test_an_exported_run_can_be_sampled_from(tmp_path, capsys):
     save_pretrained(tmp_path / "model", SHAPE, init_params(SHAPE, jax.random.key(1)), bos=None, eos=1)
     settings = {
         "model": str(tmp_path / "model"),

@@ -1,4 +1,4 @@
-"""Patch embeddings: a strided convolution of the pixels, the same in score and decoder; patches are never sampled."""
+"""Patch embeddings: a strided convolution of pixels, equal in scorer and decoder; patches are never sampled."""
 
 from dataclasses import replace
 from functools import partial
@@ -47,13 +47,13 @@ READER = PatchModel(Model(CONFIG), PATCHES)
 POLICY = patch_policy(CONFIG, PATCHES)
 SCORE = jax.jit(POLICY.score, static_argnums=2)
 IMAGE = "⡎⡄⠎⠆"
-"""With some dots that no patch of it has."""
+"""An image with dots in combinations that no single patch has."""
 PROMPTS = [f"{IMAGE}{IMAGE}", f"1+{IMAGE}=", "3+4="]
 
 
 @pytest.fixture(scope="module")
 def params():
-    """Every number random and of the order of 1, so that no part could be left out unseen."""
+    """Random parameters of order 1, so that leaving out any part would be noticed."""
     first = POLICY.init(jax.random.key(0))
     leaves, tree = jax.tree.flatten(first)
     keys = jax.random.split(jax.random.key(1), len(leaves))
@@ -65,7 +65,7 @@ def ids(text):
 
 
 def embeddings(params, text):
-    """Rows of the full table with positions, as the transformer's layers get them."""
+    """Embeddings with positions, as the transformer's layers receive them."""
     tokens = ids(text)
     table = with_full_table(READER, params)["embedding"]
     return (table[tokens] + position_offsets(READER, params["patches"], tokens, jnp.ones_like(tokens)))[0]
@@ -86,7 +86,7 @@ def test_an_image_is_embedded_by_a_convolution_with_the_stride_of_a_patch(params
     np.testing.assert_allclose(embeddings(params, text), expected.reshape(4, 16), atol=1e-6)
 
 
-def test_embeddings_beside_text_are_those_of_a_loop(params):
+def test_embeddings_of_patches_and_text_match_a_loop(params):
     text = f"7{IMAGE}{IMAGE}+{IMAGE}=3"
     part, characters = params["patches"], [c for c in TOKENIZER.alphabet if c not in PATTERNS]
     expected, before = [], 0
@@ -106,7 +106,7 @@ def test_embeddings_beside_text_are_those_of_a_loop(params):
 
 
 def test_ids_of_patches_may_be_anywhere():
-    """Among the other ids, and in any order."""
+    """Ids of patches may be among the other ids, in any order."""
     patches = Patches((5, 0, 2, 3), rows=1, columns=1)
     reader = PatchModel(Model(TransformerConfig(7, 4, 1, 1, 1, 4, 8)), patches)
     params = {"embedding": jnp.array([[10.0], [11.0], [12.0]]), "patches": {}}
@@ -116,7 +116,7 @@ def test_ids_of_patches_may_be_anywhere():
     assert reader.text_row[[1, 4, 6]].tolist() == [0, 1, 2]
 
 
-def test_places_begin_anew_with_each_sequence_and_after_each_text():
+def test_patch_positions_restart_with_each_sequence_and_after_text():
     patch = jnp.array([[1, 1, 0, 1, 1, 1, 0, 1], [0, 0, 1, 1, 1, 1, 1, 1]], bool)
     segments = jnp.array([[1, 1, 1, 1, 1, 2, 2, 2], [0, 0, 1, 1, 1, 1, 1, 1]])
     counted = np.where(patch, places(patch, segments), -1)
@@ -135,8 +135,8 @@ def first_logits(decoder, weights, text):
 
 
 @pytest.fixture(scope="module")
-def drawn(params):
-    """Two responses to each prompt at a high temperature: packed rows, and arrays."""
+def rollout(params):
+    """Two responses to each prompt, sampled at a high temperature: packed rows and arrays."""
     sampling = Sampling(8, (TOKENIZER.eos_token_id,), temperature=1.5)
     requests = [
         Request(tuple(TOKENIZER.encode(PROMPTS[i])), i, i, sampling, seed=10 * i + j) for i in range(3) for j in range(2)
@@ -147,15 +147,15 @@ def drawn(params):
     return pack(Sequences(*prompts, arrays["tokens"], arrays["attention"])), arrays
 
 
-def test_sampler_and_scorer_agree(params, drawn):
-    packed, arrays = drawn
+def test_sampler_and_scorer_agree(params, rollout):
+    packed, arrays = rollout
     logp = np.asarray(SCORE(params, packed, 1.5).logp)
     np.testing.assert_allclose(np.where(arrays["mask"], logp, 0), arrays["policy_logp"], atol=1e-5)
     assert np.abs(arrays["policy_logp"]).max() > 0.5
 
 
-def test_patches_are_never_sampled_and_cannot_be(params, drawn):
-    packed, arrays = drawn
+def test_patches_are_never_sampled_and_cannot_be(params, rollout):
+    packed, arrays = rollout
     assert not READER.is_patch[arrays["tokens"]].any()
     for found in first_logits(POLICY.decoder, POLICY.decoder.weights(params), PROMPTS[0]):
         assert np.isneginf(found[:, READER.is_patch]).all()
@@ -165,8 +165,8 @@ def test_patches_are_never_sampled_and_cannot_be(params, drawn):
     assert np.isneginf(np.asarray(logp)[arrays["attention"]]).all()
 
 
-def test_the_gradient_reaches_every_part(params, drawn):
-    packed, arrays = drawn
+def test_the_gradient_reaches_every_part(params, rollout):
+    packed, arrays = rollout
 
     def loss(params):
         return jnp.where(arrays["mask"], POLICY.score(params, packed, 1.0).logp, 0.0).sum()
@@ -179,8 +179,8 @@ def test_the_gradient_reaches_every_part(params, drawn):
     assert [bool(number > 0) for number in numbers] == [bool(black[place]) for place in DOTS]
 
 
-def test_text_alone_is_read_as_by_the_plain_transformer(params):
-    """Without a patch the policy is the built-in one whose table has the vectors of patches."""
+def test_text_without_images_is_read_as_by_the_plain_transformer(params):
+    """Without patches, the policy equals the built-in one with the patch vectors in its embedding table."""
     plain = transformer_policy(CONFIG, eos=1)
     theirs = first_logits(plain.decoder, with_full_table(READER, params), "3+4=")
     for own, other in zip(first_logits(POLICY.decoder, POLICY.decoder.weights(params), "3+4="), theirs, strict=True):
@@ -211,7 +211,7 @@ SMALL = TrainConfig.flat(
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Two steps on the task, judged by something that a random model gets both ways."""
+    """Two steps on the task, with a reward for which a random model gets both 0 and 1."""
     run = tmp_path_factory.mktemp("images") / "run"
 
     def even_length(completions):
@@ -220,7 +220,7 @@ def trained(tmp_path_factory):
     return rljax.train(SMALL.replace(run=str(run)), even_length)
 
 
-def test_two_steps_of_the_trainer_move_the_projection(trained):
+def test_two_training_steps_change_the_projection(trained):
     first = choose_policy(SMALL, Seams(), make_tokenizer(SMALL), make_mesh(1, 1, 1)).init(jax.random.key(0))
     moved = jax.tree.map(lambda now, before: float(np.abs(now - before).max()), trained.params, first)
     assert min(jax.tree.leaves(moved["patches"])) > 0
@@ -228,7 +228,7 @@ def test_two_steps_of_the_trainer_move_the_projection(trained):
     assert [row["step"] for row in rows if row["phase"] == "rl"] == [1, 2]
 
 
-def test_a_run_with_images_opens_by_itself_and_is_not_written_as_a_folder(trained, tmp_path):
+def test_a_run_with_images_can_be_opened_but_not_exported(trained, tmp_path):
     opened = rljax.load(trained.run, which="last", reward="exact")
     texts = opened.sample([f"{IMAGE}{IMAGE}"], count=4, temperature=2.0)[0]
     assert not any(set(text) & set(PATTERNS) for text in texts)
@@ -247,7 +247,7 @@ def test_a_run_with_images_opens_by_itself_and_is_not_written_as_a_folder(traine
         ({"lora_rank": 2}, r"lora_rank cannot be combined with images=\(8, 4\)"),
     ],
 )
-def test_settings_that_do_not_go_with_images_are_refused(settings, message):
+def test_settings_incompatible_with_images_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         SMALL.replace(**settings)
 
@@ -265,18 +265,18 @@ def test_settings_that_do_not_go_with_images_are_refused(settings, message):
         (lambda: encode_problems(SMALL, [Problem(IMAGE, "", "8⣿")], TOKENIZER), "the demonstration '8⣿' has a patch"),
     ],
 )
-def test_what_is_no_patch_is_refused(call, message):
+def test_invalid_patches_are_refused(call, message):
     with pytest.raises(InputError, match=message):
         call()
 
 
-def test_without_noise_the_font_is_read_without_error_and_with_it_with_some():
+def test_the_font_is_read_perfectly_without_noise_and_imperfectly_with_it():
     clean, noisy = DigitsConfig(pixel_noise=0.0, train_problems=60), DigitsConfig(pixel_noise=0.15, train_problems=200)
     train, _ = clean.problems(1, seed=0)
     for problem in train:
         left, right = (pixels_of(problem.prompt[part], height=8, width=4) for part in (slice(4), slice(4, 8)))
         digits = [
-            next(digit for digit, drawn in FONT.items() if [list(row) for row in drawn] == seen) for seen in (left, right)
+            next(digit for digit, glyph in FONT.items() if [list(row) for row in glyph] == seen) for seen in (left, right)
         ]
         assert problem.demonstration == f"{digits[0]}+{digits[1]}=#{sum(digits)}"
     assert clean.optimum(train) == 1.0

@@ -1,4 +1,4 @@
-"""`peft` opens an exported adapter on top of its base, and computes what the merged model computes."""
+"""`peft` opens an exported adapter on top of its base and computes the same logits as the merged model."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Adapters in the format of `peft` are read back, opened as a model, and continued; what cannot be read is named."""
+"""Adapters in `peft`'s format are read back, opened as a model, and trained further; unreadable ones are refused by name."""
 
 import json
 from dataclasses import asdict, replace
@@ -73,7 +73,7 @@ def test_a_run_continues_the_adapter_and_a_model_opens_with_it(stored, tmp_path)
         read_config(folder)
 
 
-def test_what_cannot_be_read_is_named(stored):
+def test_unreadable_adapters_are_refused_by_name(stored):
     folder, config, _, _ = stored
     file = folder / "adapter_config.json"
     raw = json.loads(file.read_text())
@@ -103,7 +103,7 @@ def test_what_cannot_be_read_is_named(stored):
 
 
 def test_every_entry_of_peft_is_used_or_refused(stored):
-    """A sweep over the entries of peft's own configuration class."""
+    """Tests every entry of peft's configuration class."""
     peft = pytest.importorskip("peft", reason="needs the extra `parity`: pip install peft")
     folder, config, _, adapter = stored
     file = folder / "adapter_config.json"

@@ -1,4 +1,4 @@
-"""Scores from the logits of every slot, checked against a loop, even where a token is excluded."""
+"""Scores from the logits of every slot, compared with a loop, also with excluded tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ PACKED = pack(Sequences(np.zeros((ROWS, PROMPT), np.int32), WHOLE, TOKENS, np.on
 LOGITS = RNG.normal(size=(ROWS, PROMPT + LENGTH, VOCABULARY)).astype(np.float32)
 
 
-def test_scores_are_those_of_the_loop_and_an_excluded_token_adds_nothing():
+def test_scores_match_a_loop_and_an_excluded_token_adds_nothing():
     excluded = LOGITS.copy()
     excluded[..., -1] = -np.inf
     scores = scores_of_logits(jnp.array(excluded), PACKED, 0.7)

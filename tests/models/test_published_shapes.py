@@ -1,4 +1,4 @@
-"""Published config.json files of new kinds of models: their numbers of parameters are those that the models are known to have."""
+"""Published config.json files of recent models give the known number of parameters."""
 
 import json
 
@@ -47,7 +47,7 @@ PUBLISHED = {
         },
     ),
 }
-"""Hub id -> number of parameters, and what config.json says of the shape."""
+"""Hub id -> number of parameters, and the shape in config.json."""
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -57,7 +57,7 @@ def test_a_published_model_has_its_number_of_parameters(tmp_path, name):
     assert count_parameters(abstract_params(read_config(tmp_path))) == count
 
 
-def test_a_window_that_no_sequence_fills_is_left_out(tmp_path):
+def test_a_window_longer_than_any_sequence_is_ignored(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED["microsoft/Phi-4-mini-instruct"][1]))
     config = read_config(tmp_path)
     assert (config.window, config.longest, config.rotated) == (None, 4_096, 96)

@@ -1,5 +1,4 @@
-"""Matrices in 8 and 4 bits: how they are rounded, what is computed with them, how they are sharded, and how much memory they
-take."""
+"""Matrices in 8 and 4 bits: rounding, products, gradients, sharding and memory."""
 
 from dataclasses import replace
 from functools import partial
@@ -38,8 +37,8 @@ KINDS = ("int8", "nf4")
 WIDE = replace(LLAMA, width=128, head_dim=32, hidden=256)
 
 
-def a_matrix(*shape, seed=0):
-    """Normal weights; the first block has only zeros, the second one an outlier."""
+def make_matrix(*shape, seed=0):
+    """Normally distributed weights; the first block is all zeros, the second has an outlier."""
     matrix = np.array(jax.random.normal(jax.random.key(seed), shape))
     matrix[:64, ..., 0] = 0
     matrix[64, ..., 0] = 40
@@ -47,7 +46,7 @@ def a_matrix(*shape, seed=0):
 
 
 def test_the_levels_are_quantiles_of_a_normal_distribution():
-    """Appendix E: eight above 0 and seven below it, each half evenly spaced in probability, from a tail that is left out."""
+    """Appendix E: eight levels above 0 and seven below, each half evenly spaced in probability after cutting off a tail."""
     tail = (1 / 32 + 1 / 30) / 2
     above = norm.ppf(np.linspace(1 - tail, 0.5, 9)[:-1])
     below = -norm.ppf(np.linspace(1 - tail, 0.5, 8)[:-1])
@@ -57,7 +56,7 @@ def test_the_levels_are_quantiles_of_a_normal_distribution():
 
 @pytest.mark.parametrize("shape", [(128, 3), (192, 2, 2)])
 def test_each_weight_is_rounded_to_the_nearest_level_of_its_block(shape):
-    matrix = a_matrix(*shape)
+    matrix = make_matrix(*shape)
     found, matrix = np.asarray(dequantize(quantize_nf4(matrix, axis=0))), np.asarray(matrix)
     for index in np.ndindex(*shape):
         begin = index[0] // 64 * 64
@@ -68,8 +67,8 @@ def test_each_weight_is_rounded_to_the_nearest_level_of_its_block(shape):
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_the_error_is_at_most_half_a_step(axis):
-    """Half an integer for int8, half the widest gap between levels for NF4; the root mean square is that of a uniform error."""
-    matrix = a_matrix(128, 64, 3)
+    """Half an integer for int8 and half the widest gap for NF4; the root mean square is that of a uniform error."""
+    matrix = make_matrix(128, 64, 3)
     blocks = np.moveaxis(np.asarray(matrix), axis, 0).reshape(-1, 64, *np.delete(matrix.shape, axis))
     scale = np.abs(blocks).max(1, keepdims=True)
     gap = max(high - low for low, high in pairwise(LEVELS))
@@ -87,7 +86,7 @@ def test_the_error_is_at_most_half_a_step(axis):
 
 
 @pytest.mark.parametrize(("kind", "bits"), [("int8", 8.5), ("nf4", 4.5)])
-def test_a_matrix_takes_the_bits_of_its_type_and_half_a_bit_for_the_scales(kind, bits):
+def test_a_matrix_takes_its_types_bits_plus_half_a_bit_for_scales(kind, bits):
     params = random_params(WIDE)
     held = quantize_params(params, kind=kind, dtype="bfloat16")
     matrices = [leaf for leaf in jax.tree.leaves(held, is_leaf=is_quantized) if is_quantized(leaf)]
@@ -105,7 +104,7 @@ def test_a_matrix_takes_the_bits_of_its_type_and_half_a_bit_for_the_scales(kind,
 
 @pytest.mark.parametrize("equation", ["BTD,DNH->BTNH", "BTNH,NHD->BTD", "BTF,FD->BTD"])
 @pytest.mark.parametrize("quantize", [quantize_int8, quantize_nf4])
-def test_a_product_and_its_derivative_are_those_with_the_dequantized_matrix(equation, quantize):
+def test_products_and_derivatives_match_the_dequantized_matrix(equation, quantize):
     shape = {"BTD,DNH->BTNH": (64, 3, 4), "BTNH,NHD->BTD": (3, 64, 5), "BTF,FD->BTD": (64, 5)}[equation]
     axis = shape.index(64)
     matrix, inputs = jax.random.normal(jax.random.key(0), shape), shape[: axis + 1]
@@ -125,8 +124,8 @@ def test_a_product_and_its_derivative_are_those_with_the_dequantized_matrix(equa
     ("kind", "name", "targets"),
     [("int8", "llama-biased", ("attention", "down")), ("nf4", "qwen3", ("feed_forward",))],
 )
-def test_an_adapter_learns_what_it_learns_on_the_dequantized_model(kind, name, targets):
-    """Log-probabilities, and gradients with respect to every factor; also if a matrix has no adapter, and for the merged copy."""
+def test_an_adapter_learns_the_same_as_on_the_dequantized_model(kind, name, targets):
+    """Compares log-probabilities and every factor's gradient, also with unadapted matrices and for the sampler's merged copy."""
     config = replace(SHAPES[name], remat="full" if name == "qwen3" else "none")
     params = random_params(config)
     held = Base(quantize_params(params, kind=kind, dtype="float32"), SCALE)
@@ -176,7 +175,7 @@ def test_codes_and_scales_are_sharded_like_their_matrix():
     assert {shard.data.shape for shard in down.codes.addressable_shards} == {(64, 64)}
     assert {shard.data.shape for shard in down.scale.addressable_shards} == {(2, 64)}
 
-    twice = jax.tree.map(lambda array: jnp.concatenate([array, array]), make_packed())  # a row for each device
+    twice = jax.tree.map(lambda array: jnp.concatenate([array, array]), make_packed())  # one row per device
     twice = twice._replace(place=twice.place + jnp.repeat(jnp.array([0, 10]), 2)[:, None])
 
     @partial(jax.jit, static_argnames="on")
@@ -186,8 +185,8 @@ def test_codes_and_scales_are_sharded_like_their_matrix():
     np.testing.assert_allclose(score(on_mesh, on=mesh), score(held, on=None), atol=1e-4)
 
 
-def test_a_backward_pass_holds_the_matrices_of_one_layer_at_a_time():
-    """The compiler's memory for one layer and for two: if full matrices were kept, the second layer would add its size."""
+def test_a_backward_pass_keeps_the_full_matrices_of_only_one_layer():
+    """Compares memory for one layer and for two: if full matrices were kept, the second layer would add its size."""
 
     def temporaries(layers):
         config = replace(WIDE, width=256, hidden=1024, layers=layers, remat="full")
@@ -215,7 +214,7 @@ def test_an_update_makes_no_copy_of_quantized_matrices():
     assert jax.tree.structure(with_copies(held, copies)) == jax.tree.structure(held)
 
 
-def test_what_cannot_be_cut_into_blocks_is_refused():
+def test_matrices_that_cannot_be_split_into_blocks_are_refused():
     params = random_params(replace(LLAMA, head_dim=6))
     with pytest.raises(
         InputError, match=r"quantize='nf4' divides .* layers/0/attention/output of shape \[4, 6, 16\] has 6"

@@ -1,4 +1,4 @@
-"""A policy mixed with rules: the calculator's opinion, and one distribution for sampler and scorer."""
+"""A policy mixed with rules: the calculator's tokens, and the same distribution in sampler and scorer."""
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,8 @@ MIXED = mixed_policy(NETWORK, RULES, share=0.4)
 PROMPTS = ["7+5=7+5=", "9+3=2+6=", "8-1="]
 
 
-def opinions(text):
-    """What the calculator would write after each character, read one by one; None where it abstains."""
+def predictions(text):
+    """The calculator's next character after each character of a text; None if it abstains."""
     memory, found = jnp.asarray(RULES.start), []
     for token in TOKENIZER.encode(text):
         memory = RULES.read(memory, jnp.int32(token))
@@ -38,8 +38,8 @@ def opinions(text):
     return found
 
 
-def by_hand(text):
-    """The same from the text: what comes after `a+b=` and the digits behind it."""
+def expected_predictions(text):
+    """The same computed from the text: the next digit of the result after `a+b=` and the digits that follow."""
     found = []
     for end in range(1, len(text) + 1):
         _, equals, steps = text[:end].partition("=")
@@ -65,16 +65,16 @@ def by_hand(text):
         "999999999+1=999999999+999999999=1999999998;",
     ],
 )
-def test_it_calculates_the_results_of_steps_and_nothing_else(text):
-    assert opinions(text) == by_hand(text)
+def test_the_calculator_predicts_only_results_of_sums(text):
+    assert predictions(text) == expected_predictions(text)
 
 
 def test_too_long_numbers_are_left_to_the_network():
-    assert opinions("1+1=1234567890+1=")[-1] is None
-    assert opinions("1+1=1234567890+1=;1+1=")[-1] == "2"
+    assert predictions("1+1=1234567890+1=")[-1] is None
+    assert predictions("1+1=1234567890+1=;1+1=")[-1] == "2"
 
 
-def test_memory_of_packed_rows_begins_anew_with_each_sequence():
+def test_the_calculator_restarts_with_each_sequence_of_a_packed_row():
     texts = ["1+1=1+1=", "2+2=2+2="]
     tokens = np.array([[0, *TOKENIZER.encode("".join(texts))]])
     positions = np.array([[0, *range(8), *range(8)]])
@@ -86,9 +86,8 @@ def test_memory_of_packed_rows_begins_anew_with_each_sequence():
 
 
 @pytest.fixture(scope="module")
-def drawn():
-    """Responses to the prompts, two each, sampled from the mixed policy at a temperature of 0.7: parameters, texts, rows,
-    arrays."""
+def rollout():
+    """Two responses per prompt, sampled from the mixed policy at temperature 0.7: parameters, texts, rows and arrays."""
     params = MIXED.init(jax.random.key(0))
     sampling = Sampling(12, (TOKENIZER.eos_token_id,), temperature=0.7)
     ids = [tuple(TOKENIZER.encode(prompt)) for prompt in PROMPTS]
@@ -105,20 +104,20 @@ def scored(policy, params, packed, temperature):
     return np.asarray(jax.jit(policy.score, static_argnums=2)(params, packed, temperature).logp)
 
 
-def test_sampler_and_scorer_agree(drawn):
-    params, _, packed, arrays = drawn
+def test_sampler_and_scorer_agree(rollout):
+    params, _, packed, arrays = rollout
     logp = scored(MIXED, params, packed, 0.7)
     np.testing.assert_allclose(np.where(arrays["mask"], logp, 0), arrays["policy_logp"], atol=1e-5)
 
 
-def test_the_score_is_the_formula(drawn):
-    """log(0.6 p + 0.4 [the calculator's token]) where it does not abstain, log p elsewhere, from the network's own scores."""
-    params, texts, packed, _ = drawn
+def test_the_score_matches_the_formula(rollout):
+    """log(0.6 p + 0.4 [the calculator's token]), or log p if it abstains, from the network's own scores."""
+    params, texts, packed, _ = rollout
     alone, mixed = (scored(policy, params, packed, 1.0) for policy in (NETWORK, MIXED))
     hints = []
     for row, (prompt, tokens) in enumerate(texts):
         for place, token in enumerate(tokens):
-            hint = by_hand(prompt + TOKENIZER.decode(tokens[:place].tolist()))[-1]
+            hint = expected_predictions(prompt + TOKENIZER.decode(tokens[:place].tolist()))[-1]
             hints.append(hint)
             p = np.exp(alone[row, place])
             p = p if hint is None else 0.6 * p + 0.4 * (TOKENIZER.decode([int(token)]) == hint)
@@ -126,7 +125,7 @@ def test_the_score_is_the_formula(drawn):
     assert len(set(hints)) > 2
 
 
-def test_what_cannot_be_mixed():
+def test_policies_that_cannot_be_mixed_are_refused():
     with pytest.raises(InputError, match="the share of the rules is 1; it must be between 0 and 1"):
         mixed_policy(NETWORK, RULES, share=1)
     with pytest.raises(InputError, match="a policy needs a decoder and features"):
@@ -153,7 +152,7 @@ def test_what_cannot_be_mixed():
         TrainConfig.flat(calculator=1.5)
 
 
-def test_the_setting_makes_the_mixture():
+def test_the_setting_builds_the_mixture():
     """The built-in policy with the setting scores and decodes with other functions, and cannot provide full distributions."""
     seams, mesh = Seams(), make_mesh(1, 1, 1)
     plain = choose_policy(TrainConfig.flat(tokenizer="characters"), seams, TOKENIZER, mesh)

@@ -1,4 +1,4 @@
-"""Scores over a large vocabulary, a chunk at a time: the plain log-softmax, its gradient, and memory that does not grow."""
+"""Scores over a large vocabulary, computed in chunks: they equal the plain log-softmax, and memory does not grow."""
 
 from functools import partial
 
@@ -19,7 +19,7 @@ MESHES = {1: None, 2: make_mesh(1, 2), 4: make_mesh(2, 2)}
 TOKENS = RANDOM.integers(0, VOCAB, (ROWS, LENGTH)).astype(np.int32)
 
 
-def by_loops(temperature, cap=None):
+def score_by_loops(temperature, cap=None):
     """The two formulas, one token at a time, in float64."""
     logp, entropy = np.zeros((2, ROWS, LENGTH))
     for row in range(ROWS):
@@ -33,21 +33,21 @@ def by_loops(temperature, cap=None):
 
 
 @pytest.mark.parametrize(("chunk", "parts"), [(1, 1), (3, 1), (8, 2), (100, 1), (5, 4), (28, 4)])
-def test_scores_are_those_of_the_whole_softmax(chunk, parts):
+def test_scores_match_the_full_softmax(chunk, parts):
     score = partial(token_scores, temperature=0.7, chunk=chunk, mesh=MESHES[parts])
     actual = jax.jit(score)(jnp.array(HIDDEN), jnp.array(HEAD), jnp.array(TOKENS))
-    chex.assert_trees_all_close(actual, by_loops(0.7), rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(actual, score_by_loops(0.7), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("chunk", "parts"), [(3, 1), (5, 4)])
-def test_scores_are_those_of_bounded_logits(chunk, parts):
+def test_scores_match_those_of_capped_logits(chunk, parts):
     score = partial(token_scores, cap=1.5, temperature=0.7, chunk=chunk, mesh=MESHES[parts])
     actual = jax.jit(score)(jnp.array(HIDDEN), jnp.array(HEAD), jnp.array(TOKENS))
-    chex.assert_trees_all_close(actual, by_loops(0.7, 1.5), rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(actual, score_by_loops(0.7, 1.5), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("chunk", "parts", "cap"), [(3, 1, None), (8, 2, None), (100, 1, None), (3, 1, 1.5), (8, 2, 1.5)])
-def test_the_gradient_is_that_of_the_whole_softmax(chunk, parts, cap):
+def test_the_gradient_matches_the_full_softmax(chunk, parts, cap):
     weights = RANDOM.normal(size=(2, ROWS, LENGTH)).astype(np.float32)
 
     def whole(hidden, head):
@@ -67,8 +67,8 @@ def test_the_gradient_is_that_of_the_whole_softmax(chunk, parts, cap):
     )
 
 
-def test_a_sum_over_bfloat16_gradients_is_made_in_float32():
-    """The head's gradient over 2,048 equal tokens: a running sum in bfloat16 would stop growing at 256 of them."""
+def test_bfloat16_gradients_are_summed_in_float32():
+    """The head's gradient over 2,048 equal tokens; a running sum in bfloat16 would stop growing after 256 of them."""
     hidden = jnp.ones((1, 2048, 1), jnp.bfloat16)
     head = jnp.zeros((2, 1))
 
@@ -78,7 +78,7 @@ def test_a_sum_over_bfloat16_gradients_is_made_in_float32():
     np.testing.assert_allclose(jax.grad(total)(head)[:, 0], [1024, -1024])
 
 
-def test_memory_does_not_grow_with_the_number_of_chunks_nor_with_the_rows():
+def test_memory_does_not_grow_with_the_number_of_chunks_or_rows():
     def temporaries(rows, length):
         shapes = ((rows, length, 64), jnp.float32), ((8192, 64), jnp.float32), ((rows, length), jnp.int32)
 

@@ -34,24 +34,24 @@ from rljax.models.transformer import rope_frequencies
 CONFIG = TransformerConfig(vocab_size=13, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24)
 TOKENS = jnp.array([[5, 6, 7, 8, 9, 2], [3, 4, 5, 6, 2, 2]])
 ATTENTION = jnp.ones_like(TOKENS, bool)
-# One program each: run piece by piece, every shape of every operation would be compiled by itself.
+# Each is one compiled program; run eagerly, every operation would be compiled separately for every shape.
 advance_decode = jax.jit(language_model.advance_decode, static_argnums=0)
 score_tokens = jax.jit(language_model.score_tokens, static_argnums=(0, 3), static_argnames="chunk")
 
 
 def begin_decode(model, params, tokens, attention, budget):
-    """Compiled anew at each call, because it looks at `PREFILL_TOKENS` while it is traced."""
+    """Compiled again at each call, because it reads `PREFILL_TOKENS` while it is traced."""
     return jax.jit(partial(language_model.begin_decode, model, budget=budget))(params, tokens, attention)
 
 
 @partial(jax.jit, static_argnums=0)
 def logits(model, params, tokens, attention):
-    """Log-odds of rows that hold one sequence each."""
+    """Logits of rows with one sequence each."""
     return logits_of(model, params, tokens, positions_of(attention), attention.astype(jnp.int32))
 
 
 def packed(start):
-    """The tokens from slot `start` on as a batch."""
+    """The tokens from slot `start` as a batch."""
     rows, slots = TOKENS.shape
     scored = jnp.tile(jnp.arange(start, slots), (rows, 1))
     place = jnp.arange(scored.size).reshape(scored.shape)
@@ -74,7 +74,7 @@ def test_a_token_sees_only_what_came_before(params, whole):
     assert float(jnp.abs(changed[:, 3:] - whole[:, 3:]).max()) > 0.1
 
 
-def test_cached_decode_is_the_whole_forward(params, whole):
+def test_cached_decoding_matches_the_full_forward(params, whole):
     model = Model(CONFIG)
     out, state = begin_decode(model, params, TOKENS[:, :3], ATTENTION[:, :3], 5)
     np.testing.assert_allclose(out, whole[:, 2], atol=1e-4)
@@ -85,14 +85,14 @@ def test_cached_decode_is_the_whole_forward(params, whole):
 
 @pytest.mark.parametrize("length", [8, 11, 13])
 @pytest.mark.parametrize("window", [None, 3, 6])
-def test_a_prompt_read_in_chunks_leaves_the_cache_of_one_read_whole(params, monkeypatch, length, window):
-    """Rows of 2 to `length` tokens with padding before them, chunks of at most 4, and decoding after them; in float64, where the
-    order of a sum does not matter."""
+def test_reading_a_prompt_in_chunks_gives_the_same_cache(params, monkeypatch, length, window):
+    """Left-padded rows of 2 to `length` tokens are read in chunks of at most 4, then decoded; in float64, where the order of a
+    sum does not matter."""
     model, budget = Model(replace(CONFIG, window=window, compute_dtype="float64")), 3
     tokens = jnp.array(np.random.default_rng(length).integers(2, 13, (4, length)))
     attention = jnp.arange(length)[None] >= jnp.array([0, 1, length // 2, length - 2])[:, None]
     further = [jnp.full(4, token) for token in (5, 6)]
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # as for whole numbers of 32 and 64 bits
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # ints of 32 and 64 bits are mixed
         params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), params)
         expected, whole_state = begin_decode(model, params, tokens, attention, budget)
         monkeypatch.setattr(language_model, "PREFILL_TOKENS", 4)
@@ -118,16 +118,16 @@ def test_a_cache_read_in_chunks_has_the_precision_of_the_products(params, monkey
 WINDOWS = {"in all layers": {"window": 2}, "in the first": {"window": 3, "full_layers": (1,)}, "none": {}}
 
 
-def test_a_window_ends_what_a_token_sees(params):
-    """Two layers that see two tokens each: a token changes its own hidden state and those of the next two."""
+def test_a_window_limits_what_a_token_sees(params):
+    """With two layers that each see two tokens, a token changes its own hidden state and the next two."""
     model = Model(replace(CONFIG, window=2))
     whole, changed = (logits(model, params, tokens, ATTENTION) for tokens in (TOKENS, TOKENS.at[:, 1].set(11)))
     assert (np.abs(changed - whole).max((0, 2)) > 0.01).tolist() == [False, True, True, True, False, False]
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-def test_a_window_goes_round_the_ring_of_a_decode(params, window):
-    """One row of six tokens fills six slots; a prompt joins it there, and its next tokens are written from slot 0 on."""
+def test_a_window_wraps_around_the_ring_buffer_of_a_decode(params, window):
+    """A row of six tokens fills all six slots; a prompt joins it, and the next tokens are written starting at slot 0."""
     model = Model(replace(CONFIG, **WINDOWS[window]))
     whole = logits(model, params, TOKENS, ATTENTION)
     out, state = begin_decode(model, params, TOKENS[:, :3], ATTENTION[:, :3], 3)
@@ -153,13 +153,13 @@ def test_a_window_goes_round_the_ring_of_a_decode(params, window):
         ({"remat": "all"}, "remat is 'all'; choose one of none, full, dots, dots_no_batch, sqrt"),
     ],
 )
-def test_what_no_layer_can_have_is_refused(changes, message):
+def test_invalid_layer_settings_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         replace(CONFIG, **changes)
 
 
-def test_a_cache_that_grows_holds_what_it_held(params, whole):
-    """Slots are added one at a time, in the middle of a decode; a prompt whose cache has fewer slots joins it."""
+def test_a_growing_cache_keeps_its_contents(params, whole):
+    """Slots are added one at a time during a decode, and a prompt whose cache has fewer slots joins."""
     model = Model(CONFIG)
     _, fresh = begin_decode(model, params, TOKENS[:, :3], ATTENTION[:, :3], 0)
     state = insert_prompts(grow_decode(jax.tree.map(jnp.zeros_like, fresh), 1), fresh, jnp.arange(len(TOKENS)))
@@ -176,8 +176,8 @@ def test_a_cache_that_grows_holds_what_it_held(params, whole):
 
 
 @pytest.mark.parametrize("most", [2, 9])
-def test_rows_continue_at_their_own_places(params, whole, monkeypatch, most):
-    """Pieces of different lengths, filled up with other tokens and read behind what is forgotten; in chunks of two, and at once."""
+def test_rows_continue_at_their_own_positions(params, whole, monkeypatch, most):
+    """Pieces of different lengths, padded with other tokens, are read after forgotten tokens, in chunks of two and at once."""
     monkeypatch.setattr(language_model, "PREFILL_TOKENS", most)
     model = Model(CONFIG)
     cache = empty_cache(model, 2, 7)
@@ -193,7 +193,7 @@ def test_rows_continue_at_their_own_places(params, whole, monkeypatch, most):
 
 @pytest.mark.parametrize("window", WINDOWS)
 def test_sequences_that_share_a_row_do_not_see_each_other(params, window):
-    """Two sequences in one row give what they give in rows of their own, wherever the batch has their tokens."""
+    """Two sequences in one row give the same result as in separate rows, whatever the order of their tokens in the batch."""
     model = Model(replace(CONFIG, **WINDOWS[window]))
     alone = score_tokens(model, params, packed(2))
     shared = Packed(
@@ -243,7 +243,7 @@ def test_saving_memory_changes_neither_value_nor_gradient(params, variant):
 
 
 def test_blocks_of_layers_keep_values_gradients_and_caches():
-    """Five layers in blocks of three and two, one of them with a window of its own."""
+    """Five layers in blocks of three and two; one layer has its own window."""
     config = replace(CONFIG, layers=5, window=3, full_layers=(0, 4))
     params = jax.tree.map(lambda x: x * 4, init_params(config, jax.random.key(2)))
 

@@ -168,7 +168,7 @@ def test_what_does_not_fit_is_refused(tmp_path, params):
         ("model.layers.0.mlp.up_proj.weight", r"up_proj.weight' in .* has shape \(16, 32\), but .* implies \(32, 16\)"),
     ],
 )
-def test_a_tensor_of_as_many_numbers_in_another_shape_is_named(tmp_path, name, message):
+def test_a_tensor_of_equal_size_and_another_shape_is_named(tmp_path, name, message):
     save_value_model(tmp_path, READER, init_value_params(READER, jax.random.key(1)), bos=None, eos=1)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors[name] = tensors[name].T.copy() if tensors[name].ndim == 2 else tensors[name][None]

@@ -376,7 +376,7 @@ def test_the_best_evaluation_is_that_of_a_model_that_was_kept(tmp_path):
         best_of(file)
 
 
-def test_what_cannot_be_adapted_is_refused(served, whole, tmp_path, capsys):
+def test_invalid_ranks_and_targets_are_refused(served, whole, tmp_path, capsys):
     queue = written(served, tmp_path)
     words = ["--feedback", str(queue), "--run", str(tmp_path / "adapted"), "--once"]
     refused(capsys, "is not the folder of a run", "adapt", str(tmp_path), *words)
