@@ -1,4 +1,4 @@
-"""Budget forcing, with the engine of the digits, which ends a response after three of them."""
+"""Budget forcing, with an engine that ends a response after three digits."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ END = TOKENIZER.eos_token_id
 
 
 class Short:
-    """An engine that writes as many zeros as its prompt has tokens, and ends."""
+    """An engine that writes as many zeros as its prompt has tokens, then ends."""
 
     def __init__(self):
         self.calls = []
@@ -41,7 +41,7 @@ def text(response):
 
 
 def test_the_end_token_is_replaced_until_the_answer_is_long_enough():
-    """By hand: prompts of one and two tokens give 0 and 00; each is continued after ';' by as many zeros as precede it."""
+    """Prompts of one and two tokens give 0 and 00; after ';', each continues with as many zeros as there are tokens before."""
     engine = Short()
     one, two = answers(engine, 2)
     assert (text(one), text(two)) == ("0;000", "00")
@@ -55,7 +55,7 @@ def test_the_end_token_is_replaced_until_the_answer_is_long_enough():
     assert (text(three), text(four)) == ("0;000;0000000", "00;00000")
 
 
-def test_an_answer_of_enough_tokens_is_that_of_the_engine():
+def test_an_answer_with_enough_tokens_is_unchanged():
     worker = make_worker(Digits())
     plain, forced = (w.answer(None, [0, 1], jax.random.key(0)) for w in (worker, force_budget(worker, 1, ";")))
     for ours, theirs in zip(forced, plain, strict=True):
@@ -63,8 +63,8 @@ def test_an_answer_of_enough_tokens_is_that_of_the_engine():
 
 
 @pytest.mark.parametrize("budget", [2, 3, 4, 5, 6])
-def test_the_budget_is_that_of_the_whole_answer(budget):
-    """With room for 0 and ';' and one more token, the answer continues; with less it ends as it did."""
+def test_the_budget_limits_the_complete_answer(budget):
+    """With room for 0, ';' and one more token, the answer continues; with less, it ends unchanged."""
     (one, _) = answers(Short(), 9, budget=budget)
     whole = "0;000"
     assert len(one.tokens) <= budget
@@ -82,7 +82,7 @@ def test_stop_strings_end_an_answer():
     ].tokens.tolist() == (first.tokens.tolist())
 
 
-def test_what_cannot_be_forced_is_refused():
+def test_invalid_minimums_and_continuations_are_refused():
     for least, continuation, message in ((0, ";", "--least-tokens is 0"), (3, "", "has no token"), (3, "Wait", "'W'")):
         with pytest.raises(InputError, match=message):
             force_budget(make_worker(Digits()), least, continuation)

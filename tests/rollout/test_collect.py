@@ -1,4 +1,4 @@
-"""Dynamic sampling: refill, drop, carry over, give up."""
+"""Dynamic sampling: refilling, dropping groups, carrying groups over, and giving up."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from rljax.rollout.groups import Groups, collect, concatenate, from_dict, pad, t
 
 
 def groups(*prompt_ids):
-    """Groups of two responses; the reward of a group's first response is 1 where its prompt's number is odd."""
+    """Groups of two responses; a group's first response has reward 1 if its prompt's number is odd."""
     count = len(prompt_ids)
     rewards = np.array([[prompt_id % 2, 0] for prompt_id in prompt_ids], np.float32).reshape(count, 2)
     token = np.ones((count, 2, 3), np.float32)
@@ -38,11 +38,11 @@ def mixed(sampled):
 
 
 def serve(*batches):
-    """`sample` and `place` of `collect`: the batches one after the other, from the first one on."""
+    """The arguments `sample` and `place` of `collect`, which serve the batches one after another."""
     return lambda place: (place + 1, groups(*batches[place])), 0
 
 
-def test_refills_until_enough_are_kept_and_carries_the_surplus():
+def test_collect_refills_until_enough_groups_are_kept_and_carries_the_surplus():
     place, collected = collect(*serve([1, 2, 4], [3, 5, 7]), mixed, wanted=3, carried=None, max_tries=5)
     assert collected.groups.prompt_ids.tolist() == [1, 3, 5]
     assert collected.surplus.prompt_ids.tolist() == [7]
@@ -51,10 +51,10 @@ def test_refills_until_enough_are_kept_and_carries_the_surplus():
     assert place == 2, "what was sampled is not sampled again"
 
 
-def test_carried_groups_fill_up_behind_fresh_ones():
+def test_carried_groups_fill_up_after_fresh_ones():
     _, collected = collect(*serve([1, 3]), mixed, wanted=3, carried=groups(11, 13), max_tries=5)
     assert collected.groups.prompt_ids.tolist() == [1, 3, 11]
-    assert collected.surplus is None, "what was carried over and not needed is let go"
+    assert collected.surplus is None, "carried groups that are not needed are dropped"
     assert collected.sampled.prompt_ids.tolist() == [1, 3]
 
 
@@ -68,7 +68,7 @@ def test_the_surplus_never_grows_and_is_never_older_than_one_rollout():
         carried = collected.surplus
 
 
-def test_gives_up_after_the_stated_tries():
+def test_collect_gives_up_after_max_tries():
     _, collected = collect(*serve([1, 2], [4, 6], [3, 8]), mixed, wanted=3, carried=None, max_tries=2)
     assert collected.groups.prompt_ids.tolist() == [1]
     assert (collected.tries, collected.complete, collected.surplus) == (2, False, None)
@@ -80,7 +80,7 @@ def test_without_a_filter_one_try_is_enough():
     assert (collected.tries, collected.filtered_ratio, collected.surplus) == (1, 0.0, None)
 
 
-def test_padding_adds_groups_that_hold_no_token():
+def test_padding_adds_groups_without_tokens():
     padded = pad(groups(1, 3), 4)
     assert padded.count == 4
     assert padded.rollout.mask.reshape(4, -1).any(axis=1).tolist() == [True, True, False, False]

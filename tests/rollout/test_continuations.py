@@ -1,4 +1,4 @@
-"""States of a rollout are finished again, within the same budget, and judged as complete responses."""
+"""Prefixes of a rollout's responses are continued within the same budget and judged as complete responses."""
 
 from dataclasses import replace
 
@@ -27,12 +27,12 @@ def rollout():
     return setup.train, params, setup.train.generate(params, [0, 1, 2], 2, jax.random.key(0))
 
 
-def judged_by(worker, reward):
-    """The same worker under another reward."""
+def with_reward(worker, reward):
+    """The same worker with another reward."""
     return replace(worker, judge=worker.judge._replace(reward=reward))
 
 
-def test_states_are_drawn_among_the_response_tokens(rollout):
+def test_prefixes_end_at_response_tokens(rollout):
     _, _, groups = rollout
     states = draw_states(groups, 12, seed=0)
     assert len(set(states)) == 12
@@ -44,7 +44,7 @@ def test_states_are_drawn_among_the_response_tokens(rollout):
         draw_states(groups, 999, seed=0)
 
 
-def test_a_continuation_begins_with_its_state(rollout):
+def test_a_continuation_begins_with_its_prefix(rollout):
     worker, params, groups = rollout
     states, seen = [State(0, 1, 3), State(2, 0, 0), State(1, 0, 7)], []
 
@@ -53,7 +53,7 @@ def test_a_continuation_begins_with_its_state(rollout):
         return [float(len(completion)) for completion in completions]
 
     rewards = continued_rewards(
-        judged_by(worker, remember), params, groups, states, continuations=5, key=jax.random.key(1), rows=4
+        with_reward(worker, remember), params, groups, states, continuations=5, key=jax.random.key(1), rows=4
     )
     assert rewards.shape == (3, 5)
     for index, state in enumerate(states):
@@ -68,10 +68,10 @@ def test_a_continuation_begins_with_its_state(rollout):
 
 
 def test_the_value_of_a_finished_answer_is_its_reward(rollout):
-    """At the last slot nothing that can follow changes the first character: the value is that of the state."""
+    """At the last slot no continuation can change the first character, so the value is the response's reward."""
     worker, params, groups = rollout
     rewards = continued_rewards(
-        judged_by(worker, lambda completions: [float(ord(c[0])) if c else 0.0 for c in completions]),
+        with_reward(worker, lambda completions: [float(ord(c[0])) if c else 0.0 for c in completions]),
         params,
         groups,
         [State(0, 0, 7)] if groups.rollout.mask[0, 0, 7] else [State(0, 1, 1)],
@@ -82,8 +82,8 @@ def test_the_value_of_a_finished_answer_is_its_reward(rollout):
     assert np.ptp(rewards) == 0
 
 
-def test_a_reward_without_opinion_is_refused(rollout):
+def test_a_reward_that_abstains_is_refused(rollout):
     worker, params, groups = rollout
-    silent = judged_by(worker, lambda completions: [None] * len(completions))
+    silent = with_reward(worker, lambda completions: [None] * len(completions))
     with pytest.raises(InputError, match="abstained on some continuations"):
         continued_rewards(silent, params, groups, [State(0, 0, 0)], continuations=2, key=jax.random.key(0), rows=2)

@@ -1,5 +1,4 @@
-"""Episodes of several turns that reuse what was read: the same responses as from reading everything again, with fewer tokens
-read."""
+"""Episodes of several turns that reuse the cache: the same responses as from reading everything again, with fewer tokens read."""
 
 from dataclasses import replace
 
@@ -27,23 +26,23 @@ REQUESTS = {
     episode: Request(PROMPTS[episode % 4], episode % 4, episode % 4, SAMPLING, seed=episode << 40) for episode in range(12)
 }
 TURNS = {episode: 1 + (episode + 2) % 4 for episode in range(20)}
-"""Turns of each episode: one to four."""
+"""Number of turns of each episode."""
 
 
-def an_engine(slots=16, *, text=None, mesh=None, decoder=POLICY.decoder):
+def make_engine(slots=16, *, text=None, mesh=None, decoder=POLICY.decoder):
     return DecodingEngine(decoder, make_mesh(1, 1) if mesh is None else mesh, 4, slots, text)
 
 
-def observed(episode, turn):
+def observe(episode, turn):
     """Up to nine tokens, or none."""
     return tuple(np.random.default_rng((episode, turn)).integers(2, 10, (episode + 3 * turn) % 10).tolist())
 
 
 def next_turn(first, request, response):
-    """The request after a turn, with what is left of the budget; None if the episode is over."""
+    """The request after a turn, with the remaining budget; None if the episode is over."""
     turn = 1 + (request.seed - first.seed)
     episode = first.seed >> 40
-    context = (*request.prompt_tokens, *response.tokens.tolist(), *observed(episode, turn))
+    context = (*request.prompt_tokens, *response.tokens.tolist(), *observe(episode, turn))
     left = first.sampling.max_tokens - (len(context) - len(first.prompt_tokens))
     if response.truncated or turn == TURNS[episode] or left < 1:
         return None
@@ -51,8 +50,8 @@ def next_turn(first, request, response):
     return request._replace(prompt_tokens=context, sampling=sampling, seed=first.seed + turn)
 
 
-def played(dialogue, requests, later=()):
-    """Requests and responses of all turns of each episode; `later` are added after the first draw."""
+def play(dialogue, requests, later=()):
+    """Play the episodes; return requests and responses of all turns. `later` episodes are added after the first sampling call."""
     first, current = {**requests, **dict(later)}, dict(requests)
     turns, waves = {episode: [] for episode in first}, []
     while ended := dialogue.draw():
@@ -81,7 +80,7 @@ def assert_same(actual, expected):
 
 
 class Counting:
-    """An engine that reads the context of each turn, and counts the tokens of different ones."""
+    """An engine that reads the full context of each turn and counts the tokens of distinct contexts."""
 
     def __init__(self, engine):
         self.engine, self.tokens_read = engine, 0
@@ -93,22 +92,22 @@ class Counting:
 
 @pytest.fixture(scope="module")
 def reread():
-    """All turns of the episodes, and the tokens that were read for them."""
-    engine = Counting(an_engine())
+    """All turns of the episodes when contexts are read again, and the number of tokens read."""
+    engine = Counting(make_engine())
     assert not isinstance(engine, DialogueEngine)
-    turns, _ = played(RereadingDialogue(engine, PARAMS, REQUESTS), REQUESTS)
+    turns, _ = play(RereadingDialogue(engine, PARAMS, REQUESTS), REQUESTS)
     counts = [len(turns[episode]) for episode in REQUESTS]
-    assert {1, 2, 3, 4} <= set(counts), "the case must hold episodes that end at different turns"
+    assert {1, 2, 3, 4} <= set(counts), "the test needs episodes that end at different turns"
     assert any(response.truncated for pairs in turns.values() for _, response in pairs)
     return turns, engine.tokens_read
 
 
 @pytest.mark.parametrize("slots", [16, 5, 1])
-def test_turns_that_reuse_what_was_read_equal_those_of_reading_everything_again(reread, slots):
-    """With fewer rows than episodes, each row plays several of them one after the other."""
+def test_turns_that_reuse_the_cache_equal_turns_that_read_everything_again(reread, slots):
+    """If there are fewer rows than episodes, each row plays several episodes in sequence."""
     expected, tokens = reread
-    dialogue = begin_dialogue(an_engine(slots), PARAMS, REQUESTS)
-    actual, waves = played(dialogue, REQUESTS)
+    dialogue = begin_dialogue(make_engine(slots), PARAMS, REQUESTS)
+    actual, waves = play(dialogue, REQUESTS)
     assert_same(actual, expected)
     assert len(waves) > 4, "rows end their turns at different times"
     states = jax.tree.leaves(dialogue.decoding.rows.state.state)
@@ -116,16 +115,18 @@ def test_turns_that_reuse_what_was_read_equal_those_of_reading_everything_again(
     assert {max(leaf.shape[2:]) for leaf in states} == {8 + BUDGET}, "a row has room for one episode"
     if slots == 16:
         later = [request for turns in expected.values() for request, _ in turns[1:]]
-        added = [1 + len(observed(request.seed >> 40, request.seed & 7)) for request in later]
-        assert dialogue.tokens_read == sum(map(len, PROMPTS)) + sum(added), "a prompt once, the last token, an observation"
+        added = [1 + len(observe(request.seed >> 40, request.seed & 7)) for request in later]
+        assert dialogue.tokens_read == sum(map(len, PROMPTS)) + sum(added), (
+            "each prompt once, then per turn the last token and an observation"
+        )
         assert dialogue.tokens_read < tokens / 4
 
 
 @pytest.mark.parametrize("slots", [16, 3])
 def test_a_long_dialogue_begins_with_little_room(reread, slots, monkeypatch):
-    """Room for 15 tokens after a prompt, then 30 and 60; a context that is read again may need more at once."""
+    """There is room for 15 tokens after a prompt, then 30 and 60; a context that is read again may need more at once."""
     monkeypatch.setattr("rljax.rollout.slots.LONG_BUDGET", 36)
-    dialogue = begin_dialogue(an_engine(slots), PARAMS, REQUESTS)
+    dialogue = begin_dialogue(make_engine(slots), PARAMS, REQUESTS)
     rooms = []
 
     def room():
@@ -138,20 +139,20 @@ def test_a_long_dialogue_begins_with_little_room(reread, slots, monkeypatch):
         return draw()
 
     monkeypatch.setattr(dialogue, "draw", counted)
-    assert_same(played(dialogue, REQUESTS)[0], reread[0])
+    assert_same(play(dialogue, REQUESTS)[0], reread[0])
     assert list(dict.fromkeys(rooms)) == [15, 30, 60]
 
 
-def held(tree):
-    """Bytes of the arrays on the first device."""
+def bytes_on_first_device(tree):
+    """Bytes of the arrays in a pytree on the first device."""
     shards = [shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
     return sum(shard.data.nbytes for shard in shards if shard.device == jax.devices()[0])
 
 
 @pytest.mark.parametrize("axes", [(1, 1), (2, 1, 2)])
 @pytest.mark.parametrize(("long", "fewest"), [(128, 8), (36, 8), (36, 2)])
-def test_a_dialogue_holds_the_caches_that_are_counted(axes, long, fewest, monkeypatch):
-    """Rows and the copies of those that read their turns; or two caches, of which the second has more room."""
+def test_a_dialogue_allocates_the_caches_that_are_counted(axes, long, fewest, monkeypatch):
+    """The caches are rows plus copies of rows that are reading, or two caches, the second with more room."""
     monkeypatch.setattr("rljax.rollout.slots.LONG_BUDGET", long)
     monkeypatch.setattr("rljax.rollout.slots.FEWEST_ROWS", fewest)
     mesh = make_mesh(*axes)
@@ -164,7 +165,7 @@ def test_a_dialogue_holds_the_caches_that_are_counted(axes, long, fewest, monkey
 
         def call(*args, **keywords):
             result = function(*args, **keywords)
-            most.append(held(state_of(*args)) + held(result.state))
+            most.append(bytes_on_first_device(state_of(*args)) + bytes_on_first_device(result.state))
             return result
 
         monkeypatch.setattr(module, name, call)
@@ -173,9 +174,11 @@ def test_a_dialogue_holds_the_caches_that_are_counted(axes, long, fewest, monkey
     recorded(dialogue_module, "empty_rows", lambda *_: ())
     recorded(engine_module, "grow_rows", lambda decoder, rows: rows.state)
     slots = FittingSlots(policy.decoder, mesh, 0)
-    memory = turn_engine(an_engine(slots, mesh=mesh), policy.decoder.turns).slots.cache(6, params, 16, 16, 8, BUDGET)
-    dialogue = begin_dialogue(an_engine(replace(slots, memory=memory), mesh=mesh, decoder=policy.decoder), params, REQUESTS)
-    played(dialogue, REQUESTS)
+    memory = turn_engine(make_engine(slots, mesh=mesh), policy.decoder.turns).slots.cache(6, params, 16, 16, 8, BUDGET)
+    dialogue = begin_dialogue(
+        make_engine(replace(slots, memory=memory), mesh=mesh, decoder=policy.decoder), params, REQUESTS
+    )
+    play(dialogue, REQUESTS)
     assert len(dialogue.requests) == 6
     assert max(most) == pytest.approx(memory, rel=0.01)
 
@@ -184,33 +187,33 @@ def test_a_dialogue_needs_memory_for_copies():
     slots = FittingSlots(POLICY.decoder, make_mesh(1, 1), 0)
     one = row_bytes(POLICY.decoder, PARAMS, slots.mesh, 8, BUDGET)
     with pytest.raises(InputError, match=r"cache_memory is .* one row, 8 tokens of prompt and 60 of response, take"):
-        begin_dialogue(an_engine(replace(slots, memory=one)), PARAMS, REQUESTS)
-    assert len(begin_dialogue(an_engine(replace(slots, memory=2 * one)), PARAMS, REQUESTS).requests) == 1
+        begin_dialogue(make_engine(replace(slots, memory=one)), PARAMS, REQUESTS)
+    assert len(begin_dialogue(make_engine(replace(slots, memory=2 * one)), PARAMS, REQUESTS).requests) == 1
 
 
 def test_turns_are_the_same_on_several_devices(reread):
     mesh = make_mesh(2, 1, 2)
     policy = transformer_policy(SHAPE, eos=EOS, mesh=mesh)
     params = put(PARAMS, policy_shardings(mesh, PARAMS, PARAMS, policy.partition))
-    dialogue = begin_dialogue(an_engine(mesh=mesh, decoder=policy.decoder), params, REQUESTS)
-    assert_same(played(dialogue, REQUESTS)[0], reread[0])
+    dialogue = begin_dialogue(make_engine(mesh=mesh, decoder=policy.decoder), params, REQUESTS)
+    assert_same(play(dialogue, REQUESTS)[0], reread[0])
 
 
 @pytest.mark.parametrize("slots", [16, 3])
-def test_episodes_are_added_while_others_are_drawn(reread, slots):
+def test_episodes_are_added_while_others_are_sampled(reread, slots):
     first = {episode: REQUESTS[episode] for episode in range(6)}
     later = {episode: REQUESTS[episode] for episode in range(6, 12)}
-    actual, waves = played(begin_dialogue(an_engine(slots), PARAMS, first), first, later)
+    actual, waves = play(begin_dialogue(make_engine(slots), PARAMS, first), first, later)
     assert waves[0] < min(slots, len(first)), "others were in the middle of a turn"
     assert_same(actual, reread[0])
 
 
-def test_an_episode_goes_on_after_its_row_was_given_away(reread):
-    """One row: another episode takes it between two turns, and the context is read again."""
+def test_an_episode_continues_after_another_took_its_row(reread):
+    """There is one row: another episode takes it between two turns, and the context is read again."""
     expected = reread[0]
     one = next(episode for episode in REQUESTS if len(expected[episode]) > 2)
     other = next(episode for episode in REQUESTS if episode != one)
-    dialogue = begin_dialogue(an_engine(1), PARAMS, {one: REQUESTS[one]})
+    dialogue = begin_dialogue(make_engine(1), PARAMS, {one: REQUESTS[one]})
     for turn, (request, response) in enumerate(expected[one]):
         before = dialogue.tokens_read
         if turn > 0:
@@ -222,27 +225,27 @@ def test_an_episode_goes_on_after_its_row_was_given_away(reread):
     assert dialogue.draw() == {}
 
 
-def test_what_was_drawn_after_a_stop_string_is_forgotten():
-    """Rows are sampled until their text is checked, which is after the string."""
+def test_tokens_sampled_after_a_stop_string_are_dropped():
+    """Sampling continues past the stop string until the text is checked."""
 
     def text(tokens):
         return "".join(chr(ord("a") + token) for token in tokens)
 
     sampling = SAMPLING._replace(stop=("df", "eg", "hh", "fi"))._replace(max_tokens=150)
     requests = {episode: request._replace(sampling=sampling) for episode, request in REQUESTS.items()}
-    engine = an_engine(text=text)
-    expected, _ = played(RereadingDialogue(Counting(engine), PARAMS, requests), requests)
+    engine = make_engine(text=text)
+    expected, _ = play(RereadingDialogue(Counting(engine), PARAMS, requests), requests)
     ends = [text(response.tokens[-2:]) for turns in expected.values() for _, response in turns[:-1]]
     assert sum(end in sampling.stop for end in ends) > 4
-    assert_same(played(begin_dialogue(engine, PARAMS, requests), requests)[0], expected)
+    assert_same(play(begin_dialogue(engine, PARAMS, requests), requests)[0], expected)
     with pytest.raises(InputError, match="stop strings are searched for in decoded text"):
-        begin_dialogue(an_engine(), PARAMS, requests)
+        begin_dialogue(make_engine(), PARAMS, requests)
 
 
 def test_a_turn_decoder_also_decodes_plain_responses():
     requests = list(REQUESTS.values())
     expected, actual = (
-        an_engine(5, decoder=decoder).generate(PARAMS, requests)
+        make_engine(5, decoder=decoder).generate(PARAMS, requests)
         for decoder in (POLICY.decoder, row_decoder(POLICY.decoder.turns))
     )
     for one, other in zip(actual, expected, strict=True):
@@ -260,24 +263,24 @@ def test_a_turn_decoder_also_decodes_plain_responses():
     ],
 )
 def test_turns_that_do_not_fit_are_refused(changes, message):
-    dialogue = begin_dialogue(an_engine(), PARAMS, REQUESTS)
+    dialogue = begin_dialogue(make_engine(), PARAMS, REQUESTS)
     with pytest.raises(InputError, match=f"^dialogue: .*{message}"):
         dialogue.add({3: REQUESTS[3]._replace(**changes)})
 
 
 def test_without_requests_there_are_no_responses_until_some_are_added(reread):
-    """The engine itself behaves in the same way."""
-    assert an_engine().generate(PARAMS, []) == []
-    for dialogue in (begin_dialogue(an_engine(), PARAMS, {}), RereadingDialogue(Counting(an_engine()), PARAMS, {})):
+    """The plain engine behaves in the same way."""
+    assert make_engine().generate(PARAMS, []) == []
+    for dialogue in (begin_dialogue(make_engine(), PARAMS, {}), RereadingDialogue(Counting(make_engine()), PARAMS, {})):
         assert dialogue.draw() == {}
         dialogue.add({0: REQUESTS[0]})
         np.testing.assert_array_equal(dialogue.draw()[0].tokens, reread[0][0][0][1].tokens)
     with pytest.raises(InputError, match=r"^dialogue: the first turns determine the lengths .*; got no requests\."):
-        CachedDialogue(an_engine(), PARAMS, {})
+        CachedDialogue(make_engine(), PARAMS, {})
 
 
 def test_a_decoder_without_turns_reads_the_context_again(reread):
-    engine = an_engine(decoder=POLICY.decoder._replace(turns=None))
+    engine = make_engine(decoder=POLICY.decoder._replace(turns=None))
     dialogue = begin_dialogue(engine, PARAMS, REQUESTS)
     assert isinstance(dialogue, RereadingDialogue)
-    assert_same(played(dialogue, REQUESTS)[0], reread[0])
+    assert_same(play(dialogue, REQUESTS)[0], reread[0])

@@ -1,4 +1,4 @@
-"""Sequences that share rows: nothing is lost, little is padding, and every algorithm has the same loss and gradient.
+"""Sequences packed into rows: no token is lost, little is padding, and every algorithm has the same loss and gradient.
 
 Losses and gradients are compared in float64, where the order of a sum does not matter.
 """
@@ -27,7 +27,7 @@ MODEL = Model(
 
 
 def sequences_with(lengths, before):
-    """Random tokens; prompts of `before` tokens are at the right end of their slots."""
+    """Sequences of random tokens; prompts of `before` tokens are padded on the left."""
     attention = np.arange(LENGTH) < np.asarray(lengths)[:, None]
     return Sequences(
         prompt_tokens=RANDOM.integers(2, VOCAB, (COUNT, BEFORE)).astype(np.int32),
@@ -85,8 +85,8 @@ def lognormal(seed, count, limit, mean, sigma):
 @pytest.mark.parametrize("sigma", [0.6, 1.0])
 @pytest.mark.parametrize("mean", [0.05, 0.1, 0.15, 0.3])
 @pytest.mark.parametrize(("count", "devices"), [(64, 1), (512, 1), (1024, 8)])
-def test_at_most_a_tenth_is_padding_where_a_device_has_ten_rows(count, devices, mean, sigma):
-    """Lengths up to 8,192 tokens with a mean of 5 to 30 % of them; a single device needs few rows."""
+def test_at_most_a_tenth_is_padding_if_a_device_has_ten_rows(count, devices, mean, sigma):
+    """Lengths are at most 8,192 tokens with a mean of 5 to 30 % of that; a single device needs few rows."""
     slots, programs = 8192 + 256, set()
     for seed in range(4):
         lengths = lognormal(seed, count, 8192, mean, sigma)
@@ -102,7 +102,7 @@ def test_at_most_a_tenth_is_padding_where_a_device_has_ten_rows(count, devices, 
 
 
 def test_few_rows_on_many_devices_are_mostly_padding_and_small_batches_have_one_program():
-    """64 responses fill one or two rows of each of eight devices. A few thousand tokens are not worth a program."""
+    """64 responses fill one or two rows on each of eight devices; a few thousand tokens are not worth another program."""
     padding = []
     for seed in range(4):
         lengths = lognormal(seed, 64, 8192, 0.15, 1.0)
@@ -134,7 +134,7 @@ def test_devices_hold_tokens_that_differ_by_less_than_a_row(rows, devices):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_little_of_the_used_micro_batches_is_padding_at_lognormal_lengths(seed):
-    """512 responses with a mean of 30 % of 256 tokens: at most 10 % of the computed slots are padding, and no token is lost."""
+    """512 responses with a mean length of 30 % of 256 tokens: at most 10 % of computed slots are padding; no token is lost."""
     random = np.random.default_rng(seed)
     lengths = np.clip(random.lognormal(np.log(0.25 * 256), 0.6, 512), 1, 256).astype(int)
     before = random.integers(16, 33, 512)
@@ -169,7 +169,7 @@ def params():
 
 @pytest.fixture(scope="module")
 def rollout(params):
-    """A rollout with all that any algorithm reads."""
+    """A rollout with every field that any algorithm reads."""
     shape = (PROMPTS, GROUP, LENGTH)
     mask = SEQUENCES.attention.reshape(shape)
     with jax.enable_x64(True):
@@ -195,13 +195,13 @@ def rollout(params):
 
 
 @jax.jit
-def pulled_back(params, packed, gradient):
-    """The gradient with respect to the parameters, from that with respect to the scores: one program for all algorithms."""
+def pull_back(params, packed, gradient):
+    """The parameters' gradient from the loss's gradient with respect to the scores; one program for all algorithms."""
     return jax.vjp(lambda params: score_tokens(MODEL, params, packed), params)[1](gradient)[0]
 
 
 def loss_and_gradient_of(algorithm, params):
-    """Loss and gradient of a packed batch; those of the scores are compiled once for each shape."""
+    """Loss and gradient of a packed batch; the part for the scores is compiled once per shape."""
 
     def total(scores, part):
         return loss(algorithm, scores.logp, part, entropy=scores.entropy, teacher_divergence=scores.entropy)[0]
@@ -210,14 +210,14 @@ def loss_and_gradient_of(algorithm, params):
 
     def call(packed, part):
         value, gradient = in_scores(SCORE(params, packed), part)
-        return value, pulled_back(params, packed, gradient)
+        return value, pull_back(params, packed, gradient)
 
     return call
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", BY_NAME)
-def test_loss_and_gradient_are_those_of_a_row_for_each_response(params, rollout, name):
+def test_packing_keeps_the_loss_and_gradient_of_one_row_per_response(params, rollout, name):
     algorithm = BY_NAME[name]()
     batch = prepare(algorithm, rollout, progress=0.5 if algorithm.needs("progress") else None)
     loss_and_gradient = loss_and_gradient_of(algorithm, params)

@@ -1,5 +1,4 @@
-"""Judging while responses are sampled: the same calls and metrics as judging afterwards, in less time, and nothing is left
-running."""
+"""Judging while responses are sampled: the same calls and metrics as judging afterwards, in less time, leaving nothing running."""
 
 import re
 import threading
@@ -29,24 +28,24 @@ SAMPLING = Sampling(4, (TOKENIZER.eos_token_id,))
 REQUESTS = [Request((2, 3), place // 2, place // 2, SAMPLING, seed=place) for place in range(10)]
 PROBLEMS = [Problem(f"{request.group}+1=", str(request.group + 1)) for request in REQUESTS]
 SECONDS = 20.0
-"""Longest time that one thread waits for the other."""
+"""Longest time that one thread waits for another."""
 
 
 def answer(request):
-    """The digit of its seed."""
+    """A response that contains the request's seed."""
     tokens, logp = np.array(TOKENIZER.encode(str(request.seed)), np.int32), np.zeros(1, np.float32)
     return Response(request.prompt_id, request.group, tokens, np.ones(1, bool), logp, logp, "stop")
 
 
 class Whole:
-    """Draws all responses at once."""
+    """An engine that generates all responses at once."""
 
     def generate(self, params, requests):
         return [answer(request) for request in requests]
 
 
 class Pieces(Whole):
-    """Draws the same ones in pieces of these places."""
+    """An engine that generates the same responses in pieces, given as places of requests."""
 
     def __init__(self, *pieces):
         self.pieces = pieces
@@ -56,12 +55,12 @@ class Pieces(Whole):
             yield {place: answer(requests[place]) for place in places}
 
 
-def judged(engine, reward, *, groups=2, **options):
+def judge_with(engine, reward, *, groups=2, **options):
     judge = Judge(TOKENIZER, reward, **options)
     return judge_while_sampling(engine, judge, None, REQUESTS, PROBLEMS, 4, groups=groups, judging=nullcontext)
 
 
-def recorded(calls):
+def record_calls(calls):
     def reward(prompts, completions):
         calls.append(list(zip(prompts, completions, strict=True)))
         return [float(text) - np.mean([float(text) for text in completions]) for text in completions]
@@ -81,9 +80,9 @@ BACKWARDS = [[place] for place in reversed(range(10))]
     [Whole(), Pieces(range(10)), Pieces(range(3), range(3, 10)), Pieces(*BACKWARDS)],
     ids=["whole", "1", "2", "10"],
 )
-def test_a_reward_is_called_with_the_same_whole_groups_whatever_ends_first(engine):
+def test_a_reward_is_called_with_the_same_complete_groups_whatever_ends_first(engine):
     calls = []
-    responses, verdicts = judged(engine, recorded(calls))
+    responses, verdicts = judge_with(engine, record_calls(calls))
     expected = [f"{place}" for place in range(10)]
     assert [[text for _, text in call] for call in calls] == [expected[:4], expected[4:8], expected[8:]]
     assert [prompt for call in calls for prompt, _ in call] == [problem.prompt for problem in PROBLEMS]
@@ -91,21 +90,21 @@ def test_a_reward_is_called_with_the_same_whole_groups_whatever_ends_first(engin
     assert verdicts.rewards.tolist() == [-1.5, -0.5, 0.5, 1.5] * 2 + [-0.5, 0.5]
 
 
-def test_groups_of_different_sizes_stay_whole():
+def test_groups_of_different_sizes_stay_complete():
     groups = [0, 0, 0, 1, 2, 2, 3]
     requests = [Request((2,), group, group, SAMPLING, place) for place, group in enumerate(groups)]
     assert calls_of(requests, 2) == [[0, 1, 2, 3], [4, 5, 6]]
     assert calls_of(requests, 9) == [list(range(7))]
 
 
-def test_the_reward_is_called_while_the_engine_draws():
-    """The engine draws its second piece only when the reward has judged the first; without overlap both would wait."""
+def test_the_reward_is_called_while_the_engine_samples():
+    """The engine generates its second piece only after the reward has judged the first; without overlap both would wait."""
     is_judged = threading.Event()
 
     class Waiting(Pieces):
         def stream(self, params, requests):
             yield {place: answer(requests[place]) for place in range(4)}
-            assert is_judged.wait(SECONDS), "the reward was not called meanwhile"
+            assert is_judged.wait(SECONDS), "the reward was not called during sampling"
             yield {place: answer(requests[place]) for place in range(4, 10)}
 
     def reward(completions):
@@ -113,7 +112,7 @@ def test_the_reward_is_called_while_the_engine_draws():
         is_judged.set()
         return even_length(completions)
 
-    assert judged(Waiting(), reward)[1].rewards.tolist() == [0.0] * 10
+    assert judge_with(Waiting(), reward)[1].rewards.tolist() == [0.0] * 10
     assert not engine_threads()
 
 
@@ -134,7 +133,7 @@ def test_an_engine_stops_at_its_next_piece_when_the_reward_ends_the_run(error):
 
     expected = InputError if error is ZeroDivisionError else error
     with pytest.raises(expected) as caught:
-        judged(Endless(), broken)
+        judge_with(Endless(), broken)
     assert not engine_threads()
     if expected is InputError:
         assert re.search(
@@ -161,42 +160,42 @@ FAULTS = {
 
 @pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize("case", FAULTS)
-def test_a_stream_that_answers_with_something_else_is_refused(case):
+def test_a_stream_with_wrong_responses_is_refused(case):
     engine, message = FAULTS[case]
     with pytest.raises(InputError, match=message):
-        judged(engine, even_length)
+        judge_with(engine, even_length)
     assert not engine_threads()
 
 
-def test_failures_are_counted_over_all_calls_and_progress_too():
+def test_failures_and_progress_are_counted_over_all_calls():
     counts = []
 
     def fails_on_two(completions, progress):
         progress(len(completions), len(completions))
         return [Failed("raised", "?") if text in "45" else 1.0 for text in completions]
 
-    verdicts = judged(Whole(), fails_on_two, max_failure_share=0.2, progress=lambda *numbers: counts.append(numbers))[1]
+    verdicts = judge_with(Whole(), fails_on_two, max_failure_share=0.2, progress=lambda *numbers: counts.append(numbers))[1]
     assert verdicts.failed.tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0, 0]
     assert counts == [(4, 10), (8, 10), (10, 10)]
     with pytest.raises(InputError, match="failed on 2 of 10 completions"):
-        judged(Whole(), fails_on_two, max_failure_share=0.1, progress=lambda *_: None)
+        judge_with(Whole(), fails_on_two, max_failure_share=0.1, progress=lambda *_: None)
 
 
 def test_steps_are_judged_in_the_same_calls():
     def steps(prompts, completions, **columns):
         return [[(1, float(text))] for text in completions]
 
-    verdicts = judged(Pieces(range(10)), even_length, step_reward=steps)[1]
+    verdicts = judge_with(Pieces(range(10)), even_length, step_reward=steps)[1]
     assert verdicts.step_rewards.tolist() == [[float(place), 0, 0, 0] for place in range(10)]
     assert verdicts.step_end.tolist() == [[True, False, False, False]] * 10
 
 
-def test_settings_that_hold_in_one_thread_are_refused():
+def test_settings_that_need_a_single_thread_are_refused():
     with (
         jax.default_matmul_precision("highest"),
         pytest.raises(InputError, match=r"jax_default_matmul_precision is None and not 'highest'.*jax\.config\.update"),
     ):
-        judged(Pieces(range(10)), even_length)
+        judge_with(Pieces(range(10)), even_length)
 
 
 RUN = SMALL.replace(train_problems=64, heldout_problems=4, prompts=6, group_size=4, max_tries=3, decode_slots=16)
@@ -204,7 +203,7 @@ RUN = SMALL.replace(train_problems=64, heldout_problems=4, prompts=6, group_size
 
 
 class Hidden:
-    """The engine of a run without its stream."""
+    """A run's engine without its `stream` method."""
 
     def __init__(self, engine):
         self.generate = engine.generate
@@ -220,19 +219,19 @@ def rollout(reward_groups, reward, hide=lambda engine: engine):
 
 
 def seldom(completions):
-    """1 for a completion in four or so, so that groups are dropped and more are sampled."""
+    """1 for about one completion in four, so that groups are dropped and more are sampled."""
     return [float(len(completion) % 4 == 1) for completion in completions]
 
 
-def test_a_rollout_with_tries_is_that_of_judging_afterwards():
-    """Bit for bit: groups, their order, rewards, tries and the state of the run."""
+def test_a_rollout_with_several_tries_equals_judging_afterwards():
+    """Groups, their order, rewards, tries and the run's state are equal bit for bit."""
     meanwhile, afterwards = rollout(2, seldom), rollout(None, seldom)
     assert meanwhile[2].tries > 1
     jax.tree.map(np.testing.assert_array_equal, meanwhile, afterwards)
 
 
-def test_a_reward_that_compares_its_batch_and_remembers_its_calls_sees_the_same_ones():
-    """The same calls with the engine that streams as with one that returns all responses at once."""
+def test_a_stateful_reward_sees_the_same_calls():
+    """A streaming engine causes the same calls as one that returns all responses at once."""
 
     def run(**hide):
         calls = []

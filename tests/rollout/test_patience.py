@@ -1,4 +1,4 @@
-"""A judge that is down for a moment is called again; one that stays down, or has a mistake, ends the run with its steps saved."""
+"""A judge that is down for a moment is called again; one that stays down or has a bug ends the run with its steps saved."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def failing(times, error=FailedJudgeError):
     return call
 
 
-def test_it_is_called_again_and_the_last_failure_is_final(monkeypatch):
+def test_a_failed_call_is_retried_and_the_last_failure_is_final(monkeypatch):
     messages = []
     patient = Patience((0.0, 0.0), messages.append)
     assert patient.retry(failing(2)) == 3
@@ -44,10 +44,10 @@ def test_it_is_called_again_and_the_last_failure_is_final(monkeypatch):
     other = failing(1, InputError)
     with pytest.raises(InputError):
         patient.retry(other)
-    assert len(other.calls) == 1, "an input to correct is not repeated"
+    assert len(other.calls) == 1, "an error that the user must correct is not retried"
 
 
-def test_a_mistake_is_repeated_once_and_a_stop_is_obeyed():
+def test_a_bug_is_retried_once_and_a_stop_is_obeyed():
     def mistaken():
         calls.append(None)
         raise FailedJudgeError("it has a mistake.") from KeyError("choices")
@@ -126,7 +126,7 @@ def impatient(monkeypatch):
 
 
 class Judge:
-    """A reward that cannot be reached from its n-th call on, so many times."""
+    """A reward that is unreachable for `times` calls, starting with call `first`."""
 
     def __init__(self, first, times):
         self.calls, self.down = 0, range(first, first + times)
@@ -152,7 +152,7 @@ def test_a_reward_that_is_down_for_a_moment_changes_nothing_and_one_that_stays_d
 
 
 class Echo:
-    """An environment of one turn whose server is down at first."""
+    """A one-turn environment whose server is down at first."""
 
     max_turns = 1
     down = 2
@@ -168,7 +168,7 @@ class Echo:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_an_environment_that_is_down_for_a_moment_begins_its_episodes_again(tmp_path):
+def test_an_environment_that_is_down_for_a_moment_restarts_its_episodes(tmp_path):
     config = TINY.replace(run=str(tmp_path / "run"), steps=1, heldout_problems=1, max_failure_share=0)
     rljax.train(config, environment=Echo())
     assert Echo.down == 0

@@ -1,4 +1,4 @@
-"""Decoding, checked against the training forward pass, and the distribution that it reports."""
+"""Decoding compared with the training forward pass, and with the distribution that it reports."""
 
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ def params():
 
 
 class Drawn(NamedTuple):
-    """Samples with 0 where there is no token, as training has them."""
+    """Samples with 0 at slots without a token, as in training."""
 
     tokens: jax.Array
     mask: jax.Array
@@ -77,7 +77,7 @@ def test_rescoring_at_another_temperature_disagrees(params, samples):
     assert float(jnp.abs(jnp.where(samples.mask, logp, 0.0) - samples.behaviour_logp).max()) > 0.1
 
 
-def test_mask_ends_with_eos_or_budget(samples):
+def test_the_mask_ends_at_the_end_token_or_the_budget(samples):
     for tokens, mask, truncated in zip(*map(np.asarray, (samples.tokens, samples.mask, samples.truncated)), strict=True):
         length = int(mask.sum())
         assert mask[:length].all()
@@ -85,25 +85,25 @@ def test_mask_ends_with_eos_or_budget(samples):
         assert truncated == (tokens[length - 1] != EOS)
         assert not truncated or length == BUDGET
         assert (tokens[length:] == PAD).all()
-    assert 0 < int(np.sum(samples.truncated)) < len(PROMPTS), "the case must hold both kinds of rows"
+    assert 0 < int(np.sum(samples.truncated)) < len(PROMPTS), "the test needs both kinds of rows"
 
 
-def test_two_keys_never_repeat_and_one_key_always_does(params, samples):
+def test_equal_seeds_repeat_a_sample_and_different_seeds_do_not(params, samples):
     again = sample(params, PROMPTS, PROMPT_MASK, SEEDS)
     other = sample(params, PROMPTS, PROMPT_MASK, SEEDS + 99)
     np.testing.assert_array_equal(again.tokens, samples.tokens)
     assert (np.asarray(other.tokens) != np.asarray(samples.tokens)).any(axis=1).mean() > 0.5
 
 
-def test_a_row_does_not_depend_on_the_rows_beside_it(params, samples):
+def test_a_row_does_not_depend_on_the_other_rows(params, samples):
     order = np.random.default_rng(0).permutation(len(PROMPTS))[:7]
     few = sample(params, PROMPTS[order], PROMPT_MASK[order], SEEDS[order])
     np.testing.assert_array_equal(few.tokens, samples.tokens[order])
     np.testing.assert_allclose(few.behaviour_logp, samples.behaviour_logp[order], atol=1e-5)
 
 
-def test_prompts_inserted_in_parts_are_those_inserted_one_part_after_the_other(params):
-    """Bit for bit, if some rows stay unchanged."""
+def test_inserting_prompts_together_or_one_after_another_gives_the_same_result(params):
+    """The results are equal bit for bit, also if some rows stay unchanged."""
     count, length = 6, PROMPTS.shape[1]
     parts = [
         read_prompts(DECODER, params, PROMPTS[place : place + 2], PROMPT_MASK[place : place + 2], budget=BUDGET)
@@ -128,7 +128,7 @@ def test_rows_of_one_prompt_differ(samples):
     assert len(np.unique(copies, axis=0)) > 4
 
 
-def test_right_padding_gives_what_left_padding_gives(params, samples):
+def test_right_and_left_padding_give_the_same_samples(params, samples):
     order = jnp.argsort(~PROMPT_MASK, axis=-1, stable=True)
     right = (jnp.take_along_axis(array, order, axis=-1) for array in (PROMPTS, PROMPT_MASK))
     shifted = sample(params, *right, SEEDS)
@@ -142,11 +142,11 @@ def test_padding_does_not_change_the_likeliest_tokens(params):
     np.testing.assert_array_equal(alone.tokens, padded.tokens)
 
 
-def test_prompts_read_in_chunks_get_the_responses_of_those_read_at_once(params, samples, monkeypatch):
-    """Right and left padding; chunks of two tokens, which cut every prompt."""
+def test_prompts_read_in_chunks_get_the_same_responses(params, samples, monkeypatch):
+    """Prompts are padded right and left; chunks of two tokens split every prompt."""
     monkeypatch.setattr(language_model, "PREFILL_TOKENS", 2)
 
-    def begin(*arguments):  # of its own, so that it is compiled with these chunks
+    def begin(*arguments):  # a new function, so that it is compiled with these chunks
         return DECODER.begin(*arguments)
 
     order = jnp.argsort(~PROMPT_MASK, axis=-1, stable=True)
@@ -178,7 +178,7 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p(p, kept):
 
 
 @pytest.mark.parametrize(("name", "number"), [("top_k", 0), ("top_p", 0.0), ("top_p", 1.5), ("top_p", float("nan"))])
-def test_a_set_without_a_token_is_refused(name, number):
+def test_truncation_to_an_empty_set_is_refused(name, number):
     sampling = Sampling(4, (1,), **{name: number})
     with pytest.raises(InputError, match=rf"^{name} must be .*; got {number}\.$"):
         sample_token(jnp.array(LOGITS), jax.random.split(jax.random.key(0), 1), sampling)
@@ -186,7 +186,7 @@ def test_a_set_without_a_token_is_refused(name, number):
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])
 def test_truncation_keeps_what_a_sort_keeps(temperature):
-    """Against NumPy's sort, in float64, over a vocabulary with ties, huge and infinite log-odds."""
+    """Compared with NumPy's sort in float64, over a vocabulary with ties and huge or infinite logits."""
     random = np.random.default_rng(1)
     logits = (random.normal(size=(6, 500)) / temperature).astype(np.float32)
     logits[1, 7:12], logits[2, 100:300], logits[3, 5], logits[4] = 2.5, -np.inf, 3e38, 0.0
@@ -213,8 +213,8 @@ def test_truncation_keeps_what_a_sort_keeps(temperature):
         SAMPLING._replace(temperature=1.0, top_k=3, top_p=0.5),
     ],
 )
-def test_drawn_frequencies_are_the_reported_probabilities(sampling):
-    """Frequencies of 20,000 draws lie within five standard errors of exp(behaviour_logp)."""
+def test_sampled_frequencies_match_the_reported_probabilities(sampling):
+    """Frequencies of 20,000 samples are within five standard errors of exp(behaviour_logp)."""
     count = 20_000
     token, behaviour, policy = sample_token(
         jnp.tile(jnp.array(LOGITS), (count, 1)), jax.random.split(jax.random.key(3), count), sampling

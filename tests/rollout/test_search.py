@@ -1,4 +1,4 @@
-"""Beam search over steps, in a small world whose best response is known: three digits, valued by their sum."""
+"""Beam search over steps on a toy problem with a known best response: three digits, whose value is their sum."""
 
 import jax
 import numpy as np
@@ -8,57 +8,57 @@ from digit_steps import Digits, digit_sum, make_worker
 from rljax.rollout.search import Search, beam_search
 
 
-def found(engine, *, samples, keep, value=digit_sum, budget=12, rows=8):
+def run_search(engine, *, samples, keep, value=digit_sum, budget=12, rows=8):
     settings = Search(samples, keep, (";",))
     worker = make_worker(engine, budget)
     return beam_search(worker, None, value, [0, 1], search=settings, key=jax.random.key(0), rows=rows)
 
 
 def test_a_wide_search_finds_the_best_response():
-    for result in found(Digits(), samples=200, keep=2):
+    for result in run_search(Digits(), samples=200, keep=2):
         assert result.best.prefix.text == "9;9;9;#"
         assert (result.best.prefix.ended, result.best.value, result.depth) == (True, 27.0, 4)
         assert len(result.best.prefix.logp) == len(result.best.prefix.tokens) == 7
 
 
 def test_the_values_choose_which_prefixes_continue():
-    """With negated values, the same samples end in the smallest digits."""
-    (result, _) = found(Digits(), samples=200, keep=2, value=lambda prefixes: -digit_sum(prefixes))
+    """With negated values, the same samples lead to the smallest digits."""
+    (result, _) = run_search(Digits(), samples=200, keep=2, value=lambda prefixes: -digit_sum(prefixes))
     assert result.best.prefix.text == "0;0;0;#"
-    only_number = found(Digits(), samples=8, keep=8, value=lambda prefixes: np.full(len(prefixes), np.nan))
+    only_number = run_search(Digits(), samples=8, keep=8, value=lambda prefixes: np.full(len(prefixes), np.nan))
     assert only_number[0].best.prefix.ended, "prefixes without a value count as equal, and the search still ends"
 
 
 def test_every_sampled_token_is_counted():
     engine = Digits()
-    results = found(engine, samples=4, keep=2)
-    sampled = sum(2 for call in engine.calls for _ in call)  # every step, and # with the end token, has two tokens
+    results = run_search(engine, samples=4, keep=2)
+    sampled = sum(2 for call in engine.calls for _ in call)  # every step has two tokens, and so does # with the end token
     assert sum(result.tokens for result in results) == sampled
     assert results[0].tokens == 4 * 4 * 2
 
 
 def test_duplicates_are_dropped_from_the_beam_and_their_samples_go_to_the_other_prefixes():
-    """With a single digit, one prefix is left, and it gets all samples of the next step."""
+    """With a single digit only one prefix remains, and it gets all samples of the next step."""
     engine = Digits(digits=1)
-    (result, _) = found(engine, samples=4, keep=4)
+    (result, _) = run_search(engine, samples=4, keep=4)
     assert result.best.prefix.text == "0;0;0;#"
     assert [len(call) for call in engine.calls] == [8, 8, 8, 8]
 
 
 def test_a_response_ends_when_its_budget_is_used_up():
     for budget in (1, 3, 5):
-        (result, _) = found(Digits(), samples=4, keep=2, budget=budget)
+        (result, _) = run_search(Digits(), samples=4, keep=2, budget=budget)
         assert not result.best.prefix.ended
         assert len(result.best.prefix.tokens) == budget
 
 
 def test_calls_are_padded_to_a_compiled_number_of_rows_and_padding_is_not_counted():
     engine = Digits()
-    results = found(engine, samples=3, keep=1, rows=16)
+    results = run_search(engine, samples=3, keep=1, rows=16)
     assert [len(call) for call in engine.calls] == [16] * 4
     assert results[0].tokens == 3 * 4 * 2
     few, many = Digits(), Digits()
-    assert found(few, samples=3, keep=1, rows=4)[0].best == found(many, samples=3, keep=1, rows=64)[0].best
+    assert run_search(few, samples=3, keep=1, rows=4)[0].best == run_search(many, samples=3, keep=1, rows=64)[0].best
     assert [len(call) for call in few.calls[:2]] == [4, 4]
     assert {len(call) for call in many.calls} == {16}
 

@@ -1,4 +1,4 @@
-"""Responses that share their prompt in a row: the scores and gradients of rows that share nothing, with fewer slots.
+"""Responses that share their prompt in a row: the same scores and gradients as without sharing, with fewer slots.
 
 Scores and gradients are compared in float64, where the order of a sum does not matter.
 """
@@ -26,8 +26,8 @@ RANDOM = np.random.default_rng(5)
 CONFIG = TransformerConfig(VOCAB, width=16, layers=2, heads=2, kv_heads=1, head_dim=8, hidden=24, compute_dtype="float64")
 
 
-def grouped(lengths, before):
-    """Random responses of these lengths to prompts of these lengths, the responses to a prompt side by side."""
+def make_groups(lengths, before):
+    """Random prompts and responses of these lengths; responses to the same prompt are next to each other."""
     prompts = RANDOM.integers(2, VOCAB, (PROMPTS, BEFORE)).astype(np.int32)
     attention = np.arange(LENGTH) < np.asarray(lengths)[:, None]
     return Sequences(
@@ -39,8 +39,8 @@ def grouped(lengths, before):
     )
 
 
-SEQUENCES = grouped(RANDOM.integers(1, LENGTH + 1, COUNT), [1, 2, 7, 12, 12, 10])
-FULL = grouped([LENGTH] * COUNT, [BEFORE] * PROMPTS)
+SEQUENCES = make_groups(RANDOM.integers(1, LENGTH + 1, COUNT), [1, 2, 7, 12, 12, 10])
+FULL = make_groups([LENGTH] * COUNT, [BEFORE] * PROMPTS)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def params():
         return jax.tree.map(lambda x: 4 * x.astype(jnp.float64), init_params(CONFIG, jax.random.key(0)))
 
 
-def scored(layout, params):
+def score_layout(layout, params):
     """Log-probability and entropy `[B, T]` of the responses of a layout."""
     score = jax.jit(partial(score_tokens, Model(CONFIG)))
     found = np.zeros((2, COUNT, LENGTH))
@@ -64,19 +64,19 @@ def scored(layout, params):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("sequences", [SEQUENCES, FULL])
 @pytest.mark.parametrize(("rows", "devices"), [(4, 1), (8, 2), (24, 1), (32, 8)])
-def test_scores_are_those_of_rows_of_one_sequence(params, sequences, rows, devices):
+def test_scores_match_rows_of_one_sequence(params, sequences, rows, devices):
     layout = lay_out_shared(sequences, sequences.attention, rows=rows, devices=devices)
     assert sorted(layout.responses[layout.responses >= 0]) == list(range(COUNT))
     assert layout.packed.segments.max() > MEMBERS
     expected = np.stack(score_tokens(Model(CONFIG), params, pack(sequences)))
     np.testing.assert_allclose(
-        scored(layout, params)[:, sequences.attention], expected[:, sequences.attention], rtol=1e-10, atol=1e-12
+        score_layout(layout, params)[:, sequences.attention], expected[:, sequences.attention], rtol=1e-10, atol=1e-12
     )
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("rows", [4, 24])
-def test_gradients_are_those_of_rows_of_one_sequence(params, rows):
+def test_gradients_match_rows_of_one_sequence(params, rows):
     mask = SEQUENCES.attention & (RANDOM.random((COUNT, 1)) < 0.8)
     weights = RANDOM.normal(size=mask.shape)
 
@@ -97,41 +97,43 @@ def test_gradients_are_those_of_rows_of_one_sequence(params, rows):
     chex.assert_trees_all_close(total, expected, rtol=1e-9, atol=1e-10)
 
 
-def test_a_batch_takes_fewer_slots_of_as_many_rows():
-    """Four responses of nine tokens to a prompt of twelve: 11 + 4 x 10 slots in place of 4 x 21."""
+def test_a_batch_takes_fewer_slots():
+    """Four responses of nine tokens to a prompt of twelve take 11 + 4 x 10 slots instead of 4 x 21."""
     alone, shared = (arrange(FULL, FULL.attention, rows=4) for arrange in (lay_out, lay_out_shared))
     assert alone.packed.tokens.shape == (6, 4, 21)
     assert shared.packed.tokens.shape == (6, 1, 51)
     assert (shared.responses >= 0).any(-1).all()
     short = FULL._replace(attention=FULL.attention & (np.arange(LENGTH) < 3))
     used = (lay_out_shared(short, short.attention, rows=4).responses >= 0).any(-1)
-    assert used.tolist() == [True] * 4 + [False] * 2, "6 groups of 27 slots in rows of 51: two are divided among two rows"
+    assert used.tolist() == [True] * 4 + [False] * 2, (
+        "6 groups of 27 slots in rows of 51: two groups are split over two rows"
+    )
 
 
 def test_any_number_of_rows_is_replaced_by_longer_ones():
-    """Five rows of 21 slots: two rows of 51 slots, each with the four responses to a prompt."""
+    """Five rows of 21 slots become two rows of 51 slots, each with the four responses to a prompt."""
     layout = lay_out_shared(FULL, FULL.attention, rows=5)
     assert layout.packed.tokens.shape == (5, 2, 51)
     assert (layout.responses >= 0).sum(-1).tolist() == [8, 8, 8, 0, 0]
 
 
-def test_the_program_depends_on_the_largest_lengths_alone():
+def test_the_program_depends_only_on_the_largest_lengths():
     shapes = set()
     for seed in range(8):
         lengths = np.random.default_rng(seed).integers(LENGTH // 2, LENGTH + 1, COUNT)
-        sequences = grouped(lengths, [BEFORE] * PROMPTS)
+        sequences = make_groups(lengths, [BEFORE] * PROMPTS)
         shapes.add(str(jax.tree.map(np.shape, lay_out_shared(sequences, sequences.attention, rows=4))))
     assert len(shapes) <= 2, "the scored slots are rounded to quarters"
 
 
-def test_prompts_are_not_shared_where_it_saves_little():
-    """Short prompts and long responses: the rows of `lay_out`, slot by slot."""
+def test_prompts_are_not_shared_if_that_saves_little():
+    """With short prompts and long responses, the rows are the same as from `lay_out`, slot by slot."""
     short = SEQUENCES._replace(prompt_tokens=SEQUENCES.prompt_tokens[:, -2:], prompt_attention=np.ones((COUNT, 2), bool))
     chex.assert_trees_all_equal(lay_out_shared(short, short.attention, rows=4), lay_out(short, short.attention, rows=4))
 
 
 def test_sequences_that_do_not_fit_share_nothing():
-    """Groups of a size that is not the usual one may need more rows than there are."""
+    """Groups of an unusual size may need more rows than there are."""
     odd = FULL._replace(prompt_tokens=FULL.prompt_tokens.copy())
     odd.prompt_tokens[::GROUP, 0] = 1  # one response of each group is now alone
     chex.assert_trees_all_equal(lay_out_shared(odd, odd.attention, rows=4), lay_out(odd, odd.attention, rows=4))
@@ -140,7 +142,7 @@ def test_sequences_that_do_not_fit_share_nothing():
 @pytest.mark.parametrize("rows", [1, 2, 3, 8, 12])
 @pytest.mark.parametrize("size", [1, 4, 6, 16])
 @pytest.mark.parametrize(("prompt", "response"), [(1, 1), (100, 50), (1_000, 100), (16, 4_096), (4_096, 4_096)])
-def test_the_number_of_responses_to_a_row(prompt, response, size, rows):
+def test_the_number_of_responses_per_row(prompt, response, size, rows):
     full = full_responses(prompt, response, size, rows)
     assert size % full == 0
     longer = -(-rows // full)
@@ -177,7 +179,7 @@ def test_only_the_plain_score_of_a_model_without_windows_reads_shared_prompts():
 
 
 @pytest.mark.parametrize("axes", [(1, 1), (2, 2, 2), (8, 1)])
-def test_rows_on_a_mesh(params, axes):
+def test_shared_prompts_give_the_same_scores_on_a_mesh(params, axes):
     mesh = make_mesh(*axes)
     layout = lay_out_shared(FULL, FULL.attention, rows=32, devices=8)
     packed = jax.tree.map(lambda array: array[0], put_rows(mesh, layout.packed, leading=1))

@@ -1,4 +1,4 @@
-"""Rows that fit into a number of bytes: what a row takes, how many are chosen, and that the engine decodes no more."""
+"""How many rows fit into memory: the bytes of a row, the chosen number, and that the engine decodes no more rows."""
 
 from dataclasses import replace
 
@@ -40,15 +40,15 @@ NO_RULES = Rules(
 )
 
 
-def held(tree):
-    """Bytes of the arrays on the first device."""
+def bytes_on_first_device(tree):
+    """Bytes of the arrays in a pytree on the first device."""
     shards = [shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
     return sum(shard.data.nbytes for shard in shards if shard.device == jax.devices()[0])
 
 
 @pytest.mark.parametrize("axes", [(1, 1, 1), (2, 2, 1), (2, 2, 2)])
 @pytest.mark.parametrize("kind", ["transformer", "turns", "rules", "own"])
-def test_a_row_takes_what_the_arrays_of_a_decode_take(axes, kind):
+def test_the_bytes_of_a_row_match_the_arrays_of_a_decode(axes, kind):
     mesh = make_mesh(*axes)
     policy = transformer_policy(SHAPE, eos=1, mesh=mesh)
     decoder = {
@@ -61,11 +61,11 @@ def test_a_row_takes_what_the_arrays_of_a_decode_take(axes, kind):
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     state = empty_rows(decoder, params, rows=shards, length=6, budget=10, room=10, mesh=mesh).state
     found, whole = row_bytes(decoder, shapes, mesh, 6, 10), 2 * 2 * 16 * 16 * 4
-    assert found == held(state)
+    assert found == bytes_on_first_device(state)
     assert 0 < found - whole // (1 if kind == "own" else mesh.shape["tensor"]) < 100, "keys and values, and a few numbers"
 
 
-def test_an_empty_cache_lies_as_one_that_was_read():
+def test_an_empty_cache_is_sharded_like_a_filled_one():
     mesh = make_mesh(2, 2, 2)
     policy = transformer_policy(SHAPE, eos=1, mesh=mesh)
     params = policy.init(jax.random.key(0))
@@ -85,7 +85,7 @@ def test_an_empty_cache_lies_as_one_that_was_read():
     st.sampled_from([0, 5_000]),
     st.sampled_from([1, 8]),
 )
-def test_as_many_rows_as_fit_and_no_more(requests, kilobytes, budget, beside, each):
+def test_the_largest_number_of_rows_that_fits_is_chosen(requests, kilobytes, budget, beside, each):
     slots = fitting(1_000 * kilobytes, per_row=beside, refuses=False)
     params = POLICY.shapes()
     wanted = (params, requests, max(1, requests // each), 8, budget)
@@ -99,7 +99,7 @@ def test_as_many_rows_as_fit_and_no_more(requests, kilobytes, budget, beside, ea
     assert fitting(1_000 * kilobytes, per_row=beside, refuses=False, most=7)(*wanted) == min(7, rows)
 
 
-def test_what_holds_no_row_is_refused_with_the_bytes_of_one():
+def test_memory_too_small_for_one_row_is_refused_with_the_bytes_of_one():
     with pytest.raises(
         InputError, match=r"cache_memory is 10 bytes on each device, .* set cache_memory to at least (\d+)B"
     ) as error:
@@ -110,7 +110,7 @@ def test_what_holds_no_row_is_refused_with_the_bytes_of_one():
         fitting(least - 1)(POLICY.shapes(), 4, 1, 6, 12)
 
 
-def test_the_engine_decodes_no_more_rows_than_fit_and_draws_the_same(monkeypatch):
+def test_the_engine_decodes_only_as_many_rows_as_fit_and_samples_the_same(monkeypatch):
     sizes = []
     monkeypatch.setattr(
         engine,
@@ -132,8 +132,8 @@ def test_the_engine_decodes_no_more_rows_than_fit_and_draws_the_same(monkeypatch
 @pytest.mark.parametrize("axes", [(1, 1), (2, 1, 2)])
 @pytest.mark.parametrize("each", [1, 8])
 @pytest.mark.parametrize(("long", "parts"), [(128, 8_192), (16, 8_192), (128, 24)])
-def test_a_decode_holds_the_caches_that_are_counted(axes, each, long, parts, monkeypatch):
-    """Of rows, of prompts that wait for them, and of rows with less room: 32 responses of 16 tokens after 12, in 8 rows."""
+def test_a_decode_allocates_the_caches_that_are_counted(axes, each, long, parts, monkeypatch):
+    """Caches of rows, of waiting prompts, and of smaller rows: 32 responses of 16 tokens after prompts of 12, in 8 rows."""
     monkeypatch.setattr("rljax.rollout.slots.LONG_BUDGET", long)
     monkeypatch.setattr("rljax.rollout.slots.PROMPT_TOKENS_AT_ONCE", parts)
     mesh = make_mesh(*axes)
@@ -159,7 +159,7 @@ def test_a_decode_holds_the_caches_that_are_counted(axes, each, long, parts, mon
     requests = [Request((2,) * 8 + (3 + i // each,) * 4, i // each, 0, Sampling(16, (-1,)), seed=i) for i in range(32)]
     DecodingEngine(policy.decoder, mesh, 12, slots).generate(params, requests)
     assert sizes == [8]
-    assert max(most) == pytest.approx(slots.memory, rel=0.02), "a few numbers in addition to keys and values"
+    assert max(most) == pytest.approx(slots.memory, rel=0.02), "keys and values, and little else"
 
 
 def test_the_settings_choose_the_rows():
@@ -174,19 +174,19 @@ def test_the_settings_choose_the_rows():
     forty = sampling_memory(CONFIG.replace(prompts=100, decode_slots=40), policy, MESH, 6, left=10**9).cache
     beside = 16 * policy.vocab_size
     eight = sampling_memory(CONFIG.replace(prompts=100, decode_slots=8), policy, MESH, 6, left=10**9).cache
-    assert rows() == USUAL_SLOTS, "nothing is known"
+    assert rows() == USUAL_SLOTS, "the free memory is unknown"
     assert rows(left=10**9) == compiled_rows(800, 1), "all requests"
     assert rows(left=10**9, platform="cpu") == USUAL_SLOTS
     assert rows(left=10**9, decode_slots=48) == rows(cache_memory="1GB", decode_slots=48) == 48
-    assert 40 * one < forty < 48 * one, "and the prompts of a block"
+    assert 40 * one < forty < 48 * one, "plus the prompts of a block"
     assert rows(cache_memory=f"{forty}B") == rows(left=10**9, cache_memory=f"{forty}B") == 40
     assert rows(left=0) == 1
-    assert rows(left=eight + 8 * beside) == 8, "the logits of a row count where everything that is left is filled"
+    assert rows(left=eight + 8 * beside) == 8, "a row's logits count if rows fill all remaining memory"
     assert decode_slots(CONFIG.replace(decode_slots=5), policy, MESH, left=None) == 5
 
 
 class Silent:
-    """An environment of two turns that says nothing."""
+    """A two-turn environment with empty observations."""
 
     max_turns = 2
 
@@ -198,7 +198,7 @@ class Silent:
 
 
 def test_an_environment_needs_a_row_and_its_copy():
-    """Known before any weight is initialized."""
+    """The needed memory is known before any weight is initialized."""
 
     def least(**parts):
         with pytest.raises(
@@ -211,7 +211,7 @@ def test_an_environment_needs_a_row_and_its_copy():
     assert row < alone < 2 * row, "its prompt, which has room for no response"
 
 
-def test_a_run_with_too_little_for_a_row_is_refused_before_a_weight_is_drawn(monkeypatch):
+def test_a_run_without_memory_for_a_row_is_refused_before_initialization(monkeypatch):
     monkeypatch.setattr(setup, "make_worker", lambda *arguments, **keywords: pytest.fail("a weight may be read"))
     with pytest.raises(
         InputError, match=r"cache_memory is 1,000 bytes on each device, .* 12 of response, take 1,\d+ bytes"

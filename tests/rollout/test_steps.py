@@ -1,4 +1,4 @@
-"""Calls of environments that run at once, and episodes whose environment fails in every way."""
+"""Concurrent calls of environments, and episodes whose environment fails in every possible way."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ KINDS = dict(
 
 
 def all_end():
-    """Whether all threads of environments end; a slow machine may take a while."""
+    """Whether all environment threads end; a slow machine may take a while."""
     ours = [thread for thread in threading.enumerate() if thread.name.startswith("environment")]
     for thread in ours:
         thread.join(20)
@@ -41,7 +41,7 @@ def fail():
     raise SystemExit(3)
 
 
-async def awaited(value):
+async def wait_for(value):
     await asyncio.sleep(0.001)
     return value
 
@@ -66,14 +66,14 @@ def test_outcomes_are_in_the_order_of_the_calls():
     assert all_end()
 
 
-def test_calls_run_at_once():
-    """Each waits for all others."""
+def test_calls_run_concurrently():
+    """Each call waits for all others."""
     barrier = threading.Barrier(8)
     assert len(outcomes_of([barrier.wait] * 8, seconds=60.0)) == 8
 
 
 def test_every_kind_of_failure_has_its_outcome_and_leaves_no_thread():
-    calls = [lambda: 1, fail, forever, lambda: awaited(2), never, fail]
+    calls = [lambda: 1, fail, forever, lambda: wait_for(2), never, fail]
     one, raised, overdue, two, cancelled, again = outcomes_of(calls, seconds=5.0)
     assert (one, two) == (1, 2)
     assert isinstance(raised, Raised)
@@ -83,11 +83,11 @@ def test_every_kind_of_failure_has_its_outcome_and_leaves_no_thread():
     assert all_end()
 
 
-def test_a_coroutine_that_blocks_the_event_loop_is_given_up(monkeypatch):
+def test_a_coroutine_that_blocks_the_event_loop_is_abandoned(monkeypatch):
     monkeypatch.setattr(steps_module, "PATIENCE", 0.5)
     with StepRunner(seconds=5.0, most=8) as runner:
         assert runner.start([block]).wait() == [Overdue(5.0)]
-        assert runner.start([lambda: awaited(3)]).wait() == [3], "on a new loop"
+        assert runner.start([lambda: wait_for(3)]).wait() == [3], "on a new loop"
     assert all_end()
 
 
@@ -97,7 +97,7 @@ def test_too_many_stuck_calls_stop_the_run(monkeypatch):
 
     def stuck():
         while not ended.is_set():
-            with contextlib.suppress(SystemExit):  # as code in C, which no exception reaches
+            with contextlib.suppress(SystemExit):  # like C code, which no exception can interrupt
                 time.sleep(0.01)
 
     with pytest.raises(InputError, match=r"3 steps are still running after their time limit of 0\.2 s"):
@@ -106,7 +106,7 @@ def test_too_many_stuck_calls_stop_the_run(monkeypatch):
 
 
 class Digits:
-    """Says a digit in each turn."""
+    """An engine that says one digit in each turn."""
 
     def generate(self, params, requests):
         return [self.say(request) for request in requests]
@@ -118,7 +118,7 @@ class Digits:
 
 
 class Chaos:
-    """Three turns; the plan of an episode says in which of them what fails."""
+    """An environment of three turns; an episode's plan lists the turn and the kind of its failure."""
 
     max_turns, step_seconds, at_once = 3, 10.0, 100
 
@@ -140,7 +140,7 @@ class Chaos:
 
 
 class AsyncChaos(Chaos):
-    """The same, awaited."""
+    """`Chaos` with coroutines."""
 
     async def step(self, state, completion):
         if state[0] == state[1] and state[2] == "timed_out":
@@ -153,7 +153,7 @@ def test_a_thousand_episodes_count_every_failure_once_and_leave_no_thread(enviro
     generator = random.Random(0)
     plans = [
         (generator.randrange(0, 9), "raised") for _ in range(940)
-    ]  # as a turn: 0 is the beginning, beyond 3 nothing fails
+    ]  # the turn that fails: 0 is the reset; above 3, none fails
     plans = generator.sample([*plans, *[(2, "timed_out")] * 60], 1000)
     problems = [Problem("1", "", columns={"plan": list(plan)}) for plan in plans]
     requests = [Request((3,), place, place, Sampling(40, (1,)), place) for place in range(1000)]
@@ -166,18 +166,20 @@ def test_a_thousand_episodes_count_every_failure_once_and_leave_no_thread(enviro
     assert verdicts.metrics["digits"][np.array(expected) == 0].tolist() == [3.0] * expected.count(0)
     turns = [min(max(turn, 1), 3) if failed else 3 for (turn, _), failed in zip(plans, expected, strict=True)]
     assert [response.turns for response in responses] == turns
-    assert [list(problem.columns["plan"]) for problem in problems] == [list(plan) for plan in plans], "it changes a copy"
+    assert [list(problem.columns["plan"]) for problem in problems] == [list(plan) for plan in plans], (
+        "the environment changes only a copy"
+    )
     assert all_end()
 
 
 class Slow(Chaos):
-    """Its steps wait for something."""
+    """An environment whose steps take time."""
 
     waits = True
 
 
 @pytest.mark.parametrize("count", [1, 7])
-def test_steps_that_wait_change_no_episode(count):
+def test_slow_steps_do_not_change_the_episodes(count):
     problems = [Problem("1", "", columns={"plan": [9, ""]}) for _ in range(count)]
     requests = [Request((3,), place, place, Sampling(40, (1,)), place) for place in range(count)]
     (plain, _), (late, _) = (

@@ -1,4 +1,4 @@
-"""A response that is read as it is sampled: the tokens of `generate`, in pieces."""
+"""Streaming a response while it is sampled: the tokens of `generate`, in pieces."""
 
 from itertools import chain
 
@@ -20,10 +20,10 @@ def params():
     return jax.tree.map(lambda x: x * 4, init_params(CONFIG, jax.random.key(0)))
 
 
-@pytest.mark.parametrize("budget", [10, 200])  # the room for the second one grows
+@pytest.mark.parametrize("budget", [10, 200])  # with the second budget, the cache must grow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("devices", [1, 4])
-def test_the_pieces_are_the_response(params, temperature, budget, devices):
+def test_the_streamed_pieces_add_up_to_the_response(params, temperature, budget, devices):
     engine = DecodingEngine(transformer_policy(CONFIG, eos=1).decoder, make_mesh(1, devices), 4)
     requests = [Request(PROMPT, 0, 0, Sampling(budget, (1,), temperature=temperature), seed) for seed in range(4)]
     for request in requests:

@@ -1,4 +1,4 @@
-"""Transcripts of rollouts: what a run logs are the tokens, log-probabilities, advantages and masks of its training step."""
+"""Transcripts of rollouts: a run logs the tokens, log-probabilities, advantages and masks of its training step."""
 
 import json
 
@@ -57,7 +57,7 @@ class Guessing:
 
 
 def kept_steps(monkeypatch):
-    """The results of the steps of a run, with the log-probabilities under the policy after each, and the worker."""
+    """Results of a run's steps, the log-probabilities under the policy after each step, and the worker."""
     found, original = [], reinforce.one_step
 
     def one_step(run, tools, *arguments):
@@ -73,7 +73,7 @@ def kept_steps(monkeypatch):
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory):
-    """Rows of a run with an environment, and the results of its steps."""
+    """Logged rows of a run with an environment, and the results of its steps."""
     path = tmp_path_factory.mktemp("guess") / "run"
     config = CONFIG.replace(run=str(path), algorithm="dapo", logged_rollouts=16, oversample=2.0, max_tries=1)
     with pytest.MonkeyPatch.context() as patch:
@@ -101,26 +101,26 @@ def test_every_row_has_the_values_of_its_training_step(logged):
         number = group * groups.tokens.shape[1] + member
         if row["trained"]:
             assert [kind == "t" for kind in row["kinds"]] == result.batch.mask[number][used].tolist()
-            same(row["advantage"], result.batch.advantage[number][used], result.batch.mask[number][used])
+            assert_same(row["advantage"], result.batch.advantage[number][used], result.batch.mask[number][used])
             if rollout.valid[group, member]:
-                same(row["logp"], result.batch.policy_logp[number][used], sampled)
+                assert_same(row["logp"], result.batch.policy_logp[number][used], sampled)
         else:
             assert "t" not in row["kinds"]
             assert row["advantage"] == [None] * row["length"]
-        same(row["logp"], rollout.policy_logp[group, member][used], sampled)
+        assert_same(row["logp"], rollout.policy_logp[group, member][used], sampled)
         everything = result.collected.sampled
         if row["problem"] in everything.prompt_ids:
             (place,) = np.flatnonzero(everything.prompt_ids == row["problem"])
             logp = after[place * groups.tokens.shape[1] + member][used]
-            same(row["ratio"], np.exp(logp - rollout.policy_logp[group, member][used]), sampled, tolerance=2e-4)
+            assert_same(row["ratio"], np.exp(logp - rollout.policy_logp[group, member][used]), sampled, tolerance=2e-4)
         reward = float(rollout.rewards[group, member]) if rollout.valid[group, member] else None
         assert row["reward"] == pytest.approx(reward)
         assert row["turns"] == groups.turns[group, member]
         assert row["sampled_at"] == groups.version[group, member]
 
 
-def same(found, wanted, known, *, tolerance=1e-4):
-    """The numbers of a row, which are rounded; None exactly where there is none."""
+def assert_same(found, wanted, known, *, tolerance=1e-4):
+    """Assert that a row's rounded numbers match; None exactly where no value is known."""
     assert [value is not None for value in found] == np.asarray(known, bool).tolist()
     np.testing.assert_allclose([v for v in found if v is not None], np.asarray(wanted)[known], rtol=tolerance, atol=1e-4)
 
@@ -138,7 +138,7 @@ def test_the_ratio_moves_with_the_advantage(logged):
     assert better > np.mean([ratio for advantage, ratio in pairs if advantage < 0])
 
 
-def test_turns_divide_the_tokens_and_observations_are_between_them(logged):
+def test_tokens_are_divided_into_turns_with_observations_between_them(logged):
     rows, _ = logged
     assert max(row["turns"] for row in rows) > 1
     for row in rows:
@@ -166,14 +166,14 @@ def test_the_best_and_the_worst_response_of_a_group_are_chosen(logged):
         assert [best["reward"], -1 if worst["reward"] is None else worst["reward"]] == [rewards.max(), rewards.min()]
 
 
-def test_a_run_can_log_none_and_a_resumed_run_logs_the_same(tmp_path):
+def test_logging_can_be_off_and_a_resumed_run_logs_the_same(tmp_path):
     sizes = {"prompts": 2, "heldout_problems": 4, "train_problems": 40, "logged_rollouts": 2}
     config = CONFIG.replace(tokenizer="characters", algorithm="grpo", **sizes)
     nothing = rljax.train(config.replace(run=str(tmp_path / "none"), steps=1, logged_rollouts=0), even_length).run
     assert not (nothing / "rollouts.jsonl").exists()
     whole = rljax.train(config.replace(run=str(tmp_path / "whole"), checkpoint_every=1), even_length).run
     part = rljax.train(config.replace(run=str(tmp_path / "part"), steps=1), even_length).run
-    with (part / "rollouts.jsonl").open("a") as file:  # of a step after the checkpoint, which the resumed run repeats
+    with (part / "rollouts.jsonl").open("a") as file:  # a step after the checkpoint, which the resumed run repeats
         file.write("{}\n")
     rljax.train(config.replace(run=str(tmp_path / "part")), even_length, resume=part)
     assert (part / "rollouts.jsonl").read_bytes() == (whole / "rollouts.jsonl").read_bytes()
@@ -198,7 +198,7 @@ CALL = '<tool_call>{"name": "double", "arguments": {"number": NaN}}</tool_call>'
 
 
 def test_tool_calls_are_read_from_the_tokens_of_a_turn(tmp_path):
-    """An engine that says a script: a call with an argument that JSON does not have, a broken call, and an answer."""
+    """The engine follows a script: a call with an argument that is not JSON, a broken call, and an answer."""
     model = save_chat_model(tmp_path / "model")
     config = SMALL.replace(
         model=str(model),
@@ -257,7 +257,7 @@ def test_texts_of_tokens_join_to_the_text(text, tmp_path):
     assert "".join(token_texts(fast, [*fast.encode(text), fast.eos_token_id])) == f"{text}<end>"
 
 
-def test_bytes_that_are_no_character_do_not_swallow_what_follows():
+def test_invalid_bytes_do_not_swallow_the_text_after_them():
     tokenizer = ByteTokenizer()
     ids = [0xE9 + 3, *tokenizer.encode("ab"), 0xFF + 3, *tokenizer.encode("c"), 0xF0 + 3]
     assert "".join(token_texts(tokenizer, ids)) == "�ab�c�"
@@ -276,10 +276,10 @@ def test_bytes_that_are_no_character_do_not_swallow_what_follows():
         ("higher", "environment"),
     ],
 )
-def test_roles_of_observations_are_read_from_the_template_s_markup(text, role):
+def test_roles_of_observations_are_read_from_the_templates_markup(text, role):
     assert observed_role(text) == role
 
 
-def test_turns_without_an_observation_between_them_are_two():
+def test_two_turns_without_an_observation_between_them_stay_separate():
     sampled, ends = np.array([1, 1, 1, 1, 0], bool), np.array([0, 1, 0, 1, 0], bool)
     assert boundaries(sampled, ends) == [(0, 2), (2, 4), (4, 5)]

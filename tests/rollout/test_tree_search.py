@@ -1,4 +1,4 @@
-"""Tree search with visit counts, in the small world of the beam search: three digits, valued by their sum."""
+"""Tree search with visit counts on the same toy problem as beam search: three digits, whose value is their sum."""
 
 import math
 
@@ -10,7 +10,7 @@ from digit_steps import Digits, digit_sum, make_worker
 from rljax.rollout.tree_search import Node, TreeSearch, back_up, make_result, select_path, tree_search
 
 
-def found(engine, *, simulations, width=10, exploration=3.0, value=digit_sum, budget=12):
+def run_search(engine, *, simulations, width=10, exploration=3.0, value=digit_sum, budget=12):
     settings = TreeSearch(simulations, width, exploration, (";",))
     return tree_search(make_worker(engine, budget), None, value, [0, 1], search=settings, key=jax.random.key(0), rows=8)
 
@@ -21,14 +21,14 @@ def node_of(prefix, visits, total, children=(), sampled=9):
 
 @pytest.fixture
 def opened():
-    """An open and an ended prefix."""
-    (first, _), (ended, _) = found(Digits(), simulations=1), found(Digits(1), simulations=60)
+    """An unfinished and a finished prefix."""
+    (first, _), (ended, _) = run_search(Digits(), simulations=1), run_search(Digits(1), simulations=60)
     assert (first.best.prefix.ended, ended.best.prefix.ended) == (False, True)
     return first.best.prefix, ended.best.prefix
 
 
 def test_many_simulations_find_a_response_that_few_do_not():
-    few, many = found(Digits(), simulations=4), found(Digits(), simulations=600)
+    few, many = run_search(Digits(), simulations=4), run_search(Digits(), simulations=600)
     assert all(not result.best.prefix.ended and result.depth == 1 for result in few)
     for result in many:
         assert result.best.prefix.ended
@@ -39,14 +39,14 @@ def test_many_simulations_find_a_response_that_few_do_not():
 
 def test_each_simulation_samples_at_most_one_step_per_problem():
     engine = Digits()
-    results = found(engine, simulations=7)
+    results = run_search(engine, simulations=7)
     assert len(engine.calls) == 7
     assert [result.tokens for result in results] == [14, 14]
-    assert found(Digits(), simulations=7) == results
+    assert run_search(Digits(), simulations=7) == results
 
 
 def test_a_path_follows_the_mean_value_and_the_visit_counts(opened):
-    """Oracle: the formula, written out for two children."""
+    """Compared with the formula, written out for two children."""
     prefix, _ = opened
     for exploration in (0.0, 0.4, 3.0):
         often, rarely = node_of(prefix, 9, 6.3, sampled=0), node_of(prefix, 2, 1.0, sampled=0)
@@ -69,7 +69,7 @@ def test_values_are_added_up_along_the_path_and_the_most_visited_response_wins(o
 
 
 def test_prefixes_without_a_value_count_as_0_and_the_search_ends():
-    for result in found(Digits(1), simulations=40, value=lambda prefixes: np.full(len(prefixes), np.nan)):
+    for result in run_search(Digits(1), simulations=40, value=lambda prefixes: np.full(len(prefixes), np.nan)):
         assert result.best.prefix.text == "0;0;0;#"
         assert result.best.value == 0
 

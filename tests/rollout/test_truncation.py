@@ -1,4 +1,4 @@
-"""Top-k and top-p, checked against their definitions, in float64, with NumPy's sort."""
+"""Top-k and top-p compared with their definitions, in float64 with NumPy's sort."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +18,7 @@ from rljax.rollout.truncation import CPU_DIGIT, DIGIT, keep_top_k, keep_top_p, l
 SHAPE = (2, 11)
 SINGLE = st.floats(-40, 40, width=32, allow_subnormal=False)
 LOGITS = arrays.arrays(np.float32, SHAPE, elements=st.one_of(SINGLE, st.sampled_from([-np.inf, 0.0, -0.0, 1.5, 3e38])))
-"""Logits with ties, both zeros, excluded tokens and one-hot rows."""
+"""Logits with ties, zeros of both signs, excluded tokens and one-hot rows."""
 PROBABILITIES = st.sampled_from([1e-6, 0.1, 0.5, 0.9, 0.95, 0.999, 1.0, 1.5])
 
 
@@ -30,7 +30,7 @@ COUNT = {
 
 
 class Kept(NamedTuple):
-    """Compiled functions: (logits, k or p of each row) -> logits."""
+    """Compiled functions: (logits, k or p per row) -> logits."""
 
     top_k: Callable[..., jax.Array]
     top_p: Callable[..., jax.Array]
@@ -38,7 +38,7 @@ class Kept(NamedTuple):
 
 @pytest.fixture(params=[CPU_DIGIT, DIGIT], scope="module")
 def keep(request):
-    """Both searches: the one of CPUs, and the one of accelerators. `partial` makes each its own function for JAX's cache."""
+    """Both search algorithms: for CPUs and for accelerators. `partial` makes each a separate function for JAX's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(truncation, "CPU_DIGIT", request.param)
         logits, k, p = jnp.zeros(SHAPE), jnp.ones(SHAPE[0], jnp.int32), jnp.ones(SHAPE[0])
@@ -69,12 +69,12 @@ def test_top_p_keeps_the_smallest_set_of_the_likeliest_that_reaches_p(keep, logi
             np.testing.assert_array_equal(is_kept, finite)
             continue
         least = row[is_kept].min()
-        np.testing.assert_array_equal(is_kept, (row >= least) & finite)  # all ties, and nothing likelier is left out
+        np.testing.assert_array_equal(is_kept, (row >= least) & finite)  # keeps all ties and leaves out nothing likelier
         assert probability[is_kept].sum() >= p - 1e-6
         assert probability[row > least].sum() < p + 1e-6
 
 
-def test_one_number_serves_all_rows(keep):
+def test_a_single_k_or_p_applies_to_all_rows(keep):
     logits = jnp.array(np.random.default_rng(0).normal(size=SHAPE).astype(np.float32))
     np.testing.assert_array_equal(keep_top_k(logits, 3), keep.top_k(logits, jnp.array([3, 3])))
     np.testing.assert_array_equal(keep_top_p(logits, 0.8), keep.top_p(logits, jnp.array([0.8, 0.8])))
@@ -92,7 +92,7 @@ def test_the_threshold_is_the_largest_that_suffices(integers, count, digit):
 
 
 @given(arrays.arrays(np.float32, SHAPE, elements=st.floats(width=32, allow_nan=False, allow_subnormal=False)))
-def test_integers_are_in_the_order_of_the_numbers(numbers):
+def test_integers_have_the_same_order_as_the_floats(numbers):
     integers = np.asarray(ordered_integers(jnp.array(numbers)))
     np.testing.assert_array_equal(integers[:, :, None] < integers[:, None], numbers[:, :, None] < numbers[:, None])
 
