@@ -1,4 +1,4 @@
-"""Equal answers vote together, and a response votes for what its reward reads."""
+"""Votes: equal answers count together, and a response votes for the answer that its reward reads."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a reward function does to its process stays with the reward."""
+"""Side effects of a reward function on its process do not affect the run."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ async def leaves_later(completions):
         (leaves_later, "SystemExit: later"),
     ],
 )
-def test_what_ends_a_program_is_a_failure_of_the_reward(reward, message):
+def test_a_reward_that_tries_to_exit_has_failed(reward, message):
     (returned,) = wait_for([ask(reward, ["a"], ["b"], {}, None)])
     answer = read_answer(returned, "reward", 1)
     assert not answer.valid.any()
@@ -54,7 +54,7 @@ def test_what_ends_a_program_is_a_failure_of_the_reward(reward, message):
 
 
 @pytest.mark.filterwarnings("ignore:os.fork")
-def test_a_child_of_a_reward_ends_as_it_wants():
+def test_a_child_process_of_a_reward_may_exit():
     def forks(completions):
         child = os.fork()
         if child == 0:
@@ -71,7 +71,7 @@ def test_a_reward_that_closes_files_of_the_run_is_refused():
 
     def closes(completions):
         for name in set(os.listdir("/proc/self/fd")) - before:
-            with suppress(OSError):  # that of the list itself is closed already
+            with suppress(OSError):  # the listing's own descriptor is already closed
                 os.close(int(name))
         return [1.0]
 
@@ -79,7 +79,7 @@ def test_a_reward_that_closes_files_of_the_run_is_refused():
         ask(closes, ["a"], ["b"], {}, None)
 
 
-def test_ctrl_c_is_no_failure_of_the_reward():
+def test_ctrl_c_is_not_a_failure_of_the_reward():
     def interrupted(completions):
         raise KeyboardInterrupt
 
@@ -87,7 +87,7 @@ def test_ctrl_c_is_no_failure_of_the_reward():
         ask(interrupted, ["a"], ["b"], {}, None)
 
 
-def test_a_reward_that_changes_the_working_folder_changes_it_for_itself(tmp_path):
+def test_a_reward_cannot_change_the_runs_working_folder(tmp_path):
     def wanders(completions):
         os.chdir(tmp_path)
         return [float(Path.cwd() == tmp_path)]
@@ -97,7 +97,7 @@ def test_a_reward_that_changes_the_working_folder_changes_it_for_itself(tmp_path
     assert Path.cwd() == before
 
 
-def test_the_first_failure_of_several_calls_has_its_place_among_all():
+def test_the_first_failure_is_reported_with_its_place_among_all_calls():
     failure = Failed("raised", "KeyError: 'x'")
     calls = [read_answer(values, "mine", len(values)) for values in ([1.0, None], [0.0, failure, 1.0], [failure])]
     with pytest.raises(InputError, match=r"failed on 2 of 6 completions .*; the first: completion 3: KeyError: 'x'\. Fix"):

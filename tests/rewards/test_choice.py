@@ -1,4 +1,4 @@
-"""Yes or no, and letters: one answer, not a text in which it occurs."""
+"""Yes-or-no and multiple-choice answers: a single answer counts, not any text that contains it."""
 
 import pytest
 
@@ -63,7 +63,7 @@ def test_multiple_choice():
     assert multiple_choice(["?"] * 2, ["B", "B"], [None, ""]) == [None, None]
 
 
-def test_references_that_are_no_choice():
+def test_references_that_are_not_a_choice_are_refused():
     with pytest.raises(InputError, match="the reference answer 1 is 'maybe'; it must be yes or no"):
         yes_no(["?"] * 2, ["yes"] * 2, ["yes", "maybe"])
     with pytest.raises(InputError, match="the reference answer 0 is '3'; it must be the letter of a choice"):
@@ -114,7 +114,7 @@ def test_a_choice_is_read_with_its_reason(text):
         *("The answer is not B", "B. No, the correct answer: C", "B? Actually C", "Be careful"),
     ],
 )
-def test_several_choices_are_none(text):
+def test_several_choices_are_not_an_answer(text):
     assert multiple_choice(["?"], [text], ["B"]) == [0.0]
 
 
@@ -126,5 +126,5 @@ def test_yes_is_read_with_its_reason(text):
 
 
 @pytest.mark.parametrize("text", ["yes and no", "Yes, but no", "Yes, or rather no", "It is not true", "no"])
-def test_yes_and_no_is_neither(text):
+def test_yes_and_no_together_are_not_an_answer(text):
     assert yes_no(["?"], [text], ["yes"]) == [0.0]

@@ -1,4 +1,4 @@
-"""The rewards for programs: what is taken for the program, which tests it gets, and what it scores."""
+"""Rewards for programs: which text counts as the program, which tests it gets, and its score."""
 
 import json
 import logging
@@ -50,7 +50,7 @@ def fenced(text, mark="python"):
     return f"```{mark}\n{text}\n```"
 
 
-def test_lists_of_assertions():
+def test_code_runs_a_list_of_assertions():
     completions = [fenced(SQUARE), SQUARE, "def square(x): return 2 * x", "", "I cannot.", SQUARE, SQUARE]
     columns = {"tests": [TESTS] * 5 + [[], None]}
     assert code(["Square it."] * 7, completions, **columns) == [1.0, 1.0, 0.0, 0.0, 0.0, None, None]
@@ -103,7 +103,7 @@ READERS = [
 ]
 
 
-def test_programs_that_read_and_print():
+def test_programs_with_standard_input_and_output():
     programs, expected = zip(*READERS, strict=True)
     rows = {"stdin": [["2\n1\n4\n", "1\n0\n"]], "stdout": [["2\n8", "0"]]}
     columns = {name: texts * len(programs) for name, texts in rows.items()}
@@ -123,7 +123,7 @@ def test_a_program_cannot_pass_without_the_output():
     assert code_fraction(["Double."] * len(CHEATS), CHEATS, **columns) == [0.0] * len(CHEATS)
 
 
-def test_outputs_are_words_and_numbers():
+def test_outputs_are_compared_as_words_and_numbers():
     printed = ["YES\n3", "0.100001", "1000.0", "nan", "a.b", "1.00002", "1000001", "1 2", ""]
     expected = ["yes  3\n", "0.1", "1e3", "nan", "a.b", "1.0", "1000000", "1", ""]
     columns = {"stdin": [[""]] * 9, "stdout": [[text] for text in expected]}
@@ -138,7 +138,7 @@ def test_outputs_are_words_and_numbers():
         {"stdin": [["1"]], "stdout": [["1"]], "tests": [TESTS]},
     ],
 )
-def test_inputs_that_do_not_fit_their_outputs(columns):
+def test_inputs_that_do_not_match_their_outputs_are_refused(columns):
     with pytest.raises(
         InputError, match=r"row 0 has 1 texts in stdin and \d in stdout; give one stdout for each stdin, and"
     ):
@@ -173,24 +173,24 @@ def test_inputs_that_do_not_fit_their_outputs(columns):
         ("", 0.0),
     ],
 )
-def test_check_with_helpers_of_the_prompt(completion, expected):
+def test_check_functions_can_use_helpers_from_the_prompt(completion, expected):
     assert code([ROOT], [completion], test=[CHECK], entry_point=["find_zero"]) == [expected]
 
 
-def test_prompt_in_words_is_not_run():
+def test_a_prompt_in_words_is_not_run_as_code():
     check = "def check(candidate):\n    assert candidate(3) == 9\n    assert candidate(0) == 1"
     columns = {"test": [check], "entry_point": ["square"]}
     assert code_fraction(["Write\ndef square(x):\nfor me, please"], [fenced(SQUARE)], **columns) == [0.5]
     assert code_fraction([[{"role": "user"}]], [SQUARE], **columns) == [0.5]
 
 
-def test_tests_that_cannot_be_run_are_an_abstention_and_reported(caplog):
+def test_tests_that_cannot_run_leave_the_program_unjudged_and_are_reported(caplog):
     with caplog.at_level(logging.WARNING, logger="rljax.rewards.code"):
         assert code([""] * 2, [SQUARE] * 2, tests=[["assert square("], TESTS]) == [None, 1.0]
     assert "1 of 2 programs have tests that cannot run; the first reason: test 0 is not Python" in caplog.text
 
 
-def test_as_a_reward_of_the_protocol():
+def test_code_works_as_a_reward_function():
     columns = {"tests": [TESTS, None], "answer": ["4", "9"], "task_id": [1, 2]}
     values, valid = score(partial(code, limits=Limits(seconds=9.0), workers=1), ["", ""], [SQUARE] * 2, columns)
     assert values.tolist() == [1.0, 0.0]
@@ -212,12 +212,12 @@ def test_refusals(columns, message):
         code([""], [SQUARE], **columns)
 
 
-def test_columns_have_one_entry_a_prompt():
+def test_columns_have_one_entry_per_prompt():
     with pytest.raises(ValueError, match="zip"):
         code([""] * 2, [SQUARE] * 2, tests=[TESTS])
 
 
-def test_the_program_is_the_block_that_the_tests_name():
+def test_the_program_is_the_block_that_defines_what_the_tests_call():
     responses = [
         f"{fenced(SQUARE)}\nUse it like this:\n{fenced('def main():' + chr(10) + '    print(square(3))')}",
         f"{fenced('def main(): pass')}\n{fenced(SQUARE, '')}",
@@ -257,11 +257,11 @@ def test_empty_functions_pass_nothing(shared_data):
 
 
 @pytest.mark.parametrize("reward", [code, code_fraction])
-def test_code_tells_how_far_it_is(reward):
+def test_code_reports_its_progress(reward):
     progress = []
     tests = [["assert f(1) == 1"], None, ["assert f(2) == 2"]]
     reward(["?"] * 3, ["def f(x): return x"] * 3, tests=tests, progress=lambda *counts: progress.append(counts))
-    assert progress == [(1, 2), (2, 2)], "of those that have tests"
+    assert progress == [(1, 2), (2, 2)], "only programs with tests count"
 
 
 def test_a_script_of_assertions_is_a_test_without_an_entry_point(caplog):

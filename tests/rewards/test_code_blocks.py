@@ -1,4 +1,4 @@
-"""The program of a response: which block it is, in whatever form the block is written, found in linear time."""
+"""Finding the program in a response: the right block, in any form of fence, in linear time."""
 
 import time
 
@@ -49,7 +49,7 @@ def test_extracted_code(completion, expected):
     assert extract_code(completion) == expected
 
 
-def test_a_fence_is_a_line_of_its_own_with_one_mark():
+def test_which_lines_are_fences():
     text = "a ```python\n  \t``` py  x\n````\n```a`b\n~~~ `\n```"
     assert [(fence.start, fence.end, fence.indent, fence.mark, fence.language) for fence in fences(text)] == [
         (12, 24, 4, "```", "py  x"),
@@ -67,12 +67,12 @@ def test_a_fence_is_a_line_of_its_own_with_one_mark():
     ],
 )
 @pytest.mark.parametrize("fence", ["```", "````", "~~~"])
-def test_marks_of_a_program(mark, fence):
+def test_tags_of_program_blocks(mark, fence):
     assert extract_code(f"Here:\n{fence}{mark}\n{SQUARE}\n{fence}\nDone.") == SQUARE
 
 
 @pytest.mark.parametrize("mark", ["text", "bash", "pycon", "python-repl", "json", "pyx"])
-def test_marks_of_what_is_no_program(mark):
+def test_tags_of_other_blocks(mark):
     response = f"{fenced('pip install x', mark)}\n{fenced(SQUARE, '')}"
     assert extract_code(response) == SQUARE
     assert extract_code(fenced(SQUARE, mark)) == fenced(SQUARE, mark)
@@ -146,7 +146,7 @@ def test_definitions(text, names, expected):
     assert defines(text, names) is expected
 
 
-def test_of_a_long_response_the_end_is_read():
+def test_only_the_end_of_a_long_response_is_read():
     assert extract_code(fenced("x = 1") + "\n" + "y" * 300_000) == "y" * 200_000
     assert extract_code("y" * 300_000 + "\n" + fenced("x = 1")) == "x = 1"
 
@@ -159,9 +159,9 @@ def test_of_a_long_response_the_end_is_read():
     ],
 )
 @pytest.mark.parametrize("begin", ["", "```", "```python"])
-@pytest.mark.usefixtures("untyped")  # what is measured is the functions' own time
+@pytest.mark.usefixtures("untyped")  # measures only the functions' own time
 def test_no_response_takes_long(unit, begin):
-    """The fence of the first version backtracked: 32,000 spaces before a backtick took 16 seconds."""
+    """An early pattern for fences backtracked: 32,000 spaces before a backtick took 16 seconds."""
     started = time.process_time()
     extract_code(begin + unit * (LONGEST_RESPONSE // len(unit)) + "`")
     program_of("def f(x):\n    'The prompt.'\n", unit * (LONGEST_RESPONSE // len(unit)), test="-", entry_point="f")
@@ -169,7 +169,7 @@ def test_no_response_takes_long(unit, begin):
 
 
 @pytest.mark.parametrize("tag", ["</answer>", "<|im_end|>", " </s>", "<|eot_id|>\nIt adds 1."])
-def test_a_tag_after_a_closing_fence_is_no_language(tag):
+def test_a_tag_after_a_closing_fence_is_not_a_language(tag):
     program = "def f(x):\n    return x + 1"
     assert extract_code(f"<answer>\n```python\n{program}\n```{tag}", ["f"]) == program
     assert extract_code(f"{program}\n```{tag}", ["f"]).rstrip() == program

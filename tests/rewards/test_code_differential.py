@@ -1,4 +1,4 @@
-"""A sample of the differential test of the code rewards, through the rewards themselves; the command judges all tasks."""
+"""A sample of the differential test of the code rewards, run through the rewards; `code_differential.py` judges all tasks."""
 
 import code_differential
 import pytest

@@ -1,4 +1,4 @@
-"""Composite rewards, checked against the equations, and every part reported separately."""
+"""Composite rewards follow their equations and report every component separately."""
 
 import asyncio
 
@@ -31,7 +31,7 @@ def ask(reward, **options):
     return judge(reward, PROMPTS, COMPLETIONS, COLUMNS, **options)
 
 
-def test_reasoning_is_correctness_and_half_the_steps_less_the_length():
+def test_reasoning_is_correctness_plus_half_the_steps_minus_the_length():
     scores = ask(reasoning("exact", steps, length))
     by_hand = [1 + 0.5 * 0.25 - 0.3 * 0.1, 0 + 0.5 * 0.5 - 0.3 * 0.1, 1 - 0.3 * 17 / 20]
     np.testing.assert_allclose(scores.total, by_hand, rtol=1e-6)
@@ -42,7 +42,7 @@ def test_reasoning_is_correctness_and_half_the_steps_less_the_length():
     np.testing.assert_allclose(other.total[:2], [1 + 0.5 - 0.1, 0 + 1.0 - 0.1], rtol=1e-6)
 
 
-def test_constitutional_is_the_equation():
+def test_constitutional_matches_its_equation():
     rules = {"short": length, "kind": lambda completions: [1.0, 0.0, -1.0]}
     weights = {"short": -0.5, "kind": 2.0}
     scores = ask(constitutional("exact", rules, weights))
@@ -52,7 +52,7 @@ def test_constitutional_is_the_equation():
     np.testing.assert_allclose(scores.total, [1 - 0.05 + 2, 0 - 0.05, 1 - 0.425 - 2], rtol=1e-6)
 
 
-def test_multi_objective_is_the_equation():
+def test_multi_objective_matches_its_equation():
     scores = ask(weighted({"right": "exact", "long": length, "form": "format"}, {"right": 1.0, "long": 0.5, "form": -0.25}))
     objectives = np.stack([scores.parts[name] for name in ("right", "long", "form")], axis=-1)
     equation = mixture.multi_objective(jnp.asarray(objectives), jnp.array([1.0, 0.5, -0.25]))
@@ -60,7 +60,7 @@ def test_multi_objective_is_the_equation():
     np.testing.assert_allclose(scores.total, [0.8, -0.2, 1.175], rtol=1e-6)
 
 
-def test_a_judge_scores_by_each_sentence():
+def test_a_judge_scores_each_principle_in_words():
     calls = []
 
     async def model(prompts, completions, principle):
@@ -77,7 +77,7 @@ def test_a_judge_scores_by_each_sentence():
     assert scores.parts["w"].tolist() == [0.0, 0.0, 1.0]
 
 
-def test_parts_of_parts_are_named_and_their_weights_multiply():
+def test_nested_components_are_named_and_their_weights_multiply():
     inner = weighted({"right": "exact", "long": length}, {"right": 1.0, "long": 0.5})
     middle = weighted({"inner": inner, "form": "format"}, {"inner": 2.0, "form": 1.0})
     scores = ask(constitutional(middle, {"always": lambda completions: [1.0] * 3}, {"always": 3.0}))
@@ -85,7 +85,7 @@ def test_parts_of_parts_are_named_and_their_weights_multiply():
     np.testing.assert_allclose(scores.total, [2 * (1 + 0.05) + 4, 2 * 0.05 + 4, 2 * (1 + 0.425) + 4], rtol=1e-6)
 
 
-def test_a_completion_of_which_one_part_failed_has_no_reward():
+def test_a_completion_with_a_failed_component_has_no_reward():
     def slow(completions):
         return [Failed("timed_out", "slow"), 0.5, None]
 
@@ -97,7 +97,7 @@ def test_a_completion_of_which_one_part_failed_has_no_reward():
     assert scores.parts["right"].tolist() == [1.0, 0.0, 1.0]
     np.testing.assert_array_equal(scores.parts["slow"], np.float32([np.nan, 0.5, np.nan]))
     assert broken(PROMPTS, COMPLETIONS, **COLUMNS) == [None, 0.5, 1.0]
-    # Negative weights do not turn the absent into a reward, and the total of an invalid row is 0.
+    # Negative weights do not turn a missing component into a reward, and the total of an invalid row is 0.
     assert ask(weighted(broken.rewards, {"right": 5.0, "slow": -1.0})).total.tolist() == [0.0, -0.5, 5.0]
 
 
@@ -154,7 +154,7 @@ def test_a_verifier_within_a_minimum_decides():
     assert scores.total.tolist() == [1.0, -1.0]
 
 
-def test_a_failure_within_a_minimum_is_one_of_its_part():
+def test_a_failure_within_a_minimum_is_attributed_to_its_component():
     broken = lambda completions: [Failed("raised", "no"), 1.0, 1.0]  # noqa: E731
     inner = Weighted({"broken": broken, "long": length}, {"broken": 1, "long": 1})
     scores = ask(Weighted({"both": inner, "steps": steps}, {"both": 1, "steps": 1}, least))
@@ -163,8 +163,8 @@ def test_a_failure_within_a_minimum_is_one_of_its_part():
     assert scores.failures["steps"].total == 0
 
 
-def test_what_one_reward_overrates_gains_nothing_under_the_minimum():
-    """Two judges that agree on what is right, each with a weakness of its own for an answer."""
+def test_answers_overrated_by_one_reward_gain_nothing_under_the_minimum():
+    """Two judges agree on what is right, and each overrates a different wrong answer."""
 
     def judge_of(weakness):
         return lambda completions, answer: [

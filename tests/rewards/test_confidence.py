@@ -51,7 +51,7 @@ def test_the_last_statement_counts_if_it_is_a_probability(text, confidence):
     assert stated_confidence(text) == confidence
 
 
-def test_the_verifier_reads_the_answer_alone():
+def test_the_verifier_reads_only_the_answer():
     assert without_confidence("#12; confidence: 0.8\nconfidence: 7") == "#12"
     for written in ("1e-3", "0,8", "0.8/1", "80 %", "**0.8**", "`0.8`.", "0." + "8" * 99):
         assert without_confidence(f"#12 **confidence:** {written}") == "#12", written
@@ -68,7 +68,7 @@ def test_the_verifier_reads_the_answer_alone():
 
 @pytest.mark.parametrize("probability", [0.0, 0.15, 0.5, 0.7, 1.0])
 def test_the_expected_reward_is_highest_at_the_true_probability(probability):
-    """The rewards of a right and a wrong answer with the same confidence, averaged with their probabilities."""
+    """The expectation averages the rewards of a right and a wrong answer of equal confidence by their probabilities."""
     grid = np.linspace(0, 1, 101)
     completions = [f"#{answer} confidence: {q:.2f}" for answer in (12, 13) for q in grid]
     values = np.array(resolve("brier:exact")(["?"] * 202, completions, answer=["12"] * 202)).reshape(2, 101)

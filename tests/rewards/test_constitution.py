@@ -1,4 +1,4 @@
-"""Rules of a file as a reward: what each kind of rule forbids, and what a file may not say."""
+"""Rules from a file as a reward: what each kind of rule forbids, and which files are refused."""
 
 import json
 
@@ -19,7 +19,7 @@ few: {max_words: 3, weight: 0}
 COMPLETIONS = ["1+1=2;#2", "#2.", "a fool: #2", "a b c d #2"]
 
 
-def test_each_rule_is_a_part_and_costs_its_weight(tmp_path):
+def test_each_rule_is_a_component_and_costs_its_weight(tmp_path):
     file = tmp_path / "rules.yaml"
     file.write_text(RULES)
     reward = combine([resolve("exact"), resolve(f"constitution:{file}")], None)
@@ -30,7 +30,7 @@ def test_each_rule_is_a_part_and_costs_its_weight(tmp_path):
     assert scores.correct.tolist() == [1.0] * 4
 
 
-def test_json_says_the_same(tmp_path):
+def test_rules_in_json_are_equivalent(tmp_path):
     file = tmp_path / "rules.json"
     file.write_text(json.dumps({"polite": {"must_not": "fool", "weight": 2}}))
     assert resolve(f"constitution:{file}")(["?"] * 2, ["fool", "#2"]) == [-2.0, 0.0]
@@ -57,12 +57,12 @@ def test_json_says_the_same(tmp_path):
         ({"a": {"must": "x", "weight": "2"}}, "the weight of the rule 'a' is '2'"),
     ],
 )
-def test_rules_that_cannot_be_read(rules, message):
+def test_invalid_rules_are_refused(rules, message):
     with pytest.raises(InputError, match=message):
         constitution(rules)
 
 
-def test_the_whole_of_a_long_response_is_read():
+def test_a_long_response_is_read_completely():
     reward = constitution({"polite": {"must_not": "fool"}, "begins": {"must": "^fool"}})
     assert reward(["?"] * 2, [f"fool{' ' * 300_000}", f"{' ' * 300_000}fool"]) == [-1.0, -2.0]
 
@@ -85,13 +85,13 @@ def test_a_pattern_that_takes_too_long_fails_on_that_response_alone(monkeypatch)
         ("no: {must: x}", "line 1: the key 'no' is not text; put it in quotes"),
     ],
 )
-def test_keys_that_would_be_lost(tmp_path, rules, message):
+def test_duplicate_and_non_text_keys_are_refused(tmp_path, rules, message):
     (tmp_path / "rules.yaml").write_text(rules)
     with pytest.raises(InputError, match=message):
         resolve(f"constitution:{tmp_path}/rules.yaml")
 
 
-def test_files_that_cannot_be_read(tmp_path):
+def test_unreadable_files_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"none\.yaml' cannot be read"):
         resolve(f"constitution:{tmp_path}/none.yaml")
     (tmp_path / "bad.yaml").write_text("a: [")

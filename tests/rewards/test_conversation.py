@@ -1,4 +1,4 @@
-"""Rewards as TRL's users write them: conversations as messages, and several rewards with weights."""
+"""Rewards written for TRL: conversations as messages, and several weighted rewards."""
 
 import functools
 
@@ -27,7 +27,7 @@ def of_text(prompts, completions):
 
 
 @pytest.mark.parametrize(("reward", "chats"), [(of_trl, CHATS), (of_text, None), (of_text, [None, None])])
-def test_an_own_reward_gets_conversations_as_messages(reward, chats):
+def test_a_custom_reward_gets_conversations_as_messages(reward, chats):
     assert judge(reward, PROMPTS, COMPLETIONS, {}, chats=chats).total.tolist() == [1.0, 0.5]
     assert CHAT[0]["content"] == "1+1", "a reward may change its arguments"
 
@@ -42,7 +42,7 @@ def test_each_of_several_rewards_gets_its_own_form():
     assert judge(both, PROMPTS, COMPLETIONS, COLUMNS, chats=CHATS).total.tolist() == [3.0, 2.0]
 
 
-def test_a_reward_that_reads_messages_as_text_is_told_so():
+def test_a_reward_that_reads_messages_as_text_gets_a_helpful_error():
     def reads_text(completions):
         return [float(completion.startswith("#")) for completion in completions]
 

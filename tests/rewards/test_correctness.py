@@ -1,4 +1,4 @@
-"""Verifiers: which rewards decide what is correct, and how several of them do."""
+"""Verifiers: which rewards decide what is correct, and how several of them are combined."""
 
 from functools import partial, wraps
 
@@ -46,7 +46,7 @@ def test_a_verifier_of_one_completion_stays_one():
     assert not is_verifier(each(len))
 
 
-def test_a_wrapper_of_a_verifier_is_none_of_its_own():
+def test_a_wrapper_of_a_verifier_is_not_itself_a_verifier():
     @wraps(is_even)
     def shaped(completions):
         return [None if value is None else value - 0.5 for value in is_even(completions)]
@@ -72,7 +72,7 @@ def test_a_verifier_among_several_rewards_decides_alone():
     np.testing.assert_array_equal(scores.correct, np.float32([1, 0, np.nan]))
 
 
-def test_every_verifier_with_an_opinion_must_agree():
+def test_all_verifiers_that_do_not_abstain_must_agree():
     both = Weighted({"even": is_even, "small": is_small}, {"even": 1.0, "small": 0.0})
     assert has_verifier(Weighted({"outer": both, "length": length}, {"outer": 1, "length": 1}))
     scores = judge(both, ["p"] * 4, ["2", "12", "3", "?"], {})
@@ -81,7 +81,7 @@ def test_every_verifier_with_an_opinion_must_agree():
 
 @right_from(1.0)
 def share(completions):
-    """Partial credit; None where there is nothing to judge."""
+    """Partial credit; None if there is nothing to judge."""
     return [float(text) if text else None for text in completions]
 
 
@@ -100,7 +100,7 @@ def test_a_verifier_of_one_completion_keeps_its_limit():
     np.testing.assert_array_equal(judge(each(share_of_one), ["p"] * 2, ["1", "0.9"], {}).correct, np.float32([1, 0]))
 
 
-def test_nothing_is_known_without_a_verifier():
+def test_without_a_verifier_correctness_is_unknown():
     assert judge(length, ["p"], ["2"], {}).correct is None
 
 

@@ -1,4 +1,4 @@
-"""The bonus for rare answers: its formula, and that it depends on nothing but the responses."""
+"""The bonus for rare answers: its formula, and that it depends only on the responses."""
 
 import math
 
@@ -36,11 +36,11 @@ def test_every_host_counts_all_responses():
     assert needs_all_hosts(count_bonus(1.0))
 
 
-def test_another_reader_of_answers():
+def test_the_count_bonus_takes_another_reader_of_answers():
     np.testing.assert_allclose(count_bonus(1.0, answer_of=len)(["?"] * 3, ["ab", "cd", "e"]), [0.5**0.5, 0.5**0.5, 1.0])
 
 
 @pytest.mark.parametrize("scale", ["0", "-1", "nan", "inf", "much"])
-def test_a_scale_that_cannot_be(scale):
+def test_an_invalid_scale_is_refused(scale):
     with pytest.raises(InputError, match=r"the scale of count_bonus is .*; it must be a positive number"):
         resolve(f"count_bonus:{scale}")

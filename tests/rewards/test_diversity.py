@@ -1,4 +1,4 @@
-"""The bonus for responses that differ from each other: its formula, and that it depends on nothing but the responses."""
+"""The bonus for diverse responses: its formula, and that it depends only on the responses."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_the_bonus_is_the_mean_distance_to_the_others_of_the_prompt():
     np.testing.assert_allclose(found[order], again, rtol=1e-12)
 
 
-def test_the_ends_of_its_range():
+def test_the_extreme_values():
     assert diversity(2.0)(["p"] * 2 + ["q"] * 2 + ["r"], ["a b c", "a b c", "a b c", "d e f", "a"]) == [
         0.0,
         0.0,
@@ -41,6 +41,6 @@ def test_every_host_compares_all_responses():
 
 
 @pytest.mark.parametrize("scale", ["0", "-1", "nan", "inf", "much"])
-def test_a_scale_that_cannot_be(scale):
+def test_an_invalid_scale_is_refused(scale):
     with pytest.raises(InputError, match=r"the scale of diversity is .*; it must be a positive number"):
         resolve(f"diversity:{scale}")

@@ -1,4 +1,4 @@
-"""Judges of one completion at a time: a failure is that completion's alone."""
+"""Rewards that judge one completion at a time: a failure affects only that completion."""
 
 import os
 
@@ -49,7 +49,7 @@ def test_keywords_receive_everything():
     assert each(lambda prompt: len(prompt) + 1)(PROMPTS, COMPLETIONS) == [2] * 4
 
 
-def test_in_a_judgement_failures_are_counted_apart():
+def test_failures_are_counted_separately():
     reward = each(by_length)
     assert reward.__qualname__ == "each(by_length)"
     scores = judge(reward, PROMPTS, COMPLETIONS, {"level": [1, 2, 3, 4]})
@@ -72,7 +72,7 @@ def test_with_a_time_limit_calls_run_in_workers(tmp_path):
     assert first == second != os.getpid()
 
 
-def test_a_function_that_workers_find_may_be_given_itself():
+def test_a_function_that_workers_can_import_may_be_passed_directly():
     reward = each(in_tags, seconds=20.0, workers=1)
     assert reward(["?"] * 2, ["<a>1</a>", "1"], names=[["a"], ["a"]]) == [True, False]
 
@@ -80,7 +80,7 @@ def test_a_function_that_workers_find_may_be_given_itself():
 @pytest.mark.parametrize(
     "function", [lambda completion: 1.0, type("Judge", (), {"__call__": lambda self, completion: 1.0})()]
 )
-def test_a_function_that_no_worker_can_find_is_refused(function):
+def test_a_function_that_workers_cannot_import_is_refused(function):
     assert each(function)(["?"], ["x"]) == [1.0]
     with pytest.raises(
         InputError, match=r"a worker process cannot import the function .*; define it at the top level of a file"
@@ -94,7 +94,7 @@ def test_a_function_of_the_main_script_is_refused(monkeypatch):
         each(by_length, seconds=1.0)
 
 
-def test_options_of_workers_need_a_limit():
+def test_worker_options_need_a_time_limit():
     for options in ({"workers": 2}, {"memory": 10}):
         with pytest.raises(InputError, match="set `seconds`, or remove them"):
             each(by_length, **options)

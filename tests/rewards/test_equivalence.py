@@ -1,4 +1,4 @@
-r"""Which answers equal a reference: conventions, forms that keep a value, and keys that once opened many references."""
+r"""Which answers equal a reference: conventions, equivalent forms, and answers that once matched many references."""
 
 import pytest
 from hypothesis import given, settings
@@ -251,18 +251,18 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("reference", "answer"), [*NUMBERS, *UNITS, *FORMS])
-def test_equal(reference, answer):
+def test_equal_answers_are_accepted(reference, answer):
     assert verdict(reference, answer)
 
 
 @pytest.mark.parametrize(("reference", "answer"), WRONG)
-def test_different(reference, answer):
+def test_different_answers_are_rejected(reference, answer):
     assert not verdict(reference, answer)
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_what_says_nothing_equals_nothing(key):
-    """`1=2` once equalled every equation, identity and matrix without solutions."""
+def test_answers_that_say_nothing_match_nothing(key):
+    """`1=2` once matched every equation, identity and matrix without solutions."""
     assert not any(verdict(reference, key) for reference in OF_KEYS)
 
 

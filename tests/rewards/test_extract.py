@@ -67,7 +67,7 @@ def test_final_answer(text, answer):
         ("...", ".."),
     ],
 )
-def test_normalized(text, plain):
+def test_answers_are_normalized(text, plain):
     assert normalized(text) == plain
 
 

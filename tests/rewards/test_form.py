@@ -1,4 +1,4 @@
-"""Rewards for form: tags in their order, and lengths in tokens."""
+"""Rewards for form: tags in the right order, and lengths in tokens."""
 
 import numpy as np
 import pytest
@@ -62,12 +62,12 @@ def test_soft_overlong_counts_tokens():
 
 
 @given(st.integers(0, 40))
-def test_length_penalty_is_the_share_of_the_longest(length):
+def test_length_penalty_is_relative_to_the_maximum_length(length):
     (penalty,) = length_penalty(len, max_length=20)(completions=["a" * length])
     assert penalty == min(1.0, length / 20)
 
 
-def test_lengths_are_refused_when_they_are_made():
+def test_invalid_lengths_are_refused_at_construction():
     with pytest.raises(ValueError, match="max_length"):
         length_penalty(len, max_length=0)
     with pytest.raises(ValueError, match="cache"):

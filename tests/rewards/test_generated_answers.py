@@ -1,6 +1,6 @@
-r"""Generated answers, right or wrong by construction: equal values in other forms, other values in the same forms.
+r"""Generated answers that are right or wrong by construction: equal values in other forms, and other values in the same forms.
 
-Nothing of `rljax.rewards` takes part in deciding what is right. A right form is the same SymPy object, or an identity of algebra
+No code of `rljax.rewards` decides what is right. A right form is the same SymPy object, or an algebraic identity
 applied to it; a wrong one has another value, which is checked at random points with mpmath.
 """
 
@@ -182,15 +182,26 @@ def lists(rng):
     values = list(dict.fromkeys(values))
     shuffled = rng.sample(values, len(values))
 
-    def written(them, sep=", "):
+    def join_elements(them, sep=", "):
         return sep.join(frac(value, rng, ("frac", "slash", "dfrac")) for value in them)
 
-    right = [written(values), written(shuffled), written(shuffled, ","), rf"\{{{written(shuffled)}\}}"]
-    right.append(f"{written(shuffled[:-1])} and {written(shuffled[-1:])}" if len(values) > 1 else written(values))
-    wrong = [written(values[:-1]), written([*values, Fraction(11, 7)]), written([*values[:-1], values[-1] + 20])]
+    right = [
+        join_elements(values),
+        join_elements(shuffled),
+        join_elements(shuffled, ","),
+        rf"\{{{join_elements(shuffled)}\}}",
+    ]
+    right.append(
+        f"{join_elements(shuffled[:-1])} and {join_elements(shuffled[-1:])}" if len(values) > 1 else join_elements(values)
+    )
+    wrong = [
+        join_elements(values[:-1]),
+        join_elements([*values, Fraction(11, 7)]),
+        join_elements([*values[:-1], values[-1] + 20]),
+    ]
     if len(values) > 1:
-        wrong.append(written([*values[:-1], values[0]]))
-    return written(values) if len(values) > 1 else rf"\{{{written(values)}\}}", right, wrong
+        wrong.append(join_elements([*values[:-1], values[0]]))
+    return join_elements(values) if len(values) > 1 else rf"\{{{join_elements(values)}\}}", right, wrong
 
 
 def points(rng):
@@ -409,7 +420,7 @@ FRAMES = [
 ]
 
 
-def generated(seed, rounds):
+def generate_cases(seed, rounds):
     """Cases as `(family, reference, completion, right)`."""
     rng = random.Random(seed)
     for _ in range(rounds):
@@ -419,8 +430,8 @@ def generated(seed, rounds):
                 yield family.__name__, reference, rng.choice(FRAMES) % form, correct
 
 
-def misjudged(cases):
-    """The cases in which the reward `math` decides otherwise: those paid wrongly, and those refused wrongly."""
+def find_misjudged(cases):
+    """The cases that the reward `math` misjudges: wrong answers it pays, and right answers it rejects."""
     rewards = math(["?"] * len(cases), [case[2] for case in cases], [case[1] for case in cases])
     return [
         [case for case, reward in zip(cases, rewards, strict=True) if case[3] is correct and (reward == 1.0) is not correct]
@@ -429,8 +440,8 @@ def misjudged(cases):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_generated_answers_are_judged_as_they_were_made(seed):
-    cases = list(generated(seed, 3))
-    paid, refused = misjudged(cases)
+def test_generated_answers_are_judged_correctly(seed):
+    cases = list(generate_cases(seed, 3))
+    paid, refused = find_misjudged(cases)
     assert len(paid) <= 0.002 * sum(not case[3] for case in cases), paid
     assert len(refused) <= 0.01 * sum(case[3] for case in cases), refused

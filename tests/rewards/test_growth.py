@@ -1,4 +1,4 @@
-r"""Whatever reads a response does so in time that grows with its length and not faster: it runs in the trainer's own process."""
+r"""Everything that reads a response in the trainer's own process takes linear time."""
 
 import time
 import tracemalloc
@@ -49,7 +49,7 @@ SHORT = 8_000
 
 
 def seconds(read, text):
-    """The time of the better of two readings."""
+    """The shorter time of two readings."""
     times = []
     for _ in range(2):
         started = time.process_time()
@@ -58,7 +58,7 @@ def seconds(read, text):
     return min(times)
 
 
-def filled(begin, unit, end, length):
+def fill(begin, unit, end, length):
     return begin + unit * (length // len(unit)) + end
 
 
@@ -70,11 +70,11 @@ def filled(begin, unit, end, length):
     end=st.lists(st.sampled_from(TOKENS), max_size=2).map("".join),
 )
 def test_four_times_the_text_takes_about_four_times_as_long(name, begin, unit, end):
-    short, long = (seconds(READERS[name], filled(begin, unit, end, length)) for length in (SHORT, 4 * SHORT))
+    short, long = (seconds(READERS[name], fill(begin, unit, end, length)) for length in (SHORT, 4 * SHORT))
     assert long <= 8 * short + 0.05
 
 
-# Each was once slow: a cubic pattern (6.5 s), a quadratic one (16 s), the copies of nested boxes (2.4 GB).
+# Each was once slow or large: a cubic pattern (6.5 s), a quadratic pattern (16 s), copies of nested boxes (2.4 GB).
 ONCE_SLOW = {
     "spaces after the number": "#### 1" + " " * 1_200 + "x",
     "spaces in a fence": "```" + " " * 32_000 + "`",
@@ -83,7 +83,7 @@ ONCE_SLOW = {
 
 
 @pytest.mark.parametrize("text", ONCE_SLOW.values(), ids=ONCE_SLOW)
-def test_what_was_slow_once(text):
+def test_texts_that_once_were_slow_are_read_quickly(text):
     for read in READERS.values():
         assert seconds(read, text) < 0.5
 
@@ -98,16 +98,16 @@ def test_the_longest_response_takes_little_memory(name):
 
 
 @pytest.mark.parametrize("name", sorted(READERS.keys() - {"think_answer", "equations"}))
-def test_of_a_response_only_the_end_is_read(name):
-    """A million characters count as the last 200,000 of them do. The other two need the complete response: its form, and all
-    steps."""
+def test_only_the_end_of_a_response_is_read(name):
+    """A million characters give the same reward as their last 200,000. The two other readers need the complete response, for its
+    form and all of its steps."""
     text = r"\boxed{1} #### 1 the answer is 1 "
     assert READERS[name](text + "x" * 1_000_000) == READERS[name]("x" * LONGEST_READ)
 
 
 @settings(max_examples=200)
 @given(st.lists(st.sampled_from(TOKENS), max_size=400).map("".join), st.sampled_from([1, 2, 40]))
-def test_any_answer_is_written_and_settled_at_once(text, times):
+def test_any_answer_is_normalized_and_decided_quickly(text, times):
     answer = (text * times)[:LONGEST_ALGEBRA]
     started = time.process_time()
     plain.__wrapped__(answer)

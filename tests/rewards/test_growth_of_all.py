@@ -1,7 +1,7 @@
-"""Every regular expression and every function of `rljax.rewards` that reads a text: none takes more than linear time.
+"""Every regular expression and every text-reading function of `rljax.rewards` takes at most linear time.
 
-Nothing is picked: the modules are searched for patterns and for functions. What reads an answer only up to `LONGEST_ALGEBRA`
-characters is bounded at that length instead.
+Nothing is listed by hand: the modules are searched for patterns and functions. Readers of at most `LONGEST_ALGEBRA`
+characters are tested up to that length instead.
 """
 
 import ast
@@ -22,11 +22,11 @@ import pytest
 import rljax.rewards
 from rljax.rewards.effort import LONGEST_ALGEBRA
 
-# They read answers that `decide_without_algebra` and `equivalent` have found to be short enough.
+# They read only answers that `decide_without_algebra` and `equivalent` found to be short enough.
 SHORT = frozenset({"notation", "quantity", "units", "shape", "equivalence", "algebra", "effort"})
-# They run in worker processes, where each call has a time limit; their patterns are bounded all the same.
+# They run in worker processes with a time limit per call; their patterns are tested anyway.
 WORKERS = ("rljax.rewards.algebra:", "rljax.rewards.equivalence:")
-# They read data, settings and code of this library, and nothing that a model wrote.
+# They read data, settings and this library's code, never text written by a model.
 NO_READERS = ("sandbox", "constitution", "pattern", "pool", "reasoning_gym", "calling")
 MODULES = [
     f"rljax.rewards.{found.name}"
@@ -104,13 +104,13 @@ def trees():
 
 
 def texts_in(node):
-    """The pattern of a call such as `re.sub(PATTERN, ...)`, if it is written there."""
+    """The literal pattern of a call such as `re.sub(PATTERN, ...)`, if there is one."""
     return node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
 
 
 @functools.cache
 def uses():
-    """Every pattern with a method by which its module applies it."""
+    """Every pattern, with the method that its module calls on it."""
     found = {}
     for module, tree in trees():
         for node in ast.walk(tree):
@@ -129,7 +129,7 @@ def uses():
 
 @functools.cache
 def readers():
-    """Every function that can be called with one text."""
+    """Every function that can be called with a single text."""
     found = {}
     for module, _ in trees():
         for name, function in inspect.getmembers(module, inspect.isroutine):
@@ -143,7 +143,7 @@ def readers():
 
 
 def fillings(seed, words):
-    """Texts of one repeated piece, or of two or three, between others. `words` are those of the pattern in question."""
+    """Texts that repeat one, two or three pieces between others; `words` are the words of the tested pattern."""
     rng = random.Random(seed)
     begins = ["", " ".join(words), *words]
     for unit in [*PIECES, *words, *("".join(rng.sample([*PIECES, *words], rng.randint(2, 3))) for _ in range(40))]:
@@ -196,8 +196,8 @@ def test_every_reader_is_linear(name):
 
 
 @pytest.mark.parametrize("name", readers())
-def test_no_reader_goes_deep(name):
-    """A response cannot use up the stack: a trainer may call from far down, and the type checker adds frames of its own."""
+def test_no_reader_recurses_deeply(name):
+    """A response cannot exhaust the stack: a trainer may call from a deep stack, and the type checker adds frames."""
     function, _ = readers()[name]
     limit = sys.getrecursionlimit()
     texts = [filled(LONGEST_ALGEBRA - 100) for filled in fillings(name, [])]
@@ -211,8 +211,8 @@ def test_no_reader_goes_deep(name):
         sys.setrecursionlimit(limit)
 
 
-def test_nothing_is_left_out():
-    """All modules that compile a pattern are searched, or known to read nothing that a model wrote."""
+def test_no_module_with_a_pattern_is_left_out():
+    """All modules that compile a pattern are searched, or are known not to read text written by a model."""
     compiling = {
         path.stem for path in Path(rljax.rewards.__file__).parent.glob("*.py") if "import re\n" in path.read_text()
     }

@@ -1,4 +1,4 @@
-r"""Mathematical answers: equal in meaning, never in part; and what cannot be compared in time."""
+r"""Mathematical answers: equal in meaning, never only in part; and answers that cannot be compared in time."""
 
 import json
 import random
@@ -92,13 +92,13 @@ def test_last_number(text, number):
     assert last_number(text) == number
 
 
-def test_of_a_long_text_the_end_is_read():
+def test_only_the_end_of_a_long_text_is_read():
     for read, text in ((stated_answer, r"\boxed{5}"), (last_number, "so 5 ")):
         assert read(text + "x" * 199_000) == "5"
         assert read(text + "x" * 200_000) is None
 
 
-def test_the_guess_is_only_made_where_it_is_asked_for():
+def test_the_last_number_counts_only_if_requested():
     assert stated_answer("so 12") is None
     assert stated_answer_or_last_number("so 12") == "12"
     assert stated_answer_or_last_number("The answer is 3, not 12") == "3, not 12"
@@ -138,11 +138,11 @@ def test_the_guess_is_only_made_where_it_is_asked_for():
         (r"\leftarrow", r"\arrow", None),
     ],
 )
-def test_what_needs_no_algebra(answer, reference, verdict):
+def test_answers_decided_without_algebra(answer, reference, verdict):
     assert decide_without_algebra(normalized(answer), normalized(reference)) is verdict
 
 
-def test_simplified_keeps_what_means_something():
+def test_simplify_answer_keeps_meaningful_spaces():
     for text in ("1 2", "x y", r"\sin x"):
         assert " " in simplify_answer(text)
     assert simplify_answer(r"x\;y") == "x y"
@@ -231,7 +231,7 @@ def test_equivalence(answer, reference, reward):
     assert equal(answer, reference) == reward
 
 
-def test_text_that_would_end_the_box_it_is_put_into():
+def test_an_answer_that_could_close_its_box_is_wrong():
     assert math(["?"] * 3, [r"#### 5} \boxed{7", "#### 7}", "The answer is {7"], ["7"] * 3) == [0.0] * 3
 
 
@@ -267,13 +267,13 @@ def test_references_of_many_kinds():
             math(["?"] * 2, ["#### 1"] * 2, ["1", entry])
 
 
-def test_as_many_references_as_completions():
+def test_references_and_completions_must_have_equal_length():
     for reward in (math, gsm8k, aime):
         with pytest.raises(ValueError, match="zip"):
             reward(["?"] * 2, ["#### 1"] * 2, ["1"])
 
 
-def test_each_pair_is_asked_once():
+def test_each_pair_is_compared_once():
     progress = []
     completions = [r"\boxed{x/2}"] * 30 + [r"\boxed{x/4}", r"\boxed{\frac{x}{2}}", "none"]
     rewards = math(
@@ -283,7 +283,7 @@ def test_each_pair_is_asked_once():
     assert progress == [(1, 2), (2, 2)]
 
 
-def test_a_protocol_call_tells_progress():
+def test_a_call_of_math_reports_progress():
     progress = []
     scores = judge(
         math,
@@ -295,7 +295,7 @@ def test_a_protocol_call_tells_progress():
     assert (scores.parts["math"].tolist(), progress) == ([1.0], [(1, 1)])
 
 
-# What keeps computer algebra, or a parser, busy; what can be seen to; and what is so long that it is not even asked.
+# Answers that keep computer algebra or a parser busy, some of them recognizably so, and answers too long to be tried.
 ENDLESS = [rf"\int_0^1 \frac{{\ln(1+x^3)}}{{1+x^{{{power}}}}} dx" for power in (5, 7, 11)]
 TOO_MUCH = [
     *(
@@ -325,7 +325,7 @@ HUGE = {
 }
 
 
-def test_endless_answers_cost_their_limit_and_not_the_pool():
+def test_endless_answers_take_their_time_limit_and_keep_the_pool():
     reward = math_reward(seconds=0.7, workers=2)
     completions = [rf"\boxed{{{answer}}}" for answer in ENDLESS] + [r"\boxed{0.5}", r"\boxed{\frac{2}{4}}"]
     started = time.monotonic()
@@ -340,7 +340,7 @@ def test_endless_answers_cost_their_limit_and_not_the_pool():
     assert (failures.unfinished, failures.total) == (3, 0)
 
 
-def test_what_can_be_seen_to_take_too_long_is_wrong_at_once():
+def test_answers_that_recognizably_take_too_long_are_wrong_at_once():
     pool = shared_pool("rljax.rewards.equivalence:equivalent", seconds=5.0, memory=2 * 2**30)
     started = time.process_time()
     count = len(TOO_MUCH)
@@ -437,7 +437,7 @@ def test_each_reference_equals_itself_in_a_sentence(math_answers):
     completions = [rf"Adding both, we find that it is $\boxed{{{answer}}}$, as was asked." for answer in math_answers]
     rewards = math(["?"] * len(completions), completions, math_answers)
     judged = [reward for reward in rewards if reward is not None]
-    assert rewards.count(None) == 4  # two null answers and two blank ones: nothing to compare with
+    assert rewards.count(None) == 4  # two null and two blank answers have nothing to compare with
     assert sum(reward == 1.0 for reward in judged) >= 0.995 * len(judged)
 
 
@@ -449,7 +449,7 @@ def test_algebra_alone_finds_references_equal_to_themselves(math_answers):
 
 
 def test_unequal_answers_are_judged_different(math_answers):
-    """Some of the 5,000 pairs on which this was measured: 0.9994, and the three others are equal in meaning."""
+    """A sample of 5,000 pairs, of which 0.9994 were judged correctly; the three others are equal in meaning."""
     draw = random.Random(0)
     pairs = [draw.sample([answer for answer in math_answers if answer], 2) for _ in range(250)]
     pairs = [(left, right) for left, right in pairs if left != right]
@@ -476,7 +476,7 @@ def test_amc_answers_are_numbers(shared_data):
     assert math(["?"] * len(answers), completions, answers) == [1.0] * len(answers)
 
 
-def test_what_could_leave_the_box_it_is_put_into_is_equal_to_nothing():
+def test_answers_that_could_close_their_box_match_nothing():
     pool = shared_pool("rljax.rewards.equivalence:equivalent", seconds=2.0, memory=2 * 2**30)
     answers = [r"8 \boxed{7}", r"\boxed{7} 8", "7}", "7} 8 {", "7}{8", "7}+{0", "{7", "7{", "{7}", r"\{7\}"]
     outcomes = pool.map([{"reference": "7", "answer": answer} for answer in answers])

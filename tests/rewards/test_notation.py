@@ -1,4 +1,4 @@
-r"""One form of writing: what is rewritten, and that a normalized form does not change."""
+r"""Normalized notation: what is rewritten, and that normalized text stays unchanged."""
 
 from fractions import Fraction
 
@@ -55,7 +55,7 @@ def test_plain(text, written):
 
 
 @given(st.text(r"\{}()[]12 ,.$^_/°½xandfrcsqt-+=<", max_size=40))
-def test_what_is_written_plainly_needs_no_rewriting(text):
+def test_plain_text_is_not_rewritten(text):
     once = plain(text)
     assert plain(once) == once
     assert nesting(text) < 0 or nesting(once) >= 0
@@ -82,7 +82,7 @@ def test_repeating_decimals(period, digits):
 @pytest.mark.parametrize(
     "text", ["", "x", "1/0", r"\frac{1}{0}", "1 2", "1e9999", "--1", "1..2", "٤٢", "9" * 401, ".", "1 -1/2"]
 )
-def test_what_is_no_number(text):
+def test_text_that_is_not_a_number(text):
     assert read_number(text) is None
 
 
@@ -132,7 +132,7 @@ def test_units_agree_with_themselves_and_with_none():
 
 
 @given(st.integers(-1000, 1000), st.sampled_from(["apples", "cm", "square feet", "red balls", "percent", "°", "dollars"]))
-def test_a_unit_is_split_off_and_back(value, unit):
+def test_splitting_off_a_unit_can_be_undone(value, unit):
     for form in (r"{}\text{{ {}}}", "{} {}", r"{}\;\mathrm{{{}}}"):
         quantity = split_unit(plain(form.format(value, unit)))
         assert (quantity.core, quantity.scale) == (str(value), 1)

@@ -1,4 +1,4 @@
-"""Worker processes: a hard limit for each item, whatever the item does, and nothing left behind."""
+"""Worker processes: a hard time limit per item, whatever the item does, and no process left behind."""
 
 import os
 import signal
@@ -120,7 +120,7 @@ def pool(judges):
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; a zombie that nobody has waited for does not."""
+    """Whether a process runs; an unreaped zombie does not count."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -136,7 +136,7 @@ def ends(pid: int, seconds: float) -> bool:
     return not alive(pid)
 
 
-def test_values_come_back_in_order_and_progress_is_reported(pool):
+def test_values_are_returned_in_order_and_progress_is_reported(pool):
     progress = []
     items = [{"kind": "value", "value": number} for number in range(50)]
     assert pool.map(items, lambda done, count: progress.append((done, count))) == list(range(50))
@@ -189,7 +189,7 @@ def test_a_result_that_cannot_be_sent_is_a_failure(pool):
     assert "pickle" in outcome.reason
 
 
-def test_large_items_and_results_pass(pool):
+def test_large_items_and_results_are_transferred(pool):
     text = "x" * 10_000_000
     assert pool.map([{"kind": "value", "value": text}]) == [text]
 
@@ -202,7 +202,7 @@ def test_a_worker_that_was_killed_while_idle_is_replaced(pool):
     assert pool.map([{"kind": "value", "value": 1}] * 4) == [1] * 4
 
 
-def test_what_a_timed_out_item_started_is_killed_too(pool, tmp_path):
+def test_processes_started_by_a_timed_out_item_are_killed(pool, tmp_path):
     file = tmp_path / "pid"
     assert pool.map([{"kind": "parent", "value": str(file)}])[0].kind == "timed_out"
     assert ends(int(file.read_text()), 5)
@@ -231,7 +231,7 @@ def test_after_a_loss_a_worker_is_started_ahead_of_need(judges):
         assert len(pool._workers) == 3
         started = time.monotonic()
         pids = set(pool.map([{"kind": "pid"}, *[{"kind": "sleep", "value": 30}] * 2, *[{"kind": "pid"}] * 4])) - {lost}
-        assert len(pids) <= 4, "at most two work at a time, and the spare one replaces the first that is lost"
+        assert len(pids) <= 4, "at most two work at a time, and the spare replaces the first one lost"
         assert time.monotonic() - started < 30
 
 
@@ -284,12 +284,12 @@ def test_memory_is_limited(judges):
         ("./nope.py:f", "cannot start: .*the file 'nope.py' does not exist"),
     ],
 )
-def test_a_function_that_workers_cannot_find(function, message):
+def test_a_function_that_workers_cannot_find_is_refused(function, message):
     with Pool(function, seconds=1.0, workers=1) as pool, pytest.raises(InputError, match=message):
         pool.map([{}])
 
 
-def test_a_module_that_ends_its_process(tmp_path):
+def test_a_module_that_ends_its_process_is_an_error(tmp_path):
     (tmp_path / "gone.py").write_text("import os\nos._exit(4)")
     with Pool(f"{tmp_path}/gone.py:f", seconds=1.0, workers=1) as pool, pytest.raises(InputError, match=r"\(exit code 4\)"):
         pool.map([{}])
@@ -318,7 +318,7 @@ def test_equal_arguments_share_a_pool():
     assert shared_pool("math:sqrt", seconds=1.0) is not shared_pool("math:sqrt", seconds=2.0)
 
 
-# A script without a main guard, which a worker must not run again; it prints its workers' process ids, and continues on request.
+# A script without a main guard, which workers must not run again; it prints its workers' process ids, then runs `then`.
 SCRIPT = """
 import sys, threading, time
 from rljax.rewards.pool import shared_pool
@@ -363,8 +363,8 @@ def test_no_worker_outlives_a_program_that_is_killed(tmp_path, judges, then, lim
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can take rights from a running process")
-def test_a_confined_worker_can_judge_and_nothing_else(judges, tmp_path):
-    """Its `begin` function runs before it is confined, and may do anything."""
+def test_a_confined_worker_can_only_judge(judges, tmp_path):
+    """The worker's `begin` function runs before confinement and may do anything."""
     secret = tmp_path / "secret"
     secret.write_text("s")
     items = [{"kind": "began"}, {"kind": "value", "value": 3}]
@@ -388,7 +388,7 @@ def confined(judges):
 
 
 @pytest.mark.parametrize("kind", ["pickle", "framed pickle"])
-def test_a_confined_worker_is_never_unpickled(confined, kind, tmp_path):
+def test_results_of_a_confined_worker_are_never_unpickled(confined, kind, tmp_path):
     made = tmp_path / "made"
     item = {"kind": kind, "value": str(made)}
     outcome, after = confined.map([item, {"kind": "value", "value": 2}])
@@ -424,7 +424,7 @@ def test_an_invalid_result_fails_only_its_item(confined, message):
 
 
 @pytest.mark.parametrize("message", [b"1", b"\x7f\xff\xff\xff"])
-def test_a_line_without_an_end_is_not_waited_for(confined, message):
+def test_an_unfinished_line_is_not_waited_for(confined, message):
     started = time.monotonic()
     outcome, after = confined.map([{"kind": "say and wait", "value": message}, {"kind": "value", "value": 2}])
     assert (outcome, after) == (Failed("timed_out", "no answer within 1 s"), 2)
@@ -444,6 +444,6 @@ def test_a_failure_of_a_confined_worker_is_printable(confined):
     assert (long, nothing) == (Failed("raised", "x" * 1000), None)
 
 
-def test_a_confined_worker_that_cannot_start_says_why():
+def test_a_confined_worker_that_cannot_start_reports_why():
     with Pool("math:nope", seconds=1.0, workers=1, confined=True) as pool, pytest.raises(InputError, match="has no 'nope'"):
         pool.map([{}])

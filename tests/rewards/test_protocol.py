@@ -77,7 +77,7 @@ def test_none_means_no_verdict():
         jnp.array([1.0, 0.5]),
     ],
 )
-def test_numbers_of_many_kinds(returned):
+def test_rewards_may_return_many_types_of_numbers(returned):
     assert ask(lambda completions: returned)[0].tolist() == [1.0, 0.5]
 
 
@@ -159,7 +159,7 @@ def test_an_unfinished_answer_is_wrong_but_not_a_failure():
 
 
 def test_equal_amounts_have_equal_sums():
-    """However an amount is split into weights, its 32-bit sum is the same, so a group of equal rewards never counts as mixed."""
+    """However an amount is split into weights, its 32-bit sum is equal, so a group of equal rewards never counts as mixed."""
     rng = np.random.default_rng(0)
     for _ in range(300):
         tenths = rng.integers(1, 30, size=rng.integers(2, 6))
@@ -303,7 +303,7 @@ def test_the_message_quotes_the_first_failure():
         many(answers(20, raised=2, timed_out=3))
 
 
-def test_a_complete_call_may_fail_only_if_the_largest_share_is_1():
+def test_a_failed_call_is_allowed_only_if_the_largest_share_is_1():
     def short(completions):
         return [1.0]
 

@@ -1,4 +1,4 @@
-"""Places at which a response checks itself: what counts, and that a run shows them without training on them."""
+"""Places where a response checks itself: what counts, and that a run logs them without training on them."""
 
 import pytest
 from whole_runs import TINY, rows
@@ -19,11 +19,11 @@ from rljax.rewards.reflection import reflection
         ("", 0),
     ],
 )
-def test_what_counts(text, count):
+def test_which_phrases_count_as_reflection(text, count):
     assert reflection([text]) == [count]
 
 
-def test_a_run_shows_it_without_training_on_it(tmp_path):
+def test_a_run_logs_reflection_without_training_on_it(tmp_path):
     config = TINY.replace(run=str(tmp_path / "run"), reward="exact,reflection", reward_weights=(1.0, 0.0), steps=1)
     result = rljax.train(config)
     step = next(row for row in rows(result.run) if row["phase"] == "rl")

@@ -1,4 +1,4 @@
-"""The measure of repetition: checked against a loop, its ends, and its name on the command line."""
+"""The measure of repetition: compared with a loop, its extreme values, and refused sizes."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def by_hand(text, size):
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_it_is_the_share_of_runs_that_occurred_before(size):
+def test_repetition_is_the_share_of_n_grams_that_occurred_before(size):
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(["a", "B", "b", "c"], length)) for length in range(30)]
     found = resolve(f"repetition:{size}")(completions=texts)
@@ -28,14 +28,14 @@ def test_it_is_the_share_of_runs_that_occurred_before(size):
     assert max(found) > 0.1
 
 
-def test_the_ends_of_its_range():
+def test_the_extreme_values():
     different = " ".join(map(str, range(40)))
     assert repetition(3)(completions=["", "a b", "a b c", different]) == [0.0] * 4
     assert repetition(1)(completions=["so " * 100]) == [0.99]
 
 
 @pytest.mark.parametrize("size", ["0", "-1", "1.5", "many"])
-def test_a_size_that_cannot_be(size):
+def test_an_invalid_size_is_refused(size):
     with pytest.raises(InputError, match=r"the size of a repeated run is .*, e\.g\. repetition:20"):
         resolve(f"repetition:{size}")
     with pytest.raises(InputError, match="the reward 'repetition' needs a size; write repetition:SIZE"):

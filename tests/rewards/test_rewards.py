@@ -1,4 +1,4 @@
-"""The rewards that come with the library, and how a person names one."""
+"""The rewards included in the library, and how users name one."""
 
 import subprocess
 import sys
@@ -132,7 +132,7 @@ def test_resolve_refusals(reward, message):
         resolve(reward)
 
 
-def test_a_file_that_fails_leaves_nothing_behind(tmp_path):
+def test_a_reward_file_that_fails_leaves_no_module_behind(tmp_path):
     (tmp_path / "broken.py").write_text("1 / 0")
     with pytest.raises(
         InputError, match=r"running '.*broken\.py' failed \(ZeroDivisionError: division by zero\)"
@@ -145,8 +145,8 @@ def test_a_file_that_fails_leaves_nothing_behind(tmp_path):
         resolve(f"{tmp_path}/empty.py:f")
 
 
-def test_the_package_is_light():
-    """Workers import it: neither JAX nor the computer algebra come with it."""
+def test_importing_rewards_loads_no_large_library():
+    """Workers import the package, so it must not import JAX or SymPy."""
     program = "import sys, rljax.rewards; print(sorted({'jax', 'sympy', 'math_verify', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
 
@@ -157,7 +157,7 @@ def test_modules_keep_their_names():
 
 
 @pytest.mark.parametrize("name", ["code", "code_fraction", "exact"])
-def test_the_sandbox_is_tried_where_programs_will_run(name, monkeypatch):
+def test_the_sandbox_is_tested_when_a_code_reward_is_resolved(name, monkeypatch):
     def refuse():
         raise InputError("programs cannot run safely on this machine")
 

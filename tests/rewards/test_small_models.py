@@ -1,4 +1,4 @@
-"""What small models write, and which of it each reading pays: the right forms, the wrong ones, and what is easily mistaken."""
+"""Answers as small models write them: which right, wrong and easily misread forms the strict and lenient readings accept."""
 
 import pytest
 from book_site.which_reward_reads_what import BEGIN, END, PAGE, RIGHT, WRONG, table
@@ -105,14 +105,14 @@ def paid(reward, completions, answer="25"):
     ]
 
 
-def test_the_lenient_reading_pays_what_small_models_write():
+def test_the_lenient_reading_accepts_what_small_models_write():
     assert len(RIGHT) == 57
     assert len(WRONG) == 8
     assert len(paid(math_or_last_number, RIGHT)) >= 55
     assert len(paid(math_or_last_number, WRONG)) <= 1
 
 
-def test_the_strict_reading_pays_only_what_is_stated():
+def test_the_strict_reading_accepts_only_stated_answers():
     assert paid(math, WRONG) == []
     stated = [text for text in RIGHT if "nswer" in text or "boxed" in text or "####" in text]
     assert paid(math, stated) == stated
@@ -130,7 +130,7 @@ def test_the_strict_reading_pays_only_what_is_stated():
         "The answer is 24. <answer>25</answer>",
     ],
 )
-def test_the_strict_reading_pays_what_is_stated_in_other_ways(text):
+def test_the_strict_reading_accepts_other_statements_of_an_answer(text):
     assert math(["?"], [text], ["25"]) == [1.0]
 
 
@@ -146,14 +146,14 @@ def test_the_strict_reading_pays_what_is_stated_in_other_ways(text):
         ("3.5 liters", "3.5"),
     ],
 )
-def test_the_lenient_reading_pays_formulas(text, answer):
+def test_the_lenient_reading_accepts_formulas(text, answer):
     assert math_or_last_number(["?"], [text], [answer]) == [1.0]
 
 
 @pytest.mark.parametrize(
     "text", ["The answer is 5, not 6.", "The answer is 5 or 6.", "12 of 5 or 7", "5 + 0", "It is 5? No: 6"]
 )
-def test_the_lenient_reading_does_not_pay_the_question_or_two_answers(text):
+def test_the_lenient_reading_rejects_the_question_and_two_answers(text):
     assert math_or_last_number(["?"], [text], ["5"]) == [0.0]
 
 
@@ -164,7 +164,7 @@ def test_same(pair):
 
 
 @pytest.mark.parametrize("pair", DIFFERENT, ids=repr)
-def test_different(pair):
+def test_different_answers_are_rejected(pair):
     assert not decide_without_algebra(pair[1], pair[0])
     assert not equivalent(*pair)
 
@@ -175,6 +175,6 @@ def test_exact_takes_references_of_every_kind():
     assert isinstance(exact(["?"], ["12"], [12])[0], Unstated)
 
 
-def test_the_page_shows_what_the_rewards_pay():
+def test_the_page_matches_what_the_rewards_accept():
     text = PAGE.read_text(encoding="utf-8")
     assert text.partition(BEGIN)[2].partition(END)[0].strip() == table()

@@ -1,4 +1,4 @@
-"""Steps are judged one by one, and assigned to the tokens at which they end."""
+"""Steps are judged one by one and assigned to the tokens where they end."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from rljax.rewards.steps import STEP_REWARDS, equations, on_tokens, score_steps
 
 
 def decode(ids):
-    """Each id is a piece of text; 0 is EOS, which is none."""
+    """The text of some ids; 0 is the end token, which has no text."""
     pieces = {0: "", 1: "7+5=", 2: "12;", 3: "12+9=2", 4: "1;#21", 5: "é"}
     return "".join(pieces[i] for i in ids)
 
@@ -29,7 +29,7 @@ def test_equations_are_judged_one_by_one(completion, steps):
     assert STEP_REWARDS["equations"] is equations
 
 
-def test_steps_stand_on_the_tokens_that_end_them():
+def test_steps_are_assigned_to_the_tokens_that_end_them():
     rewards, ends = on_tokens([(7, 1.0), (15, 0.5), (18, 0.25)], decode, [1, 2, 3, 4, 0])
     np.testing.assert_array_equal(ends, [False, True, False, True, True])
     np.testing.assert_array_equal(rewards, np.float32([0, 1, 0, 0.5, 0.25]))
@@ -45,7 +45,7 @@ def test_steps_stand_on_the_tokens_that_end_them():
     ],
     ids=["stated", "stopped early", "cut off", "empty"],
 )
-def test_only_a_stated_answer_pays_at_the_end(tokens, paid, judged):
+def test_only_a_stated_answer_is_rewarded_at_the_end(tokens, paid, judged):
     (steps,) = equations(["7+5+9="], [decode(tokens)], ["21"])
     rewards, ends = on_tokens(steps, decode, tokens)
     np.testing.assert_array_equal(rewards, np.float32(paid))
@@ -57,7 +57,7 @@ def test_a_completion_without_text_has_its_step_at_its_end():
         on_tokens([(1, 0.0)], decode, [0])
 
 
-def test_of_two_steps_in_one_token_the_later_counts():
+def test_of_two_steps_in_one_token_the_later_one_counts():
     rewards, ends = on_tokens([(5, 1.0), (6, 0.5)], decode, [1, 2, 5])
     np.testing.assert_array_equal(ends, [False, True, False])
     np.testing.assert_array_equal(rewards, np.float32([0, 0.5, 0]))
