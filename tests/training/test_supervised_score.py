@@ -84,7 +84,7 @@ def test_rl_moves_the_network_to_the_rewarded_answer_through_the_mixture(tmp_pat
     result = rljax.train(
         TINY.replace(**settings, group_size=16, run=str(tmp_path / "run")),
         lambda completions, answer: [float(text.endswith(right)) for text, right in zip(completions, answer, strict=True)],
-        policy=mixed_policy(scripted_policy(start), rules, probability=0.5),
+        policy=mixed_policy(scripted_policy(start), rules, share=0.5),
         problems=(problems[:4], problems[4:]),
     )
     rollout = prepared[0][0]
