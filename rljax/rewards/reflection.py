@@ -3,6 +3,8 @@
 import re
 from collections.abc import Sequence
 
+from rljax.rewards.correctness import reads
+
 _PHRASES = (
     *(r"wait", r"hmm+", r"hold on", r"on second thought", r"actually,", r"alternatively,"),
     *(r"let(?:[\u2019']?s| me| us) (?:double[- ]?check|re-?check|check|verify|re-?examine|reconsider|rethink|try again)",),
@@ -12,6 +14,7 @@ _PHRASES = (
 _PLACES = re.compile(rf"\b(?:{'|'.join(_PHRASES)})(?!\w)", re.IGNORECASE)
 
 
+@reads('phrases such as "wait" and "let me check"')
 def reflection(completions: Sequence[str], **columns: Sequence) -> list[float]:
     """Count phrases such as "wait", "let me check" and "I made a mistake" in each response.
 

@@ -155,7 +155,7 @@ def test_a_small_supply_is_made_up_for_by_the_larger_ones():
         ({"operators": "++"}, r"operators is '\+\+'; name each operator once"),
         ({"nesting": -1}, "nesting is -1; .* 0 or more"),
         ({"operands": (1, 3)}, r"operands is \(1, 3\); .* at least 2"),
-        ({"operands": (4, 3)}, r"operands is \(4, 3\); .* the minimum and the maximum"),
+        ({"operands": (4, 3)}, r"operands is \(4, 3\); give a minimum of at least 2 and a maximum"),
         ({"nesting": 2}, "operands starts at 3 but nesting is 2; .* at least 4 operands"),
     ],
 )

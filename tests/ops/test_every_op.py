@@ -445,6 +445,7 @@ def test_entries_outside_the_mask_are_not_read(name):
 # `test_off_policy.py`, `test_regularise.py` and `test_direct_preference.py` test it.
 STOPPED = {
     "direct_preference.kto_reference_point": {"logp", "ref_logp"},
+    "off_policy.gamma_weighted": {"log_ratio"},
     "regularise.dynamic_fine_tuning_loss": {"logp"},
     "surrogate.cispo": {"log_ratio"},
     "off_policy.whole_response_token_log_ratio": {"logp", "old_logp"},
