@@ -12,6 +12,13 @@ from rljax.errors import InputError
 from rljax.rewards.correctness import Failed
 from rljax.rewards.protocol import Weighted
 from rljax.tracking.plain_display import PlainDisplay
+from rljax.training import loop
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch):
+    """Retry failing rewards at once; `test_patience.py` tests the real waits."""
+    monkeypatch.setattr(loop, "WAITS", (0.0,) * len(loop.WAITS))
 
 
 @pytest.mark.parametrize(
