@@ -260,10 +260,8 @@ def heldout_demonstrations(setup: Setup) -> Demonstrations:
     if is_text(config.data.dataset):
         blocks = cut_blocks(problems, setup.tokenizer, budget)
         return Demonstrations(*(array[: config.data.heldout_problems] for array in blocks[:-1]), dropped=0)
-    kept = select_demonstrated(problems)
-    return right_pad_demonstrations(
-        kept, setup.tokenizer, setup.prompt_length, budget, chat=config.model.chat, dialogues=True
-    )
+    kept, chat = select_demonstrated(problems), config.model.chat
+    return right_pad_demonstrations(kept, setup.tokenizer, setup.prompt_length, budget, chat=chat, dialogues=chat)
 
 
 def with_blocks(setup: Setup) -> Setup:

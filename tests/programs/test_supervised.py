@@ -126,6 +126,8 @@ def test_all_turns_of_a_dialogue_are_trained_and_measured(tmp_path):
     np.testing.assert_array_equal(every.response_mask.sum(1), 6)
     np.testing.assert_array_equal(heldout_demonstrations(setup).response_mask.sum(1), 6)
     assert every.dropped == 0
+    plain = make_setup(config.replace(chat=False))
+    np.testing.assert_array_equal(heldout_demonstrations(plain).response_mask.sum(1), 3)
     done = rljax.sft(config)
     measured = make_measure(setup)(done.params)
     assert done.after["heldout_loss"] == pytest.approx(measured["heldout_loss"], rel=1e-5)
