@@ -9,8 +9,6 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-import numpy as np
-
 from rljax.errors import InputError
 from rljax.settings.flat import flat_names
 
@@ -282,8 +280,8 @@ def fit_value(value: object, hint: Any) -> Any:
     raise ValueError(f"{expected(hint)} is expected")
 
 
-def fit_setting(name: str, value: object, hint: Any) -> Any:
-    """Convert a setting's value in Python to its type; paths count as text, and NumPy's numbers as Python's.
+def fit_setting(name: str, value: Any, hint: Any) -> Any:
+    """Convert a setting's value in Python to its type; paths count as text, and scalars of NumPy and JAX as numbers.
 
     Raises:
         InputError: the value has another type; the message names the setting and says what is expected.
@@ -294,7 +292,8 @@ def fit_setting(name: str, value: object, hint: Any) -> Any:
             ...
         rljax.errors.InputError: stop is '###', but a list (each text) is expected.
     """
-    plain = str(value) if isinstance(value, Path) else value.item() if isinstance(value, np.generic) else value
+    is_scalar = getattr(value, "shape", None) == ()  # of NumPy or JAX
+    plain = str(value) if isinstance(value, Path) else value.item() if is_scalar else value
     if get_origin(_bare(hint)) is Literal and plain not in get_args(_bare(hint)):
         *most, last = get_args(_bare(hint))
         raise InputError(f"{name} is {value!r:.80}; choose {', '.join(most)} or {last}.")

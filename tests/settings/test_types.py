@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -51,6 +52,7 @@ def test_what_is_expected_is_said(settings, expected):
 def test_equal_values_in_other_words_are_equal_settings():
     plain = TrainConfig.flat(learning_rate=1.0, steps=3, stop=("a",), dataset="x.jsonl")
     assert TrainConfig.flat(learning_rate=1, steps=np.int64(3), stop=["a"], dataset=Path("x.jsonl")) == plain
+    assert TrainConfig.flat(learning_rate=jnp.float32(1), steps=np.array(3), stop=("a",), dataset="x.jsonl") == plain
 
 
 @pytest.mark.parametrize("record", [*ANSWERING, PreferenceConfig, RewardModelConfig, AdaptationConfig])
