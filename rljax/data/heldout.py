@@ -45,11 +45,11 @@ def share_of(text: str) -> float:
     return (_hash(text) >> 11) / 2**53
 
 
-def sample_parts(draw: Callable[[Random], Problem], *, train: int, heldout: int, seed: int) -> Parts:
+def sample_parts(make: Callable[[Random], Problem], *, train: int, heldout: int, seed: int) -> Parts:
     """Sample different problems until both parts are full.
 
     Args:
-        draw: makes a problem from a source of random numbers.
+        make: makes a problem from a source of random numbers.
         train: number of problems to train on.
         heldout: number of held-out problems.
         seed: the same seed gives the same problems in the same order.
@@ -70,7 +70,7 @@ def sample_parts(draw: Callable[[Random], Problem], *, train: int, heldout: int,
     for _ in range(TRIES * (train + HELDOUT_PERIOD * heldout)):
         if all(len(found[part]) == count for part, count in wanted.items()):
             break
-        problem = draw(random)
+        problem = make(random)
         part = is_heldout(problem.prompt)
         if len(found[part]) < wanted[part]:
             found[part].setdefault(problem.prompt, problem)

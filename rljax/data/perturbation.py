@@ -19,27 +19,27 @@ _SHARE = 0.5
 _TYPO_SHARE = 0.1
 
 
-def spaces(text: str, draw: random.Random) -> str:
+def spaces(text: str, rng: random.Random) -> str:
     """Add a space at half of the places between words and around operators.
 
     Example:
         >>> spaces("What is 3+4= ?", random.Random(0))
         'What is 3 + 4=  ?'
     """
-    return _GAP.sub(lambda _: " " * (draw.random() < _SHARE), text)
+    return _GAP.sub(lambda _: " " * (rng.random() < _SHARE), text)
 
 
-def case(text: str, draw: random.Random) -> str:
+def case(text: str, rng: random.Random) -> str:
     r"""Write half of the words of three letters or more in upper case. One-letter names and LaTeX commands stay unchanged.
 
     Example:
         >>> case(r"Find the value of x in \frac{x}{2} = 3.", random.Random(0))
         'Find the VALUE of x in \\frac{x}{2} = 3.'
     """
-    return _WORD.sub(lambda word: word.group().upper() if draw.random() < _SHARE else word.group(), text)
+    return _WORD.sub(lambda word: word.group().upper() if rng.random() < _SHARE else word.group(), text)
 
 
-def typos(text: str, draw: random.Random) -> str:
+def typos(text: str, rng: random.Random) -> str:
     """Swap two adjacent letters in a tenth of the words of at least four letters, and in at least one word.
 
     Example:
@@ -47,21 +47,21 @@ def typos(text: str, draw: random.Random) -> str:
         'Find the vaule of this sum'
     """
     words = [word for word in _WORD.finditer(text) if _swappable_places(word.group())]
-    chosen = {word.start() for word in words if draw.random() < _TYPO_SHARE}
+    chosen = {word.start() for word in words if rng.random() < _TYPO_SHARE}
     if words and not chosen:
-        chosen = {draw.choice(words).start()}
+        chosen = {rng.choice(words).start()}
 
     def changed(word: re.Match[str]) -> str:
         if word.start() not in chosen:
             return word.group()
-        letters, place = list(word.group()), draw.choice(_swappable_places(word.group()))
+        letters, place = list(word.group()), rng.choice(_swappable_places(word.group()))
         letters[place], letters[place + 1] = letters[place + 1], letters[place]
         return "".join(letters)
 
     return _WORD.sub(changed, text)
 
 
-def order(text: str, draw: random.Random) -> str:
+def order(text: str, rng: random.Random) -> str:
     """Shuffle the terms of every sum of whole numbers that is not part of a longer expression; no new character occurs.
 
     Example:
@@ -72,7 +72,7 @@ def order(text: str, draw: random.Random) -> str:
     def shuffled(found: re.Match[str]) -> str:
         summands = found.group().split("+")
         others = [new for new in permutations(summands) if list(new) != summands]
-        return "+".join(draw.choice(others)) if others else found.group()
+        return "+".join(rng.choice(others)) if others else found.group()
 
     return _SUM.sub(shuffled, text)
 

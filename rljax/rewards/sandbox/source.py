@@ -248,8 +248,8 @@ def _encloses(trees: Sequence[ast.Module], name: str, others: set[str]) -> bool:
 def class_names(trees: Sequence[ast.Module], names: Iterable[str]) -> set[str]:
     """Find the names that the tests treat as classes.
 
-    These are names that a type check uses, and names in CapWords of which the tests read an attribute that plain data does not have
-    (on the class, or on the result of a call of it), or which they use on the right of `in`.
+    These are names that a type check uses, and names in CapWords that the tests use on the right of `in`, or whose attributes they
+    read (on the class or on the result of calling it), if plain data has no such attribute.
 
     Args:
         trees: the tests.
