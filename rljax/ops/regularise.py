@@ -1,5 +1,6 @@
 """Regularizers that pull a policy towards correct answers or towards earlier tasks."""
 
+from types import MappingProxyType
 from typing import Any, cast
 
 import jax
@@ -229,3 +230,7 @@ def diagonal_fisher(per_example_gradients: FloatTree) -> FloatTree:
             f"per_example_gradients must have the same number of examples on each first axis, at least 1, got {sorted(sizes)}"
         )
     return jax.tree.map(lambda gradient: jnp.square(gradient).mean(0), per_example_gradients)
+
+
+SUPERVISED_LOSSES = MappingProxyType({None: negative_log_likelihood, "dft": dynamic_fine_tuning_loss})
+"""Value of `--warm-start-loss` -> loss of each token of a demonstration, as a function of log-probabilities and mask."""

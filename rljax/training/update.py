@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from rljax.algorithms import Algorithm, Batch, LossMetrics, loss
 from rljax.models import Packed, Params
-from rljax.ops.regularise import dynamic_fine_tuning_loss, negative_log_likelihood
+from rljax.ops.regularise import SUPERVISED_LOSSES
 from rljax.ops.weights import token_mean
 from rljax.parallel import accumulate, put, put_rows, replicated
 from rljax.rollout import Layout
@@ -26,8 +26,7 @@ from rljax.training.state import Frozen, Places, Traced, TrainState, adjust_algo
 Update = Callable[..., tuple[TrainState, UpdateMetrics]]
 """(state, layout, batch, the options' data) -> (state, metrics); the old state is donated."""
 Loss = Callable[[Array, Array], Array]
-"""(log-probabilities of demonstrations' tokens, mask) -> loss of each token; `SUPERVISED_LOSSES` has one per `warm_start_loss`."""
-SUPERVISED_LOSSES = {None: negative_log_likelihood, "dft": dynamic_fine_tuning_loss}
+"""(log-probabilities of demonstrations' tokens, mask) -> loss of each token."""
 
 
 def has_responses(part: Layout) -> Bool[Array, ""]:
