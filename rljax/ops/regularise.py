@@ -1,6 +1,6 @@
 """Regularizers that pull a policy towards correct answers or towards earlier tasks."""
 
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import jax
@@ -232,5 +232,8 @@ def diagonal_fisher(per_example_gradients: FloatTree) -> FloatTree:
     return jax.tree.map(lambda gradient: jnp.square(gradient).mean(0), per_example_gradients)
 
 
-SUPERVISED_LOSSES = MappingProxyType({None: negative_log_likelihood, "dft": dynamic_fine_tuning_loss})
+SUPERVISED_LOSSES: Mapping[str | None, Callable[..., Array]] = {
+    None: negative_log_likelihood,
+    "dft": dynamic_fine_tuning_loss,
+}
 """Value of `--warm-start-loss` -> loss of each token of a demonstration, as a function of log-probabilities and mask."""
