@@ -23,7 +23,7 @@ from rljax.serving.rows import RowDecoder
 from rljax.tracking.starts import digest_of, text_inputs
 
 if TYPE_CHECKING:
-    from rljax.serving.app import Served
+    from rljax.serving.app import ServerParts
 
 KEEP_ALIVE_SECONDS = 75
 """How long a connection without a request stays open: longer than clients keep theirs."""
@@ -191,7 +191,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def make_served(settings: ServeSettings, opened: OpenPolicy, report: Callable[[str], None]) -> "Served":
+def make_served(settings: ServeSettings, opened: OpenPolicy, report: Callable[[str], None]) -> "ServerParts":
     """Build everything that the routes need, and compile every program.
 
     Args:
@@ -203,7 +203,7 @@ def make_served(settings: ServeSettings, opened: OpenPolicy, report: Callable[[s
         InputError: the model cannot be served.
     """
     from rljax.serving.answer_log import AnswerLog  # noqa: PLC0415  an extra
-    from rljax.serving.app import Served  # noqa: PLC0415
+    from rljax.serving.app import ServerParts  # noqa: PLC0415
 
     log = None if settings.log is None else AnswerLog(settings.log)
     decoder, expected = decoder_of(opened, settings), fingerprint(opened)
@@ -216,7 +216,7 @@ def make_served(settings: ServeSettings, opened: OpenPolicy, report: Callable[[s
         guests = make_guests(settings.guests, opened, decoder, limits, report)
     programs = decoder.warm()
     report(f"compiled {programs} programs for {decoder.count} rows of {settings.context} tokens")
-    return Served(
+    return ServerParts(
         batcher=Batcher(decoder, opened.tokenizer.decode, queue=settings.queue, version=settings.version),
         tokenizer=opened.tokenizer,
         limits=limits,

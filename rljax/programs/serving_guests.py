@@ -20,7 +20,7 @@ from rljax.rewards import resolve
 from rljax.rewards.ballot import vote_for
 from rljax.rewards.protocol import judge
 from rljax.rollout.continuations import Prefix
-from rljax.serving.batching import Batcher, Failed, Job, Piece, RowChoice
+from rljax.serving.batching import Batcher, DecodingFailure, Job, Piece, RowChoice
 from rljax.serving.choosing import Chooser, Rank, Ranking, by_confidence, by_votes
 from rljax.serving.filters import Filter, Filters
 from rljax.serving.guests import Guest, SampledAnswer, Score, problem_of
@@ -111,21 +111,23 @@ def answer_heldout(opened: OpenPolicy, decoder: RowDecoder, temperature: float, 
         InputError: the policy is not from a run, has too few held-out problems, or answers in several turns; a prompt does not fit;
             or the temperature is out of range.
     """
-    from rljax.serving.drift import FEWEST, HeldoutAnswers  # noqa: PLC0415  SciPy's statistics take a second
+    from rljax.serving.drift import MIN_HELDOUT, HeldoutAnswers  # noqa: PLC0415  SciPy's statistics take a second
 
     prompts, stop = [tuple(tokens) for tokens in opened.worker.prompts.tokens], opened.worker.sampling.stop
     if opened.model_folder is not None:
         raise InputError("--drift needs the held-out problems of a run, but this is a model folder; leave it out.")
     if opened.worker.environment is not None or opened.skipped is not None:
         raise InputError("--drift compares answers of one turn, but this run has an environment; leave it out.")
-    if len(prompts) < FEWEST:
-        raise InputError(f"--drift needs at least {FEWEST} held-out problems; the run has {len(prompts)}; leave it out.")
+    if len(prompts) < MIN_HELDOUT:
+        raise InputError(
+            f"--drift needs at least {MIN_HELDOUT} held-out problems; the run has {len(prompts)}; leave it out."
+        )
     if not 0 <= temperature <= MOST_TEMPERATURE or max(map(len, prompts)) >= decoder.slots:
         raise InputError(
             f"--drift {temperature} needs a temperature from 0 to {MOST_TEMPERATURE} and a --context above the "
             f"{max(map(len, prompts))} tokens of the longest held-out prompt."
         )
-    pieces: list[list[Piece | Failed]] = [[] for _ in prompts]
+    pieces: list[list[Piece | DecodingFailure]] = [[] for _ in prompts]
     batcher = Batcher(decoder, opened.tokenizer.decode, queue=len(prompts), version=0)
     jobs = []
     for place, prompt in enumerate(prompts):
@@ -163,7 +165,7 @@ def make_guests(
     """
     guests: list[Guest] = []
     if settings.drift is not None:
-        from rljax.serving.drift import Drift  # noqa: PLC0415  as above
+        from rljax.serving.drift import DriftMonitor  # noqa: PLC0415  as above
 
         heldout = answer_heldout(opened, decoder, settings.drift, most_tokens=limits.most_tokens)
         length, logprob = heldout.values.mean(0)
@@ -171,7 +173,7 @@ def make_guests(
             f"{len(heldout.values)} answers to held-out problems have {length:.4g} tokens and log-probability "
             f"{logprob:.3g} on average"
         )
-        guests.append(Drift(heldout, report))
+        guests.append(DriftMonitor(heldout, report))
     if settings.filter_prompts or settings.filter_answers:
         prompts, answers = (
             [read_filter(text, chat=opened.config.model.chat) for text in texts]

@@ -1,4 +1,4 @@
-"""The log of a server: one JSON line for each answer, and one for each feedback on an answer, which `rljax adapt` reads."""
+"""The log of a server: one JSON line per answer, and one per piece of feedback on an answer, which `rljax adapt` reads."""
 
 import json
 import math
@@ -16,19 +16,19 @@ from rljax.serving.protocol import ApiError
 from rljax.serving.replies import Choice
 
 ANSWERS, FEEDBACK = "answers.jsonl", "feedback.jsonl"
-"""Files of the log."""
+"""File names of the log."""
 MOST_ANSWERS = 10_000
-"""Number of the latest answers that feedback is accepted on."""
+"""Feedback is accepted on this many of the latest answers."""
 
 
 class AnswerLog:
     """The log of one server.
 
     Args:
-        folder: where the two files are; it is created, and lines are appended to files that exist.
+        folder: contains the two files; it is created if it does not exist, and lines are appended to existing files.
 
     Raises:
-        InputError: the folder cannot be written.
+        InputError: the folder cannot be written to.
     """
 
     def __init__(self, folder: Path):
@@ -37,7 +37,7 @@ class AnswerLog:
             for name in (ANSWERS, FEEDBACK):
                 (folder / name).touch()
         except OSError as error:
-            raise InputError(f"the log {str(folder)!r} cannot be written ({error}); choose another --log.") from error
+            raise InputError(f"the log {str(folder)!r} cannot be written to ({error}); choose another --log.") from error
         self.folder = folder
         self.recent: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
         self.lock = threading.Lock()
@@ -50,10 +50,10 @@ class AnswerLog:
             prompt: `prompt` as `rljax adapt` reads it, with `tools` if there are any; or `prompt_ids`.
             choice: the answer.
             seconds: time from the request to the end of the answer.
-            filtered: the filter that withholds the answer, if there is one.
+            filtered: name of the filter that withholds the answer; None if no filter does.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: the file cannot be written to.
         """
         answer = {
             "id": f"{name}-{choice.index}",
@@ -82,23 +82,23 @@ class AnswerLog:
 
         Args:
             prompt: as in `record`.
-            filtered: the filter that withholds it.
+            filtered: name of the filter that withholds it.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: the file cannot be written to.
         """
         with self.lock:
             self._append(ANSWERS, {**prompt, "filtered_prompt": filtered, "time": round(time.time(), 3)})
 
     def take_feedback(self, body: Mapping[str, Any]) -> str:
-        """Append feedback on an answer; return the name of its line.
+        """Append feedback on an answer; return the answer's id in the log.
 
         Args:
-            body: `id` of the reply, `index` of the choice (0), and either `reward`, a number, or `thumbs`, true or false.
+            body: `id` of the reply, `index` of the choice (by default 0), and either `reward`, a number, or `thumbs`, a bool.
 
         Raises:
-            ApiError: an entry is missing or wrong, the answer is unknown, or there has been feedback on it.
-            OSError: the file cannot be written.
+            ApiError: an entry is missing or wrong, the answer is unknown, or it already has feedback.
+            OSError: the file cannot be written to.
         """
         unknown = body.keys() - {"id", "index", "reward", "thumbs"}
         if unknown:
@@ -106,28 +106,30 @@ class AnswerLog:
         reply, index = body.get("id"), body.get("index", 0)
         if not isinstance(reply, str) or isinstance(index, bool) or not isinstance(index, int):
             raise ApiError(
-                400, "The body must have the id of a reply, as a text, and may have an index, a whole number.", param="id"
+                400, "The body must contain id, a reply's id as a string, and may contain index, an integer.", param="id"
             )
         verdict = {key: body[key] for key in ("reward", "thumbs") if key in body}
         reward = verdict.get("reward", 0.0)
         is_number = isinstance(reward, int | float) and not isinstance(reward, bool) and math.isfinite(reward)
         if len(verdict) != 1 or not is_number or not isinstance(verdict.get("thumbs", True), bool):
-            raise ApiError(400, "The body must have a reward, a finite number, or thumbs, true or false.", param="reward")
+            raise ApiError(
+                400, "The body must contain either reward, a finite number, or thumbs, true or false.", param="reward"
+            )
         name = f"{reply}-{index}"
         with self.lock:
             answer = self.recent.get(name)
             if answer is None:
-                message = f"There is no answer {name[:80]!r} among the latest {MOST_ANSWERS} without feedback."
+                message = f"There is no answer {name[:80]!r} among the latest {MOST_ANSWERS} that have no feedback yet."
                 raise ApiError(404, message, param="id", code="answer_not_found")
             if "prompt" not in answer:
-                message = "The prompt was given as token ids, and feedback needs a text or messages."
+                message = "The prompt was sent as token ids; feedback needs a prompt that is a string or messages."
                 raise ApiError(400, message, param="id", code="prompt_ids")
             self._append(FEEDBACK, dict(answer) | verdict)
             del self.recent[name]
         return name
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
-        """Append a line; the caller has the lock."""
+        """Append a line; the caller holds the lock."""
         line = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
         with (self.folder / name).open("a", encoding="utf-8") as file:
             file.write(line)

@@ -1,4 +1,4 @@
-"""Routes of the server: what a client sends is validated, queued, and answered at once or as a stream."""
+"""Routes of the server: requests are validated, queued, and answered in one piece or as a stream."""
 
 import asyncio
 import hmac
@@ -23,7 +23,7 @@ from rljax.data.turns import with_tools
 from rljax.errors import InputError
 from rljax.models import Params
 from rljax.serving.answer_log import AnswerLog
-from rljax.serving.batching import Batcher, Closed, Failed, Job, Piece, QueueFull, RowChoice
+from rljax.serving.batching import Batcher, DecodingFailure, Job, Piece, QueueFull, RowChoice, ServerClosed
 from rljax.serving.guests import FilteredPrompt, Guest, Prompt, SampledAnswer
 from rljax.serving.metrics import Metrics
 from rljax.serving.protocol import (
@@ -38,38 +38,38 @@ from rljax.serving.protocol import (
 )
 from rljax.serving.replies import Choice, Kind, envelope, new_id, usage_of
 
-PATIENCE = 0.25
-"""Seconds between two looks whether the client is still connected."""
+DISCONNECT_CHECK_SECONDS = 0.25
+"""Seconds between two checks of whether the client is still connected."""
 OPEN_PATHS = ("/health",)
-"""Paths that need no key."""
+"""Paths that need no API key."""
 
 
-class Served(NamedTuple):
+class ServerParts(NamedTuple):
     """What the routes need."""
 
     batcher: Batcher
-    """Decodes."""
+    """Decodes the responses."""
     tokenizer: Tokenizer
     """Tokenizer of the model."""
     limits: Limits
-    """What is accepted."""
+    """Limits of the requests that are accepted."""
     fingerprint: str
     """Digest of the model's shape and of its tokenizer."""
     load_weights: Callable[[str], Params]
-    """Folder of a model or run -> weights that are ready for decoding. Raises InputError."""
+    """Folder of a model or run -> weights that are ready for decoding. It raises InputError if they do not fit."""
     api_key: str | None
-    """Key that requests must carry; None: no key."""
+    """API key that requests must contain; None: no key is needed."""
     allows_weights: bool
     """Whether `POST /weights` is allowed."""
     body_bytes: int
-    """Largest body of a request."""
+    """Maximum size of a request's body, in bytes."""
     log: AnswerLog | None = None
     """Log of answers and feedback."""
     guests: Sequence[Guest] = ()
-    """Options, in the order in which they see requests and answers."""
+    """Optional parts, in the order in which they see requests and answers."""
 
 
-class Waiting(NamedTuple):
+class PendingRequest(NamedTuple):
     """A request whose responses are being sampled."""
 
     kind: Kind
@@ -79,35 +79,35 @@ class Waiting(NamedTuple):
     prompts: Sequence[Prompt]
     """Its prompts."""
     fields: SamplingFields
-    """Its settings."""
+    """Its sampling settings."""
     choices: list[Choice]
     """Its responses."""
     jobs: list[Job]
-    """What the decoding thread knows of them."""
-    pieces: "asyncio.Queue[tuple[Choice, Piece | Failed]]"
-    """New pieces."""
-    begun: float
+    """The jobs of the decoding thread, one per response."""
+    pieces: "asyncio.Queue[tuple[Choice, Piece | DecodingFailure]]"
+    """Pieces that have not been added to their choices yet."""
+    arrived: float
     """When the request arrived, on the monotonic clock."""
 
 
-def make_app(served: Served) -> Starlette:
-    """Make the application."""
+def make_app(served: ServerParts) -> Starlette:
+    """Build the application from its parts."""
     server = _Server(served)
     routes = [
-        Route("/health", server.answered(server.health), methods=["GET"]),
-        Route("/metrics", server.answered(server.show_metrics), methods=["GET"]),
-        Route("/v1/models", server.answered(server.models), methods=["GET"]),
-        Route("/v1/models/{name:path}", server.answered(server.model), methods=["GET"]),
-        Route("/v1/completions", server.answered(server.complete), methods=["POST"]),
-        Route("/v1/chat/completions", server.answered(server.chat), methods=["POST"]),
-        Route("/feedback", server.answered(server.take_feedback), methods=["POST"]),
-        Route("/weights", server.answered(server.replace_weights), methods=["POST"]),
+        Route("/health", server.wrap_handler(server.health), methods=["GET"]),
+        Route("/metrics", server.wrap_handler(server.show_metrics), methods=["GET"]),
+        Route("/v1/models", server.wrap_handler(server.models), methods=["GET"]),
+        Route("/v1/models/{name:path}", server.wrap_handler(server.model), methods=["GET"]),
+        Route("/v1/completions", server.wrap_handler(server.complete), methods=["POST"]),
+        Route("/v1/chat/completions", server.wrap_handler(server.chat), methods=["POST"]),
+        Route("/feedback", server.wrap_handler(server.take_feedback), methods=["POST"]),
+        Route("/weights", server.wrap_handler(server.replace_weights), methods=["POST"]),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _refuse_route})
 
 
 async def _refuse_route(request: Request, error: Exception) -> Response:
-    """Answer a path or a method that does not exist."""
+    """Answer a request for a path or method that does not exist."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = error.headers if isinstance(error, HTTPException) else None
     what = "method" if status == 405 else "path"
@@ -116,15 +116,15 @@ async def _refuse_route(request: Request, error: Exception) -> Response:
 
 
 class _Server:
-    def __init__(self, served: Served):
+    def __init__(self, served: ServerParts):
         self.served, self.metrics = served, Metrics(lambda: served.batcher.load)
         for guest in served.guests:
             guest.register(self.metrics.registry)
         self.created = int(time.time())
-        self.changing = asyncio.Lock()
+        self.weights_lock = asyncio.Lock()
 
-    def answered(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """Return a handler that checks the key, answers faults in OpenAI's form, and counts."""
+    def wrap_handler(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """Wrap a handler: check the API key, report errors in OpenAI's format, and count the request."""
 
         async def answer(request: Request) -> Response:
             headers: dict[str, str] = {}
@@ -136,10 +136,10 @@ class _Server:
                 headers |= {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
                 response = JSONResponse(error.to_json(), error.status, headers)
             except QueueFull:
-                full = ApiError(429, "Too many responses wait; try again later.", code="queue_full")
+                full = ApiError(429, "Too many responses are waiting; try again later.", code="queue_full")
                 response = JSONResponse(full.to_json(), 429, {"Retry-After": "1"})
-            except Closed as error:
-                response = JSONResponse(ApiError(503, f"No request is accepted: {error}.", code="closed").to_json(), 503)
+            except ServerClosed as error:
+                response = JSONResponse(ApiError(503, f"No requests are accepted: {error}.", code="closed").to_json(), 503)
             except ClientDisconnect:
                 self.metrics.cancelled.inc()
                 response = Response(status_code=499)
@@ -159,12 +159,12 @@ class _Server:
             )
 
     async def _body(self, request: Request) -> Any:
-        """Read the body, up to the limit."""
+        """Read and parse the body, up to the size limit."""
         most, body = self.served.body_bytes, bytearray()
         async for part in request.stream():
             body += part
             if len(body) > most:
-                raise ApiError(413, f"The body may have {most} bytes.", code="body_too_large")
+                raise ApiError(413, f"The body may have at most {most} bytes.", code="body_too_large")
         return parse_json(bytes(body))
 
     async def health(self, _: Request) -> Response:
@@ -218,7 +218,7 @@ class _Server:
     def _conversation(self, parsed: ChatRequest) -> Prompt:
         tokenizer = self.served.tokenizer
         if not isinstance(tokenizer, HuggingFaceTokenizer) or not tokenizer.inner.chat_template:
-            message = "The tokenizer has no chat template, so the model cannot chat; /v1/completions continues text."
+            message = "The tokenizer has no chat template, so the model cannot chat; use /v1/completions to continue text."
             raise ApiError(400, message, code="no_chat_template")
         try:
             (problem,) = with_tools([Problem("", "", messages=parsed.messages)], parsed.tools, tokenizer)
@@ -244,7 +244,7 @@ class _Server:
             return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
         collecting = asyncio.ensure_future(self._collect(waiting))
         try:
-            while not (await asyncio.wait([collecting], timeout=PATIENCE))[0]:
+            while not (await asyncio.wait([collecting], timeout=DISCONNECT_CHECK_SECONDS))[0]:
                 if await request.is_disconnected():
                     raise ClientDisconnect
             found = collecting.result()
@@ -256,7 +256,7 @@ class _Server:
         body = envelope(kind, waiting.name, self.served.limits.model, choices, streams=False)
         return JSONResponse(body | {"usage": usage_of(waiting.choices)})
 
-    def _submit(self, kind: Kind, prompts: Sequence[Prompt], fields: SamplingFields, *, has_tools: bool) -> Waiting:
+    def _submit(self, kind: Kind, prompts: Sequence[Prompt], fields: SamplingFields, *, has_tools: bool) -> PendingRequest:
         """Queue the responses of a request."""
         served, loop = self.served, asyncio.get_running_loop()
         try:
@@ -264,10 +264,10 @@ class _Server:
         except InputError as error:
             raise ApiError(400, str(error), param="stop") from error
         seed = secrets.randbits(64) if fields.seed is None else fields.seed % (1 << 64)
-        waiting = Waiting(kind, new_id(kind), prompts, fields, [], [], asyncio.Queue(), time.monotonic())
+        waiting = PendingRequest(kind, new_id(kind), prompts, fields, [], [], asyncio.Queue(), time.monotonic())
 
-        def deliver_to(choice: Choice) -> Callable[[Piece | Failed], None]:
-            def deliver(piece: Piece | Failed) -> None:
+        def deliver_to(choice: Choice) -> Callable[[Piece | DecodingFailure], None]:
+            def deliver(piece: Piece | DecodingFailure) -> None:
                 if not loop.is_closed():
                     loop.call_soon_threadsafe(waiting.pieces.put_nowait, (choice, piece))
 
@@ -293,23 +293,23 @@ class _Server:
         self.metrics.prompt_tokens.inc(sum(len(prompt.tokens) for prompt in prompts))
         return waiting
 
-    async def _pieces(self, waiting: Waiting) -> AsyncIterator[Choice]:
+    async def _pieces(self, waiting: PendingRequest) -> AsyncIterator[Choice]:
         """Add pieces to their choices as they arrive, until all have ended."""
         left, is_first = len(waiting.choices), True
         while left:
             choice, piece = await waiting.pieces.get()
-            if isinstance(piece, Failed):
+            if isinstance(piece, DecodingFailure):
                 raise ApiError(500, f"The response cannot be completed: {piece.reason}.", code="decoding_failed")
             if is_first:
-                self.metrics.first_token.observe(time.monotonic() - waiting.begun)
+                self.metrics.first_token.observe(time.monotonic() - waiting.arrived)
                 is_first = False
             choice.add(piece)
             self.metrics.completion_tokens.inc(len(piece.tokens))
             left -= piece.finish is not None
             yield choice
-        self.metrics.duration.observe(time.monotonic() - waiting.begun)
+        self.metrics.duration.observe(time.monotonic() - waiting.arrived)
 
-    async def _answers(self, waiting: Waiting) -> AsyncIterator[Choice]:
+    async def _answers(self, waiting: PendingRequest) -> AsyncIterator[Choice]:
         """Yield choices as their pieces arrive or, if a guest has to see all of them first, once all have ended."""
         waits = any(guest.waits for guest in self.served.guests)
         async for choice in self._pieces(waiting):
@@ -320,8 +320,8 @@ class _Server:
         for choice in await self._settle(waiting, waiting.choices) if waits else ():
             yield choice
 
-    async def _settle(self, waiting: Waiting, choices: Sequence[Choice]) -> list[Choice]:
-        """Show complete answers to the guests, log what they leave, and return it."""
+    async def _settle(self, waiting: PendingRequest, choices: Sequence[Choice]) -> list[Choice]:
+        """Pass complete answers to the guests, then log and return the answers that they keep."""
         answers = []
         for choice in choices:
             place, sample = divmod(choice.index, waiting.fields.samples)
@@ -330,23 +330,23 @@ class _Server:
             answers = await asyncio.to_thread(guest.settle, answers)
         for answer in answers:
             await self._record(waiting, answer)
-        return [answer.choice if answer.filtered is None else answer.choice.withheld() for answer in answers]
+        return [answer.choice if answer.filtered is None else answer.choice.without_content() for answer in answers]
 
-    async def _record(self, waiting: Waiting, answer: SampledAnswer) -> None:
+    async def _record(self, waiting: PendingRequest, answer: SampledAnswer) -> None:
         """Write a complete answer to the log, if there is one."""
         if self.served.log is None:
             return
-        record, seconds = self.served.log.record, time.monotonic() - waiting.begun
+        record, seconds = self.served.log.record, time.monotonic() - waiting.arrived
         written = partial(record, waiting.name, answer.prompt.written, answer.choice)
         await self._log(partial(written, seconds=seconds, filtered=answer.filtered))
 
     async def _log(self, write: Callable[[], None]) -> None:
-        """Write to the log; a disk that cannot be written does not lose the answer."""
+        """Write to the log; if the disk cannot be written to, the answer is still sent."""
         try:
             await asyncio.to_thread(write)
         except OSError as error:
             self.metrics.unlogged.inc()
-            print(f"rljax: an answer is missing in the log ({error})", file=sys.stderr, flush=True)
+            print(f"rljax: an answer is missing from the log ({error})", file=sys.stderr, flush=True)
 
     async def take_feedback(self, request: Request) -> Response:
         """Write feedback on an answer to the log."""
@@ -358,11 +358,11 @@ class _Server:
         except OSError as error:
             raise ApiError(503, f"The feedback cannot be written ({type(error).__name__}).", code="log_failed") from error
 
-    async def _collect(self, waiting: Waiting) -> list[Choice]:
+    async def _collect(self, waiting: PendingRequest) -> list[Choice]:
         found = {choice.index: choice async for choice in self._answers(waiting)}
         return [found[index] for index in sorted(found)]
 
-    async def _stream(self, waiting: Waiting) -> AsyncIterator[str]:
+    async def _stream(self, waiting: PendingRequest) -> AsyncIterator[str]:
         """Send pieces as server-sent events."""
         name, model, fields = waiting.name, self.served.limits.model, waiting.fields
         flags = {"has_logprobs": fields.has_logprobs, "has_token_ids": fields.has_token_ids}
@@ -383,21 +383,23 @@ class _Server:
             self.served.batcher.cancel(waiting.jobs)
 
     async def replace_weights(self, request: Request) -> Response:
-        """Load weights from a folder, and use them once the running responses have ended."""
+        """Load weights from a folder, and use them as soon as the running responses have ended."""
         if not self.served.allows_weights:
-            message = "Weights are replaced only with an API key, or if the server listens on this machine alone."
+            message = "Weights can be replaced only if the server has an API key or listens only on its own machine."
             raise ApiError(403, message, code="weights_not_allowed")
         body = await self._body(request)
         folder, version = body.get("folder"), body.get("version")
         unknown = body.keys() - {"folder", "version"}
         if unknown or not isinstance(folder, str) or not folder or "\0" in folder:
-            raise ApiError(400, "The body must have a folder, as a text, and a version, and nothing else.", param="folder")
+            raise ApiError(
+                400, "The body must contain folder, a string, and version, an integer, and nothing else.", param="folder"
+            )
         if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 1 << 63:
             raise ApiError(400, "version must be an integer of at least 0.", param="version")
         batcher = self.served.batcher
-        async with self.changing:
+        async with self.weights_lock:
             if version <= batcher.version:
-                message = f"version {version} is not above the present one, {batcher.version}."
+                message = f"version {version} is not above the current one, {batcher.version}."
                 raise ApiError(409, message, param="version", code="version_not_newer")
             try:
                 params = await asyncio.to_thread(self.served.load_weights, folder)

@@ -1,4 +1,4 @@
-"""Continuous batching: one thread owns the devices, and gives each row that ends to the next waiting request."""
+"""Continuous batching: one thread owns the devices, and gives each row that becomes free to the next waiting request."""
 
 import sys
 import threading
@@ -13,28 +13,28 @@ import numpy as np
 
 from rljax.models import Params
 from rljax.rollout.stopping import Decode, may_have_stopped, stop_end
-from rljax.serving.rows import STEPS, RowDecoder, Sampled, prompts_together
+from rljax.serving.rows import STEPS, RowDecoder, SampledTokens, prompts_together
 
 
 class RowChoice(NamedTuple):
     """How one response is sampled."""
 
     max_tokens: int
-    """Most tokens of the response."""
+    """Maximum number of tokens in the response."""
     temperature: float
-    """Sampling temperature; 0 takes the likeliest token."""
+    """Sampling temperature; 0 selects the most likely token."""
     top_k: int | None
-    """Sample from the k likeliest tokens only."""
+    """Sample only from the k most likely tokens."""
     top_p: float | None
-    """Sample from the smallest set of likeliest tokens with this probability."""
+    """Sample from the smallest set of most likely tokens that has this probability."""
     seed: int
     """Random seed, below 2^64."""
     stop: tuple[str, ...] = ()
     """Texts that end the response."""
     stop_ids: tuple[int, ...] = ()
-    """Tokens that end the response, in addition to those of the model."""
+    """Tokens that end the response, in addition to the model's own end tokens."""
     top: int = 0
-    """Number of likeliest tokens that are reported with each token."""
+    """Number of most likely tokens that are reported with each token."""
 
 
 class Piece(NamedTuple):
@@ -43,19 +43,19 @@ class Piece(NamedTuple):
     tokens: list[int]
     """Their ids."""
     logp: list[float]
-    """Log-probability under softmax(logits / temperature), of temperature 1 if the likeliest tokens are taken."""
+    """Log-probabilities under softmax(logits / temperature), with temperature 1 if decoding is greedy."""
     behaviour_logp: list[float]
-    """Log-probability under the exact sampling distribution."""
+    """Log-probabilities under the exact sampling distribution."""
     top: list[list[tuple[int, float]]]
-    """For each token, the likeliest ones with their log-probabilities."""
+    """For each token, the most likely tokens at its position with their log-probabilities."""
     finish: Literal["stop", "length"] | None
     """Why the response has ended; None if it has not."""
     version: int
     """Version of the weights."""
 
 
-class Failed(NamedTuple):
-    """A response that will not be completed because the decoding thread has failed."""
+class DecodingFailure(NamedTuple):
+    """Tells a job that its response will not be completed, because the decoding thread has failed."""
 
     reason: str
     """What happened, in one line."""
@@ -73,16 +73,16 @@ class Job:
 
     prompt: tuple[int, ...]
     choice: RowChoice
-    deliver: Callable[[Piece | Failed], None]
+    deliver: Callable[[Piece | DecodingFailure], None]
     tokens: list[int] = field(default_factory=list)
     is_cancelled: bool = False
 
 
 class QueueFull(Exception):
-    """More responses wait than the queue may hold."""
+    """The queue has no room for the responses of a request."""
 
 
-class Closed(Exception):
+class ServerClosed(Exception):
     """The server is shutting down, or its decoding thread has failed."""
 
 
@@ -101,9 +101,9 @@ class Batcher:
     """Gives rows to jobs in the order of their arrival.
 
     Args:
-        decoder: the rows; from `start` on, only the thread of this object uses it.
-        text: turns token ids into text, to find stop strings.
-        queue: most jobs that wait for a row.
+        decoder: the rows; after `start`, only this object's thread uses it.
+        text: decodes token ids to text, to find stop strings.
+        queue: maximum number of jobs that wait for a row.
         version: version of the decoder's weights.
     """
 
@@ -124,19 +124,19 @@ class Batcher:
         """Queue jobs, all of them or none.
 
         Raises:
-            QueueFull: too many jobs wait.
-            Closed: no job is accepted any more.
+            QueueFull: too many jobs are waiting.
+            ServerClosed: no more jobs are accepted.
         """
         with self.condition:
             if self.is_closing or self.fault:
-                raise Closed(self.fault or "the server is shutting down")
+                raise ServerClosed(self.fault or "the server is shutting down")
             if len(self.waiting) + len(jobs) > self.queue:
                 raise QueueFull
             self.waiting.extend(jobs)
             self.condition.notify()
 
     def cancel(self, jobs: Collection[Job]) -> None:
-        """End jobs that nobody waits for; their rows are free after the current call of the program."""
+        """End jobs that nobody waits for; their rows become free after the current call of the decoding program."""
         with self.condition:
             for job in jobs:
                 job.is_cancelled = True
@@ -152,7 +152,7 @@ class Batcher:
         done: Future[None] = Future()
         with self.condition:
             if self.is_closing or self.fault:
-                raise Closed(self.fault or "the server is shutting down")
+                raise ServerClosed(self.fault or "the server is shutting down")
             self.changes.append((params, version, done))
             self.condition.notify()
         return done
@@ -161,10 +161,10 @@ class Batcher:
         """Accept no more jobs, complete those that have been accepted, and end the thread.
 
         Args:
-            timeout: longest wait in seconds.
+            timeout: maximum wait in seconds.
 
         Returns:
-            Whether all jobs were completed.
+            Whether all jobs were completed in time.
         """
         with self.condition:
             self.is_closing = True
@@ -184,7 +184,7 @@ class Batcher:
             while self._wait():
                 self._begin()
                 self._proceed()
-        except Exception as error:  # the clients must hear of it, whatever it was
+        except Exception as error:  # the clients must be told about any failure
             traceback.print_exc(file=sys.stderr)
             self._fail(f"decoding has failed ({type(error).__name__})")
 
@@ -195,12 +195,12 @@ class Batcher:
             changes, self.changes = self.changes, deque()
             self.jobs, self.waiting = [None] * len(self.jobs), deque()
         for job in jobs:
-            job.deliver(Failed(reason))
+            job.deliver(DecodingFailure(reason))
         for _, _, done in changes:
-            done.set_exception(Closed(reason))
+            done.set_exception(ServerClosed(reason))
 
     def _wait(self) -> bool:
-        """Wait for work, and change the weights between responses; False if there is no more work."""
+        """Wait for work, and replace the weights when no response is running; False if there will be no more work."""
         with self.condition:
             while not (any(self.jobs) or self.waiting or self.changes):
                 if self.is_closing:
@@ -212,7 +212,7 @@ class Batcher:
         return True
 
     def _take(self) -> list[tuple[int, Job]]:
-        """Assign free rows to the jobs that are read together next."""
+        """Assign free rows to waiting jobs whose prompts can be read together."""
         with self.condition:
             free = [row for row, job in enumerate(self.jobs) if job is None]
             taken: list[tuple[int, Job]] = []
@@ -228,7 +228,7 @@ class Batcher:
         return taken
 
     def _begin(self) -> None:
-        """Begin waiting jobs in free rows."""
+        """Start waiting jobs in free rows."""
         while taken := self._take():
             places = {prompt: place for place, prompt in enumerate(dict.fromkeys(job.prompt for _, job in taken))}
             sampled = self.decoder.begin(
@@ -238,7 +238,7 @@ class Batcher:
                 wants_top=any(job.choice.top for _, job in taken),
             )
             for row, job in taken:
-                self._deliver(row, job, _part(sampled, np.s_[:1, row], job.choice.top))
+                self._deliver(row, job, _row_part(sampled, np.s_[:1, row], job.choice.top))
 
     def _proceed(self) -> None:
         """Decode some tokens in every row, and deliver them."""
@@ -253,7 +253,7 @@ class Batcher:
         stopped = np.array([job is None for job in jobs.values()])
         sampled, count = self.decoder.proceed(stopped, wants_top=any(job.choice.top for job in running.values()))
         for row, job in running.items():
-            self._deliver(row, job, _part(sampled, np.s_[: count[row], row], job.choice.top))
+            self._deliver(row, job, _row_part(sampled, np.s_[: count[row], row], job.choice.top))
 
     def _deliver(
         self, row: int, job: Job, new: tuple[list[int], list[float], list[float], list[list[tuple[int, float]]]]
@@ -273,7 +273,7 @@ class Batcher:
         job.deliver(Piece(tokens[:kept], logp[:kept], behaviour[:kept], top[:kept], finish, self.version))
 
     def _end(self, job: Job, before: int) -> int | None:
-        """Number of tokens of a response that has stopped, -1 if it has reached its limit, None if it continues."""
+        """Return the length of a response that has stopped, -1 if it has reached its limit, and None if it continues."""
         tokens, ends = job.tokens, {*self.decoder.eos_ids, *job.choice.stop_ids}
         found = next((place + 1 for place in range(before, len(tokens)) if tokens[place] in ends), None)
         if job.choice.stop:
@@ -288,14 +288,14 @@ class Batcher:
 
 
 def _settings(choice: RowChoice) -> tuple[float, int | None, float | None, int, int]:
-    """Return what the program reads of a choice."""
+    """Return the sampling settings that the decoding program reads."""
     return choice.temperature, choice.top_k, choice.top_p, choice.seed, choice.max_tokens
 
 
-def _part(
-    sampled: Sampled, place: tuple[slice, int], top: int
+def _row_part(
+    sampled: SampledTokens, place: tuple[slice, int], top: int
 ) -> tuple[list[int], list[float], list[float], list[list[tuple[int, float]]]]:
-    """Return the tokens of one row, `[steps, row]`."""
+    """Return one row's new tokens with their log-probabilities; `place` is an index into `[steps, row]`."""
     tokens, logp, behaviour = (np.asarray(part)[place].tolist() for part in sampled[:3])
     if not top:
         return tokens, logp, behaviour, [[] for _ in tokens]

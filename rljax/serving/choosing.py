@@ -1,4 +1,4 @@
-"""`rljax serve --best-of N` and `--majority N`: sample N answers to each prompt, and send one of them."""
+"""`rljax serve --best-of N` and `--majority N`: sample N answers to each prompt, and send only one of them."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ class Ranking(NamedTuple):
     """Scores of N answers to one prompt."""
 
     scores: Float[np.ndarray, "N"]
-    """The answer with the highest one is sent; of several, the most confident; NaN is below every number."""
+    """The answer with the highest score is sent; ties go to the most confident answer. NaN ranks below every number."""
     name: str
     """Name of the score in the reply."""
 
@@ -25,12 +25,12 @@ Rank = Callable[[Sequence[SampledAnswer]], Ranking]
 
 
 def confidences(answers: Sequence[SampledAnswer]) -> Float[np.ndarray, "N"]:
-    """Mean log-probability of each answer's tokens, in nats per token, as the server reports them in `logprobs`."""
+    """Mean log-probability of each answer's tokens, in nats per token; the server reports the same values in `logprobs`."""
     return np.array([np.mean(answer.choice.logp) for answer in answers], np.float64)
 
 
 def by_confidence(answers: Sequence[SampledAnswer]) -> Ranking:
-    """Rank answers by their mean log-probability, as `best_of` of OpenAI's completions does."""
+    """Rank answers by their mean log-probability, as `best_of` does in OpenAI's completions."""
     return Ranking(confidences(answers), "mean_logprob")
 
 
@@ -38,7 +38,7 @@ def by_votes(vote: Callable[[str], str | None]) -> Rank:
     """Rank answers by the share of all answers that state the same result.
 
     Args:
-        vote: reads the result of a text, as `rljax.rewards.ballot.vote_for` finds it; an answer without a result gets the share 0.
+        vote: text -> its result, as from `rljax.rewards.ballot.vote_for`; an answer without a result gets the share 0.
     """
 
     def rank(answers: Sequence[SampledAnswer]) -> Ranking:
@@ -49,11 +49,11 @@ def by_votes(vote: Callable[[str], str | None]) -> Rank:
     return rank
 
 
-def best_place(scores: Float[np.ndarray, "N"], confidence: Float[np.ndarray, "N"]) -> int:
-    """Return the place of the highest score; of several, that with the highest confidence, and of these the first.
+def best_index(scores: Float[np.ndarray, "N"], confidence: Float[np.ndarray, "N"]) -> int:
+    """Return the index of the highest score; ties go to the highest confidence, then to the first.
 
     Example:
-        >>> best_place(np.array([np.nan, 0.5, 0.5]), np.array([-0.1, -0.3, -0.2]))
+        >>> best_index(np.array([np.nan, 0.5, 0.5]), np.array([-0.1, -0.3, -0.2]))
         2
     """
     lowest = np.where(np.isnan(scores), -np.inf, scores)
@@ -63,12 +63,12 @@ def best_place(scores: Float[np.ndarray, "N"], confidence: Float[np.ndarray, "N"
 class Chooser(Guest):
     """Samples several answers to each prompt and sends the one that ranks highest.
 
-    At temperature 0 all samples would be equal, so there is only one.
+    At temperature 0 all samples would be identical, so only one is sampled.
 
     Args:
-        samples: N, number of samples per prompt.
+        samples: number of samples per prompt.
         rank: ranks the samples of one prompt.
-        most_rows: most samples per request.
+        most_rows: maximum number of samples per request.
     """
 
     waits = True
@@ -77,16 +77,16 @@ class Chooser(Guest):
         self.samples, self.rank, self.most_rows = samples, rank, most_rows
 
     def admit(self, prompts: Sequence[Prompt], fields: SamplingFields) -> SamplingFields:
-        """Sample more often than the request says.
+        """Set the number of samples per prompt, unless the temperature is 0.
 
         Raises:
             ApiError: the request asks for several answers, sets the seed of each, or has too many prompts.
         """
         if fields.samples > 1 or fields.seeds is not None:
-            message = f"This server sends one of {self.samples} sampled answers per prompt; leave n and seeds out."
+            message = f"This server sends one of {self.samples} sampled answers per prompt; omit n and seeds."
             raise ApiError(400, message, param="n" if fields.samples > 1 else "seeds", code="chooses_answers")
         if len(prompts) * self.samples > self.most_rows:
-            message = f"A request may have {self.most_rows // self.samples} prompts of {self.samples} samples each."
+            message = f"A request may have at most {self.most_rows // self.samples} prompts of {self.samples} samples each."
             raise ApiError(400, message, param="prompt")
         return fields if fields.temperature == 0 else fields._replace(samples=self.samples)
 
@@ -96,11 +96,11 @@ class Chooser(Guest):
         return [self._choose(place, group) for place, group in enumerate(groups)]
 
     def _choose(self, place: int, group: list[SampledAnswer]) -> SampledAnswer:
-        """Choose among the samples of one prompt that pass the filters, and write into the reply by what."""
+        """Choose among one prompt's samples that pass the filters, and report the chosen answer's score in the reply."""
         group = [answer for answer in group if answer.filtered is None] or group[:1]
         if len(group) > 1:
             ranking = self.rank(group)
-            best = best_place(ranking.scores, confidences(group))
+            best = best_index(ranking.scores, confidences(group))
             score = ranking.scores[best]
             group[best].choice.notes |= {ranking.name: None if np.isnan(score) else float(score), "samples": len(group)}
             group = [group[best]]

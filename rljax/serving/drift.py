@@ -1,4 +1,4 @@
-"""`rljax serve --drift T`: an alarm if a server's answers differ from those to held-out problems in length or log-probability."""
+"""`rljax serve --drift T`: raise an alarm if answers differ from held-out answers in length or log-probability."""
 
 import math
 import threading
@@ -16,14 +16,14 @@ WINDOW = 100
 """Number of answers that are compared with the held-out ones at a time."""
 ALPHA = 0.001
 """Probability of a false alarm per window."""
-FEWEST = 50
-"""Fewest held-out answers."""
+MIN_HELDOUT = 50
+"""Minimum number of held-out answers."""
 MEASURES = ("length", "mean_logprob")
-"""Number of tokens of an answer, its end token included, and their mean log-probability in nats, the confidence of the answer."""
+"""An answer's number of tokens, including its end token, and their mean log-probability in nats (its confidence)."""
 
 
 class HeldoutAnswers(NamedTuple):
-    """A model's answers to held-out problems."""
+    """A model's answers to held-out problems, and how they were sampled."""
 
     values: Float[np.ndarray, "P 2"]
     """`MEASURES` of each answer."""
@@ -34,7 +34,7 @@ class HeldoutAnswers(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest answer."""
+        """Number of tokens of the longest answer."""
         return int(self.values[:, 0].max())
 
 
@@ -50,7 +50,7 @@ def welch_test(new: Float[np.ndarray, "N"], reference: Float[np.ndarray, "P"]) -
         reference: at least two values.
 
     Returns:
-        t, and the probability of at least |t| if the means are equal; without any spread, t is 0 or infinite.
+        t, and the two-sided p value; if neither sample has any spread, t is 0 or infinite.
 
     Example:
         >>> t, p = welch_test(np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0, 6.0]))
@@ -69,16 +69,16 @@ def welch_test(new: Float[np.ndarray, "N"], reference: Float[np.ndarray, "P"]) -
     return t, float(2 * scipy.stats.t.sf(abs(t), freedom))
 
 
-class Drift(Guest):
-    """Compares each `WINDOW` answers with the held-out ones, and raises an alarm until a window does not differ.
+class DriftMonitor(Guest):
+    """Compares every `WINDOW` answers with the held-out ones, and keeps an alarm raised while they differ.
 
-    A window differs if the p value of one of the two measures is below `ALPHA` / 2 (Bonferroni). It has the answers that were
-    sampled as the held-out ones: at the same temperature, from the full vocabulary, with the same stop strings, and with room for
-    the longest one; of several samples of a prompt only the first, because they are not independent.
+    A window differs if the p value of one of the two measures is below `ALPHA` / 2 (Bonferroni). It contains only answers that
+    were sampled like the held-out ones: at the same temperature, from the full vocabulary, with the same stop strings, and with
+    room for the longest one. If a prompt has several samples, only the first counts, because they are not independent.
 
     Args:
         heldout: answers to held-out problems.
-        say: shows a warning.
+        say: prints a warning.
     """
 
     def __init__(self, heldout: HeldoutAnswers, say: Callable[[str], None]):
@@ -88,11 +88,13 @@ class Drift(Guest):
         self.lock = threading.Lock()
 
     def register(self, registry: CollectorRegistry) -> None:
-        """Add the means, the test and the alarm."""
+        """Add the metrics: the means, the test statistics and the alarm."""
         own = {"registry": registry, "namespace": "rljax"}
-        self.mean = Gauge("drift_mean", "Mean of held-out answers and of the last window.", ["measure", "of"], **own)
+        self.mean = Gauge(
+            "drift_mean", "Mean over the held-out answers and over the last window.", ["measure", "of"], **own
+        )
         self.t = Gauge("drift_t", "Welch's t of the last window.", ["measure"], **own)
-        self.alarm = Gauge("drift_alarm", "1 if the last window differs, else 0.", **own)
+        self.alarm = Gauge("drift_alarm", "1 if the last window differs from the held-out answers, else 0.", **own)
         self.answers = Counter("drift_answers", "Answers that are compared.", **own)
         for measure, mean in zip(MEASURES, self.heldout.values.mean(0), strict=True):
             self.mean.labels(measure, "heldout").set(mean)
@@ -109,7 +111,7 @@ class Drift(Guest):
         return answers
 
     def is_comparable(self, answer: SampledAnswer) -> bool:
-        """True if an answer was sampled as the held-out ones."""
+        """True if an answer was sampled like the held-out ones."""
         own, sampling = self.heldout, answer.sampling
         is_same = (sampling.temperature, sampling.stop) == (own.temperature, own.stop)
         is_full = sampling.top_k is None and sampling.top_p is None and not sampling.stop_ids

@@ -1,4 +1,4 @@
-"""`rljax serve --filter-prompts` and `--filter-answers`: scores of texts below which a prompt or an answer is withheld."""
+"""`rljax serve --filter-prompts` and `--filter-answers`: withhold prompts and answers whose score is too low."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,11 +12,11 @@ from rljax.data.tokenizer import Tokenizer
 from rljax.serving.guests import FilteredPrompt, Guest, Prompt, SampledAnswer, Score, problem_of
 from rljax.serving.protocol import SamplingFields
 
-Count = Callable[[str, str], None]
+CountVerdict = Callable[[str, str], None]
 
 
 class Filter(NamedTuple):
-    """A text with a lower score is withheld, and so is a text without a score."""
+    """Withholds a text whose score is below `least`, or that has no score."""
 
     name: str
     """Name in metrics, errors and the log."""
@@ -27,7 +27,7 @@ class Filter(NamedTuple):
 
 
 def verdicts(scores: Float[np.ndarray, "N"], least: float) -> list[str]:
-    """Judge texts by their scores.
+    """Return the verdict on each text, by its score.
 
     Example:
         >>> verdicts(np.array([0.0, -0.5, np.nan]), 0)
@@ -37,13 +37,13 @@ def verdicts(scores: Float[np.ndarray, "N"], least: float) -> list[str]:
 
 
 def withheld_by(
-    filters: Sequence[Filter], problems: Sequence[Problem], texts: Sequence[str], count: Count
+    filters: Sequence[Filter], problems: Sequence[Problem], texts: Sequence[str], count: CountVerdict
 ) -> list[str | None]:
     """Return, for each of N texts, the name of the first filter that it does not pass; None if it passes all of them.
 
     Args:
         filters: all of them judge every text.
-        problems: what the texts answer.
+        problems: the problem that each text answers.
         texts: the texts.
         count: called with the name of the filter and its verdict, for each filter and text.
     """
@@ -57,10 +57,10 @@ def withheld_by(
 
 
 class Filters(Guest):
-    """Refuses requests by their prompts, and withholds answers.
+    """Refuses requests whose prompts do not pass, and withholds answers that do not pass.
 
     Args:
-        prompts: filters of prompts, which judge the text that the model reads, its chat template included.
+        prompts: filters of prompts; they judge the text that the model reads, including the chat template.
         answers: filters of answers.
         tokenizer: tokenizer of the model.
     """
@@ -70,7 +70,7 @@ class Filters(Guest):
         self.waits = bool(answers)
 
     def register(self, registry: CollectorRegistry) -> None:
-        """Count verdicts."""
+        """Add a counter of verdicts."""
         labels = ["what", "filter", "verdict"]
         self.counter = Counter(
             "filtered_texts", "Prompts and answers by verdict.", labels, registry=registry, namespace="rljax"
@@ -81,23 +81,23 @@ class Filters(Guest):
                     self.counter.labels(what, one.name, verdict)
 
     def admit(self, prompts: Sequence[Prompt], fields: SamplingFields) -> SamplingFields:
-        """Let a request pass.
+        """Admit a request whose prompts all pass.
 
         Raises:
             FilteredPrompt: a filter withholds one of its prompts.
         """
         texts = [self.tokenizer.decode(prompt.tokens) for prompt in prompts]
-        found = withheld_by(self.prompts, [Problem("", "")] * len(texts), texts, self._counts("prompt"))
+        found = withheld_by(self.prompts, [Problem("", "")] * len(texts), texts, self._counter_of("prompt"))
         for prompt, name in zip(prompts, found, strict=True):
             if name is not None:
                 raise FilteredPrompt(prompt, name)
         return fields
 
     def settle(self, answers: list[SampledAnswer]) -> list[SampledAnswer]:
-        """Mark the answers that are withheld."""
+        """Mark the answers that the filters withhold."""
         problems = [problem_of(answer.prompt, self.tokenizer) for answer in answers]
-        found = withheld_by(self.answers, problems, [answer.choice.text for answer in answers], self._counts("answer"))
+        found = withheld_by(self.answers, problems, [answer.choice.text for answer in answers], self._counter_of("answer"))
         return [answer._replace(filtered=name) for answer, name in zip(answers, found, strict=True)]
 
-    def _counts(self, what: str) -> Count:
+    def _counter_of(self, what: str) -> CountVerdict:
         return lambda name, verdict: self.counter.labels(what, name, verdict).inc()

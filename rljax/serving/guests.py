@@ -1,4 +1,4 @@
-"""Options of a server that its core does not know: they see requests before sampling, and answers before these are sent."""
+"""Optional parts of a server: they see requests before sampling, and answers before they are sent."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from rljax.serving.protocol import ApiError, SamplingFields
 from rljax.serving.replies import Choice
 
 Score = Callable[[Sequence[Problem], Sequence[str]], Float[np.ndarray, "N"]]
-"""(problems, texts) -> score of each text; NaN where there is none."""
+"""(problems, texts) -> score of each text; NaN for a text without a score."""
 
 
 class Prompt(NamedTuple):
@@ -37,13 +37,13 @@ class SampledAnswer(NamedTuple):
     choice: Choice
     """The answer."""
     sample: int = 0
-    """Its number among the answers to its prompt."""
+    """Its index among the answers to its prompt."""
     filtered: str | None = None
-    """Name of the filter that withholds it."""
+    """Name of the filter that withholds it; None if no filter does."""
 
 
 class FilteredPrompt(ApiError):
-    """The refusal of a prompt that a filter withholds.
+    """Refuses a request because a filter withholds one of its prompts.
 
     Args:
         prompt: the prompt.
@@ -56,7 +56,7 @@ class FilteredPrompt(ApiError):
 
 
 def problem_of(prompt: Prompt, tokenizer: Tokenizer) -> Problem:
-    """Return a prompt of a request as a reward reads it."""
+    """Convert a request's prompt to the problem that a reward function reads."""
     written = prompt.written.get("prompt")
     if isinstance(written, str):
         return Problem(written, "")
@@ -67,7 +67,7 @@ def problem_of(prompt: Prompt, tokenizer: Tokenizer) -> Problem:
 
 
 class Guest:
-    """An option of a server; by default it changes nothing."""
+    """An optional part of a server; this base class changes nothing."""
 
     waits = False
     """Whether `settle` must see all answers of a request before any of them is sent."""
@@ -76,7 +76,7 @@ class Guest:
         """Add metrics."""
 
     def admit(self, prompts: Sequence[Prompt], fields: SamplingFields) -> SamplingFields:
-        """Return the settings with which a request is sampled.
+        """Return the sampling settings of a request.
 
         Raises:
             ApiError: the request is refused.
@@ -88,6 +88,6 @@ class Guest:
         """Return the answers to send.
 
         Args:
-            answers: all answers of a request in their order if a guest waits, else one that has just ended.
+            answers: all answers of a request, in order, if any guest waits for them; otherwise one that has just ended.
         """
         return answers

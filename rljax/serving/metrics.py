@@ -7,11 +7,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from rljax.serving.batching import Load
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-"""Upper limits of the bins of a time in seconds."""
+"""Upper bounds of the histogram buckets, in seconds."""
 
 
 class Metrics:
-    """Counters and times of one server.
+    """Counters and histograms of one server.
 
     Args:
         load: returns how busy the server is; it is called whenever the metrics are read.
@@ -23,10 +23,12 @@ class Metrics:
         self.requests = Counter("requests", "Requests by path and status.", ["path", "status"], **own)
         self.prompt_tokens = Counter("prompt_tokens", "Tokens of prompts.", **own)
         self.completion_tokens = Counter("completion_tokens", "Sampled tokens.", **own)
-        self.cancelled = Counter("cancelled_requests", "Requests whose client left before their end.", **own)
-        self.unlogged = Counter("unlogged_answers", "Answers that the log could not take.", **own)
+        self.cancelled = Counter("cancelled_requests", "Requests whose client disconnected before the end.", **own)
+        self.unlogged = Counter("unlogged_answers", "Answers that could not be written to the log.", **own)
         self.first_token = Histogram("first_token_seconds", "Time to the first token.", buckets=SECONDS, **own)
-        self.duration = Histogram("request_seconds", "Time to the end of a sampled response.", buckets=SECONDS, **own)
+        self.duration = Histogram(
+            "request_seconds", "Time to the end of a request's last response.", buckets=SECONDS, **own
+        )
         gauges = {
             "running": "Responses that are being sampled.",
             "waiting": "Responses that wait for a row.",
@@ -36,5 +38,5 @@ class Metrics:
             Gauge(name, text, **own).set_function(lambda name=name: float(getattr(load(), name)))
 
     def text(self) -> bytes:
-        """All metrics."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""Requests in OpenAI's form, validated: each fault is one `ApiError` that names the field, what is expected, and the value."""
+"""Validation of requests in OpenAI's format. Each fault raises an `ApiError` with the field, the expected value and the value."""
 
 import json
 import math
@@ -7,13 +7,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 MOST_SAMPLES = 128
-"""Most samples per prompt, as in OpenAI's interface."""
+"""Maximum number of samples per prompt, as in OpenAI's API."""
 MOST_TEMPERATURE = 2.0
-"""Highest temperature, as in OpenAI's interface."""
+"""Highest temperature, as in OpenAI's API."""
 MOST_STOPS = 16
-"""Most stop strings."""
+"""Maximum number of stop strings."""
 COMPLETION_TOKENS = 16
-"""Tokens of a completion without `max_tokens`, as in OpenAI's interface."""
+"""Maximum length of a completion if `max_tokens` is absent, as in OpenAI's API."""
 IGNORED = frozenset(
     {
         "user",
@@ -26,7 +26,7 @@ IGNORED = frozenset(
         "verbosity",
     }
 )
-"""Fields that are accepted and change nothing."""
+"""Fields that are accepted and have no effect."""
 NEUTRAL: MappingProxyType[str, tuple[Any, ...]] = MappingProxyType(
     {
         "frequency_penalty": (0,),
@@ -40,8 +40,8 @@ NEUTRAL: MappingProxyType[str, tuple[Any, ...]] = MappingProxyType(
         "response_format": ({"type": "text"},),
     }
 )
-"""Fields that the server does not implement -> the values that ask for nothing."""
-SAMPLED = frozenset(
+"""Fields that the server does not implement -> the values that are accepted, because they have no effect."""
+SHARED_FIELDS = frozenset(
     {
         "model",
         "n",
@@ -62,7 +62,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class ApiError(Exception):
-    """An answer with an error status.
+    """An error that is sent to the client.
 
     Args:
         status: HTTP status.
@@ -85,40 +85,40 @@ class ApiError(Exception):
         self.status, self.message, self.param, self.code, self.retry_after = status, message, param, code, retry_after
 
     def to_json(self) -> dict[str, Any]:
-        """The error in OpenAI's form."""
+        """Return the error in OpenAI's format."""
         kind = {401: "authentication_error", 429: "rate_limit_error"}.get(self.status, "invalid_request_error")
         kind = "server_error" if self.status >= 500 else kind
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
 class Limits(NamedTuple):
-    """What a server accepts."""
+    """Limits of the requests that a server accepts."""
 
     model: str
     """Name of the model."""
     context: int
-    """Most tokens of a prompt and its response."""
+    """Maximum number of tokens of a prompt and its response together."""
     most_tokens: int
-    """Most tokens of a response."""
+    """Maximum number of tokens of a response."""
     vocabulary: int
     """Number of token ids."""
     most_rows: int
-    """Most responses per request."""
+    """Maximum number of responses per request."""
 
 
 class SamplingFields(NamedTuple):
-    """The fields that both kinds of requests have."""
+    """The fields that both kinds of requests share."""
 
     samples: int
     """Responses per prompt."""
     max_tokens: int | None
-    """Most tokens of a response; None if the request does not set it."""
+    """Maximum number of tokens of a response; None if the request does not set it."""
     temperature: float
     """Sampling temperature."""
     top_k: int | None
-    """Sample from the k likeliest tokens only."""
+    """Sample only from the k most likely tokens."""
     top_p: float | None
-    """Sample from the smallest set of likeliest tokens with this probability."""
+    """Sample from the smallest set of most likely tokens that has this probability."""
     seed: int | None
     """Random seed."""
     seeds: tuple[int, ...] | None
@@ -130,11 +130,11 @@ class SamplingFields(NamedTuple):
     streams: bool
     """Whether the response is sent while it is sampled."""
     usage_at_end: bool
-    """Whether a stream ends with the numbers of tokens."""
+    """Whether a stream ends with the token counts."""
     has_logprobs: bool
     """Whether log-probabilities are reported."""
     top: int
-    """Likeliest tokens that are reported with each token."""
+    """Number of most likely tokens that are reported with each token."""
     has_token_ids: bool
     """Whether token ids are reported."""
 
@@ -143,7 +143,7 @@ class CompletionRequest(NamedTuple):
     """A request to `/v1/completions`."""
 
     prompts: tuple[str | tuple[int, ...], ...]
-    """Texts, or token ids, which are used unchanged."""
+    """Strings, or token ids that are used unchanged."""
     fields: SamplingFields
     """The other fields."""
 
@@ -160,7 +160,7 @@ class ChatRequest(NamedTuple):
 
 
 def parse_json(body: bytes) -> Mapping[str, Any]:
-    """Read the body of a request.
+    """Parse the body of a request.
 
     Raises:
         ApiError: it is not a JSON object.
@@ -171,7 +171,7 @@ def parse_json(body: bytes) -> Mapping[str, Any]:
 
     try:
         value = json.loads(body.decode("utf-8"), parse_constant=refuse)
-        json.dumps(value, ensure_ascii=False).encode("utf-8")  # half of a surrogate pair is not text
+        json.dumps(value, ensure_ascii=False).encode("utf-8")  # a lone surrogate cannot be encoded
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"The body must be JSON in UTF-8: {type(error).__name__}.", code="invalid_json") from error
     if not isinstance(value, dict):
@@ -186,7 +186,7 @@ def parse_completion(body: Mapping[str, Any], limits: Limits) -> CompletionReque
         ApiError: a field cannot be used.
     """
     _check_names(body, {"prompt"})
-    top = _whole(body, "logprobs", 0, 5)
+    top = _integer(body, "logprobs", 0, 5)
     fields = _fields(body, limits, has_logprobs=top is not None, top=top or 0)
     fields = fields._replace(max_tokens=COMPLETION_TOKENS if fields.max_tokens is None else fields.max_tokens)
     prompts = _prompts(body.get("prompt"), limits)
@@ -201,10 +201,10 @@ def parse_chat(body: Mapping[str, Any], limits: Limits) -> ChatRequest:
         ApiError: a field cannot be used.
     """
     _check_names(body, {"messages", "tools", "tool_choice", "top_logprobs", "max_completion_tokens"})
-    has_logprobs, top = _flag(body, "logprobs"), _whole(body, "top_logprobs", 0, 20) or 0
+    has_logprobs, top = _flag(body, "logprobs"), _integer(body, "top_logprobs", 0, 20) or 0
     if top and not has_logprobs:
         raise ApiError(400, "top_logprobs needs logprobs to be true.", param="top_logprobs")
-    most = _whole(body, "max_completion_tokens", 1, limits.most_tokens)
+    most = _integer(body, "max_completion_tokens", 1, limits.most_tokens)
     fields = _fields(body, limits, has_logprobs=has_logprobs, top=top)
     if most is not None and fields.max_tokens not in (None, most):
         raise ApiError(400, "max_tokens and max_completion_tokens differ; send one.", param="max_completion_tokens")
@@ -221,18 +221,18 @@ def parse_chat(body: Mapping[str, Any], limits: Limits) -> ChatRequest:
 
 
 def response_tokens(fields: SamplingFields, prompt: Sequence[int], limits: Limits) -> int:
-    """Return the most tokens of the response to a prompt.
+    """Return the maximum number of tokens of the response to a prompt.
 
     Raises:
-        ApiError: prompt and response do not fit into the context, or the prompt has no token.
+        ApiError: the prompt and its response do not fit into the context, or the prompt is empty.
     """
     if not prompt:
-        raise ApiError(400, "The prompt has no token; send at least one.", param="prompt")
+        raise ApiError(400, "The prompt has no tokens; send at least one.", param="prompt")
     room = limits.context - len(prompt)
     most = fields.max_tokens if fields.max_tokens is not None else max(1, min(room, limits.most_tokens))
     if most > room:
         message = (
-            f"The prompt has {len(prompt)} tokens and the response up to {most}; together at most {limits.context} fit."
+            f"The prompt has {len(prompt)} tokens and the response may have {most}; the context is {limits.context} tokens."
         )
         raise ApiError(400, message, param="prompt", code="context_length_exceeded")
     return most
@@ -241,36 +241,40 @@ def response_tokens(fields: SamplingFields, prompt: Sequence[int], limits: Limit
 def _check_names(body: Mapping[str, Any], own: set[str]) -> None:
     for name, value in body.items():
         if name in NEUTRAL and value is not None and value not in NEUTRAL[name]:
-            message = f"{name}={_shown(value)} is not supported; leave {name[:60]!r} out."
+            message = f"{name}={_shown(value)} is not supported; omit {name[:60]!r}."
             raise ApiError(400, message, param=name, code="unsupported_parameter")
-        if name not in SAMPLED | own | IGNORED | NEUTRAL.keys():
+        if name not in SHARED_FIELDS | own | IGNORED | NEUTRAL.keys():
             raise ApiError(400, f"The field {name[:60]!r} is unknown.", param=name[:60], code="unknown_parameter")
 
 
 def _check_rows(count: int, limits: Limits) -> None:
     if count > limits.most_rows:
-        raise ApiError(400, f"A request may have {limits.most_rows} responses; this one has {count}.", param="n")
+        raise ApiError(400, f"A request may have at most {limits.most_rows} responses; this one has {count}.", param="n")
 
 
 def _fields(body: Mapping[str, Any], limits: Limits, *, has_logprobs: bool, top: int) -> SamplingFields:
     model = body.get("model")
     if not isinstance(model, str):
-        raise ApiError(400, f"model must be a text; got {_shown(model)}. This server has {limits.model!r}.", param="model")
+        raise ApiError(
+            400, f"model must be a string; got {_shown(model)}. This server has {limits.model!r}.", param="model"
+        )
     if model != limits.model:
         message = f"The model {_shown(model)} does not exist; this server has {limits.model!r}."
         raise ApiError(404, message, param="model", code="model_not_found")
     options = body.get("stream_options")
     if options is not None and (not isinstance(options, dict) or options.keys() - {"include_usage"}):
-        raise ApiError(400, f"stream_options may only have include_usage; got {_shown(options)}.", param="stream_options")
+        raise ApiError(
+            400, f"stream_options may contain only include_usage; got {_shown(options)}.", param="stream_options"
+        )
     temperature = _number(body, "temperature", 0.0, MOST_TEMPERATURE)
-    samples = _whole(body, "n", 1, MOST_SAMPLES) or 1
+    samples = _integer(body, "n", 1, MOST_SAMPLES) or 1
     return SamplingFields(
         samples=samples,
-        max_tokens=_whole(body, "max_tokens", 1, limits.most_tokens),
+        max_tokens=_integer(body, "max_tokens", 1, limits.most_tokens),
         temperature=1.0 if temperature is None else temperature,
-        top_k=_whole(body, "top_k", 1, 1 << 31),
-        top_p=_share(body, "top_p"),
-        seed=_whole(body, "seed", -(1 << 63), (1 << 64) - 1),
+        top_k=_integer(body, "top_k", 1, 1 << 31),
+        top_p=_probability(body, "top_p"),
+        seed=_integer(body, "seed", -(1 << 63), (1 << 64) - 1),
         seeds=_seeds(body, samples),
         stop=_stops(body.get("stop")),
         stop_ids=_ids(body.get("stop_token_ids") or [], "stop_token_ids", limits),
@@ -305,7 +309,9 @@ def _prompts(value: object, limits: Limits) -> tuple[str | tuple[int, ...], ...]
         if all(isinstance(part, list) for part in value):
             return tuple(_ids(part, "prompt", limits) for part in value)
         return (_ids(value, "prompt", limits),)
-    message = f"prompt must be a text, a list of texts, token ids, or a list of these; got {_shown(value)}."
+    message = (
+        f"prompt must be a string, a list of strings, a list of token ids, or a list of such lists; got {_shown(value)}."
+    )
     raise ApiError(400, message, param="prompt")
 
 
@@ -314,7 +320,7 @@ def _ids(value: object, name: str, limits: Limits) -> tuple[int, ...]:
         raise ApiError(400, f"{name} must be a list of token ids; got {_shown(value)}.", param=name)
     wrong = next((part for part in value if not 0 <= part < limits.vocabulary), None)
     if wrong is not None:
-        raise ApiError(400, f"{name} has {_shown(wrong)}; token ids are 0 to {limits.vocabulary - 1}.", param=name)
+        raise ApiError(400, f"{name} contains {_shown(wrong)}; token ids are 0 to {limits.vocabulary - 1}.", param=name)
     return tuple(value)
 
 
@@ -322,7 +328,7 @@ def _stops(value: Any) -> tuple[str, ...]:
     stops = [] if value is None else [value] if isinstance(value, str) else value
     is_good = isinstance(stops, list) and len(stops) <= MOST_STOPS
     if not is_good or not all(isinstance(part, str) and part for part in stops):
-        raise ApiError(400, f"stop must be a text or up to {MOST_STOPS} texts; got {_shown(value)}.", param="stop")
+        raise ApiError(400, f"stop must be a string or up to {MOST_STOPS} strings; got {_shown(value)}.", param="stop")
     return tuple(stops)
 
 
@@ -344,18 +350,18 @@ def _message(value: object, place: int) -> dict[str, Any]:
     param = f"messages[{place}]"
     if not isinstance(value, dict) or value.get("role") not in ROLES:
         raise ApiError(
-            400, f"{param} must be an object with a role of {', '.join(ROLES)}; got {_shown(value)}.", param=param
+            400, f"{param} must be an object whose role is one of {', '.join(ROLES)}; got {_shown(value)}.", param=param
         )
     unknown = value.keys() - {"role", "content", "name", "tool_calls", "tool_call_id", "refusal"}
     if unknown:
-        raise ApiError(400, f"{param} has the unknown field {min(unknown)[:60]!r}.", param=param)
+        raise ApiError(400, f"{param} contains the unknown field {min(unknown)[:60]!r}.", param=param)
     content, calls = value.get("content"), value.get("tool_calls")
     if isinstance(content, list):
         if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
-            raise ApiError(400, f"{param}: only parts with a text are supported; got {_shown(content)}.", param=param)
+            raise ApiError(400, f"{param}: only parts that contain text are supported; got {_shown(content)}.", param=param)
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str) and not (content is None and value["role"] == "assistant" and calls):
-        raise ApiError(400, f"{param} must have a text as its content; got {_shown(content)}.", param=param)
+        raise ApiError(400, f"{param} must have a string as its content; got {_shown(content)}.", param=param)
     role = "system" if value["role"] == "developer" else value["role"]
     message: dict[str, Any] = {"role": role, "content": content or ""}
     message |= {name: value[name] for name in ("name", "tool_call_id") if isinstance(value.get(name), str)}
@@ -369,7 +375,7 @@ def _list(value: object, param: str) -> list[Any]:
 
 
 def _call(value: object, param: str) -> dict[str, Any]:
-    """Return a tool call whose arguments are an object, as chat templates read them."""
+    """Return a tool call with its arguments as an object, which chat templates expect."""
     function = value.get("function") if isinstance(value, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
     try:
@@ -397,15 +403,15 @@ def _number(body: Mapping[str, Any], name: str, low: float, high: float) -> floa
     return float(value)
 
 
-def _share(body: Mapping[str, Any], name: str) -> float | None:
-    """Return a probability above 0; None if it is absent or 1, which removes nothing."""
+def _probability(body: Mapping[str, Any], name: str) -> float | None:
+    """Return a probability above 0; None if it is absent, or 1, which has no effect."""
     value = _number(body, name, 0.0, 1.0)
     if value == 0:
         raise ApiError(400, f"{name} must be above 0 and at most 1; got 0.", param=name)
     return None if value == 1 else value
 
 
-def _whole(body: Mapping[str, Any], name: str, low: int, high: int) -> int | None:
+def _integer(body: Mapping[str, Any], name: str, low: int, high: int) -> int | None:
     value = body.get(name)
     if value is None:
         return None
@@ -422,12 +428,12 @@ def _flag(body: Mapping[str, Any], name: str) -> bool:
 
 
 def _kind(value: object) -> str:
-    kinds = {list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
+    kinds = {list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
     return kinds.get(type(value), "null")
 
 
 def _shown(value: object) -> str:
-    """A value in a message, shortened."""
+    """Format a value for an error message, shortened."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 64:
         return "an integer of more than 64 bits"
     text = json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Responses in OpenAI's form: text that appears piece by piece, log-probabilities, tool calls and numbers of tokens."""
+"""Responses in OpenAI's format: text, complete or in pieces, log-probabilities, tool calls and token counts."""
 
 import json
 import secrets
@@ -15,11 +15,11 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 Kind = Literal["chat.completion", "text_completion"]
 
 
-def held_back(text: str, stop: Sequence[str]) -> int:
-    """Return how many characters at the end of a text may be the beginning of a stop string.
+def possible_stop_length(text: str, stop: Sequence[str]) -> int:
+    """Return how many characters at the end of a text could be the beginning of a stop string.
 
     Example:
-        >>> held_back("one </", ["</b>"]), held_back("one", ["</b>"])
+        >>> possible_stop_length("one </", ["</b>"]), possible_stop_length("one", ["</b>"])
         (2, 0)
     """
     most = max((len(string) - 1 for string in stop), default=0)
@@ -27,26 +27,26 @@ def held_back(text: str, stop: Sequence[str]) -> int:
     return next((len(end) for end in ends if any(string.startswith(end) for string in stop)), 0)
 
 
-def before_stop(text: str, stop: Sequence[str]) -> str:
+def cut_at_stop(text: str, stop: Sequence[str]) -> str:
     """Return the text before the first stop string.
 
     Example:
-        >>> before_stop("one two", ["two", "e t"])
+        >>> cut_at_stop("one two", ["two", "e t"])
         'on'
     """
     return text[: min((place for place in map(text.find, stop) if place >= 0), default=len(text))]
 
 
 class Choice:
-    """One response while it arrives.
+    """One response, built up as its tokens arrive.
 
     Args:
         tokenizer: tokenizer of the model.
-        kind: whether it is a turn of a conversation or a completion.
-        index: its number in the request.
+        kind: whether it is a chat turn or a text completion.
+        index: its index in the request.
         prompt: token ids of the prompt.
-        stop: texts that end it; they are not part of the text that is returned.
-        has_tools: whether the text may contain tool calls, which are read once it has ended.
+        stop: strings that end it; they are not part of the returned text.
+        has_tools: whether the text may contain tool calls, which are parsed once it has ended.
     """
 
     def __init__(
@@ -78,28 +78,28 @@ class Choice:
         """The text so far, up to a stop string."""
         is_chat = self.kind == "chat.completion"
         text = completion_text(self.tokenizer, self.tokens) if is_chat else self.tokenizer.decode(self.tokens)
-        return before_stop(text, self.stop)
+        return cut_at_stop(text, self.stop)
 
-    def withheld(self) -> "Choice":
-        """Return the response without its content, with OpenAI's finish reason for that."""
+    def without_content(self) -> "Choice":
+        """Return the response without its content, with OpenAI's finish reason for filtered content."""
         empty = Choice(self.tokenizer, self.kind, self.index, self.prompt, self.stop, has_tools=False)
         empty.finish, empty.version = "content_filter", self.version
         return empty
 
     def new_text(self) -> str:
-        """The text that can be sent and has not been sent yet."""
+        """Return the text that can be sent and has not been sent yet, and mark it as sent."""
         if self.has_tools and self.finish is None:
             return ""
         text = self.text
         if self.finish is None:
-            text = text[: len(text) - held_back(text, self.stop)]
+            text = text[: len(text) - possible_stop_length(text, self.stop)]
             if text.endswith(UNFINISHED):
                 return ""
         new, self.shown = text[len(self.shown) :], text
         return new
 
     def message(self) -> dict[str, Any]:
-        """The complete turn, with its tool calls."""
+        """Return the complete turn, with its tool calls."""
         if not self.has_tools:
             return {"role": "assistant", "content": self.text}
         turn = read_turn(self.tokenizer, self.tokens, is_first=True)
@@ -117,12 +117,12 @@ class Choice:
         return {"role": "assistant", "content": turn.content or None, "tool_calls": calls}
 
     def to_json(self, *, has_logprobs: bool, has_token_ids: bool) -> dict[str, Any]:
-        """The complete response as an entry of `choices`."""
+        """Return the complete response as an entry of `choices`."""
         body = {"message": self.message()} if self.kind == "chat.completion" else {"text": self.text}
         return self._entry(body, 0, has_logprobs=has_logprobs, has_token_ids=has_token_ids)
 
     def chunk(self, *, has_logprobs: bool, has_token_ids: bool) -> dict[str, Any] | None:
-        """What is new as an entry of `choices` of a stream; None if there is nothing to send."""
+        """Return the new part as an entry of `choices` in a stream; None if there is nothing to send."""
         if self.has_tools:
             if self.finish is None:
                 return None
@@ -166,7 +166,7 @@ class Choice:
         return {"content": content, "refusal": None}
 
     def _name(self, token: int) -> str:
-        """Text of one token, also of a special one."""
+        """Return the text of one token, including special tokens."""
         if isinstance(self.tokenizer, HuggingFaceTokenizer):
             return self.tokenizer.inner.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return self.tokenizer.decode([token])
@@ -177,19 +177,19 @@ def _named(name: str, value: float) -> dict[str, Any]:
 
 
 def new_id(kind: Kind) -> str:
-    """Make an identifier of a response."""
+    """Make the identifier of a response."""
     return ("chatcmpl-" if kind == "chat.completion" else "cmpl-") + secrets.token_hex(12)
 
 
 def envelope(kind: Kind, name: str, model: str, choices: Sequence[dict[str, Any]], *, streams: bool) -> dict[str, Any]:
-    """Put choices into a response.
+    """Wrap choices in the body of a response.
 
     Args:
         kind: kind of the response.
         name: its identifier.
         model: name of the model.
         choices: its choices.
-        streams: whether it is a part of a stream.
+        streams: whether it is part of a stream.
     """
     versions = [choice["weights_version"] for choice in choices]
     kind_name = "chat.completion.chunk" if streams and kind == "chat.completion" else kind
@@ -198,7 +198,7 @@ def envelope(kind: Kind, name: str, model: str, choices: Sequence[dict[str, Any]
 
 
 def usage_of(choices: Sequence[Choice]) -> dict[str, int]:
-    """Count the tokens of prompts and responses; a prompt with several samples counts once."""
+    """Count the tokens of prompts and responses; a prompt with several samples is counted once."""
     prompts = {id(choice.prompt): len(choice.prompt) for choice in choices}
     prompt, sampled = sum(prompts.values()), sum(len(choice.tokens) for choice in choices)
     return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}

@@ -1,8 +1,8 @@
-"""Rows that are decoded together although each has its own length and its own sampling settings.
+"""Rows that are decoded together, each with its own length and its own sampling settings.
 
-The settings are arrays with one entry per row, and the shapes come from a small fixed set, so that no request compiles a program.
+The settings are arrays with one entry per row, and the shapes come from a small fixed set, so that no request triggers compilation.
 
-Axes: B rows, E prompts read together, T tokens of a padded prompt, S tokens of a call, V vocabulary, K likeliest tokens.
+Axes: B rows, E prompts read together, T tokens of a padded prompt, S decoding steps of a call, V vocabulary, K most likely tokens.
 """
 
 from collections.abc import Mapping
@@ -24,11 +24,12 @@ from rljax.rollout.slots import PROMPT_TOKENS_AT_ONCE, compiled_rows
 from rljax.rollout.truncation import keep_top_k, keep_top_p
 
 STEPS = 8
-"""Most tokens per row in one call of the decoding program. Between calls rows begin and end, and pieces are delivered."""
+"""Maximum number of tokens per row in one call of the decoding program. Between calls, rows begin and end, and pieces are
+delivered."""
 TOP = 20
-"""Likeliest tokens that are reported with each token, as in OpenAI's interface."""
+"""Maximum number of most likely tokens that are reported with each token, as in OpenAI's API."""
 PROMPTS_TOGETHER = 8
-"""Most prompts that are read together."""
+"""Maximum number of prompts that are read together."""
 SMALLEST_PROMPT = 32
 """Padded length of the shortest prompts, in tokens."""
 
@@ -37,15 +38,15 @@ class RowSettings(NamedTuple):
     """How the tokens of each row are sampled."""
 
     temperature: Float[Array | np.ndarray, "B"]
-    """Sampling temperature; 0 takes the likeliest token."""
+    """Sampling temperature; 0 selects the most likely token."""
     top_k: Int[Array | np.ndarray, "B"]
-    """Sample from the k likeliest tokens only; V or more turns this off."""
+    """Sample only from the k most likely tokens; V or more turns this off."""
     top_p: Float[Array | np.ndarray, "B"]
-    """Sample from the smallest set of likeliest tokens with this probability; a number above 1 turns this off."""
+    """Sample from the smallest set of most likely tokens that has this probability; a number above 1 turns this off."""
     seeds: UInt32[Array | np.ndarray, "B 2"]
     """Random seed, as two 32-bit words."""
     limit: Int[Array | np.ndarray, "B"]
-    """Most tokens of the response."""
+    """Maximum number of tokens in the response."""
 
 
 class ServedRows(NamedTuple):
@@ -62,34 +63,34 @@ class ServedRows(NamedTuple):
     ended: Bool[Array, "B"]
     """Whether the row is free."""
     settings: RowSettings
-    """How its tokens are sampled."""
+    """How the tokens are sampled."""
 
 
-class Sampled(NamedTuple):
+class SampledTokens(NamedTuple):
     """One token per row."""
 
     token: Int[Array, "*S B"]
     """Its id."""
     logp: Float[Array, "*S B"]
-    """Its log-probability under softmax(logits / temperature), with temperature 1 in rows that take the likeliest token."""
+    """Its log-probability under softmax(logits / temperature), with temperature 1 in rows with greedy decoding."""
     behaviour_logp: Float[Array, "*S B"]
-    """Its log-probability under the exact sampling distribution; 0 in rows that take the likeliest token."""
+    """Its log-probability under the exact sampling distribution; 0 in rows with greedy decoding."""
     top_ids: Int[Array, "*S B K"]
-    """The likeliest tokens; zeros unless they are requested."""
+    """The most likely tokens; zeros unless they are requested."""
     top_logp: Float[Array, "*S B K"]
     """Their log-probabilities, of the same kind as `logp`."""
 
 
 def sample_rows(
     logits: Float[Array, "B V"], keys: Key[Array, "B"], settings: RowSettings, wants_top: Bool[Array | np.ndarray, ""]
-) -> Sampled:
+) -> SampledTokens:
     """Sample one token per row, each with its own settings and key.
 
     Args:
         logits: logits of the next token, before any temperature.
         keys: random key of each row.
         settings: settings of each row.
-        wants_top: whether the likeliest tokens are computed.
+        wants_top: whether the most likely tokens are computed.
     """
     logits, size = logits.astype(jnp.float32), logits.shape[-1]
     temperature, top_k, top_p = (jnp.asarray(part) for part in settings[:3])
@@ -104,7 +105,7 @@ def sample_rows(
     most = min(TOP, size)
     none = jnp.zeros((len(logits), most), jnp.float32), jnp.zeros((len(logits), most), jnp.int32)
     values, ids = jax.lax.cond(wants_top, lambda: tuple(jax.lax.top_k(logp, most)), lambda: none)
-    return Sampled(token, chosen(logp)[:, 0], behaviour, ids, values)
+    return SampledTokens(token, chosen(logp)[:, 0], behaviour, ids, values)
 
 
 def _sample_next(
@@ -113,7 +114,7 @@ def _sample_next(
     active: Bool[Array, "B"],
     wants_top: Bool[Array | np.ndarray, ""],
     eos_ids: tuple[int, ...],
-) -> tuple[ServedRows, Sampled]:
+) -> tuple[ServedRows, SampledTokens]:
     """Sample a token in each active row, and end the rows that are complete."""
     keys = jax.random.wrap_key_data(jnp.asarray(rows.settings.seeds), impl="threefry2x32")
     sampled = sample_rows(logits, jax.vmap(jax.random.fold_in)(keys, rows.count), rows.settings, wants_top)
@@ -136,19 +137,19 @@ def begin_rows(
     *,
     slots: int,
     eos_ids: tuple[int, ...],
-) -> tuple[ServedRows, Sampled]:
+) -> tuple[ServedRows, SampledTokens]:
     """Read prompts into free rows, and sample the first token of each.
 
     Args:
-        turns: how the model reads.
-        params: ready for reading.
+        turns: how the model reads tokens.
+        params: from `decode_weights`.
         rows: the rows.
         tokens: prompts, left-aligned.
         count: number of tokens of each prompt.
         source: index of each row's prompt; rows with a negative index are left unchanged.
         settings: settings of the new rows.
-        wants_top: whether the likeliest tokens are computed.
-        slots: most tokens of a prompt and its response.
+        wants_top: whether the most likely tokens are computed.
+        slots: maximum number of tokens of a prompt and its response together.
         eos_ids: tokens that end a response.
     """
     logits, fresh = turns.extend(params, tokens, jnp.zeros_like(count), count, turns.empty(len(tokens), slots))
@@ -177,15 +178,15 @@ def continue_rows(
     wants_top: Bool[Array | np.ndarray, ""],
     *,
     eos_ids: tuple[int, ...],
-) -> tuple[ServedRows, Sampled, Int[Array, "B"]]:
+) -> tuple[ServedRows, SampledTokens, Int[Array, "B"]]:
     """Sample up to `STEPS` tokens in each row that has not ended.
 
     Args:
-        turns: how the model reads.
-        params: ready for reading.
+        turns: how the model reads tokens.
+        params: from `decode_weights`.
         rows: the rows.
         stopped: rows that end now, because of a stop string or because nobody waits for them.
-        wants_top: whether the likeliest tokens are computed.
+        wants_top: whether the most likely tokens are computed.
         eos_ids: tokens that end a response.
 
     Returns:
@@ -195,10 +196,10 @@ def continue_rows(
     size = jax.eval_shape(partial(_advance, turns, eos_ids=eos_ids), params, rows, wants_top)[1]
     empty = jax.tree.map(lambda leaf: jnp.zeros((STEPS, *leaf.shape), leaf.dtype), size)
 
-    def is_unfinished(carry: tuple[ServedRows, Sampled, Array, Array]) -> Array:
+    def is_unfinished(carry: tuple[ServedRows, SampledTokens, Array, Array]) -> Array:
         return ~carry[0].ended.all() & (carry[3] < STEPS)
 
-    def advance(carry: tuple[ServedRows, Sampled, Array, Array]) -> tuple[ServedRows, Sampled, Array, Array]:
+    def advance(carry: tuple[ServedRows, SampledTokens, Array, Array]) -> tuple[ServedRows, SampledTokens, Array, Array]:
         rows, found, count, step = carry
         active = ~rows.ended
         rows, sampled = _advance(turns, params, rows, wants_top, eos_ids=eos_ids)
@@ -217,7 +218,7 @@ def continue_rows(
 
 def _advance(
     turns: TurnDecoder, params: Params, rows: ServedRows, wants_top: Array | np.ndarray, *, eos_ids: tuple[int, ...]
-) -> tuple[ServedRows, Sampled]:
+) -> tuple[ServedRows, SampledTokens]:
     """Read the last token of each row and sample the next one. Free rows read at their last position, which is overwritten."""
     active = ~rows.ended
     logits, state = turns.extend(params, rows.token[:, None], rows.lengths, jnp.ones_like(rows.lengths), rows.state)
@@ -226,7 +227,7 @@ def _advance(
 
 
 def prompt_lengths(slots: int) -> tuple[int, ...]:
-    """Return the lengths that prompts are padded to: powers of four from the smallest, up to all slots.
+    """Return the lengths that prompts are padded to: the smallest times powers of four, and the number of slots.
 
     Example:
         >>> prompt_lengths(2048), prompt_lengths(100), prompt_lengths(16)
@@ -240,7 +241,7 @@ def prompt_lengths(slots: int) -> tuple[int, ...]:
 
 
 def prompts_together(length: int, devices: int) -> tuple[int, ...]:
-    """Return how many prompts of this padded length may be read together: one, or several.
+    """Return the numbers of prompts of this padded length for which a program is compiled: one, or several.
 
     Example:
         >>> prompts_together(128, 1), prompts_together(8192, 1)
@@ -254,12 +255,12 @@ class RowDecoder:
     """The rows of a server on the devices, and the programs that work on them. One thread owns it.
 
     Args:
-        turns: how the model reads.
+        turns: how the model reads tokens.
         params: from `decode_weights`.
         mesh: devices that share the rows.
         vocabulary: V, number of token ids.
-        rows: most responses that are decoded together.
-        slots: most tokens of a prompt and its response.
+        rows: maximum number of responses that are decoded together.
+        slots: maximum number of tokens of a prompt and its response together.
         eos_ids: tokens that end a response.
     """
 
@@ -280,14 +281,14 @@ class RowDecoder:
 
     def _empty(self) -> ServedRows:
         """Return free rows, sharded over the devices."""
-        whole = np.zeros(self.count, np.int32)
+        zeros = np.zeros(self.count, np.int32)
 
         def make() -> ServedRows:
             return ServedRows(
                 state=self.turns.empty(self.count, self.slots),
-                lengths=jnp.asarray(whole),
-                token=jnp.asarray(whole),
-                count=jnp.asarray(whole),
+                lengths=jnp.asarray(zeros),
+                token=jnp.asarray(zeros),
+                count=jnp.asarray(zeros),
                 ended=jnp.ones(self.count, bool),
                 settings=jax.tree.map(jnp.asarray, self.settings_of({})),
             )
@@ -304,7 +305,7 @@ class RowDecoder:
         """Return settings as arrays.
 
         Args:
-            chosen: row -> its temperature, top_k, top_p, seed and limit; other rows get settings without meaning.
+            chosen: row -> its temperature, top_k, top_p, seed and limit; other rows get placeholder settings.
         """
         usual = (0.0, None, None, 0, 1)
         rows = [chosen.get(row, usual) for row in range(self.count)]
@@ -333,14 +334,14 @@ class RowDecoder:
         chosen: Mapping[int, tuple[float, int | None, float | None, int, int]],
         *,
         wants_top: bool,
-    ) -> Sampled:
+    ) -> SampledTokens:
         """Read prompts into free rows and return the first token of each `[1, B]`, on the host.
 
         Args:
-            prompts: at most as many prompts as `together` allows for the longest of them.
+            prompts: at most as many prompts as `prompts_together` allows for the longest of them.
             rows: free row -> index of its prompt.
             chosen: free row -> its settings.
-            wants_top: whether the likeliest tokens are computed.
+            wants_top: whether the most likely tokens are computed.
         """
         length, together = self.shape_for(prompts)
         tokens, count = np.zeros((together, length), np.int32), np.ones(together, np.int32)
@@ -349,7 +350,7 @@ class RowDecoder:
         return self._read(tokens, count, rows, chosen, wants_top=wants_top)
 
     def shape_for(self, prompts: list[tuple[int, ...]]) -> tuple[int, int]:
-        """Return the padded length of prompts and the size of the program that reads them."""
+        """Return the padded length of prompts, and how many prompts the program that reads them takes."""
         longest = max(map(len, prompts))
         length = next(length for length in prompt_lengths(self.slots) if longest <= length)
         sizes = prompts_together(length, row_shards(self.mesh))
@@ -363,7 +364,7 @@ class RowDecoder:
         chosen: Mapping[int, tuple[float, int | None, float | None, int, int]],
         *,
         wants_top: bool,
-    ) -> Sampled:
+    ) -> SampledTokens:
         source = np.full(self.count, -1, np.int32)
         for row, prompt in rows.items():
             source[row] = prompt
@@ -372,7 +373,7 @@ class RowDecoder:
         self.rows, sampled = begin_rows(self.turns, self.params, self.rows, *placed, np.bool_(wants_top), **sizes)
         return jax.tree.map(lambda leaf: leaf[None], fetch(sampled))
 
-    def proceed(self, stopped: np.ndarray, *, wants_top: bool) -> tuple[Sampled, np.ndarray]:
+    def proceed(self, stopped: np.ndarray, *, wants_top: bool) -> tuple[SampledTokens, np.ndarray]:
         """Sample up to `STEPS` tokens per row; return them `[S, B]` and how many each row has, on the host."""
         placed = put_rows(self.mesh, stopped)
         self.rows, sampled, count = continue_rows(

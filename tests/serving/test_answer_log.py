@@ -1,4 +1,4 @@
-"""The log of a server: answers with their measures, feedback that `rljax adapt` reads, and a log that cannot be written."""
+"""A server's log: answers with their measurements, feedback that `rljax adapt` reads, and a log that cannot be written to."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from rljax.serving import answer_log
 from rljax.serving.answer_log import AnswerLog
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-ASKED = [{"role": "user", "content": "2+2?"}]
+MESSAGES = [{"role": "user", "content": "2+2?"}]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def logged(folder, tmp_path):
+def logging_server(folder, tmp_path):
     with serving(folder, log=tmp_path / "log") as (url, served):
         yield url, tmp_path / "log", served
 
@@ -32,17 +32,17 @@ def lines(file):
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def judge(url, **body):
+def give_feedback(url, **body):
     return httpx.post(f"{url}/feedback", json=body, timeout=60, trust_env=False)
 
 
-def test_answers_are_logged_and_feedback_is_what_adapt_reads(logged):
-    url, log, _ = logged
+def test_answers_are_logged_and_adapt_reads_the_feedback(logging_server):
+    url, log, _ = logging_server
     tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
-    chat = post(url, CHAT, messages=ASKED, n=2, max_tokens=6, seed=3, tools=tools, return_token_ids=True).json()
+    chat = post(url, CHAT, messages=MESSAGES, n=2, max_tokens=6, seed=3, tools=tools, return_token_ids=True).json()
     text = post(url, TEXT, prompt=["a", "b"], max_tokens=4, temperature=0).json()
     ids = post(url, TEXT, prompt=[7, 8], max_tokens=4).json()
-    stream = events(post(url, CHAT, messages=ASKED, max_tokens=4, stream=True).text)
+    stream = events(post(url, CHAT, messages=MESSAGES, max_tokens=4, stream=True).text)
     answers = {row["id"]: row for row in lines(log / "answers.jsonl")}
     assert set(answers) == {
         *(f"{chat['id']}-{n}" for n in range(2)),
@@ -55,25 +55,25 @@ def test_answers_are_logged_and_feedback_is_what_adapt_reads(logged):
     assert answers[f"{ids['id']}-0"]["prompt_ids"] == [7, 8]
     row = answers[f"{chat['id']}-1"]
     sampled = chat["choices"][1]
-    assert row["prompt"] == ASKED
+    assert row["prompt"] == MESSAGES
     assert row["tools"] == tools
     assert row["tokens"] == len(sampled["token_ids"])
     assert 0 < row["confidence"] <= 1
     assert row["weights_version"] == 0
 
-    assert judge(url, id=chat["id"], index=1, reward=0.25).json() == {"recorded": f"{chat['id']}-1"}
-    assert judge(url, id=text["id"], thumbs=True).status_code == 200
+    assert give_feedback(url, id=chat["id"], index=1, reward=0.25).json() == {"recorded": f"{chat['id']}-1"}
+    assert give_feedback(url, id=text["id"], thumbs=True).status_code == 200
     first, second = (line.content for line in new_lines(log / "feedback.jsonl", {}))
-    assert (first.messages, first.reward, first.columns["tools"]) == (tuple(ASKED), 0.25, tools)
+    assert (first.messages, first.reward, first.columns["tools"]) == (tuple(MESSAGES), 0.25, tools)
     assert first.response == tuple(sampled["token_ids"])
     np.testing.assert_allclose(first.logp, sampled["sampler_logprobs"], rtol=1e-6)
     assert first.finished == (sampled["finish_reason"] != "length")
     assert (second.prompt, second.reward, second.id) == ("a", 1.0, f"{text['id']}-0")
-    assert min(second.logp) < 0  # of the model, though greedy answers are certain
+    assert min(second.logp) < 0  # under the model; under greedy decoding it would be 0
 
-    assert judge(url, id=text["id"], thumbs=True).status_code == 404  # twice
-    assert judge(url, id=ids["id"], reward=1).status_code == 400  # its prompt is not text
-    assert judge(url, id="chatcmpl-none", reward=1).status_code == 404
+    assert give_feedback(url, id=text["id"], thumbs=True).status_code == 404  # it already has feedback
+    assert give_feedback(url, id=ids["id"], reward=1).status_code == 400  # its prompt is not text
+    assert give_feedback(url, id="chatcmpl-none", reward=1).status_code == 404
     assert len(lines(log / "feedback.jsonl")) == 2
 
 
@@ -91,39 +91,39 @@ def test_answers_are_logged_and_feedback_is_what_adapt_reads(logged):
         {"id": "x", "reward": 1, "note": "fine"},
     ],
 )
-def test_wrong_feedback_is_refused(logged, body):
-    url, log, _ = logged
-    assert judge(url, **body).status_code == 400
+def test_wrong_feedback_is_refused(logging_server, body):
+    url, log, _ = logging_server
+    assert give_feedback(url, **body).status_code == 400
     assert lines(log / "feedback.jsonl") == []
 
 
-def test_a_log_that_cannot_be_written_loses_no_answer(logged, capsys):
-    url, log, _ = logged
+def test_answers_are_sent_although_the_log_cannot_be_written_to(logging_server, capsys):
+    url, log, _ = logging_server
     before = post(url, TEXT, prompt="a", max_tokens=4).json()
     shutil.rmtree(log)
     assert post(url, TEXT, prompt="b", max_tokens=4).status_code == 200
-    assert "an answer is missing in the log" in capsys.readouterr().err
+    assert "an answer is missing from the log" in capsys.readouterr().err
     assert "rljax_unlogged_answers_total 1.0" in httpx.get(f"{url}/metrics", trust_env=False).text
-    assert judge(url, id=before["id"], reward=1).status_code == 503
+    assert give_feedback(url, id=before["id"], reward=1).status_code == 503
     log.mkdir()
-    assert judge(url, id=before["id"], reward=1).status_code == 200  # it was not forgotten
+    assert give_feedback(url, id=before["id"], reward=1).status_code == 200  # the answer is still known
 
 
-def test_old_answers_are_forgotten(monkeypatch, logged):
-    url, _, _ = logged
+def test_old_answers_are_forgotten(monkeypatch, logging_server):
+    url, _, _ = logging_server
     monkeypatch.setattr(answer_log, "MOST_ANSWERS", 1)
     first, second = (post(url, TEXT, prompt="a", max_tokens=2).json()["id"] for _ in range(2))
-    assert [judge(url, id=name, reward=1).status_code for name in (first, second)] == [404, 200]
+    assert [give_feedback(url, id=name, reward=1).status_code for name in (first, second)] == [404, 200]
 
 
 def test_without_a_log_there_is_no_feedback(folder):
     with serving(folder) as (url, _):
-        refusal = judge(url, id="x", reward=1)
+        refusal = give_feedback(url, id="x", reward=1)
         assert refusal.status_code == 404
         assert "--log" in refusal.json()["error"]["message"]
 
 
-def test_a_log_where_a_file_is_is_refused(tmp_path):
+def test_a_log_at_the_path_of_a_file_is_refused(tmp_path):
     (tmp_path / "log").write_text("")
     with pytest.raises(InputError, match="choose another --log"):
         AnswerLog(tmp_path / "log")

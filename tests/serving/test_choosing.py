@@ -1,4 +1,4 @@
-"""Best of N and majority at serving time: which sample is sent, what is counted, and what is refused."""
+"""`--best-of` and `--majority` of a server: which sample is sent, what is counted, and what is refused."""
 
 import json
 
@@ -12,11 +12,11 @@ from rljax.errors import InputError
 from rljax.programs import serving_guests
 from rljax.programs.serving import GuestSettings
 from rljax.rewards.ballot import vote_for
-from rljax.serving.choosing import best_place, by_votes
+from rljax.serving.choosing import best_index, by_votes
 from rljax.serving.guests import Prompt, SampledAnswer
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-ASKED = [{"role": "user", "content": "2+2?"}]
+MESSAGES = [{"role": "user", "content": "2+2?"}]
 SAMPLING = {"seed": 3, "top_k": 2, "max_tokens": 5, "return_token_ids": True}
 
 
@@ -30,7 +30,7 @@ def samples(folder):
     """Choices of a server without options: four samples of a text and of a chat."""
     with serving(folder) as (url, _):
         text = post(url, TEXT, prompt="a", n=4, logprobs=0, **SAMPLING).json()
-        chat = post(url, CHAT, messages=ASKED, n=4, logprobs=True, **SAMPLING).json()
+        chat = post(url, CHAT, messages=MESSAGES, n=4, logprobs=True, **SAMPLING).json()
     return text, chat
 
 
@@ -51,13 +51,13 @@ def test_the_most_confident_of_n_samples_is_sent_and_all_are_counted(folder, sam
             assert choice["samples"] == 4
         assert found["usage"]["completion_tokens"] == 2 * text["usage"]["completion_tokens"]
         streamed = events(
-            post(url, CHAT, messages=ASKED, stream=True, stream_options={"include_usage": True}, **SAMPLING).text
+            post(url, CHAT, messages=MESSAGES, stream=True, stream_options={"include_usage": True}, **SAMPLING).text
         )
-        whole = post(url, CHAT, messages=ASKED, **SAMPLING).json()
+        complete = post(url, CHAT, messages=MESSAGES, **SAMPLING).json()
         (chunk,) = (event["choices"][0] for event in streamed[:-1])
-        assert chunk["delta"] == whole["choices"][0]["message"]
-        assert chunk["finish_reason"] == whole["choices"][0]["finish_reason"]
-        assert streamed[-1]["usage"] == whole["usage"] == chat["usage"]
+        assert chunk["delta"] == complete["choices"][0]["message"]
+        assert chunk["finish_reason"] == complete["choices"][0]["finish_reason"]
+        assert streamed[-1]["usage"] == complete["usage"] == chat["usage"]
         rows = [json.loads(line) for line in (tmp_path / "log" / "answers.jsonl").read_text().splitlines()]
         assert [row["text"] for row in rows[:2]] == [choice["text"] for choice in found["choices"]]
         assert [row["id"] for row in rows[:2]] == [f"{found['id']}-{place}" for place in range(2)]
@@ -87,11 +87,11 @@ def test_the_best_by_a_reward_is_sent(folder, samples, tmp_path):
     assert choice["score"] == 0
 
 
-def test_the_majority_is_that_of_the_reward_s_reading(folder, samples, monkeypatch):
-    chosen = []
+def test_the_majority_votes_with_the_results_that_the_reward_reads(folder, samples, monkeypatch):
+    rewards = []
 
     def first_letter(name):
-        chosen.append(name)
+        rewards.append(name)
         return lambda text: text[:1]
 
     monkeypatch.setattr(serving_guests, "vote_for", first_letter)
@@ -103,24 +103,24 @@ def test_the_majority_is_that_of_the_reward_s_reading(folder, samples, monkeypat
     assert most > 1
     assert choice["agreement"] == most / 4
     assert votes.count(choice["text"][:1]) == most
-    assert chosen == ["exact"]  # the default of a folder without a run
+    assert rewards == ["exact"]  # the default for a model folder without a run
 
 
-class Said:
+class FakeChoice:
     def __init__(self, text, logp):
         self.text, self.logp = text, logp
 
 
 def test_votes_are_equal_results_and_ties_go_to_the_more_confident():
     texts = ["7+5=12;#12", "12", "so it is #12.0", "#13", "#13"]
-    answers = [SampledAnswer(Prompt((1,), {}), None, Said(text, [-0.1])) for text in texts]
+    answers = [SampledAnswer(Prompt((1,), {}), None, FakeChoice(text, [-0.1])) for text in texts]
     ranking = by_votes(vote_for("exact"))(answers)
-    assert ranking.scores.tolist() == [0.4, 0, 0.4, 0.4, 0.4]  # a text without # states no result
-    assert best_place(ranking.scores, np.array([-0.4, -0.1, -0.3, -0.2, -0.2])) == 3
-    assert best_place(np.array([np.nan, np.nan]), np.array([-2.0, -1.0])) == 1
+    assert ranking.scores.tolist() == [0.4, 0, 0.4, 0.4, 0.4]  # a text without "#" states no result
+    assert best_index(ranking.scores, np.array([-0.4, -0.1, -0.3, -0.2, -0.2])) == 3
+    assert best_index(np.array([np.nan, np.nan]), np.array([-2.0, -1.0])) == 1
 
 
-def test_what_cannot_be_chosen_from_is_refused(folder):
+def test_requests_that_leave_no_choice_to_the_server_are_refused(folder):
     with serving(folder, guests=GuestSettings(best_of=4), queue=8) as (url, _):
         several = post(url, TEXT, prompt="a", n=2)
         assert (several.status_code, several.json()["error"]["code"]) == (400, "chooses_answers")
@@ -143,7 +143,7 @@ def test_what_cannot_be_chosen_from_is_refused(folder):
         (GuestSettings(best_of=2, choose_by="formats"), "there is no reward 'formats'"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(folder, settings, words):
+def test_invalid_options_are_refused(folder, settings, words):
     with pytest.raises(InputError, match=words), serving(folder, guests=settings):
         pass
 

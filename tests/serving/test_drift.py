@@ -1,4 +1,4 @@
-"""The drift alarm of a server: what it compares, when it is raised and cleared, and how often by chance."""
+"""A server's drift alarm: what it compares, when it is raised and cleared, and how often it is raised by chance."""
 
 import httpx
 import numpy as np
@@ -38,19 +38,19 @@ def prompts(run):
     return [list(tokens) for tokens in load(run).worker.prompts.tokens]
 
 
-def watching(run, temperature, **more):
+def serve_with_drift(run, temperature, **more):
     return serving(run, guests=GuestSettings(drift=temperature, **more), context=64, most_tokens=MOST)
 
 
-def metric(url):
+def drift_metrics(url):
     lines = httpx.get(f"{url}/metrics", trust_env=False).text.splitlines()
     pairs = [line.rpartition(" ") for line in lines if line.startswith("rljax_drift")]
     return {name.removeprefix("rljax_drift_"): float(value) for name, _, value in pairs}
 
 
 @pytest.mark.parametrize("temperature", [0, 0.7])
-def test_held_out_answers_are_those_of_the_server(run, prompts, temperature):
-    with watching(run, temperature) as (url, served):
+def test_held_out_answers_match_the_server_s_answers(run, prompts, temperature):
+    with serve_with_drift(run, temperature) as (url, served):
         usual = {"max_tokens": MOST, "temperature": temperature, "logprobs": 0, "return_token_ids": True}
         found = [
             post(url, TEXT, prompt=tokens, seed=place, **usual).json()["choices"][0] for place, tokens in enumerate(prompts)
@@ -62,12 +62,12 @@ def test_held_out_answers_are_those_of_the_server(run, prompts, temperature):
 
 def test_other_prompts_raise_the_alarm_once_and_usual_ones_clear_it(run, prompts, monkeypatch, capsys):
     monkeypatch.setattr(drift, "WINDOW", 30)
-    with watching(run, 0) as (url, served):
+    with serve_with_drift(run, 0) as (url, served):
 
         def ask(rows):
             body = {"max_tokens": MOST, "temperature": 0}
             assert post(url, TEXT, prompt=rows, **body).status_code == 200
-            return metric(url)
+            return drift_metrics(url)
 
         usual = ask(prompts[:30])
         assert (usual["alarm"], usual["answers_total"]) == (0, 30)
@@ -88,8 +88,8 @@ def test_other_prompts_raise_the_alarm_once_and_usual_ones_clear_it(run, prompts
         assert capsys.readouterr().out.count("warning: drift:") == 1
 
 
-def test_only_answers_sampled_as_the_held_out_ones_are_compared(run, prompts):
-    with watching(run, 0.7, best_of=2) as (url, served):
+def test_only_answers_sampled_like_the_held_out_ones_are_compared(run, prompts):
+    with serve_with_drift(run, 0.7, best_of=2) as (url, served):
         longest = served.guests[0].heldout.longest
         usual = {"prompt": prompts[0], "max_tokens": longest, "temperature": 0.7}
         for change in (
@@ -101,12 +101,12 @@ def test_only_answers_sampled_as_the_held_out_ones_are_compared(run, prompts):
             {"max_tokens": longest - 1},
         ):
             assert post(url, TEXT, **usual | change).status_code == 200
-        assert metric(url)["answers_total"] == 0
+        assert drift_metrics(url)["answers_total"] == 0
         assert post(url, TEXT, **usual).status_code == 200
-        assert metric(url)["answers_total"] == 1  # of both samples the first one
+        assert drift_metrics(url)["answers_total"] == 1  # only the first of the two samples
 
 
-def test_the_test_is_that_of_scipy_and_defined_without_spread():
+def test_the_test_matches_scipy_and_is_defined_without_spread():
     chance = np.random.default_rng(0)
     one, other = chance.normal(size=30), chance.exponential(size=50)
     expected = scipy.stats.ttest_ind(one, other, equal_var=False)
@@ -115,42 +115,44 @@ def test_the_test_is_that_of_scipy_and_defined_without_spread():
     assert welch_test(np.zeros(3), np.ones(4)) == (-np.inf, 0)
 
 
-def rejections(chance, draw, shift, *, heldout, windows=4000):
-    """Share of windows that differ in one measure, each with its own held-out answers."""
-    old, new = draw(chance, (windows, heldout)), draw(chance, (windows, WINDOW)) + shift
+def rejection_share(chance, sample_values, shift, *, heldout, windows=4000):
+    """Return the share of windows that differ in one measure; each window has its own held-out answers."""
+    old, new = sample_values(chance, (windows, heldout)), sample_values(chance, (windows, WINDOW)) + shift
     first, second = new.var(1, ddof=1) / WINDOW, old.var(1, ddof=1) / heldout
     freedom = (first + second) ** 2 / (first**2 / (WINDOW - 1) + second**2 / (heldout - 1))
     t = (new.mean(1) - old.mean(1)) / np.sqrt(first + second)
     return float((2 * scipy.stats.t.sf(np.abs(t), freedom) < ALPHA / 2).mean())
 
 
-@pytest.mark.parametrize("heldout", [drift.FEWEST, 256])
+@pytest.mark.parametrize("heldout", [drift.MIN_HELDOUT, 256])
 @pytest.mark.parametrize(
-    "draw",
+    "sample_values",
     [
         lambda chance, size: chance.normal(size=size),
-        lambda chance, size: chance.exponential(size=size),  # of the lengths, if each token may end an answer
+        lambda chance, size: chance.exponential(size=size),  # the distribution of lengths if each token may end an answer
         lambda chance, size: -chance.gamma(2.0, size=size) / np.sqrt(2),
     ],
     ids=["normal", "lengths", "mean_logprob"],
 )
-def test_a_false_alarm_is_rare_and_a_shift_of_a_deviation_is_seen(draw, heldout):
+def test_false_alarms_are_rare_and_a_shift_of_one_standard_deviation_is_detected(sample_values, heldout):
     chance = np.random.default_rng(1)
-    assert rejections(chance, draw, 0.0, heldout=heldout, windows=20_000) < 2 * ALPHA  # per window, of one measure
-    assert rejections(chance, draw, 1.0, heldout=heldout) > 0.9
+    assert (
+        rejection_share(chance, sample_values, 0.0, heldout=heldout, windows=20_000) < 2 * ALPHA
+    )  # per window, for one measure
+    assert rejection_share(chance, sample_values, 1.0, heldout=heldout) > 0.9
 
 
 def test_new_weights_need_no_held_out_problems(run, tmp_path):
-    made = make_run(tmp_path / "second", heldout_problems=8)
-    with watching(run, 0) as (url, _):
-        answer = httpx.post(f"{url}/weights", json={"folder": str(made), "version": 1}, timeout=60, trust_env=False)
+    second = make_run(tmp_path / "second", heldout_problems=8)
+    with serve_with_drift(run, 0) as (url, _):
+        answer = httpx.post(f"{url}/weights", json={"folder": str(second), "version": 1}, timeout=60, trust_env=False)
         assert answer.json() == {"weights_version": 1}
 
 
 @pytest.mark.parametrize("words", ["needs the held-out problems of a run", "at least 50 held-out problems; the run has 8"])
-def test_what_cannot_be_compared_is_refused(tmp_path, words):
+def test_a_model_without_enough_held_out_problems_is_refused(tmp_path, words):
     folder = make_model(tmp_path / NAME) if "needs" in words else make_run(tmp_path / "run", heldout_problems=8)
-    with pytest.raises(InputError, match=words), watching(folder, 0):
+    with pytest.raises(InputError, match=words), serve_with_drift(folder, 0):
         pass
 
 
@@ -161,5 +163,5 @@ def test_an_environment_is_refused(run):
         answer_heldout(opened._replace(skipped="mine.py:World"), None, 0, most_tokens=MOST)
 
 
-def test_the_longest_answer_is_that_of_the_values():
+def test_longest_is_the_largest_length_among_the_values():
     assert HeldoutAnswers(np.array([[3, -0.1], [7, -0.2]], np.float64), 0, ()).longest == 7

@@ -1,4 +1,4 @@
-"""Filters of a server: what they withhold, what a client and an operator see of it, and what they cannot judge."""
+"""Filters of a server: what they withhold, what a client and an operator see of that, and what they cannot judge."""
 
 import json
 
@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def texts(folder):
-    """Texts of four samples, of which the first contains a letter that the last does not."""
+    """Texts of four samples; the first one contains a letter that the last one does not."""
     with serving(folder) as (url, _):
         found = [choice["text"] for choice in post(url, TEXT, prompt="a", n=4, **SAMPLING).json()["choices"]]
     assert set(found[0]) - set(found[3])
@@ -42,7 +42,7 @@ def texts(folder):
 
 @pytest.fixture(scope="module")
 def rules(texts, tmp_path_factory):
-    """A constitution that the first sample breaks and the last one keeps, and which samples break it."""
+    """Path of a constitution that the first sample breaks and the last one follows, and which samples break it."""
     letter = min(set(texts[0]) - set(texts[3]))
     path = tmp_path_factory.mktemp("rules") / "rules.yaml"
     path.write_text(json.dumps({"letter": {"must_not": f"[{letter}]"}, "long": {"max_characters": 300, "weight": 0.5}}))
@@ -55,12 +55,12 @@ def metric(url, name):
 
 
 def counts(url, what):
-    """Verdict -> how often it was reached."""
+    """Count the texts that passed, were withheld, and could not be judged."""
     found = metric(url, "rljax_filtered_texts_total")
     verdicts = ("passed", "withheld", "unjudged")
     return [
-        sum(value for key, value in found.items() if f'verdict="{one}"' in key and f'what="{what}"' in key)
-        for one in verdicts
+        sum(value for key, value in found.items() if f'verdict="{verdict}"' in key and f'what="{what}"' in key)
+        for verdict in verdicts
     ]
 
 
@@ -118,8 +118,8 @@ def test_the_best_of_the_samples_that_pass_is_sent(folder, texts, rules):
     with serving(folder, guests=GuestSettings(best_of=4, filter_answers=(name,))) as (url, _):
         (choice,) = post(url, TEXT, prompt="a", **SAMPLING).json()["choices"]
         assert choice["text"] in [text for text, is_broken in zip(texts, broken, strict=True) if not is_broken]
-    everything = f"{name},least=1"
-    with serving(folder, guests=GuestSettings(best_of=4, filter_answers=(everything,))) as (url, _):
+    strict = f"{name},least=1"
+    with serving(folder, guests=GuestSettings(best_of=4, filter_answers=(strict,))) as (url, _):
         (choice,) = post(url, TEXT, prompt="a", **SAMPLING).json()["choices"]
         assert (choice["text"], choice["finish_reason"], "mean_logprob" in choice) == ("", "content_filter", False)
         assert counts(url, "answer") == [0, 4, 0]
@@ -153,7 +153,7 @@ def test_what_a_filter_cannot_judge_is_withheld(folder, tmp_path):
     (tmp_path / "judge.py").write_text(JUDGE)
     with serving(folder, guests=GuestSettings(filter_prompts=(f"{tmp_path / 'judge.py'}:judge,least=0",))) as (url, _):
         statuses = [post(url, TEXT, prompt=text, max_tokens=1).status_code for text in ("a", "a?", "crash")]
-        assert statuses == [200, 400, 400]  # it abstains on the second one, and fails on the third one
+        assert statuses == [200, 400, 400]  # the reward abstains on the second prompt and fails on the third
         assert counts(url, "prompt") == [1, 0, 2]
 
 

@@ -1,4 +1,4 @@
-"""`rljax serve` as a person starts it: signals, ports, keys and missing packages."""
+"""`rljax serve` in its own process and on the command line: signals, ports, keys and missing packages."""
 
 import concurrent.futures
 import signal
@@ -20,7 +20,7 @@ def folder(tmp_path_factory):
     return make_model(tmp_path_factory.mktemp("models") / NAME)
 
 
-def test_sigterm_completes_what_runs_and_refuses_the_rest(folder):
+def test_sigterm_completes_running_requests_and_refuses_new_ones(folder):
     with server_process(folder, *FLAGS) as (process, url), concurrent.futures.ThreadPoolExecutor(4) as threads:
         body = {"prompt": [9], "n": 8, "max_tokens": 1000, "seed": 1, "top_k": 100}
         running = threads.submit(post, url, "/v1/completions", **body)
@@ -36,7 +36,7 @@ def test_sigterm_completes_what_runs_and_refuses_the_rest(folder):
             post(url, "/v1/completions", **body)
 
 
-def test_ctrl_c_ends_a_server_without_work(folder):
+def test_ctrl_c_ends_an_idle_server(folder):
     with server_process(folder) as (process, _):
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
@@ -49,7 +49,7 @@ def test_a_port_in_use_is_refused_in_one_sentence(folder, capsys):
     refused(capsys, "choose another --host or --port", "serve", str(folder), "--port", "70000")
 
 
-def test_what_cannot_be_served_is_refused(folder, tmp_path, capsys):
+def test_unusable_settings_are_refused(folder, tmp_path, capsys):
     refused(capsys, "a response must be shorter than the context", "serve", str(folder), "--port", "0", "--context", "100")
     (tmp_path / "key").write_text("\n")
     refused(capsys, "is empty", "serve", str(folder), "--port", "0", "--api-key-file", str(tmp_path / "key"))

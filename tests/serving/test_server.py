@@ -1,4 +1,4 @@
-"""The server: answers are those of `rljax sample`, settings differ within a batch, and bad input has the right status."""
+"""The server: answers match `rljax sample`, settings may differ within a batch, and bad input gets the right status."""
 
 import asyncio
 import json
@@ -40,23 +40,23 @@ def ids_of(body):
     return [choice["token_ids"] for choice in body["choices"]]
 
 
-def test_greedy_tokens_are_those_of_sample(server, opened):
+def test_greedy_tokens_match_rljax_sample(server, opened):
     url, _ = server
     prompts = [[6 + place, 20, 33][: 1 + place % 3] for place in range(12)]
     found = post(url, TEXT, prompt=prompts, max_tokens=30, temperature=0, return_token_ids=True).json()
-    expected = load_and_sample(opened, prompts, 30)
+    expected = sample_tokens(opened, prompts, 30)
     assert ids_of(found) == expected
     assert found["usage"]["prompt_tokens"] == sum(map(len, prompts))
     assert found["usage"]["completion_tokens"] == sum(map(len, expected))
 
 
-def load_and_sample(opened, prompts, most, **settings):
+def sample_tokens(opened, prompts, most, **settings):
     worker = opened.worker.drawn_with(max_tokens=most)
     rows = opened._replace(worker=worker).sample_ids(prompts, **settings)
     return [row for group in rows for row in group]
 
 
-def test_text_of_a_chat_is_that_of_sample(server, opened):
+def test_chat_text_matches_rljax_sample(server, opened):
     url, _ = server
     body = post(url, CHAT, messages=[{"role": "user", "content": "hello"}], max_tokens=20, temperature=0).json()
     chat = load(opened.config.model.path, problems=[Problem("", "")], max_response_tokens=20, chat=True)
@@ -64,13 +64,13 @@ def test_text_of_a_chat_is_that_of_sample(server, opened):
     assert body["choices"][0]["message"] == {"role": "assistant", "content": expected}
 
 
-def test_log_probabilities_are_those_of_the_scorer(server, opened):
+def test_log_probabilities_match_the_scorer(server, opened):
     url, _ = server
     body = post(
         url, TEXT, prompt=[9, 8, 7], max_tokens=25, seed=3, temperature=0.7, logprobs=5, return_token_ids=True
     ).json()
     choice = body["choices"][0]
-    tokens = jnp.tile(jnp.array([[9, 8, 7, *choice["token_ids"]]]), (8, 1))  # a row for each device
+    tokens = jnp.tile(jnp.array([[9, 8, 7, *choice["token_ids"]]]), (8, 1))  # one row per device
     rows, count = tokens.shape
     scored, place = jnp.tile(jnp.arange(3, count), (rows, 1)), jnp.arange(rows * (count - 3)).reshape(rows, -1)
     packed = Packed(tokens, jnp.tile(jnp.arange(count), (rows, 1)), jnp.ones((rows, count), int), scored, place)
@@ -99,11 +99,11 @@ def test_rows_of_a_batch_have_their_own_settings(server):
     together = asyncio.run(ask_all(kinds * 3))
     alone = [asyncio.run(ask_all([kind]))[0] for kind in kinds]
     assert together == alone * 3
-    assert alone[0] == alone[3]  # the likeliest token alone
+    assert alone[0] == alone[3]  # both always sample the most likely token
     assert alone[0] != alone[1]
 
 
-def test_a_seed_is_that_of_the_engine(server, opened):
+def test_a_seed_gives_the_same_tokens_as_in_the_engine(server, opened):
     url, _ = server
     body = post(url, TEXT, prompt=[9, 10], n=2, max_tokens=12, seed=11, top_k=50, return_token_ids=True).json()
     request = opened.worker.drawn_with(max_tokens=12, temperature=1.0, top_k=50).sampling
@@ -117,7 +117,7 @@ def test_a_seed_is_that_of_the_engine(server, opened):
         np.testing.assert_allclose(values, response.behaviour_logp, atol=1e-4)
 
 
-def test_sixty_four_clients_of_openai_at_once(server):
+def test_sixty_four_openai_clients_at_once(server):
     url, served = server
 
     async def talk(client, place):
@@ -131,15 +131,15 @@ def test_sixty_four_clients_of_openai_at_once(server):
         )
         chunks = [chunk async for chunk in stream]
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-        whole = await client.chat.completions.create(
+        complete = await client.chat.completions.create(
             model=NAME,
             messages=[{"role": "user", "content": f"hello {place % 4}"}],
             max_tokens=8 + place % 5,
             temperature=0,
         )
-        assert text == whole.choices[0].message.content
-        assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens > 0
-        assert whole.choices[0].finish_reason in ("stop", "length")
+        assert text == complete.choices[0].message.content
+        assert chunks[-1].usage.completion_tokens == complete.usage.completion_tokens > 0
+        assert complete.choices[0].finish_reason in ("stop", "length")
         return place % 20, text
 
     async def talk_all():
@@ -158,9 +158,9 @@ def test_sixty_four_clients_of_openai_at_once(server):
 
 def test_a_stop_string_ends_a_response_and_is_not_sent(server):
     url, _ = server
-    whole = post(url, TEXT, prompt="ab", max_tokens=40, temperature=0).json()["choices"][0]["text"]
-    stop = whole[9:11]
-    expected = whole[: whole.index(stop)]
+    complete = post(url, TEXT, prompt="ab", max_tokens=40, temperature=0).json()["choices"][0]["text"]
+    stop = complete[9:11]
+    expected = complete[: complete.index(stop)]
     body = post(url, TEXT, prompt="ab", max_tokens=40, temperature=0, stop=stop).json()
     assert (body["choices"][0]["text"], body["choices"][0]["finish_reason"]) == (expected, "stop")
     assert body["usage"]["completion_tokens"] <= 40
@@ -171,19 +171,19 @@ def test_a_stop_string_ends_a_response_and_is_not_sent(server):
 
 def test_a_stop_token_ends_a_response(server):
     url, _ = server
-    (whole,) = ids_of(post(url, TEXT, prompt="ab", max_tokens=20, temperature=0, return_token_ids=True).json())
-    stop = whole[5]
+    (complete,) = ids_of(post(url, TEXT, prompt="ab", max_tokens=20, temperature=0, return_token_ids=True).json())
+    stop = complete[5]
     body = post(url, TEXT, prompt="ab", max_tokens=20, temperature=0, stop_token_ids=[stop], return_token_ids=True).json()
-    assert ids_of(body) == [whole[: whole.index(stop) + 1]]
+    assert ids_of(body) == [complete[: complete.index(stop) + 1]]
     assert body["choices"][0]["finish_reason"] == "stop"
 
 
 def test_a_stream_has_the_same_ids_and_log_probabilities(server):
     url, _ = server
     settings = {"prompt": [9, 10], "n": 2, "seed": 1, "max_tokens": 20, "logprobs": 1, "return_token_ids": True}
-    whole = post(url, TEXT, **settings).json()["choices"]
+    complete = post(url, TEXT, **settings).json()["choices"]
     chunks = [event["choices"][0] for event in events(post(url, TEXT, stream=True, **settings).text)]
-    for choice in whole:
+    for choice in complete:
         own = [chunk for chunk in chunks if chunk["index"] == choice["index"]]
         assert [token for chunk in own for token in chunk["token_ids"]] == choice["token_ids"]
         logp = [value for chunk in own for value in chunk["logprobs"]["token_logprobs"]]
@@ -191,7 +191,7 @@ def test_a_stream_has_the_same_ids_and_log_probabilities(server):
         assert own[0]["prompt_token_ids"] == [9, 10]
 
 
-def test_chat_log_probabilities_have_the_likeliest_tokens(server):
+def test_chat_log_probabilities_include_the_most_likely_tokens(server):
     url, _ = server
     body = post(
         url, CHAT, messages=[{"role": "user", "content": "a"}], max_tokens=5, temperature=0, logprobs=True, top_logprobs=3
@@ -201,7 +201,7 @@ def test_chat_log_probabilities_have_the_likeliest_tokens(server):
         assert entry["top_logprobs"][0]["logprob"] == pytest.approx(entry["logprob"], abs=1e-5)
 
 
-def test_other_weights_have_another_version(folder, tmp_path):
+def test_new_weights_get_a_new_version(folder, tmp_path):
     second, wider = make_model(tmp_path / "second", seed=1), make_model(tmp_path / "wider", width=32)
     with serving(folder) as (url, _):
         ask = {"prompt": [9, 10], "max_tokens": 12, "temperature": 0, "return_token_ids": True}
@@ -214,7 +214,7 @@ def test_other_weights_have_another_version(folder, tmp_path):
         after = post(url, TEXT, **ask).json()
         assert (before["weights_version"], after["weights_version"]) == (0, 3)
         assert ids_of(before) != ids_of(after)
-        expected = load_and_sample(load(second, problems=[Problem("", "")], max_response_tokens=64), [[9, 10]], 12)
+        expected = sample_tokens(load(second, problems=[Problem("", "")], max_response_tokens=64), [[9, 10]], 12)
         assert ids_of(after) == expected
         assert change(folder=str(folder), version=3).status_code == 409
         refusal = change(folder=str(wider), version=4)
@@ -225,7 +225,7 @@ def test_other_weights_have_another_version(folder, tmp_path):
         assert post(url, TEXT, **ask).json()["weights_version"] == 3
 
 
-def test_a_client_that_leaves_frees_its_rows(folder):
+def test_a_client_that_disconnects_frees_its_rows(folder):
     with serving(folder, context=1024, most_tokens=1000, rows=2) as (url, served):
         body = {"model": NAME, "prompt": [9], "max_tokens": 1000, "n": 64, "stop": ["never"]}
         with (
@@ -238,12 +238,12 @@ def test_a_client_that_leaves_frees_its_rows(folder):
         cancelled = b"rljax_cancelled_requests_total 2.0"
         deadline = time.monotonic() + 10
         while cancelled not in httpx.get(f"{url}/metrics", trust_env=False).content and time.monotonic() < deadline:
-            time.sleep(0.02)  # a busy server may only begin the second request after its client has left
+            time.sleep(0.02)  # a busy server may start the second request only after its client has disconnected
         assert cancelled in httpx.get(f"{url}/metrics", trust_env=False).content
         assert served.batcher.load[:2] == (0, 0)
 
 
-def test_a_full_queue_is_answered_with_429(folder):
+def test_a_full_queue_returns_429(folder):
     with serving(folder, rows=1, queue=2) as (url, _):
 
         async def ask(client):
@@ -261,7 +261,7 @@ def test_a_full_queue_is_answered_with_429(folder):
         assert full.json()["error"]["code"] == "queue_full"
 
 
-def test_a_key_is_needed_everywhere_but_for_health(folder):
+def test_every_path_except_health_needs_the_key(folder):
     with serving(folder, api_key="sécret") as (url, _):
         get = lambda path, **headers: httpx.get(url + path, headers=headers, trust_env=False)  # noqa: E731
         assert get("/health").status_code == 200
@@ -373,13 +373,13 @@ def test_tools_reach_the_prompt(server):
     assert texts[1] == "<u>a<end><a>"
 
 
-def garbage(random_, depth=0):
-    """Any JSON value."""
+def random_json(random_, depth=0):
+    """Return a random JSON value."""
     kinds = [None, True, -1, 0, 3, 1e300, 10**30, "", "a", "<end>", "\U0001f600", [], {}, NAME]
     if depth < 2 and random_.random() < 0.4:
-        return [garbage(random_, depth + 1) for _ in range(random_.randrange(4))]
+        return [random_json(random_, depth + 1) for _ in range(random_.randrange(4))]
     if depth < 2 and random_.random() < 0.2:
-        return {random_.choice(["role", "content", "type", "x"]): garbage(random_, depth + 1) for _ in range(2)}
+        return {random_.choice(["role", "content", "type", "x"]): random_json(random_, depth + 1) for _ in range(2)}
     return random_.choice(kinds)
 
 
@@ -400,14 +400,14 @@ FIELDS = (
 
 
 def fuzz(url, count, seed):
-    """Send requests with garbage in some fields; return how often each status was answered."""
+    """Send requests with random values in some fields; return the number of replies with each status."""
     random_, statuses = random.Random(seed), {}
     with httpx.Client(timeout=60, trust_env=False) as client:
         for _ in range(count):
             path = random_.choice([TEXT, CHAT, "/weights"])
             good = {"prompt": "a"} if path == TEXT else {"messages": [{"role": "user", "content": "a"}]}
             body = {"model": NAME, "max_tokens": 2} | ({} if path == "/weights" else good)
-            body |= {random_.choice(FIELDS): garbage(random_) for _ in range(random_.randrange(3))}
+            body |= {random_.choice(FIELDS): random_json(random_) for _ in range(random_.randrange(3))}
             content = json.dumps(body).encode()
             if random_.random() < 0.1:
                 content = content[: random_.randrange(len(content))]
